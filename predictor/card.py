@@ -1,0 +1,68 @@
+"""A model's card: what it was made of and with, and what a loader must know before it may use it."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from predictor.errors import ModelError
+
+CARD = "card.json"
+
+LOGIT_OF_NORMAL = 1.702
+"""The logistic of this times z is within 0.01 of the normal distribution at z."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """From a model's score to log tokens: mean = offset + slope * score, spread likewise, but bounded.
+
+    An edge (bias, slope) turns the distance of the class boundary from the mean, in spreads, into the log
+    odds of an answer below it (Platt, 1999): lengths are not quite normal, each boundary in its own way.
+    """
+
+    offset: float
+    slope: float
+    spread: float
+    spread_slope: float = 0.0
+    q90_at: float = 1.2816
+    short_edge: tuple[float, float] = (0.0, LOGIT_OF_NORMAL)
+    long_edge: tuple[float, float] = (0.0, LOGIT_OF_NORMAL)
+
+    def mean_at(self, score: float) -> float:
+        """Return the mean of log tokens for a score."""
+        return self.offset + self.slope * score
+
+    def spread_at(self, mean: float) -> float:
+        """Return the standard deviation of log tokens where their mean is `mean`."""
+        return min(max(self.spread + self.spread_slope * mean, 0.2), 1.6)
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What stands in a model directory's card.json. `kind` is "lexical" or "paper".
+
+    `sources` says of each name in `data` where it is from and under which licence, where that is known.
+    """
+
+    name: str
+    kind: str
+    features_version: int
+    calibration: Calibration
+    data: list[str]
+    licence: str
+    metrics: dict[str, float]
+    sha256: dict[str, str] = field(default_factory=dict)
+    seed: int = 42
+    sources: dict[str, str] = field(default_factory=dict)
+
+
+def read_card(directory: Path) -> Card:
+    """Read a model directory's card; ModelError if there is none or it is not one."""
+    path = directory / CARD
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        return Card(**{**fields, "calibration": Calibration(**fields["calibration"])})
+    except FileNotFoundError:
+        raise ModelError(f"{directory} is no model directory: it holds no {CARD}") from None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ModelError(f"{path} cannot be read as a model card ({error}): train the model again") from None

@@ -1,0 +1,94 @@
+"""Write a model's card: card.json for programs, and CARD.md for people."""
+
+import json
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+
+from predictor.card import CARD, Card
+
+CARD_TEXT = "CARD.md"
+
+KINDS = {
+    "lexical": "Hashed words and pairs of words, hand-made cues, and a forest of small trees on top.",
+    "paper": "The predictor of the Clairvoyant paper: 19 features, XGBoost, P(Long) as the key.",
+}
+"""What each kind of model is."""
+
+MEASURES = {
+    "prompts": "prompts trained on, as many of each class",
+    "n": "prompts judged",
+    "n_short": "answers under 200 tokens among them",
+    "n_long": "answers of 800 tokens or more among them",
+    "ranking_accuracy": "(Short, Long) pairs ordered rightly, ties counted half; 0.5 is chance",
+    "tied_share": "(Short, Long) pairs given the same score",
+    "kendall_tau_b": "rank correlation of score and length over all pairs",
+    "min_length_difference": "least relative difference of length of the pairs below (PARS)",
+    "n_pairs": "pairs whose lengths differ by that much",
+    "pair_accuracy": "those pairs ordered rightly, ties counted half",
+    "pair_tau_b": "rank correlation over those pairs",
+    "class_accuracy": "answers of the most probable class",
+    "calibration_error": "expected calibration error of the class probabilities; 0 is best",
+    "q90_coverage": "answers within the predicted 90 % quantile; 0.9 is best",
+    "unseen_files": "files ranked by models that had seen nothing of their distribution",
+    "unseen_ranking_accuracy": "mean ranking accuracy over those files, each of a model's answers for itself",
+    "unseen_ranking_accuracy_least": "ranking accuracy of the worst of those files",
+}
+
+LIMITS = """\
+- Measures not named unseen come from prompts that resemble the training data: the same sources, often the
+  same templates. Traffic of another kind is ranked worse. The unseen measures, where given, are nearer to
+  it, but the recipe was chosen by them.
+- Where several files are judged together, telling one file from another earns part of the accuracy. Within
+  one application's traffic expect less.
+- Lengths are those of the models that answered. Another model is longer or shorter throughout, which leaves
+  the order but moves classes, expected tokens and quantiles until traffic has been learnt from.
+- One answer to a prompt differs from the next: no predictor ranks without error.
+- It knows the languages and subjects it was trained on; elsewhere it falls back on the prompt's form."""
+
+LIMITS_OF_KIND = {
+    "lexical": """\
+- Held out means five-fold: the model in this directory was trained on all rows afterwards. Its calibration
+  was fitted on the very scores it is judged by, so calibration_error and q90_coverage are optimistic.""",
+    "paper": """\
+- The three probabilities are the softmax's own and not calibrated; expected tokens and quantiles are fixed
+  numbers for each class.""",
+}
+
+
+def write_card(card: Card, directory: Path) -> None:
+    """Write the card into the model's directory, for programs and for people."""
+    (directory / CARD).write_text(json.dumps(asdict(card), indent=2) + "\n", encoding="utf-8")
+    (directory / CARD_TEXT).write_text(card_text(card), encoding="utf-8")
+
+
+def file_hashes(directory: Path, names: list[str]) -> dict[str, str]:
+    """Return the SHA-256 of each named file of a model directory, in hexadecimal."""
+    return {name: sha256((directory / name).read_bytes()).hexdigest() for name in names}
+
+
+def card_text(card: Card) -> str:
+    """Return a model card in Markdown (Mitchell et al., 2019): data, measures, limits, files."""
+    data = [f"- {name}: {card.sources.get(name, 'supplied by whoever trained it')}" for name in card.data]
+    measures = [
+        f"| {name} | {_figure(card.metrics[name])} | {meaning} |"
+        for name, meaning in MEASURES.items()
+        if name in card.metrics
+    ]
+    files = [f"- `{name}`: `{digest}`" for name, digest in card.sha256.items()]
+    sections = {
+        f"# Model card: {card.name}": [
+            KINDS[card.kind] + " From the request alone it predicts how long the answer will be.",
+            "",
+            f"Features version {card.features_version}, seed {card.seed}. Licence: {card.licence}.",
+        ],
+        "## Data": data,
+        "## Measures": ["| measure | value | meaning |", "|---|---|---|", *measures],
+        "## Limits": [LIMITS, LIMITS_OF_KIND[card.kind]],
+        "## Files (SHA-256)": files,
+    }
+    return "\n\n".join("\n".join([head, "", *lines]) for head, lines in sections.items()) + "\n"
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) and value > 1 else f"{value:.3f}"

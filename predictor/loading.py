@@ -1,0 +1,38 @@
+"""From a name or a directory to a predictor that is ready to answer."""
+
+from pathlib import Path
+
+from predictor.card import read_card
+from predictor.errors import ModelError
+from predictor.record import LoadedPredictor
+
+MODELS = Path(__file__).parent / "models"
+DEFAULT = "default"
+
+
+def load_model(model: str | Path | None = None) -> LoadedPredictor:
+    """Return the predictor of a shipped name or of a model directory; the default one for None."""
+    directory = find_model(model)
+    kind = read_card(directory).kind
+    name = directory.name
+    if kind == "lexical":
+        from predictor.lexical import LexicalPredictor
+
+        return LexicalPredictor(directory, name)
+    if kind == "paper":
+        from predictor.paper_model import PaperPredictor
+
+        return PaperPredictor(directory, name)
+    raise ModelError(f"{directory} holds a model of kind {kind!r}, which this version does not know")
+
+
+def find_model(model: str | Path | None) -> Path:
+    """Return the directory of a model; a shipped name comes before a path."""
+    shipped = MODELS / str(model if model is not None else DEFAULT)
+    if shipped.is_dir():
+        return shipped
+    directory = Path(str(model))
+    if directory.is_dir():
+        return directory
+    names = ", ".join(sorted(path.name for path in MODELS.iterdir() if path.is_dir()))
+    raise ModelError(f"there is no model {str(model)!r}: give a directory, or one of {names}")

@@ -1,0 +1,56 @@
+"""Answer length as a shifted log-normal: one mean and one spread give every figure of the record.
+
+log(tokens + SHIFT_TOKENS) is taken to be normal. The shift keeps answers of one token and of five from
+looking as different as ones of 200 and 1000.
+"""
+
+from math import erf, exp, log, sqrt, tanh
+
+from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS
+
+SHIFT_TOKENS = 10.0
+
+LOG_SHORT = log(SHORT_BELOW_TOKENS + SHIFT_TOKENS)
+LOG_LONG = log(LONG_FROM_TOKENS + SHIFT_TOKENS)
+_ROOT_2 = sqrt(2.0)
+
+Edge = tuple[float, float]
+"""Bias and slope of the log odds at a class boundary, as `card.Calibration` explains."""
+
+
+def log_tokens(tokens: float) -> float:
+    """Return an answer's place on the scale that is taken to be normal."""
+    return log(max(tokens, 0.0) + SHIFT_TOKENS)
+
+
+def tokens_at(place: float) -> float:
+    """Return the tokens at a place of that scale, never less than 1."""
+    return max(exp(place) - SHIFT_TOKENS, 1.0)
+
+
+def class_probabilities(
+    mean: float, spread: float, short_edge: Edge, long_edge: Edge
+) -> tuple[float, float, float]:
+    """Return P(Short), P(Medium), P(Long); they sum to 1."""
+    below_short = _below((LOG_SHORT - mean) / spread, short_edge)
+    below_long = max(_below((LOG_LONG - mean) / spread, long_edge), below_short)
+    return below_short, below_long - below_short, 1.0 - below_long
+
+
+def _below(distance: float, edge: Edge) -> float:
+    odds = edge[0] + edge[1] * distance
+    return 0.5 + 0.5 * tanh(0.5 * odds)
+
+
+def mean_tokens(mean: float, spread: float) -> float:
+    """Return the expected tokens."""
+    return tokens_at(mean + spread * spread / 2)
+
+
+def capped_mean_tokens(mean: float, spread: float, cap: int) -> float:
+    """Return the expected tokens of an answer that is cut off after `cap` tokens."""
+    edge = (log(cap + SHIFT_TOKENS) - mean) / spread
+    above = 0.5 - 0.5 * erf(edge / _ROOT_2)
+    below = 0.5 + 0.5 * erf((edge - spread) / _ROOT_2)
+    whole = exp(mean + spread * spread / 2) * below + (cap + SHIFT_TOKENS) * above - SHIFT_TOKENS
+    return min(max(whole, 1.0), float(cap))

@@ -1,0 +1,149 @@
+"""The two records at the predictor's seam: what a proxy sees of a request, and what is foretold of it.
+
+Rule 1: standard library only. The proxy, the simulator and the dashboard import this module; none of
+them may pull in numpy or onnxruntime by doing so.
+Rule 2: nothing downstream may depend on which model made a `Prediction`.
+Rule 3: a `Prediction` holds no prompt text. What learning needs later travels in `memo`, as hashes.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+SHORT_BELOW_TOKENS = 200
+"""Short is fewer tokens than this (Clairvoyant, section 4.1)."""
+
+LONG_FROM_TOKENS = 800
+"""Long is this many tokens or more (Clairvoyant, section 4.1)."""
+
+
+class LengthClass(StrEnum):
+    """The paper's three classes of answer length."""
+
+    SHORT = "short"
+    MEDIUM = "medium"
+    LONG = "long"
+
+    @classmethod
+    def of(cls, tokens: float) -> "LengthClass":
+        """Return the class of an answer of this many tokens."""
+        if tokens < SHORT_BELOW_TOKENS:
+            return cls.SHORT
+        return cls.MEDIUM if tokens < LONG_FROM_TOKENS else cls.LONG
+
+
+class Task(StrEnum):
+    """What kind of generation a request asks for."""
+
+    CHAT = "chat"
+    COMPLETION = "completion"
+    INFILL = "infill"
+    EMBEDDING = "embedding"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One earlier message of a conversation."""
+
+    role: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromptView:
+    """What a proxy can see of a request before it runs; every field but `prompt` may be missing.
+
+    `prompt` is the last user message, or the whole prompt of a completion. `history` holds the earlier
+    turns, oldest first, without the system message. `max_tokens` is the client's cap on the answer
+    (None: none given). `thinking` is None where the client did not say. `tools` and `images` are counts.
+    """
+
+    prompt: str
+    system: str = ""
+    history: tuple[Turn, ...] = ()
+    task: Task = Task.CHAT
+    max_tokens: int | None = None
+    json_mode: bool = False
+    tools: int = 0
+    images: int = 0
+    thinking: bool | None = None
+    model: str = ""
+    client: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """How long an answer is expected to be.
+
+    `p_short`, `p_medium` and `p_long` are calibrated and sum to 1. `score` orders answers: a higher score
+    is a longer answer; its scale is the model's own. `expected_tokens` is a mean and `q90_tokens` an upper
+    quantile, both already capped by the client's own limit. `source` names the model that spoke. `memo`
+    is the model's own note for learning from the real answer later; it holds no text.
+    """
+
+    p_short: float
+    p_medium: float
+    p_long: float
+    score: float
+    expected_tokens: float
+    q90_tokens: float
+    source: str
+    memo: object = field(default=None, repr=False, compare=False)
+
+    @property
+    def length_class(self) -> LengthClass:
+        """The most probable class; the shorter one on a tie."""
+        best = max(self.p_short, self.p_medium, self.p_long)
+        if self.p_short == best:
+            return LengthClass.SHORT
+        return LengthClass.MEDIUM if self.p_medium == best else LengthClass.LONG
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """How a predictor has done on live traffic. `judged` counts the answers it was compared with.
+
+    `ranking_accuracy` counts (Short, Long) pairs of the recent answers, ties half; `q90_coverage` is the
+    share of them that stayed within their q90. Each is None while there is nothing to count. Where `trusted`
+    is False the scores order no better than chance, and arrival order is to be used instead.
+    """
+
+    judged: int
+    ranking_accuracy: float | None
+    q90_coverage: float | None
+    trusted: bool
+
+
+class Predictor(Protocol):
+    """What the proxy asks of a predictor. Both methods are called from one thread and do no I/O."""
+
+    name: str
+
+    def predict(self, view: PromptView) -> Prediction:
+        """Return the prediction for a request; never raises, whatever the text."""
+        ...
+
+    def learn(self, prediction: Prediction, tokens: int) -> None:
+        """Take note that the request behind `prediction` was answered in `tokens` tokens."""
+        ...
+
+
+class LoadedPredictor(Predictor, Protocol):
+    """What `predictor.load` returns: a predictor that also tells of itself and keeps what it learnt."""
+
+    def quality(self) -> Quality:
+        """Return how the predictor has done on the answers it was told of."""
+        ...
+
+    def export_state(self) -> bytes:
+        """Return what was learnt, as hashed weights and counts; empty if this predictor does not learn."""
+        ...
+
+    def import_state(self, state: bytes) -> None:
+        """Take up what `export_state` of the same model returned; raises ModelError if it cannot be used."""
+        ...
+
+    def explain(self, view: PromptView) -> list[tuple[str, float]]:
+        """Return what drove the prediction, strongest first: (what, effect on the model's own scale)."""
+        ...

@@ -1,0 +1,152 @@
+"""The shipped models: sane records for any request, and errors a user can act on."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import predictor
+from predictor.errors import ModelError
+from predictor.loading import MODELS
+from predictor.record import LoadedPredictor, Prediction, PromptView, Task, Turn
+
+LEXICAL = predictor.load()
+PAPER = predictor.load("paper")
+
+TEXT = st.text(st.characters(), max_size=300) | st.text("aé中 \n\t\x00'?`{}0123456789-*", max_size=2000)
+VIEWS = st.builds(
+    PromptView,
+    prompt=TEXT,
+    system=TEXT,
+    history=st.lists(st.builds(Turn, st.sampled_from(["user", "assistant", "x"]), TEXT), max_size=3).map(
+        tuple
+    ),
+    task=st.sampled_from(Task),
+    max_tokens=st.none() | st.integers(-1, 10**9),
+    json_mode=st.booleans(),
+    tools=st.integers(0, 100),
+    images=st.integers(0, 9),
+    thinking=st.none() | st.booleans(),
+    model=TEXT,
+    client=TEXT,
+)
+
+
+def check_sane(prediction: Prediction) -> None:
+    chances = (prediction.p_short, prediction.p_medium, prediction.p_long)
+    assert all(0 <= chance <= 1 for chance in chances)
+    assert sum(chances) == pytest.approx(1)
+    assert all(
+        math.isfinite(value) and value >= 0 for value in (prediction.expected_tokens, prediction.q90_tokens)
+    )
+    assert math.isfinite(prediction.score)
+
+
+@given(VIEWS)
+@settings(max_examples=500, deadline=None)
+def test_any_request_gets_a_sane_record(view: PromptView) -> None:
+    for loaded in (LEXICAL, PAPER):
+        check_sane(loaded.predict(view))
+
+
+@given(TEXT)
+@settings(max_examples=50, deadline=None)
+def test_any_prompt_can_be_explained(prompt: str) -> None:
+    for loaded in (LEXICAL, PAPER):
+        assert all(math.isfinite(effect) for _, effect in loaded.explain(PromptView(prompt)))
+
+
+@pytest.mark.parametrize("prompt", ["\ud800 lone surrogate", "a" * 1_000_000, "\x00" * 5000, "?" * 100_000])
+def test_hostile_prompts_are_prompts(prompt: str) -> None:
+    for loaded in (LEXICAL, PAPER):
+        check_sane(loaded.predict(PromptView(prompt, system=prompt, model=prompt)))
+
+
+def test_common_sense() -> None:
+    def score(prompt: str) -> float:
+        return LEXICAL.predict(PromptView(prompt)).score
+
+    essay = score("Write a detailed essay on the causes of the French Revolution")
+    assert essay > score("What is the capital of France?")
+    assert score("Explain how photosynthesis works") > score("What is the capital of France?")
+    assert essay > score("Translate to French: good morning")
+    assert essay > score("Summarize the causes of the French Revolution in one sentence")
+
+
+def test_a_cap_bounds_everything() -> None:
+    view = PromptView("Write a long novel with many chapters", max_tokens=50)
+    prediction = LEXICAL.predict(view)
+    assert prediction.p_short == 1.0
+    assert prediction.expected_tokens <= 50
+    assert prediction.q90_tokens <= 50
+    assert prediction.score < LEXICAL.predict(PromptView(view.prompt)).score
+
+
+def test_what_a_proxy_sees_moves_the_expectation() -> None:
+    prompt = "Tell me about volcanoes"
+    plain = LEXICAL.predict(PromptView(prompt)).expected_tokens
+    chatty = tuple(Turn("assistant", "word " * 2000) for _ in range(4))
+    curt = tuple(Turn("assistant", "Yes.") for _ in range(4))
+    for shorter in (
+        PromptView(prompt, system="Be concise."),
+        PromptView(prompt, json_mode=True),
+        PromptView(prompt, tools=2),
+        PromptView(prompt, history=curt),
+        PromptView(prompt, task=Task.INFILL),
+    ):
+        assert LEXICAL.predict(shorter).expected_tokens < plain
+    for longer in (PromptView(prompt, thinking=True), PromptView(prompt, history=chatty)):
+        assert LEXICAL.predict(longer).expected_tokens > plain
+
+
+def test_an_embedding_takes_no_tokens() -> None:
+    assert LEXICAL.predict(PromptView("x", task=Task.EMBEDDING)).expected_tokens == 0
+
+
+def test_an_unknown_model_names_the_known_ones() -> None:
+    with pytest.raises(ModelError, match="default, paper"):
+        predictor.load("no-such-model")
+
+
+def test_other_features_are_refused_with_the_reason(tmp_path: Path) -> None:
+    directory = _copy("default", tmp_path)
+    card = json.loads((directory / "card.json").read_text())
+    (directory / "card.json").write_text(json.dumps({**card, "features_version": 99}))
+    with pytest.raises(ModelError, match="features version 99"):
+        predictor.load(directory)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"), [("card.json", "{"), ("trees.onnx", "no"), ("grams.npz", "no"), ("card.json", "[]")]
+)
+def test_a_damaged_model_is_one_line(tmp_path: Path, file: str, content: str) -> None:
+    directory = _copy("default", tmp_path)
+    (directory / file).write_text(content)
+    with pytest.raises(ModelError) as caught:
+        predictor.load(directory)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_papers_trees_do_not_fit_our_features(tmp_path: Path) -> None:
+    directory = _copy("default", tmp_path)
+    shutil.copy(MODELS / "paper" / "model.onnx", directory / "trees.onnx")
+    with pytest.raises(ModelError, match="features"):
+        predictor.load(directory)
+
+
+def test_models_are_small() -> None:
+    for directory in MODELS.iterdir():
+        assert sum(file.stat().st_size for file in directory.iterdir()) < 5_000_000
+
+
+def _copy(name: str, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(MODELS / name, tmp_path / name))
+
+
+def test_both_are_loaded_predictors() -> None:
+    loaded: list[LoadedPredictor] = [LEXICAL, PAPER]
+    assert [each.name for each in loaded] == ["default", "paper"]

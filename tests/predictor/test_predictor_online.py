@@ -1,0 +1,121 @@
+"""Learning from answers, and knowing when to be distrusted."""
+
+import numpy as np
+import pytest
+
+import predictor
+from predictor.errors import ModelError
+from predictor.record import LoadedPredictor, PromptView
+from predictor.trust import LEAST_JUDGED, Trust
+
+TOPICS = [f"topic{number}" for number in range(40)]
+
+
+def _teach(loaded: LoadedPredictor, answers: int, seed: int = 0) -> None:
+    """Serve a stream on which "report" means short and "note" long, against what words usually mean."""
+    generator = np.random.default_rng(seed)
+    for _ in range(answers):
+        kind = generator.choice(["report", "note"])
+        view = PromptView(f"Write a {kind} about {generator.choice(TOPICS)}", model="m")
+        loaded.learn(loaded.predict(view), 60 if kind == "report" else 1500)
+
+
+def _score(loaded: LoadedPredictor, kind: str) -> float:
+    return loaded.predict(PromptView(f"Write a {kind} about whales", model="m")).score
+
+
+def test_it_learns_what_words_mean_here() -> None:
+    loaded = predictor.load()
+    assert _score(loaded, "report") > _score(loaded, "note")
+    _teach(loaded, 200)
+    assert _score(loaded, "report") < _score(loaded, "note")
+
+
+def test_it_learns_the_level_of_a_model() -> None:
+    loaded = predictor.load()
+    view = PromptView("Tell me about whales", model="terse")
+    for _ in range(30):
+        loaded.learn(loaded.predict(view), 20)
+    learnt = loaded.predict(view).expected_tokens
+    assert learnt < loaded.predict(PromptView(view.prompt, model="other")).expected_tokens
+    assert learnt < 60
+
+
+def test_what_was_learnt_survives_in_a_state_without_text() -> None:
+    taught, fresh = predictor.load(), predictor.load()
+    _teach(taught, 200)
+    state = taught.export_state()
+    assert b"report" not in state
+    assert b"topic" not in state
+    fresh.import_state(state)
+    for kind in ("report", "note"):
+        assert _score(fresh, kind) == pytest.approx(_score(taught, kind), abs=1e-4)
+    _teach(fresh, 50)
+    assert _score(fresh, "report") < _score(fresh, "note")
+
+
+@pytest.mark.parametrize("state", [b"", b"{}", b"garbage\nmore", b'{"model": {}, "spreads": []}\n'])
+def test_a_foreign_state_is_refused(state: bytes) -> None:
+    with pytest.raises(ModelError):
+        predictor.load().import_state(state)
+
+
+def test_a_damaged_state_changes_nothing() -> None:
+    taught, fresh = predictor.load(), predictor.load()
+    _teach(taught, 60)
+    before = _score(fresh, "note")
+    with pytest.raises(ModelError):
+        fresh.import_state(taught.export_state()[:-40])
+    assert _score(fresh, "note") == before
+
+
+def test_more_answers_than_are_kept_change_the_weights_only() -> None:
+    loaded = predictor.load()
+    _teach(loaded, 700)
+    assert _score(loaded, "report") < _score(loaded, "note")
+    assert loaded.quality().judged == 700
+
+
+def test_an_answer_cut_off_at_the_cap_teaches_no_shorter_length() -> None:
+    loaded = predictor.load()
+    view = PromptView("Write a novel about whales", max_tokens=10)
+    plain = PromptView(view.prompt)
+    before = loaded.predict(plain).expected_tokens
+    for _ in range(20):
+        loaded.learn(loaded.predict(view), 10)
+    assert loaded.predict(plain).expected_tokens == before
+
+
+def test_q90_comes_to_cover_nine_in_ten() -> None:
+    loaded, generator = predictor.load(), np.random.default_rng(1)
+    view, covered = PromptView("Tell me about whales", model="m"), []
+    for _ in range(400):
+        prediction, tokens = loaded.predict(view), int(np.exp(generator.normal(7, 1.2)))
+        covered.append(tokens <= prediction.q90_tokens)
+        loaded.learn(prediction, tokens)
+    assert 0.85 <= np.mean(covered[100:]) <= 0.95
+
+
+def test_trust_is_lost_to_noise_and_earned_again() -> None:
+    trust, generator = Trust(), np.random.default_rng(2)
+    lengths = np.exp(generator.normal(5.5, 1.2, 600))
+    for tokens in lengths[:200]:
+        trust.judge(generator.random(), 1000, tokens)
+    assert not trust.quality().trusted
+    for tokens in lengths[200:]:
+        trust.judge(np.log(tokens), 1000, tokens)
+    quality = trust.quality()
+    assert quality.trusted
+    assert quality.ranking_accuracy == 1.0
+
+
+def test_trust_is_not_lost_before_there_is_evidence() -> None:
+    trust = Trust()
+    for number in range(LEAST_JUDGED - 1):
+        trust.judge(-number, 1, number)
+    assert trust.quality().trusted
+
+
+def test_nothing_judged_is_nothing_counted() -> None:
+    quality = predictor.load("paper").quality()
+    assert (quality.judged, quality.ranking_accuracy, quality.q90_coverage) == (0, None, None)

@@ -1,0 +1,125 @@
+"""The studies on small made-up distributions, where what they must find is known."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from clairvoyant_cli.commands import study
+from clairvoyant_cli.errors import ClairvoyantError
+
+pytest.importorskip("xgboost")
+
+LENGTHS = {"Who is": 60, "Summarize the life of": 400, "Write a detailed essay about": 1500}
+NAMES = "river castle engine planet garden bridge island forest mirror candle".split()
+
+
+def _distribution(path: Path, seed: int, models: int = 1, each: int = 60) -> Path:
+    """Write prompts whose opening words set the length, with a spread of a fifth."""
+    generator = np.random.default_rng(seed)
+    with path.open("w") as file:
+        for number in range(each):
+            for opening, length in LENGTHS.items():
+                prompt = f"{opening} the {NAMES[number % len(NAMES)]} of {path.stem} {number}"
+                tokens = {
+                    f"model{model}": round(length * float(generator.uniform(0.8, 1.2)))
+                    for model in range(models)
+                }
+                file.write(json.dumps({"prompt": prompt, "tokens": tokens}) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("prompts")
+    return [_distribution(folder / f"{name}.jsonl", seed) for seed, name in enumerate(("alpha", "beta"))]
+
+
+def _table(name: str, *arguments: object) -> dict[str, dict[str, float]]:
+    """Return the study's rows by their first cell, each by column."""
+    result = CliRunner().invoke(study.command, [name, *map(str, arguments), "--json"])
+    assert result.exit_code == 0, result.exception
+    table = json.loads(result.stdout)
+    return {row[0]: dict(zip(table["columns"], row, strict=True)) for row in table["rows"]}
+
+
+def _refusal(name: str, *arguments: object) -> str:
+    result = CliRunner().invoke(study.command, [name, *map(str, arguments)])
+    assert isinstance(result.exception, ClairvoyantError)
+    assert "\n" not in str(result.exception)
+    return str(result.exception)
+
+
+def test_starvation_counts_each_class(files: list[Path]) -> None:
+    row = _table("starvation", *files)["alpha"]
+    assert (row["short"], row["medium"], row["long"]) == (60, 60, 60)
+    assert row["long share"] == pytest.approx(1 / 3)
+
+
+def test_the_papers_model_learns_its_own_distribution(files: list[Path]) -> None:
+    row = _table("classes", *files)["beta"]
+    assert row["n"] == 36
+    assert min(row["ranking"], row["class"], row["our ranking"]) > 0.9
+    assert row["pairs"] > 0.7  # within a class the lengths are noise
+
+
+def test_the_cross_table_is_square(files: list[Path]) -> None:
+    rows = _table("cross", *files)
+    assert list(rows) == ["alpha", "beta"]
+    assert rows["alpha"]["beta"] > 0.9
+
+
+def test_chance_is_a_half_among_the_baselines(files: list[Path]) -> None:
+    row = _table("baselines", *files)["alpha"]
+    assert row["chance"] == 0.5
+    assert row["features"] > 0.9
+
+
+def test_the_ablation_names_each_group_of_features(files: list[Path]) -> None:
+    rows = _table("ablation", files[0])
+    assert len(rows) == 7
+    assert all(row["mean"] == row["alpha"] <= 0 for row in rows.values())
+
+
+def test_a_distribution_never_seen_is_ranked(files: list[Path]) -> None:
+    rows = _table("unseen", *files)
+    assert list(rows) == ["alpha", "beta", "mean"]
+    assert rows["mean"]["ours"] > 0.9
+    assert rows["mean"]["our pairs"] > (1 + rows["mean"]["our tau_b"]) / 2
+
+
+def test_a_stream_is_learnt_while_served(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    from predictor import studies
+
+    monkeypatch.setattr(studies, "LEAST_STREAMED", 100)
+    monkeypatch.setattr(studies, "SETTLED", 90)
+    rows = _table("online", *files, "--streams", 1)
+    assert list(rows) == ["alpha", "beta", "mean"]
+    assert rows["mean"]["late learnt"] > 0.9
+    assert 0 <= rows["mean"]["late covers"] <= 1
+
+
+def test_repeated_runs_give_the_ceiling(tmp_path: Path) -> None:
+    row = _table("ceiling", _distribution(tmp_path / "runs.jsonl", 7, models=3))["runs"]
+    assert row["runs"] == 3
+    assert row["one other run"] == row["mean of the others"] == 1.0
+    assert (1 + row["its tau_b"]) / 2 < row["its pairs"] <= 1.0
+
+
+def test_a_file_that_is_never_trained_on_is_still_judged(files: list[Path]) -> None:
+    assert "without alpha, 0 prompts are left" in _refusal("unseen", *files, "--never-train", "beta")
+
+
+@pytest.mark.parametrize("name", ["classes", "cross", "baselines", "ablation", "unseen", "online", "ceiling"])
+def test_a_study_that_cannot_be_made_says_why(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "few.jsonl"
+    path.write_text('{"prompt": "a", "output_tokens": 3}\n{"prompt": "b", "output_tokens": 900}\n')
+    assert _refusal(name, path)
+
+
+def test_what_cannot_be_counted_is_null_in_json(tmp_path: Path) -> None:
+    path = tmp_path / "short.jsonl"
+    path.write_text('{"prompt": "a", "tokens": {"x": 3, "y": 4}}\n')
+    assert _table("ceiling", path)["short"]["one other run"] is None

@@ -1,0 +1,81 @@
+"""What machine this is: the part of it that decides how fast a model runs."""
+
+import os
+import platform
+from contextlib import suppress
+from pathlib import Path
+
+from profiles.records import Host
+
+GIB = 1024**3
+
+
+def this_host() -> Host:
+    """Describe this machine; what it does not tell is left empty."""
+    gpus, driver = _gpus()
+    return Host(
+        cpu=_cpu(),
+        cores=os.cpu_count() or 0,
+        memory_gib=_memory_gib(),
+        gpus=gpus,
+        gpu_driver=driver,
+        system=f"{platform.system()} {platform.release()}",
+        machine=platform.machine(),
+    )
+
+
+def _cpu() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            # "Model" is what a Raspberry Pi says of itself.
+            if line.startswith(("model name", "Model\t")):
+                return line.partition(":")[2].strip()
+    if platform.system() == "Darwin":
+        import subprocess
+
+        with suppress(OSError, subprocess.SubprocessError):
+            told = subprocess.run(
+                ["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, timeout=5
+            )
+            if told.stdout.strip():
+                return told.stdout.strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory_gib() -> int:
+    with suppress(OSError, ValueError):
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB)
+    return 0
+
+
+def _gpus() -> tuple[tuple[str, ...], str]:
+    """Return the names of the GPUs and the driver's version; Apple's GPU is part of the CPU's name."""
+    try:
+        import pynvml
+    except ImportError:
+        return (), ""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return _drm_gpus(), ""
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        names = tuple(_text(pynvml.nvmlDeviceGetName(handle)) for handle in handles)
+        return names, _text(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return (), ""
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _drm_gpus() -> tuple[str, ...]:
+    """Name the AMD cards that Linux shows."""
+    cards = []
+    for product in sorted(Path("/sys/class/drm").glob("card[0-9]*/device/product_name")):
+        with suppress(OSError):
+            cards.append(product.read_text(encoding="utf-8").strip())
+    return tuple(filter(None, cards))
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,118 @@
+"""The database's shape, as the steps that led to it. Steps are only ever added."""
+
+from sqlite_utils import Database, Migrations
+
+migrations = Migrations("clairvoyant")
+
+
+@migrations()
+def profiles_and_their_samples(db: Database) -> None:
+    """Profiles whole as JSON, beside the columns that choose between them."""
+    db.execute("""
+        CREATE TABLE profiles (
+            id INTEGER PRIMARY KEY,
+            name TEXT NOT NULL UNIQUE,
+            backend TEXT NOT NULL,
+            place TEXT NOT NULL,
+            model TEXT NOT NULL,
+            host TEXT NOT NULL,
+            measured_at REAL NOT NULL,
+            chosen_at REAL,
+            record TEXT NOT NULL
+        )""")
+    db.execute("CREATE INDEX profiles_fit ON profiles (host, backend, place, measured_at)")
+    db.execute("""
+        CREATE TABLE samples (
+            profile INTEGER NOT NULL REFERENCES profiles ON DELETE CASCADE,
+            number INTEGER NOT NULL,
+            record TEXT NOT NULL,
+            PRIMARY KEY (profile, number)
+        ) WITHOUT ROWID""")
+
+
+@migrations()
+def history_and_its_tally(db: Database) -> None:
+    """Finished requests, and their counts by hour, which answer for a million rows at once."""
+    db.execute("""
+        CREATE TABLE history (
+            id INTEGER PRIMARY KEY,
+            finished_at REAL NOT NULL,
+            request TEXT NOT NULL,
+            outcome TEXT NOT NULL,
+            status INTEGER NOT NULL,
+            endpoint TEXT NOT NULL,
+            backend TEXT NOT NULL,
+            model TEXT NOT NULL,
+            client BLOB NOT NULL,
+            predicted_class TEXT NOT NULL,
+            p_long REAL NOT NULL,
+            expected_tokens REAL NOT NULL,
+            q90_tokens REAL NOT NULL,
+            source TEXT NOT NULL,
+            tokens INTEGER,
+            prompt_tokens INTEGER,
+            length_class TEXT NOT NULL,
+            policy TEXT NOT NULL,
+            dispatched_by TEXT NOT NULL,
+            waited_s REAL NOT NULL,
+            sojourn_s REAL NOT NULL,
+            ttft_s REAL,
+            decode_s REAL,
+            prefill_s REAL,
+            prompt TEXT
+        )""")
+    db.execute("CREATE INDEX history_time ON history (finished_at)")
+    db.execute("CREATE INDEX history_class ON history (length_class, finished_at, sojourn_s, waited_s)")
+    db.execute("CREATE INDEX history_client ON history (client, finished_at)")
+    db.execute("""
+        CREATE TABLE tally (
+            hour INTEGER NOT NULL,
+            model TEXT NOT NULL,
+            outcome TEXT NOT NULL,
+            length_class TEXT NOT NULL,
+            requests INTEGER NOT NULL,
+            tokens INTEGER NOT NULL,
+            waited_s REAL NOT NULL,
+            sojourn_s REAL NOT NULL,
+            PRIMARY KEY (hour, model, outcome, length_class)
+        ) WITHOUT ROWID""")
+    # By triggers, so that whatever writes or erases history, by hand too, keeps the tally true.
+    db.execute("""
+        CREATE TRIGGER history_counts_in AFTER INSERT ON history BEGIN
+            INSERT INTO tally
+            VALUES (
+                CAST(NEW.finished_at / 3600 AS INTEGER), NEW.model, NEW.outcome, NEW.length_class,
+                1, COALESCE(NEW.tokens, 0), NEW.waited_s, NEW.sojourn_s
+            )
+            ON CONFLICT DO UPDATE SET
+                requests = requests + 1,
+                tokens = tokens + excluded.tokens,
+                waited_s = waited_s + excluded.waited_s,
+                sojourn_s = sojourn_s + excluded.sojourn_s;
+        END""")
+    db.execute("""
+        CREATE TRIGGER history_counts_out AFTER DELETE ON history BEGIN
+            UPDATE tally SET
+                requests = requests - 1,
+                tokens = tokens - COALESCE(OLD.tokens, 0),
+                waited_s = waited_s - OLD.waited_s,
+                sojourn_s = sojourn_s - OLD.sojourn_s
+            WHERE hour = CAST(OLD.finished_at / 3600 AS INTEGER) AND model = OLD.model
+                AND outcome = OLD.outcome AND length_class = OLD.length_class;
+            DELETE FROM tally
+            WHERE hour = CAST(OLD.finished_at / 3600 AS INTEGER) AND model = OLD.model
+                AND outcome = OLD.outcome AND length_class = OLD.length_class AND requests <= 0;
+        END""")
+
+
+@migrations()
+def states_that_last(db: Database) -> None:
+    """Named states of running parts, and the salt under which clients are hashed."""
+    db.execute("""
+        CREATE TABLE states (
+            name TEXT PRIMARY KEY,
+            saved_at REAL NOT NULL,
+            state BLOB NOT NULL
+        ) WITHOUT ROWID""")
+    db.execute("CREATE TABLE salt (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), salt BLOB NOT NULL)")
+    db.execute("INSERT INTO salt VALUES (1, randomblob(32))")

@@ -1,0 +1,172 @@
+"""The one thread that writes what a running daemon remembers.
+
+Rule 1: `put` and `save` never wait and never raise; all that can go wrong goes wrong in the thread.
+Rule 2: what was put more than half a second ago is on its way to the disk; a killed process loses no more.
+Rule 3: while the disk refuses, a bounded number of records waits in memory, and the oldest give way.
+"""
+
+import logging
+import sqlite3
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from profiles.database import explained, explanation, open_database
+from profiles.records import Finished
+from profiles.states import client_hash, salt, save_state
+
+log = logging.getLogger("clairvoyant")
+
+BATCH_S = 0.25
+"""How long a record may wait for others to share its transaction."""
+
+WAITING_ROWS = 20_000
+"""How many records wait in memory while the disk refuses: about 10 MB."""
+
+PRUNE_EVERY_ROWS = 1000
+PRUNE_ROWS = 5000
+"""At most so many old rows go at a time, so that no write takes long."""
+
+COLUMNS = tuple(field.name for field in fields(Finished))
+CLIENT = COLUMNS.index("client")
+INSERT = f"INSERT INTO history ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much history is kept."""
+
+    days: float = 90.0
+    rows: int = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    name: str
+    state: bytes
+
+
+class _Stop:
+    pass
+
+
+class Writer:
+    """Writes records and states in batches, on a thread of its own, until `close`."""
+
+    def __init__(self, path: Path, bounds: Bounds | None = None) -> None:
+        """Open the database, which may raise ProfilesError, and start the thread."""
+        self.path = path
+        self._bounds = bounds or Bounds()
+        self._connection = open_database(path)
+        with explained(path):
+            self._salt = salt(self._connection)
+        self._queue: SimpleQueue[Finished | _State | _Stop] = SimpleQueue()
+        self._rows: deque[Finished] = deque(maxlen=WAITING_ROWS)
+        self._states: dict[str, bytes] = {}
+        self._since_pruned = PRUNE_EVERY_ROWS
+        self._failing = False
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="history", daemon=True)
+        self._thread.start()
+
+    def put(self, finished: Finished) -> None:
+        """Have a finished request written; returns at once."""
+        self._queue.put(finished)
+
+    def save(self, name: str, state: bytes) -> None:
+        """Have a state written in place of the one before; returns at once."""
+        self._queue.put(_State(name, state))
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Write what is left and stop."""
+        self._closing.set()
+        self._queue.put(_Stop())
+        self._thread.join(timeout_s)
+        if not self._thread.is_alive():
+            self._connection.close()
+
+    def _run(self) -> None:
+        stopping = False
+        while not stopping:
+            stopping = self._gather()
+            if not (self._rows or self._states):
+                continue
+            try:
+                self._write()
+            except sqlite3.Error as error:
+                self._failed(error)
+            except Exception:
+                log.exception("history: internal error; please report it")
+                self._rows.clear()
+                self._states.clear()
+
+    def _gather(self) -> bool:
+        """Wait for something to write, then for what else comes in a batch's time; return whether to stop."""
+        stopping = self._take(self._queue.get())
+        # Asleep, not waiting at the queue: or each record would wake this thread, and the event loop would
+        # wait for the interpreter lock.
+        self._closing.wait(BATCH_S)
+        with suppress(Empty):
+            while True:
+                stopping = self._take(self._queue.get_nowait()) or stopping
+        return stopping
+
+    def _take(self, item: Finished | _State | _Stop) -> bool:
+        if isinstance(item, Finished):
+            self._rows.append(item)
+        elif isinstance(item, _State):
+            self._states[item.name] = item.state
+        return isinstance(item, _Stop)
+
+    def _write(self) -> None:
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            connection.executemany(INSERT, map(self._values, self._rows))
+            for name, state in self._states.items():
+                save_state(connection, name, state)
+            self._since_pruned += len(self._rows)
+            if self._since_pruned >= PRUNE_EVERY_ROWS:
+                prune(connection, self._bounds, time.time())
+                self._since_pruned = 0
+            connection.commit()
+        except BaseException:
+            connection.rollback()
+            raise
+        self._rows.clear()
+        self._states.clear()
+        if self._failing:
+            self._failing = False
+            log.info("history is written to %s again", self.path)
+
+    def _values(self, finished: Finished) -> list[object]:
+        values = list(astuple(finished))
+        values[CLIENT] = client_hash(self._salt, finished.client)
+        return values
+
+    def _failed(self, error: sqlite3.Error) -> None:
+        if not self._failing:
+            why = explanation(self.path, error)
+            log.error("history waits in memory, at most %d requests of it: %s", WAITING_ROWS, why)
+        self._failing = True
+
+
+def prune(connection: sqlite3.Connection, bounds: Bounds, now: float) -> int:
+    """Erase some of what is too old or too much; return how many rows went. Rows are in order of time."""
+    oldest = now - bounds.days * 86_400
+    gone = connection.execute(
+        "DELETE FROM history WHERE id IN "
+        "(SELECT id FROM history WHERE finished_at < ? ORDER BY finished_at LIMIT ?)",
+        (oldest, PRUNE_ROWS),
+    ).rowcount
+    count = connection.execute("SELECT COALESCE(SUM(requests), 0) FROM tally").fetchone()[0]
+    if count > bounds.rows:
+        gone += connection.execute(
+            "DELETE FROM history WHERE id IN (SELECT id FROM history ORDER BY id LIMIT ?)",
+            (min(PRUNE_ROWS, count - bounds.rows),),
+        ).rowcount
+    return gone

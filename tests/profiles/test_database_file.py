@@ -1,0 +1,170 @@
+"""The file: who may read it, which versions fit, and what is said of one that cannot be used."""
+
+import sqlite3
+import stat
+import subprocess
+import sys
+from contextlib import closing
+from multiprocessing import get_context
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import pytest
+
+from profiles.database import SCHEMA_VERSION, VARIABLE, default_path, open_database, reading, writing
+from profiles.errors import ProfilesError
+from profiles.migrations import migrations
+from profiles.store import every, remove, save
+from tests.fakes.remembered import PROFILE
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def save_much(path: Path) -> None:
+    """Write a thousand profiles onto a disk that has no room for them."""
+    with writing(path) as connection:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        for _ in range(1000):
+            save(connection, PROFILE)
+
+
+def save_and_stumble(path: Path) -> None:
+    """Fail after something was written."""
+    with writing(path) as connection:
+        save(connection, PROFILE)
+        remove(connection, "another")
+
+
+def test_it_is_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "c.db"
+    with writing(path) as connection:
+        save(connection, PROFILE)
+        modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
+    assert len(modes) == 3  # the file, its log and the log's index
+    assert set(modes.values()) == {0o600}
+
+
+def test_the_version_counts_the_migrations(tmp_path: Path) -> None:
+    with closing(open_database(tmp_path / "c.db")) as connection:
+        applied = connection.execute("SELECT COUNT(*) FROM _sqlite_migrations").fetchone()[0]
+    assert applied == SCHEMA_VERSION == len(migrations._migrations)
+
+
+def test_a_file_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    with closing(open_database(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    before = path.read_bytes()
+    with pytest.raises(ProfilesError, match="newer clairvoyant"):
+        open_database(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("data", [b"this is no database" * 100, b"SQLite format 3\0" + b"\xff" * 4096])
+def test_a_damaged_file_is_said_to_be_and_kept(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "c.db"
+    path.write_bytes(data)
+    with pytest.raises(ProfilesError, match="damaged"):
+        open_database(path)
+    assert path.read_bytes() == data
+
+
+def test_damage_in_the_middle_is_explained_where_it_is_met(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    with writing(path) as connection:
+        for _ in range(50):
+            save(connection, PROFILE)
+    data = bytearray(path.read_bytes())
+    data[8192:] = b"\x5a" * (len(data) - 8192)
+    path.write_bytes(data)
+    with pytest.raises(ProfilesError, match="damaged"), reading(path) as connection:
+        every(connection)
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(ProfilesError, match="--db"):
+        open_database(blocked / "c.db")
+
+
+def test_reading_makes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    with pytest.raises(ProfilesError, match="nothing is recorded yet"), reading(path):
+        pass
+    assert not path.exists()
+
+
+def test_a_full_disk_is_said_to_be_and_nothing_is_half_written(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    with writing(path) as connection:
+        save(connection, PROFILE)
+    with pytest.raises(ProfilesError, match="full"):
+        save_much(path)
+    with reading(path) as connection:
+        assert len(every(connection)) == 1
+
+
+def test_what_fails_half_way_is_undone(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    with pytest.raises(ProfilesError, match="no profile 'another'"):
+        save_and_stumble(path)
+    with reading(path) as connection:
+        assert every(connection) == []
+
+
+def save_when_all_are_there(path: Path, gate: Barrier) -> None:
+    """What one of several processes does that meet a new file in the same moment."""
+    gate.wait()
+    with writing(path) as connection:
+        save(connection, PROFILE)
+
+
+@pytest.mark.parametrize("attempt", range(10))
+def test_processes_that_start_at_once_make_one_database(tmp_path: Path, attempt: int) -> None:
+    path = tmp_path / "c.db"
+    context = get_context("fork")
+    gate = context.Barrier(4)
+    started = [context.Process(target=save_when_all_are_there, args=(path, gate)) for _ in range(4)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(60)
+    assert [process.exitcode for process in started] == [0, 0, 0, 0]
+    with reading(path) as connection:
+        assert len({kept.profile.name for kept in every(connection)}) == 4
+        assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+
+
+def test_the_place_can_be_named_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "mine.db"))
+    assert default_path() == tmp_path / "mine.db"
+
+
+def test_a_current_file_opens_without_the_library_that_migrates(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    open_database(path).close()
+    program = (
+        "import sys; from pathlib import Path; from profiles.database import reading\n"
+        "with reading(Path(sys.argv[1])): pass\n"
+        "print('sqlite_utils' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
+
+
+def test_the_shape_of_version_one_is_brought_up_to_date(tmp_path: Path) -> None:
+    from sqlite_utils import Database
+
+    path = tmp_path / "c.db"
+    with closing(sqlite3.connect(path)) as old:
+        migrations.apply(Database(old, execute_plugins=False), stop_before="history_and_its_tally")
+        save(old, PROFILE)
+        old.execute("PRAGMA user_version = 1")
+        old.commit()
+    with reading(path) as connection:
+        assert every(connection)[0].profile == PROFILE
+        assert connection.execute("SELECT COUNT(*) FROM history").fetchone()[0] == 0

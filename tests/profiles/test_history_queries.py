@@ -1,0 +1,138 @@
+"""What history says agrees with its rows, and what is forgotten is gone from the disk."""
+
+import random
+import sqlite3
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from profiles.database import reading
+from profiles.errors import ProfilesError
+from profiles.history import (
+    Span,
+    each,
+    forget,
+    newest,
+    ranking_accuracy,
+    recorded_prompts,
+    spread,
+    totals,
+)
+from profiles.ranking import pairs_in_order
+from profiles.records import Finished
+from profiles.writer import Writer
+from tests.fakes.remembered import FINISHED, traffic
+
+ROWS = list(traffic(3000))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "c.db"
+    write(path, ROWS)
+    return path
+
+
+def write(path: Path, rows: list[Finished]) -> None:
+    writer = Writer(path)
+    for row in rows:
+        writer.put(row)
+    writer.close()
+
+
+def test_totals_agree_with_the_rows(path: Path) -> None:
+    with reading(path) as connection:
+        found = {(t.outcome, t.length_class): t for t in totals(connection, Span())}
+    for (outcome, length_class), total in found.items():
+        rows = [r for r in ROWS if (r.outcome, r.length_class) == (outcome, length_class)]
+        assert total.requests == len(rows)
+        assert total.tokens == sum(row.tokens or 0 for row in rows)
+        assert total.mean_sojourn_s == pytest.approx(fmean(row.sojourn_s for row in rows))
+    assert sum(total.requests for total in found.values()) == len(ROWS)
+
+
+def test_percentiles_are_those_of_the_class(path: Path) -> None:
+    with reading(path) as connection:
+        found = spread(connection, "short", Span())
+        assert spread(connection, "short", Span(since=9e9)) is None
+    times = sorted(row.sojourn_s for row in ROWS if row.length_class == "short")
+    assert found is not None
+    assert (found.n, found.sojourn_p50_s) == (len(times), times[len(times) // 2])
+    assert found.sojourn_p99_s == times[int(0.99 * len(times))]
+
+
+def test_a_span_narrows_by_time_and_client(path: Path) -> None:
+    middle = ROWS[1500].finished_at
+    with reading(path) as connection:
+        later = list(each(connection, Span(since=middle)))
+        alices = newest(connection, Span(client="alice"), 5000)
+    assert [row.request for row in later] == [row.request for row in ROWS[1500:]]
+    assert len(alices) == sum(row.client == "alice" for row in ROWS)
+    assert alices[0].client not in ("alice", "")
+
+
+def test_ranking_accuracy_is_the_share_of_pairs_in_order(path: Path) -> None:
+    short = [row.p_long for row in ROWS if row.length_class == "short"]
+    long = [row.p_long for row in ROWS if row.length_class == "long"]
+    with reading(path) as connection:
+        assert ranking_accuracy(connection, Span()) == pytest.approx(pairs_in_order(short, long))
+        assert ranking_accuracy(connection, Span(since=9e9)) is None
+
+
+def test_pairs_are_counted_as_by_hand() -> None:
+    rng = random.Random(3)
+    short = [rng.randint(0, 5) / 5 for _ in range(40)]
+    long = [rng.randint(0, 5) / 5 for _ in range(30)]
+    by_hand = fmean((a < b) + (a == b) / 2 for a in short for b in long)
+    assert pairs_in_order(short, long) == pytest.approx(by_hand)
+
+
+def test_prompts_come_with_their_answers_length(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    path = tmp_path / "p.db"
+    write(
+        path,
+        [FINISHED, replace(FINISHED, prompt="Why?", tokens=7), replace(FINISHED, prompt="?", tokens=None)],
+    )
+    with reading(path) as connection:
+        assert recorded_prompts(connection, 10) == [("Why?", 7)]
+
+
+def test_a_forgotten_client_is_gone_and_the_tally_knows(path: Path) -> None:
+    others = [row for row in ROWS if row.client != "bob"]
+    assert forget(path, Span(client="bob"), states=True) == len(ROWS) - len(others)
+    with reading(path) as connection:
+        assert newest(connection, Span(client="bob"), 10) == []
+        found = {(t.outcome, t.length_class): t for t in totals(connection, Span())}
+    assert sum(total.requests for total in found.values()) == len(others)
+    short = [row.sojourn_s for row in others if row.length_class == "short"]
+    assert found["completed", "short"].mean_sojourn_s == pytest.approx(fmean(short))
+
+
+def test_forgotten_prompts_are_on_no_page_of_any_file(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    path = tmp_path / "c.db"
+    marker = "unmistakable-words"
+    write(path, [replace(row, prompt=f"{marker} {'x' * (n % 9000)}") for n, row in enumerate(ROWS[:300])])
+    assert marker.encode() in path.read_bytes()
+    assert forget(path, Span(), states=True) == 300
+    for file in tmp_path.iterdir():
+        assert marker.encode() not in file.read_bytes(), file
+
+
+def test_forgetting_says_so_when_a_reader_keeps_the_old_pages(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("profiles.history.CHECKPOINT_TRIES", 1)
+    monkeypatch.setattr("profiles.database.BUSY_TIMEOUT_S", 0.01)
+    reader = sqlite3.connect(path)
+    reader.execute("BEGIN")
+    reader.execute("SELECT COUNT(*) FROM history").fetchone()
+    try:
+        with pytest.raises(ProfilesError, match="another process"):
+            forget(path, Span(), states=True)
+    finally:
+        reader.close()

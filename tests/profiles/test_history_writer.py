@@ -1,0 +1,132 @@
+"""One thread writes, nobody waits for it, and what was put is on the disk soon."""
+
+import logging
+import sqlite3
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from profiles.database import open_database, reading
+from profiles.history import Span, newest
+from profiles.states import client_hash, load_state, salt
+from profiles.writer import PRUNE_EVERY_ROWS, Bounds, Writer, prune
+from tests.fakes.remembered import FINISHED, traffic
+
+ALL = Span()
+
+
+def until(reached: object, path: Path) -> None:
+    """Look until the database holds so many rows; TimeoutError if it never does."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        with reading(path) as connection:
+            if connection.execute("SELECT COUNT(*) FROM history").fetchone()[0] == reached:
+                return
+    raise TimeoutError(reached)
+
+
+def test_what_is_put_is_written_without_being_asked(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    writer = Writer(path)
+    try:
+        writer.put(FINISHED)
+        until(1, path)
+    finally:
+        writer.close()
+
+
+def test_closing_writes_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    rows = list(traffic(1200))
+    writer = Writer(path)
+    for row in rows:
+        writer.put(row)
+    writer.save("learned", b"state 1")
+    writer.save("learned", b"state 2")
+    writer.close()
+    with reading(path) as connection:
+        assert {row.request for row in newest(connection, ALL, 5000)} == {row.request for row in rows}
+        assert load_state(connection, "learned") == b"state 2"
+
+
+def test_clients_are_known_by_a_hash_that_only_this_database_makes(tmp_path: Path) -> None:
+    hashes = set()
+    for name in ("a.db", "b.db"):
+        writer = Writer(tmp_path / name)
+        writer.put(FINISHED)
+        writer.close()
+        assert b"alice" not in (tmp_path / name).read_bytes()
+        with reading(tmp_path / name) as connection:
+            (stored,) = connection.execute("SELECT client FROM history").fetchone()
+            assert stored == client_hash(salt(connection), "alice")
+        hashes.add(stored)
+    assert len(hashes) == 2
+
+
+def test_old_rows_and_too_many_rows_go(tmp_path: Path) -> None:
+    with closing(open_database(tmp_path / "c.db")) as connection:
+        connection.close()
+    writer = Writer(tmp_path / "c.db", Bounds(days=1e6))
+    for row in traffic(100, start=1000.0, every_s=10.0):
+        writer.put(row)
+    writer.close()
+    with closing(open_database(tmp_path / "c.db")) as connection:
+        assert prune(connection, Bounds(days=1, rows=10**6), now=1300.0 + 86_400) == 30
+        assert prune(connection, Bounds(days=1e6, rows=20), now=5000.0) == 50
+        left = newest(connection, ALL, 100)
+        assert (len(left), left[-1].finished_at) == (20, 1800.0)
+        assert connection.execute("SELECT SUM(requests) FROM tally").fetchone()[0] == 20
+
+
+def test_the_bounds_hold_while_writing(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    writer = Writer(path, Bounds(days=1e6, rows=500))
+    for _ in range(3):
+        for row in traffic(PRUNE_EVERY_ROWS):
+            writer.put(row)
+    writer.close()
+    with reading(path) as connection:
+        assert connection.execute("SELECT COUNT(*) FROM history").fetchone()[0] <= 500 + PRUNE_EVERY_ROWS
+
+
+def test_a_refusing_disk_stops_nobody_and_loses_nothing_that_fits_in_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "c.db"
+    caplog.set_level(logging.INFO, "clairvoyant")
+    writer = Writer(path)
+    writer.put(FINISHED)
+    until(1, path)
+    pages = writer._connection.execute("PRAGMA page_count").fetchone()[0]
+    writer._connection.execute(f"PRAGMA max_page_count = {pages}")
+    # A prompt that no free page can hold.
+    writer.put(replace(FINISHED, request="abc-2", prompt="x" * 100_000))
+    deadline = time.monotonic() + 20
+    while "disk is full" not in caplog.text and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert "waits in memory" in caplog.text
+    writer._connection.execute("PRAGMA max_page_count = 1000000")
+    writer.put(replace(FINISHED, request="abc-3"))
+    writer.close()
+    with reading(path) as connection:
+        assert {row.request for row in newest(connection, ALL, 10)} == {"abc-1", "abc-2", "abc-3"}
+    assert "again" in caplog.text
+
+
+def test_a_locked_database_is_waited_for_by_the_thread_alone(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    writer = Writer(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        begun = time.monotonic()
+        for row in traffic(100):
+            writer.put(row)
+        took_s = time.monotonic() - begun
+        other.execute("ROLLBACK")
+    assert took_s < 5  # the lock would be waited for that long
+    writer.close()
+    with reading(path) as connection:
+        assert len(newest(connection, ALL, 200)) == 100

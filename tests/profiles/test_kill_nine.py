@@ -1,0 +1,30 @@
+"""A daemon that is killed in mid-work, and one whose database cannot be used."""
+
+import asyncio
+from pathlib import Path
+
+import httpx
+
+from tests.fakes.calibrating import replay
+from tests.fakes.daemon_process import daemon_process
+from tests.perf.perf_profiles_kill import main
+
+
+async def test_a_killed_daemon_leaves_the_history_whole() -> None:
+    assert await main(kills=2, seed=1) == 0
+
+
+async def test_a_damaged_database_costs_the_history_and_not_the_service(tmp_path: Path) -> None:
+    db = tmp_path / "c.db"
+    db.write_bytes(b"not a database" * 1000)
+    async with replay() as (_, url):
+        manager = daemon_process(url, "--db", str(db), home=tmp_path)
+        daemon = await asyncio.to_thread(manager.__enter__)
+        try:
+            async with httpx.AsyncClient(base_url=daemon.base_url, timeout=60, trust_env=False) as http:
+                body = {"model": "replay", "messages": [{"role": "user", "content": "Hello"}]}
+                assert (await http.post("/api/chat", json=body)).status_code == 200
+        finally:
+            await asyncio.to_thread(manager.__exit__, None, None, None)
+    assert any("no profiles and no history" in line and "damaged" in line for line in daemon.lines)
+    assert db.read_bytes() == b"not a database" * 1000

@@ -1,0 +1,97 @@
+"""tau follows the traffic, within bounds, and only where the traffic has something to say."""
+
+from dataclasses import replace
+
+import pytest
+
+from clairvoyant_cli.proxy.learning import MIN_JUDGED, MIN_QUEUED, Learned, Learner
+from tests.fakes.remembered import PROFILE
+
+MODEL = PROFILE.served.model
+MEASURED = replace(PROFILE, queued_decode_tokens_per_s=20.0)
+
+
+def learner(*profiles: object, learned: Learned | None = None) -> Learner:
+    """A learner with the paper's default of 120 s."""
+    return Learner([p for p in profiles if p], 120.0, learned or Learned())  # type: ignore[misc]
+
+
+def test_without_a_profile_the_default_holds_until_enough_queued() -> None:
+    found = learner()
+    assert found.tau_of(MODEL) == (120.0, "default")
+    for _ in range(MIN_QUEUED - 1):
+        found.learn_short(MODEL, 5.0, 8.0)
+    assert found.tau_of(MODEL)[0] == pytest.approx(120.0)
+    found.learn_short(MODEL, 5.0, 8.0)
+    tau_s, source = found.tau_of(MODEL)
+    assert 15.0 < tau_s < 120.0
+    assert source == "default, learned since"
+
+
+def test_a_profile_is_where_tau_starts_and_what_it_stays_near() -> None:
+    found = learner(PROFILE)
+    assert found.tau_of(MODEL) == (120.0, "profile gemma@ollama")
+    for _ in range(1000):
+        found.learn_short(MODEL, 400.0, 500.0)
+    assert found.mu_short_of(MODEL) == pytest.approx(80.0)
+    for _ in range(2000):
+        found.learn_short(MODEL, 0.1, 0.5)
+    assert found.mu_short_of(MODEL) == pytest.approx(20.0)
+
+
+def test_answers_that_did_not_queue_teach_nothing() -> None:
+    found = learner(PROFILE)
+    for _ in range(100):
+        found.learn_short(MODEL, 0.0, 2.0)
+    assert found.tau_of(MODEL) == (120.0, "profile gemma@ollama")
+
+
+def test_a_slower_machine_moves_mu_short_and_a_fuller_one_does_not() -> None:
+    found = learner(MEASURED)
+    found.learn_speed(MODEL, 100, 25.0)  # between the speed alone, 30, and in a full queue, 20
+    assert found.mu_short_of(MODEL) == pytest.approx(40.0)
+    slower = learner(MEASURED)
+    slower.learn_speed(MODEL, 100, 10.0)
+    assert slower.mu_short_of(MODEL) == pytest.approx(80.0)
+    faster = learner(MEASURED)
+    faster.learn_speed(MODEL, 100, 3000.0)
+    assert faster.mu_short_of(MODEL) == pytest.approx(10.0)  # no further than a factor of four
+
+
+def test_each_model_has_its_own_tau_and_an_unknown_one_the_first() -> None:
+    other = replace(PROFILE, name="big", served=replace(PROFILE.served, model="big:latest"))
+    mu_short = PROFILE.mu_short_s
+    assert mu_short is not None
+    other = replace(other, mu_short_s=replace(mu_short, mean=100.0))
+    found = learner(PROFILE, other)
+    assert found.mu_short_of("big") == 100.0
+    assert found.mu_short_of(MODEL) == found.mu_short_of("never seen") == 40.0
+
+
+def test_what_was_learned_outlives_the_learner() -> None:
+    first = learner(PROFILE)
+    for _ in range(200):
+        first.learn_short(MODEL, 50.0, 60.0)
+    assert learner(PROFILE, learned=first.learned()).tau_of(MODEL) == first.tau_of(MODEL)
+
+
+def test_clients_cannot_make_it_remember_without_end() -> None:
+    found = learner(PROFILE)
+    for number in range(1000):
+        found.learn_short(f"model-{number}", 5.0, 8.0)
+    assert len(found.learned().models) <= 50
+
+
+def test_drift_is_said_once_when_it_begins() -> None:
+    found = learner(PROFILE)
+    for _ in range(MIN_JUDGED):
+        found.judge(50, 10.0, 0.1)
+        found.judge(900, 10.0, 0.9)
+    assert list(found.drift()) == []
+    assert found.ranking_accuracy == 1.0
+    for _ in range(400):
+        found.judge(50, 300.0, 0.9)
+        found.judge(900, 300.0, 0.1)
+    lines = list(found.drift())
+    assert [line.split()[0] for line in lines] == ["short", "ranking"]
+    assert list(found.drift()) == []

@@ -1,0 +1,173 @@
+"""The commands round the database: what they print, what they refuse, what they leave on the disk."""
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.main import cli
+from profiles.database import reading, writing
+from profiles.history import Span, newest
+from profiles.store import every, save
+from profiles.writer import Writer
+from tests.fakes.remembered import PROFILE, START, traffic
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Path:
+    """A database with a profile and some history."""
+    path = tmp_path / "c.db"
+    with writing(path) as connection:
+        save(connection, PROFILE)
+    writer = Writer(path)
+    for row in traffic(300):
+        writer.put(row)
+    writer.close()
+    return path
+
+
+def run(*arguments: object, stdin: str | None = None) -> Result:
+    """Run a command that must succeed."""
+    result = CliRunner().invoke(cli, [str(each) for each in arguments], input=stdin, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def refused(*arguments: object) -> str:
+    """Run a command that must be refused with one line; return it."""
+    result = CliRunner().invoke(cli, [str(each) for each in arguments])
+    assert isinstance(result.exception, ClairvoyantError), result.output
+    message = str(result.exception)
+    assert "\n" not in message
+    return message
+
+
+def test_a_profile_is_listed_and_shown(db: Path) -> None:
+    listed = run("profiles", "list", "--db", db).stdout
+    assert "120 s" in listed
+    shown = run("profiles", "show", PROFILE.name, "--db", db).stdout
+    assert "mu_short  40 s (35 s to 45 s, n=100), measured" in shown
+    assert json.loads(run("profiles", "show", PROFILE.name, "--json", "--db", db).stdout)["tau_s"] == 120.0
+    assert json.loads(run("profiles", "list", "--json", "--db", db).stdout)[0]["chosen_at"] is None
+
+
+def test_a_profile_goes_out_and_comes_back(db: Path, tmp_path: Path) -> None:
+    file = tmp_path / "profile.json"
+    run("profiles", "export", PROFILE.name, "-o", file, "--db", db)
+    run("profiles", "rm", PROFILE.name, "--db", db)
+    assert "there are none" in refused("profiles", "show", PROFILE.name, "--db", db)
+    run("profiles", "import", file, "--db", db)
+    piped = run("profiles", "export", PROFILE.name, "--db", db).stdout
+    run("profiles", "import", "-", "--db", tmp_path / "other.db", stdin=piped)
+    with reading(tmp_path / "other.db") as connection:
+        assert [kept.profile for kept in every(connection)] == [PROFILE]
+
+
+def test_a_choice_is_made_and_undone(db: Path) -> None:
+    run("profiles", "use", PROFILE.name, "--db", db)
+    assert json.loads(run("profiles", "list", "--json", "--db", db).stdout)[0]["chosen_at"] > 0
+    run("profiles", "use", PROFILE.name, "--auto", "--db", db)
+    assert json.loads(run("profiles", "list", "--json", "--db", db).stdout)[0]["chosen_at"] is None
+
+
+def test_removing_several_is_all_or_nothing(db: Path) -> None:
+    assert "no profile 'x'" in refused("profiles", "rm", PROFILE.name, "x", "--db", db)
+    run("profiles", "show", PROFILE.name, "--db", db)
+
+
+def test_history_is_summed_up_and_compared_with_the_profile(db: Path) -> None:
+    printed = run("history", "--db", db).stdout
+    assert "completed" in printed
+    assert "in profile gemma@ollama" in printed
+    assert "ranking accuracy 0." in printed
+    assert "alice" not in printed
+
+
+def test_history_comes_as_json_and_csv_in_order(db: Path) -> None:
+    lines = [json.loads(line) for line in run("history", "--json", "--db", db).stdout.splitlines()]
+    rows = list(csv.DictReader(io.StringIO(run("history", "--csv", "--db", db).stdout)))
+    assert [line["request"] for line in lines] == [row["request"] for row in rows]
+    assert [line["finished_at"] for line in lines] == sorted(line["finished_at"] for line in lines)
+    assert len(lines) == 300
+    last = run("history", "--json", "-n", "2", "--db", db).stdout.splitlines()
+    assert [json.loads(line) for line in last] == lines[-2:]
+
+
+def test_history_is_a_workload_for_the_simulator(db: Path, tmp_path: Path) -> None:
+    from clairvoyant_cli.simulator.traces import read_history
+
+    file = tmp_path / "trace.jsonl"
+    file.write_text(run("history", "--trace", "--db", db).stdout)
+    found = read_history(file)
+    answered = [row for row in traffic(300) if row.outcome == "completed"]
+    assert len(found.workload.tokens) == len(answered)
+    assert sorted(found.workload.tokens) == sorted(row.tokens or 0 for row in answered)
+    assert found.forecast is not None
+
+
+def test_training_on_history_needs_recorded_prompts(db: Path, tmp_path: Path) -> None:
+    assert "--record-prompts" in refused("train", "--from-history", "--out", tmp_path / "m", "--db", db)
+    assert "--from-history" in refused("train", "--out", tmp_path / "m", "--db", db)
+    writer = Writer(db)
+    for row in traffic(50):
+        writer.put(replace(row, prompt=f"Tell me of {row.request}."))
+    writer.close()
+    # Enough to train, were it not for too few long answers: the history has been read.
+    assert "long" in refused("train", "--from-history", "--out", tmp_path / "m", "--db", db).lower()
+
+
+def test_history_narrows_to_a_client_and_a_time(db: Path) -> None:
+    every_line = run("history", "--json", "--db", db).stdout.splitlines()
+    alices = run("history", "--json", "--client", "alice", "--db", db).stdout.splitlines()
+    bobs = run("history", "--json", "--client", "bob", "--db", db).stdout.splitlines()
+    assert 0 < len(alices) < len(every_line)
+    assert not set(alices) & set(bobs)
+    assert run("history", "--json", "--until", "2026-01-01", "--db", db).stdout == ""
+    assert run("history", "--json", "--client", "mallory", "--db", db).stdout == ""
+
+
+def test_forgetting_needs_to_be_told_what(db: Path) -> None:
+    assert "--all" in refused("forget", "--db", db)
+    assert "--all" in refused("forget", "--all", "--client", "bob", "--db", db)
+    result = CliRunner().invoke(cli, ["forget", "--all", "--db", str(db)], input="n\n")
+    assert result.exit_code == 1
+    with reading(db) as connection:
+        assert len(newest(connection, Span(), 1000)) == 300
+
+
+def test_forgetting_a_client_keeps_the_others_and_the_profiles(db: Path) -> None:
+    run("forget", "--client", "bob", "--yes", "--db", db)
+    assert run("history", "--json", "--client", "bob", "--db", db).stdout == ""
+    assert run("history", "--json", "--client", "alice", "--db", db).stdout
+    assert PROFILE.name in run("profiles", "show", PROFILE.name, "--db", db).stdout
+
+
+def test_times_are_given_as_people_give_them(db: Path) -> None:
+    run("history", "--since", "7d", "--db", db)
+    run("history", "--since", "2026-05-01T14:30", "--db", db)
+    bad = CliRunner().invoke(cli, ["history", "--since", "yesterday", "--db", str(db)])
+    assert bad.exit_code == 2
+    assert "90m, 12h, 7d" in bad.output
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("profiles", "list"), ("profiles", "show", "x"), ("history",), ("forget", "--all", "--yes")],
+)
+def test_a_damaged_file_is_one_line_to_every_command(tmp_path: Path, command: tuple[str, ...]) -> None:
+    path = tmp_path / "c.db"
+    path.write_bytes(b"not a database at all" * 200)
+    assert "damaged" in refused(*command, "--db", path)
+
+
+def test_nothing_recorded_yet_is_no_error_of_a_list(tmp_path: Path) -> None:
+    missing = tmp_path / "c.db"
+    assert "clairvoyant calibrate" in run("profiles", "list", "--db", missing).stderr
+    assert "nothing is recorded yet" in refused("history", "--db", missing)
+    assert not missing.exists()
+    assert START > 0

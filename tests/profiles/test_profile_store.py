@@ -1,0 +1,117 @@
+"""Profiles are found again: the right one, whole, here and on another machine."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from sqlite3 import Connection
+
+import pytest
+
+from profiles import store
+from profiles.database import writing
+from profiles.errors import ProfilesError
+from profiles.ledger import Ledger
+from profiles.records import Sample, place_of
+from profiles.writer import Bounds
+from tests.fakes.remembered import HOST, PROFILE
+
+SAMPLE = Sample("load", "define:yeast", 20, 40, 1.5, 0.2, 2.5, p_long=0.2)
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[Connection]:
+    with writing(tmp_path / "c.db") as connection:
+        yield connection
+
+
+def fitting(connection: Connection) -> list[str]:
+    found = store.fitting(connection, host=HOST.key, backend="ollama", place="local")
+    return [profile.name for profile in found]
+
+
+def test_what_was_saved_comes_back_whole(connection: Connection) -> None:
+    store.save(connection, PROFILE, [SAMPLE, SAMPLE])
+    assert store.named(connection, PROFILE.name) == PROFILE
+    assert store.samples_of(connection, PROFILE.name) == [SAMPLE, SAMPLE]
+
+
+def test_a_taken_name_gets_a_number(connection: Connection) -> None:
+    names = [store.save(connection, PROFILE).name for _ in range(3)]
+    assert names == ["gemma@ollama", "gemma@ollama-2", "gemma@ollama-3"]
+
+
+def test_the_newest_that_fits_is_first_unless_one_was_chosen(connection: Connection) -> None:
+    store.save(connection, replace(PROFILE, name="old"))
+    store.save(connection, replace(PROFILE, name="new", measured_at=PROFILE.measured_at + 1))
+    elsewhere = replace(PROFILE, name="elsewhere", host=replace(HOST, gpus=("another GPU",)))
+    store.save(connection, replace(elsewhere, measured_at=PROFILE.measured_at + 2))
+    remote = replace(PROFILE.served, place="gpu.lan:11434")
+    store.save(connection, replace(PROFILE, name="remote", served=remote))
+    assert fitting(connection) == ["new", "old"]
+    store.choose(connection, "old")
+    assert fitting(connection) == ["old", "new"]
+    store.unchoose(connection, store.named(connection, "old"))
+    assert fitting(connection) == ["new", "old"]
+
+
+def test_a_new_driver_or_kernel_is_the_same_machine() -> None:
+    assert replace(HOST, gpu_driver="560.0", system="Linux 6.12").key == HOST.key
+    assert replace(HOST, memory_gib=32).key != HOST.key
+
+
+def test_a_profile_travels_with_its_samples(connection: Connection) -> None:
+    store.save(connection, PROFILE, [SAMPLE])
+    parcel = store.unpack(store.export(connection, PROFILE.name))
+    assert parcel == store.Parcel(PROFILE, (SAMPLE,))
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"profile": 1}', b"\xff\xfe"])
+def test_what_is_no_profile_is_refused(data: bytes) -> None:
+    with pytest.raises(ProfilesError, match="no exported profile"):
+        store.unpack(data)
+
+
+def test_removing_takes_the_samples_along_and_misses_nobody_quietly(connection: Connection) -> None:
+    store.save(connection, PROFILE, [SAMPLE])
+    store.remove(connection, PROFILE.name)
+    assert connection.execute("SELECT COUNT(*) FROM samples").fetchone()[0] == 0
+    with pytest.raises(ProfilesError, match="there are none"):
+        store.remove(connection, PROFILE.name)
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("http://127.0.0.1:11434", "local"),
+        ("http://localhost:1234/v1", "local"),
+        ("http://[::1]:8080", "local"),
+        ("http://gpu.lan:11434", "gpu.lan:11434"),
+    ],
+)
+def test_a_server_is_here_or_somewhere(url: str, place: str) -> None:
+    assert place_of(url) == place
+
+
+def test_a_ledger_finds_this_machines_profile_and_says_when_it_is_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("profiles.ledger.this_host", lambda: replace(HOST, gpu_driver="560.0"))
+    path = tmp_path / "d.db"
+    with writing(path) as connection:
+        store.save(connection, PROFILE)
+    ledger = Ledger(path, bounds=Bounds(rows=0))
+    try:
+        (found,) = ledger.profiles("ollama", "http://localhost:11434")
+        assert found == PROFILE
+        assert "driver 550.1 then, 560.0 now" in ledger.stale(found, "0.40.0")
+        current = replace(found, host=replace(HOST, gpu_driver="560.0"))
+        assert "0.40.0 then, 0.41.0 now" in ledger.stale(current, "0.41.0")
+        assert "days old" in ledger.stale(current, "0.40.0")
+        assert ledger.stale(replace(current, measured_at=4e9), "0.40.0") == ""
+    finally:
+        ledger.close()
+
+
+def test_a_named_profile_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProfilesError, match="no profile 'fast'"):
+        Ledger(tmp_path / "c.db", profile="fast")

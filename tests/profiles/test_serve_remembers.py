@@ -1,0 +1,251 @@
+"""A daemon starts from its profile, fires at its tau, and what it did and learned outlives it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+import predictor
+from clairvoyant_cli.commands.composition import Frozen
+from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
+from predictor.record import Prediction, PromptView
+from profiles import store
+from profiles.database import reading, writing
+from profiles.history import Span, each, newest
+from profiles.host import this_host
+from profiles.ledger import Ledger
+from profiles.records import Estimate, Finished, Profile
+from profiles.states import load_state
+from tests.fakes.calibrating import replay
+from tests.fakes.remembered import PROFILE
+from tests.fakes.serving import until
+from tui.snapshot import LoadedModel
+
+TAU_S = 0.6
+HERE = replace(
+    PROFILE,
+    name="here",
+    host=this_host(),
+    served=replace(PROFILE.served, model="replay:latest"),
+    mu_short_s=Estimate(TAU_S / 3, 0.1, 0.3, 100),
+    tau_s=TAU_S,
+    decode_tokens_per_s=1000.0,
+    prefill_tokens_per_s=20_000.0,
+)
+
+
+class Learning:
+    """A predictor that counts what it has learned."""
+
+    name = "counting"
+
+    def __init__(self) -> None:
+        self.learned = 0
+
+    def predict(self, view: PromptView) -> Prediction:
+        """Tell long stories from the rest."""
+        p_long = 0.9 if "long" in view.prompt else 0.1
+        tokens = 900.0 if "long" in view.prompt else 50.0
+        return Prediction(1 - p_long, 0.0, p_long, p_long, tokens, tokens, self.name, memo=1)
+
+    def learn(self, prediction: Prediction, tokens: int) -> None:
+        """Count."""
+        self.learned += 1
+
+    def export_state(self) -> bytes:
+        """Write the count."""
+        return str(self.learned).encode()
+
+    def import_state(self, state: bytes) -> None:
+        """Read the count."""
+        self.learned = int(state)
+
+
+@asynccontextmanager
+async def daemon_on(
+    path: Path, url: str, *, predicts: object = None, profile: str | None = None, **settings: object
+) -> AsyncIterator[Daemon]:
+    """Run a daemon that remembers in `path`."""
+    config = ServeConfig(backend=url, listen="127.0.0.1:0", policy="sjf", **settings)  # type: ignore[arg-type]
+    ledger = Ledger(path, profile=profile)
+    try:
+        async with running_daemon(config, predicts or Learning(), keepsake=ledger) as daemon:  # type: ignore[arg-type]
+            yield daemon
+    finally:
+        ledger.close()
+
+
+def keep(path: Path, *profiles: Profile) -> None:
+    """Put profiles into a database."""
+    with writing(path) as connection:
+        for profile in profiles:
+            store.save(connection, profile)
+
+
+def history(path: Path) -> list[Finished]:
+    """Return what was recorded."""
+    with reading(path) as connection:
+        return newest(connection, Span(), 1000)
+
+
+def contents(path: Path) -> bytes:
+    """Return all that lies on the disk of a database."""
+    return b"".join(file.read_bytes() for file in path.parent.glob(f"{path.name}*"))
+
+
+async def ask(http: httpx.AsyncClient, prompt: str, tokens: int = 30) -> None:
+    """Ask for a whole answer."""
+    body = {"model": "replay", "messages": [{"role": "user", "content": prompt}]}
+    answer = await http.post("/api/chat", json=body | {"options": {"num_predict": tokens}})
+    assert answer.status_code == 200
+
+
+async def ask_all(daemon: Daemon, *prompts: str, tokens: int = 30) -> None:
+    """Ask all at once."""
+    http = httpx.AsyncClient(base_url=daemon.base_url, timeout=60, trust_env=False)
+    async with http, asyncio.TaskGroup() as group:
+        for prompt in prompts:
+            group.create_task(ask(http, prompt, tokens))
+            await asyncio.sleep(0.002)
+
+
+async def test_it_takes_the_profile_and_fires_at_its_tau(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    keep(path, replace(HERE, name="older", tau_s=9.0), replace(HERE, measured_at=HERE.measured_at + 1))
+    async with replay(decode=1000.0) as (_, url), daemon_on(path, url) as daemon:
+        snapshot = daemon.snapshot()
+        assert snapshot.tau.source == "profile here"
+        assert snapshot.tau.tau_s == pytest.approx(TAU_S)
+        assert snapshot.tau.mu_short_s == pytest.approx(TAU_S / 3)
+        assert snapshot.backends[0].decode_tokens_per_s == 1000.0
+        assert any("using profile here" in event.text for event in snapshot.log)
+        shorts = (f"Name colour {number}." for number in range(60))
+        await ask_all(daemon, "Name a colour.", "Write a long story.", *shorts)
+    fired = [row for row in history(path) if row.dispatched_by == "tau"]
+    assert fired
+    # The long one was overtaken until its time had come; it then went first at the next free slot.
+    story = next(row for row in fired if row.predicted_class == "long")
+    assert TAU_S <= story.waited_s < TAU_S + 0.5
+    assert all(row.waited_s >= TAU_S for row in fired)
+
+
+async def test_what_was_chosen_by_flag_or_operator_is_not_overruled(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    keep(path, HERE)
+    async with replay() as (_, url), daemon_on(path, url, tau=7.0, slots=3) as daemon:
+        await ask_all(daemon, "Name a colour.")
+        snapshot = daemon.snapshot()
+    assert (snapshot.tau.source, snapshot.tau.tau_s) == ("flag", 7.0)
+    assert snapshot.backends[0].slots == 3
+
+
+async def test_a_named_profile_is_taken_though_another_is_newer(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    mine = replace(HERE, name="mine", mu_short_s=Estimate(5.0, 4.0, 6.0, 50), tau_s=15.0)
+    keep(path, mine, replace(HERE, measured_at=HERE.measured_at + 1))
+    async with replay() as (_, url), daemon_on(path, url, profile="mine") as daemon:
+        assert daemon.snapshot().tau.tau_s == pytest.approx(15.0)
+
+
+async def test_a_stale_profile_is_used_and_said_to_be_stale(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    keep(path, replace(HERE, served=replace(HERE.served, version="0.1.0")))
+    async with replay() as (_, url), daemon_on(path, url) as daemon:
+        assert any("stale" in event.text and "0.1.0 then" in event.text for event in daemon.snapshot().log)
+
+
+async def test_no_prompt_is_recorded_unless_asked_for(tmp_path: Path) -> None:
+    marker = "unmistakable words"
+    for record in (False, True):
+        path = tmp_path / f"{record}.db"
+        async with replay() as (_, url), daemon_on(path, url, record_prompts=record) as daemon:
+            await ask_all(daemon, marker)
+        (row,) = history(path)
+        assert row.prompt == (marker if record else None)
+        assert (row.outcome, row.status, row.tokens, row.length_class) == ("completed", 200, 30, "short")
+        assert row.decode_s == pytest.approx(30 / 4000.0)
+        assert (marker.encode() in contents(path)) is record
+
+
+async def test_what_the_predictor_learned_outlives_the_daemon(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    for expected in (2, 4):
+        counting = Learning()
+        async with replay() as (_, url), daemon_on(path, url, predicts=counting) as daemon:
+            await ask_all(daemon, "Name a colour.", "Name a bird.")
+        assert counting.learned == expected
+
+
+async def test_a_frozen_daemon_records_and_learns_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    keep(path, HERE)
+    counting = Learning()
+    frozen = Frozen(counting)
+    async with replay(decode=500.0) as (_, url), daemon_on(path, url, predicts=frozen, freeze=True) as daemon:
+        await ask_all(daemon, *(f"Name colour {number}." for number in range(30)))
+        snapshot = daemon.snapshot()
+    assert counting.learned == 0
+    assert snapshot.tau.tau_s == pytest.approx(TAU_S)
+    assert snapshot.backends[0].decode_tokens_per_s == 1000.0
+    assert len(history(path)) == 30
+    with reading(path) as connection:
+        assert load_state(connection, f"learned ollama {url}") is None
+
+
+async def test_another_model_than_the_profiles_is_noticed_once_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    of_another = replace(HERE.served, model="another:latest")
+    keep(path, replace(HERE, served=of_another))
+    async with replay() as (_, url), daemon_on(path, url) as daemon:
+        await ask_all(daemon, "Name a colour.")
+        backend = daemon.gateway.watch.backend
+        backend.models = (LoadedModel("replay:latest"),)
+        assert daemon.keeper is not None
+        daemon.keeper.follow_the_loaded_model()
+        told = [event.text for event in daemon.snapshot().log if "replay:latest is loaded" in event.text]
+    assert len(told) == 1
+
+
+async def test_a_model_that_was_pulled_anew_makes_its_profile_stale(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    newer = replace(HERE, name="of another", served=replace(HERE.served, model="another:latest"))
+    mine = replace(HERE, served=replace(HERE.served, digest="old"), tau_s=1.5)
+    mine = replace(mine, mu_short_s=Estimate(0.5, 0.4, 0.6, 100))
+    keep(path, mine, replace(newer, measured_at=HERE.measured_at + 1))
+    async with replay() as (_, url), daemon_on(path, url) as daemon:
+        assert daemon.snapshot().tau.source == "profile of another"
+        daemon.gateway.watch.backend.models = (LoadedModel("replay:latest", digest="new"),)
+        assert daemon.keeper is not None
+        daemon.keeper.follow_the_loaded_model()
+        snapshot = daemon.snapshot()
+    assert (snapshot.tau.source, snapshot.tau.mu_short_s) == ("profile here", 0.5)
+    assert any("has been changed since" in event.text for event in snapshot.log)
+
+
+async def test_it_learns_mu_short_from_a_queue_and_shows_it(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    keep(path, HERE)
+    async with replay(decode=1000.0) as (_, url):
+        async with daemon_on(path, url) as daemon:
+            await ask_all(daemon, *(f"Name colour {number}." for number in range(40)))
+            learned = daemon.snapshot().tau
+        assert learned.source == "profile here, learned since"
+        assert learned.tau_s is not None
+        assert TAU_S < learned.tau_s <= 2 * TAU_S
+        async with daemon_on(path, url) as daemon:
+            assert daemon.snapshot().tau.tau_s == pytest.approx(learned.tau_s)
+
+
+async def test_the_shipped_predictor_ranks_and_is_judged(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    async with replay() as (_, url), daemon_on(path, url, predicts=predictor.load()) as daemon:
+        await ask_all(daemon, "Write a long, detailed essay about the sea.", "Name a colour.", tokens=900)
+        state = await until(daemon, lambda s: s.predictor.judged == 2)
+        with reading(path) as connection:
+            assert list(each(connection, Span(since=9e9))) == []
+    assert state.predictor.ranking_accuracy in (0.0, 0.5, 1.0)

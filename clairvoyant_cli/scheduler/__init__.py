@@ -1,0 +1,1 @@
+"""Which waiting job runs next, decided without I/O: `now` is an argument and cost is a float."""

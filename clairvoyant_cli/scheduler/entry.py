@@ -1,0 +1,55 @@
+"""A job on its way through the queue: the job itself and all that changes about it."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Optional
+
+from clairvoyant_cli.scheduler.job import Job, Move, Reason
+
+if TYPE_CHECKING:
+    from clairvoyant_cli.scheduler.lane import Lane
+
+FIRST = float("-inf")
+"""The rank of a promoted job: before every priority a client may wish for."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A job in the queue. Heap items made before a change carry an older `version` and count no more.
+
+    `rank` is the client's priority, or FIRST once the operator has promoted the job; `key` orders equals.
+    `queued_s` is when it last joined the queue: its arrival, or its preemption. `usage_s` is what its
+    client had been served, in decayed seconds, when it was submitted. `served_s` is the time it has held a
+    slot in earlier runs, `slice_start_tokens` its progress when this run started, `resume_s` what resuming
+    it after a preemption costs. `lane` is where it waits, None while it is held or runs.
+    """
+
+    job: Job
+    seq: int
+    rank: float
+    queued_s: float
+    usage_s: float = 0.0
+    key: float = 0.0
+    held: bool = False
+    version: int = 0
+    lane: Optional["Lane"] = None
+    worker: str = ""
+    reason: Reason = Reason.POLICY
+    started_s: float = 0.0
+    served_s: float = 0.0
+    done_tokens: float = 0.0
+    slice_start_tokens: float = 0.0
+    resume_s: float = 0.0
+    moves: list[Move] = field(default_factory=list)
+
+    @property
+    def promoted(self) -> bool:
+        """Whether the operator has put it before all others."""
+        return self.rank == FIRST
+
+    @property
+    def remaining_s(self) -> float:
+        """Predicted seconds of service still due; 0 once it has outlived its prediction."""
+        if self.done_tokens <= 0.0:
+            return self.job.cost_s + self.resume_s
+        left = 1.0 - self.done_tokens / self.job.tokens if self.job.tokens > 0.0 else 0.0
+        return self.job.cost_s * max(left, 0.0) + self.resume_s

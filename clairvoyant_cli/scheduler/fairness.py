@@ -1,0 +1,67 @@
+"""What each client has been served of late, and what a client may take.
+
+Rule 1: a job is charged at its predicted cost when it is submitted and corrected when it ends, so that a
+client who sends a hundred requests at once pays for the queued ones too (QUARTZ charges at the first token;
+a burst would then be free).
+Rule 2: charges decay exponentially, and a client whose charge has decayed to nothing is forgotten (QUARTZ,
+section 4.3), so an old debt never starves and memory follows the active clients alone.
+"""
+
+from dataclasses import dataclass
+from math import exp, log
+
+HALF_LIFE_S = 60.0
+"""After this long, half of a charge is forgiven."""
+
+FORGOTTEN_S = 1e-3
+"""A charge below this is nothing."""
+
+SWEEP_EVERY = 1024
+"""Charges between two searches for clients to forget."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """What an operator grants one client; the fields left alone follow everybody's rules.
+
+    `tau_s` is its own starvation timeout, `weight` its share under `fair` (2 is served twice as much),
+    `max_running` and `max_waiting` its quotas of slots and of places in the queue (Clairvoyant, section 7).
+    """
+
+    tau_s: float | None = None
+    weight: float = 1.0
+    max_running: int | None = None
+    max_waiting: int | None = None
+
+
+EVERYBODY = Tenant()
+"""The rules for a client nobody has set rules for."""
+
+
+class ServiceCounters:
+    """Seconds of service per client, decaying with time."""
+
+    def __init__(self, half_life_s: float = HALF_LIFE_S) -> None:
+        self._rate = log(2.0) / half_life_s
+        self._charges: dict[str, tuple[float, float]] = {}  # client -> (seconds, as of)
+        self._until_sweep = SWEEP_EVERY
+
+    def __len__(self) -> int:
+        return len(self._charges)
+
+    def used_s(self, client: str, now: float) -> float:
+        """Return what the client has been charged, decayed to now."""
+        charge_s, at = self._charges.get(client, (0.0, now))
+        return charge_s * exp(-self._rate * max(now - at, 0.0))
+
+    def charge(self, client: str, seconds: float, now: float) -> None:
+        """Add to what the client has been charged; a negative amount gives back, never below zero."""
+        self._charges[client] = (max(self.used_s(client, now) + seconds, 0.0), now)
+        self._until_sweep -= 1
+        if self._until_sweep <= 0:
+            self._until_sweep = SWEEP_EVERY
+            self._forget(now)
+
+    def _forget(self, now: float) -> None:
+        for client in [c for c in self._charges if self.used_s(c, now) < FORGOTTEN_S]:
+            del self._charges[client]

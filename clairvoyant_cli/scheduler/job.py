@@ -1,0 +1,81 @@
+"""A request as the scheduler sees it, and what is said of it: numbers and names, no text, no sockets."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is known of a request when it joins the queue. Times are seconds on the caller's clock.
+
+    `p_long` is the paper's key (Clairvoyant, section 3.4). `cost_s` is the predicted service time and
+    `cost_q90_s` its upper quantile; `tokens` is the expected answer length. `affinity` names what must be
+    resident to run it (model and runner options); `worker` pins it to one backend, "" lets any take it.
+    `urgency` is a level, 0 the most urgent; None where nobody said. `priority` is the client's own wish,
+    lower is sooner, 0 the default.
+    """
+
+    id: str
+    arrival_s: float
+    p_long: float = 0.5
+    cost_s: float = 0.0
+    cost_q90_s: float = 0.0
+    tokens: float = 0.0
+    prompt_tokens: float = 0.0
+    client: str = ""
+    model: str = ""
+    affinity: str = ""
+    worker: str = ""
+    priority: int = 0
+    urgency: int | None = None
+
+
+class Reason(StrEnum):
+    """Why a job was the next to run."""
+
+    POLICY = "policy"
+    TAU = "tau"
+    PROMOTED = "promoted"
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """A decision: run this job on this worker now. `waited_s` counts from when it last joined the queue."""
+
+    job: Job
+    worker: str
+    reason: Reason
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """A decision for a backend that can carry it out: stop this job on this worker, then `requeue` it."""
+
+    job_id: str
+    worker: str
+
+
+class MoveKind(StrEnum):
+    """What happened to a job on its way through the queue."""
+
+    SUBMITTED = "submitted"
+    PROMOTED = "promoted"
+    HELD = "held"
+    RELEASED = "released"
+    REPRIORITISED = "reprioritised"
+    DISPATCHED = "dispatched"
+    PREEMPTED = "preempted"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One entry of a job's history in the queue."""
+
+    at_s: float
+    kind: MoveKind
+    note: str = ""
+
+
+class QueueFullError(Exception):
+    """The queue, or the client's share of it, is at its capacity; the job was not taken."""

@@ -1,0 +1,76 @@
+"""A lane: waiting jobs that compete on equal terms, in two heaps, by policy and by age.
+
+Removal is lazy: an item counts while its version is its entry's. Heaps that are mostly dead are rebuilt, so
+that every operation is O(log n) amortised and memory follows the living.
+"""
+
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from clairvoyant_cli.scheduler.entry import Entry
+
+SLACK = 64
+"""Dead items a heap may hold before it is worth rebuilding at all."""
+
+
+class LaneId(NamedTuple):
+    """What sets jobs apart: where they may run, what they need loaded, whose special rules, which band."""
+
+    worker: str
+    affinity: str
+    client: str
+    band: int
+
+
+class Lane:
+    """Waiting jobs of one kind. `live` counts them and `cost_s` sums their predicted seconds; `for_all`
+    says that any worker may serve them at any time.
+    """
+
+    __slots__ = ("_by_age", "_by_policy", "aged", "cost_s", "for_all", "id", "live")
+
+    def __init__(self, lane_id: LaneId, *, aged: bool) -> None:
+        """Start empty; without `aged` there is no order by age, for a policy that has no guard."""
+        self.id = lane_id
+        self.for_all = not lane_id.worker and not lane_id.client
+        self.aged = aged
+        self.live = 0
+        self.cost_s = 0.0
+        self._by_policy: list[tuple[float, float, int, int, Entry]] = []
+        self._by_age: list[tuple[float, int, int, Entry]] = []
+
+    def push(self, entry: Entry) -> None:
+        """Add an entry, or add it anew after its rank or key has changed and `drop` was called."""
+        entry.version += 1
+        self.live += 1
+        self.cost_s += entry.job.cost_s
+        heappush(self._by_policy, (entry.rank, entry.key, entry.seq, entry.version, entry))
+        if self.aged:
+            heappush(self._by_age, (entry.queued_s, entry.seq, entry.version, entry))
+
+    def drop(self, entry: Entry) -> None:
+        """Take out an entry that is in the lane."""
+        entry.version += 1
+        self.live -= 1
+        self.cost_s = self.cost_s - entry.job.cost_s if self.live else 0.0
+        limit = SLACK + 2 * self.live
+        if len(self._by_policy) > limit:
+            self._by_policy = [item for item in self._by_policy if item[3] == item[4].version]
+            heapify(self._by_policy)
+        if len(self._by_age) > limit:
+            self._by_age = [item for item in self._by_age if item[2] == item[3].version]
+            heapify(self._by_age)
+
+    def first(self) -> Entry:
+        """Return the entry the policy would start; IndexError if the lane is empty."""
+        heap = self._by_policy
+        while heap[0][3] != heap[0][4].version:
+            heappop(heap)
+        return heap[0][4]
+
+    def longest_waiting(self) -> Entry:
+        """Return the entry that has waited longest; IndexError if the lane is empty or not `aged`."""
+        heap = self._by_age
+        while heap[0][2] != heap[0][3].version:
+            heappop(heap)
+        return heap[0][3]

@@ -1,0 +1,418 @@
+"""The queue and its decisions.
+
+Rule 1: no I/O and no clock. `now` is an argument, in seconds; a decision is a return value.
+Rule 2: a job is waiting, held, running or gone, and in exactly one of these at any time.
+Rule 3: `next` never leaves a slot idle while an unheld job that may use it waits, unless paused. A job may
+not use a slot of a worker it is not pinned to, nor any while its client has all the slots it may have.
+Rule 4: every operation costs O(log n) amortised in the jobs of a lane and O(lanes) in the lanes, of which
+there is one for each affinity, pinned worker and client with rules of its own (and cost band, under hrrn).
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import count
+from typing import NamedTuple
+
+from clairvoyant_cli.scheduler.entry import FIRST, Entry
+from clairvoyant_cli.scheduler.fairness import EVERYBODY, ServiceCounters, Tenant
+from clairvoyant_cli.scheduler.job import Dispatch, Job, Move, MoveKind, Preempt, QueueFullError, Reason
+from clairvoyant_cli.scheduler.lane import Lane, LaneId
+from clairvoyant_cli.scheduler.placement import Residency, free_workers
+from clairvoyant_cli.scheduler.policy import Policy
+
+IDLE_LANES = 32
+"""Beyond so many lanes, one that falls empty is forgotten."""
+
+
+Standing = tuple[float, float, int, Entry]
+"""What orders a job at this moment (rank, key, sequence), and the job."""
+
+
+class Choice(NamedTuple):
+    """A job that could start, and where it stands among what other workers could start."""
+
+    order: Standing
+    entry: Entry
+    reason: Reason
+
+
+class Scheduler:
+    """Jobs in, dispatch decisions out, for K slots on each of several workers."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        workers: Mapping[str, int],
+        tau_s: float | None = None,
+        capacity: int = 1024,
+        tenants: Mapping[str, Tenant] | None = None,
+        load_s: Mapping[str, float] | None = None,
+    ) -> None:
+        """Start empty.
+
+        `workers` maps a backend's name to its slots; `tau_s` None means no guard; `tenants` holds the rules
+        of the clients that have any; `load_s` maps an affinity to the seconds it takes to load.
+        """
+        self.policy = policy
+        self.tau_s = tau_s
+        self.capacity = capacity
+        self.paused = False
+        self.tau_firings = 0
+        self.residency = Residency(dict(load_s or {}))
+        self._tenants = dict(tenants or {})
+        self._counters = ServiceCounters()
+        self._slots = dict(workers)
+        self._busy = dict.fromkeys(workers, 0)
+        self._seq = count()
+        self._promotions = count(1)
+        self._since_promotion = 1 << 30
+        self._now = 0.0
+        self._waiting: dict[str, Entry] = {}  # insertion order is arrival order
+        self._running: dict[str, Entry] = {}
+        self._lanes: dict[LaneId, Lane] = {}
+        self._clients_waiting = dict.fromkeys(self._tenants, 0)
+        self._clients_running = dict.fromkeys(self._tenants, 0)
+
+    def __repr__(self) -> str:
+        state = " (paused)" if self.paused else ""
+        counts = f"{len(self._waiting)} waiting, {len(self._running)} running"
+        return f"<Scheduler {self.policy.name}: {counts}{state}>"
+
+    # -- jobs ---------------------------------------------------------------------------------------
+
+    def submit(self, job: Job, now: float) -> None:
+        """Take a job into the queue.
+
+        QueueFullError if it, or the client's share of it, is full; ValueError if the id is here already.
+        """
+        client = job.client
+        if job.id in self:
+            raise ValueError(f"a job {job.id!r} is here already")
+        if len(self._waiting) >= self.capacity:
+            raise QueueFullError
+        if client in self._tenants:
+            limit = self._tenants[client].max_waiting
+            if limit is not None and self._clients_waiting[client] >= limit:
+                raise QueueFullError
+        entry = Entry(job, next(self._seq), float(job.priority), job.arrival_s)
+        if client:
+            weight = self._tenants.get(client, EVERYBODY).weight
+            entry.usage_s = self._counters.used_s(client, now) / weight
+            self._counters.charge(client, job.cost_s, now)
+        entry.moves.append(Move(now, MoveKind.SUBMITTED))
+        self._now = now
+        self._wait(entry)
+
+    def next(self, now: float) -> Dispatch | None:
+        """Decide which job takes which free slot now, and mark it running; None if nothing can start."""
+        self._now = now
+        if self.paused or not self._waiting:
+            return None
+        choice = self._choose(now)
+        if choice is None:
+            return None
+        entry, worker, reason = choice
+        self._leave(entry)
+        job = entry.job
+        entry.worker = worker
+        entry.reason = reason
+        entry.started_s = now
+        entry.slice_start_tokens = entry.done_tokens
+        entry.moves.append(Move(now, MoveKind.DISPATCHED, reason))
+        self._running[job.id] = entry
+        self._busy[worker] += 1
+        if job.client in self._tenants:
+            self._clients_running[job.client] += 1
+        if self.residency.load_s:
+            self.residency.dispatched(worker, job.affinity, now)
+        if reason is Reason.TAU:
+            self.tau_firings += 1
+            self._since_promotion = 0
+        else:
+            self._since_promotion += 1
+        return Dispatch(job, worker, reason, now - entry.queued_s)
+
+    def finish(self, job_id: str, now: float) -> None:
+        """Give back the slot of a running job; KeyError if it does not run."""
+        entry = self._stop(job_id, now)
+        client = entry.job.client
+        if client:
+            self._counters.charge(client, entry.served_s - entry.job.cost_s, now)
+
+    def progress(self, job_id: str, tokens_done: float, resume_s: float = 0.0) -> None:
+        """Take note of how far a running job is, and what resuming it would cost if it were preempted now.
+
+        KeyError if it does not run.
+        """
+        entry = self._running[job_id]
+        entry.done_tokens = tokens_done
+        entry.resume_s = resume_s
+
+    def requeue(self, job_id: str, now: float) -> None:
+        """Put a preempted job back into the queue, with its progress; KeyError if it does not run."""
+        entry = self._stop(job_id, now)
+        entry.queued_s = now
+        entry.moves.append(Move(now, MoveKind.PREEMPTED))
+        self._wait(entry)
+
+    def cancel(self, job_id: str, now: float) -> bool:
+        """Remove a waiting or held job; False if it does not wait here (any more)."""
+        entry = self._waiting.get(job_id)
+        if entry is None:
+            return False
+        self._leave(entry)
+        if entry.job.client:
+            self._counters.charge(entry.job.client, -entry.job.cost_s, now)
+        return True
+
+    def promote(self, job_id: str, now: float) -> bool:
+        """Put a waiting job before all that are not promoted; False if it does not wait."""
+        entry = self._waiting.get(job_id)
+        if entry is None:
+            return False
+        self._leave(entry)
+        entry.held = False
+        entry.rank = FIRST
+        entry.key = float(next(self._promotions))
+        entry.moves.append(Move(now, MoveKind.PROMOTED))
+        self._wait(entry)
+        return True
+
+    def reprioritise(self, job_id: str, priority: int, now: float) -> bool:
+        """Give a waiting job another priority, lower is sooner; False if it does not wait."""
+        entry = self._waiting.get(job_id)
+        if entry is None:
+            return False
+        self._leave(entry)
+        entry.rank = float(priority)
+        entry.moves.append(Move(now, MoveKind.REPRIORITISED, str(priority)))
+        self._wait(entry)
+        return True
+
+    def hold(self, job_id: str, now: float) -> bool:
+        """Keep a waiting job from running until it is released; False if it does not wait."""
+        entry = self._waiting.get(job_id)
+        if entry is None or entry.held:
+            return False
+        self._withdraw(entry)
+        entry.held = True
+        entry.moves.append(Move(now, MoveKind.HELD))
+        return True
+
+    def release(self, job_id: str, now: float) -> bool:
+        """Let a held job run again, at its old place; False if it is not held."""
+        entry = self._waiting.get(job_id)
+        if entry is None or not entry.held:
+            return False
+        entry.held = False
+        entry.moves.append(Move(now, MoveKind.RELEASED))
+        self._place(entry)
+        return True
+
+    def preemptions(self, now: float) -> list[Preempt]:
+        """Return the preemptions worth making now, worst job first; empty if there are none.
+
+        Only a backend that can stop a job and resume it later should ask. Stop the jobs, `requeue` them, ask
+        `next` for those that take their slots, and ask again. What tau or the operator started is spared.
+        """
+        policy = self.policy
+        if self.paused or not self._waiting or not (policy.preemptive or policy.quantum_tokens):
+            return []
+        preempts = []
+        for worker in self._slots:
+            running = [e for e in self._running.values() if e.worker == worker and e.reason is Reason.POLICY]
+            choice = self._choose_for(worker, now) if running else None
+            if choice is not None:
+                preempts += self._victims(running, choice.entry, worker, now)
+        return preempts
+
+    def _victims(self, running: list[Entry], waiting: Entry, worker: str, now: float) -> list[Preempt]:
+        quantum_tokens = self.policy.quantum_tokens
+        key = self.policy.key
+        if quantum_tokens is None:
+            worst = max(running, key=lambda e: (e.rank, key(e), e.seq))
+            better = (waiting.rank, key(waiting)) < (worst.rank, key(worst))
+            return [Preempt(worst.job.id, worker)] if better else []
+        spent = [e for e in running if e.done_tokens - e.slice_start_tokens >= quantum_tokens]
+        yields = self.policy.yields or key
+        spent.sort(key=lambda e: (e.rank, yields(e), e.seq), reverse=True)
+        able = sum(lane.live for lane in self._open_lanes(worker, now))
+        return [Preempt(e.job.id, worker) for e in spent[:able]]
+
+    # -- the operator -------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Start nothing more until `resume`."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Start jobs again."""
+        self.paused = False
+
+    def set_policy(self, policy: Policy, now: float) -> None:
+        """Order the waiting jobs by another policy; promoted ones stay in front."""
+        self._now = now
+        self.policy = policy
+        self._lanes.clear()
+        for entry in self._waiting.values():
+            self._place(entry)
+
+    def set_slots(self, worker: str, slots: int) -> None:
+        """Set how many jobs a worker runs at once, 0 if it is down; what runs already is left alone."""
+        self._slots[worker] = slots
+        self._busy.setdefault(worker, 0)
+
+    # -- views --------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> Mapping[str, Entry]:
+        """The running jobs by id, in the order they started."""
+        return self._running
+
+    @property
+    def slots(self) -> Mapping[str, int]:
+        """The slots of each worker."""
+        return self._slots
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self._waiting or job_id in self._running
+
+    def waiting(self) -> Iterator[Entry]:
+        """Yield the waiting jobs in the order they would start, were none to age; held ones last."""
+        yield from sorted(self._waiting.values(), key=lambda e: (e.held, e.rank, self._score(e), e.seq))
+
+    def backlog_s(self, worker: str, now: float) -> float:
+        """Return the predicted seconds of work pinned to a worker: what waits for it and what it runs."""
+        waiting_s = sum(lane.cost_s for lane in self._lanes.values() if lane.id.worker == worker)
+        running = (e for e in self._running.values() if e.worker == worker)
+        return waiting_s + sum(max(e.job.cost_s - (now - e.started_s), 0.0) for e in running)
+
+    # -- moving entries -----------------------------------------------------------------------------
+
+    def _wait(self, entry: Entry) -> None:
+        self._waiting[entry.job.id] = entry
+        if entry.job.client in self._tenants:
+            self._clients_waiting[entry.job.client] += 1
+        self._place(entry)
+
+    def _place(self, entry: Entry) -> None:
+        if not entry.promoted:
+            entry.key = self.policy.key(entry)
+        if not entry.held:
+            entry.lane = self._lane_for(entry)
+            entry.lane.push(entry)
+
+    def _leave(self, entry: Entry) -> None:
+        del self._waiting[entry.job.id]
+        if entry.job.client in self._tenants:
+            self._clients_waiting[entry.job.client] -= 1
+        self._withdraw(entry)
+
+    def _withdraw(self, entry: Entry) -> None:
+        lane, entry.lane = entry.lane, None
+        if lane is None:
+            return
+        lane.drop(entry)
+        if not lane.live and len(self._lanes) > IDLE_LANES:
+            del self._lanes[lane.id]
+
+    def _stop(self, job_id: str, now: float) -> Entry:
+        entry = self._running.pop(job_id)
+        entry.served_s += now - entry.started_s
+        self._busy[entry.worker] -= 1
+        if entry.job.client in self._tenants:
+            self._clients_running[entry.job.client] -= 1
+        return entry
+
+    def _lane_for(self, entry: Entry) -> Lane:
+        job = entry.job
+        client = job.client if job.client in self._tenants else ""
+        band = self.policy.band(entry) if self.policy.band is not None else 0
+        lane_id = LaneId(job.worker, job.affinity, client, band)
+        lane = self._lanes.get(lane_id)
+        if lane is None:
+            lane = self._lanes[lane_id] = Lane(lane_id, aged=self.policy.guarded)
+        return lane
+
+    # -- choosing -----------------------------------------------------------------------------------
+
+    def _choose(self, now: float) -> tuple[Entry, str, Reason] | None:
+        best: Choice | None = None
+        chosen = ""
+        for worker in free_workers(self._slots, self._busy):
+            choice = self._choose_for(worker, now)
+            if choice is not None and (best is None or choice.order[:3] < best.order[:3]):
+                best, chosen = choice, worker
+        return None if best is None else (best.entry, chosen, best.reason)
+
+    def _choose_for(self, worker: str, now: float) -> Choice | None:
+        """Return what a slot of this worker would start now, by the operator, by tau or by policy."""
+        lanes = self._open_lanes(worker, now)
+        if not lanes:
+            return None
+        standing = min(self._standings(lanes, worker, now))
+        entry = standing[-1]
+        if entry.promoted:
+            return Choice(standing, entry, Reason.PROMOTED)
+        if self.policy.guard is not None:
+            overdue = self._longest_overdue(lanes, now)
+            if overdue is not None and overdue is not entry:
+                longest_s, displaced_s = now - overdue.queued_s, now - entry.queued_s
+                if self.policy.guard.allows(longest_s, displaced_s, self._since_promotion):
+                    price_s = self.residency.price_s(worker, overdue.job.affinity)
+                    return Choice((FIRST, price_s, overdue.seq, overdue), overdue, Reason.TAU)
+        return Choice(standing, entry, Reason.POLICY)
+
+    def _open_lanes(self, worker: str, now: float) -> list[Lane]:
+        """Return the lanes a slot of this worker may serve.
+
+        While what is loaded must stay, only what needs nothing else; a job the operator promoted goes anyway.
+        """
+        every = self._lanes.values()
+        lanes = [lane for lane in every if lane.live and (lane.for_all or self._may_serve(lane.id, worker))]
+        if len(lanes) > 1 and self.residency.must_stay(worker, now):
+            price_s = self.residency.price_s
+            stays = [n for n in lanes if price_s(worker, n.id.affinity) == 0.0 or n.first().promoted]
+            return stays or lanes
+        return lanes
+
+    def _may_serve(self, lane_id: LaneId, worker: str) -> bool:
+        if lane_id.worker and lane_id.worker != worker:
+            return False
+        if not lane_id.client:
+            return True
+        limit = self._tenants[lane_id.client].max_running
+        return limit is None or self._clients_running[lane_id.client] < limit
+
+    def _standings(self, lanes: list[Lane], worker: str, now: float) -> list[Standing]:
+        """Return the heads of the lanes, each with what orders it at this moment."""
+        heads = [lane.first() for lane in lanes]
+        score = self.policy.score
+        if score is not None:
+            return [(e.rank, e.key if e.rank == FIRST else score(e, now), e.seq, e) for e in heads]
+        if not self.policy.in_seconds or not self.residency.load_s:
+            return [(e.rank, e.key, e.seq, e) for e in heads]
+        price_s = self.residency.price_s
+        return [(e.rank, e.key + price_s(worker, e.job.affinity), e.seq, e) for e in heads]
+
+    def _score(self, entry: Entry) -> float:
+        if self.policy.score is None or entry.promoted:
+            return entry.key
+        return self.policy.score(entry, self._now)
+
+    def _longest_overdue(self, lanes: list[Lane], now: float) -> Entry | None:
+        """Return the job furthest past its tau, None if none is."""
+        longest, most_s = None, 0.0
+        for lane in lanes:
+            own = self._tenants[lane.id.client].tau_s if lane.id.client else None
+            tau_s = self.tau_s if own is None else own
+            if tau_s is None:
+                continue
+            entry = lane.longest_waiting()
+            overdue_s = now - entry.queued_s - tau_s
+            if overdue_s > most_s:
+                longest, most_s = entry, overdue_s
+        return longest

@@ -1,0 +1,154 @@
+"""Where jobs run: several workers, what they have loaded, and what clients may take."""
+
+import pytest
+
+from clairvoyant_cli.scheduler.fairness import ServiceCounters, Tenant
+from clairvoyant_cli.scheduler.job import Job, QueueFullError, Reason
+from clairvoyant_cli.scheduler.placement import Candidate, best_worker
+from clairvoyant_cli.scheduler.policy import POLICIES
+from clairvoyant_cli.scheduler.queue import Scheduler
+
+
+def started(scheduler: Scheduler, now: float) -> dict[str, str]:
+    """Start all that can start and return which worker each job went to."""
+    placed = {}
+    while (dispatch := scheduler.next(now)) is not None:
+        placed[dispatch.job.id] = dispatch.worker
+    return placed
+
+
+def test_the_least_busy_worker_comes_first() -> None:
+    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 2, "b": 2})
+    for number in range(4):
+        scheduler.submit(Job(str(number), 0.0), 0.0)
+    assert list(started(scheduler, 0.0).values()) == ["a", "b", "a", "b"]
+
+
+def test_a_pinned_job_waits_for_its_worker_and_holds_up_nobody() -> None:
+    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 1, "b": 0})
+    scheduler.submit(Job("pinned", 0.0, worker="b"), 0.0)
+    scheduler.submit(Job("free", 1.0), 1.0)
+    assert started(scheduler, 2.0) == {"free": "a"}
+    scheduler.set_slots("b", 1)
+    assert started(scheduler, 3.0) == {"pinned": "b"}
+
+
+def test_a_job_goes_where_its_model_is_loaded() -> None:
+    scheduler = Scheduler(POLICIES["bounded"], workers={"a": 1, "b": 1}, load_s={"m": 10.0})
+    scheduler.residency.set("b", frozenset({"m"}))
+    scheduler.submit(Job("x", 0.0, cost_s=1.0, affinity="m"), 0.0)
+    assert started(scheduler, 0.0) == {"x": "b"}
+
+
+def test_two_models_do_not_thrash() -> None:
+    scheduler = Scheduler(POLICIES["bounded"], workers={"a": 1}, tau_s=5.0, load_s={"m": 10.0, "n": 10.0})
+    for number in range(60):
+        scheduler.submit(
+            Job(str(number), float(number), cost_s=5.0, affinity="mn"[number % 2]), float(number)
+        )
+    now, loaded, swaps, order = 60.0, "", 0, []
+    while (dispatch := scheduler.next(now)) is not None:
+        if dispatch.job.affinity != loaded:
+            loaded = dispatch.job.affinity
+            swaps += 1
+            now += 10.0
+        now += 5.0
+        order.append(dispatch.job.affinity)
+        scheduler.finish(dispatch.job.id, now)
+    assert len(order) == 60
+    assert 10.0 * swaps <= 60 * 5.0 / 3 + 10.0  # at most a quarter of the time is loading
+
+
+def test_the_price_of_loading_keeps_a_shorter_job_of_another_model_waiting() -> None:
+    scheduler = Scheduler(POLICIES["bounded"], workers={"a": 1}, load_s={"m": 10.0, "n": 10.0})
+    scheduler.residency.set("a", frozenset({"m"}))
+    scheduler.submit(Job("other", 0.0, cost_s=2.0, affinity="n"), 0.0)
+    scheduler.submit(Job("same", 1.0, cost_s=9.0, affinity="m"), 1.0)
+    assert started(scheduler, 2.0) == {"same": "a"}
+
+
+def test_what_was_loaded_a_moment_ago_stays_but_for_the_operator() -> None:
+    scheduler = Scheduler(POLICIES["bounded"], workers={"a": 1}, load_s={"m": 10.0, "n": 10.0})
+    for number, affinity in enumerate("mnm"):
+        scheduler.submit(Job(str(number), 0.0, cost_s=5.0 - number, affinity=affinity), 0.0)
+    scheduler.promote("0", 0.0)
+    assert started(scheduler, 0.0) == {"0": "a"}
+    scheduler.finish("0", 15.0)
+    assert started(scheduler, 15.0) == {"2": "a"}
+    scheduler.finish("2", 18.0)
+    scheduler.submit(Job("3", 18.0, cost_s=1.0, affinity="m"), 18.0)
+    scheduler.promote("1", 18.0)
+    assert started(scheduler, 18.0) == {"1": "a"}
+
+
+def test_a_tenants_own_tau() -> None:
+    scheduler = Scheduler(POLICIES["sjf"], workers={"a": 1}, tau_s=1e9, tenants={"gold": Tenant(tau_s=10.0)})
+    scheduler.submit(Job("plain", 0.0, p_long=0.9), 0.0)
+    scheduler.submit(Job("gold", 1.0, p_long=0.9, client="gold"), 1.0)
+    scheduler.submit(Job("short", 2.0, p_long=0.1), 2.0)
+    dispatch = scheduler.next(20.0)
+    assert dispatch is not None
+    assert (dispatch.job.id, dispatch.reason) == ("gold", Reason.TAU)
+
+
+def test_a_tenants_quotas() -> None:
+    tenants = {"bulk": Tenant(max_running=1, max_waiting=2)}
+    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 3}, tenants=tenants)
+    scheduler.submit(Job("b0", 0.0, client="bulk"), 0.0)
+    scheduler.submit(Job("b1", 0.0, client="bulk"), 0.0)
+    with pytest.raises(QueueFullError):
+        scheduler.submit(Job("b2", 0.0, client="bulk"), 0.0)
+    scheduler.submit(Job("other", 0.0), 0.0)
+    assert set(started(scheduler, 0.0)) == {"b0", "other"}
+    scheduler.finish("b0", 1.0)
+    assert set(started(scheduler, 1.0)) == {"b1"}
+
+
+def test_a_heavier_tenant_is_served_more_under_fair() -> None:
+    scheduler = Scheduler(POLICIES["fair"], workers={"a": 1}, tenants={"gold": Tenant(weight=3.0)})
+    for number in range(6):
+        for client in ("gold", "iron"):
+            scheduler.submit(Job(f"{client}{number}", 0.0, cost_s=6.0, client=client), 0.0)
+    order = []
+    while (dispatch := scheduler.next(0.0)) is not None:
+        order.append(dispatch.job.client)
+        scheduler.finish(dispatch.job.id, 0.0)
+    assert order[:4].count("gold") == 3
+
+
+def test_charges_decay_and_are_forgotten() -> None:
+    counters = ServiceCounters(half_life_s=10.0)
+    counters.charge("a", 8.0, 0.0)
+    assert counters.used_s("a", 10.0) == pytest.approx(4.0)
+    for _ in range(1024):
+        counters.charge("b", 1.0, 1e6)
+    assert len(counters) == 1
+
+
+def test_memory_follows_the_living() -> None:
+    scheduler = Scheduler(POLICIES["sjf"], workers={"a": 1}, tau_s=1e9)
+    for number in range(5000):
+        scheduler.submit(Job(str(number), float(number), p_long=number % 7 / 7), float(number))
+        dispatch = scheduler.next(float(number))
+        assert dispatch is not None
+        scheduler.finish(dispatch.job.id, float(number))
+    [lane] = scheduler._lanes.values()
+    assert len(lane._by_policy) + len(lane._by_age) < 200
+
+
+def test_backlog_counts_what_waits_and_what_is_left_to_run() -> None:
+    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 1, "b": 1})
+    scheduler.submit(Job("x", 0.0, cost_s=4.0, worker="a"), 0.0)
+    scheduler.submit(Job("y", 0.0, cost_s=3.0, worker="a"), 0.0)
+    started(scheduler, 0.0)
+    assert scheduler.backlog_s("a", 1.0) == pytest.approx(6.0)
+    assert scheduler.backlog_s("b", 1.0) == 0.0
+
+
+def test_routing_takes_the_lowest_cautious_completion() -> None:
+    busy, slow, pressed = (
+        Candidate("busy", 9.0, 1.0),
+        Candidate("slow", 1.0, 6.0),
+        Candidate("kv", 0.0, 1.0, 9.0),
+    )
+    assert best_worker([busy, slow, pressed]) == "slow"

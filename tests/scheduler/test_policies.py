@@ -1,0 +1,188 @@
+"""Each policy's order, in the smallest case that shows it."""
+
+import pytest
+
+from clairvoyant_cli.scheduler.job import Job, Preempt, QueueFullError, Reason
+from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, Policy
+from clairvoyant_cli.scheduler.queue import Scheduler
+
+
+def one_slot(name: str, **options: float) -> Scheduler:
+    """Return a scheduler for one slot under the named policy."""
+    return Scheduler(POLICIES[name], workers={"a": 1}, **options)  # type: ignore[arg-type]
+
+
+def drain(scheduler: Scheduler, now: float) -> list[str]:
+    """Run all that waits, at one moment, and return the ids in order."""
+    order = []
+    while (dispatch := scheduler.next(now)) is not None:
+        order.append(dispatch.job.id)
+        scheduler.finish(dispatch.job.id, now)
+    return order
+
+
+def test_the_default_exists() -> None:
+    assert DEFAULT_POLICY in POLICIES
+    assert all(name == policy.name for name, policy in POLICIES.items())
+
+
+def test_sjf_orders_by_the_probability_of_a_long_answer() -> None:
+    scheduler = one_slot("sjf")
+    for job_id, p_long in [("a", 0.9), ("b", 0.1), ("c", 0.5)]:
+        scheduler.submit(Job(job_id, 0.0, p_long=p_long), 0.0)
+    assert drain(scheduler, 1.0) == ["b", "c", "a"]
+
+
+def test_the_papers_guard_falls_back_to_arrival_order_once_all_are_past_tau() -> None:
+    scheduler = one_slot("sjf", tau_s=10.0)
+    for number, p_long in enumerate([0.9, 0.1, 0.5]):
+        scheduler.submit(Job(str(number), 0.0 + number, p_long=p_long), 0.0)
+    assert drain(scheduler, 100.0) == ["0", "1", "2"]
+
+
+def test_a_ration_lets_two_by_policy_between_promotions() -> None:
+    scheduler = one_slot("sjf-rationed", tau_s=10.0)
+    for number in range(6):
+        scheduler.submit(Job(str(number), float(number), p_long=1.0 - number / 10), 0.0)
+    assert drain(scheduler, 100.0) == ["0", "5", "4", "1", "3", "2"]
+
+
+def test_the_default_does_not_fall_back_to_arrival_order_in_a_burst() -> None:
+    scheduler = one_slot("bounded", tau_s=10.0)
+    for number, cost_s in enumerate([9.0, 8.0, 3.0, 2.0]):
+        scheduler.submit(Job(str(number), 0.01 * number, cost_s=cost_s), 0.1)
+    assert drain(scheduler, 100.0) == ["3", "2", "1", "0"]
+
+
+def test_the_default_promotes_who_waited_five_times_as_long() -> None:
+    scheduler = one_slot("bounded", tau_s=10.0)
+    scheduler.submit(Job("long", 0.0, cost_s=9.0), 0.0)
+    scheduler.submit(Job("short", 41.0, cost_s=2.0), 41.0)
+    dispatch = scheduler.next(50.0)
+    assert dispatch is not None
+    assert (dispatch.job.id, dispatch.reason, dispatch.waited_s) == ("long", Reason.TAU, 50.0)
+
+
+def test_aging_lets_the_old_catch_up() -> None:
+    scheduler = one_slot("aging")
+    scheduler.submit(Job("long", 0.0, cost_s=9.0, cost_q90_s=9.0), 0.0)
+    scheduler.submit(Job("soon", 50.0, cost_s=3.0, cost_q90_s=3.0), 50.0)
+    scheduler.submit(Job("late", 70.0, cost_s=3.0, cost_q90_s=3.0), 70.0)
+    assert drain(scheduler, 70.0) == ["soon", "long", "late"]
+
+
+def test_hrrn_weighs_the_wait_by_the_cost() -> None:
+    def waiting_at(now: float) -> str:
+        scheduler = one_slot("hrrn")
+        scheduler.submit(Job("long", 0.0, cost_s=10.0), 0.0)
+        scheduler.submit(Job("short", 90.0, cost_s=1.0), 90.0)
+        return drain(scheduler, now)[0]
+
+    assert waiting_at(95.0) == "long"  # 95 / 10 against 5 / 1
+    assert waiting_at(110.0) == "short"  # 110 / 10 against 20 / 1
+
+
+def test_urgency_comes_before_length() -> None:
+    scheduler = one_slot("urgency")
+    for job_id, level, cost_s in [("a", 4, 1.0), ("b", 0, 9.0), ("c", None, 1.0), ("d", 0, 5.0)]:
+        scheduler.submit(Job(job_id, 0.0, cost_s=cost_s, urgency=level), 0.0)
+    assert drain(scheduler, 0.0) == ["d", "b", "c", "a"]
+
+
+def test_a_clients_priority_comes_before_the_policy() -> None:
+    scheduler = one_slot("sjf")
+    scheduler.submit(Job("short", 0.0, p_long=0.1), 0.0)
+    scheduler.submit(Job("wanted", 1.0, p_long=0.9, priority=-1), 1.0)
+    assert drain(scheduler, 2.0) == ["wanted", "short"]
+
+
+def test_fair_puts_a_bursting_client_behind_a_quiet_one() -> None:
+    scheduler = one_slot("fair")
+    for number in range(5):
+        scheduler.submit(Job(f"greedy{number}", 0.0, cost_s=5.0, client="greedy"), 0.0)
+    scheduler.submit(Job("modest", 10.0, cost_s=5.0, client="modest"), 10.0)
+    assert drain(scheduler, 10.0)[1] == "modest"
+
+
+def test_srpt_preempts_for_a_job_with_less_left() -> None:
+    scheduler = one_slot("srpt")
+    scheduler.submit(Job("long", 0.0, cost_s=10.0, tokens=100.0), 0.0)
+    scheduler.next(0.0)
+    scheduler.submit(Job("short", 1.0, cost_s=3.0, tokens=30.0), 1.0)
+    scheduler.progress("long", 80.0)
+    assert scheduler.preemptions(1.0) == []  # 2 s left against 3 s
+    scheduler.progress("long", 10.0)
+    assert scheduler.preemptions(1.0) == [Preempt("long", "a")]
+    scheduler.requeue("long", 1.0)
+    assert drain(scheduler, 1.0) == ["short", "long"]
+
+
+def test_what_tau_started_is_not_preempted() -> None:
+    scheduler = one_slot("srpt", tau_s=5.0)
+    scheduler.submit(Job("long", 0.0, cost_s=10.0, tokens=100.0), 0.0)
+    scheduler.submit(Job("short", 9.0, cost_s=3.0), 9.0)
+    scheduler.next(10.0)
+    assert list(scheduler.running) == ["long"]
+    assert scheduler.preemptions(11.0) == []
+
+
+def test_round_robin_passes_the_slot_on_after_a_quantum() -> None:
+    scheduler = one_slot("rr")
+    for number in range(3):
+        scheduler.submit(Job(str(number), float(number)), 2.0)
+    turns = []
+    now = 10.0
+    for _ in range(6):
+        dispatch = scheduler.next(now)
+        assert dispatch is not None
+        turns.append(dispatch.job.id)
+        tokens = scheduler.running[dispatch.job.id].done_tokens
+        scheduler.progress(dispatch.job.id, tokens + 4)
+        assert scheduler.preemptions(now) == []
+        scheduler.progress(dispatch.job.id, tokens + 5)
+        for preempt in scheduler.preemptions(now):
+            scheduler.requeue(preempt.job_id, now)
+        now += 1.0
+    assert turns == ["0", "1", "2", "0", "1", "2"]
+
+
+def test_rr_sjf_breaks_ties_of_waiting_time_by_length_and_preempts_the_longest() -> None:
+    policy = POLICIES["rr-sjf"]
+    scheduler = Scheduler(policy, workers={"a": 2})
+    for number, tokens in enumerate([400.0, 100.0, 300.0, 200.0]):
+        scheduler.submit(Job(str(number), 0.0, tokens=tokens), 0.0)
+    scheduler.next(0.0)
+    scheduler.next(0.0)
+    assert set(scheduler.running) == {"1", "3"}
+    for job_id in ("1", "3"):
+        scheduler.progress(job_id, 5.0)
+    assert scheduler.preemptions(1.0) == [Preempt("3", "a"), Preempt("1", "a")]
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_a_change_of_policy_loses_nothing_and_keeps_promoted_jobs_in_front(policy: Policy) -> None:
+    scheduler = one_slot("fcfs")
+    for number in range(10):
+        scheduler.submit(Job(str(number), 0.0, p_long=0.5, cost_s=1.0 + number), 0.0)
+    scheduler.promote("7", 0.0)
+    scheduler.set_policy(policy, 1.0)
+    order = drain(scheduler, 1.0)
+    assert order[0] == "7"
+    assert sorted(order) == [str(number) for number in range(10)]
+
+
+def test_a_full_queue_refuses() -> None:
+    scheduler = one_slot("sjf", capacity=1)
+    scheduler.submit(Job("a", 0.0), 0.0)
+    with pytest.raises(QueueFullError):
+        scheduler.submit(Job("b", 0.0), 0.0)
+
+
+def test_repr_counts() -> None:
+    scheduler = one_slot("sjf")
+    scheduler.submit(Job("a", 0.0), 0.0)
+    scheduler.submit(Job("b", 0.0), 0.0)
+    scheduler.next(0.0)
+    scheduler.pause()
+    assert repr(scheduler) == "<Scheduler sjf: 1 waiting, 1 running (paused)>"
+    assert scheduler.next(0.0) is None

@@ -1,0 +1,272 @@
+"""Whatever happens to the queue, its laws hold (see the rules at the head of queue.py)."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clairvoyant_cli.scheduler.fairness import Tenant
+from clairvoyant_cli.scheduler.job import Dispatch, Job, Reason
+from clairvoyant_cli.scheduler.policy import POLICIES
+from clairvoyant_cli.scheduler.queue import Scheduler
+
+names = st.sampled_from(sorted(POLICIES))
+seconds = st.floats(0.0, 100.0)
+ids = st.integers(0, 30)
+
+actions = st.one_of(
+    st.tuples(
+        st.just("submit"),
+        seconds,
+        st.floats(0, 1),
+        st.sampled_from(["", "m1", "m2"]),
+        st.sampled_from(["", "gold", "bob"]),
+        st.integers(-1, 1),
+    ),
+    st.tuples(st.just("next")),
+    st.tuples(st.just("finish"), ids),
+    st.tuples(st.just("cancel"), ids),
+    st.tuples(st.just("promote"), ids),
+    st.tuples(st.just("hold"), ids),
+    st.tuples(st.just("release"), ids),
+    st.tuples(st.just("reprioritise"), ids, st.integers(-2, 2)),
+    st.tuples(st.just("progress"), ids, st.floats(0, 200)),
+    st.tuples(st.just("preempt")),
+    st.tuples(st.just("policy"), names),
+    st.tuples(st.just("sleep"), seconds),
+)
+
+
+@dataclass
+class Story:
+    """A scheduler, and what an onlooker knows must be in it."""
+
+    scheduler: Scheduler
+    now: float = 0.0
+    submitted: int = 0
+    waiting: set[str] = field(default_factory=set)
+    running: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
+    trace: list[Dispatch] = field(default_factory=list)
+
+    def submit(self, cost_s: float, p_long: float, affinity: str, client: str, priority: int) -> None:
+        """Submit a new job."""
+        job_id = str(self.submitted)
+        self.submitted += 1
+        job = Job(
+            job_id,
+            self.now,
+            p_long,
+            cost_s,
+            tokens=cost_s * 10,
+            affinity=affinity,
+            client=client,
+            priority=priority,
+        )
+        self.scheduler.submit(job, self.now)
+        self.waiting.add(job_id)
+
+    def next(self) -> None:
+        """Start what the scheduler wants started."""
+        dispatch = self.scheduler.next(self.now)
+        if dispatch is None:
+            return
+        assert dispatch.job.id in self.waiting
+        self.waiting.discard(dispatch.job.id)
+        self.running.add(dispatch.job.id)
+        self.trace.append(dispatch)
+
+    def finish(self, number: int) -> None:
+        """Finish a job if it runs."""
+        job_id = str(number)
+        if job_id in self.running:
+            self.scheduler.finish(job_id, self.now)
+            self.running.discard(job_id)
+            self.gone.add(job_id)
+
+    def cancel(self, number: int) -> None:
+        """Cancel a job, which works exactly when it waits."""
+        job_id = str(number)
+        assert self.scheduler.cancel(job_id, self.now) == (job_id in self.waiting)
+        if job_id in self.waiting:
+            self.waiting.discard(job_id)
+            self.gone.add(job_id)
+
+    def preempt(self) -> None:
+        """Carry out the preemption the scheduler asks for, if any."""
+        for preempt in self.scheduler.preemptions(self.now):
+            assert preempt.job_id in self.running
+            self.scheduler.requeue(preempt.job_id, self.now)
+            self.running.discard(preempt.job_id)
+            self.waiting.add(preempt.job_id)
+            self.next()
+
+    def promote(self, number: int) -> None:
+        """Promote a job, which works exactly when it waits."""
+        assert self.scheduler.promote(str(number), self.now) == (str(number) in self.waiting)
+
+    def reprioritise(self, number: int, priority: int) -> None:
+        """Give a job another priority, which works exactly when it waits."""
+        done = self.scheduler.reprioritise(str(number), priority, self.now)
+        assert done == (str(number) in self.waiting)
+
+    def hold(self, number: int) -> None:
+        """Hold a job if it waits."""
+        self.scheduler.hold(str(number), self.now)
+
+    def release(self, number: int) -> None:
+        """Release a job if it is held."""
+        self.scheduler.release(str(number), self.now)
+
+    def progress(self, number: int, tokens: float) -> None:
+        """Report progress of a job if it runs."""
+        if str(number) in self.running:
+            self.scheduler.progress(str(number), tokens)
+
+    def policy(self, name: str) -> None:
+        """Change the policy in mid-flight."""
+        self.scheduler.set_policy(POLICIES[name], self.now)
+
+    def sleep(self, time_s: float) -> None:
+        """Let time pass."""
+        self.now += time_s
+
+    def act(self, action: tuple[Any, ...]) -> None:
+        """Do one thing, and check that everything is still in exactly one place."""
+        what, *how = action
+        getattr(self, what)(*how)
+        assert len(self.scheduler) == len(self.waiting)
+        assert {entry.job.id for entry in self.scheduler.waiting()} == self.waiting
+        assert set(self.scheduler.running) == self.running
+        assert not self.waiting & self.running
+
+
+def story(name: str, slots: int = 2) -> Story:
+    """Return a story about two workers, a tenant with quotas and models that take time to load."""
+    scheduler = Scheduler(
+        POLICIES[name],
+        workers={"a": slots, "b": 1},
+        tau_s=20.0,
+        tenants={"gold": Tenant(tau_s=5.0, weight=2.0, max_running=1)},
+        load_s={"m1": 5.0, "m2": 10.0},
+    )
+    return Story(scheduler)
+
+
+@given(names, st.lists(actions, max_size=60))
+@settings(max_examples=150, deadline=None)
+def test_no_job_is_lost_or_duplicated(name: str, script: list[tuple[Any, ...]]) -> None:
+    tale = story(name)
+    for action in script:
+        tale.act(action)
+    held = [entry.job.id for entry in tale.scheduler.waiting() if entry.held]
+    for job_id in held:
+        tale.scheduler.release(job_id, tale.now)
+    while tale.waiting or tale.running:
+        tale.next()
+        for job_id in sorted(tale.running):
+            tale.finish(int(job_id))
+    assert len(tale.gone) == tale.submitted
+
+
+@given(names, st.lists(actions, max_size=40))
+@settings(max_examples=75, deadline=None)
+def test_the_same_script_gives_the_same_trace(name: str, script: list[tuple[Any, ...]]) -> None:
+    first, second = story(name), story(name)
+    for action in script:
+        first.act(action)
+        second.act(action)
+    assert first.trace == second.trace
+
+
+@given(names, st.lists(actions, max_size=40))
+@settings(max_examples=75, deadline=None)
+def test_no_slot_idles_while_a_job_may_use_it(name: str, script: list[tuple[Any, ...]]) -> None:
+    tale = story(name)
+    for action in script:
+        tale.act(action)
+    while tale.scheduler.next(tale.now) is not None:
+        pass
+    free = sum(tale.scheduler.slots.values()) - len(tale.scheduler.running)
+    golden = any(entry.job.client == "gold" for entry in tale.scheduler.running.values())
+    able = [e for e in tale.scheduler.waiting() if not e.held and not (golden and e.job.client == "gold")]
+    assert free == 0 or not able
+
+
+@given(names, st.integers(1, 20))
+@settings(max_examples=50, deadline=None)
+def test_equals_run_in_order_of_arrival(name: str, count: int) -> None:
+    scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=50.0)
+    for number in range(count):
+        scheduler.submit(Job(str(number), 0.0, 0.5, 3.0, 4.0, 30.0), 0.0)
+    order = []
+    while (dispatch := scheduler.next(10.0)) is not None:
+        order.append(int(dispatch.job.id))
+        scheduler.finish(dispatch.job.id, 10.0)
+    assert order == list(range(count))
+
+
+@dataclass(frozen=True)
+class Load:
+    """Jobs for one slot: gaps between arrivals and costs, in seconds, and what is predicted of them."""
+
+    gaps_s: list[float]
+    costs_s: list[float]
+    guesses_s: list[float]
+
+
+@st.composite
+def loads(draw: st.DrawFn) -> Load:
+    """Draw a load of up to 40 jobs whose predictions may be anything."""
+    count = draw(st.integers(2, 40))
+    times = st.lists(st.floats(0.1, 20.0), min_size=count, max_size=count)
+    return Load(draw(times), draw(times), draw(times))
+
+
+@given(loads(), st.sampled_from([0.0, 5.0, 30.0]))
+@settings(max_examples=100, deadline=None)
+def test_the_default_never_lets_late_arrivals_pass_a_job_past_tau(load: Load, tau_s: float) -> None:
+    """The stated bound: past tau, only what came in the first 80 % of a job's wait may be before it."""
+    scheduler = Scheduler(POLICIES["bounded"], workers={"a": 1}, tau_s=tau_s)
+    arrivals = [sum(load.gaps_s[: n + 1]) for n in range(len(load.gaps_s))]
+    now, number, done = 0.0, 0, 0
+    while done < len(arrivals):
+        while number < len(arrivals) and (arrivals[number] <= now or not len(scheduler)):
+            now = max(now, arrivals[number])
+            scheduler.submit(Job(str(number), arrivals[number], 0.5, load.guesses_s[number]), now)
+            number += 1
+        dispatch = scheduler.next(now)
+        assert dispatch is not None
+        for entry in scheduler.waiting():
+            waited_s = now - entry.job.arrival_s
+            if waited_s > tau_s and dispatch.job.arrival_s > entry.job.arrival_s:
+                assert dispatch.waited_s * 5.0 >= waited_s - 1e-9
+        now += load.costs_s[int(dispatch.job.id)]
+        scheduler.finish(dispatch.job.id, now)
+        done += 1
+
+
+def test_a_cancelled_job_never_runs() -> None:
+    scheduler = Scheduler(POLICIES["sjf"], workers={"a": 1})
+    scheduler.submit(Job("a", 0.0), 0.0)
+    assert scheduler.cancel("a", 1.0)
+    assert scheduler.next(2.0) is None
+
+
+def test_an_id_cannot_wait_twice() -> None:
+    scheduler = Scheduler(POLICIES["sjf"], workers={"a": 1})
+    scheduler.submit(Job("a", 0.0), 0.0)
+    with pytest.raises(ValueError, match="here already"):
+        scheduler.submit(Job("a", 0.0), 0.0)
+
+
+def test_the_papers_guard_promotes_whoever_waited_longest() -> None:
+    scheduler = Scheduler(POLICIES["sjf"], workers={"a": 1}, tau_s=10.0)
+    scheduler.submit(Job("long", 0.0, p_long=0.9), 0.0)
+    scheduler.submit(Job("short", 5.0, p_long=0.1), 5.0)
+    dispatch = scheduler.next(10.5)
+    assert dispatch is not None
+    assert (dispatch.job.id, dispatch.reason) == ("long", Reason.TAU)
+    assert scheduler.tau_firings == 1

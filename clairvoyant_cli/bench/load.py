@@ -1,0 +1,122 @@
+"""Questions sent as a client sends them, each with what the client saw of its answer."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import httpx
+import msgspec
+
+from clairvoyant_cli.bench.dialect import OLLAMA, Dialect
+from clairvoyant_cli.bench.questions import Question
+
+CONNECT_TIMEOUT_S = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One question on its way. Times are seconds on the monotonic clock; `tokens` counts what has come.
+
+    `foretold_tokens` is what a proxy on the way said it expects; None where none said anything.
+    """
+
+    question: Question
+    sent_s: float | None = None
+    first_token_s: float | None = None
+    ended_s: float | None = None
+    tokens: int = 0
+    foretold_tokens: float | None = None
+    error: str | None = None
+
+    @property
+    def sojourn_s(self) -> float | None:
+        """Seconds from sending to the last byte; None while it lasts, or if it failed."""
+        if self.sent_s is None or self.ended_s is None or self.error is not None:
+            return None
+        return self.ended_s - self.sent_s
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Seconds from sending to the first token; None before it, or if the call failed."""
+        if self.sent_s is None or self.first_token_s is None or self.error is not None:
+            return None
+        return self.first_token_s - self.sent_s
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """How questions are put: dialect and model. With `sets_length` the answer gets the question's length."""
+
+    model: str
+    dialect: Dialect = OLLAMA
+    sets_length: bool = False
+    prefix: str = ""
+
+    async def ask(self, client: httpx.AsyncClient, call: Call) -> None:
+        """Put one question and note what comes; a failure is noted, not raised."""
+        dialect, question = self.dialect, call.question
+        body = dialect.body(self.model, question.prompt, question.tokens if self.sets_length else None)
+        call.sent_s = time.monotonic()
+        try:
+            async with client.stream("POST", self.prefix + dialect.path, json=body) as response:
+                if response.status_code != 200:
+                    call.error = f"HTTP {response.status_code}"
+                else:
+                    await _read(response, dialect, call)
+        except httpx.HTTPError as error:
+            call.error = type(error).__name__
+        call.ended_s = time.monotonic()
+
+
+def client_for(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
+    """Return a client that waits for an answer as long as it takes, and heeds no proxy settings."""
+    return httpx.AsyncClient(
+        base_url=base_url,
+        headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+        timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
+        # A server may close an idle connection just as a question goes out on it: each gets a fresh one.
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+        trust_env=False,
+    )
+
+
+async def send_burst(client: httpx.AsyncClient, asker: Asker, calls: Sequence[Call], gap_s: float) -> None:
+    """Send the calls in their order, `gap_s` apart so that they arrive in it, and wait for all answers."""
+    await send_at(client, asker, calls, [i * gap_s for i in range(len(calls))])
+
+
+async def send_at(
+    client: httpx.AsyncClient, asker: Asker, calls: Sequence[Call], at_s: Sequence[float]
+) -> None:
+    """Send each call at its time, whatever became of those before it, and wait for all answers.
+
+    `at_s` are seconds from now, ascending.
+    """
+    begun_s = time.monotonic()
+    async with asyncio.TaskGroup() as group:
+        for call, due_s in zip(calls, at_s, strict=True):
+            await asyncio.sleep(max(0.0, begun_s + due_s - time.monotonic()))
+            group.create_task(asker.ask(client, call))
+
+
+async def _read(response: httpx.Response, dialect: Dialect, call: Call) -> None:
+    with suppress(KeyError, ValueError):
+        call.foretold_tokens = float(response.headers["x-clairvoyant-tokens"])
+    done = False
+    async for line in response.aiter_lines():
+        try:
+            piece = dialect.read(line) if line else None
+        except msgspec.DecodeError:
+            call.error = "the answer is not what the dialect says"
+            return
+        if piece is None:
+            continue
+        if call.first_token_s is None and piece.tokens:
+            call.first_token_s = time.monotonic()
+        call.error = piece.error or call.error
+        done = done or piece.done
+        call.tokens = call.tokens + piece.tokens if piece.total is None else piece.total
+    if not done and call.error is None:
+        call.error = "the answer broke off"

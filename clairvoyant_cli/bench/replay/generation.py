@@ -1,0 +1,121 @@
+"""The generation routes: read a request, queue it for a slot, answer it in the route's dialect."""
+
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from clairvoyant_cli.bench.replay import anthropic, ollama, openai
+from clairvoyant_cli.bench.replay.dialect import Answer, Ask, Dialect, Json, RefusedError
+from clairvoyant_cli.bench.replay.engine import Engine
+from clairvoyant_cli.bench.replay.exchange import (
+    json_response,
+    read_object,
+    send_json,
+    start_message,
+    unless_gone,
+)
+from clairvoyant_cli.bench.replay.journal import Service
+from clairvoyant_cli.bench.replay.shelf import Shelf
+
+ErrorBody = Callable[[int, str], bytes]
+
+DIALECTS: Mapping[str, tuple[Dialect, ErrorBody]] = {
+    "/api/chat": (ollama.OllamaChat(), ollama.error_body),
+    "/api/generate": (ollama.OllamaGenerate(), ollama.error_body),
+    "/v1/chat/completions": (openai.OpenAIChat(), openai.error_body),
+    "/v1/completions": (openai.OpenAICompletion(), openai.error_body),
+    "/v1/responses": (openai.OpenAIResponses(), openai.error_body),
+    "/v1/messages": (anthropic.AnthropicMessages(), anthropic.error_body),
+}
+
+
+class Generation:
+    """One generation route: read, queue for a slot, answer; a client that leaves gives up its place."""
+
+    def __init__(self, engine: Engine, shelf: Shelf, route: str) -> None:
+        self.engine = engine
+        self.shelf = shelf
+        self.route = route
+        self.dialect, self.error_body = DIALECTS[route]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        try:
+            body = await read_object(Request(scope, receive))
+            reason = ollama.is_control(body) if self.route.startswith("/api/") else None
+            if reason is not None:
+                response = self._control(body, reason)
+            else:
+                ask = self.dialect.read(body)
+                self.shelf.loaded.add(self.shelf.take(ask.model))
+                await unless_gone(self._answer(ask, send), receive)
+                return
+        except ClientDisconnect:
+            return
+        except RefusedError as refusal:
+            response = self._error(refusal.status, refusal.message)
+        await response(scope, receive, send)
+
+    async def _answer(self, ask: Ask, send: Send) -> None:
+        engine = self.engine
+        service = engine.arrive(self.route, ask.prompt, ask.text_chars, ask.cap)
+        async with engine.slot(service):
+            await engine.prefill(service)
+            if ask.stream:
+                await self._stream(ask, service, send)
+            else:
+                await self._whole(ask, service, send)
+
+    async def _stream(self, ask: Ask, service: Service, send: Send) -> None:
+        answer = self._answer_to(ask, service)
+        text = ""
+        # As in Ollama, nothing is sent, not even a status line, until the first token is there.
+        opening = b"".join(self.dialect.opening(answer))
+        started = False
+        async with aclosing(self.engine.decode(service)) as batches:
+            async for words in batches:
+                if not started:
+                    await send(start_message(200, self.dialect.stream_media_type))
+                    started = True
+                frames = opening + b"".join(self.dialect.token(answer, word) for word in words)
+                await send({"type": "http.response.body", "body": frames, "more_body": True})
+                text += "".join(words)
+                opening = b""
+        if not started:
+            await send(start_message(200, self.dialect.stream_media_type))
+        closing = opening + b"".join(self.dialect.closing(answer, text))
+        await send({"type": "http.response.body", "body": closing, "more_body": False})
+
+    async def _whole(self, ask: Ask, service: Service, send: Send) -> None:
+        answer = self._answer_to(ask, service)
+        async with aclosing(self.engine.decode(service)) as batches:
+            text = "".join([word async for words in batches for word in words])
+        await send_json(send, self.dialect.whole(answer, text))
+
+    def _answer_to(self, ask: Ask, service: Service) -> Answer:
+        speed = self.engine.speed
+        return Answer(
+            id=service.digest,
+            model=ask.model,
+            created=self.shelf.now(),
+            prompt_tokens=service.prompt_tokens,
+            tokens=service.planned_tokens,
+            capped=service.capped,
+            prefill_s=speed.prefill_s(service.prompt_tokens),
+            decode_s=speed.decode_s(service.planned_tokens),
+            wants_usage=ask.wants_usage,
+        )
+
+    def _control(self, body: Json, reason: str) -> Response:
+        model = self.shelf.named_in(body)
+        if reason == "load":
+            self.shelf.loaded.add(model)
+        else:
+            self.shelf.loaded.discard(model)
+        return json_response(ollama.control_body(body, reason, model, self.shelf.now()))
+
+    def _error(self, status: int, message: str) -> Response:
+        return json_response(self.error_body(status, message), status)

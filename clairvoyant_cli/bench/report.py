@@ -1,0 +1,204 @@
+"""What a bench found: as tables, charts, JSON and CSV, all from the same summaries."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from clairvoyant_cli.bench.cells import Cell
+from clairvoyant_cli.bench.measures import ALL, Key, Spread, Summary
+from clairvoyant_cli.bench.page import Block, Chart, Code, Grid, Heading, Page, Paragraph
+from clairvoyant_cli.simulator.plot import svg
+from clairvoyant_cli.simulator.report import Curve, Plot, Point
+from predictor.record import LengthClass
+
+KINDS = tuple(each.value for each in LengthClass)
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All that a report is made of. `notes` say what a reader must know to read the figures right."""
+
+    title: str
+    command: str
+    about: Mapping[str, str]
+    settings: Mapping[str, Any]
+    notes: tuple[str, ...]
+    summaries: Sequence[Summary]
+    cells: Sequence[Cell]
+
+    @property
+    def loads(self) -> list[str]:
+        """The loads, in the order they were measured."""
+        return list(dict.fromkeys(summary.load for summary in self.summaries))
+
+    def of_load(self, load: str) -> list[Summary]:
+        """Return the summaries of a load."""
+        return [summary for summary in self.summaries if summary.load == load]
+
+
+def page_of(findings: Findings) -> Page:
+    """Return the report: what ran where, how, and what came out."""
+    facts = tuple((name, value) for name, value in findings.about.items())
+    blocks: list[Block] = [Grid(("Measured on", ""), facts), Code(findings.command)]
+    blocks += [Paragraph(note) for note in findings.notes]
+    for load in findings.loads:
+        blocks.append(Heading(load))
+        blocks += tables_of(findings.of_load(load))
+    plots = plots_of(findings)
+    if plots:
+        blocks += [Heading("Charts"), Chart(svg(plots), "; ".join(plot.title for plot in plots))]
+    return Page(findings.title, tuple(blocks))
+
+
+def tables_of(summaries: Sequence[Summary]) -> list[Grid]:
+    """Return the tables of one load: sojourn, change, time to first token, per token, and the rest."""
+    kinds = [kind for kind in KINDS if any((kind, "answered") in s.figures for s in summaries)]
+    tables = [
+        _grid("Sojourn (s)", summaries, [(k, f"sojourn {p}") for k in kinds for p in ("p50", "p95", "p99")]),
+        _changes(summaries, kinds),
+        _grid("First token (s)", summaries, [(k, f"ttft {p}") for k in kinds for p in ("p50", "p95", "p99")]),
+        _grid(
+            "Per token (s)",
+            summaries,
+            [(k, f"per token {p}") for k in (*kinds, ALL) for p in ("mean", "p90")],
+        ),
+        _grid(
+            "Besides",
+            summaries,
+            [(ALL, "jain"), (ALL, "tau firings"), (ALL, "ranking"), (ALL, "answered"), (ALL, "failed")],
+        ),
+    ]
+    return [table for table in tables if len(table.header) > 1 and table.rows]
+
+
+def _grid(title: str, summaries: Sequence[Summary], keys: Sequence[Key]) -> Grid:
+    known = [key for key in keys if any(key in summary.figures for summary in summaries)]
+    rows = [
+        (summary.arm, *(shown(summary.figures[key]) if key in summary.figures else "" for key in known))
+        for summary in summaries
+    ]
+    return Grid((title, *(_label(key) for key in known)), tuple(rows))
+
+
+def _changes(summaries: Sequence[Summary], kinds: Sequence[str]) -> Grid:
+    keys = [(kind, f"sojourn {p}") for kind in kinds for p in ("p50", "p95")] + [(ALL, "sojourn mean")]
+    bounded = any(summary.share_of_bound is not None for summary in summaries)
+    baseline = next((summary.baseline for summary in summaries if summary.baseline), None)
+    rows = []
+    for summary in summaries:
+        if summary.baseline is None or summary.arm == baseline:
+            continue
+        row = [summary.arm, *(percent(summary.changes[k]) if k in summary.changes else "" for k in keys)]
+        if bounded:
+            share = summary.share_of_bound
+            row.append("" if share is None else f"{share:.0%}")
+        rows.append(tuple(row))
+    header = [f"Change against {baseline}", *(_label(key) for key in keys)]
+    return Grid(tuple([*header, "of oracle's short gain"] if bounded else header), tuple(rows))
+
+
+def _label(key: Key) -> str:
+    kind, figure = key
+    for prefix in ("sojourn ", "ttft ", "per token "):
+        figure = figure.removeprefix(prefix)
+    return figure if kind == ALL and figure not in ("mean", "p90") else f"{kind} {figure}"
+
+
+def shown(spread: Spread) -> str:
+    """Return mean ± standard deviation with about three digits."""
+    size = abs(spread.mean)
+    digits = 0 if size >= 100 or size == int(size) else 1 if size >= 10 else 2 if size >= 0.1 else 4
+    text = f"{spread.mean:.{digits}f}"
+    return f"{text} ± {spread.sd:.{digits}f}" if isfinite(spread.sd) and spread.sd else text
+
+
+def percent(spread: Spread) -> str:
+    """Return a change in percent, ± its standard deviation over the runs."""
+    text = f"{100 * spread.mean:+.1f} %"
+    return f"{text} ± {100 * spread.sd:.1f}" if isfinite(spread.sd) else text
+
+
+def plots_of(findings: Findings) -> list[Plot]:
+    """Return the charts: sojourn and first-token distributions by class, and gain over load."""
+    plots: list[Plot] = []
+    for load in findings.loads:
+        for kind in KINDS:
+            for figure, label in (("sojourn_s", "sojourn time (s)"), ("ttft_s", "time to first token (s)")):
+                lines = tuple(_distributions(findings, load, kind, figure))
+                if lines:
+                    plots.append(Plot(f"{load}: {kind} answers", label, "answers (%)", lines))
+    gains = _gains(findings)
+    return plots if gains is None else [gains, *plots]
+
+
+def _distributions(findings: Findings, load: str, kind: str, figure: str) -> Iterator[Curve]:
+    for summary in findings.of_load(load):
+        cells = [cell for cell in findings.cells if (cell.load, cell.arm) == (load, summary.arm)]
+        values = [getattr(answer, figure) for cell in cells for answer in cell.answers if answer.kind == kind]
+        values = [value for value in values if value is not None]
+        if values:
+            yield distribution(summary.arm, values)
+
+
+def _gains(findings: Findings) -> Plot | None:
+    """Draw the paper's Figure 3 from this machine's figures; None with fewer than two utilisations."""
+    points: dict[str, list[tuple[float, Spread]]] = {}
+    for summary in findings.summaries:
+        change = summary.changes.get((LengthClass.SHORT.value, "sojourn p50"))
+        _, found, rho = summary.load.rpartition("rho ")
+        if change is not None and found and summary.arm != summary.baseline:
+            points.setdefault(summary.arm, []).append((float(rho), change))
+    if not any(len(of_arm) > 1 for of_arm in points.values()):
+        return None
+    lines = tuple(
+        Curve(arm, tuple(Point(rho, -100 * change.mean, 100 * change.sd) for rho, change in of_arm))
+        for arm, of_arm in points.items()
+    )
+    return Plot("Gain over load: short answers, P50", "utilisation rho", "less than fcfs (%)", lines)
+
+
+def distribution(name: str, values: Sequence[float], points: int = 200) -> Curve:
+    """Return the cumulative distribution of values as a curve of percent over value."""
+    ordered = sorted(values)
+    kept = sorted({*range(0, len(ordered), max(1, len(ordered) // points)), len(ordered) - 1})
+    return Curve(name, tuple(Point(ordered[i], 100 * (i + 1) / len(ordered)) for i in kept), marked=False)
+
+
+def to_json(findings: Findings) -> dict[str, Any]:
+    """Return everything but the single answers as plain JSON types."""
+    return {
+        "title": findings.title,
+        "command": findings.command,
+        "about": dict(findings.about),
+        "settings": dict(findings.settings),
+        "notes": list(findings.notes),
+        "arms": [
+            {
+                "load": summary.load,
+                "arm": summary.arm,
+                "baseline": summary.baseline,
+                "share_of_oracle_gain": summary.share_of_bound,
+                "figures": _nested(summary.figures),
+                "changes": _nested(summary.changes),
+            }
+            for summary in findings.summaries
+        ],
+    }
+
+
+def _nested(figures: Mapping[Key, Spread]) -> dict[str, dict[str, Any]]:
+    nested: dict[str, dict[str, Any]] = {}
+    for (kind, name), spread in figures.items():
+        sd = spread.sd if isfinite(spread.sd) else None
+        nested.setdefault(kind, {})[name] = {"mean": spread.mean, "sd": sd, "runs": spread.runs}
+    return nested
+
+
+def to_csv(cells: Iterable[Cell]) -> Iterator[tuple[object, ...]]:
+    """Yield a header and one row an answer."""
+    yield "load", "run", "arm", "class", "at_s", "tokens", "foretold_tokens", "ttft_s", "sojourn_s", "error"
+    for cell in cells:
+        for a in cell.answers:
+            times = (a.foretold_tokens, a.ttft_s, a.sojourn_s, a.error)
+            yield (cell.load, cell.run, cell.arm, a.kind, a.at_s, a.tokens, *times)

@@ -1,0 +1,80 @@
+"""An ASGI application on a socket of its own, inside the event loop that is already running."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+import uvicorn
+from starlette.types import ASGIApp
+
+STOP_GRACE_S = 0
+"""Answers still running when the server stops are cut off at once, as a killed server cuts them."""
+
+
+class EmbeddedServer(uvicorn.Server):
+    """A uvicorn server that leaves the process's signals alone and says when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to listen."""
+        await super().startup(sockets)
+        self.listening.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Install no handlers: the program around this server owns the signals."""
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that listens."""
+
+    base_url: str
+    server: EmbeddedServer
+
+    def abort_connections(self) -> None:
+        """Reset every open connection, as if the server's machine had gone."""
+        for connection in list(self.server.server_state.connections):
+            transport = getattr(connection, "transport", None)
+            if isinstance(transport, asyncio.WriteTransport):
+                transport.abort()
+
+
+@asynccontextmanager
+async def running_app(app: ASGIApp, port: int = 0, host: str = "127.0.0.1") -> AsyncIterator[Running]:
+    """Serve the application until the block ends; port 0 takes a free one."""
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        lifespan="off",
+        log_level="critical",  # an answer told to die raises: that is no news to anyone
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=STOP_GRACE_S,
+    )
+    server = EmbeddedServer(config)
+    listener = socket.create_server((host, port), backlog=2048)
+    try:
+        address: tuple[str, int] = listener.getsockname()[:2]
+        serving = asyncio.create_task(server.serve([listener]))
+        await server.listening.wait()
+        try:
+            yield Running(f"http://{address[0]}:{address[1]}", server)
+        finally:
+            server.should_exit = True
+            await serving
+    finally:
+        listener.close()
+
+
+@asynccontextmanager
+async def serve_app(app: ASGIApp, port: int = 0, host: str = "127.0.0.1") -> AsyncIterator[str]:
+    """Serve the application until the block ends and yield its base URL."""
+    async with running_app(app, port, host) as running:
+        yield running.base_url

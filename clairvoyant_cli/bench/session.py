@@ -1,0 +1,144 @@
+"""A bench from beginning to end: every arm gets the same questions at the same times, run by run."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import httpx
+
+from clairvoyant_cli.bench.arms import Arm, Knowledge
+from clairvoyant_cli.bench.cells import Answer, Cell, Ledger
+from clairvoyant_cli.bench.load import Asker, Call, send_at
+from clairvoyant_cli.bench.plan import Plan
+from clairvoyant_cli.control import ControlClient
+from clairvoyant_cli.errors import ClairvoyantError
+
+
+class Way(Protocol):
+    """The way of an arm's questions to the backend."""
+
+    async def take(self, arm: Arm) -> httpx.AsyncClient:
+        """Set everything up for the arm, and return the client to send its questions with."""
+        ...
+
+    async def tau_firings(self) -> int:
+        """Return how often the starvation guard has fired so far."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A load, by name, and what it asks in each run."""
+
+    name: str
+    plan: Callable[[int], Plan]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A cell that is to be measured next."""
+
+    load: Load
+    run: int
+    arm: Arm
+
+
+@dataclass(slots=True)
+class DaemonWay:
+    """Through one daemon, whose policy and timeout are changed between the arms.
+
+    `direct` goes past it. `teach` sets a daemon of our own to the arm's policy, and its predictor to what
+    the arm may know; one that somebody else runs is only asked for its policies, through its control API.
+    `speedup` divides the arms' timeouts.
+    """
+
+    control: ControlClient
+    proxied: httpx.AsyncClient
+    direct: httpx.AsyncClient
+    teach: Callable[[Arm], None] | None
+    tau_s: float | None
+    speedup: float = 1.0
+
+    async def take(self, arm: Arm) -> httpx.AsyncClient:
+        """Set the daemon up for the arm."""
+        if arm.policy is None:
+            return self.direct
+        if self.teach is not None:
+            self.teach(arm)
+        elif arm.knowledge is not Knowledge.PREDICTED:
+            raise ClairvoyantError(f"a running daemon cannot be told {arm.knowledge}; leave {arm.name} out")
+        else:
+            await self.control.act("policy", {"policy": arm.policy})
+        tau_s = self.tau_s if arm.tau_s is None else arm.tau_s / self.speedup
+        await self.control.act("tau", {"tau_s": tau_s or 0})
+        return self.proxied
+
+    async def tau_firings(self) -> int:
+        """Ask the daemon."""
+        return (await self.control.snapshot()).tau.firings_total
+
+
+@dataclass(slots=True)
+class Session:
+    """Runs what a ledger lacks. `learn` is told the real lengths, by prompt, after each cell."""
+
+    way: Way
+    asker: Asker
+    ledger: Ledger
+    speedup: float = 1.0
+    learn: Callable[[Mapping[str, int]], None] = lambda lengths: None
+
+    async def run(self, steps: Sequence[Step], on_progress: Callable[[Step, int], None]) -> None:
+        """Measure the steps that are not done yet, in their order.
+
+        `on_progress` is told each of them, and how many are done.
+        """
+        for done, step in enumerate(steps):
+            if (step.load.name, step.run, step.arm.name) not in self.ledger.cells:
+                on_progress(step, done)
+                self.ledger.add(await self._measure(step))
+
+    async def _measure(self, step: Step) -> Cell:
+        plan = step.load.plan(step.run)
+        calls = [Call(arrival.question) for arrival in plan]
+        client = await self.way.take(step.arm)
+        fired_before = await self.way.tau_firings()
+        begun_s = time.monotonic()
+        await send_at(client, self.asker, calls, [arrival.at_s / self.speedup for arrival in plan])
+        took_s = time.monotonic() - begun_s
+        fired = await self.way.tau_firings() - fired_before
+        errors = [call.error for call in calls if call.error is not None]
+        if len(errors) == len(calls):
+            raise ClairvoyantError(f"all {len(calls)} requests of {step.arm.name} failed: {errors[0]}")
+        self.learn({call.question.prompt: call.tokens for call in calls if call.error is None})
+        answers = tuple(
+            Answer.of(call, arrival.at_s, self.speedup) for call, arrival in zip(calls, plan, strict=True)
+        )
+        return Cell(step.load.name, step.run, step.arm.name, took_s, fired, answers)
+
+
+def steps_of(
+    loads: Sequence[Load], arms: Sequence[Arm], runs: int, *, lengths_last: bool
+) -> tuple[Step, ...]:
+    """Return the cells in an order that favours no arm: each run begins with another one.
+
+    With `lengths_last`, arms that must know real lengths come last in every run: only then are they known.
+    """
+    steps = []
+    for run in range(runs):
+        turned = [*arms[run % len(arms) :], *arms[: run % len(arms)]]
+        if lengths_last:
+            turned.sort(key=lambda arm: arm.knowledge is Knowledge.LENGTHS)
+        steps += [Step(load, run, arm) for load in loads for arm in turned]
+    return tuple(steps)
+
+
+async def solo(client: httpx.AsyncClient, asker: Asker, plan: Plan) -> list[Call]:
+    """Ask the questions of a plan one after another; ClairvoyantError if one fails."""
+    calls = [Call(arrival.question) for arrival in plan]
+    for call in calls:
+        await asker.ask(client, call)
+        if call.error is not None:
+            raise ClairvoyantError(f"the backend does not answer a question: {call.error}")
+    return calls

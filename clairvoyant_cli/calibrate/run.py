@@ -1,0 +1,122 @@
+"""One calibration from the first question to the profile.
+
+Rule 1: nothing is kept before all is measured; whoever interrupts leaves no half of a profile.
+Rule 2: the length that was measured makes an answer Short or Long, not the question's intent.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+
+from clairvoyant_cli.calibrate.advice import advise
+from clairvoyant_cli.calibrate.bands import measure_bands
+from clairvoyant_cli.calibrate.estimates import cs2, estimate
+from clairvoyant_cli.calibrate.questions import Question, long_questions, short_questions
+from clairvoyant_cli.calibrate.queueing import in_the_queue
+from clairvoyant_cli.calibrate.service import Service, one_at_a_time, queue_phase, queue_phase_s, times_of
+from clairvoyant_cli.calibrate.session import Session, Step, is_short
+from clairvoyant_cli.calibrate.slots import probe_slots
+from clairvoyant_cli.calibrate.survey import Survey, load_model, survey
+from predictor.record import LengthClass
+from profiles.ranking import pairs_in_order
+from profiles.records import TAU_PER_MU_SHORT, Band, Host, Mix, Profile, Sample
+
+WARM_UP = Question("warm-up", "Say hello.", 16)
+"""The first answer after a pause pays for caches and clocks that the others find warm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a calibration has found, not yet kept."""
+
+    profile: Profile
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the parts of a calibration found. `queued` are the samples of the full queue."""
+
+    found: Survey
+    load_s: float | None
+    services: Sequence[Service]
+    bands: Sequence[Band]
+    slots: int
+    queued: Sequence[Sample]
+    method: str
+
+
+async def calibrate(session: Session, wanted_model: str | None, host: Host, version: str) -> Outcome:
+    """Measure all that the plan asks for; ClairvoyantError where the server does not let us."""
+    found = await survey(session.asker, wanted_model)
+    session.tell(Step("loading the model", 0, 1))
+    load_s = None
+    if not found.resident or session.plan.reload:
+        load_s = await load_model(session.asker, unload_first=session.plan.reload and found.resident)
+    await session.asker.ask(WARM_UP)
+    shorts, longs = short_questions(session.seed), long_questions(session.seed)
+    services = await one_at_a_time(session, shorts, longs)
+    bands = await measure_bands(session)
+    _, count = queue_phase(session.plan, 1)
+    session.tell(Step("slots", 0, 1, queue_phase_s(services, count, 1)))
+    slots = await probe_slots(session.asker, longs[::-1], session.decode_tokens_per_s)
+    queued, method = await in_the_queue(session, shorts, longs, services, slots)
+    profile = _profile(session, Findings(found, load_s, services, bands, slots, queued, method), host)
+    return Outcome(replace(profile, measured_by=version), tuple(session.samples))
+
+
+def _profile(session: Session, findings: Findings, host: Host) -> Profile:
+    in_flight, _ = queue_phase(session.plan, findings.slots)
+    times = [each.sojourn_s for each in findings.queued if each.counted and is_short(each)]
+    mu_short = estimate(times, block=in_flight, seed=session.seed)
+    profile = Profile(
+        name=_name(findings.found),
+        measured_at=time.time(),
+        host=host,
+        served=findings.found.served,
+        plan=session.plan.name,
+        method=findings.method,
+        concurrency=in_flight,
+        mu_short_s=mu_short,
+        tau_s=None if mu_short is None else TAU_PER_MU_SHORT * mu_short.mean,
+        decode_tokens_per_s=session.decode_tokens_per_s,
+        prefill_tokens_per_s=median(session.prefill_rates) if session.prefill_rates else None,
+        ttft_s=median(service.sample.ttft_s for service in findings.services),
+        load_s=findings.load_s,
+        slots=findings.slots,
+        mixes=tuple(_mixes(findings.services)),
+        bands=tuple(findings.bands),
+        short_p99_s=sorted(times)[int(0.99 * len(times))] if times else None,
+        ranking_accuracy=_ranking_accuracy(session.samples),
+        queued_decode_tokens_per_s=_decode_rate(findings.queued),
+        took_s=session.took_s,
+    )
+    singles = [service.sample for service in findings.services]
+    return replace(profile, advice=tuple(advise(profile, singles, findings.queued, findings.found)))
+
+
+def _mixes(services: Sequence[Service]) -> Iterator[Mix]:
+    short, longer = (times_of(services, short=short) for short in (True, False))
+    for name, times in (("short", short), ("longer", longer), ("mixed", short + longer)):
+        if times:
+            yield Mix(name, len(times), fmean(times), cs2(times))
+
+
+def _decode_rate(samples: Sequence[Sample]) -> float | None:
+    rates = [sample.tokens / sample.decode_s for sample in samples if sample.decode_s and sample.tokens >= 16]
+    return median(rates) if rates else None
+
+
+def _ranking_accuracy(samples: Sequence[Sample]) -> float | None:
+    scores: dict[LengthClass, list[float]] = {each: [] for each in LengthClass}
+    for sample in samples:
+        if sample.p_long is not None:
+            scores[LengthClass.of(sample.tokens)].append(sample.p_long)
+    return pairs_in_order(scores[LengthClass.SHORT], scores[LengthClass.LONG])
+
+
+def _name(found: Survey) -> str:
+    model = found.served.model.rsplit("/", 1)[-1].removesuffix(".gguf").removesuffix(":latest")
+    plain = "".join(letter if letter.isalnum() or letter in "._" else "-" for letter in model)
+    return f"{plain.strip('-').lower() or 'model'}@{found.served.backend}"

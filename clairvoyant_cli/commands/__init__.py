@@ -1,0 +1,1 @@
+"""One file a command, thin: parse, compose, call, print."""

@@ -1,0 +1,330 @@
+"""What `clairvoyant bench` puts together: a backend, one daemon before it, and the loads."""
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
+from pathlib import Path
+from random import Random
+from statistics import fmean
+
+import httpx
+
+from clairvoyant_cli.bench.arms import Arm, Knowledge
+from clairvoyant_cli.bench.dialect import OLLAMA, OPENAI
+from clairvoyant_cli.bench.knowing import Knowing
+from clairvoyant_cli.bench.load import Asker, client_for
+from clairvoyant_cli.bench.plan import (
+    Arrival,
+    Draw,
+    Plan,
+    TwoNormals,
+    as_written,
+    burst,
+    poisson,
+    replayed,
+    without_repeats,
+)
+from clairvoyant_cli.bench.prompts import SHIPPED, load_prompts
+from clairvoyant_cli.bench.questions import Question
+from clairvoyant_cli.bench.session import DaemonWay, Load, solo
+from clairvoyant_cli.bench.traces import Recorded, read_trace, span_s
+from clairvoyant_cli.commands.composition import load_predictor
+from clairvoyant_cli.control import ControlClient
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
+from predictor.record import LengthClass
+
+REPLAY = "replay"
+"""The name of the embedded backend, in the place of an LLM server's."""
+
+GAP_S = 0.001
+"""Time between two questions of a burst, on the wire."""
+
+SOLO = 3
+"""Questions of each class that are asked alone to learn what service takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a bench was asked to measure; two benches with equal settings measure the same."""
+
+    kind: str
+    arms: tuple[str, ...]
+    runs: int
+    requests: int
+    seed: int = 0
+    backend: str | None = None
+    daemon: str | None = None
+    model: str | None = None
+    rhos: tuple[float, ...] = ()
+    trace: str | None = None
+    prompts: str | None = None
+    predictor: str | None = None
+    slots: int | None = None
+    speedup: float = 1.0
+    set_lengths: bool = False
+    virtual_time: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A bench put together. `about` says what is behind the proxy, for the report."""
+
+    way: DaemonWay
+    asker: Asker
+    knowing: Knowing | None
+    draw: Draw
+    about: Mapping[str, str]
+    slots: int
+    seconds_per_token: float | None
+    pools: Mapping[LengthClass, list[Question]]
+
+    def learn(self, lengths: Mapping[str, int]) -> None:
+        """Take note of real lengths, for the arms that may know them."""
+        if self.knowing is not None and not self.asker.sets_length:
+            self.knowing.lengths.update(lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The server the bench is about. `slots` None: not told."""
+
+    url: str
+    prefix: str
+    kind: str
+    version: str
+    slots: int | None
+
+
+@asynccontextmanager
+async def put_together(settings: Settings, backend_key_file: Path | None = None) -> AsyncIterator[Bench]:
+    """Start what the bench needs, and stop it when the block ends."""
+    from clairvoyant_cli.proxy.access import read_secret
+
+    pools = load_prompts(Path(settings.prompts) if settings.prompts else SHIPPED)
+    async with AsyncExitStack() as stack:
+        if settings.backend == REPLAY:
+            behind = await stack.enter_async_context(_replay(settings))
+        elif settings.daemon is not None:
+            behind = await _behind_daemon(settings.daemon)
+        else:
+            behind = await _found(settings, backend_key_file)
+        if settings.set_lengths and behind.kind not in (REPLAY, "llamacpp"):
+            raise ClairvoyantError(
+                f"{behind.kind} cannot be told how long to answer; measure real answers with --real-lengths",
+                ExitCode.USAGE,
+            )
+        key = read_secret(backend_key_file, "backend key") if backend_key_file else None
+        direct = await stack.enter_async_context(client_for(behind.url, key))
+        asker = await _asker(settings, behind, direct)
+        # The paper's service times are drawn by class; everywhere else a prompt has one length.
+        normals = TwoNormals(pools)
+        draw = normals if behind.kind == REPLAY else as_written(pools)
+        typical = _typical(normals if behind.kind == REPLAY else None, pools)
+        knowing = None
+        if settings.daemon is None:
+            knowing = Knowing(
+                load_predictor(settings.predictor),
+                classes={q.prompt: kind for kind, pool in pools.items() for q in pool},
+                typical_tokens=typical,
+            )
+        base_url, slots, teach = await _daemon(stack, settings, behind, knowing, backend_key_file)
+        control = await stack.enter_async_context(ControlClient(base_url))
+        before = await control.snapshot()
+        way = DaemonWay(
+            control,
+            await stack.enter_async_context(client_for(base_url)),
+            direct,
+            teach,
+            before.tau.tau_s,
+            settings.speedup,
+        )
+        about = {
+            "backend": _title(behind, settings),
+            "model": asker.model,
+            "slots": str(slots),
+            "predictor": before.predictor.name,
+        }
+        per_token = 1 / normals.tokens_per_s if behind.kind == REPLAY else None
+        try:
+            yield Bench(way, asker, knowing, draw, about, slots, per_token, pools)
+        finally:
+            if settings.daemon is not None:
+                await control.act("policy", {"policy": before.policy})
+                await control.act("tau", {"tau_s": before.tau.tau_s or 0})
+
+
+def _typical(
+    normals: TwoNormals | None, pools: Mapping[LengthClass, list[Question]]
+) -> dict[LengthClass, float]:
+    if normals is None:
+        return {kind: fmean(q.tokens for q in pool) for kind, pool in pools.items() if pool}
+    rate = normals.tokens_per_s
+    return {LengthClass.SHORT: normals.short[0] * rate, LengthClass.LONG: normals.long[0] * rate}
+
+
+def _title(behind: Behind, settings: Settings) -> str:
+    if behind.kind == REPLAY:
+        pace = "virtual time" if settings.virtual_time else f"{settings.speedup:g} times as fast"
+        return f"simulated, the paper's service times, {pace}"
+    return f"{behind.kind} {behind.version}".rstrip()
+
+
+@asynccontextmanager
+async def _replay(settings: Settings) -> AsyncIterator[Behind]:
+    from clairvoyant_cli.bench.replay import Engine, Replay, Speed
+    from clairvoyant_cli.bench.serving import serve_app
+
+    speed = Speed(inf, TwoNormals({}).tokens_per_s * settings.speedup)
+    slots = settings.slots or 1
+    # Every answer is as long as its request allows: the cap sets the length, and no prediction sees it.
+    engine = Engine(slots=slots, speed=speed, answer_tokens=lambda prompt, rng: 1_000_000)
+    async with serve_app(Replay(engine).app) as url:
+        yield Behind(url, "", REPLAY, "", slots)
+
+
+async def _behind_daemon(url: str) -> Behind:
+    async with ControlClient(url) as control:
+        backend = (await control.snapshot()).backends[0]
+    return Behind(backend.url, "", backend.kind, backend.version, backend.slots)
+
+
+async def _found(settings: Settings, backend_key_file: Path | None) -> Behind:
+    from clairvoyant_cli.proxy.access import read_secret
+    from clairvoyant_cli.proxy.backend import Prober, find_backend
+
+    key = read_secret(backend_key_file, "backend key") if backend_key_file else None
+    prober = Prober(key)
+    try:
+        found, answering = await find_backend(settings.backend, prober, listen_port=0)
+    finally:
+        await prober.close()
+    if not answering:
+        raise ClairvoyantError(
+            f"no {found.kind.value} answers at {found.url}; start it, name another with --backend, "
+            "or try --backend replay",
+            ExitCode.UNREACHABLE,
+        )
+    return Behind(found.url, found.prefix, found.kind.value, found.version, found.slots)
+
+
+async def _asker(settings: Settings, behind: Behind, direct: httpx.AsyncClient) -> Asker:
+    dialect = OLLAMA if behind.kind in (REPLAY, "ollama") else OPENAI
+    model = settings.model
+    if model is None:
+        path, key = ("/api/tags", "models") if dialect is OLLAMA else ("/v1/models", "data")
+        try:
+            listed = (await direct.get(behind.prefix + path)).json()[key]
+            model = str(listed[0].get("name") or listed[0]["id"])
+        except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError):
+            raise ClairvoyantError(
+                f"{behind.kind} at {behind.url} names no model; name one with --model"
+            ) from None
+    return Asker(model, dialect, sets_length=settings.set_lengths, prefix=behind.prefix)
+
+
+async def _daemon(
+    stack: AsyncExitStack,
+    settings: Settings,
+    behind: Behind,
+    knowing: Knowing | None,
+    backend_key_file: Path | None,
+) -> tuple[str, int, Callable[[Arm], None] | None]:
+    if knowing is None:
+        assert settings.daemon is not None  # noqa: S101 - only a running daemon has a predictor of its own
+        return settings.daemon, behind.slots or 1, None
+    from clairvoyant_cli.config import ServeConfig
+    from clairvoyant_cli.proxy.daemon import running_daemon
+
+    config = ServeConfig(
+        backend=behind.url + behind.prefix,
+        listen="127.0.0.1:0",
+        slots=settings.slots,
+        queue_capacity=100_000,
+        backend_key_file=str(backend_key_file) if backend_key_file else None,
+    )
+    daemon = await stack.enter_async_context(running_daemon(config, knowing))
+    scheduler = daemon.gateway.dispatcher.scheduler
+
+    def teach(arm: Arm) -> None:
+        knowing.knowledge = arm.knowledge
+        scheduler.set_policy(POLICIES[arm.policy or DEFAULT_POLICY], time.monotonic())
+
+    return daemon.base_url, daemon.backend.slots, teach
+
+
+# -- loads -----------------------------------------------------------------------------------------
+
+
+async def mean_service_s(bench: Bench, settings: Settings) -> float:
+    """Return the mean service time of the questions the bench draws, in seconds of the model's time.
+
+    Known for the simulated backend; elsewhere measured, a few questions of each class asked alone.
+    """
+    if isinstance(bench.draw, TwoNormals):
+        return bench.draw.mean_s
+    rng = Random(f"{settings.seed}:solo")  # noqa: S311 - repeatable, keeps no secret
+    kinds = (LengthClass.SHORT, LengthClass.LONG)
+    calls = await solo(
+        bench.way.direct,
+        bench.asker,
+        tuple(Arrival(0.0, bench.draw(kind, rng)) for _ in range(SOLO) for kind in kinds),
+    )
+    times = [call.sojourn_s or 0.0 for call in calls]
+    if not settings.set_lengths:
+        return fmean(times)
+    tokens = sum(call.tokens for call in calls)
+    return sum(times) / max(1, tokens) * fmean(fmean(q.tokens for q in bench.pools[kind]) for kind in kinds)
+
+
+async def warm_up(bench: Bench, arm: Arm) -> None:
+    """Ask a question of each class: then the model is loaded, and the daemon knows the backend's speed."""
+    rng = Random(0)  # noqa: S311 - repeatable, keeps no secret
+    plan = tuple(Arrival(0.0, bench.draw(kind, rng)) for kind in (LengthClass.SHORT, LengthClass.LONG))
+    plain = replace(arm, knowledge=Knowledge.PREDICTED)
+    await solo(await bench.way.take(plain), bench.asker, plan)
+
+
+def loads_of(bench: Bench, settings: Settings, service_s: float) -> list[Load]:
+    """Return the loads of a bench; `service_s` is the mean service time of one question."""
+    if settings.kind == "burst":
+        return [Load("burst", partial(_burst, bench, settings))]
+    if settings.kind == "poisson":
+        rates = {rho: rho * bench.slots / service_s for rho in settings.rhos}
+        return [Load(f"rho {rho:g}", partial(_poisson, bench, settings, rate)) for rho, rate in rates.items()]
+    assert settings.trace is not None  # noqa: S101 - the command demands one
+    recorded = read_trace(Path(settings.trace), settings.requests)
+    per_token = bench.seconds_per_token
+    if per_token is None:
+        per_token = service_s / fmean(fmean(q.tokens for q in pool) for pool in bench.pools.values() if pool)
+    work_s = sum(each.tokens for each in recorded) * per_token
+    stretches = {
+        f"trace at rho {rho:g}": work_s / (rho * bench.slots * span_s(recorded)) for rho in settings.rhos
+    }
+    return [
+        Load(name, partial(_trace, bench, settings, recorded, stretch))
+        for name, stretch in (stretches or {"trace": 1.0}).items()
+    ]
+
+
+def _burst(bench: Bench, settings: Settings, run: int) -> Plan:
+    draw = without_repeats(bench.draw, bench.pools)
+    gap_s = GAP_S * settings.speedup
+    return burst(settings.requests, gap_s, draw, _seeded(settings, "burst", run))
+
+
+def _poisson(bench: Bench, settings: Settings, rate_per_s: float, run: int) -> Plan:
+    draw = without_repeats(bench.draw, bench.pools)
+    return poisson(settings.requests, rate_per_s, draw, _seeded(settings, "poisson", run))
+
+
+def _trace(bench: Bench, settings: Settings, recorded: list[Recorded], stretch: float, run: int) -> Plan:
+    draw = without_repeats(bench.draw, bench.pools)
+    return replayed(recorded, draw, stretch, _seeded(settings, "trace", run))
+
+
+def _seeded(settings: Settings, name: str, run: int) -> Random:
+    return Random(f"{settings.seed}:{name}:{run}")  # noqa: S311 - repeatable, keeps no secret

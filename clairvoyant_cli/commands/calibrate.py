@@ -1,0 +1,166 @@
+"""`clairvoyant calibrate`: measure a server once; `serve` uses it from then on."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+from clairvoyant_cli import __version__
+from clairvoyant_cli.calibrate.plan import PLANS, STANDARD, Plan
+from clairvoyant_cli.calibrate.run import Outcome
+from clairvoyant_cli.calibrate.session import Step, Tell
+from clairvoyant_cli.commands.composition import database_path, db_option, load_predictor, told_plainly
+from clairvoyant_cli.errors import ClairvoyantError
+
+
+@click.command()
+@click.option(
+    "--backend",
+    metavar="NAME|URL",
+    help="ollama, llamacpp, lmstudio, jan, or a URL. Unset: look at their usual ports.",
+)
+@click.option("--model", metavar="NAME", help="Model to measure. Unset: the one that is loaded.")
+@click.option("--quick", "plan", flag_value="quick", help="Under two minutes, also on slow hardware.")
+@click.option("--full", "plan", flag_value="full", help="Twice the questions, longer prompts, a fresh load.")
+@click.option("--shorts", type=click.IntRange(min=1), help="Short questions that count.  [default: 100]")
+@click.option(
+    "--in-flight",
+    type=click.IntRange(min=0),
+    help="Requests in flight for each slot of the server; 0 sends all at once.  [default: 5]",
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of the order of the questions.")
+@click.option("--name", help="Name of the profile.  [default: model@backend]")
+@click.option(
+    "--backend-key-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The backend's own API key, sent with every request.",
+)
+@db_option
+@click.option("--json", "as_json", is_flag=True, help="Print the profile as JSON, and nothing else.")
+def command(
+    backend: str | None,
+    model: str | None,
+    plan: str | None,
+    shorts: int | None,
+    in_flight: int | None,
+    seed: int,
+    name: str | None,
+    backend_key_file: Path | None,
+    db_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure an LLM server once, so that `serve` knows it.
+
+    Asks the server questions of its own, short and long, one at a time and many at once, and keeps what it
+    finds as a profile: how long short answers queue (mu_short) and the starvation timeout that follows
+    from it (tau), the speeds, the number of slots. Nobody else should use the server meanwhile.
+    """
+    from profiles.database import writing
+    from profiles.store import save
+
+    path = database_path(db_file)
+    with told_plainly(), writing(path):
+        pass  # better to know now that the result cannot be kept
+    chosen = _chosen(plan, shorts, in_flight)
+    key = _key(backend_key_file)
+    with _progress(quiet=as_json) as tell:
+        try:
+            outcome = asyncio.run(_measure(backend, model, chosen, key, seed, tell))
+        except KeyboardInterrupt:
+            raise ClairvoyantError("interrupted; nothing was kept") from None
+    profile = replace(outcome.profile, name=name) if name else outcome.profile
+    with told_plainly(), writing(path) as connection:
+        profile = save(connection, profile, outcome.samples)
+    _print(replace(outcome, profile=profile), as_json=as_json)
+
+
+def _chosen(name: str | None, shorts: int | None, in_flight: int | None) -> Plan:
+    plan = PLANS.get(name or "", STANDARD)
+    return replace(
+        plan,
+        shorts=plan.shorts if shorts is None else shorts,
+        in_flight=plan.in_flight if in_flight is None else in_flight,
+    )
+
+
+def _key(file: Path | None) -> str | None:
+    from clairvoyant_cli.proxy.access import read_secret
+
+    return None if file is None else read_secret(file, "backend key")
+
+
+async def _measure(
+    backend: str | None, model: str | None, plan: Plan, key: str | None, seed: int, tell: Tell
+) -> Outcome:
+    from clairvoyant_cli.calibrate.asking import Asker, Target
+    from clairvoyant_cli.calibrate.run import calibrate
+    from clairvoyant_cli.calibrate.session import Session
+    from clairvoyant_cli.proxy.backend import Prober, find_backend
+    from predictor.record import PromptView
+    from profiles.host import this_host
+
+    prober = Prober(key)
+    try:
+        found, _ = await find_backend(backend, prober, listen_port=0)
+    finally:
+        await prober.close()
+    predictor = load_predictor(None)
+    target = Target(found.kind.value, found.url, "", found.prefix, found.version, key)
+    async with Asker(target) as asker:
+        session = Session(
+            asker, plan, tell, lambda prompt: predictor.predict(PromptView(prompt)).p_long, seed
+        )
+        return await calibrate(session, model, this_host(), __version__)
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Tell]:
+    console = Console(stderr=True, quiet=quiet)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[left]}"),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("looking at the server", total=1, left="")
+        said: list[str] = []
+
+        def tell(step: Step) -> None:
+            left = "" if step.left_s is None else f"about {span(step.left_s)} left"
+            progress.update(task, description=step.title, completed=step.done, total=step.of, left=left)
+            if not console.is_terminal and step.title not in said:
+                said.append(step.title)
+                console.print(f"measuring: {step.title} {left}".rstrip(), highlight=False)
+
+        yield tell
+
+
+def span(seconds: float) -> str:
+    """Return a time as people say it."""
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min"
+
+
+def _print(outcome: Outcome, *, as_json: bool) -> None:
+    from clairvoyant_cli.commands.profiles import print_profile
+
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.format(msgspec.json.encode(outcome.profile), indent=2))
+        return
+    console = Console()
+    print_profile(console, outcome.profile)
+    console.print(
+        f"kept as [bold]{outcome.profile.name}[/]; [bold]clairvoyant serve[/] uses it from now on",
+        highlight=False,
+    )

@@ -1,0 +1,20 @@
+"""`clairvoyant completion`: what makes a shell complete commands and flags."""
+
+import click
+from click.shell_completion import get_completion_class
+
+WHERE = {
+    "bash": 'eval "$(clairvoyant completion bash)"      # in ~/.bashrc',
+    "zsh": 'eval "$(clairvoyant completion zsh)"       # in ~/.zshrc, after compinit',
+    "fish": "clairvoyant completion fish | source      # in ~/.config/fish/config.fish",
+}
+
+
+@click.command(epilog="\b\n" + "\n".join(WHERE.values()))
+@click.argument("shell", type=click.Choice(list(WHERE)))
+@click.pass_context
+def command(context: click.Context, shell: str) -> None:
+    """Print the completion script for your shell."""
+    found = get_completion_class(shell)
+    assert found is not None  # noqa: S101 - click knows these three
+    click.echo(found(context.find_root().command, {}, "clairvoyant", "_CLAIRVOYANT_COMPLETE").source())

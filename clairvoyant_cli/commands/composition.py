@@ -1,0 +1,117 @@
+"""What several commands put together in the same way."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.errors import ClairvoyantError
+from predictor.record import Prediction, Predictor, PromptView
+
+if TYPE_CHECKING:
+    from profiles.ledger import Ledger
+
+
+def load_predictor(directory: str | None) -> Predictor:
+    """Load the shipped predictor, or the user's own from `directory`."""
+    from predictor import load
+    from predictor.errors import ModelError
+
+    try:
+        predictor = load(Path(directory) if directory is not None else None)
+    except ModelError as error:
+        raise ClairvoyantError(str(error)) from None
+    predictor.predict(PromptView("Hello"))  # the first run of a session is slow; nobody should wait for it
+    return predictor
+
+
+class Frozen:
+    """A predictor that learns no more; what it has learned before, it may still take up."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.name = predictor.name
+        self.predict = predictor.predict
+        self._predictor = predictor
+
+    def learn(self, prediction: Prediction, tokens: int) -> None:
+        """Learn nothing."""
+
+    def export_state(self) -> bytes:
+        """Return what the predictor had learned, nothing if it never learns."""
+        export = getattr(self._predictor, "export_state", None)
+        return b"" if export is None else bytes(export())
+
+    def import_state(self, state: bytes) -> None:
+        """Let the predictor take up what an earlier one had learned."""
+        take_up = getattr(self._predictor, "import_state", None)
+        if take_up is not None:
+            take_up(state)
+
+
+@contextmanager
+def kept_in(config: ServeConfig) -> Iterator["Ledger | None"]:
+    """Yield what a daemon remembers with; None, and a warning, where the database cannot be used.
+
+    A profile that was named must be there: its absence raises ClairvoyantError.
+    """
+    from profiles.errors import ProfilesError
+    from profiles.ledger import Ledger
+    from profiles.writer import Bounds
+
+    path = database_path(Path(config.db) if config.db else None)
+    ledger = None
+    try:
+        ledger = Ledger(path, profile=config.profile, bounds=Bounds(config.history_days, config.history_rows))
+    except ProfilesError as error:
+        if config.profile is not None:
+            raise ClairvoyantError(str(error)) from None
+        logging.getLogger("clairvoyant").warning("no profiles and no history: %s", error)
+    try:
+        yield ledger
+    finally:
+        if ledger is not None:
+            ledger.close()
+
+
+def database_path(named: Path | None) -> Path:
+    """Return the database to use: the one named, $CLAIRVOYANT_DB, or the user's own."""
+    from profiles.database import default_path
+
+    return named or default_path()
+
+
+@contextmanager
+def told_plainly() -> Iterator[None]:
+    """Say in one line what is wrong with the database."""
+    from profiles.errors import ProfilesError
+
+    try:
+        yield
+    except ProfilesError as error:
+        raise ClairvoyantError(str(error)) from None
+
+
+db_option = click.option(
+    "--db",
+    "db_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Database of profiles and history.  [default: $CLAIRVOYANT_DB, or the user's data directory]",
+)
+
+
+Result = TypeVar("Result")
+
+
+def run(main: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine on uvloop where it exists."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    result: Result = uvloop.run(main)
+    return result

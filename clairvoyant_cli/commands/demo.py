@@ -1,0 +1,154 @@
+"""`clairvoyant demo`: the same burst of questions first-come-first-served and shortest-first, at once."""
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+
+from clairvoyant_cli.bench.load import Asker, Call
+from clairvoyant_cli.bench.questions import MOST, Question, draw
+from clairvoyant_cli.bench.race import Lane, Watch, race
+from clairvoyant_cli.bench.show import Narrator, frame, result_table
+from clairvoyant_cli.bench.sojourn import by_class, change
+from clairvoyant_cli.errors import ClairvoyantError
+
+POLICIES = {"fcfs": "First come, first served", "sjf": "Shortest first"}
+PREFILL_PER_DECODE = 20.0
+"""A prompt token costs about a twentieth of an answer token on the machines this is for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the demo was asked to show."""
+
+    tokens_per_s: float
+    requests: int
+    seed: int
+
+
+@click.command()
+@click.option(
+    "--speed",
+    "tokens_per_s",
+    type=click.FloatRange(min=1.0, max=20_000.0),
+    default=250.0,
+    show_default=True,
+    help="Tokens per second of the simulated backend.",
+)
+@click.option(
+    "--requests",
+    type=click.IntRange(2, MOST),
+    default=12,
+    show_default=True,
+    help="Questions in the burst, half of them short.",
+)
+@click.option(
+    "--seed", default=0, show_default=True, help="Seed of the burst: which questions, in which order."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else.")
+def command(tokens_per_s: float, requests: int, seed: int, as_json: bool) -> None:
+    """Watch shortest-first beat first-come-first-served, on a simulated backend.
+
+    Starts two simulated LLM servers that answer one question at a time, puts a proxy before each, and sends
+    both the same burst at the same time. Nothing leaves this machine, and no model is needed.
+    """
+    # The daemons' own log lines would run through the picture.
+    logging.getLogger("clairvoyant").setLevel(logging.ERROR)
+    settings = Settings(tokens_per_s, requests, seed)
+    lanes, took_s = asyncio.run(_run(settings, as_json=as_json))
+    if as_json:
+        click.echo(json.dumps(_result(settings, lanes, took_s), indent=2))
+    else:
+        console = Console()
+        before, after = lanes
+        console.print(result_table(before, after, f"{settings.requests} questions to a simulated backend"))
+        console.print("Before your own server: [bold]clairvoyant serve[/]", highlight=False)
+    _refuse_failures(lanes)
+
+
+async def _run(settings: Settings, *, as_json: bool) -> tuple[list[Lane], float]:
+    questions = draw(settings.requests, settings.seed)
+    async with AsyncExitStack() as stack:
+        lanes = [await stack.enter_async_context(_lane(policy, questions, settings)) for policy in POLICIES]
+        if as_json:
+            return lanes, await race(lanes, Asker("replay"), lambda lanes, elapsed_s: None)
+        console = Console(stderr=True)
+        headline = _headline(settings)
+        if not console.is_terminal or console.is_dumb_terminal or "NO_COLOR" in os.environ:
+            console.print(headline, highlight=False, markup=False)
+            return lanes, await race(lanes, Asker("replay"), Narrator(console))
+        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+            return lanes, await race(lanes, Asker("replay"), _drawing_on(live, headline))
+
+
+def _drawing_on(live: Live, headline: str) -> Watch:
+    def draw_frame(lanes: Sequence[Lane], elapsed_s: float) -> None:
+        live.update(frame(lanes, elapsed_s, headline, live.console.height), refresh=True)
+
+    return draw_frame
+
+
+@asynccontextmanager
+async def _lane(policy: str, questions: Sequence[Question], settings: Settings) -> AsyncIterator[Lane]:
+    """Start a backend and a daemon before it."""
+    import predictor
+    from clairvoyant_cli.bench.replay import Engine, Replay, Speed, tabled
+    from clairvoyant_cli.bench.serving import serve_app
+    from clairvoyant_cli.config import ServeConfig
+    from clairvoyant_cli.proxy.daemon import running_daemon
+
+    speed = Speed(settings.tokens_per_s * PREFILL_PER_DECODE, settings.tokens_per_s)
+    lengths = tabled({question.prompt: question.tokens for question in questions})
+    backend = Replay(Engine(speed=speed, answer_tokens=lengths))
+    async with serve_app(backend.app) as backend_url:
+        config = ServeConfig(backend=backend_url, listen="127.0.0.1:0", policy=policy, show_prompts=True)
+        async with running_daemon(config, predictor.load()) as daemon:
+            yield Lane(policy, POLICIES[policy], daemon, [Call(question) for question in questions])
+
+
+def _headline(settings: Settings) -> str:
+    return f"Simulated backend: {settings.tokens_per_s:g} tokens/s, one answer at a time"
+
+
+def _result(settings: Settings, lanes: Sequence[Lane], took_s: float) -> dict[str, Any]:
+    fcfs, sjf = (by_class(lane.calls) for lane in lanes)
+    return {
+        "simulated_backend": True,
+        "settings": asdict(settings),
+        "took_s": took_s,
+        "lanes": {
+            lane.policy: {
+                "sojourn": {name: asdict(sojourn) for name, sojourn in by_class(lane.calls).items()},
+                "requests": [_request(call) for call in lane.calls],
+            }
+            for lane in lanes
+        },
+        "change_of_mean": {name: change(fcfs[name].mean_s, sjf[name].mean_s) for name in fcfs if name in sjf},
+    }
+
+
+def _request(call: Call) -> dict[str, Any]:
+    return {
+        "title": call.question.title,
+        "class": call.question.length_class,
+        "tokens": call.tokens,
+        "sojourn_s": call.sojourn_s,
+        "error": call.error,
+    }
+
+
+def _refuse_failures(lanes: Sequence[Lane]) -> None:
+    failed = [call for lane in lanes for call in lane.calls if call.error is not None]
+    if failed:
+        raise ClairvoyantError(
+            f"{len(failed)} of {sum(len(lane.calls) for lane in lanes)} requests failed, "
+            f"the first with: {failed[0].error}"
+        )

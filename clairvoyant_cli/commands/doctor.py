@@ -1,0 +1,123 @@
+"""`clairvoyant doctor`: one screen that says what is wrong, and the command that mends it."""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from clairvoyant_cli.config import ServeConfig, load_serve_config
+from clairvoyant_cli.doctor.finding import Finding, Level, broken, exit_code_of
+from clairvoyant_cli.errors import ClairvoyantError
+
+MARKS = {
+    Level.OK: ("✓", "green"),
+    Level.NOTE: ("·", "dim"),
+    Level.WARNING: ("!", "yellow"),
+    Level.BROKEN: ("✗", "red"),
+}
+
+
+@click.command()
+@click.option("--backend", metavar="NAME|URL", help="As for serve. Unset: as configured, or look for one.")
+@click.option("--url", help="The daemon. Unset: the one last started here.")
+@click.option(
+    "--token-file", type=click.Path(path_type=Path), help="The daemon's admin token, if it has one."
+)
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="Configuration file, TOML.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def command(
+    backend: str | None, url: str | None, token_file: Path | None, config_file: Path | None, as_json: bool
+) -> None:
+    """Say what is wrong with the set-up, and the command that mends it.
+
+    The exit code is 0 if all is well, 4 if there are warnings, 1 if something is broken.
+    """
+    findings = asyncio.run(_examine(backend, url, token_file, config_file))
+    if as_json:
+        plain = [asdict(finding) | {"level": finding.level.name.lower()} for finding in findings]
+        click.echo(json.dumps({"findings": plain, "exit_code": exit_code_of(findings)}, indent=2))
+    else:
+        _print(findings)
+    sys.exit(exit_code_of(findings))
+
+
+async def _examine(
+    backend: str | None, url: str | None, token_file: Path | None, config_file: Path | None
+) -> list[Finding]:
+    from clairvoyant_cli.doctor import installation
+
+    findings = list(installation.check_packages())
+    try:
+        config = load_serve_config({"backend": backend} if backend else {}, file=config_file)
+    except ClairvoyantError as error:
+        findings.append(broken("configuration", str(error), "clairvoyant serve --help"))
+        config = ServeConfig(backend=backend)
+    findings += await _connections(config, url, token_file)
+    findings += _predictor(config)
+    findings += installation.check_gpu()
+    findings += installation.check_files(config)
+    findings += installation.check_limits()
+    findings += installation.check_clock()
+    return findings
+
+
+async def _connections(config: ServeConfig, url: str | None, token_file: Path | None) -> list[Finding]:
+    from clairvoyant_cli.control import admin_token, local_url
+    from clairvoyant_cli.doctor import backend, proxy
+
+    findings, server = await backend.look_at_backend(config)
+    try:
+        token = admin_token(token_file)
+    except ClairvoyantError as error:
+        findings.append(broken("files", str(error), "clairvoyant doctor --token-file FILE"))
+        token = None
+    daemon, snapshot = await proxy.look_at_daemon(local_url(url), token)
+    findings += daemon
+    _, port = config.address()
+    ours = snapshot is not None and snapshot.listen.endswith(f":{port}")
+    findings += proxy.check_port(config, ours=ours)
+    findings += proxy.check_openness(config)
+    findings += backend.check_parallel(server, config, backend.ollama_environments())
+    backend_port = None if server is None else backend.server_port(server)
+    proxy_port = int(snapshot.listen.rpartition(":")[2]) if snapshot is not None else port
+    findings += proxy.check_clients(os.environ, proxy_port, backend_port)
+    if backend_port is not None:
+        own = frozenset({os.getpid(), *([snapshot.pid] if snapshot is not None else [])})
+        findings += backend.check_bystanders(server, backend.talkers_to(backend_port, but=own))
+    return findings
+
+
+def _predictor(config: ServeConfig) -> list[Finding]:
+    from clairvoyant_cli.commands.composition import load_predictor
+    from clairvoyant_cli.doctor.installation import check_predictor
+    from predictor.record import PromptView
+
+    try:
+        predictor = load_predictor(config.model)
+    except ClairvoyantError as error:
+        return [broken("predictor", str(error), "clairvoyant serve    # without --model: the shipped one")]
+    begun_s = time.perf_counter()
+    predictor.predict(PromptView("What is the capital of France?"))
+    return list(check_predictor(predictor, time.perf_counter() - begun_s))
+
+
+def _print(findings: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    table = Table.grid(padding=(0, 1))
+    for finding in findings:
+        mark, style = MARKS[finding.level]
+        table.add_row(Text(mark, style), Text(finding.topic, "bold"), Text(finding.text))
+        if finding.mend:
+            table.add_row("", "", Text(f"→ {finding.mend}", "cyan"))
+    console.print(table)
+    counts = [sum(finding.level is level for finding in findings) for level in (Level.BROKEN, Level.WARNING)]
+    console.print(f"{counts[0]} broken, {counts[1]} warnings", style="bold", highlight=False)

@@ -1,0 +1,93 @@
+"""`clairvoyant env`: what to export or set so that a client goes through the proxy."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import click
+
+from clairvoyant_cli.control import local_url
+
+KEY = "clairvoyant"
+"""Clients want some key; the proxy asks for none unless it was given an --api-key-file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A client: the variables it reads, or how its settings file must say it."""
+
+    name: str
+    variables: Callable[[str], Mapping[str, str]] = lambda url: {}
+    settings: Callable[[str], str] = lambda url: ""
+
+
+def _open_webui(url: str) -> str:
+    inside = url.replace("127.0.0.1", "host.docker.internal").replace("localhost", "host.docker.internal")
+    return f"""In a container the host has another name, and the proxy must listen beyond loopback:
+docker run -p 3000:8080 --add-host=host.docker.internal:host-gateway \\
+  -e OLLAMA_BASE_URL={inside} -e OPENAI_API_BASE_URL={inside}/v1 -e OPENAI_API_KEY={KEY} \\
+  ghcr.io/open-webui/open-webui:main
+Or in the browser: Admin settings, Connections: {url} (Ollama), {url}/v1 (OpenAI)"""
+
+
+def _continue(url: str) -> str:
+    return f"""In ~/.continue/config.yaml:
+models:
+  - name: local
+    provider: openai        # or ollama, then apiBase: {url}
+    model: your-model
+    apiBase: {url}/v1
+    apiKey: {KEY}"""
+
+
+def _langchain(url: str) -> str:
+    return f"""In Python:
+ChatOpenAI(model="your-model", base_url="{url}/v1", api_key="{KEY}")
+ChatOllama(model="your-model", base_url="{url}")
+ChatAnthropic(model="your-model", base_url="{url}", api_key="{KEY}")"""
+
+
+CLIENTS = {
+    "ollama": Client("the ollama command line and libraries", lambda url: {"OLLAMA_HOST": url}),
+    "openai": Client(
+        "OpenAI's SDKs, and LangChain's ChatOpenAI",
+        lambda url: {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_BASE": f"{url}/v1", "OPENAI_API_KEY": KEY},
+    ),
+    "anthropic": Client(
+        "Anthropic's SDKs and Claude Code",
+        lambda url: {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_AUTH_TOKEN": KEY},
+    ),
+    "open-webui": Client("Open WebUI", settings=_open_webui),
+    "continue": Client("Continue", settings=_continue),
+    "langchain": Client("LangChain", settings=_langchain),
+}
+
+
+@click.command()
+@click.option("--url", help="The daemon. Unset: the one last started here.")
+@click.option(
+    "--client", "names", type=click.Choice(list(CLIENTS)), multiple=True, help="This client only; repeatable."
+)
+@click.option(
+    "--shell", type=click.Choice(["sh", "fish"]), default="sh", show_default=True, help="Whose syntax."
+)
+def command(url: str | None, names: tuple[str, ...], shell: str) -> None:
+    """Print what to export or set so that clients go through the proxy.
+
+    In bash and zsh: eval "$(clairvoyant env)". What is no export is a comment, to be read.
+    """
+    base = local_url(url).rstrip("/")
+    for name in names or CLIENTS:
+        client = CLIENTS[name]
+        click.echo(f"# {client.name}")
+        for variable, value in client.variables(base).items():
+            click.echo(_export(variable, value, shell))
+        for line in client.settings(base).splitlines():
+            click.echo(f"#   {line}")
+
+
+def _export(variable: str, value: str, shell: str) -> str:
+    # A key that is set already may be one the proxy demands.
+    if shell == "fish":
+        guard = f"set -q {variable}; or " if value == KEY else ""
+        return f"{guard}set -gx {variable} '{value}'"
+    return f'export {variable}="${{{variable}:-{value}}}"' if value == KEY else f'export {variable}="{value}"'

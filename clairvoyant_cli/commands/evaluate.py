@@ -1,0 +1,64 @@
+"""`clairvoyant evaluate`: how well a predictor orders prompts whose answers are known."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from clairvoyant_cli.errors import ClairvoyantError
+
+if TYPE_CHECKING:
+    from predictor.evaluation import Report
+
+
+@click.command()
+@click.argument(
+    "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(dir_okay=False, path_type=Path)
+)
+@click.option("--model", default="default", show_default=True, help="A shipped model or a model directory.")
+@click.option(
+    "--delta",
+    default=0.2,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="Least relative difference of length of the pairs that count for pair accuracy.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON list, an object a file.")
+def command(files: tuple[Path, ...], model: str, delta: float, as_json: bool) -> None:
+    """Judge a model on FILEs (.jsonl or .jsonl.gz) with `prompt` and `output_tokens` on each line."""
+    import predictor
+    from predictor.dataset import read_dataset
+    from predictor.errors import ModelError
+    from predictor.evaluation import evaluate
+
+    try:
+        loaded = predictor.load(model)
+        reports = [evaluate(loaded, read_dataset(path), path, delta) for path in files]
+    except ModelError as error:
+        raise ClairvoyantError(str(error)) from None
+    if as_json:
+        click.echo(json.dumps([asdict(report) for report in reports], indent=2, allow_nan=False))
+    else:
+        _print_table(reports)
+
+
+def _print_table(reports: "list[Report]") -> None:
+    heads = ["n", "short", "long", "ranking", "tied", "tau_b", "pairs", "class"]
+    click.echo(f"{'file':40}" + "".join(f"{head:>9}" for head in heads))
+    for report in reports:
+        name = report.file if len(report.file) < 40 else "..." + report.file[-36:]
+        shares = [
+            report.ranking_accuracy,
+            report.tied_share,
+            report.kendall_tau_b,
+            report.pair_accuracy,
+            report.class_accuracy,
+        ]
+        cells = [str(report.n), str(report.n_short), str(report.n_long), *map(_share, shares)]
+        click.echo(f"{name:40}" + "".join(f"{cell:>9}" for cell in cells))
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

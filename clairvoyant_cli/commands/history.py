@@ -1,0 +1,190 @@
+"""`clairvoyant history`: the requests that were served, and how they compare with the profile."""
+
+import csv
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import astuple, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from clairvoyant_cli.commands.composition import database_path, db_option, told_plainly
+from clairvoyant_cli.commands.spans import when
+from predictor.record import LengthClass
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from profiles.history import Span
+    from profiles.records import Finished, Profile
+
+
+@click.command()
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=0), help="Requests to list.  [default: 10; all for files]"
+)
+@click.option("--since", type=when, metavar="WHEN", help="Only since then: 90m, 12h, 7d ago, or a date.")
+@click.option("--until", type=when, metavar="WHEN", help="Only before then.")
+@click.option("--client", help="Only of this client, as its address or key name.")
+@click.option("--model", help="Only of this model.")
+@db_option
+@click.option("--json", "as_json", is_flag=True, help="Print the requests as JSON, one a line.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print the requests as CSV.")
+@click.option(
+    "--trace", is_flag=True, help="Print the answered requests as JSON for `simulate --workload FILE`."
+)
+def command(
+    limit: int | None,
+    since: float | None,
+    until: float | None,
+    client: str | None,
+    model: str | None,
+    db_file: Path | None,
+    as_json: bool,
+    as_csv: bool,
+    trace: bool,
+) -> None:
+    """Show the requests that were served: totals, percentiles, drift, and the last few.
+
+    Clients are shown by a hash; prompts only where `serve --record-prompts` recorded them.
+    """
+    from profiles.database import reading
+    from profiles.history import FOREVER, Span
+
+    span = Span(since or 0.0, FOREVER if until is None else until, client, model)
+    with told_plainly(), reading(database_path(db_file)) as connection:
+        if trace:
+            _trace(_rows(connection, span, limit))
+        elif as_json or as_csv:
+            _dump(_rows(connection, span, limit), as_csv=as_csv)
+        else:
+            _show(Console(), connection, span, 10 if limit is None else limit)
+
+
+def _rows(connection: "sqlite3.Connection", span: "Span", limit: int | None) -> "Iterator[Finished]":
+    from profiles.history import each, newest
+
+    return each(connection, span) if limit is None else iter(newest(connection, span, limit)[::-1])
+
+
+def _trace(rows: "Iterator[Finished]") -> None:
+    """Print what a simulation needs of a request: when it came, how long it took, what was foretold."""
+    import msgspec
+
+    for finished in rows:
+        if finished.outcome != "completed" or finished.tokens is None:
+            continue
+        line = {
+            "arrival_s": finished.finished_at - finished.sojourn_s,
+            "service_s": finished.sojourn_s - finished.waited_s,
+            "tokens": finished.tokens,
+            "prompt_tokens": finished.prompt_tokens or 0,
+            "p_long": finished.p_long,
+            "predicted_tokens": finished.expected_tokens,
+            "client": finished.client,
+        }
+        if finished.prompt is not None:
+            line |= {"prompt": finished.prompt, "output_tokens": finished.tokens}
+        sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
+
+
+def _dump(rows: "Iterator[Finished]", *, as_csv: bool) -> None:
+    import msgspec
+
+    from profiles.records import Finished
+
+    if not as_csv:
+        for finished in rows:
+            sys.stdout.buffer.write(msgspec.json.encode(finished) + b"\n")
+        return
+    writer = csv.writer(sys.stdout)
+    writer.writerow([field.name for field in fields(Finished)])
+    writer.writerows(astuple(finished) for finished in rows)
+
+
+def _show(console: Console, connection: "sqlite3.Connection", span: "Span", limit: int) -> None:
+    from profiles.history import newest, spread, totals
+
+    counted = totals(connection, span)
+    if not counted:
+        console.print("no requests yet; they are recorded while clairvoyant serve runs")
+        return
+    table = Table("model", "outcome", "class", "requests", "tokens", "mean wait", "mean total", box=None)
+    for total in counted[:20]:
+        table.add_row(
+            total.model or "-",
+            total.outcome,
+            total.length_class or "-",
+            f"{total.requests:,}",
+            f"{total.tokens:,}",
+            _s(total.mean_wait_s),
+            _s(total.mean_sojourn_s),
+        )
+    console.print(table)
+    table = Table("class", "of newest", "P50", "P95", "P99", "wait P50", "wait P99", box=None)
+    for length_class in LengthClass:
+        of_class = spread(connection, length_class.value, span)
+        if of_class is not None:
+            table.add_row(
+                of_class.length_class,
+                f"{of_class.n:,}",
+                _s(of_class.sojourn_p50_s),
+                _s(of_class.sojourn_p95_s),
+                _s(of_class.sojourn_p99_s),
+                _s(of_class.wait_p50_s),
+                _s(of_class.wait_p99_s),
+            )
+    console.print()
+    console.print(table)
+    _show_drift(console, connection, span)
+    if rows := newest(connection, span, limit):
+        console.print()
+        console.print(_listed(rows))
+
+
+def _show_drift(console: Console, connection: "sqlite3.Connection", span: "Span") -> None:
+    from profiles.history import ranking_accuracy, spread
+    from profiles.store import newest_profile
+
+    profile = newest_profile(connection, span.model)
+    short = spread(connection, LengthClass.SHORT.value, span)
+    accuracy = ranking_accuracy(connection, span)
+    console.print()
+    p99 = short.sojourn_p99_s if short is not None else None
+    console.print(
+        f"short answers' P99 {_s(p99)}{_then(profile, _s(profile.short_p99_s if profile else None))}"
+    )
+    then = _share(profile.ranking_accuracy if profile else None)
+    console.print(f"ranking accuracy {_share(accuracy)}{_then(profile, then)}")
+
+
+def _then(profile: "Profile | None", value: str) -> str:
+    return "" if profile is None else f", {value} in profile {profile.name}"
+
+
+def _listed(rows: "list[Finished]") -> Table:
+    table = Table("finished", "model", "client", "outcome", "foretold", "tokens", "waited", "total", box=None)
+    for finished in rows:
+        table.add_row(
+            time.strftime("%m-%d %H:%M:%S", time.localtime(finished.finished_at)),
+            finished.model or "-",
+            finished.client,
+            finished.outcome,
+            f"{finished.expected_tokens:.0f}",
+            "-" if finished.tokens is None else str(finished.tokens),
+            _s(finished.waited_s),
+            _s(finished.sojourn_s),
+        )
+    return table
+
+
+def _s(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.3g} s"
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{share:.3f}"

@@ -1,0 +1,47 @@
+"""`clairvoyant predict`: how long the answer to one prompt will be, and why."""
+
+import json
+import sys
+from dataclasses import asdict
+
+import click
+
+from clairvoyant_cli.errors import ClairvoyantError
+
+
+@click.command()
+@click.argument("prompt", default="-")
+@click.option("--system", default="", help="The system prompt that goes with it.")
+@click.option("--max-tokens", type=click.IntRange(min=0), help="The client's cap on the answer.")
+@click.option("--model", default="default", show_default=True, help="A shipped model or a model directory.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(prompt: str, system: str, max_tokens: int | None, model: str, as_json: bool) -> None:
+    """Predict the length of the answer to PROMPT ("-" or nothing: read it from standard input)."""
+    import predictor
+    from predictor.errors import ModelError
+    from predictor.record import PromptView
+
+    if prompt == "-":
+        prompt = sys.stdin.buffer.read().decode("utf-8", "replace")
+    try:
+        loaded = predictor.load(model)
+    except ModelError as error:
+        raise ClairvoyantError(str(error)) from None
+    view = PromptView(prompt, system=system, max_tokens=max_tokens)
+    prediction = loaded.predict(view)
+    reasons = loaded.explain(view)
+    if as_json:
+        fields = {**asdict(prediction), "length_class": prediction.length_class.value, "reasons": reasons}
+        fields.pop("memo")
+        click.echo(json.dumps(fields))
+        return
+    click.echo(
+        f"{prediction.length_class}  short {prediction.p_short:.0%}  medium {prediction.p_medium:.0%}  "
+        f"long {prediction.p_long:.0%}"
+    )
+    click.echo(
+        f"expected {prediction.expected_tokens:.0f} tokens, 9 in 10 below {prediction.q90_tokens:.0f}"
+        f"  (model {prediction.source})"
+    )
+    for reason, effect in reasons:
+        click.echo(f"  {effect:+.2f}  {reason}")

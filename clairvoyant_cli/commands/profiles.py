@@ -1,0 +1,204 @@
+"""`clairvoyant profiles`: what `calibrate` measured."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from clairvoyant_cli.commands.composition import database_path, db_option, told_plainly
+from clairvoyant_cli.errors import ClairvoyantError
+
+if TYPE_CHECKING:
+    from profiles.records import Estimate, Profile
+
+UTILISATIONS = (0.5, 0.74, 0.85)
+"""At which the wait under first-come-first-served is told; the paper's gain peaks at 0.74 (section 5.4)."""
+
+
+@click.group()
+def command() -> None:
+    """List, show, choose and exchange what `calibrate` measured."""
+
+
+@command.command("list")
+@db_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_(db_file: Path | None, as_json: bool) -> None:
+    """List the profiles, the newest first."""
+    import msgspec
+
+    from profiles import store
+    from profiles.database import reading
+
+    path = database_path(db_file)
+    kept: list[store.Kept] = []
+    if path.exists():
+        with told_plainly(), reading(path) as connection:
+            kept = store.every(connection)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(kept), indent=2))
+        return
+    if not kept:
+        click.echo("no profiles yet; run: clairvoyant calibrate", err=True)
+        return
+    table = Table(
+        "", "name", "model", "backend", "mu_short", "tau", "tokens/s", "slots", "measured", box=None
+    )
+    for each in kept:
+        profile = each.profile
+        table.add_row(
+            "*" if each.chosen_at else "",
+            profile.name,
+            profile.served.model,
+            profile.served.backend,
+            _seconds(profile.mu_short_s.mean if profile.mu_short_s else None),
+            _seconds(profile.tau_s),
+            _rate(profile.decode_tokens_per_s),
+            str(profile.slots),
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(profile.measured_at)),
+        )
+    Console().print(table)
+
+
+@command.command()
+@click.argument("name")
+@db_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(name: str, db_file: Path | None, as_json: bool) -> None:
+    """Show all of one profile."""
+    import msgspec
+
+    from profiles import store
+    from profiles.database import reading
+
+    with told_plainly(), reading(database_path(db_file)) as connection:
+        profile = store.named(connection, name)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(profile), indent=2))
+    else:
+        print_profile(Console(), profile)
+
+
+@command.command()
+@click.argument("name")
+@click.option("--auto", is_flag=True, help="Undo the choice: let the newest be taken again.")
+@db_option
+def use(name: str, auto: bool, db_file: Path | None) -> None:
+    """Let `serve` take this profile for its model, rather than the newest."""
+    from profiles import store
+    from profiles.database import writing
+
+    with told_plainly(), writing(database_path(db_file)) as connection:
+        if auto:
+            store.unchoose(connection, store.named(connection, name))
+        else:
+            store.choose(connection, name)
+
+
+@command.command()
+@click.argument("name")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write.")
+@db_option
+def export(name: str, output: Path | None, db_file: Path | None) -> None:
+    """Write a profile and its samples as JSON."""
+    from profiles import store
+    from profiles.database import reading
+
+    with told_plainly(), reading(database_path(db_file)) as connection:
+        data = store.export(connection, name)
+    if output is None:
+        click.echo(data)
+        return
+    try:
+        output.write_bytes(data + b"\n")
+    except OSError as error:
+        raise ClairvoyantError(f"cannot write {output}: {error.strerror}") from None
+
+
+@command.command("import")
+@click.argument("file", type=click.File("rb"))
+@db_option
+def import_(file: BinaryIO, db_file: Path | None) -> None:
+    """Keep a profile that was exported elsewhere; FILE may be - for standard input."""
+    from profiles import store
+    from profiles.database import writing
+
+    with told_plainly():
+        parcel = store.unpack(file.read())
+        with writing(database_path(db_file)) as connection:
+            profile = store.save(connection, parcel.profile, parcel.samples)
+    click.echo(f"kept as {profile.name}", err=True)
+
+
+@command.command()
+@click.argument("names", nargs=-1, required=True)
+@db_option
+def rm(names: tuple[str, ...], db_file: Path | None) -> None:
+    """Remove profiles: all that are named, or none if one is not there."""
+    from profiles import store
+    from profiles.database import writing
+
+    with told_plainly(), writing(database_path(db_file)) as connection:
+        for name in names:
+            store.remove(connection, name)
+
+
+def print_profile(console: Console, profile: "Profile") -> None:
+    """Print one profile for people."""
+    from clairvoyant_cli.calibrate.estimates import pk_wait_s
+
+    served, host = profile.served, profile.host
+    console.print(
+        f"[bold]{profile.name}[/]: {served.model} {served.quantisation} on {served.backend} {served.version}"
+    )
+    console.print(
+        f"{host.cpu}, {host.cores} cores, {host.memory_gib} GiB {' '.join(host.gpus)}", highlight=False
+    )
+    console.print(
+        f"mu_short  {_estimate(profile.mu_short_s)}, {profile.method}, {profile.concurrency} in flight"
+    )
+    console.print(f"tau       {_seconds(profile.tau_s)} (3 x mu_short)")
+    console.print(f"slots     {profile.slots}")
+    load = f", model loaded in {_seconds(profile.load_s)}" if profile.load_s is not None else ""
+    console.print(f"first token after {_seconds(profile.ttft_s)}{load}")
+    bands = Table("prompt", "reads tokens/s", "writes tokens/s", "first token", box=None)
+    bands.add_row(
+        "all",
+        _rate(profile.prefill_tokens_per_s),
+        _rate(profile.decode_tokens_per_s),
+        _seconds(profile.ttft_s),
+    )
+    for band in profile.bands:
+        bands.add_row(
+            str(band.prompt_tokens),
+            _rate(band.prefill_tokens_per_s),
+            _rate(band.decode_tokens_per_s),
+            _seconds(band.ttft_s),
+        )
+    console.print(bands)
+    mixes = Table("service", "n", "mean", "C_s^2", *(f"wait at rho {rho}" for rho in UTILISATIONS), box=None)
+    for mix in profile.mixes:
+        waits = (_seconds(pk_wait_s(rho, mix.mean_s, mix.cs2)) for rho in UTILISATIONS)
+        mixes.add_row(mix.name, str(mix.n), _seconds(mix.mean_s), f"{mix.cs2:.3f}", *waits)
+    console.print(mixes)
+    for line in profile.advice:
+        console.print(f"note: {line}", highlight=False)
+
+
+def _estimate(estimate: "Estimate | None") -> str:
+    if estimate is None:
+        return "-"
+    return (
+        f"{_seconds(estimate.mean)} ({_seconds(estimate.low)} to {_seconds(estimate.high)}, n={estimate.n})"
+    )
+
+
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.3g} s"
+
+
+def _rate(tokens_per_s: float | None) -> str:
+    return "-" if tokens_per_s is None else f"{tokens_per_s:.0f}"

@@ -1,0 +1,93 @@
+"""A simulation's report on a terminal, as JSON, as CSV, as a plot."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+
+if TYPE_CHECKING:
+    from clairvoyant_cli.simulator.report import Report
+
+
+def print_tables(report: "Report") -> None:
+    """Print a report for a reader."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from clairvoyant_cli.simulator.report import shown
+
+    console = Console()
+    console.print(f"[bold]{report.name}[/bold]: {escape(report.setting)}", highlight=False)
+    for table in report.tables:
+        cells = {(cell.row, cell.column): cell for cell in table.cells}
+        units = sorted({cell.unit for cell in table.cells})
+        drawn = Table(title=f"{table.title} ({', '.join(units)})", title_justify="left")
+        drawn.add_column("", no_wrap=True)
+        for column in table.columns:
+            drawn.add_column(column, justify="right")
+        for row in table.rows:
+            found = (cells.get((row, column)) for column in table.columns)
+            drawn.add_row(escape(row), *(escape(shown(cell)) if cell else "" for cell in found))
+        console.print(drawn)
+    if any(cell.paper is not None for table in report.tables for cell in table.cells):
+        console.print("In brackets: the paper's figure.", highlight=False)
+    for note in report.notes:
+        console.print(f"- {escape(note)}", highlight=False)
+
+
+def save_plot(report: "Report", path: Path) -> None:
+    """Write a report's plots as SVG, or as PNG where matplotlib is installed."""
+    from clairvoyant_cli.simulator.plot import svg
+
+    if path.suffix not in {".svg", ".png"}:
+        raise ClairvoyantError(f"--plot writes .svg or .png, not {path.name!r}", ExitCode.USAGE)
+    try:
+        if path.suffix == ".svg":
+            path.write_text(svg(report.drawn()), encoding="utf-8")
+        else:
+            save_png(report, path)
+    except OSError as error:
+        raise ClairvoyantError(f"cannot write {path}: {error.strerror}") from error
+    click.echo(f"wrote {path}", err=True)
+
+
+def save_png(report: "Report", path: Path) -> None:
+    """Draw a report's plots with matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ClairvoyantError(
+            "--plot out.png needs matplotlib: pip install matplotlib, or use .svg"
+        ) from error
+
+    plots = report.drawn()
+    figure = Figure(figsize=(9, 5 * len(plots)), layout="constrained")
+    for number, plot in enumerate(plots, start=1):
+        axes = figure.add_subplot(len(plots), 1, number)
+        for curve in plot.curves:
+            xs, ys, bars = zip(*((p.x, p.y, p.half_width) for p in curve.points), strict=True)
+            line = "none" if plot.x_names else "-"
+            axes.errorbar(xs, ys, yerr=bars, label=curve.name, marker="o", capsize=3, linestyle=line)
+        if plot.x_names:
+            axes.set_xticks(range(len(plot.x_names)), plot.x_names, rotation=90)
+        axes.set(title=plot.title, xlabel=plot.x_label, ylabel=plot.y_label)
+        axes.legend()
+    figure.savefig(path)
+
+
+def publish(report: "Report", as_json: bool, as_csv: bool, plot: Path | None) -> None:
+    """Print a report in the form asked for."""
+    if as_json:
+        click.echo(json.dumps(report.to_json(), indent=2))
+    elif as_csv:
+        csv.writer(sys.stdout, lineterminator="\n").writerows(report.to_csv())
+    else:
+        print_tables(report)
+    if plot is not None:
+        save_plot(report, plot)

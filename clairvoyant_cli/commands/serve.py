@@ -1,0 +1,143 @@
+"""`clairvoyant serve`: the daemon, in the foreground."""
+
+import asyncio
+import gc
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clairvoyant_cli import __version__
+from clairvoyant_cli.commands.composition import Frozen, kept_in, load_predictor, run
+from clairvoyant_cli.config import ServeConfig, load_serve_config
+
+if TYPE_CHECKING:
+    from clairvoyant_cli.proxy.keepsake import Keepsake
+    from predictor.record import Predictor
+
+
+@click.command()
+@click.option(
+    "--backend",
+    metavar="NAME|URL",
+    help="ollama, llamacpp, lmstudio, jan, or a URL. Unset: look at their usual ports.",
+)
+@click.option("--listen", metavar="HOST:PORT", help="Where clients connect.  [default: 127.0.0.1:8080]")
+@click.option("--policy", metavar="NAME", help="How waiting requests are ordered.")
+@click.option("--tau", type=float, metavar="SECONDS", help="Starvation timeout; 0 turns the guard off.")
+@click.option("--slots", type=int, help="Requests in flight at once. Unset: asked of llama.cpp, 1 elsewhere.")
+@click.option(
+    "--queue-capacity", type=int, help="Requests that may wait; one more is refused.  [default: 1024]"
+)
+@click.option(
+    "--max-wait",
+    type=float,
+    metavar="SECONDS",
+    help="Longest wait before a request is refused. Unset: no limit.",
+)
+@click.option("--overload-status", type=int, help="Status of those refusals, 503 or 429.  [default: 503]")
+@click.option("--model", metavar="DIR", help="A predictor of your own, made by `clairvoyant train`.")
+@click.option("--profile", metavar="NAME", help="A measured profile, made by `clairvoyant calibrate`.")
+@click.option(
+    "--api-key-file", metavar="FILE", help="API keys, one name:key a line. Needed to listen beyond loopback."
+)
+@click.option(
+    "--admin-token-file", metavar="FILE", help="Token for the control API. Needed to listen beyond loopback."
+)
+@click.option(
+    "--backend-key-file", metavar="FILE", help="The backend's own API key, sent with every request."
+)
+@click.option(
+    "--allow-host", metavar="NAMES", help="Further Host names for the control API, separated by commas."
+)
+@click.option(
+    "--connect-timeout",
+    type=float,
+    metavar="SECONDS",
+    help="Time to connect to the backend; nothing else times out.  [default: 5]",
+)
+@click.option("--body-limit-mib", type=int, help="Longest request body read for a prediction.  [default: 64]")
+@click.option("--db", metavar="FILE", help="Database of profiles and history.")
+@click.option("--freeze", is_flag=True, default=None, help="Learn nothing from traffic.")
+@click.option(
+    "--history-days", type=int, help="Days for which finished requests are remembered.  [default: 90]"
+)
+@click.option(
+    "--history-rows",
+    type=int,
+    help="Finished requests that are remembered; 0 records none.  [default: 1000000]",
+)
+@click.option(
+    "--record-prompts",
+    is_flag=True,
+    default=None,
+    help="Record prompt text too, to train a predictor on it. `clairvoyant forget` erases it.",
+)
+@click.option(
+    "--show-prompts",
+    is_flag=True,
+    default=None,
+    help="Let dashboards show prompts. They are not logged, nor recorded by this.",
+)
+@click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.  [default: info]")
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="Configuration file, TOML.")
+def command(config_file: Path | None, **flags: Any) -> None:
+    """Run the proxy in front of an LLM server.
+
+    Point your clients at the address it listens on, instead of the server's own.
+    Every flag can also stand in the configuration file, under [serve], or in the
+    environment as CLAIRVOYANT_SERVE_<NAME>.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    config = load_serve_config(given, file=config_file)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=config.log_level.upper(),
+        format="%(asctime)s %(levelname).1s %(message)s",
+        datefmt="%Y-%m-%dT%H:%M:%S",
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    run(_serve(config))
+
+
+async def _serve(config: ServeConfig) -> None:
+    log = logging.getLogger("clairvoyant")
+    predictor = load_predictor(config.model)
+    if config.freeze:
+        predictor = Frozen(predictor)
+    with kept_in(config) as keepsake:
+        await _run(config, predictor, keepsake)
+    log.info("stopped")
+
+
+async def _run(config: ServeConfig, predictor: "Predictor", keepsake: "Keepsake | None") -> None:
+    from clairvoyant_cli.proxy.books import plural
+    from clairvoyant_cli.proxy.daemon import running_daemon
+
+    async with running_daemon(config, predictor, keepsake=keepsake, announced=True) as daemon:
+        # What is loaded by now stays: the collector need not walk it again while somebody waits for a token.
+        gc.collect()
+        gc.freeze()
+        loop = asyncio.get_running_loop()
+
+        def on_signal() -> None:
+            if daemon.control.stopping:
+                daemon.stop_now()
+            else:
+                daemon.drain()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, on_signal)
+        scheduler = daemon.gateway.dispatcher.scheduler
+        tau = "off" if scheduler.tau_s is None else f"{scheduler.tau_s:.4g} s ({daemon.painter.tau_source})"
+        # Said whatever the log level: it is how one sees, and a supervisor's script knows, that it serves.
+        click.echo(
+            f"clairvoyant {__version__}: {daemon.base_url} -> {daemon.backend.kind.value} "
+            f"{daemon.backend.upstream.url}, {plural(daemon.backend.slots, 'slot')}, "
+            f"policy {scheduler.policy.name}, tau {tau}, predictor {predictor.name}",
+            err=True,
+        )
+        await daemon.run_until_stopped()

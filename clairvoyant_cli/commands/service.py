@@ -1,0 +1,167 @@
+"""`clairvoyant service`: the proxy as a service of yours, which comes back after a reboot."""
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+import click
+
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.service.units import Action, Unit, launchd_agent, systemd_unit
+
+LOG_BYTES = 5 * 1024 * 1024
+LOG_FILES = 3
+
+
+@click.group()
+def command() -> None:
+    """Keep the proxy running: a systemd user unit on Linux, a launchd agent on macOS.
+
+    Nothing needs root. The file is shown before it is written, and installing twice does no harm.
+    """
+
+
+@command.command()
+@click.option("--dry-run", is_flag=True, help="Show the file and the commands, and change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.argument("serve_flags", nargs=-1, type=click.UNPROCESSED)
+def install(dry_run: bool, yes: bool, serve_flags: tuple[str, ...]) -> None:
+    """Write the service's file and start it.
+
+    Flags of `clairvoyant serve` go behind a double dash: service install -- --backend ollama
+    """
+    _check_serve_flags(serve_flags)
+    unit = _unit(serve_flags)
+    current = unit.path.read_text(encoding="utf-8") if unit.path.exists() else None
+    if current == unit.text:
+        click.echo(f"{unit.path} is up to date.")
+        if dry_run:
+            return
+    else:
+        click.echo(f"# {unit.path}{' (replaced)' if current is not None else ''}\n{unit.text}")
+        _show(unit.install)
+        if dry_run:
+            return
+        if not yes:
+            click.confirm("Write it and run these?", abort=True, err=True)
+        unit.path.parent.mkdir(parents=True, exist_ok=True)
+        unit.path.write_text(unit.text, encoding="utf-8")
+    if unit.log_file is not None:
+        unit.log_file.parent.mkdir(parents=True, exist_ok=True)
+    _run(unit.install)
+    click.echo("Installed and started; see: clairvoyant service status")
+    if unit.advice:
+        click.echo(unit.advice)
+
+
+@command.command()
+@click.option("--dry-run", is_flag=True, help="Show what would be removed, and change nothing.")
+def uninstall(dry_run: bool) -> None:
+    """Stop the service and remove its file."""
+    unit = _unit(())
+    if not unit.path.exists():
+        click.echo("It is not installed.")
+        return
+    _show((*unit.uninstall, Action(("rm", str(unit.path))), *unit.after_removal))
+    if dry_run:
+        return
+    _run(unit.uninstall)
+    unit.path.unlink(missing_ok=True)
+    _run(unit.after_removal)
+    click.echo("Removed.")
+
+
+@command.command()
+def start() -> None:
+    """Start the installed service."""
+    _run(_installed().start)
+
+
+@command.command()
+def stop() -> None:
+    """Stop the service; what runs is finished first."""
+    _run(_installed().stop)
+
+
+@command.command()
+def status() -> None:
+    """Show what the system says of the service."""
+    _run(_installed().status)
+
+
+@command.command()
+def logs() -> None:
+    """Print the last hundred lines of the service's log."""
+    _run(_installed().logs)
+
+
+@command.command(hidden=True)
+@click.option("--log-file", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The log.")
+@click.argument("serve_flags", nargs=-1, type=click.UNPROCESSED)
+def run(log_file: Path, serve_flags: tuple[str, ...]) -> None:
+    """Serve, and write a log that is rotated: what launchd starts."""
+    from clairvoyant_cli.commands.serve import command as serve
+
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    handler = RotatingFileHandler(log_file, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(message)s", "%Y-%m-%dT%H:%M:%S"))
+    # serve finds the log configured and leaves it as it is.
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
+    serve.main(args=list(serve_flags), prog_name="clairvoyant serve", standalone_mode=False)
+
+
+def _unit(flags: Sequence[str]) -> Unit:
+    program = _program()
+    home = Path.home()
+    if sys.platform == "darwin":
+        return launchd_agent(program, flags, home, os.getuid())
+    config_home = os.environ.get("XDG_CONFIG_HOME") or home / ".config"
+    return systemd_unit(program, flags, Path(config_home))
+
+
+def _program() -> tuple[str, ...]:
+    # By its full path: a service has another PATH, and no virtual environment is active.
+    script = Path(sys.executable).with_name("clairvoyant")
+    return (str(script),) if script.exists() else (sys.executable, "-m", "clairvoyant_cli")
+
+
+def _installed() -> Unit:
+    unit = _unit(())
+    if not unit.path.exists():
+        raise ClairvoyantError("the service is not installed; install it with: clairvoyant service install")
+    return unit
+
+
+def _check_serve_flags(flags: Sequence[str]) -> None:
+    from clairvoyant_cli.commands.serve import command as serve
+    from clairvoyant_cli.config import load_serve_config
+
+    try:
+        given = serve.make_context("serve", list(flags)).params
+    except click.UsageError as error:
+        raise ClairvoyantError(f"clairvoyant serve would refuse: {error.message}", ExitCode.USAGE) from None
+    except click.exceptions.Exit:
+        raise ClairvoyantError("these flags make clairvoyant serve exit at once", ExitCode.USAGE) from None
+    file = given.pop("config_file")
+    load_serve_config({name: value for name, value in given.items() if value is not None}, file=file)
+
+
+def _show(actions: Sequence[Action]) -> None:
+    for action in actions:
+        click.echo(f"$ {action}")
+
+
+def _run(actions: Sequence[Action]) -> None:
+    for action in actions:
+        if shutil.which(action.words[0]) is None:
+            raise ClairvoyantError(
+                f"{action.words[0]} is not on this system; keep `clairvoyant serve` running by other means"
+            )
+        done = subprocess.run(action.words, check=False)
+        if done.returncode != 0 and not action.may_fail:
+            raise ClairvoyantError(f"`{action}` failed; see what it said above")

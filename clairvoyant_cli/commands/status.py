@@ -1,0 +1,90 @@
+"""`clairvoyant status`: the state of a running daemon, once."""
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from clairvoyant_cli.control import ControlClient, admin_token, encode, local_url
+from tui.snapshot import Snapshot
+
+
+@click.command()
+@click.option("--url", help="The daemon to ask. Unset: the one last started here.")
+@click.option(
+    "--token-file", type=click.Path(path_type=Path), help="The daemon's admin token, if it has one."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the whole state as JSON.")
+def command(url: str | None, token_file: Path | None, as_json: bool) -> None:
+    """Print the state of a running daemon once."""
+    snapshot = asyncio.run(_fetch(local_url(url), admin_token(token_file)))
+    if as_json:
+        click.echo(encode(snapshot))
+    else:
+        _print(snapshot)
+
+
+async def _fetch(url: str, token: str | None) -> Snapshot:
+    async with ControlClient(url, token) as client:
+        return await client.snapshot()
+
+
+def _print(snapshot: Snapshot) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    tau = snapshot.tau
+    tau_text = (
+        "off" if tau.tau_s is None else f"{tau.tau_s:g} s ({tau.source}), fired {tau.firings_total} times"
+    )
+    up = _span(snapshot.uptime_s)
+    console.print(f"[bold]{snapshot.mode}[/] on {snapshot.listen}, up {up}, policy {snapshot.policy}")
+    for backend in snapshot.backends:
+        detail = f", {backend.detail}" if backend.detail else ""
+        busy = f"{backend.busy} of {backend.slots} slots busy"
+        console.print(f"backend {backend.kind} {backend.url} {backend.state}{detail}, {busy}")
+    console.print(f"tau {tau_text}")
+    counts = snapshot.counters
+    console.print(
+        f"{len(snapshot.queue)} waiting, {len(snapshot.running)} running, {counts.completed} completed, "
+        f"{counts.client_cancelled} cancelled, {counts.upstream_error} failed, "
+        f"{counts.rejected + counts.timeout} refused"
+    )
+    if not snapshot.running and not snapshot.queue:
+        return
+    table = Table("", "id", "endpoint", "model", "class", "expected", "age", box=None, pad_edge=False)
+    for running in snapshot.running:
+        expected = f"{running.tokens}/{running.predicted.expected_tokens:.0f}"
+        table.add_row(
+            "run",
+            running.id,
+            running.endpoint,
+            running.model,
+            running.predicted.length_class,
+            expected,
+            _span(running.elapsed_s),
+        )
+    for waiting in snapshot.queue[:20]:
+        rank = "held" if waiting.held else str(waiting.rank)
+        expected = f"{waiting.predicted.expected_tokens:.0f}"
+        table.add_row(
+            rank,
+            waiting.id,
+            waiting.endpoint,
+            waiting.model,
+            waiting.predicted.length_class,
+            expected,
+            _span(waiting.age_s),
+        )
+    console.print(table)
+    if len(snapshot.queue) > 20:
+        console.print(f"and {len(snapshot.queue) - 20} more waiting")
+
+
+def _span(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"

@@ -1,0 +1,99 @@
+"""`clairvoyant study`: the tables behind the predictor's figures, on data of one's own."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from clairvoyant_cli.errors import ClairvoyantError
+
+if TYPE_CHECKING:
+    from predictor.dataset import Dataset
+    from predictor.paper_studies import Table
+
+STUDIES = {
+    "starvation": "how many answers of each class a file holds (Table 2)",
+    "classes": "ranking against classification accuracy, in distribution (Table 5)",
+    "cross": "each file's model on each other file (Table 6)",
+    "baselines": "chance, prompt length, keywords (Table 7)",
+    "ablation": "without each feature group (Table 4)",
+    "unseen": "ours, the paper's features and prompt length on files held out of training",
+    "online": "streams of one held-out file and one model, learnt while served",
+    "ceiling": "one model's repeated answers against each other",
+}
+
+
+@click.command(epilog="Studies: " + "; ".join(f"{name}: {what}" for name, what in STUDIES.items()) + ".")
+@click.argument("study", type=click.Choice(list(STUDIES)))
+@click.argument(
+    "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(dir_okay=False, path_type=Path)
+)
+@click.option("--never-train", multiple=True, metavar="NAME", help="A FILE that is only ever tested on.")
+@click.option("--streams", default=2, show_default=True, help="Streams a file, for `online`.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    study: str, files: tuple[Path, ...], never_train: tuple[str, ...], streams: int, as_json: bool
+) -> None:
+    """Print the table of a STUDY over FILEs (.jsonl or .jsonl.gz). Needs the train extra."""
+    from predictor.dataset import read_dataset
+    from predictor.errors import ModelError
+
+    try:
+        datasets = [read_dataset(path) for path in files]
+        table = _study(study, datasets, set(never_train), streams)
+    except ModelError as error:
+        raise ClairvoyantError(str(error)) from None
+    click.echo(_json(table) if as_json else _text(table))
+
+
+def _study(study: str, datasets: "list[Dataset]", never_train: set[str], streams: int) -> "Table":
+    from predictor import paper_studies as paper
+
+    simple: dict[str, Callable[[], Table]] = {
+        "starvation": lambda: paper.starvation(datasets),
+        "classes": lambda: paper.in_distribution(paper.train_each(datasets)),
+        "cross": lambda: paper.cross_distribution(paper.train_each(datasets)),
+        "baselines": lambda: paper.baselines(paper.train_each(datasets)),
+        "ablation": lambda: paper.ablation(paper.train_each(datasets)),
+    }
+    if study in simple:
+        return simple[study]()
+    from predictor import studies
+
+    if study == "ceiling":
+        return studies.ceiling(datasets)
+    corpus = studies.Corpus.of(datasets, {data.name for data in datasets} - never_train)
+    if study == "unseen":
+        return studies.unseen(corpus, _narrate)
+    return studies.online(corpus, streams, _narrate)
+
+
+def _narrate(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _json(table: "Table") -> str:
+    rows = [[None if value != value else value for value in row] for row in table.rows]  # NaN is no JSON
+    return json.dumps({**asdict(table), "rows": rows}, indent=2, allow_nan=False)
+
+
+def _text(table: "Table") -> str:
+    cells = [table.columns, *([_cell(value) for value in row] for row in table.rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(table.columns))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in cells
+    ]
+    return "\n".join([table.title, *lines])
+
+
+def _cell(value: str | int | float | None) -> str:
+    if value is None or value != value:  # NaN differs from itself
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)

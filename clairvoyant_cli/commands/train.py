@@ -1,0 +1,92 @@
+"""`clairvoyant train`: a user's own logs to a model in one command."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from clairvoyant_cli.commands.composition import database_path, db_option, told_plainly
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+
+if TYPE_CHECKING:
+    from predictor.dataset import Dataset
+    from predictor.evaluation import Report
+
+MOST_RECORDED = 200_000
+"""The newest; more of one's own traffic teaches little more."""
+
+
+@click.command()
+@click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--from-history", is_flag=True, help="Train on what `serve --record-prompts` recorded, too.")
+@db_option
+@click.option(
+    "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Model directory."
+)
+@click.option(
+    "--recipe",
+    type=click.Choice(["lexical", "paper"]),
+    default="lexical",
+    show_default=True,
+    help="Ours, or the paper's 19 features and XGBoost.",
+)
+@click.option("--min-long", default=200, show_default=True, type=click.IntRange(min=1), help="Refuse below.")
+@click.option("--seed", default=42, show_default=True, help="Seed of the split and of the training.")
+def command(
+    files: tuple[Path, ...],
+    from_history: bool,
+    db_file: Path | None,
+    out: Path,
+    recipe: str,
+    min_long: int,
+    seed: int,
+) -> None:
+    """Train a model on FILEs (.jsonl or .jsonl.gz) with `prompt` and `output_tokens` on each line.
+
+    `clairvoyant serve --model OUT` then uses it. Needs the train extra.
+    """
+    from predictor.dataset import join, read_dataset
+    from predictor.errors import ModelError
+
+    if not files and not from_history:
+        raise ClairvoyantError("name a FILE to train on, or give --from-history", ExitCode.USAGE)
+    try:
+        from predictor.train_own import train_own
+
+        datasets = [read_dataset(path) for path in files]
+        if from_history:
+            datasets.append(_recorded(database_path(db_file)))
+        data = join(datasets)
+        outcome = train_own(data, out, recipe, min_long, seed, lambda line: click.echo(line, err=True))
+    except ModelError as error:
+        raise ClairvoyantError(str(error)) from None
+    for report in (outcome.held_out, outcome.shipped):
+        click.echo(_line(report))
+    click.echo(f"model written to {out}", err=True)
+
+
+def _recorded(path: Path) -> "Dataset":
+    """Return the prompts in the history, with their answers' lengths."""
+    import numpy as np
+
+    from predictor.dataset import Dataset
+    from profiles.database import reading
+    from profiles.history import recorded_prompts
+
+    with told_plainly(), reading(path) as connection:
+        recorded = recorded_prompts(connection, MOST_RECORDED)
+    if not recorded:
+        raise ClairvoyantError("no prompts are recorded; run: clairvoyant serve --record-prompts")
+    lengths = np.array([[tokens] for _, tokens in recorded], np.float64)
+    return Dataset("history", [prompt for prompt, _ in recorded], [""], lengths)
+
+
+def _line(report: "Report") -> str:
+    figures = {
+        "ranking": report.ranking_accuracy,
+        "tau_b": report.kendall_tau_b,
+        "class": report.class_accuracy,
+        "q90 coverage": report.q90_coverage,
+    }
+    shown = "  ".join(f"{name} {'-' if value is None else f'{value:.3f}'}" for name, value in figures.items())
+    return f"{report.file:18} n {report.n}  {shown}"

@@ -1,0 +1,169 @@
+"""What can be configured, from where: defaults < TOML file < environment < flags. Read once; frozen.
+
+A key that is not known refuses, wherever it stands: a typo must not silently mean the default.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from types import UnionType
+from typing import Any, get_args, get_type_hints
+
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+
+ENV_PREFIX = "CLAIRVOYANT_"
+KIND_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+@dataclass(frozen=True, slots=True)
+class ServeConfig:
+    """How `clairvoyant serve` runs. The comment behind each field is its help text in the reference."""
+
+    backend: str | None = None  # ollama, llamacpp, lmstudio, jan, or a URL; unset: look at their ports
+    listen: str = "127.0.0.1:8080"  # address and port for clients
+    policy: str | None = None  # how waiting requests are ordered; unset: the default policy
+    tau: float | None = None  # starvation timeout in seconds; 0 turns the guard off
+    slots: int | None = None  # requests in flight at once; unset: asked of llama.cpp, 1 elsewhere
+    queue_capacity: int = 1024  # requests that may wait; one more gets a 503
+    max_wait: float | None = None  # seconds a request may wait before it gets a 503; unset: no limit
+    overload_status: int = 503  # status of those refusals: 503 or 429
+    model: str | None = None  # directory of a predictor of one's own
+    profile: str | None = None  # name of a measured profile
+    api_key_file: str | None = None  # API keys, one name:key a line; needed to listen beyond loopback
+    admin_token_file: str | None = None  # token for the daemon's actions; needed beyond loopback
+    backend_key_file: str | None = None  # the backend's own API key, sent with every request
+    allow_host: str | None = None  # further Host names under which the control API may be called, by commas
+    body_limit_mib: int = 64  # longest request body that is read for a prediction
+    connect_timeout: float = 5.0  # seconds to connect to the backend; there is no other timeout
+    db: str | None = None  # database of profiles and history; unset: $CLAIRVOYANT_DB, or the user's own
+    freeze: bool = False  # learn nothing from traffic: tau, speeds and predictions stay as they are
+    history_days: int = 90  # how long finished requests are remembered
+    history_rows: int = 1_000_000  # how many finished requests are remembered; 0 records none
+    record_prompts: bool = False  # record prompt text too, to train a predictor on it
+    show_prompts: bool = False  # let dashboards show prompt text (it is not logged, nor recorded by this)
+    log_level: str = "info"  # debug, info, warning or error
+
+    def __post_init__(self) -> None:
+        _check(self.overload_status in (429, 503), "overload_status must be 503 or 429")
+        _check(self.slots is None or self.slots >= 1, "slots must be at least 1")
+        _check(self.queue_capacity >= 0, "queue_capacity must not be negative")
+        _check(self.tau is None or self.tau >= 0, "tau must not be negative; 0 turns the guard off")
+        _check(self.max_wait is None or self.max_wait > 0, "max_wait must be above 0 seconds")
+        _check(self.history_days >= 1, "history_days must be at least 1")
+        _check(self.history_rows >= 0, "history_rows must not be negative; 0 records none")
+        _check(self.body_limit_mib >= 1, "body_limit_mib must be at least 1")
+        _check(self.connect_timeout > 0, "connect_timeout must be above 0 seconds")
+        levels = ("debug", "info", "warning", "error")
+        _check(self.log_level in levels, f"log_level must be one of {', '.join(levels)}")
+        self.address()
+
+    def address(self) -> tuple[str, int]:
+        """Return the listening host and port."""
+        host, colon, port = self.listen.rpartition(":")
+        _check(
+            bool(colon) and port.isdigit() and int(port) < 65536,
+            f"listen must be HOST:PORT, not {self.listen!r}",
+        )
+        return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - ":8080" says so; keys are demanded
+
+
+def _check(holds: bool, message: str) -> None:
+    if not holds:
+        raise ClairvoyantError(message, ExitCode.USAGE)
+
+
+def load_serve_config(
+    flags: Mapping[str, Any], *, file: Path | None = None, env: Mapping[str, str] = os.environ
+) -> ServeConfig:
+    """Put the configuration together. `flags` holds only what was given; `file` must exist if named."""
+    settings: dict[str, Any] = {}
+    path = file or default_config_file()
+    if path is not None and (file is not None or path.exists()):
+        settings |= _from_file(path)
+    settings |= _from_env(env)
+    settings |= flags
+    return replace(ServeConfig(), **settings)
+
+
+def default_config_file() -> Path | None:
+    """Where the configuration file is looked for when none is named."""
+    from platformdirs import user_config_path
+
+    return user_config_path("clairvoyant", appauthor=False) / "config.toml"
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ClairvoyantError(f"cannot read the configuration {path}: {why}", ExitCode.USAGE) from None
+    unknown = set(data) - {"serve"}
+    if unknown:
+        raise ClairvoyantError(f"{path}: unknown section [{min(unknown)}]; there is [serve]", ExitCode.USAGE)
+    section = data.get("serve", {})
+    known = _kinds()
+    for key, value in section.items():
+        if key not in known:
+            raise ClairvoyantError(
+                f"{path}: unknown key {key!r} in [serve]{_nearest(key, known)}", ExitCode.USAGE
+            )
+        section[key] = _typed(key, value, known[key], str(path))
+    return dict(section)
+
+
+def _from_env(env: Mapping[str, str]) -> dict[str, Any]:
+    known = _kinds()
+    settings: dict[str, Any] = {}
+    for name, text in env.items():
+        if not name.startswith(f"{ENV_PREFIX}SERVE_"):
+            continue
+        key = name.removeprefix(f"{ENV_PREFIX}SERVE_").lower()
+        if key not in known:
+            raise ClairvoyantError(
+                f"unknown environment variable {name}{_nearest(key, known)}", ExitCode.USAGE
+            )
+        settings[key] = _parsed(text, known[key], name)
+    return settings
+
+
+def _kinds() -> dict[str, type]:
+    """Each key's type, without its `| None`."""
+    kinds: dict[str, type] = {}
+    hints = get_type_hints(ServeConfig)
+    for each in fields(ServeConfig):
+        hint = hints[each.name]
+        kinds[each.name] = (
+            next(a for a in get_args(hint) if a is not type(None)) if isinstance(hint, UnionType) else hint
+        )
+    return kinds
+
+
+def _typed(key: str, value: Any, kind: type, where: str) -> Any:
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not kind:
+        raise ClairvoyantError(f"{where}: {key} must be {KIND_NAMES[kind]}, not {value!r}", ExitCode.USAGE)
+    return value
+
+
+def _parsed(text: str, kind: type, where: str) -> Any:
+    if kind is bool:
+        if text.lower() in ("1", "true", "yes", "on"):
+            return True
+        if text.lower() in ("0", "false", "no", "off", ""):
+            return False
+        raise ClairvoyantError(f"{where} must be true or false, not {text!r}", ExitCode.USAGE)
+    try:
+        return kind(text)
+    except ValueError:
+        raise ClairvoyantError(f"{where} must be {KIND_NAMES[kind]}, not {text!r}", ExitCode.USAGE) from None
+
+
+def _nearest(key: str, known: Mapping[str, type]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(key, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -1,0 +1,144 @@
+"""The daemon's state over the wire: how it is written, and the client that reads it and acts."""
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from tui.snapshot import Snapshot
+
+PREFIX = "/_clairvoyant"
+DEFAULT_URL = "http://127.0.0.1:8080"
+TOKEN_VARIABLE = "CLAIRVOYANT_ADMIN_TOKEN"  # noqa: S105 - the variable's name
+
+ACTIONS = (
+    "cancel",
+    "promote",
+    "hold",
+    "release",
+    "priority",
+    "pause",
+    "resume",
+    "drain",
+    "policy",
+    "tau",
+)
+
+encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(Snapshot)
+
+
+def decode(data: bytes) -> Snapshot:
+    """Read a snapshot; ClairvoyantError if the daemon speaks another version of it."""
+    try:
+        return _decoder.decode(data)
+    except msgspec.DecodeError as error:
+        raise ClairvoyantError(f"the daemon's state cannot be read ({error}); use the same version") from None
+
+
+class ControlClient:
+    """Reads a daemon's state and asks it to act. Use as an async context manager."""
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        self.url = url.rstrip("/")
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        timeout = httpx.Timeout(5.0, read=None)
+        self._client = httpx.AsyncClient(
+            base_url=self.url + PREFIX, headers=headers, timeout=timeout, trust_env=False
+        )
+
+    async def __aenter__(self) -> "ControlClient":
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._client.aclose()
+
+    async def snapshot(self) -> Snapshot:
+        """Return the state as it is now."""
+        return decode((await self._request("GET", "/state")).content)
+
+    async def stream(self) -> AsyncIterator[Snapshot]:
+        """Yield the state now and whenever it changes, until the daemon goes."""
+        async for event in self.events():
+            yield decode(event)
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield what `stream` yields, not decoded: for a reader that skips states it has no time for."""
+        try:
+            async with self._client.stream("GET", "/events") as answer:
+                if answer.status_code != 200:
+                    await answer.aread()
+                    raise self._refused(answer)
+                async for line in answer.aiter_lines():
+                    if line.startswith("data: "):
+                        yield line[6:].encode()
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None
+
+    async def act(self, action: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Ask for an action; ClairvoyantError with the daemon's reason if it is refused."""
+        answer = await self._request("POST", f"/actions/{action}", json=dict(arguments or {}))
+        result: dict[str, Any] = answer.json()
+        return result
+
+    async def _request(self, method: str, path: str, **more: Any) -> httpx.Response:
+        try:
+            answer = await self._client.request(method, path, **more)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None
+        if answer.status_code >= 400:
+            raise self._refused(answer)
+        return answer
+
+    def _unreachable(self, error: httpx.HTTPError) -> ClairvoyantError:
+        return ClairvoyantError(
+            f"no daemon answers at {self.url} ({type(error).__name__}); start one with: clairvoyant serve",
+            ExitCode.UNREACHABLE,
+        )
+
+    def _refused(self, answer: httpx.Response) -> ClairvoyantError:
+        try:
+            message = answer.json()["error"]
+        except (ValueError, KeyError, TypeError):
+            if answer.status_code == 404:
+                message = "this is not a clairvoyant daemon; name one with --url"
+            else:
+                message = f"HTTP {answer.status_code}"
+        return ClairvoyantError(f"{self.url}: {message}")
+
+
+def local_url(named: str | None) -> str:
+    """Return the URL of the daemon to talk to: the one named, the one last started here, or the default."""
+    if named is not None:
+        return named if "://" in named else f"http://{named}"
+    with suppress(OSError):
+        words = sorted(state_dir().glob("daemon-*.json"), key=lambda path: path.stat().st_mtime)
+        for path in reversed(words):
+            # A daemon that was killed leaves its word behind; one whose process is gone does not count.
+            with suppress(OSError, ValueError, KeyError, TypeError, msgspec.DecodeError):
+                word = msgspec.json.decode(path.read_bytes())
+                os.kill(word["pid"], 0)
+                return str(word["url"])
+    return DEFAULT_URL
+
+
+def admin_token(file: Path | None) -> str | None:
+    """Return the admin token from a file or the environment."""
+    if file is None:
+        return os.environ.get(TOKEN_VARIABLE)
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ClairvoyantError(f"cannot read the admin token {file}: {error}", ExitCode.USAGE) from None
+
+
+def state_dir() -> Path:
+    """Where running daemons leave word of themselves, and where what is to last is kept."""
+    from platformdirs import user_state_path
+
+    return user_state_path("clairvoyant", appauthor=False)

@@ -1,0 +1,114 @@
+"""Checks of what is installed and of this machine: packages, predictor, GPU, files, limits, clock."""
+
+import importlib.util
+import os
+import resource
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from clairvoyant_cli import __version__
+from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.control import state_dir
+from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
+from predictor.record import Predictor
+
+PACKAGES = ("clairvoyant_cli", "tui", "predictor", "profiles")
+PYTHONS = ((3, 11), (3, 14))
+FEW_FILES = 1024
+"""Two file descriptors a client: below this, a few hundred clients are too many."""
+
+
+def check_packages() -> Iterator[Finding]:
+    """Our four packages must come from one place: their names are common ones."""
+    homes: dict[str, Path | None] = {}
+    for name in PACKAGES:
+        spec = importlib.util.find_spec(name)
+        homes[name] = Path(spec.origin).parent.parent if spec is not None and spec.origin else None
+    ours = homes["clairvoyant_cli"]
+    strays = [name for name, home in homes.items() if home != ours]
+    mend = "uv tool install --force clairvoyant-cli    # an environment of its own"
+    for name in strays:
+        where = homes[name] or "nowhere"
+        yield broken("packages", f"{name} comes from {where}, not from {ours}", mend)
+    low, high = PYTHONS
+    version = sys.version_info[:2]
+    said = f"clairvoyant {__version__}, Python {version[0]}.{version[1]}"
+    if not low <= version <= high:
+        yield warning("packages", f"{said}: tested on 3.{low[1]} to 3.{high[1]}", mend)
+    elif not strays:
+        yield ok("packages", f"{said}, all packages in one place")
+
+
+def check_predictor(predictor: Predictor, seconds: float) -> Iterator[Finding]:
+    """Name the predictor in force; `seconds` is what one prediction took."""
+    yield ok("predictor", f"{predictor.name}, {seconds * 1000:.2f} ms a prediction")
+
+
+def check_gpu() -> Iterator[Finding]:
+    """NVML feeds the dashboard; nothing else needs it."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        if shutil.which("nvidia-smi"):
+            yield warning("gpu", "the NVIDIA driver is there but NVML does not answer", "nvidia-smi")
+        else:
+            yield note("gpu", "no NVIDIA GPU; the dashboard shows none")
+        return
+    try:
+        names = [
+            pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i))
+            for i in range(pynvml.nvmlDeviceGetCount())
+        ]
+        yield ok("gpu", ", ".join(names) or "NVML answers, no GPU")
+    except pynvml.NVMLError as error:
+        yield warning("gpu", f"NVML: {error}", "nvidia-smi")
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def check_files(config: ServeConfig) -> Iterator[Finding]:
+    """Secrets must be for their owner's eyes; the state directory must be writable."""
+    for name in ("api_key_file", "admin_token_file", "backend_key_file"):
+        given = getattr(config, name)
+        if given is None:
+            continue
+        path = Path(given)
+        if not path.is_file():
+            yield broken("files", f"{name} {path} does not exist", f"install -m 600 /dev/null {path}")
+        elif path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            yield warning("files", f"{name} {path} can be read by others", f"chmod 600 {path}")
+    home = state_dir()
+    nearest = next(path for path in (home, *home.parents) if path.exists())
+    if os.access(nearest, os.W_OK):
+        yield ok("files", f"state in {home}")
+    else:
+        yield warning("files", f"{nearest} cannot be written", f"chown -R $(id -un) {nearest}")
+
+
+def check_limits() -> Iterator[Finding]:
+    """Every client costs two open files; the daemon raises the soft limit as far as the hard one lets it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < FEW_FILES:
+        yield warning(
+            "limits", f"at most {hard} open files", "ulimit -H -n 65536    # as root, or limits.conf"
+        )
+
+
+def check_clock() -> Iterator[Finding]:
+    """Times in the history are wall-clock times; they need a clock that is set."""
+    if shutil.which("timedatectl") is None:
+        return
+    done = subprocess.run(
+        ["timedatectl", "show", "--property", "NTPSynchronized", "--value"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 0 and done.stdout.strip() == "no":
+        yield note("clock", "the clock is not synchronised", "timedatectl set-ntp true")

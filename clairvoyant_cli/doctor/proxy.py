@@ -1,0 +1,111 @@
+"""Checks of the proxy itself: running or not, its version and state, its port, and where clients point."""
+
+import socket
+from collections.abc import Iterator, Mapping
+from urllib.parse import urlsplit
+
+from clairvoyant_cli import __version__
+from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.control import ControlClient
+from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from tui.snapshot import Snapshot
+
+CLIENT_VARIABLES = ("OLLAMA_HOST", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_BASE_URL")
+REDIRECT = 'eval "$(clairvoyant env)"'
+
+
+async def look_at_daemon(url: str, token: str | None) -> tuple[list[Finding], Snapshot | None]:
+    """Ask the daemon for its state; return what is to be said, and the state."""
+    try:
+        async with ControlClient(url, token) as control:
+            snapshot = await control.snapshot()
+    except ClairvoyantError as error:
+        if error.exit_code is ExitCode.UNREACHABLE:
+            start = "clairvoyant service install    # or, in the foreground: clairvoyant serve"
+            return [warning("daemon", f"no daemon answers at {url}", start)], None
+        return [warning("daemon", str(error), "clairvoyant doctor --url URL --token-file FILE")], None
+    return list(check_daemon(snapshot)), snapshot
+
+
+def check_daemon(snapshot: Snapshot) -> Iterator[Finding]:
+    """Say how a running daemon does."""
+    tau = "off" if snapshot.tau.tau_s is None else f"{snapshot.tau.tau_s:g} s"
+    yield ok(
+        "daemon",
+        f"{snapshot.mode} on {snapshot.listen}, policy {snapshot.policy}, tau {tau} ({snapshot.tau.source}), "
+        f"predictor {snapshot.predictor.name}",
+    )
+    if snapshot.daemon_version != __version__:
+        yield warning(
+            "daemon",
+            f"it runs version {snapshot.daemon_version}, installed is {__version__}",
+            "clairvoyant service stop && clairvoyant service start",
+        )
+    if snapshot.mode != "serving":
+        yield warning(
+            "daemon", f"it is {snapshot.mode}: nothing new is started", "clairvoyant top    # then p"
+        )
+    for backend in snapshot.backends:
+        if backend.state not in ("up", "unknown"):
+            text = (
+                f"the daemon finds {backend.kind} at {backend.url} {backend.state} {backend.detail}".rstrip()
+            )
+            yield broken("daemon", text, f"curl -i {backend.url}")
+    if not snapshot.predictor.trusted:
+        yield warning("predictor", "it ranks this traffic badly and is not trusted now", "clairvoyant train")
+
+
+def check_port(config: ServeConfig, *, ours: bool) -> Iterator[Finding]:
+    """The port must be free, unless it is our own daemon that has it."""
+    host, port = config.address()
+    if ours:
+        return
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            why = "llama.cpp likes 8080 too" if port == 8080 else error.strerror or str(error)
+            other = f"{host}:{port + 1}"
+            yield broken("port", f"{config.listen} is taken ({why})", f"clairvoyant serve --listen {other}")
+            return
+    yield ok("port", f"{config.listen} is free")
+
+
+def check_openness(config: ServeConfig) -> Iterator[Finding]:
+    """Beyond loopback, keys are demanded, and dashboards under other names must be allowed."""
+    host, _ = config.address()
+    if host in ("localhost", "::1") or host.startswith("127."):
+        return
+    if config.api_key_file is None or config.admin_token_file is None:
+        mend = "clairvoyant serve --api-key-file FILE --admin-token-file FILE"
+        yield broken("access", f"{config.listen} lets others in, and serve refuses without keys", mend)
+    elif config.allow_host is None:
+        mend = "clairvoyant serve --allow-host NAME"
+        yield note("access", "the control API answers under this machine's name and addresses alone", mend)
+
+
+def check_clients(
+    environment: Mapping[str, str], proxy_port: int, backend_port: int | None
+) -> Iterator[Finding]:
+    """Where this shell's variables send its clients."""
+    for name in CLIENT_VARIABLES:
+        value = environment.get(name)
+        if not value:
+            continue
+        port = _port(value)
+        if backend_port is not None and port == backend_port:
+            yield warning("clients", f"{name} is {value}: that is the backend, not the proxy", REDIRECT)
+        elif port == proxy_port:
+            yield ok("clients", f"{name} points at the proxy")
+    if not any(environment.get(name) for name in CLIENT_VARIABLES):
+        yield note("clients", "no variable of this shell points a client at the proxy", REDIRECT)
+
+
+def _port(value: str) -> int | None:
+    parts = urlsplit(value if "://" in value else f"http://{value}")
+    try:
+        return parts.port
+    except ValueError:
+        return None

@@ -1,0 +1,71 @@
+"""The `clairvoyant` command: a click group that imports a command only when it is called.
+
+Import cost is a feature of a CLI: `clairvoyant --help` loads click and nothing else, so the one-line
+help of each command stands here, in the table, and its module is loaded on use.
+"""
+
+import sys
+from importlib import import_module
+
+import click
+
+from clairvoyant_cli import __version__
+from clairvoyant_cli.errors import ClairvoyantError
+
+# name -> one-line help; the module is clairvoyant_cli.commands.<name> and its command is `command`.
+COMMANDS = {
+    "serve": "Run the proxy in front of an LLM server.",
+    "status": "Print the state of a running daemon once.",
+    "calibrate": "Measure an LLM server once, so that `serve` knows it.",
+    "profiles": "List, show, choose and exchange what `calibrate` measured.",
+    "history": "Show the requests that were served.",
+    "forget": "Erase what is remembered of requests, for good.",
+    "top": "Watch the queue, the slots and the GPU live, and steer them.",
+    "simulate": "Compare scheduling policies in virtual time, on the papers' workloads or your own.",
+    "demo": "Watch shortest-first beat first-come-first-served, on a simulated backend.",
+    "predict": "Predict how long the answer to a prompt will be.",
+    "evaluate": "Judge a predictor on prompts whose answers are known.",
+    "train": "Train a predictor on your own logs.",
+    "study": "Print the tables of the predictor's studies.",
+    "bench": "Measure what shortest-first gains on your own machine.",
+    "doctor": "Say what is wrong with the set-up, and the command that mends it.",
+    "env": "Print what to export so that your clients go through the proxy.",
+    "service": "Keep the proxy running: install, start, stop, status, logs, uninstall.",
+    "completion": "Print the completion script for bash, zsh or fish.",
+}
+
+
+class LazyGroup(click.Group):
+    """A click group whose commands are modules, imported when first asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the commands in the order of the table, not of the alphabet."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command's module and return its `command`."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = import_module(f"clairvoyant_cli.commands.{cmd_name}").command
+        assert isinstance(command, click.Command)  # noqa: S101 - a programming error, not an input
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands from the table, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="clairvoyant")
+def cli() -> None:
+    """Make your own LLM server feel fast: short answers first, none starved."""
+
+
+def main() -> None:
+    """Run the command; an error the user can mend is one line on stderr and an exit code."""
+    try:
+        cli()
+    except ClairvoyantError as error:
+        click.echo(f"clairvoyant: {error}", err=True)
+        sys.exit(error.exit_code)

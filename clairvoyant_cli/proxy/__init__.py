@@ -1,0 +1,1 @@
+"""The asyncio shell round the scheduler: HTTP on both sides, the queue in the middle."""

@@ -1,0 +1,75 @@
+"""A small ASGI server on our own connections, so that the control API can be an ordinary Starlette app."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from clairvoyant_cli.proxy.http1 import ResponseHead
+from clairvoyant_cli.proxy.listener import Request
+from clairvoyant_cli.proxy.protocols.errors import REASONS
+
+Message = MutableMapping[str, Any]
+App = Callable[
+    [MutableMapping[str, Any], Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]],
+    Awaitable[None],
+]
+
+CONTROL_BODY_BYTES = 64 * 1024
+
+
+async def serve_asgi(app: App, request: Request) -> None:
+    """Answer one request with an ASGI application."""
+    body = await request.read(CONTROL_BODY_BYTES)
+    connection = request.connection
+    if body is None:
+        connection.respond(ResponseHead(413, REASONS[413]), b"")
+        return
+    given: asyncio.Queue[Message] = asyncio.Queue()
+    given.put_nowait({"type": "http.request", "body": body, "more_body": False})
+    room = _Room()
+    connection.fed_by(room)
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            head = ResponseHead(status, REASONS.get(status, b"OK"), list(message["headers"]))
+            connection.send_head(head, request.head.method)
+        elif message["type"] == "http.response.body":
+            await room.free.wait()
+            data = message.get("body", b"")
+            if data and request.head.method != b"HEAD":
+                connection.send_body(data)
+            if not message.get("more_body", False):
+                connection.send_end([])
+
+    target = request.head.origin_form()
+    path, _, query = target.partition(b"?")
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": request.head.method.decode(),
+        "scheme": "http",
+        "path": path.decode("latin-1"),
+        "raw_path": path,
+        "query_string": query,
+        "root_path": "",
+        "headers": [(name.lower(), value.strip()) for name, value in request.head.headers],
+        "client": (connection.peer, 0),
+        "server": None,
+    }
+    await app(scope, given.get, send)
+
+
+class _Room:
+    """Lets a sender wait while the client reads slowly."""
+
+    def __init__(self) -> None:
+        self.free = asyncio.Event()
+        self.free.set()
+
+    def pause(self) -> None:
+        self.free.clear()
+
+    def resume(self) -> None:
+        self.free.set()

@@ -1,0 +1,222 @@
+"""The daemon's own routes under /_clairvoyant/: its state, its metrics, and the actions on it."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request as WebRequest
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route as WebRoute
+
+from clairvoyant_cli.control import ACTIONS, PREFIX, encode
+from clairvoyant_cli.proxy.access import Access
+from clairvoyant_cli.proxy.asgi import serve_asgi
+from clairvoyant_cli.proxy.gateway import Gateway
+from clairvoyant_cli.proxy.http1 import ResponseHead
+from clairvoyant_cli.proxy.listener import Request
+from clairvoyant_cli.proxy.metrics import Metrics
+from clairvoyant_cli.proxy.protocols.errors import REASONS
+from clairvoyant_cli.proxy.state import Painter
+from clairvoyant_cli.scheduler.policy import SERVABLE
+
+EVENT_EVERY_S = 0.08
+"""Snapshots a second on the event stream are bounded by this; changes in between are one change."""
+
+DRAWING_SHARE = 25
+"""A long queue takes longer to draw and is drawn less often: never more than 4 % of the daemon's time."""
+
+HEARTBEAT_S = 1.0
+"""A stream without changes still ticks, so that ages and elapsed times move."""
+
+
+class RefusedError(Exception):
+    """An action that cannot be carried out; the message says why."""
+
+
+class Changes:
+    """Lets any number of listeners wait for the next change of state."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def note(self) -> None:
+        """Something has changed."""
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return at the next change, or after `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._next.wait()
+        except TimeoutError:
+            return
+
+
+@dataclass(slots=True)
+class Actions:
+    """What an operator may do to a running daemon; each returns what is said back."""
+
+    gateway: Gateway
+    painter: Painter
+
+    def run(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Carry out an action by name."""
+        if action in ("cancel", "promote", "hold", "release", "priority"):
+            result = self._on_request(action, arguments)
+        else:
+            result = self._on_daemon(action, arguments)
+        self.gateway.books.event(logging.INFO, f"operator: {action} {_plain(arguments)}".rstrip())
+        self.gateway.dispatcher.moved()
+        return result
+
+    def _on_request(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        job_id = arguments.get("id")
+        if not isinstance(job_id, str):
+            raise RefusedError(f'{action} needs the request\'s id, as {{"id": "..."}}')
+        dispatcher = self.gateway.dispatcher
+        scheduler, now = dispatcher.scheduler, self.gateway.books.clock()
+        if action == "cancel":
+            done = dispatcher.cancel(job_id)
+        elif action == "promote":
+            done = scheduler.promote(job_id, now)
+        elif action == "hold":
+            done = scheduler.hold(job_id, now)
+        elif action == "release":
+            done = scheduler.release(job_id, now)
+        else:
+            done = scheduler.reprioritise(job_id, int(_number(arguments, "priority", -100, 100)), now)
+        if not done:
+            raise RefusedError(f"no request {job_id} that {action} could apply to; it may have ended")
+        return {"id": job_id, "done": action}
+
+    def _on_daemon(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        gateway = self.gateway
+        scheduler = gateway.dispatcher.scheduler
+        if action == "pause":
+            scheduler.pause()
+        elif action == "resume":
+            scheduler.resume()
+            gateway.draining = False
+        elif action == "drain":
+            gateway.draining = True
+        elif action == "policy":
+            name = str(arguments.get("policy"))
+            if name not in SERVABLE:
+                raise RefusedError(f"policy must be one of {', '.join(SERVABLE)}")
+            gateway.trust.chosen_by_operator()
+            gateway.choose_policy(name)
+        else:
+            tau_s = _number(arguments, "tau_s", 0, 86_400)
+            scheduler.tau_s = tau_s or None
+            self.painter.tau_source = "operator"
+        return {"done": action}
+
+
+def _number(arguments: dict[str, Any], name: str, low: float, high: float) -> float:
+    value = arguments.get(name)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise RefusedError(f"{name} must be a number")
+    if not low <= value <= high:
+        raise RefusedError(f"{name} must be between {low:g} and {high:g}")
+    return value
+
+
+def _is_json(content_type: bytes) -> bool:
+    # The type itself: `text/plain; x=json` is one that a page may send to any site.
+    return content_type.split(b";", 1)[0].strip().lower() == b"application/json"
+
+
+def _plain(arguments: dict[str, Any]) -> str:
+    return " ".join(
+        f"{key}={value}" for key, value in arguments.items() if isinstance(value, str | int | float)
+    )[:120]
+
+
+class ControlApi:
+    """The Starlette application behind the control prefix, and the guard before it."""
+
+    def __init__(
+        self, gateway: Gateway, painter: Painter, changes: Changes, metrics: Metrics, access: Access
+    ) -> None:
+        self._painter = painter
+        self._changes = changes
+        self._metrics = metrics
+        self._access = access
+        self._actions = Actions(gateway, painter)
+        self.stopping = False
+        self._app = Starlette(
+            routes=[
+                WebRoute(f"{PREFIX}/health", self._health),
+                WebRoute(f"{PREFIX}/state", self._state),
+                WebRoute(f"{PREFIX}/events", self._events),
+                WebRoute(f"{PREFIX}/metrics", self._metrics_text),
+                WebRoute(f"{PREFIX}/actions/{{action}}", self._act, methods=["POST"]),
+            ]
+        )
+
+    async def __call__(self, request: Request) -> None:
+        """Serve a request under the prefix, if it may be."""
+        refused = self._guard(request)
+        if refused is not None:
+            status, why = refused
+            head = ResponseHead(status, REASONS[status], [(b"Content-Type", b"application/json")])
+            request.connection.respond(head, msgspec.json.encode({"error": why}))
+            return
+        await serve_asgi(self._app, request)
+
+    def _guard(self, request: Request) -> tuple[int, str] | None:
+        head = request.head
+        host = (head.get(b"host") or b"").decode("latin-1")
+        if not self._access.our_host(host):
+            return 403, f"unknown Host {host!r}; allow it with --allow-host"
+        origin = head.get(b"origin")
+        if not self._access.our_origin(origin.decode("latin-1") if origin else None, host):
+            return 403, "requests from other sites' pages are refused"
+        if head.path == f"{PREFIX}/health":
+            return None
+        if not self._access.admin(head):
+            return 401, "the admin token is missing or wrong; pass it with --token-file"
+        if head.method == b"POST" and not _is_json(head.get(b"content-type") or b""):
+            return 400, "actions take a JSON body with Content-Type: application/json"
+        return None
+
+    async def _health(self, request: WebRequest) -> Response:
+        snapshot = self._painter.snapshot()
+        backends = {backend.name: backend.state for backend in snapshot.backends}
+        return JSONResponse(
+            {"status": snapshot.mode, "version": snapshot.daemon_version, "backends": backends}
+        )
+
+    async def _state(self, request: WebRequest) -> Response:
+        return Response(encode(self._painter.snapshot()), media_type="application/json")
+
+    async def _events(self, request: WebRequest) -> Response:
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        return StreamingResponse(self._stream(), media_type="text/event-stream", headers=headers)
+
+    async def _stream(self) -> AsyncIterator[bytes]:
+        while not self.stopping:
+            data, took_s = self._painter.drawn()
+            yield b"event: snapshot\ndata: " + data + b"\n\n"
+            await asyncio.sleep(max(EVENT_EVERY_S, DRAWING_SHARE * took_s))
+            await self._changes.wait(HEARTBEAT_S)
+
+    async def _metrics_text(self, request: WebRequest) -> Response:
+        return Response(self._metrics.render(self._painter.snapshot()), media_type=self._metrics.CONTENT_TYPE)
+
+    async def _act(self, request: WebRequest) -> Response:
+        action = request.path_params["action"]
+        if action not in ACTIONS:
+            return JSONResponse({"error": f"unknown action; there are {', '.join(ACTIONS)}"}, 404)
+        try:
+            arguments = msgspec.json.decode(await request.body() or b"{}", type=dict[str, Any])
+            return JSONResponse(self._actions.run(action, arguments))
+        except msgspec.DecodeError:
+            return JSONResponse({"error": "the body is not a JSON object"}, 400)
+        except RefusedError as error:
+            return JSONResponse({"error": str(error)}, 409)

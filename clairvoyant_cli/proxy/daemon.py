@@ -1,0 +1,363 @@
+"""The daemon put together: backend, scheduler, queue, listener, control API; and how it goes down."""
+
+import asyncio
+import logging
+import os
+import resource
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.control import state_dir
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.proxy.access import Access, is_loopback, read_keys, read_secret
+from clairvoyant_cli.proxy.backend import Backend, BackendWatch, Found, Prober, find_backend
+from clairvoyant_cli.proxy.books import Books, plural
+from clairvoyant_cli.proxy.control_api import Changes, ControlApi
+from clairvoyant_cli.proxy.dispatcher import Dispatcher
+from clairvoyant_cli.proxy.gateway import Gateway, Rules
+from clairvoyant_cli.proxy.keepsake import Keeper, Keepsake
+from clairvoyant_cli.proxy.listener import Request, ServerConnection
+from clairvoyant_cli.proxy.metrics import Metrics
+from clairvoyant_cli.proxy.protocols.routes import BackendKind
+from clairvoyant_cli.proxy.residents import Residents
+from clairvoyant_cli.proxy.state import Painter
+from clairvoyant_cli.proxy.trust import Trust
+from clairvoyant_cli.proxy.upstream import Upstream
+from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, SERVABLE
+from clairvoyant_cli.scheduler.queue import Scheduler
+from predictor.record import Predictor
+from tui.snapshot import Snapshot
+
+DEFAULT_TAU_S = 120.0
+"""Before anything was measured: the paper's value for an Apple M1 (Clairvoyant, section 3.4)."""
+
+BACKLOG = 2048
+IDLE_CLIENT_S = 120.0
+SWEEP_EVERY_S = 15.0
+
+
+@dataclass(slots=True)
+class Daemon:
+    """A running daemon. `drain` and `stop_now` end it; `run_until_stopped` waits for that."""
+
+    gateway: Gateway
+    backend: Backend
+    painter: Painter
+    control: ControlApi
+    base_url: str
+    _connections: set[ServerConnection]
+    _stopped: asyncio.Event
+    keeper: Keeper | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is still owed to anyone."""
+        return bool(self.gateway.dispatcher.live) or any(not each.idle for each in self._connections)
+
+    def snapshot(self) -> Snapshot:
+        """Return the state as it is now."""
+        return self.painter.snapshot()
+
+    def drain(self) -> None:
+        """Go down in good order: refuse new work, send the waiting away, finish what runs."""
+        gateway = self.gateway
+        gateway.draining = True
+        self.control.stopping = True
+        sent_away = gateway.dispatcher.send_away_waiting()
+        running = len(gateway.dispatcher.scheduler.running)
+        gateway.books.event(
+            logging.INFO, f"draining: {running} running, {sent_away} waiting sent away; again to stop at once"
+        )
+        for connection in list(self._connections):
+            connection.retire()
+
+    def stop_now(self) -> None:
+        """Go down at once, whatever runs."""
+        self._stopped.set()
+
+    async def run_until_stopped(self) -> None:
+        """Return once a drain is complete, or `stop_now` was called."""
+        while not self._stopped.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.1 if self.gateway.draining else 1.0):
+                    await self._stopped.wait()
+            if self.control.stopping and not self.busy:
+                return
+
+
+@asynccontextmanager
+async def running_daemon(
+    config: ServeConfig,
+    predictor: Predictor,
+    *,
+    keepsake: Keepsake | None = None,
+    announced: bool = False,
+) -> AsyncIterator[Daemon]:
+    """Start a daemon and stop it when the block ends; an announced one is found by `status` and `top`.
+
+    Without a keepsake it starts from defaults and remembers nothing.
+    """
+    _raise_open_files()
+    host, port = config.address()
+    access = _access(config, host)
+    backend_key = None
+    if config.backend_key_file is not None:
+        backend_key = read_secret(Path(config.backend_key_file), "backend key")
+    listener = _listen(host, port)
+    prober = Prober(backend_key)
+    try:
+        port = listener.getsockname()[1]
+        backend = await _backend(config, prober, port)
+        async with _Tasks() as tasks:
+            daemon, connections = _compose(
+                config, predictor, access, backend, backend_key, prober, tasks, (host, port)
+            )
+            daemon.keeper = _keeper(config, keepsake, daemon, tasks)
+            loop = asyncio.get_running_loop()
+            server = await loop.create_server(
+                lambda: ServerConnection(daemon.gateway.handle, tasks.spawn, connections),
+                sock=listener,
+                backlog=BACKLOG,
+            )
+            tasks.spawn(daemon.gateway.watch.run())
+            tasks.spawn(_sweep(connections))
+            try:
+                with _word_of(daemon, port) if announced else nullcontext():
+                    yield daemon
+            finally:
+                daemon.control.stopping = True
+                server.close()
+                for connection in list(connections):
+                    connection.abort()
+                tasks.cancel()
+                daemon.gateway.lessons.flush()
+                if daemon.keeper is not None:
+                    daemon.keeper.save()
+        backend.upstream.close()
+    finally:
+        listener.close()
+        await prober.close()
+
+
+def _compose(
+    config: ServeConfig,
+    predictor: Predictor,
+    access: Access,
+    backend: Backend,
+    backend_key: str | None,
+    prober: Prober,
+    tasks: "_Tasks",
+    address: tuple[str, int],
+) -> tuple[Daemon, set[ServerConnection]]:
+    books, metrics, changes = Books(time.monotonic), Metrics(), Changes()
+    books.on_finished = metrics.ended
+    books.shadow.resize(backend.slots)
+    name = config.policy or DEFAULT_POLICY
+    if name not in SERVABLE:
+        raise ClairvoyantError(f"no policy {name!r}; there are {', '.join(SERVABLE)}", ExitCode.USAGE)
+    policy = POLICIES[name]
+    tau_s = DEFAULT_TAU_S if config.tau is None else config.tau or None
+    scheduler = Scheduler(
+        policy, workers={backend.name: backend.slots}, tau_s=tau_s, capacity=config.queue_capacity
+    )
+    dispatcher = Dispatcher(
+        scheduler, clock=time.monotonic, spawn=tasks.spawn, on_change=changes.note, on_end=books.ended
+    )
+
+    swaps = backend.kind is BackendKind.OLLAMA
+    residents = Residents(scheduler, backend.name) if swaps else None
+
+    def backend_changed() -> None:
+        scheduler.set_slots(backend.name, backend.slots)
+        books.shadow.resize(backend.slots)
+        slots = plural(backend.slots, "slot")
+        books.event(logging.INFO, f"{backend.name} is {backend.state}, {slots} {backend.detail}".rstrip())
+        if residents is not None:
+            residents.listed((model.name for model in backend.models), dispatcher.live.values())
+        dispatcher.moved()
+
+    rules = Rules(
+        max_wait_s=config.max_wait,
+        overload_status=config.overload_status,
+        body_limit_bytes=config.body_limit_mib * 1024 * 1024,
+        show_prompts=config.show_prompts,
+        backend_key=backend_key.encode() if backend_key else None,
+    )
+
+    async def control(request: Request) -> None:
+        await api(request)
+
+    watch = BackendWatch(backend, prober, backend_changed)
+    gateway = Gateway(
+        watch, dispatcher, predictor, books, access, rules, control, Trust(predictor), residents
+    )
+    host, port = address
+    shown = f"[{host}]" if ":" in host else host
+    tau_source = "default" if config.tau is None else "flag"
+    painter = Painter(gateway, f"{shown}:{port}", time.monotonic(), tau_source)
+    api = ControlApi(gateway, painter, changes, metrics, access)
+    connections: set[ServerConnection] = set()
+    reachable = "127.0.0.1" if host in ("0.0.0.0", "::") else shown  # noqa: S104 - compared, not bound
+    daemon = Daemon(
+        gateway, backend, painter, api, f"http://{reachable}:{port}", connections, asyncio.Event()
+    )
+    return daemon, connections
+
+
+def _keeper(config: ServeConfig, keepsake: Keepsake | None, daemon: Daemon, tasks: "_Tasks") -> Keeper | None:
+    if keepsake is None:
+        return None
+    keeper = Keeper(
+        keepsake,
+        daemon.gateway,
+        daemon.painter,
+        default_tau_s=DEFAULT_TAU_S,
+        freeze=config.freeze,
+        record_prompts=config.record_prompts,
+    )
+    keeper.begin()
+    tasks.spawn(keeper.run())
+    return keeper
+
+
+async def _backend(config: ServeConfig, prober: Prober, listen_port: int) -> Backend:
+    found, all_found = await find_backend(config.backend, prober, listen_port=listen_port)
+    log = logging.getLogger("clairvoyant")
+    for each in all_found:
+        log.info("found %s %s at %s", each.kind.value, each.version, each.url)
+    if not all_found:
+        log.warning("nothing answers at %s yet; waiting for %s", found.url, found.kind.spoken)
+    elif len(all_found) > 1:
+        log.info("using %s at %s; choose another with --backend", found.kind.value, found.url)
+    return _as_backend(found, config)
+
+
+def _as_backend(found: Found, config: ServeConfig) -> Backend:
+    upstream = Upstream(found.url, connect_timeout_s=config.connect_timeout)
+    return Backend(
+        name=found.kind.value,
+        kind=found.kind,
+        upstream=upstream,
+        prefix=found.prefix,
+        slots=config.slots or found.slots or 1,
+        slots_fixed=config.slots is not None,
+        version=found.version,
+    )
+
+
+def _access(config: ServeConfig, host: str) -> Access:
+    local = is_loopback(host)
+    if not local and (config.api_key_file is None or config.admin_token_file is None):
+        raise ClairvoyantError(
+            f"listening on {host} lets others in; give --api-key-file and --admin-token-file, "
+            "or listen on 127.0.0.1",
+            ExitCode.USAGE,
+        )
+    keys = read_keys(Path(config.api_key_file)) if config.api_key_file else {}
+    token = read_secret(Path(config.admin_token_file), "admin token") if config.admin_token_file else None
+    hosts = {name.strip().lower() for name in (config.allow_host or "").split(",") if name.strip()}
+    hosts.add(socket.gethostname().lower())
+    return Access(keys, token, frozenset(hosts))
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        why = "the port is taken" if error.errno == 98 or "in use" in str(error) else error.strerror
+        raise ClairvoyantError(
+            f"cannot listen on {host}:{port}: {why}; choose another with --listen", ExitCode.USAGE
+        ) from None
+    listener.listen(BACKLOG)
+    listener.setblocking(False)
+    return listener
+
+
+def _raise_open_files() -> None:
+    # Each client costs two file descriptors; the usual soft limits (256 on macOS) are soon reached.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65_536 if hard == resource.RLIM_INFINITY else min(65_536, hard)
+    if soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def _sweep(connections: set[ServerConnection]) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(SWEEP_EVERY_S)
+        for connection in list(connections):
+            if connection.idle and loop.time() - connection.idle_since > IDLE_CLIENT_S:
+                connection.close()
+
+
+class _word_of:  # noqa: N801 - reads as a phrase where it is used
+    """Leaves word of a running daemon for `status` and `top`, readable by its owner alone."""
+
+    def __init__(self, daemon: Daemon, port: int) -> None:
+        self._daemon = daemon
+        self._path = state_dir() / f"daemon-{port}.json"
+
+    def __enter__(self) -> None:
+        word = msgspec.json.encode({"url": self._daemon.base_url, "pid": os.getpid()})
+        with suppress(OSError):  # a read-only home costs a convenience, not the service
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._path.unlink(missing_ok=True)
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(word)
+
+    def __exit__(self, *exc: object) -> None:
+        with suppress(OSError):
+            self._path.unlink()
+
+
+class _Tasks:
+    """A TaskGroup whose members outlive the requests that started them, and are cancelled at the end."""
+
+    def __init__(self) -> None:
+        self._group = asyncio.TaskGroup()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> "_Tasks":
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        while self._tasks:
+            # What ends may start something more, a slot's release say: there is no time for that now.
+            self.cancel()
+            await asyncio.wait(self._tasks)
+        await self._group.__aexit__(None, None, None)
+
+    def spawn(self, work: Awaitable[None]) -> "asyncio.Task[None]":
+        task = self._group.create_task(_guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if asyncio.iscoroutine(work):
+            # A task that is cancelled before its first step never awaits what it was given.
+            task.add_done_callback(lambda _: work.close())
+        return task
+
+    def cancel(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+
+
+async def _guarded(work: Awaitable[None]) -> None:
+    try:
+        await work
+    except Exception:
+        # One request's fault must not take the daemon, and every other request, with it.
+        logging.getLogger("clairvoyant").exception("internal error; please report it")

@@ -1,0 +1,138 @@
+"""The queue's asyncio side: who waits is granted a slot when the scheduler says so.
+
+Rule 1: a slot is given back exactly once, whatever way a request ends.
+Rule 2: a slot whose client left in mid-answer is given back only when the backend has really stopped.
+Rule 3: each request ends exactly once, and the books know how.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from clairvoyant_cli.proxy.exchange import DrainingError, Exchange, OperatorCancelledError, Outcome, Phase
+from clairvoyant_cli.scheduler.job import Reason
+from clairvoyant_cli.scheduler.queue import Scheduler
+
+Release = Callable[[Exchange], Awaitable[None]]
+"""Waits until the backend has stopped working for a request whose client is gone."""
+
+Spawn = Callable[[Awaitable[None]], "asyncio.Task[None]"]
+
+
+class Dispatcher:
+    """Grants slots to waiting exchanges in the scheduler's order."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        *,
+        clock: Callable[[], float],
+        spawn: Spawn,
+        on_change: Callable[[], None],
+        on_end: Callable[[Exchange], None],
+    ) -> None:
+        self.scheduler = scheduler
+        self.live: dict[str, Exchange] = {}
+        self.firings: list[float] = []
+        self._clock = clock
+        self._spawn = spawn
+        self._on_change = on_change
+        self._on_end = on_end
+
+    def __repr__(self) -> str:
+        return f"<Dispatcher {self.scheduler!r}>"
+
+    def submit(self, exchange: Exchange) -> None:
+        """Queue an exchange; QueueFullError if there is no room. It may be granted before this returns."""
+        self.scheduler.submit(exchange.job, self._clock())
+        self.live[exchange.id] = exchange
+        self.pump()
+        self._on_change()
+
+    def pump(self) -> None:
+        """Grant every slot that can be granted now."""
+        now = self._clock()
+        while (dispatch := self.scheduler.next(now)) is not None:
+            exchange = self.live[dispatch.job.id]
+            exchange.slot = self._free_slot()
+            exchange.dispatch = dispatch
+            exchange.dispatched_s = now
+            exchange.phase = Phase.CONNECTING
+            exchange.moves = tuple(self.scheduler.running[exchange.id].moves)
+            if dispatch.reason is Reason.TAU:
+                self.firings.append(now)
+                del self.firings[:-200]
+            if not exchange.granted.done():
+                exchange.granted.set_result(dispatch)
+
+    def _free_slot(self) -> int:
+        # The backend names no slots to us; ours are numbered so that a dashboard's rows stay where they are.
+        taken = {self.live[job_id].slot for job_id in self.scheduler.running}
+        return next(number for number in range(len(taken) + 1) if number not in taken)
+
+    def end(self, exchange: Exchange, outcome: Outcome, status: int) -> None:
+        """Note how an exchange ended, and give back what it held: its place in the queue, or its slot."""
+        if exchange.outcome is not None:
+            return
+        try:
+            self._close_books(exchange, outcome, status)
+        finally:
+            if exchange.dispatch is None:
+                self.scheduler.cancel(exchange.id, self._clock())
+            else:
+                self.scheduler.finish(exchange.id, self._clock())
+            self._forget(exchange)
+
+    def abandon(self, exchange: Exchange, outcome: Outcome, status: int, release: Release) -> None:
+        """End an exchange whose backend is still at work; its slot follows when `release` returns."""
+        if exchange.outcome is not None:
+            return
+        exchange.phase = Phase.RELEASING
+        self._spawn(self._release(exchange, release))
+        self._close_books(exchange, outcome, status)
+
+    def cancel(self, job_id: str) -> bool:
+        """Take a waiting or running exchange away on the operator's word."""
+        exchange = self.live.get(job_id)
+        if exchange is None or exchange.phase in (Phase.RELEASING, Phase.ENDED):
+            return False
+        exchange.stopped_by_operator = True
+        if exchange.dispatch is None:
+            if not exchange.granted.done():
+                exchange.granted.set_exception(OperatorCancelledError())
+        elif exchange.task is not None:
+            exchange.task.cancel()
+        return True
+
+    def send_away_waiting(self) -> int:
+        """Refuse everything that still waits (the daemon goes down); return how many."""
+        waiting = [exchange for exchange in self.live.values() if exchange.dispatch is None]
+        for exchange in waiting:
+            if not exchange.granted.done():
+                exchange.granted.set_exception(DrainingError())
+        return len(waiting)
+
+    def moved(self) -> None:
+        """Look again after the operator changed something."""
+        self.pump()
+        self._on_change()
+
+    async def _release(self, exchange: Exchange, release: Release) -> None:
+        try:
+            await release(exchange)
+        finally:
+            self.scheduler.finish(exchange.id, self._clock())
+            self._forget(exchange)
+
+    def _close_books(self, exchange: Exchange, outcome: Outcome, status: int) -> None:
+        exchange.outcome = outcome
+        exchange.status = status
+        exchange.ended_s = self._clock()
+        self._on_end(exchange)
+
+    def _forget(self, exchange: Exchange) -> None:
+        exchange.phase = Phase.ENDED
+        exchange.connection = None
+        exchange.shed()
+        self.live.pop(exchange.id, None)
+        self.pump()
+        self._on_change()

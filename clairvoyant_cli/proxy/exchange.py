@@ -1,0 +1,126 @@
+"""A scheduled request from arrival to end, and the record it leaves."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from clairvoyant_cli.proxy.protocols.answer import AnswerWatch, Totals
+from clairvoyant_cli.proxy.protocols.facts import RequestFacts
+from clairvoyant_cli.proxy.protocols.routes import Route
+from clairvoyant_cli.scheduler.job import Dispatch, Job, Move
+from predictor.record import Prediction
+from tui.snapshot import Foretold
+
+if TYPE_CHECKING:
+    from clairvoyant_cli.proxy.upstream import UpstreamConnection
+
+
+class Phase(StrEnum):
+    """Where a request is. It only ever moves down this list."""
+
+    QUEUED = "queued"
+    CONNECTING = "connecting"
+    PREFILL = "prefill"
+    DECODING = "decoding"
+    RELEASING = "releasing"
+    ENDED = "ended"
+
+
+class Outcome(StrEnum):
+    """How a request ended; each ends exactly once."""
+
+    COMPLETED = "completed"
+    CLIENT_CANCELLED = "client_cancelled"
+    UPSTREAM_ERROR = "upstream_error"
+    REJECTED = "rejected"
+    TIMEOUT = "timeout"
+
+
+class OperatorCancelledError(Exception):
+    """An operator took the request out of the queue, or stopped it."""
+
+
+class DrainingError(Exception):
+    """The daemon is going down; what still waits is sent away."""
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """One scheduled request. Times are seconds on the event loop's clock."""
+
+    job: Job
+    route: Route
+    endpoint: str
+    facts: RequestFacts
+    prediction: Prediction
+    granted: "asyncio.Future[Dispatch]"
+    prompt: str | None = None
+    phase: Phase = Phase.QUEUED
+    dispatch: Dispatch | None = None
+    dispatched_s: float | None = None
+    first_byte_s: float | None = None
+    ended_s: float | None = None
+    watch: AnswerWatch | None = None
+    totals: Totals = field(default_factory=Totals)
+    moves: tuple[Move, ...] = ()
+    status: int = 0
+    outcome: Outcome | None = None
+    connection: "UpstreamConnection | None" = None
+    task: "asyncio.Task[None] | None" = None
+    stopped_by_operator: bool = False
+    predicted_in_s: float = 0.0
+    is_explained: bool = False
+    slot: int | None = None
+    _foretold: Foretold | None = None
+
+    @property
+    def foretold(self) -> Foretold:
+        """What was predicted, as the front ends want it; made once, drawn in every snapshot."""
+        if self._foretold is None:
+            prediction = self.prediction
+            self._foretold = Foretold(
+                length_class=prediction.length_class.value,
+                p_short=prediction.p_short,
+                p_medium=prediction.p_medium,
+                p_long=prediction.p_long,
+                expected_tokens=prediction.expected_tokens,
+                q90_tokens=prediction.q90_tokens,
+                source=prediction.source,
+            )
+        return self._foretold
+
+    def explained(self, features: tuple[tuple[str, float], ...]) -> None:
+        """Keep what drove the prediction, for the front ends."""
+        self._foretold = replace(self.foretold, features=features)
+        self.is_explained = True
+
+    def shed(self) -> None:
+        """Let go of the request's and the answer's text; only numbers are remembered of what has ended."""
+        self.facts = replace(self.facts, view=None)
+        self.watch = None
+        self.prompt = None
+        self.task = None
+
+    @property
+    def id(self) -> str:
+        """The request's id, the same in logs, headers and snapshots."""
+        return self.job.id
+
+    @property
+    def tokens(self) -> int:
+        """Tokens so far, by counting the stream's events."""
+        return self.watch.events if self.watch is not None else 0
+
+    def waited_s(self, now: float) -> float:
+        """Seconds spent in the queue up to now."""
+        return (self.dispatched_s or self.ended_s or now) - self.job.arrival_s
+
+    def sojourn_s(self, now: float) -> float:
+        """Seconds since arrival, queue and service together."""
+        return (self.ended_s or now) - self.job.arrival_s
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Seconds from arrival to the answer's first byte of body."""
+        return None if self.first_byte_s is None else self.first_byte_s - self.job.arrival_s

@@ -1,0 +1,376 @@
+"""What happens to a request between the two connections: refuse it, pass it through, or schedule it."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from clairvoyant_cli.proxy.access import Access
+from clairvoyant_cli.proxy.backend import PATIENCE_S, BackendWatch
+from clairvoyant_cli.proxy.books import Books
+from clairvoyant_cli.proxy.dispatcher import Dispatcher
+from clairvoyant_cli.proxy.exchange import DrainingError, Exchange, OperatorCancelledError, Outcome, Phase
+from clairvoyant_cli.proxy.http1 import Header, ResponseHead
+from clairvoyant_cli.proxy.lessons import Lessons
+from clairvoyant_cli.proxy.listener import Request
+from clairvoyant_cli.proxy.protocols.answer import AnswerWatch
+from clairvoyant_cli.proxy.protocols.errors import Refusal, render
+from clairvoyant_cli.proxy.protocols.facts import RequestFacts, facts_of
+from clairvoyant_cli.proxy.protocols.routes import Route, route_of
+from clairvoyant_cli.proxy.relay import Relay
+from clairvoyant_cli.proxy.residents import Residents
+from clairvoyant_cli.proxy.trust import Trust
+from clairvoyant_cli.proxy.upstream import UnreachableError, UpstreamConnection, UpstreamError
+from clairvoyant_cli.scheduler.job import Job, QueueFullError
+from clairvoyant_cli.scheduler.policy import POLICIES
+from predictor.record import Prediction, Predictor, Task
+
+log = logging.getLogger("clairvoyant")
+
+CONTROL_PREFIX = "/_clairvoyant/"
+
+ASSUMED_DECODE_TOKENS_PER_S = 30.0
+ASSUMED_PREFILL_TOKENS_PER_S = 500.0
+"""Until the backend has been seen at work: a small model on a laptop. Only ratios matter for the order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the operator chose for the way of a request."""
+
+    max_wait_s: float | None = None
+    overload_status: int = 503
+    body_limit_bytes: int = 64 * 1024 * 1024
+    show_prompts: bool = False
+    drop_headers: tuple[bytes, ...] = ()
+    backend_key: bytes | None = None
+
+
+Control = Callable[[Request], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Gateway:
+    """Serves each request that the listener hands over."""
+
+    watch: BackendWatch
+    dispatcher: Dispatcher
+    predictor: Predictor
+    books: Books
+    access: Access
+    rules: Rules
+    control: Control
+    trust: Trust
+    residents: Residents | None = None
+    lessons: Lessons = field(init=False)
+    draining: bool = False
+    _ids: int = field(default=0)
+    _boot: str = field(default_factory=lambda: f"{int(time.time()) & 0xFFFFF:05x}")
+
+    def __post_init__(self) -> None:
+        self.lessons = Lessons(self.predictor, self._has_learned)
+
+    async def handle(self, request: Request) -> None:
+        """Serve one request to its end."""
+        path = request.head.path
+        if path.startswith(CONTROL_PREFIX):
+            await self.control(request)
+            return
+        backend = self.watch.backend
+        route = route_of(request.head.method, path, backend.kind, backend.prefix)
+        client = self.access.client_of(request)
+        if client is None:
+            self._refuse(request, route, Refusal(401, "clairvoyant: missing or unknown API key"))
+            return
+        if not route.scheduled or request.head.upgrade:
+            await self._pass(request, route)
+            return
+        request.schedule()
+        body = await request.read(self.rules.body_limit_bytes)
+        facts = facts_of(body, route, backend.kind, client)
+        if facts.bypass or facts.model in backend.remote_models:
+            request.scheduled = False
+            await self._pass(request, route)
+            return
+        await self._schedule(request, route, facts, client)
+
+    def choose_policy(self, name: str) -> None:
+        """Order by another policy from now on; what waits is reordered."""
+        self.dispatcher.scheduler.set_policy(POLICIES[name], self.books.clock())
+
+    # -- straight through ---------------------------------------------------------------------------
+
+    async def _pass(self, request: Request, route: Route) -> None:
+        self.books.passed_through += 1
+        upstream: UpstreamConnection | None = None
+        relay: Relay | None = None
+        try:
+            upstream = await self.watch.backend.upstream.connect()
+            relay = Relay(request, upstream)
+            self._send(request, upstream, relay)
+            await relay.finished
+        except UpstreamError as error:
+            self._broken(request, route, error)
+        except asyncio.CancelledError:
+            if relay is not None and relay.whole:
+                return  # the connection may serve another request by now
+            if upstream is not None:
+                upstream.abort()
+            raise
+
+    def _send(self, request: Request, upstream: UpstreamConnection, relay: Relay) -> None:
+        head = request.head
+        extra: list[Header] = []
+        if request.expects_continue:
+            extra.append((b"Expect", b"100-continue"))
+        drop = self.access.consumed_headers
+        if self.rules.backend_key is not None:
+            extra.append((b"Authorization", b"Bearer " + self.rules.backend_key))
+            drop = (*drop, b"authorization")
+        upstream.throttle = request.connection
+        upstream.begin(
+            head.encode(self.watch.backend.upstream.host_header, *extra, drop=drop),
+            head.method,
+            relay,
+            body=head.has_body,
+            chunked=head.chunked,
+        )
+        if head.has_body:
+            request.flow_to(upstream)
+
+    # -- through the queue --------------------------------------------------------------------------
+
+    async def _schedule(self, request: Request, route: Route, facts: RequestFacts, client: str) -> None:
+        if self.draining:
+            self._reject(request, route, "clairvoyant is draining; try again in a moment", retry_after_s=5)
+            return
+        exchange = self._exchange(request, route, facts, client)
+        if self.residents is not None:
+            self.residents.arrived(exchange)
+        try:
+            self.dispatcher.submit(exchange)
+        except QueueFullError:
+            wait_s = self.books.retry_after_s(len(self.dispatcher.scheduler))
+            self._reject(request, route, "clairvoyant: the queue is full", retry_after_s=wait_s, busy=True)
+            return
+        self.books.arrived(exchange)
+        try:
+            await self._served(exchange, request)
+        except Exception:
+            self.dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, 500)
+            raise
+
+    async def _served(self, exchange: Exchange, request: Request) -> None:
+        """See a queued exchange through to its end."""
+        try:
+            await self._wait(exchange)
+        except TimeoutError:
+            refusal = Refusal(
+                self.rules.overload_status,
+                f"clairvoyant: no slot became free within {self.rules.max_wait_s:g} s",
+                self.books.retry_after_s(len(self.dispatcher.scheduler)),
+                busy=True,
+            )
+            self._end_refused(exchange, request, Outcome.TIMEOUT, refusal)
+        except DrainingError:
+            refusal = Refusal(503, "clairvoyant is going down; try again in a moment", 5)
+            self._end_refused(exchange, request, Outcome.REJECTED, refusal)
+        except OperatorCancelledError:
+            self._end_refused(exchange, request, Outcome.CLIENT_CANCELLED, STOPPED)
+        except asyncio.CancelledError:
+            if exchange.stopped_by_operator:  # granted, but not sent yet
+                self._end_refused(exchange, request, Outcome.CLIENT_CANCELLED, STOPPED)
+                return
+            self.dispatcher.end(exchange, Outcome.CLIENT_CANCELLED, 499)
+            raise
+        else:
+            await self._run(exchange, request)
+
+    def _exchange(self, request: Request, route: Route, facts: RequestFacts, client: str) -> Exchange:
+        now = self.books.clock()
+        prediction = self._predict(facts)
+        predicted_in_s = self.books.clock() - now
+        self._ids += 1
+        tokens = prediction.expected_tokens * facts.choices
+        job = Job(
+            id=f"{self._boot}-{self._ids}",
+            arrival_s=now,
+            p_long=prediction.p_long,
+            cost_s=self._cost_s(facts, tokens),
+            cost_q90_s=self._cost_s(facts, prediction.q90_tokens * facts.choices),
+            tokens=tokens,
+            prompt_tokens=facts.prompt_tokens,
+            client=client,
+            model=facts.model,
+            affinity=facts.affinity,
+            priority=self.access.priority_of(request, facts.priority),
+        )
+        return Exchange(
+            job=job,
+            route=route,
+            endpoint=request.head.path.rstrip("/"),
+            facts=facts,
+            prediction=prediction,
+            granted=asyncio.get_running_loop().create_future(),
+            prompt=facts.view.prompt[:4000] if self.rules.show_prompts and facts.view else None,
+            task=asyncio.current_task(),
+            predicted_in_s=predicted_in_s,
+        )
+
+    def _predict(self, facts: RequestFacts) -> Prediction:
+        view = facts.view
+        if view is None:
+            return UNKNOWN
+        if view.task is Task.EMBEDDING:
+            return EMBEDDING
+        try:
+            return self.predictor.predict(view)
+        except Exception:
+            log.exception("the predictor failed; the request counts as one of unknown length")
+            return UNKNOWN
+
+    def _cost_s(self, facts: RequestFacts, tokens: float) -> float:
+        speeds = self.watch.backend.speeds
+        prefill = speeds.prefill_tokens_per_s or ASSUMED_PREFILL_TOKENS_PER_S
+        decode = speeds.decode_tokens_per_s or ASSUMED_DECODE_TOKENS_PER_S
+        return facts.prompt_tokens / prefill + tokens / decode
+
+    async def _wait(self, exchange: Exchange) -> None:
+        if exchange.granted.done():
+            exchange.granted.result()
+            return
+        async with asyncio.timeout(self.rules.max_wait_s):
+            await exchange.granted
+
+    async def _run(self, exchange: Exchange, request: Request) -> None:
+        relay: Relay | None = None
+        try:
+            exchange.connection = await self.watch.backend.upstream.connect()
+            relay = self._relay(exchange, request, exchange.connection)
+            self._send(request, exchange.connection, relay)
+            exchange.phase = Phase.PREFILL
+            await relay.finished
+        except UpstreamError as error:
+            status = relay.status if relay is not None and relay.status else self._status_of(error)
+            self.dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, status)
+            self._broken(request, exchange.route, error, self._told(exchange))
+        except asyncio.CancelledError:
+            if relay is not None and relay.whole:
+                # The client left with the last byte. The connection may serve another request by now.
+                self._settle(exchange, relay.status)
+                return
+            if exchange.connection is None or (relay is not None and relay.broken):
+                self.dispatcher.end(exchange, Outcome.CLIENT_CANCELLED, 499)
+            else:
+                status = relay.status if relay is not None and relay.status else 499
+                exchange.connection.let_go()
+                self.dispatcher.abandon(exchange, Outcome.CLIENT_CANCELLED, status, self.released)
+            if exchange.stopped_by_operator and not request.connection.head_sent:
+                self._refuse(request, exchange.route, STOPPED, self._told(exchange))
+                return
+            raise
+        else:
+            self._settle(exchange, relay.status)
+
+    def _relay(self, exchange: Exchange, request: Request, upstream: UpstreamConnection) -> Relay:
+        def on_head(head: ResponseHead) -> AnswerWatch:
+            exchange.watch = AnswerWatch(head)
+            return exchange.watch
+
+        def on_first_byte() -> None:
+            exchange.first_byte_s = self.books.clock()
+            exchange.phase = Phase.DECODING
+
+        told = self._told(exchange)
+        return Relay(request, upstream, *told, on_head=on_head, on_first_byte=on_first_byte)
+
+    def _settle(self, exchange: Exchange, status: int) -> None:
+        """The answer has been passed on whole: read what it says, free the slot, learn."""
+        watch = exchange.watch
+        totals = exchange.totals = watch.totals() if watch is not None else exchange.totals
+        outcome = Outcome.UPSTREAM_ERROR if totals.error or status >= 500 else Outcome.COMPLETED
+        if self.residents is not None:
+            self.residents.answered(exchange)
+        self.dispatcher.end(exchange, outcome, status)
+        if totals.complete and totals.tokens is not None:
+            speeds = self.watch.backend.speeds
+            speeds.learn(totals.tokens, totals.decode_s, totals.prefilled_tokens, totals.prefill_s)
+            if exchange.prediction.memo is not None:
+                self.lessons.add(exchange.prediction, totals.tokens)
+
+    def _has_learned(self) -> None:
+        self.trust.review(self.dispatcher.scheduler.policy.name, self.choose_policy, self.books.event)
+
+    async def released(self, exchange: Exchange) -> None:
+        """Return when the backend has stopped working for an exchange whose client has left."""
+        if exchange.connection is not None:
+            await exchange.connection.hang_up(PATIENCE_S)
+        others = self.dispatcher.live.values()
+        await self.watch.slots_settled(
+            lambda: [
+                other.dispatched_s
+                for other in others
+                if other is not exchange and other.dispatched_s is not None
+            ]
+        )
+
+    # -- answers of our own -------------------------------------------------------------------------
+
+    def _told(self, exchange: Exchange) -> tuple[Header, ...]:
+        prediction = exchange.prediction
+        waited_ms = exchange.waited_s(self.books.clock()) * 1000
+        return (
+            (b"X-Clairvoyant-Request-Id", exchange.id.encode()),
+            (b"X-Clairvoyant-Class", prediction.length_class.encode()),
+            (b"X-Clairvoyant-Tokens", b"%d" % round(prediction.expected_tokens)),
+            (b"X-Clairvoyant-Queue-Ms", b"%.1f" % waited_ms),
+        )
+
+    def _refuse(
+        self, request: Request, route: Route, refusal: Refusal, told: tuple[Header, ...] = ()
+    ) -> None:
+        head, body = render(refusal, route.family, self.watch.backend.kind)
+        request.connection.respond(head, body, *told)
+
+    def _reject(
+        self, request: Request, route: Route, message: str, *, retry_after_s: float, busy: bool = False
+    ) -> None:
+        status = self.rules.overload_status if busy else 503
+        self.books.rejected_at_the_door(request.head.path, status)
+        self._refuse(request, route, Refusal(status, message, retry_after_s, busy=busy))
+
+    def _end_refused(self, exchange: Exchange, request: Request, outcome: Outcome, refusal: Refusal) -> None:
+        self.dispatcher.end(exchange, outcome, refusal.status)
+        self._refuse(request, exchange.route, refusal, self._told(exchange))
+
+    def _broken(
+        self, request: Request, route: Route, error: UpstreamError, told: tuple[Header, ...] = ()
+    ) -> None:
+        self.watch.look_now()
+        if request.connection.head_sent:
+            # The answer is cut short and the client must see it: no faked ending.
+            request.connection.close()
+            return
+        backend = self.watch.backend
+        if isinstance(error, UnreachableError):
+            message = (
+                f"clairvoyant: {backend.kind.spoken} at {backend.upstream.url} is not reachable ({error})"
+            )
+            refusal = Refusal(503, message, 2)
+        else:
+            message = f"clairvoyant: {backend.kind.spoken} at {backend.upstream.url} broke off: {error}"
+            refusal = Refusal(502, message)
+        self._refuse(request, route, refusal, told)
+
+    def _status_of(self, error: UpstreamError) -> int:
+        return 503 if isinstance(error, UnreachableError) else 502
+
+
+STOPPED = Refusal(499, "request canceled by the operator")
+
+UNKNOWN = Prediction(1 / 3, 1 / 3, 1 / 3, 0.0, 400.0, 1200.0, "unknown")
+"""For a body nobody can read: the middle of the queue, and nothing is learned from it."""
+
+EMBEDDING = Prediction(1.0, 0.0, 0.0, 0.0, 1.0, 1.0, "embedding")
+"""Embeddings decode nothing: they count as the shortest of jobs."""

@@ -1,0 +1,139 @@
+"""Prometheus metrics; the names end like vLLM's, so that its panels fit after a change of prefix."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from clairvoyant_cli.proxy.exchange import Exchange, Outcome
+from tui.snapshot import Snapshot
+
+SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)
+TOKENS = (1, 4, 16, 64, 200, 400, 800, 1600, 4096, 16384)
+MAX_MODELS = 50
+
+
+class Metrics:
+    """The daemon's metrics, in a registry of their own."""
+
+    CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+    def __init__(self) -> None:
+        registry = self._registry = CollectorRegistry()
+        self._models: set[str] = set()
+        self._promoted = 0
+        self._swapped = 0
+        self._running = Gauge("clairvoyant_requests_running", "Requests that hold a slot", registry=registry)
+        self._waiting = Gauge(
+            "clairvoyant_requests_waiting", "Requests in the queue", ["class"], registry=registry
+        )
+        self._slots = Gauge("clairvoyant_slots", "Slots of the backend", ["state"], registry=registry)
+        self._up = Gauge(
+            "clairvoyant_backend_up", "Whether the backend answers", ["backend"], registry=registry
+        )
+        self._tau = Gauge("clairvoyant_tau_seconds", "Starvation timeout", registry=registry)
+        self._accuracy = Gauge(
+            "clairvoyant_prediction_rank_accuracy", "Ranking accuracy on recent traffic", registry=registry
+        )
+        self._promotions = Counter(
+            "clairvoyant_starvation_promotions", "Dispatches that tau forced", registry=registry
+        )
+        self._swaps = Counter(
+            "clairvoyant_model_swaps", "Models that were loaded in another's place", registry=registry
+        )
+        self._requests = Counter(
+            "clairvoyant_requests",
+            "Scheduled requests ended",
+            ["endpoint", "code", "outcome"],
+            registry=registry,
+        )
+        self._queue_time = Histogram(
+            "clairvoyant_request_queue_time_seconds",
+            "Time in the queue",
+            ["class"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._ttft = Histogram(
+            "clairvoyant_time_to_first_token_seconds",
+            "Arrival to first byte",
+            ["model"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._latency = Histogram(
+            "clairvoyant_e2e_request_latency_seconds",
+            "Arrival to end",
+            ["model"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._prompt = Histogram(
+            "clairvoyant_request_prompt_tokens", "Prompt length, estimated", buckets=TOKENS, registry=registry
+        )
+        self._generated = Histogram(
+            "clairvoyant_request_generation_tokens", "Answer length", buckets=TOKENS, registry=registry
+        )
+        self._predicted = Histogram(
+            "clairvoyant_predicted_generation_tokens",
+            "Predicted answer length",
+            buckets=TOKENS,
+            registry=registry,
+        )
+        self._predicting = Histogram(
+            "clairvoyant_prediction_seconds",
+            "Time taken to predict one request",
+            buckets=(2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3, 0.02),
+            registry=registry,
+        )
+        self._error = Histogram(
+            "clairvoyant_prediction_error_ratio",
+            "Predicted over real answer length",
+            buckets=(0.1, 0.25, 0.5, 0.75, 1, 1.33, 2, 4, 10),
+            registry=registry,
+        )
+
+    def ended(self, exchange: Exchange) -> None:
+        """Count a finished request."""
+        outcome = exchange.outcome or Outcome.UPSTREAM_ERROR
+        self._requests.labels(exchange.endpoint, str(exchange.status), outcome.value).inc()
+        now = exchange.ended_s or exchange.job.arrival_s
+        self._predicting.observe(exchange.predicted_in_s)
+        self._queue_time.labels(exchange.prediction.length_class.value).observe(exchange.waited_s(now))
+        model = self._model(exchange.facts.model)
+        if exchange.ttft_s is not None:
+            self._ttft.labels(model).observe(exchange.ttft_s)
+        if outcome is not Outcome.COMPLETED:
+            return
+        self._latency.labels(model).observe(exchange.sojourn_s(now))
+        self._prompt.observe(exchange.facts.prompt_tokens)
+        expected = exchange.prediction.expected_tokens
+        self._predicted.observe(expected)
+        tokens = exchange.totals.tokens
+        if tokens:
+            self._generated.observe(tokens)
+            self._error.observe(expected / tokens)
+
+    def render(self, snapshot: Snapshot) -> bytes:
+        """Return the exposition text; gauges are read off the snapshot."""
+        self._running.set(len(snapshot.running))
+        for each in ("short", "medium", "long"):
+            count = sum(request.predicted.length_class == each for request in snapshot.queue)
+            self._waiting.labels(each).set(count)
+        for backend in snapshot.backends:
+            self._slots.labels("busy").set(backend.busy)
+            self._slots.labels("free").set(max(0, backend.slots - backend.busy))
+            self._up.labels(backend.name).set(backend.state == "up")
+        self._tau.set(snapshot.tau.tau_s or 0)
+        self._promotions.inc(snapshot.tau.firings_total - self._promoted)
+        self._promoted = snapshot.tau.firings_total
+        swaps = sum(backend.swaps_total for backend in snapshot.backends)
+        self._swaps.inc(swaps - self._swapped)
+        self._swapped = swaps
+        if snapshot.predictor.ranking_accuracy is not None:
+            self._accuracy.set(snapshot.predictor.ranking_accuracy)
+        return generate_latest(self._registry)
+
+    def _model(self, name: str) -> str:
+        # Clients choose the model's name: the label's values must not grow without bound.
+        if name not in self._models and len(self._models) >= MAX_MODELS:
+            return "other"
+        self._models.add(name)
+        return name

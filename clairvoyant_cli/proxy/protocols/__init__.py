@@ -1,0 +1,1 @@
+"""What the backends' dialects mean: routes, requests, answers, errors. Read only; bytes pass untouched."""

@@ -1,0 +1,79 @@
+"""The proxy's own refusals, in the words and shapes that each dialect's clients understand."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from clairvoyant_cli.proxy.http1 import Header, ResponseHead
+from clairvoyant_cli.proxy.protocols.routes import BackendKind, Family
+
+REASONS = {
+    400: b"Bad Request",
+    401: b"Unauthorized",
+    403: b"Forbidden",
+    413: b"Content Too Large",
+    429: b"Too Many Requests",
+    499: b"Client Closed Request",
+    500: b"Internal Server Error",
+    502: b"Bad Gateway",
+    503: b"Service Unavailable",
+    529: b"Overloaded",
+}
+
+OLLAMA_BUSY = "server busy, please try again.  maximum pending requests exceeded"
+"""Ollama's own words, both spaces included (server/sched.go, ErrMaxQueue): clients match on them."""
+
+OPENAI_TYPES = {400: "invalid_request_error", 401: "authentication_error", 429: "rate_limit_error"}
+LLAMACPP_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    500: "server_error",
+}
+ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    529: "overloaded_error",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer of our own: status, what happened and what to do, and when to come back."""
+
+    status: int
+    message: str
+    retry_after_s: float | None = None
+    busy: bool = False
+
+
+def render(refusal: Refusal, family: Family, kind: BackendKind) -> tuple[ResponseHead, bytes]:
+    """Return the refusal as a response's head and body, in the shape of the route and the backend."""
+    headers: list[Header] = []
+    if refusal.retry_after_s is not None:
+        headers.append((b"Retry-After", b"%d" % max(1, round(refusal.retry_after_s))))
+    if kind is BackendKind.JAN:
+        headers.append((b"Content-Type", b"text/plain; charset=utf-8"))
+        body = refusal.message.encode()
+    else:
+        headers.append((b"Content-Type", b"application/json; charset=utf-8"))
+        body = msgspec.json.encode(_shape(refusal, family, kind))
+    return ResponseHead(refusal.status, REASONS.get(refusal.status, b"Error"), headers), body
+
+
+def _shape(refusal: Refusal, family: Family, kind: BackendKind) -> dict[str, object]:
+    status = refusal.status
+    if family is Family.OLLAMA:
+        return {"error": OLLAMA_BUSY if refusal.busy else refusal.message}
+    if family is Family.ANTHROPIC:
+        error = {"type": ANTHROPIC_TYPES.get(status, "api_error"), "message": refusal.message}
+        return {"type": "error", "error": error}
+    if family is Family.LLAMACPP or kind is BackendKind.LLAMACPP:
+        error_type = LLAMACPP_TYPES.get(status, "unavailable_error")
+        return {"error": {"code": status, "message": refusal.message, "type": error_type}}
+    error_type = OPENAI_TYPES.get(status, "api_error")
+    return {"error": {"message": refusal.message, "type": error_type, "param": None, "code": None}}

@@ -1,0 +1,127 @@
+"""Which route does what. Unknown routes pass straight through."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import unquote
+
+
+class BackendKind(StrEnum):
+    """The servers whose habits are known; OTHER is any OpenAI-compatible one."""
+
+    OLLAMA = "ollama"
+    LLAMACPP = "llamacpp"
+    LMSTUDIO = "lmstudio"
+    JAN = "jan"
+    OTHER = "other"
+
+    @property
+    def spoken(self) -> str:
+        """How it is called in a sentence."""
+        return {
+            "ollama": "Ollama",
+            "llamacpp": "llama.cpp",
+            "lmstudio": "LM Studio",
+            "jan": "Jan",
+            "other": "the server",
+        }[self.value]
+
+
+class Family(StrEnum):
+    """Whose request and error shapes a route uses."""
+
+    OLLAMA = "ollama"
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+    LLAMACPP = "llamacpp"
+
+
+class Work(StrEnum):
+    """What a route asks of the backend."""
+
+    GENERATE = "generate"
+    EMBED = "embed"
+    OPAQUE = "opaque"
+    PASS = "pass"  # noqa: S105 - the word, not a password
+
+
+class Shape(StrEnum):
+    """How a route's body and answer are laid out."""
+
+    OLLAMA_CHAT = "ollama-chat"
+    OLLAMA_GENERATE = "ollama-generate"
+    CHAT = "chat"
+    COMPLETION = "completion"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+    LLAMACPP_COMPLETION = "llamacpp-completion"
+    INFILL = "infill"
+    LMSTUDIO_CHAT = "lmstudio-chat"
+    EMBEDDING = "embedding"
+    OPAQUE = "opaque"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A POST route of one of the dialects. `streams` is what an absent `stream` means there."""
+
+    family: Family
+    work: Work
+    shape: Shape
+    streams: bool = False
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether its requests wait in the queue."""
+        return self.work is not Work.PASS
+
+
+def _table() -> dict[str, Route]:
+    openai = {
+        "chat/completions": Route(Family.OPENAI, Work.GENERATE, Shape.CHAT),
+        "completions": Route(Family.OPENAI, Work.GENERATE, Shape.COMPLETION),
+        "responses": Route(Family.OPENAI, Work.GENERATE, Shape.RESPONSES),
+        "embeddings": Route(Family.OPENAI, Work.EMBED, Shape.EMBEDDING),
+        "audio/transcriptions": Route(Family.OPENAI, Work.OPAQUE, Shape.OPAQUE),
+    }
+    routes = {f"/v1/{name}": route for name, route in openai.items()}
+    # llama.cpp serves its OpenAI routes without the version too; /completions is its own dialect there.
+    routes |= {f"/{name}": openai[name] for name in ("chat/completions", "responses")}
+    routes |= {f"/api/v0/{name}": openai[name] for name in ("chat/completions", "completions", "embeddings")}
+    routes["/api/v1/chat"] = Route(Family.OPENAI, Work.GENERATE, Shape.LMSTUDIO_CHAT)
+    routes["/v1/messages"] = Route(Family.ANTHROPIC, Work.GENERATE, Shape.MESSAGES)
+    routes["/api/chat"] = Route(Family.OLLAMA, Work.GENERATE, Shape.OLLAMA_CHAT, streams=True)
+    routes["/api/generate"] = Route(Family.OLLAMA, Work.GENERATE, Shape.OLLAMA_GENERATE, streams=True)
+    for path in ("/api/embed", "/api/embeddings"):
+        routes[path] = Route(Family.OLLAMA, Work.EMBED, Shape.EMBEDDING)
+    for path in ("/completion", "/completions"):
+        routes[path] = Route(Family.LLAMACPP, Work.GENERATE, Shape.LLAMACPP_COMPLETION)
+    routes["/infill"] = Route(Family.LLAMACPP, Work.GENERATE, Shape.INFILL)
+    for path in ("/embedding", "/embeddings", "/rerank", "/reranking", "/v1/rerank", "/v1/reranking"):
+        routes[path] = Route(Family.LLAMACPP, Work.EMBED, Shape.EMBEDDING)
+    return routes
+
+
+ROUTES = _table()
+"""Path of a POST -> what it is. Ollama: server/routes.go; llama.cpp: tools/server/server.cpp."""
+
+
+def family_of(path: str, kind: BackendKind) -> Family:
+    """Return whose error shape an unscheduled path uses."""
+    if path.startswith("/v1/messages"):
+        return Family.ANTHROPIC
+    if kind is BackendKind.LLAMACPP:
+        return Family.LLAMACPP
+    if kind is BackendKind.OLLAMA and not path.startswith("/v1/"):
+        return Family.OLLAMA
+    return Family.OPENAI
+
+
+def route_of(method: bytes, path: str, kind: BackendKind, prefix: str = "") -> Route:
+    """Return what a request is. `prefix` is the backend's API prefix (llama.cpp's `--api-prefix`)."""
+    path = unquote(path)
+    if prefix and path.startswith(prefix):
+        path = path[len(prefix) :]
+    route = ROUTES.get(path.rstrip("/") or "/") if method == b"POST" else None
+    if route is None:
+        return Route(family_of(path, kind), Work.PASS, Shape.OPAQUE)
+    return route

@@ -1,0 +1,1 @@
+"""Discrete events in virtual time through the very scheduler that serves."""

@@ -1,0 +1,165 @@
+"""Recorded requests as workloads: a history of one's own, the Azure and the Mooncake traces.
+
+A file is CSV with a header, or JSON lines; .gz is read as it is. A column is known by any of its names below.
+Prompt text is looked at only where a model is to predict from it, and kept nowhere.
+"""
+
+import csv
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.simulator.forecast import Forecast
+from clairvoyant_cli.simulator.workload import LONG, MEDIUM, SHORT, Workload
+from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS
+
+ARRIVAL = ("arrival_s", "timestamp_ms", "timestamp", "TIMESTAMP")
+TOKENS = ("tokens", "completion_tokens", "output_length", "GeneratedTokens")
+PROMPT_TOKENS = ("prompt_tokens", "input_length", "ContextTokens")
+MILLISECONDS = {"timestamp_ms", "timestamp"}
+"""Mooncake counts milliseconds in `timestamp`; a history of one's own says `arrival_s`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How fast the backend is, for files that give tokens and no `service_s`."""
+
+    prefill_tokens_per_s: float = 1000.0
+    decode_tokens_per_s: float = 40.0
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A recorded workload, the forecasts made at the time if it has them, and its prompts if asked for."""
+
+    workload: Workload
+    forecast: Forecast | None = None
+    prompts: tuple[str, ...] = ()
+
+
+Row = Mapping[str, object]
+
+
+def read_history(
+    path: Path, speed: Speed | None = None, limit: int | None = None, prompts: bool = False
+) -> History:
+    """Read a file of recorded requests; ClairvoyantError if it cannot be read or lacks what is needed.
+
+    Needs the answer's tokens or `service_s`. Without arrival times all arrive at once. `client`, `urgency`,
+    and the forecasts `p_long` and `predicted_tokens` are read if they are there.
+    """
+    rows = list(_rows(path, limit))
+    if not rows:
+        raise ClairvoyantError(f"{path} holds no requests", ExitCode.USAGE)
+    try:
+        return _history(rows, speed or Speed(), prompts)
+    except KeyError as error:
+        raise ClairvoyantError(
+            f"cannot use {path}: a request lacks {error.args[0]}", ExitCode.USAGE
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise ClairvoyantError(f"cannot use {path}: {error}", ExitCode.USAGE) from error
+
+
+def _rows(path: Path, limit: int | None) -> Iterator[Row]:
+    try:
+        with _opened(path) as file:
+            lines: Iterator[Row]
+            if ".json" in path.name:
+                lines = (json.loads(line) for line in file if line.strip())
+            else:
+                lines = csv.DictReader(file)
+            for number, row in enumerate(lines):
+                if limit is not None and number >= limit:
+                    return
+                yield row
+    except OSError as error:
+        raise ClairvoyantError(f"cannot read {path}: {error.strerror or error}", ExitCode.USAGE) from error
+    except (UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
+        raise ClairvoyantError(f"{path} is neither CSV nor JSON lines: {error}", ExitCode.USAGE) from error
+
+
+def _opened(path: Path) -> TextIO:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8", newline="")
+    return path.open(encoding="utf-8", newline="")
+
+
+def _history(rows: list[Row], speed: Speed, with_prompts: bool) -> History:
+    first = rows[0]
+    arrival_s = _arrivals(rows)
+    prompt_tokens = _column(rows, _known(first, PROMPT_TOKENS), 0.0)
+    named = _known(first, TOKENS)
+    if named is None and "service_s" not in first:
+        raise KeyError(f"service_s or one of {', '.join(TOKENS)}")
+    tokens = _column(rows, named, 0.0)
+    prefill_s = prompt_tokens / speed.prefill_tokens_per_s
+    if "service_s" in first:
+        service_s = _column(rows, "service_s", 0.0)
+        tokens = tokens if named else service_s * speed.decode_tokens_per_s
+    else:
+        service_s = prefill_s + tokens / speed.decode_tokens_per_s
+    order = np.argsort(arrival_s, kind="stable")
+    kind = np.where(tokens < SHORT_BELOW_TOKENS, SHORT, np.where(tokens >= LONG_FROM_TOKENS, LONG, MEDIUM))
+    clients: dict[str, int] = {}
+    client = np.array([clients.setdefault(str(row.get("client", "")), len(clients)) for row in rows])
+    urgency = _column(rows, "urgency" if "urgency" in first else None, 2.0).astype(np.int64)
+    workload = Workload(
+        arrival_s[order] - arrival_s[order[0]],
+        np.maximum(service_s, 1e-3)[order],
+        kind.astype(np.int64)[order],
+        tokens[order],
+        prompt_tokens[order],
+        prefill_s[order],
+        client[order],
+        urgency=urgency[order],
+    )
+    texts = tuple(str(rows[i]["prompt"]) for i in order) if with_prompts else ()
+    return History(workload, _recorded_forecast(rows, workload, order.tolist()), texts)
+
+
+def _recorded_forecast(rows: list[Row], workload: Workload, order: list[int]) -> Forecast | None:
+    first = rows[0]
+    if "predicted_tokens" not in first:
+        return None
+    tokens = _column(rows, "predicted_tokens", 0.0)[order]
+    seconds_per_token = float(workload.service_s.sum() / max(float(workload.tokens.sum()), 1.0))
+    p_long = (
+        _column(rows, "p_long", 0.5)[order] if "p_long" in first else tokens / max(float(tokens.max()), 1.0)
+    )
+    cost_s = tokens * seconds_per_token
+    return Forecast(p_long, cost_s, cost_s, tokens)
+
+
+def _arrivals(rows: list[Row]) -> np.ndarray:
+    named = _known(rows[0], ARRIVAL)
+    if named is None or not str(rows[0][named])[:1].isdigit():
+        return np.zeros(len(rows))
+    if named == "TIMESTAMP":
+        return np.array([_moment(str(row[named])) for row in rows])
+    seconds = _column(rows, named, 0.0)
+    return seconds / 1000.0 if named in MILLISECONDS else seconds
+
+
+def _moment(text: str) -> float:
+    """Return the seconds of an Azure time stamp, whose seven decimals Python does not read."""
+    whole, _, fraction = text.partition(".")
+    moment = datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp()
+    return moment + (float(f"0.{fraction}") if fraction else 0.0)
+
+
+def _known(row: Row, names: tuple[str, ...]) -> str | None:
+    return next((name for name in names if name in row), None)
+
+
+def _column(rows: list[Row], name: str | None, missing: float) -> np.ndarray:
+    if name is None:
+        return np.full(len(rows), missing)
+    return np.array([float(str(row[name])) for row in rows])

@@ -1,0 +1,122 @@
+"""What arrives when and how long it really takes: columns of numbers, drawn from seeded generators.
+
+Rule 1: a generator is an argument; the same seed gives the same workload on every machine.
+Rule 2: a workload holds the truth. What the scheduler is told of it is a `Forecast`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+SHORT, LONG, MEDIUM = 0, 1, 2
+"""The classes of answers; generated workloads have the first two."""
+
+MIN_SERVICE_S = 0.1
+"""A floor under service times drawn from a normal distribution."""
+
+
+def _no_ints() -> Ints:
+    return np.zeros(0, dtype=np.int64)
+
+
+def _no_floats() -> Floats:
+    return np.zeros(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Requests in order of arrival; every column has one entry a request, or none at all if it is unused.
+
+    `service_s` is the time alone in a slot, of which the first `prefill_s` come before the first token.
+    `kind` is the true class, for reports; `client`, `affinity` and `urgency` are numbers.
+    """
+
+    arrival_s: Floats
+    service_s: Floats
+    kind: Ints
+    tokens: Floats = field(default_factory=_no_floats)
+    prompt_tokens: Floats = field(default_factory=_no_floats)
+    prefill_s: Floats = field(default_factory=_no_floats)
+    client: Ints = field(default_factory=_no_ints)
+    affinity: Ints = field(default_factory=_no_ints)
+    urgency: Ints = field(default_factory=_no_ints)
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    @property
+    def offered_load(self) -> float:
+        """Seconds of service that arrive per second, over the span of the arrivals."""
+        span_s = float(self.arrival_s[-1] - self.arrival_s[0])
+        return float(self.service_s.sum()) / span_s if span_s > 0.0 else float("inf")
+
+    def at_once(self) -> "Workload":
+        """Return the same requests as a burst at time 0."""
+        return replace(self, arrival_s=np.zeros(len(self)))
+
+
+Service = Callable[[np.random.Generator, int], tuple[Floats, Ints]]
+"""Draws `n` service times in seconds, and the class of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class TwoNormals:
+    """Short and long requests, each normally distributed; the defaults are Clairvoyant's, section 5.5."""
+
+    short_mean_s: float = 3.5
+    short_sd_s: float = 0.8
+    long_mean_s: float = 8.9
+    long_sd_s: float = 2.0
+    long_share: float = 0.5
+
+    @property
+    def mean_s(self) -> float:
+        """The mean service time of the mix."""
+        return self.short_mean_s * (1.0 - self.long_share) + self.long_mean_s * self.long_share
+
+    def __call__(self, rng: np.random.Generator, n: int) -> tuple[Floats, Ints]:
+        """Draw `n` service times and their classes."""
+        kind = (rng.random(n) < self.long_share).astype(np.int64)
+        short = rng.normal(self.short_mean_s, self.short_sd_s, n)
+        long = rng.normal(self.long_mean_s, self.long_sd_s, n)
+        return np.maximum(np.where(kind == LONG, long, short), MIN_SERVICE_S), kind
+
+
+def exponential(mean_s: float) -> Service:
+    """Return exponential service of one class, the M of M/M/1."""
+
+    def draw(rng: np.random.Generator, n: int) -> tuple[Floats, Ints]:
+        return rng.exponential(mean_s, n), np.zeros(n, dtype=np.int64)
+
+    return draw
+
+
+def resampled(service_s: Floats, kind: Ints) -> Service:
+    """Return service drawn with replacement from measured times."""
+
+    def draw(rng: np.random.Generator, n: int) -> tuple[Floats, Ints]:
+        chosen = rng.integers(0, len(service_s), n)
+        return service_s[chosen], kind[chosen]
+
+    return draw
+
+
+def poisson(rng: np.random.Generator, n: int, rate_per_s: float, service: Service) -> Workload:
+    """Return `n` requests arriving as a Poisson process."""
+    service_s, kind = service(rng, n)
+    return Workload(np.cumsum(rng.exponential(1.0 / rate_per_s, n)), service_s, kind)
+
+
+def burst(
+    rng: np.random.Generator, counts: tuple[int, ...], service: TwoNormals, spread_s: float
+) -> Workload:
+    """Return exactly `counts` short and long requests in random order, all within `spread_s` seconds."""
+    kind = rng.permutation(np.repeat(np.arange(len(counts)), counts)).astype(np.int64)
+    short, long = (replace(service, long_share=share)(rng, len(kind))[0] for share in (0.0, 1.0))
+    arrival_s = np.sort(rng.uniform(0.0, spread_s, len(kind)))
+    return Workload(arrival_s, np.where(kind == LONG, long, short), kind)

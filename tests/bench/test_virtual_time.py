@@ -1,0 +1,59 @@
+"""Hours over real sockets in a moment, exactly."""
+
+import asyncio
+import time
+
+import httpx
+import pytest
+from click.testing import CliRunner
+
+from clairvoyant_cli.bench.replay import Engine, Replay, Speed
+from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.bench.virtual import run_virtually
+from clairvoyant_cli.commands.bench import command
+from clairvoyant_cli.errors import ClairvoyantError
+
+
+def test_an_hour_of_sleep_takes_no_time_and_the_clocks_agree() -> None:
+    async def sleep() -> tuple[float, float]:
+        await asyncio.sleep(3600)
+        return time.monotonic(), asyncio.get_running_loop().time()
+
+    real = time.monotonic
+    assert run_virtually(sleep()) == (3600.0, 3600.0)
+    assert time.monotonic is real
+
+
+def test_a_server_on_a_socket_takes_as_long_as_it_says() -> None:
+    async def ask() -> float:
+        speed = Speed(decode_tokens_per_s=0.5)
+        async with (
+            serve_app(Replay(Engine(speed=speed, answer_tokens=lambda prompt, rng: 30)).app) as url,
+            httpx.AsyncClient(base_url=url, timeout=3600, trust_env=False) as client,
+        ):
+            begun_s = time.monotonic()
+            await client.post("/api/generate", json={"model": "replay", "prompt": "hello", "stream": False})
+            return time.monotonic() - begun_s
+
+    # uvicorn's own ticks, a tenth of a second apart, are all that can come between.
+    assert run_virtually(ask()) == pytest.approx(60.0, abs=1.0)
+
+
+def test_a_bench_in_virtual_time_needs_the_simulated_backend() -> None:
+    done = CliRunner().invoke(command, ["burst", "--virtual-time"])
+    assert isinstance(done.exception, ClairvoyantError)
+    words = [
+        "burst",
+        "--backend",
+        "replay",
+        "--virtual-time",
+        "--requests",
+        "4",
+        "--runs",
+        "1",
+        "--arm",
+        "fcfs",
+    ]
+    done = CliRunner().invoke(command, words)
+    assert done.exit_code == 0, done.output
+    assert "The clock is virtual" in done.output

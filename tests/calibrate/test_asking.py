@@ -1,0 +1,145 @@
+"""One question in each dialect: the numbers the server tells, or those of the stream if it tells none."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.calibrate.asking import Answer, Asker, Target
+from clairvoyant_cli.calibrate.questions import Question
+from clairvoyant_cli.calibrate.survey import survey
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from tests.fakes.calibrating import replay
+
+QUESTION = Question("q", "Write a long story.", 64)
+
+
+def sse(*events: object) -> bytes:
+    """Return events as a server sends them."""
+    return b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events) + b"data: [DONE]\n\n"
+
+
+def delta(text: str, reason: str | None = None) -> dict[str, object]:
+    """Return one chunk of an OpenAI stream."""
+    return {"choices": [{"delta": {"content": text}, "finish_reason": reason}]}
+
+
+@asynccontextmanager
+async def server(path: str, response: Response) -> AsyncIterator[str]:
+    """Serve one canned response."""
+
+    async def answer(request: Request) -> Response:
+        return response
+
+    async with serve_app(Starlette(routes=[Route(path, answer, methods=["GET", "POST"])])) as url:
+        yield url
+
+
+async def asked(url: str, backend: str = "llamacpp") -> Answer:
+    """Ask the question."""
+    async with Asker(Target(backend, url, "m")) as asker:
+        return await asker.ask(QUESTION)
+
+
+async def test_ollama_tells_its_durations() -> None:
+    async with (
+        replay(decode=2000.0, prefill=10_000.0) as (_, url),
+        Asker(Target("ollama", url, "replay")) as asker,
+    ):
+        answer = await asker.ask(QUESTION)
+    assert (answer.tokens, answer.capped) == (64, True)
+    assert answer.decode_tokens_per_s == pytest.approx(2000.0)
+    assert answer.told_prefill_s == pytest.approx(answer.prompt_tokens / 10_000.0)
+
+
+async def test_a_stream_without_durations_is_timed() -> None:
+    async with (
+        replay(decode=400.0) as (_, url),
+        Asker(Target("lmstudio", url, "replay:latest")) as asker,
+    ):
+        answer = await asker.ask(Question("q", "Write a long story.", 200))
+    assert answer.told_decode_s is None
+    assert answer.tokens == 200
+    # The stream's pieces are late by chance on a busy machine, but the server never hurries.
+    assert answer.decode_tokens_per_s is not None
+    assert answer.decode_tokens_per_s < 1.2 * 400.0
+
+
+async def test_llamacpp_tells_its_timings() -> None:
+    timings = {"prompt_n": 32, "prompt_ms": 64.0, "predicted_n": 10, "predicted_ms": 200.0}
+    last = delta("", "stop") | {"timings": timings}
+    body = sse(*(delta("word ") for _ in range(10)), last)
+    async with server("/v1/chat/completions", StreamingResponse(iter([body]))) as url:
+        answer = await asked(url)
+    assert answer.decode_tokens_per_s == pytest.approx(50.0)
+    assert answer.prefill_tokens_per_s == pytest.approx(500.0)
+    assert answer.told_service_s == pytest.approx(0.264)
+
+
+async def test_thinking_counts_as_answering() -> None:
+    thought = {"choices": [{"delta": {"reasoning_content": "hm"}}]}
+    body = sse(thought, thought, delta("yes", "stop"))
+    async with server("/v1/chat/completions", StreamingResponse(iter([body]))) as url:
+        assert (await asked(url)).tokens == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (401, '{"error": {"message": "no key"}}', "--backend-key-file"),
+        (404, '{"error": "model \'m\' not found"}', "--model"),
+        (503, '{"error": {"message": "Loading model"}}', "loading"),
+        (500, "out of memory", "out of memory"),
+    ],
+)
+async def test_a_refusal_says_what_to_do(status: int, body: str, words: str) -> None:
+    async with server("/v1/chat/completions", PlainTextResponse(body, status)) as url:
+        with pytest.raises(ClairvoyantError, match=words):
+            await asked(url)
+
+
+async def test_an_answer_that_breaks_off_is_no_sample() -> None:
+    cut = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
+    async with server("/v1/chat/completions", StreamingResponse(iter([cut]))) as url:
+        with pytest.raises(ClairvoyantError, match="broke off"):
+            await asked(url)
+    async with server("/api/chat", StreamingResponse(iter([b'{"error": "cuda"}\n']))) as url:
+        with pytest.raises(ClairvoyantError, match="cuda"):
+            await asked(url, "ollama")
+
+
+async def test_nobody_there_is_said_in_a_line() -> None:
+    with pytest.raises(ClairvoyantError, match="does not answer") as raised:
+        await asked("http://127.0.0.1:9")
+    assert raised.value.exit_code == ExitCode.UNREACHABLE
+
+
+@pytest.mark.parametrize(
+    ("models", "wanted", "words"),
+    [
+        ([], None, "no model"),
+        (["a", "b"], None, "--model: a, b"),
+        (["a", "b"], "c", "it has a, b"),
+    ],
+)
+async def test_which_model_is_settled_before_anything_is_measured(
+    models: list[str], wanted: str | None, words: str
+) -> None:
+    listed = JSONResponse({"data": [{"id": name} for name in models]})
+    async with server("/v1/models", listed) as url, Asker(Target("lmstudio", url, "")) as asker:
+        with pytest.raises(ClairvoyantError, match=words):
+            await survey(asker, wanted)
+
+
+async def test_the_only_model_needs_no_name() -> None:
+    listed = JSONResponse({"data": [{"id": "tiny", "meta": {"n_params": 4_000_000_000}}]})
+    async with server("/v1/models", listed) as url, Asker(Target("jan", url, "")) as asker:
+        found = await survey(asker, None)
+        assert asker.target.model == "tiny"
+    assert (found.served.model, found.served.parameters, found.served.place) == ("tiny", "4B", "local")

@@ -1,0 +1,113 @@
+"""`clairvoyant calibrate` as its users run it, and the daemon that then needs no flags."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from profiles.database import reading
+from profiles.store import every, samples_of
+from tests.fakes.daemon_process import daemon_process
+
+ROOT = Path(__file__).resolve().parents[2]
+REPLAY = (sys.executable, "-m", "clairvoyant_cli.bench.replay")
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[str]:
+    """A fast simulated backend in a process of its own."""
+    process = subprocess.Popen(
+        [*REPLAY, "--decode", "20000", "--prefill", "400000"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.terminate()
+        process.wait(30)
+        process.stdout.close()
+
+
+def calibrate(*arguments: object, db: Path) -> "subprocess.Popen[str]":
+    """Start the command."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "clairvoyant_cli", "calibrate", *map(str, arguments), "--db", str(db)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"HOME": str(db.parent)},
+    )
+
+
+def test_calibrate_then_serve_needs_no_flag(backend: str, tmp_path: Path) -> None:
+    db = tmp_path / "c.db"
+    out, err = calibrate(
+        "--backend", backend, "--shorts", "12", "--json", "--name", "mine", db=db
+    ).communicate()
+    profile = json.loads(out)
+    assert profile["tau_s"] == pytest.approx(3 * profile["mu_short_s"]["mean"])
+    assert err == ""
+    with reading(db) as connection:
+        assert every(connection)[0].profile.name == "mine"
+        assert {sample.phase for sample in samples_of(connection, "mine")} == {"service", "load"}
+    with daemon_process(backend, "--db", str(db), home=tmp_path) as daemon:
+        started = next(line for line in daemon.lines if line.startswith("clairvoyant "))
+    assert f"tau {profile['tau_s']:.4g} s (profile mine)" in started
+
+
+def test_interrupted_it_keeps_nothing(backend: str, tmp_path: Path) -> None:
+    db = tmp_path / "c.db"
+    running = calibrate("--backend", backend, db=db)
+    assert running.stderr is not None
+    for line in running.stderr:
+        if "one at a time" in line:
+            break
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate()
+    assert running.returncode == 1
+    assert err.splitlines()[-1] == "clairvoyant: interrupted; nothing was kept"
+    assert "Traceback" not in err
+    with reading(db) as connection:
+        assert every(connection) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words", "code"),
+    [
+        (("--backend", "http://127.0.0.1:9"), "does not answer", 3),
+        (("--backend", "nonsense"), "no backend 'nonsense'", 2),
+        (("--backend-key-file", "/nowhere"), "cannot read the backend key file", 2),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(
+    arguments: tuple[str, ...], words: str, code: int, tmp_path: Path
+) -> None:
+    running = calibrate(*arguments, db=tmp_path / "c.db")
+    _, err = running.communicate()
+    assert running.returncode == code
+    assert words in err.splitlines()[-1]
+    assert "Traceback" not in err
+
+
+def test_a_model_that_is_not_there_is_named(backend: str, tmp_path: Path) -> None:
+    running = calibrate("--backend", backend, "--model", "gpt-9", db=tmp_path / "c.db")
+    _, err = running.communicate()
+    assert running.returncode == 2
+    assert "it has replay:latest" in err
+
+
+def test_a_place_that_cannot_be_written_is_said_before_anything_is_measured(
+    backend: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    running = calibrate("--backend", backend, db=tmp_path / "file" / "c.db")
+    _, err = running.communicate()
+    assert running.returncode == 1
+    assert "--db" in err
+    assert "measuring" not in err

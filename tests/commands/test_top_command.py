@@ -1,0 +1,197 @@
+"""`clairvoyant top` as a command: what it prints once, what it refuses, and how it attaches."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from clairvoyant_cli.commands.attachment import DaemonSource
+from clairvoyant_cli.commands.top import command
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from tests.tui.board import busy
+from tui.recording import encode
+from tui.snapshot import Snapshot
+from tui.source import Action, Disconnected, Verb
+
+NOBODY = "http://127.0.0.1:9"
+
+
+def top(*arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments)
+
+
+def complaint(*arguments: str) -> ClairvoyantError:
+    error = top(*arguments).exception
+    assert isinstance(error, ClairvoyantError)
+    assert "\n" not in str(error)
+    return error
+
+
+def test_json_is_the_state() -> None:
+    result = top("--demo", "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.output)["mode"] == "serving"
+
+
+def test_once_is_tables_for_a_script() -> None:
+    result = top("--demo", "--once", "--scenario", "overloaded")
+    assert result.exit_code == 0
+    assert "queue" in result.output
+    assert "\x1b" not in result.output
+
+
+def test_what_is_recorded_can_be_replayed(tmp_path: Path) -> None:
+    path = str(tmp_path / "session.jsonl")
+    recorded = top("--demo", "--json", "--record", path).output
+    assert json.loads(top("--replay", path, "--json").output)["queue"] == json.loads(recorded)["queue"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words", "code"),
+    [
+        (("--demo", "--replay", "x"), "exclude each other", ExitCode.USAGE),
+        (("--demo",), "top needs a terminal", ExitCode.USAGE),
+        (("--once", "--url", NOBODY), "no daemon answers", ExitCode.UNREACHABLE),
+        (("--once", "--url", "ftp://somewhere"), "give an address like", ExitCode.USAGE),
+        (("--once", "--token-file", "/nowhere/token"), "cannot read the admin token", ExitCode.USAGE),
+        (("--replay", "/nowhere/session.jsonl", "--once"), "cannot read", ExitCode.FAILURE),
+        (("--demo", "--once", "--record", "/nowhere/session.jsonl"), "cannot write", ExitCode.FAILURE),
+    ],
+)
+def test_what_cannot_be_says_why(arguments: tuple[str, ...], words: str, code: ExitCode) -> None:
+    error = complaint(*arguments)
+    assert words in str(error)
+    assert error.exit_code == code
+
+
+# -- attaching --------------------------------------------------------------------------------------------
+
+Answer = Callable[[str, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def server(answer: Answer, port: int = 0) -> AsyncIterator[int]:
+    """A server that answers each connection as told."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        await answer(head, writer)
+        writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", port)
+    async with listening:
+        yield listening.sockets[0].getsockname()[1]
+
+
+def event(snapshot: Snapshot) -> bytes:
+    return b"event: snapshot\ndata: " + encode(snapshot) + b"\n\n"
+
+
+def says(*events: bytes) -> Answer:
+    async def answer(head: str, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        for each in events:
+            writer.write(each)
+        await writer.drain()
+
+    return answer
+
+
+def refuses(status: str, body: bytes = b"") -> Answer:
+    async def answer(head: str, writer: asyncio.StreamWriter) -> None:
+        writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        await writer.drain()
+
+    return answer
+
+
+async def first(source: DaemonSource) -> Snapshot | Disconnected:
+    return await anext(source.stream())
+
+
+async def test_it_attaches_and_says_when_the_daemon_goes() -> None:
+    async with server(says(event(busy()))) as port:
+        stream = DaemonSource(f"http://127.0.0.1:{port}").stream()
+        snapshot = await anext(stream)
+        assert isinstance(snapshot, Snapshot)
+        assert snapshot.queue[0].id == busy().queue[0].id
+        gone = await anext(stream)
+        assert isinstance(gone, Disconnected)
+        assert gone.retry_in_s == 0.5
+        assert isinstance(await anext(stream), Snapshot)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (
+            refuses("401 Unauthorized", b'{"error": "the admin token is missing"}'),
+            "the admin token is missing",
+        ),
+        (refuses("404 Not Found", b"nothing here"), "not a clairvoyant daemon"),
+        (says(b"data: {}\n\n"), "cannot be read"),
+        (says(event(busy()).replace(b'"schema":1', b'"schema":99')), "upgrade clairvoyant"),
+        (says(), "closed the connection"),
+    ],
+)
+async def test_a_server_that_will_not_do_is_told_apart(answer: Answer, words: str) -> None:
+    async with server(answer) as port:
+        news = await first(DaemonSource(f"http://127.0.0.1:{port}"))
+        assert isinstance(news, Disconnected)
+        assert words in news.reason
+
+
+async def test_the_newest_state_wins() -> None:
+    states = [event(busy())] * 60
+    seen = 0
+    async with server(says(*states)) as port:
+        async for news in DaemonSource(f"http://127.0.0.1:{port}").stream():
+            if isinstance(news, Disconnected):
+                break
+            seen += 1
+            await asyncio.to_thread(lambda: None)
+    assert 0 < seen < len(states)
+
+
+async def test_an_action_is_posted_with_the_token() -> None:
+    heads: list[str] = []
+
+    async def answer(head: str, writer: asyncio.StreamWriter) -> None:
+        heads.append(head)
+        await refuses("200 OK", b"{}")(head, writer)
+
+    async with server(answer) as port:
+        source = DaemonSource(f"http://127.0.0.1:{port}", "secret")
+        assert (await source.act(Action(Verb.PAUSE))).done
+    assert heads[0].startswith("POST /_clairvoyant/actions/pause ")
+    assert "Bearer secret" in heads[0]
+
+
+async def test_a_refused_action_comes_back_in_the_daemons_words() -> None:
+    async with server(refuses("409 Conflict", b'{"error": "it has ended"}')) as port:
+        result = await DaemonSource(f"http://127.0.0.1:{port}").act(Action(Verb.CANCEL, "a1"))
+        assert not result.done
+        assert "it has ended" in result.note
+    assert not (await DaemonSource(NOBODY).act(Action(Verb.PAUSE))).done
+
+
+@pytest.mark.parametrize(
+    ("url", "local"),
+    [
+        ("http://localhost:1", True),
+        ("http://127.0.0.2:1", True),
+        ("http://[::1]:1", True),
+        ("http://10.0.0.4:1", False),
+        ("https://gpu.example", False),
+    ],
+)
+def test_it_knows_whose_gpu_it_reads(url: str, local: bool) -> None:
+    assert DaemonSource(url).local is local
+
+
+def test_credentials_in_the_address_are_not_shown() -> None:
+    assert DaemonSource("http://me:secret@127.0.0.1:1").where == "http://127.0.0.1:1"

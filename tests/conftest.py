@@ -1,0 +1,27 @@
+"""What tests of more than one tree share."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from tests.fakes.llamacpp_server import LlamaServer, llama_server
+from tests.fakes.tiny_gguf import write_tiny_model
+
+# On a busy machine an example may take any time; no test asserts how long something takes.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random-weight model that llama.cpp can run."""
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny.gguf")
+
+
+@pytest.fixture(scope="session")
+def llama(tiny_model: Path) -> Iterator[LlamaServer]:
+    """A real llama.cpp server with one slot, shared by the tests that leave it idle and alive."""
+    with llama_server(tiny_model) as server:
+        yield server

@@ -1,0 +1,157 @@
+"""Each check of the doctor's, given what it would see."""
+
+import importlib.util
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clairvoyant_cli import __version__
+from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.doctor import installation
+from clairvoyant_cli.doctor.backend import Server, check_bystanders, check_parallel, check_server
+from clairvoyant_cli.doctor.finding import Finding, Level, exit_code_of
+from clairvoyant_cli.doctor.proxy import check_clients, check_daemon, check_openness, check_port
+from clairvoyant_cli.errors import ExitCode
+from clairvoyant_cli.proxy.backend import Found
+from clairvoyant_cli.proxy.protocols.routes import BackendKind
+from tui.snapshot import BackendState, Counters, PredictorState, Snapshot, TauState
+
+OLLAMA = Server(Found(BackendKind.OLLAMA, "http://127.0.0.1:11434", "", "0.40.0"), ("gemma3:4b",))
+LLAMACPP = Server(Found(BackendKind.LLAMACPP, "http://127.0.0.1:9931", "", "b1", 4), ("tiny",))
+
+SNAPSHOT = Snapshot(
+    taken_at=0.0,
+    daemon_version=__version__,
+    pid=1,
+    listen="127.0.0.1:8080",
+    mode="serving",
+    uptime_s=1.0,
+    policy="bounded",
+    policies=("bounded",),
+    tau=TauState(120.0),
+    predictor=PredictorState("default"),
+    backends=(BackendState("ollama", "ollama", "http://127.0.0.1:11434", "up", 1, 0),),
+    running=(),
+    queue=(),
+    recent=(),
+    stats=(),
+    counters=Counters(),
+    queue_capacity=1,
+)
+
+
+def worst(findings: list[Finding]) -> Level:
+    return max(finding.level for finding in findings)
+
+
+def test_the_worst_finding_decides_the_exit_code() -> None:
+    levels = {Level.OK: ExitCode.OK, Level.NOTE: ExitCode.OK, Level.WARNING: ExitCode.WARNINGS}
+    for level, code in (levels | {Level.BROKEN: ExitCode.FAILURE}).items():
+        assert exit_code_of([Finding(Level.OK, "a", ""), Finding(level, "b", "")]) is code
+    assert exit_code_of([]) is ExitCode.OK
+
+
+def test_our_packages_are_in_one_place() -> None:
+    assert worst(list(installation.check_packages())) is Level.OK
+
+
+def test_a_stranger_with_one_of_our_names_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    real = importlib.util.find_spec
+    (tmp_path / "tui.py").write_text("")
+    stranger = importlib.util.spec_from_file_location("tui", tmp_path / "tui.py")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: stranger if name == "tui" else real(name))
+    (found,) = [f for f in installation.check_packages() if f.level is Level.BROKEN]
+    assert "tui" in found.text
+    assert found.mend
+
+
+def test_a_server_with_models_is_well_and_one_without_is_not() -> None:
+    assert worst(list(check_server(OLLAMA, ServeConfig()))) is Level.OK
+    empty = list(check_server(replace(OLLAMA, models=()), ServeConfig()))
+    assert worst(empty) is Level.WARNING
+    assert "ollama pull" in empty[-1].mend
+
+
+def test_slots_that_contradict_the_server_are_told() -> None:
+    findings = list(check_server(LLAMACPP, ServeConfig(slots=2)))
+    assert [f.mend.split("    ")[0] for f in findings if f.level is Level.WARNING] == [
+        "clairvoyant serve --slots 4"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("told", "slots", "said"),
+    [("4", None, "stay empty"), ("2", 4, "queue inside Ollama"), ("4", 4, ""), ("0", None, ""), ("", 3, "")],
+)
+def test_ollamas_parallelism_and_the_slots_must_agree(told: str, slots: int | None, said: str) -> None:
+    findings = list(check_parallel(OLLAMA, ServeConfig(slots=slots), [{"OLLAMA_NUM_PARALLEL": told}]))
+    assert bool(findings) == bool(said)
+    assert all(said in finding.text for finding in findings)
+
+
+def test_nobody_else_is_asked_for_ollamas_parallelism() -> None:
+    assert not list(check_parallel(LLAMACPP, ServeConfig(), [{"OLLAMA_NUM_PARALLEL": "4"}]))
+
+
+def test_variables_that_point_at_the_backend_are_warned_of() -> None:
+    environment = {"OLLAMA_HOST": "127.0.0.1:11434", "OPENAI_BASE_URL": "http://127.0.0.1:8080/v1"}
+    levels = {f.text.split()[0]: f.level for f in check_clients(environment, 8080, 11434)}
+    assert levels == {"OLLAMA_HOST": Level.WARNING, "OPENAI_BASE_URL": Level.OK}
+    assert worst(list(check_clients({}, 8080, 11434))) is Level.NOTE
+    assert not list(check_clients({"OLLAMA_HOST": "somewhere:nowhere"}, 8080, 11434))
+
+
+def test_who_goes_past_the_proxy_is_named() -> None:
+    assert not list(check_bystanders(OLLAMA, []))
+    (finding,) = check_bystanders(OLLAMA, ["chat (pid 7)"])
+    assert "chat (pid 7)" in finding.text
+
+
+def test_a_daemon_that_serves_is_well() -> None:
+    assert worst(list(check_daemon(SNAPSHOT))) is Level.OK
+
+
+def test_a_daemon_of_another_version_paused_or_without_backend_is_not() -> None:
+    gone = replace(SNAPSHOT.backends[0], state="down")
+    for snapshot, level in (
+        (replace(SNAPSHOT, daemon_version="0.0.1"), Level.WARNING),
+        (replace(SNAPSHOT, mode="paused"), Level.WARNING),
+        (replace(SNAPSHOT, backends=(gone,)), Level.BROKEN),
+        (replace(SNAPSHOT, predictor=PredictorState("default", trusted=False)), Level.WARNING),
+    ):
+        findings = list(check_daemon(snapshot))
+        assert worst(findings) is level
+        assert findings[-1].mend
+
+
+def test_a_taken_port_is_found_unless_it_is_ours() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = ServeConfig(listen=f"127.0.0.1:{listener.getsockname()[1]}")
+        (finding,) = check_port(config, ours=False)
+        assert finding.level is Level.BROKEN
+        assert not list(check_port(config, ours=True))
+    (finding,) = check_port(config, ours=False)
+    assert finding.level is Level.OK
+
+
+def test_beyond_loopback_keys_are_demanded() -> None:
+    assert not list(check_openness(ServeConfig()))
+    (finding,) = check_openness(ServeConfig(listen="0.0.0.0:8080"))
+    assert finding.level is Level.BROKEN
+    keyed = ServeConfig(listen="0.0.0.0:8080", api_key_file="a", admin_token_file="b")  # noqa: S106
+    (finding,) = check_openness(keyed)
+    assert finding.level is Level.NOTE
+
+
+def test_secrets_that_others_can_read_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    key = tmp_path / "keys"
+    key.write_text("me:secret")
+    key.chmod(0o644)
+    config = ServeConfig(api_key_file=str(key), admin_token_file=str(tmp_path / "missing"))
+    told = {f.text.split()[0]: f.level for f in installation.check_files(config) if f.level > Level.OK}
+    assert told == {"api_key_file": Level.WARNING, "admin_token_file": Level.BROKEN}
+    key.chmod(0o600)
+    assert worst(list(installation.check_files(ServeConfig(api_key_file=str(key))))) is Level.OK

@@ -1,0 +1,78 @@
+"""`clairvoyant doctor` against a simulated backend and a real daemon."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from clairvoyant_cli.bench.replay import Replay
+from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.commands.doctor import command
+from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.errors import ExitCode
+from clairvoyant_cli.proxy.daemon import running_daemon
+from predictor import load
+from tests.fakes.llamacpp_server import free_port
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    for name in ("OLLAMA_HOST", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def examine(*words: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Run it; return the exit code and the worst finding by topic."""
+    done = CliRunner().invoke(command, ["--json", *words])
+    said = json.loads(done.output)
+    assert said["exit_code"] == done.exit_code
+    order = ("ok", "note", "warning", "broken")
+    findings = sorted(said["findings"], key=lambda finding: order.index(finding["level"]))
+    return done.exit_code, {finding["topic"]: finding for finding in findings}
+
+
+async def test_a_whole_set_up_is_well(tmp_path: Path) -> None:
+    async with serve_app(Replay().app) as backend_url:
+        config = ServeConfig(backend=backend_url, listen="127.0.0.1:0")
+        async with running_daemon(config, load()) as daemon:
+            port = daemon.base_url.rpartition(":")[2]
+            file = tmp_path / "config.toml"
+            file.write_text(f'[serve]\nbackend = "{backend_url}"\nlisten = "127.0.0.1:{port}"\n')
+            code, found = await asyncio.to_thread(examine, "--config", str(file), "--url", daemon.base_url)
+    assert {topic: f["level"] for topic, f in found.items() if f["level"] in ("warning", "broken")} == {}
+    assert code == ExitCode.OK
+    assert {"packages", "backend", "models", "daemon", "predictor", "files", "gpu"} <= found.keys()
+
+
+async def test_two_proxies_in_a_row_are_found() -> None:
+    async with serve_app(Replay().app) as backend_url:
+        config = ServeConfig(backend=backend_url, listen="127.0.0.1:0")
+        async with running_daemon(config, load()) as daemon:
+            code, found = await asyncio.to_thread(
+                examine, "--backend", daemon.base_url, "--url", daemon.base_url
+            )
+    assert code == ExitCode.FAILURE
+    assert "clairvoyant already" in found["backend"]["text"]
+    assert found["backend"]["mend"]
+
+
+def test_without_backend_and_daemon_each_says_how_to_start_it() -> None:
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    code, found = examine("--backend", nowhere, "--url", nowhere)
+    assert code == ExitCode.FAILURE
+    assert (found["backend"]["level"], found["daemon"]["level"]) == ("broken", "warning")
+    assert "clairvoyant serv" in found["daemon"]["mend"]
+
+
+def test_a_configuration_that_cannot_be_read_is_a_finding_and_no_traceback(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("[serve]\npolcy = 'fcfs'\n")
+    _, found = examine("--config", str(file), "--backend", f"http://127.0.0.1:{free_port()}")
+    assert "polcy" in found["configuration"]["text"]
+    human = CliRunner().invoke(command, ["--config", str(file)])
+    assert "→" in human.output

@@ -1,0 +1,39 @@
+"""A replay backend that answers a calibration's questions at the lengths they ask for."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+from clairvoyant_cli.bench.replay import Engine, Replay, Speed
+from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.calibrate.asking import Asker, Target
+from clairvoyant_cli.calibrate.plan import Plan
+from clairvoyant_cli.calibrate.run import Outcome, calibrate
+from clairvoyant_cli.calibrate.session import Session, Step
+from tests.fakes.remembered import HOST
+
+SMALL = Plan("small", shorts=12, singles=5, bands=(400,))
+
+
+def as_asked(prompt: str, rng: Random) -> int:
+    """Answer short questions in 20 to 80 tokens and long ones in 850 to 1000."""
+    asks_for_much = any(word in prompt for word in ("long", "detailed", "depth", "comprehensive"))
+    return rng.randint(850, 1000) if asks_for_much else rng.randint(20, 80)
+
+
+@asynccontextmanager
+async def replay(
+    slots: int = 1, decode: float = 4000.0, prefill: float = 20_000.0
+) -> AsyncIterator[tuple[Engine, str]]:
+    """Run a backend of known speed and yield its engine and its URL."""
+    engine = Engine(slots=slots, speed=Speed(prefill, decode), answer_tokens=as_asked)
+    async with serve_app(Replay(engine).app) as url:
+        yield engine, url
+
+
+async def measured(url: str, plan: Plan = SMALL, backend: str = "ollama") -> tuple[Outcome, list[Step]]:
+    """Calibrate a server and return what came of it and what was told on the way."""
+    told: list[Step] = []
+    async with Asker(Target(backend, url, "")) as asker:
+        outcome = await calibrate(Session(asker, plan, told.append), None, HOST, "test")
+    return outcome, told

@@ -1,0 +1,30 @@
+"""Commands of the system, replaced by scripts that write down how they were called."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+
+class FakeCommands:
+    """A directory in front of PATH; `calls` lists the command lines, in order."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.directory = directory
+        self.log = directory / "calls.log"
+        directory.mkdir()
+        monkeypatch.setenv("PATH", f"{directory}{os.pathsep}{os.environ['PATH']}")
+
+    def add(self, *names: str, fails_on: str = "", prints: str = "") -> None:
+        """Add commands; one whose arguments contain `fails_on` exits with 3."""
+        for name in names:
+            script = self.directory / name
+            fails = f'case "$*" in *{fails_on}*) exit 3;; esac\n' if fails_on else ""
+            script.write_text(f'#!/bin/sh\necho "{name} $*" >> {self.log}\nprintf "%s" "{prints}"\n{fails}')
+            script.chmod(0o755)
+
+    @property
+    def calls(self) -> Sequence[str]:
+        """What was called so far."""
+        return self.log.read_text().splitlines() if self.log.exists() else []

@@ -1,0 +1,91 @@
+"""`clairvoyant serve` as a process of its own, as its users run it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+COMMAND = (sys.executable, "-m", "clairvoyant_cli", "serve")
+STARTED = re.compile(r"clairvoyant \S+: (http://\S+) -> ")
+
+
+@dataclass(eq=False)
+class DaemonProcess:
+    """A daemon that has said where it listens. `lines` is what it logged."""
+
+    process: "subprocess.Popen[str]"
+    base_url: str = ""
+    lines: list[str] = field(default_factory=list)
+    _read: threading.Thread | None = None
+
+    @property
+    def pid(self) -> int:
+        """The daemon's process id."""
+        return self.process.pid
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def wait(self, timeout_s: float = 30) -> int:
+        """Return its exit code once it has ended."""
+        code = self.process.wait(timeout_s)
+        if self._read is not None:
+            self._read.join()
+        return code
+
+    def _await_start(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line.rstrip())
+            found = STARTED.search(line)
+            if found:
+                self.base_url = found[1]
+                break
+        else:
+            self.process.wait()
+            raise RuntimeError("the daemon did not start:\n" + "\n".join(self.lines))
+        self._read = threading.Thread(target=self._drain, daemon=True)
+        self._read.start()
+
+    def _drain(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line.rstrip())
+
+
+@contextmanager
+def daemon_process(backend: str, *flags: str, home: Path) -> Iterator[DaemonProcess]:
+    """Run `clairvoyant serve` before `backend` on a free port until the block ends."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CLAIRVOYANT_")}
+    process = subprocess.Popen(
+        [*COMMAND, "--backend", backend, "--listen", "127.0.0.1:0", *flags],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=kept
+        | {
+            "HOME": str(home),
+            "XDG_STATE_HOME": str(home),
+            "XDG_DATA_HOME": str(home),
+            "XDG_CONFIG_HOME": str(home),
+        },
+        start_new_session=True,
+    )
+    daemon = DaemonProcess(process)
+    try:
+        daemon._await_start()
+        yield daemon
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        daemon.wait()
+        assert process.stderr is not None
+        process.stderr.close()

@@ -1,0 +1,77 @@
+"""Profiles and finished requests as tests want them."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+from predictor.record import LengthClass
+from profiles.records import Estimate, Finished, Host, Mix, Profile, Served
+
+START = 4_000_000_000.0
+"""When the tests' traffic begins: too late for any bound of age."""
+
+HOST = Host("A CPU", 8, 16, ("A GPU",), "550.1", "Linux 6.1", "x86_64")
+PROFILE = Profile(
+    name="gemma@ollama",
+    measured_at=1_700_000_000.0,
+    host=HOST,
+    served=Served("ollama", "gemma3:4b", "http://127.0.0.1:11434", version="0.40.0"),
+    plan="standard",
+    method="measured",
+    concurrency=5,
+    mu_short_s=Estimate(40.0, 35.0, 45.0, 100),
+    tau_s=120.0,
+    decode_tokens_per_s=30.0,
+    prefill_tokens_per_s=500.0,
+    ttft_s=0.4,
+    load_s=3.0,
+    slots=1,
+    mixes=(Mix("mixed", 25, 7.6, 2.1),),
+    short_p99_s=80.0,
+    ranking_accuracy=0.9,
+)
+FINISHED = Finished(
+    finished_at=START,
+    request="abc-1",
+    outcome="completed",
+    status=200,
+    endpoint="/api/chat",
+    backend="ollama",
+    model="gemma3:4b",
+    client="alice",
+    predicted_class="short",
+    p_long=0.1,
+    expected_tokens=50.0,
+    q90_tokens=150.0,
+    source="default",
+    tokens=60,
+    prompt_tokens=20,
+    length_class="short",
+    policy="sjf",
+    dispatched_by="policy",
+    waited_s=1.0,
+    sojourn_s=3.0,
+    ttft_s=1.2,
+    decode_s=1.8,
+    prefill_s=0.1,
+)
+
+
+def traffic(count: int, *, start: float = START, every_s: float = 7.7, seed: int = 0) -> Iterator[Finished]:
+    """Yield requests of several clients, most of them answered."""
+    rng = random.Random(seed)
+    for number in range(count):
+        tokens = int(rng.lognormvariate(5.3, 1.2)) + 1
+        completed = rng.random() < 0.9
+        yield replace(
+            FINISHED,
+            finished_at=start + number * every_s,
+            request=f"abc-{number}",
+            outcome="completed" if completed else "client_cancelled",
+            client=rng.choice(("alice", "bob", "carol")),
+            p_long=rng.random(),
+            tokens=tokens if completed else None,
+            length_class=LengthClass.of(tokens).value if completed else "",
+            waited_s=rng.expovariate(0.1),
+            sojourn_s=rng.expovariate(0.05),
+        )

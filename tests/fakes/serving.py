@@ -1,0 +1,90 @@
+"""The proxy inside the test's own event loop, and predictors that say what the test wants to hear."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
+from predictor.record import Prediction, Predictor, PromptView
+from tui.snapshot import Snapshot
+
+TICK_S = 0.01
+
+
+@dataclass
+class ByFirstWord:
+    """Foretells P(Long) from a number that opens the prompt (`0.9 tell me ...`); 0.5 where there is none.
+
+    `seen` and `learned` keep what it was asked and told.
+    """
+
+    name: str = "first-word"
+    seen: list[PromptView] = field(default_factory=list)
+    learned: list[int] = field(default_factory=list)
+
+    def predict(self, view: PromptView) -> Prediction:
+        """Return the prediction for a request."""
+        self.seen.append(view)
+        try:
+            p_long = min(1.0, max(0.0, float(view.prompt.split(maxsplit=1)[0])))
+        except (IndexError, ValueError):
+            p_long = 0.5
+        tokens = 50 + 1000 * p_long
+        return Prediction(1 - p_long, 0.0, p_long, p_long, tokens, 2 * tokens, self.name, memo="note")
+
+    def learn(self, prediction: Prediction, tokens: int) -> None:
+        """Take note of an answer's real length."""
+        self.learned.append(tokens)
+
+
+@asynccontextmanager
+async def serving(
+    backend: str | None, predictor: Predictor | None = None, *, faults_expected: bool = False, **settings: Any
+) -> AsyncIterator[Daemon]:
+    """Run the proxy before `backend` on a free port; an internal error in it fails the test."""
+    config = ServeConfig(backend=backend, **({"listen": "127.0.0.1:0"} | settings))
+    with _internal_errors() as errors:
+        async with running_daemon(config, predictor or ByFirstWord()) as daemon:
+            yield daemon
+    if not faults_expected:
+        assert not errors, errors
+
+
+class _internal_errors(logging.Handler):  # noqa: N801 - reads as a phrase where it is used
+    """Collects what the daemon and the event loop report as their own faults."""
+
+    LOGGERS = ("clairvoyant", "asyncio")
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take note of an error."""
+        self.found.append(self.format(record))
+
+    def __enter__(self) -> list[str]:
+        for name in self.LOGGERS:
+            logging.getLogger(name).addHandler(self)
+        return self.found
+
+    def __exit__(self, *exc: object) -> None:
+        for name in self.LOGGERS:
+            logging.getLogger(name).removeHandler(self)
+
+
+async def until(daemon: Daemon, holds: Callable[[Snapshot], bool], timeout_s: float = 15.0) -> Snapshot:
+    """Return the first state in which `holds`; TimeoutError with the last state if none comes."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not holds(state := daemon.snapshot()):
+                # What a dashboard waits for, too; phases change without notice, hence the tick.
+                await daemon.control._changes.wait(TICK_S)
+            return state
+    except TimeoutError:
+        shown = (state.counters, state.running, state.queue)
+        raise TimeoutError(f"the daemon did not get there in {timeout_s} s: {shown}") from None

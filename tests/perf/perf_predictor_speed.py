@@ -1,0 +1,84 @@
+"""Time the predictor beside the yardstick: the paper's features and a model of the paper's size.
+
+Run it as `python -m pytest tests/perf/perf_predictor_speed.py -s -o addopts=` or as a script. All timings of
+a table are taken in turn within one process, so that a busy machine slows them alike: compare ratios.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from time import perf_counter_ns
+
+import predictor
+from predictor.lexical import LexicalPredictor
+from predictor.paper_model import PaperPredictor
+from predictor.record import PromptView
+
+SENTENCE = (
+    "Please write a Python function that reads the log file below, and explain how the algorithm treats "
+    "lines which are malformed, because our service fails on them in production. "
+    "Then compare two ways to test it. "
+)
+ROUNDS = 3000
+
+
+def prompt_of(size: int) -> str:
+    """Return a prompt of that many characters."""
+    return (SENTENCE * (size // len(SENTENCE) + 1))[:size]
+
+
+def time_in_turn(calls: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, list[float]]:
+    """Return microseconds of each call, sorted."""
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            start = perf_counter_ns()
+            call()
+            taken[name].append((perf_counter_ns() - start) / 1000)
+    return {name: sorted(times) for name, times in taken.items()}
+
+
+def measure(size: int) -> dict[str, tuple[float, float]]:
+    """Return p50 and p99 in microseconds for a prompt of `size` characters."""
+    ours, paper = predictor.load(), predictor.load("paper")
+    assert isinstance(ours, LexicalPredictor)
+    assert isinstance(paper, PaperPredictor)
+    prompt = prompt_of(size)
+    view = PromptView(prompt)
+    times = time_in_turn(
+        {
+            "paper: features + inference": lambda: paper.probabilities(prompt),
+            "ours: features + inference": lambda: ours._model.read(prompt),
+            "paper: whole record": lambda: paper.predict(view),
+            "ours: whole record": lambda: ours.predict(view),
+        }
+    )
+    return {name: (each[len(each) // 2], each[len(each) * 99 // 100]) for name, each in times.items()}
+
+
+def cold_load_ms() -> tuple[float, float]:
+    """Return milliseconds to import the libraries, and to load and predict once, in a fresh process."""
+    code = (
+        "from time import perf_counter as t; a = t(); import onnxruntime, numpy; b = t(); import predictor; "
+        "from predictor.record import PromptView; predictor.load().predict(PromptView('x')); "
+        "print((b - a) * 1000, (t() - b) * 1000)"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.split()
+        for _ in range(5)
+    ]
+    return min(float(run[0]) for run in runs), min(float(run[1]) for run in runs)
+
+
+def test_speed() -> None:
+    for size in (100, 1024, 32 * 1024):
+        for name, (p50, p99) in measure(size).items():
+            print(f"{size:6} characters  {name:28} p50 {p50:7.1f} us  p99 {p99:7.1f} us")
+    libraries, load = cold_load_ms()
+    print(f"cold: libraries {libraries:.0f} ms, model and first prediction {load:.0f} ms")
+
+
+if __name__ == "__main__":
+    test_speed()

@@ -1,0 +1,31 @@
+"""How long a million simulated requests take: python tests/perf/perf_simulator.py [POLICY ...]."""
+
+import sys
+from time import perf_counter
+
+import numpy as np
+
+from clairvoyant_cli.scheduler.policy import POLICIES
+from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.simulator.engine import simulate
+from clairvoyant_cli.simulator.forecast import noisy_class
+from clairvoyant_cli.simulator.workload import TwoNormals, poisson
+
+REQUESTS = 1_000_000
+
+
+def main() -> None:
+    """Print the seconds each policy takes."""
+    rng = np.random.default_rng(0)
+    workload = poisson(rng, REQUESTS, 0.12, TwoNormals())
+    forecast = noisy_class(rng, workload, 0.85, 3.5, 8.9)
+    for name in sys.argv[1:] or ["sjf", "bounded"]:
+        before = perf_counter()
+        simulate(
+            Scheduler(POLICIES[name], workers={"a": 1}, tau_s=36.0, capacity=REQUESTS), workload, forecast
+        )
+        sys.stdout.write(f"{name:14s} {REQUESTS:,} requests in {perf_counter() - before:.1f} s\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""The dashboard under a thousand queued requests: frames a second, how long a key takes, processor, memory.
+
+`clairvoyant top` runs in a real pseudo-terminal, attached to a server that speaks the daemon's event stream
+with a new state as often as asked (the daemon itself sends at most 10 a second, however much changes).
+
+Run: python -m tests.perf.perf_tui [--seconds 10] [--events 200] [--queued 1000] [--soak MINUTES]
+"""
+
+import argparse
+import asyncio
+import fcntl
+import os
+import pty
+import select
+import statistics
+import struct
+import sys
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+
+import msgspec
+import psutil
+
+from tui.demo.daemon import DemoDaemon, Scenario
+
+FRAME = b"\x1b[?2026h"  # Textual begins each frame with it, once the terminal says that it knows it
+KNOWS_FRAMES = b"\x1b[?2026;2$y"
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+
+
+def events(queued: int, number: int) -> list[bytes]:
+    """Make states ahead, so that making them costs nothing while it is measured."""
+    demo = DemoDaemon(Scenario(load=1.0, backlog=queued, slots=8, tau_s=120.0, warm_s=120.0))
+    made = []
+    for _ in range(number):
+        demo.advance(0.1)
+        snapshot = demo.snapshot()
+        queue = tuple(replace(row, prompt=None) for row in snapshot.queue[:queued])
+        made.append(msgspec.json.encode(replace(snapshot, queue=queue)))
+    return made
+
+
+@contextmanager
+def serving(states: list[bytes], per_s: float) -> Iterator[str]:
+    """Send the states over and over from a thread of its own; yield the address."""
+    started = threading.Event()
+    address: list[str] = []
+    loop = asyncio.new_event_loop()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(HEAD)
+        try:
+            due = loop.time()
+            for turn in range(10**9):
+                writer.write(b"event: snapshot\ndata: " + states[turn % len(states)] + b"\n\n")
+                await writer.drain()
+                due = max(due + 1.0 / per_s, loop.time() - 1.0)
+                await asyncio.sleep(max(0.0, due - loop.time()))
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    async def serve() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        address.append(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        started.set()
+
+    def run() -> None:
+        loop.run_until_complete(serve())
+        loop.run_forever()
+
+    threading.Thread(target=run, daemon=True).start()
+    started.wait()
+    yield address[0]
+    loop.call_soon_threadsafe(loop.stop)
+
+
+@dataclass(slots=True)
+class Terminal:
+    """A pseudo-terminal with `clairvoyant top` in it."""
+
+    fd: int
+    process: psutil.Process
+    frames: int = 0
+    sent_bytes: int = 0
+
+    def read(self, seconds: float, *, until_output: bool = False) -> float | None:
+        """Take what is drawn for some time; return after how long the first byte of it came."""
+        start = time.perf_counter()
+        first: float | None = None
+        while (left := start + seconds - time.perf_counter()) > 0:
+            if not select.select([self.fd], [], [], left)[0]:
+                break
+            data = os.read(self.fd, 1 << 16)
+            first = first if first is not None else time.perf_counter() - start
+            self.frames += data.count(FRAME)
+            self.sent_bytes += len(data)
+            if b"\x1b[?2026$p" in data:
+                os.write(self.fd, KNOWS_FRAMES)
+            if until_output:
+                break
+        return first
+
+    def press(self, key: str) -> None:
+        os.write(self.fd, key.encode())
+
+
+@contextmanager
+def top(arguments: list[str], columns: int, rows: int) -> Iterator[Terminal]:
+    """Start the dashboard."""
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.environ.update(TERM="xterm-256color", COLORTERM="truecolor")
+        command = ["-m", "clairvoyant_cli", "top", *arguments]
+        os.execv(sys.executable, [sys.executable, *command])  # noqa: S606
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    terminal = Terminal(fd, psutil.Process(pid))
+    terminal.read(4.0)
+    yield terminal
+    terminal.press("q")
+    with suppress(OSError):  # the terminal goes with the process
+        terminal.read(2.0)
+    os.close(fd)
+    os.waitpid(pid, 0)
+
+
+def cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def measure(url: str, size: tuple[int, int], seconds: float) -> None:
+    """Watch for a while, then freeze the picture and time keys: what is drawn then is the key's doing."""
+    with top(["--url", url], *size) as terminal:
+        terminal.frames = terminal.sent_bytes = 0
+        cpu, wall = cpu_s(terminal.process), time.perf_counter()
+        terminal.read(seconds)
+        cpu, wall = cpu_s(terminal.process) - cpu, time.perf_counter() - wall
+        frames, sent = terminal.frames, terminal.sent_bytes
+        terminal.press("p")
+        terminal.read(1.0)
+        answers = []
+        for turn in range(30):
+            terminal.press("jjk"[turn % 3])
+            took = terminal.read(2.0, until_output=True)
+            answers.append(took if took is not None else 2.0)
+            terminal.read(0.13)
+        memory = terminal.process.memory_info().rss / 2**20
+    print(f"{size[0]}x{size[1]}")
+    print(f"  frames/s     {frames / wall:.1f}")
+    print(f"  processor    {cpu / wall:.2f} of a core")
+    print(f"  to terminal  {sent / wall / 1024:.0f} KiB/s")
+    print(
+        f"  key          median {statistics.median(answers) * 1e3:.0f} ms, worst {max(answers) * 1e3:.0f} ms"
+    )
+    print(f"  memory       {memory:.0f} MiB")
+
+
+def soak(minutes: float) -> None:
+    """Watch its memory for a long time, on the simulated daemon: requests come and go as they would."""
+    with top(["--demo"], 200, 60) as terminal:
+        terminal.read(60.0)
+        first = terminal.process.memory_info().rss / 2**20
+        print(f"after 1 min {first:.1f} MiB")
+        for minute in range(1, int(minutes)):
+            terminal.read(60.0)
+            memory = terminal.process.memory_info().rss / 2**20
+            print(f"after {minute + 1} min {memory:.1f} MiB ({memory - first:+.1f})", flush=True)
+
+
+def main() -> None:
+    """Measure at the three sizes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--events", type=float, default=10.0)
+    parser.add_argument("--queued", type=int, default=1000)
+    parser.add_argument("--soak", type=float, default=0.0)
+    arguments = parser.parse_args()
+    if arguments.soak:
+        soak(arguments.soak)
+        return
+    states = events(arguments.queued, 60)
+    with serving(states, arguments.events) as url:
+        print(f"{arguments.queued} queued, {arguments.events:g} events/s of {len(states[0]) / 1024:.0f} KiB")
+        for size in ((80, 24), (120, 40), (200, 60)):
+            measure(url, size, arguments.seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Keys, tokens, hosts and origins; and the configuration they stand in."""
+
+from pathlib import Path
+
+import pytest
+
+from clairvoyant_cli.config import ServeConfig, load_serve_config
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.proxy.access import Access, is_loopback, read_keys, read_secret
+
+
+@pytest.mark.parametrize(
+    ("host", "ours"),
+    [
+        ("localhost", True),
+        ("LOCALHOST:8080", True),
+        ("127.0.0.1:8080", True),
+        ("[::1]:8080", True),
+        ("192.168.1.5", True),
+        ("box:8080", True),
+        ("evil.example", False),
+        ("localhost.evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("", False),
+    ],
+)
+def test_our_host(host: str, ours: bool) -> None:
+    assert Access(hosts=frozenset({"box"})).our_host(host) is ours
+
+
+@pytest.mark.parametrize(
+    ("origin", "ours"),
+    [(None, True), ("http://localhost:8080", True), ("http://localhost", False), ("null", False)],
+)
+def test_our_origin(origin: str | None, ours: bool) -> None:
+    assert Access().our_origin(origin, "localhost:8080") is ours
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("box", False)],  # noqa: S104 - asked about, not bound
+)
+def test_loopback(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback
+
+
+def secret(path: Path, text: str, mode: int = 0o600) -> Path:
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def test_keys_are_kept_as_hashes(tmp_path: Path) -> None:
+    keys = read_keys(secret(tmp_path / "keys", "ann: key-a \n\n# nobody\nkey-b\n"))
+    assert list(keys.values()) == ["ann", "key-4"]
+    assert not any("key-a" in each for each in keys)
+
+
+@pytest.mark.parametrize(("text", "mode"), [("x", 0o640), ("x", 0o604), ("  \n", 0o600)])
+def test_a_secret_must_be_the_owners_alone(tmp_path: Path, text: str, mode: int) -> None:
+    with pytest.raises(ClairvoyantError):
+        read_secret(secret(tmp_path / "secret", text, mode), "test")
+
+
+def test_defaults_then_file_then_environment_then_flags(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('[serve]\ntau = 5\nslots = 2\nlisten = "127.0.0.1:1"\n')
+    env = {"CLAIRVOYANT_SERVE_SLOTS": "3", "CLAIRVOYANT_SERVE_SHOW_PROMPTS": "yes", "OTHER": "x"}
+    config = load_serve_config({"listen": "127.0.0.1:2"}, file=file, env=env)
+    assert (config.tau, config.slots, config.listen, config.show_prompts) == (5.0, 3, "127.0.0.1:2", True)
+    assert config.queue_capacity == ServeConfig().queue_capacity
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("[serve]\nslot = 2\n", "did you mean slots?"),
+        ("[server]\nslots = 2\n", "unknown section"),
+        ('[serve]\nslots = "2"\n', "must be a whole number"),
+        ("[serve]\nslots = true\n", "must be a whole number"),
+        ("[serve]\nslots = 0\n", "at least 1"),
+        ("[serve\n", "cannot read"),
+        ('[serve]\nlisten = "8080"\n', "HOST:PORT"),
+        ("[serve]\noverload_status = 500\n", "503 or 429"),
+    ],
+)
+def test_a_wrong_configuration_says_what_is_wrong(tmp_path: Path, text: str, word: str) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    with pytest.raises(ClairvoyantError) as wrong:
+        load_serve_config({}, file=file, env={})
+    assert word in str(wrong.value)
+    assert wrong.value.exit_code is ExitCode.USAGE
+    assert "\n" not in str(wrong.value)
+
+
+def test_an_unknown_variable_is_refused() -> None:
+    with pytest.raises(ClairvoyantError, match="did you mean tau"):
+        load_serve_config({}, env={"CLAIRVOYANT_SERVE_TAUU": "1"})

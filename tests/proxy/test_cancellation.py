@@ -1,0 +1,361 @@
+"""Who leaves frees a slot, or a place in the queue, once; the next job starts when the slot is free."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+
+from clairvoyant_cli.bench.replay import Engine, Outcome, Replay, tabled
+from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.control import ControlClient
+from clairvoyant_cli.proxy import upstream as upstream_module
+from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.relay import Relay
+from tests.fakes.llamacpp_server import LlamaServer, llama_server
+from tests.fakes.raw_http import RawClient, get, post, raw_client
+from tests.fakes.scripted_upstream import Conversation, answer, scripted
+from tests.fakes.serving import serving, until
+from tui.snapshot import Snapshot
+
+# -- on a real llama.cpp server ----------------------------------------------------------------------
+
+LONG_PROMPT = "river stone garden letter " * 900
+"""Several batches of 256 tokens: long enough to be left in the prompt phase."""
+
+
+def ask(prompt: str, tokens: int, *, stream: bool) -> bytes:
+    body = {"model": "tiny", "messages": [{"role": "user", "content": prompt}], "max_tokens": tokens}
+    return post(
+        "/v1/chat/completions",
+        json.dumps(body | {"stream": stream, "ignore_eos": True, "cache_prompt": False}).encode(),
+    )
+
+
+async def busy_slots(server: LlamaServer) -> int:
+    async with httpx.AsyncClient() as client:
+        slots = (await client.get(f"{server.base_url}/slots", timeout=60)).json()
+    return sum(slot["is_processing"] for slot in slots)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("phase", "stream"),
+    [("prefill", True), ("prefill", False), ("decoding", True), ("decoding", False)],
+)
+async def test_leaving_frees_the_slot_before_the_next_job_starts(
+    llama: LlamaServer, phase: str, stream: bool
+) -> None:
+    prompt = LONG_PROMPT if phase == "prefill" else "0.9 the river"
+    async with serving(llama.base_url) as daemon, raw_client(daemon.base_url) as follower:
+        async with raw_client(daemon.base_url) as leaver:
+            leaver.send(ask(prompt, 7000, stream=stream))
+            # An unstreamed answer shows no phase: it counts as in the prompt until its one and only piece.
+            seen = phase if stream else "prefill"
+            await until(daemon, lambda s: [r.state for r in s.running] == [seen])
+            if phase == "decoding" and not stream:
+                await decoding(llama)
+            follower.send(ask("0.1 short", 4, stream=False))
+            await until(daemon, lambda s: len(s.queue) == 1)
+        # The slot is held while the server still works: nothing is sent to it in the meantime.
+        left = await until(daemon, lambda s: s.counters.client_cancelled == 1)
+        assert [r.state for r in left.running][:1] in (["releasing"], ["prefill"], ["connecting"])
+        assert (await follower.response(b"POST")).status == 200
+        assert await busy_slots(llama) == 0
+        last = daemon.snapshot()
+    assert (last.counters.client_cancelled, last.counters.completed) == (1, 1)
+    assert (last.running, last.queue) == ((), ())
+
+
+async def decoding(server: LlamaServer) -> None:
+    """Return once the server has decoded something; its /slots are asked only this once or twice."""
+    async with httpx.AsyncClient(timeout=60) as client:
+        while True:
+            [slot] = (await client.get(f"{server.base_url}/slots")).json()
+            if slot["is_processing"] and slot["next_token"][0]["n_decoded"] > 2:
+                return
+
+
+@pytest.mark.real
+async def test_leaving_the_queue_never_reaches_the_server(llama: LlamaServer) -> None:
+    async with serving(llama.base_url) as daemon, raw_client(daemon.base_url) as first:
+        first.send(ask("0.5 running", 2000, stream=True))
+        await until(daemon, lambda s: [r.state for r in s.running] == ["decoding"])
+        async with raw_client(daemon.base_url) as leaver:
+            leaver.send(ask("0.5 waiting", 5, stream=False))
+            await until(daemon, lambda s: len(s.queue) == 1)
+        left = await until(daemon, lambda s: s.counters.client_cancelled == 1)
+        assert (left.queue, len(left.running)) == ((), 1)
+        assert (await first.response(b"POST")).whole
+        recent = daemon.snapshot().recent
+    assert [(each.outcome, each.dispatched_by) for each in recent] == [
+        ("client_cancelled", ""),
+        ("completed", "policy"),
+    ]
+
+
+@pytest.mark.real
+async def test_two_slots_and_the_one_that_is_left(tiny_model: Path) -> None:
+    """K is read from the server; while one of two slots drains, the other keeps working."""
+    with llama_server(tiny_model, slots=2) as server:
+        async with serving(server.base_url) as daemon, AsyncExitStack() as stack:
+            assert daemon.backend.slots == 2
+            clients = [await stack.enter_async_context(raw_client(daemon.base_url)) for _ in range(4)]
+            clients[0].send(ask("0.5 stays", 2000, stream=True))
+            clients[1].send(ask("0.5 leaves", 7000, stream=True))
+            await until(daemon, lambda s: [r.state for r in s.running] == ["decoding"] * 2)
+            clients[2].send(ask("0.1 next", 4, stream=False))
+            clients[3].send(ask("0.2 after", 4, stream=False))
+            await until(daemon, lambda s: len(s.queue) == 2)
+            clients[1].leave()
+            for client in (clients[2], clients[3], clients[0]):
+                assert (await client.response(b"POST")).whole
+            last = daemon.snapshot()
+            assert (last.counters.completed, last.counters.client_cancelled) == (3, 1)
+            assert await busy_slots(server) == 0
+
+
+# -- on the replay backend, whose journal knows the order --------------------------------------------
+
+LENGTHS = tabled({"0.9 endless": 100_000, "0.5 endless": 100_000, "0.1 short": 3})
+
+
+def chat(prompt: str, *, stream: bool = True) -> bytes:
+    body = {"model": "replay", "stream": stream, "messages": [{"role": "user", "content": prompt}]}
+    return post("/api/chat", json.dumps(body).encode())
+
+
+@dataclass
+class Bench:
+    """A daemon before a replay backend, and as many clients as a test wants."""
+
+    daemon: Daemon
+    engine: Engine
+    stack: AsyncExitStack
+    clients: list[RawClient] = field(default_factory=list)
+
+    async def send(self, raw: bytes) -> RawClient:
+        """Send a request from a new client and return once the daemon has it."""
+        before = self.daemon.snapshot().counters.submitted
+        client = await self.stack.enter_async_context(raw_client(self.daemon.base_url))
+        client.send(raw)
+        await until(self.daemon, lambda s: s.counters.submitted == before + 1)
+        return client
+
+    async def act(self, action: str, **arguments: object) -> None:
+        """Have an operator act."""
+        async with ControlClient(self.daemon.base_url) as control:
+            await control.act(action, arguments)
+
+    async def state(self, holds: Callable[[Snapshot], bool]) -> Snapshot:
+        """Return the first state in which `holds`."""
+        return await until(self.daemon, holds)
+
+
+@pytest.fixture(params=[1, 2])
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    slots = request.param
+    backend = Replay(Engine(slots=slots, answer_tokens=LENGTHS))
+    backend.engine.freeze()
+    async with (
+        serve_app(backend.app) as url,
+        serving(url, slots=slots) as daemon,
+        AsyncExitStack() as stack,
+    ):
+        yield Bench(daemon, backend.engine, stack)
+        backend.engine.thaw()
+        await until(daemon, lambda s: not s.running and not s.queue)
+        counts = daemon.snapshot().counters
+        assert counts.submitted == counts.completed + counts.client_cancelled + counts.upstream_error
+        assert backend.engine.running == []
+        assert not daemon.gateway.dispatcher.scheduler.running
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_replay_leaving_at_every_stage(bench: Bench, stream: bool) -> None:
+    engine, slots = bench.engine, bench.daemon.backend.slots
+    running = [await bench.send(chat("0.9 endless", stream=stream)) for _ in range(slots)]
+    await engine.wait_until(lambda c: c.started == slots)
+    waiting = [await bench.send(chat("0.1 short")) for _ in range(2)]
+    waiting[0].leave()
+    await bench.state(lambda s: s.counters.client_cancelled == 1)
+    assert engine.counts.started == slots
+    running[0].leave()
+    await engine.wait_until(lambda c: c.started == slots + 1 and c.cancelled == 1)
+    engine.thaw()
+    assert (await waiting[1].response(b"POST")).whole
+    for client in running[1:]:
+        client.leave()
+    await bench.state(lambda s: s.counters.client_cancelled == slots + 1 and not s.running)
+    ended = [service.outcome for service in engine.journal]
+    assert ended.count(Outcome.CANCELLED) == slots
+    assert ended.count(Outcome.COMPLETED) == 1
+    most = max(_overlap(engine))
+    assert most <= slots, "more requests were sent than there are slots"
+
+
+def _overlap(engine: Engine) -> list[int]:
+    spans = [(s.arrived_s, s.ended_s or float("inf")) for s in engine.journal]
+    return [sum(start <= at < end for start, end in spans) for at, _ in spans]
+
+
+async def test_operator_cancels_a_waiting_request(bench: Bench) -> None:
+    slots = bench.daemon.backend.slots
+    running = [await bench.send(chat("0.9 endless")) for _ in range(slots)]
+    waiting = await bench.send(chat("0.1 short"))
+    [queued] = bench.daemon.snapshot().queue
+    await bench.act("cancel", id=queued.id)
+    got = await waiting.response(b"POST")
+    assert got.status == 499
+    assert json.loads(got.body) == {"error": "request canceled by the operator"}
+    assert bench.engine.counts.arrived <= slots
+    for client in running:
+        client.leave()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_operator_cancels_a_running_request(bench: Bench, stream: bool) -> None:
+    slots = bench.daemon.backend.slots
+    running = [await bench.send(chat("0.9 endless", stream=stream)) for _ in range(slots)]
+    await bench.engine.wait_until(lambda c: c.started == slots)
+    waiting = await bench.send(chat("0.1 short"))
+    await bench.act("cancel", id=bench.daemon.snapshot().running[0].id)
+    await bench.engine.wait_until(lambda c: c.started == slots + 1 and c.cancelled == 1)
+    assert (await running[0].response(b"POST")).status == 499
+    bench.engine.thaw()
+    assert (await waiting.response(b"POST")).status == 200
+    for client in running[1:]:
+        client.leave()
+
+
+async def test_operator_cancels_an_answer_that_has_begun(bench: Bench) -> None:
+    bench.engine.thaw()
+    client = await bench.send(chat("0.9 endless"))
+    await bench.state(lambda s: bool(s.running) and s.running[0].state == "decoding")
+    await bench.act("cancel", id=bench.daemon.snapshot().running[0].id)
+    got = await client.response(b"POST")
+    assert (got.status, got.whole) == (200, False)
+
+
+async def test_operator_cancels_at_the_very_moment_of_the_grant(bench: Bench) -> None:
+    """Between the scheduler's decision and the task's next step a request is neither waiting nor sent."""
+    slots = bench.daemon.backend.slots
+    dispatcher = bench.daemon.gateway.dispatcher
+    running = [await bench.send(chat("0.9 endless")) for _ in range(slots)]
+    waiting = await bench.send(chat("0.1 short"))
+    [queued] = bench.daemon.snapshot().queue
+    dispatcher.scheduler.set_slots(bench.daemon.backend.name, slots + 1)
+    dispatcher.pump()
+    assert dispatcher.live[queued.id].dispatch is not None
+    assert dispatcher.cancel(queued.id)
+    assert (await waiting.response(b"POST")).status == 499
+    await bench.state(lambda s: len(s.running) == slots)
+    for client in running:
+        client.leave()
+
+
+async def test_a_client_that_leaves_at_the_very_moment_of_the_grant(bench: Bench) -> None:
+    slots = bench.daemon.backend.slots
+    dispatcher = bench.daemon.gateway.dispatcher
+    running = [await bench.send(chat("0.9 endless")) for _ in range(slots)]
+    await bench.send(chat("0.1 short"))
+    [queued] = bench.daemon.snapshot().queue
+    exchange = dispatcher.live[queued.id]
+    assert exchange.task is not None
+    dispatcher.scheduler.set_slots(bench.daemon.backend.name, slots + 1)
+    dispatcher.pump()
+    exchange.task.cancel()
+    await bench.state(lambda s: s.counters.client_cancelled == 1 and len(s.running) == slots)
+    assert bench.engine.counts.arrived <= slots
+    for client in running:
+        client.leave()
+
+
+async def test_cancelling_twice_or_what_is_not_there_is_refused(bench: Bench) -> None:
+    client = await bench.send(chat("0.9 endless"))
+    job_id = bench.daemon.snapshot().running[0].id
+    dispatcher = bench.daemon.gateway.dispatcher
+    assert dispatcher.cancel(job_id)
+    await client.response(b"POST")
+    await bench.state(lambda s: not s.running)
+    assert not dispatcher.cancel(job_id)
+    assert not dispatcher.cancel("nobody")
+
+
+async def test_a_crowd_that_leaves_at_once(bench: Bench) -> None:
+    clients = [await bench.send(chat("0.5 endless")) for _ in range(30)]
+    for client in clients:
+        client.leave()
+    state = await bench.state(lambda s: s.counters.client_cancelled == 30 and not s.running)
+    assert state.queue == ()
+    assert bench.engine.counts.started <= 30
+
+
+# -- the release itself ------------------------------------------------------------------------------
+
+
+async def test_a_backend_that_never_notices_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that keeps its half of the connection open gets its time, and the slot is free after that."""
+    monkeypatch.setattr("clairvoyant_cli.proxy.gateway.PATIENCE_S", 0.05)
+    arrived, cut = asyncio.Event(), asyncio.Event()
+
+    async def script(it: Conversation) -> None:
+        request = await it.request()
+        if b"deaf" not in request.body:
+            it.send(answer(b'{"done": true}'))
+            return
+        arrived.set()
+        await it.left()
+        while not it.writer.transport.is_closing():
+            it.send(b"x")  # deaf: it goes on as if somebody listened
+            await asyncio.sleep(0.01)
+        cut.set()
+
+    async with scripted(script) as upstream, serving(upstream.base_url) as daemon:
+        async with raw_client(daemon.base_url) as leaver:
+            leaver.send(chat("deaf"))
+            await arrived.wait()
+        async with raw_client(daemon.base_url) as client:
+            assert (await client.ask(chat("0.1 short"))).status == 200
+        async with asyncio.timeout(10):
+            await cut.wait()
+
+
+@pytest.mark.parametrize("raw", [chat("0.1 short"), get("/api/version")], ids=["scheduled", "passed"])
+@pytest.mark.parametrize("first", ["leaving", "ending"])
+async def test_leaving_with_the_last_byte_spares_the_connection(
+    raw: bytes, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The upstream connection is back in the pool, or serves another request, when the task is cancelled."""
+    monkeypatch.setattr(upstream_module, "MIN_IDLE_S", 0.0)  # each request may have the last one's connection
+    end = Relay.end
+
+    def end_and_leave(relay: Relay, trailers: list[tuple[bytes, bytes]]) -> None:
+        task = relay._client._task
+        assert task is not None
+        if first == "leaving":
+            task.cancel()
+        end(relay, trailers)
+        task.cancel()
+
+    async def script(it: Conversation) -> None:
+        while True:
+            await it.request()
+            it.send(answer(b'{"done": true}'))
+
+    async with scripted(script) as upstream, serving(upstream.base_url) as daemon:
+        with monkeypatch.context() as leaving:
+            leaving.setattr(Relay, "end", end_and_leave)
+            async with raw_client(daemon.base_url) as client:
+                assert (await client.ask(raw)).whole
+        async with raw_client(daemon.base_url) as client:
+            for _ in range(3):
+                assert (await client.ask(raw)).status == 200
+        assert upstream.connections == 1
+        counts = daemon.snapshot().counters
+        assert counts.submitted == counts.completed
+        assert not daemon.gateway.dispatcher.scheduler.running

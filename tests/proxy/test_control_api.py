@@ -1,0 +1,228 @@
+"""The daemon's own routes: what they tell, what they do, and whom they let."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from clairvoyant_cli.bench.replay import Engine, Replay, tabled
+from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.control import ACTIONS, ControlClient, decode
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.proxy.daemon import Daemon
+from tests.fakes.raw_http import get, post, raw_client
+from tests.fakes.serving import serving, until
+
+LENGTHS = tabled({"0.9 endless": 100_000, "0.1 short": 3})
+
+
+def chat(prompt: str) -> bytes:
+    body = {"model": "replay", "messages": [{"role": "user", "content": prompt}]}
+    return post("/api/chat", json.dumps(body).encode())
+
+
+@pytest.fixture
+async def daemon() -> AsyncIterator[Daemon]:
+    """A daemon with one request running, for good, and two waiting."""
+    backend = Replay(Engine(answer_tokens=LENGTHS))
+    backend.engine.freeze()
+    async with (
+        serve_app(backend.app) as url,
+        serving(url) as daemon,
+        raw_client(daemon.base_url) as one,
+        raw_client(daemon.base_url) as two,
+        raw_client(daemon.base_url) as three,
+    ):
+        one.send(chat("0.9 endless"))
+        await until(daemon, lambda s: len(s.running) == 1)
+        two.send(chat("0.1 short"))
+        await until(daemon, lambda s: len(s.queue) == 1)
+        three.send(chat("0.9 endless"))
+        await until(daemon, lambda s: len(s.queue) == 2)
+        yield daemon
+
+
+async def test_the_state_is_a_snapshot(daemon: Daemon) -> None:
+    async with httpx.AsyncClient(base_url=daemon.base_url) as client:
+        answer = await client.get("/_clairvoyant/state")
+        health = (await client.get("/_clairvoyant/health")).json()
+    state = decode(answer.content)
+    assert (len(state.running), len(state.queue), state.mode) == (1, 2, "serving")
+    assert [each.rank for each in state.queue] == [1, 2]
+    assert [each.predicted.p_long for each in state.queue] == [0.1, 0.9]
+    assert all(each.prompt is None for each in state.queue), "prompts are not shown unless asked for"
+    assert b"endless" not in answer.content
+    assert health == {"status": "serving", "version": state.daemon_version, "backends": {"ollama": "up"}}
+
+
+async def test_the_event_stream_follows(daemon: Daemon) -> None:
+    async with ControlClient(daemon.base_url) as control:
+        async for state in control.stream():
+            if state.mode == "paused":
+                break
+            if state.mode == "serving":
+                await control.act("pause")
+    assert daemon.snapshot().mode == "paused"
+
+
+async def test_the_metrics_are_prometheus(daemon: Daemon) -> None:
+    async with httpx.AsyncClient(base_url=daemon.base_url) as client:
+        await client.get("/api/version")
+        answer = await client.get("/_clairvoyant/metrics")
+    families = {each.name: each for each in text_string_to_metric_families(answer.text)}
+    assert all(name.startswith("clairvoyant_") for name in families)
+    waiting = {s.labels["class"]: s.value for s in families["clairvoyant_requests_waiting"].samples}
+    assert (waiting["short"], waiting["long"]) == (1, 1)
+    assert families["clairvoyant_requests_running"].samples[0].value == 1
+    assert {"clairvoyant_requests", "clairvoyant_request_queue_time_seconds"} <= set(families)
+
+
+async def test_each_action(daemon: Daemon) -> None:
+    async with ControlClient(daemon.base_url) as control:
+        short, long = (each.id for each in daemon.snapshot().queue)
+        assert await control.act("promote", {"id": long}) == {"id": long, "done": "promote"}
+        assert [each.id for each in daemon.snapshot().queue] == [long, short]
+        await control.act("hold", {"id": long})
+        assert [(each.id, each.held) for each in daemon.snapshot().queue] == [(short, False), (long, True)]
+        await control.act("release", {"id": long})
+        await control.act("priority", {"id": short, "priority": -5})
+        assert {each.id: each.priority for each in daemon.snapshot().queue}[short] == -5
+        await control.act("policy", {"policy": "fcfs"})
+        await control.act("tau", {"tau_s": 7.5})
+        state = daemon.snapshot()
+        assert (state.policy, state.tau.tau_s, state.tau.source) == ("fcfs", 7.5, "operator")
+        await control.act("tau", {"tau_s": 0})
+        assert daemon.snapshot().tau.tau_s is None
+        await control.act("pause")
+        assert daemon.snapshot().mode == "paused"
+        await control.act("resume")
+        await control.act("drain")
+        async with raw_client(daemon.base_url) as client:
+            assert (await client.ask(chat("0.1 short"))).status == 503
+        await control.act("resume")
+        assert daemon.snapshot().mode == "serving"
+        await control.act("cancel", {"id": short})
+        await until(daemon, lambda s: len(s.queue) == 1)
+
+
+@pytest.mark.parametrize(
+    ("action", "arguments"),
+    [
+        ("cancel", {}),
+        ("cancel", {"id": 5}),
+        ("cancel", {"id": "nobody"}),
+        ("promote", {"id": "nobody"}),
+        ("priority", {"id": "nobody", "priority": "high"}),
+        ("priority", {"id": "nobody", "priority": 1000}),
+        ("policy", {"policy": "best"}),
+        ("policy", {}),
+        ("tau", {}),
+        ("tau", {"tau_s": -1}),
+        ("tau", {"tau_s": True}),
+        ("tau", {"tau_s": 10**400}),
+        ("explode", {}),
+    ],
+)
+async def test_what_cannot_be_done_is_refused(
+    daemon: Daemon, action: str, arguments: dict[str, object]
+) -> None:
+    before = daemon.snapshot()
+    async with ControlClient(daemon.base_url) as control:
+        with pytest.raises(ClairvoyantError) as refused:
+            await control.act(action, arguments)
+    assert "HTTP 500" not in str(refused.value)
+    after = daemon.snapshot()
+    assert (after.policy, after.tau, len(after.queue)) == (before.policy, before.tau, len(before.queue))
+
+
+PAGE = "http://page.example"
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (get("/_clairvoyant/state", host="evil.example"), 403),
+        (get("/_clairvoyant/state", host="127.0.0.1.evil.example:80"), 403),
+        (get("/_clairvoyant/state", f"Origin: {PAGE}", host="localhost"), 403),
+        (get("/_clairvoyant/state", "Origin: null", host="localhost"), 403),
+        (get("/_clairvoyant/state", host="[::1]:8080"), 200),
+        (get("/_clairvoyant/state", "Origin: http://localhost", host="localhost"), 200),
+        (post("/_clairvoyant/actions/pause", b"{}", f"Origin: {PAGE}", host="localhost"), 403),
+        (post("/_clairvoyant/actions/pause", b"{}", host="evil.example"), 403),
+        (post("/_clairvoyant/actions/pause", b"[]", host="localhost"), 400),
+        (post("/_clairvoyant/actions/pause", b"{", host="localhost"), 400),
+        (post("/_clairvoyant/actions/pause", b" " * 70_000, host="localhost"), 413),
+        (get("/_clairvoyant/actions/pause", host="localhost"), 405),
+        (get("/_clairvoyant/nothing", host="localhost"), 404),
+    ],
+)
+async def test_pages_of_other_sites_are_kept_out(daemon: Daemon, raw: bytes, status: int) -> None:
+    async with raw_client(daemon.base_url) as client:
+        assert (await client.ask(raw)).status == status
+    assert daemon.snapshot().mode == "serving"
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "text/plain; x=json", "application/x-www-form-urlencoded", "multipart/form-data"]
+)
+async def test_actions_take_json_alone(daemon: Daemon, kind: str) -> None:
+    """The types that a page can send across sites unasked (Fetch, CORS-safelisted) do nothing."""
+    raw = post("/_clairvoyant/actions/pause", b"{}", host="localhost")
+    async with raw_client(daemon.base_url) as client:
+        got = await client.ask(raw.replace(b"application/json", kind.encode()))
+    assert got.status == 400
+    assert daemon.snapshot().mode == "serving"
+
+
+async def test_keys_and_tokens(tmp_path: Path) -> None:
+    keys, token, backend_key = (tmp_path / name for name in ("keys", "token", "backend"))
+    for path, text in ((keys, "# ours\nann:key-a\nkey-b\n"), (token, "secret\n"), (backend_key, "upstream")):
+        path.write_text(text)
+        path.chmod(0o600)
+    backend = Replay(Engine(answer_tokens=LENGTHS))
+    async with (
+        serve_app(backend.app) as url,
+        serving(
+            url, api_key_file=str(keys), admin_token_file=str(token), backend_key_file=str(backend_key)
+        ) as daemon,
+        httpx.AsyncClient(base_url=daemon.base_url) as client,
+    ):
+        body = {"model": "replay", "messages": [{"role": "user", "content": "0.1 short"}]}
+        assert (await client.post("/api/chat", json=body)).status_code == 401
+        assert (await client.get("/api/tags", headers={"Authorization": "Bearer wrong"})).status_code == 401
+        for headers in ({"Authorization": "Bearer key-a"}, {"X-Api-Key": "key-b"}):
+            assert (await client.post("/api/chat", json=body, headers=headers)).status_code == 200
+        assert [each.client for each in daemon.snapshot().recent] == ["ann", "key-3"]
+        assert (await client.get("/_clairvoyant/state")).status_code == 401
+        assert (await client.get("/_clairvoyant/health")).status_code == 200
+        async with ControlClient(daemon.base_url, "secret") as control:
+            assert (await control.snapshot()).counters.completed == 2
+
+
+def _open_to_others(path: Path) -> dict[str, str]:
+    path.write_text("key")
+    path.chmod(0o644)
+    return {"api_key_file": str(path)}
+
+
+async def test_what_would_be_unsafe_does_not_start(tmp_path: Path) -> None:
+    unsafe: list[dict[str, Any]] = [
+        {"listen": "0.0.0.0:0"},
+        {"listen": "0.0.0.0:0", "api_key_file": str(tmp_path / "none")},
+        _open_to_others(tmp_path / "open"),
+        {"admin_token_file": str(tmp_path / "absent")},
+    ]
+    for settings in unsafe:
+        with pytest.raises(ClairvoyantError) as refused:
+            async with serving("http://127.0.0.1:9", **settings):
+                pass
+        assert "\n" not in str(refused.value)
+
+
+def test_every_action_is_tried_above() -> None:
+    text = Path(__file__).read_text()
+    assert all(f'"{action}"' in text for action in ACTIONS)

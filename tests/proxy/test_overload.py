@@ -1,0 +1,312 @@
+"""Too much, too slow, going down, not there: what a client is told, in its own dialect."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from clairvoyant_cli.bench.replay import Engine, Replay, Speed, tabled
+from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.control import ControlClient
+from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.protocols.errors import OLLAMA_BUSY, Refusal, render
+from clairvoyant_cli.proxy.protocols.routes import BackendKind, Family
+from tests.fakes.daemon_process import DaemonProcess, daemon_process
+from tests.fakes.llamacpp_server import free_port, llama_server
+from tests.fakes.raw_http import get, post, raw_client
+from tests.fakes.scripted_upstream import Conversation, scripted
+from tests.fakes.serving import serving, until
+
+LENGTHS = tabled({"endless": 100_000, "short": 3})
+ASK = [{"role": "user", "content": "short"}]
+ROUTES: dict[str, dict[str, object]] = {
+    "/api/chat": {"messages": ASK},
+    "/api/generate": {"prompt": "short"},
+    "/api/embed": {"input": "short"},
+    "/v1/chat/completions": {"messages": ASK},
+    "/v1/completions": {"prompt": "short"},
+    "/v1/responses": {"input": "short"},
+    "/v1/embeddings": {"input": "short"},
+    "/v1/messages": {"messages": ASK, "max_tokens": 5},
+}
+
+
+def asks(path: str, content: str = "short") -> bytes:
+    body = json.dumps({"model": "replay"} | ROUTES[path]).replace('"short"', json.dumps(content))
+    return post(path, body.encode())
+
+
+def message_of(path: str, body: bytes) -> str:
+    """Take an error apart as the route's clients do, shape and all."""
+    data = json.loads(body)
+    if path.startswith("/api/"):
+        assert list(data) == ["error"]
+        return str(data["error"])
+    if path == "/v1/messages":
+        assert data["type"] == "error"
+        assert data["error"]["type"] in ("overloaded_error", "rate_limit_error", "api_error")
+    else:
+        assert set(data["error"]) == {"message", "type", "param", "code"}
+    return str(data["error"]["message"])
+
+
+@asynccontextmanager
+async def occupied(**settings: Any) -> AsyncIterator[tuple[Daemon, Engine]]:
+    """A daemon whose one slot is taken by an answer that does not move."""
+    backend = Replay(Engine(answer_tokens=LENGTHS))
+    backend.engine.freeze()
+    async with (
+        serve_app(backend.app) as url,
+        serving(url, **settings) as daemon,
+        raw_client(daemon.base_url) as holder,
+    ):
+        holder.send(asks("/api/chat", "endless"))
+        await backend.engine.wait_until(lambda c: c.started == 1)
+        yield daemon, backend.engine
+
+
+@pytest.mark.parametrize("status", [503, 429])
+async def test_a_full_queue_refuses_in_the_words_of_the_route(status: int) -> None:
+    async with (
+        occupied(queue_capacity=1, overload_status=status) as (daemon, engine),
+        raw_client(daemon.base_url) as waiting,
+        raw_client(daemon.base_url) as client,
+    ):
+        waiting.send(asks("/api/chat"))
+        await until(daemon, lambda s: len(s.queue) == 1)
+        for path in ROUTES:
+            got = await client.ask(asks(path))
+            assert got.status == status
+            assert int(got.value("retry-after") or b"") >= 1
+            assert message_of(path, got.body) == (
+                OLLAMA_BUSY if path.startswith("/api/") else "clairvoyant: the queue is full"
+            )
+        # What is not scheduled is not refused.
+        assert (await client.ask(get("/api/tags"))).status == 200
+        counts = daemon.snapshot().counters
+        assert (counts.rejected, counts.submitted) == (len(ROUTES), len(ROUTES) + 2)
+        engine.thaw()
+        assert engine.counts.arrived == 1
+
+
+async def test_whoever_has_waited_too_long_is_sent_away() -> None:
+    async with occupied(max_wait=0.05) as (daemon, engine), raw_client(daemon.base_url) as client:
+        for path in ROUTES:
+            got = await client.ask(asks(path))
+            assert got.status == 503
+            assert int(got.value("retry-after") or b"") >= 1
+            assert got.value("x-clairvoyant-request-id")
+            assert message_of(path, got.body)
+        state = daemon.snapshot()
+        assert (state.counters.timeout, state.queue, len(state.running)) == (len(ROUTES), (), 1)
+        assert engine.counts.arrived == 1
+
+
+async def test_whoever_is_served_in_time_is_not_sent_away_later() -> None:
+    """The wait is bounded, the answer is not."""
+    async with occupied(max_wait=0.05) as (daemon, engine), asyncio.TaskGroup() as group:
+        task = group.create_task(until(daemon, lambda s: s.running[0].elapsed_s > 0.15))
+        state = await task
+        assert state.counters.timeout == 0
+        engine.thaw()
+
+
+@pytest.mark.parametrize("kind", BackendKind)
+@pytest.mark.parametrize("family", Family)
+@pytest.mark.parametrize("status", [400, 401, 403, 413, 429, 499, 500, 502, 503])
+def test_every_refusal_has_the_shape_of_its_dialect(kind: BackendKind, family: Family, status: int) -> None:
+    head, body = render(Refusal(status, "why", 0.2), family, kind)
+    assert head.status == status
+    assert head.reason
+    assert (b"Retry-After", b"1") in head.headers
+    if kind is BackendKind.JAN:
+        assert (dict(head.headers)[b"Content-Type"], body) == (b"text/plain; charset=utf-8", b"why")
+        return
+    data = json.loads(body)
+    if family is Family.OLLAMA:
+        assert data == {"error": "why"}
+    elif family is Family.ANTHROPIC:
+        assert (data["type"], data["error"]["message"]) == ("error", "why")
+    elif family is Family.LLAMACPP or kind is BackendKind.LLAMACPP:
+        assert data["error"].keys() == {"code", "message", "type"}
+        assert (data["error"]["code"], data["error"]["message"]) == (status, "why")
+    else:
+        assert data["error"].keys() == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("status", "family", "kind", "expected"),
+    [
+        (503, Family.ANTHROPIC, BackendKind.OLLAMA, "overloaded_error"),
+        (429, Family.ANTHROPIC, BackendKind.OLLAMA, "rate_limit_error"),
+        (502, Family.ANTHROPIC, BackendKind.OLLAMA, "api_error"),
+        (401, Family.ANTHROPIC, BackendKind.OLLAMA, "authentication_error"),
+        (503, Family.LLAMACPP, BackendKind.LLAMACPP, "unavailable_error"),
+        (503, Family.OPENAI, BackendKind.LLAMACPP, "unavailable_error"),
+        (401, Family.OPENAI, BackendKind.LLAMACPP, "authentication_error"),
+        (429, Family.OPENAI, BackendKind.OLLAMA, "rate_limit_error"),
+        (503, Family.OPENAI, BackendKind.LMSTUDIO, "api_error"),
+        (400, Family.OPENAI, BackendKind.OTHER, "invalid_request_error"),
+    ],
+)
+def test_error_types(status: int, family: Family, kind: BackendKind, expected: str) -> None:
+    _, body = render(Refusal(status, "why"), family, kind)
+    assert json.loads(body)["error"]["type"] == expected
+
+
+# -- the backend is not there ------------------------------------------------------------------------
+
+
+async def test_it_starts_without_its_backend_and_finds_it_later() -> None:
+    backend = Replay(Engine(answer_tokens=LENGTHS))
+    port = free_port()
+    async with serving(f"http://127.0.0.1:{port}") as daemon, raw_client(daemon.base_url) as client:
+        await until(daemon, lambda s: s.backends[0].state == "down")
+        for path in ROUTES:
+            got = await client.ask(asks(path))
+            assert (got.status, got.value("retry-after")) == (503, b"2")
+        assert (await client.ask(get("/api/tags"))).status == 503
+        async with serve_app(backend.app, port):
+            daemon.gateway.watch.look_now()
+            await until(daemon, lambda s: s.backends[0].state == "up")
+            assert (await client.ask(asks("/v1/chat/completions"))).status == 200
+        assert (await client.ask(asks("/v1/chat/completions"))).status == 503
+        await until(daemon, lambda s: s.backends[0].state == "down")
+
+
+@pytest.mark.real
+async def test_a_server_killed_in_mid_answer_comes_back(tiny_model: Path) -> None:
+    body = {"model": "tiny", "messages": ASK, "max_tokens": 7000, "ignore_eos": True, "stream": True}
+    raw = post("/v1/chat/completions", json.dumps(body).encode())
+    with llama_server(tiny_model) as server:
+        async with (
+            serving(server.base_url) as daemon,
+            raw_client(daemon.base_url) as running,
+            raw_client(daemon.base_url) as waiting,
+        ):
+            running.send(raw)
+            await until(daemon, lambda s: [r.state for r in s.running] == ["decoding"])
+            waiting.send(raw)
+            await until(daemon, lambda s: len(s.queue) == 1)
+            server.kill()
+            cut = await running.response(b"POST")
+            assert (cut.status, cut.whole) == (200, False)
+            assert b"[DONE]" not in cut.body
+            refused = await waiting.response(b"POST")
+            assert refused.status in (502, 503)
+            assert json.loads(refused.body)["error"].keys() == {"code", "message", "type"}
+            await until(daemon, lambda s: s.backends[0].state == "down" and not s.running)
+            server.start()
+            daemon.gateway.watch.look_now()
+            await until(daemon, lambda s: s.backends[0].state == "up")
+            async with raw_client(daemon.base_url) as client:
+                short = json.dumps(body | {"max_tokens": 3}).encode()
+                assert (await client.ask(post("/v1/chat/completions", short))).whole
+            counts = daemon.snapshot().counters
+            assert (counts.upstream_error, counts.completed) == (2, 1)
+
+
+# -- going down, as a process ------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def process_before(engine: Engine, home: Path) -> AsyncIterator[DaemonProcess]:
+    async with serve_app(Replay(engine).app) as url, AsyncExitStack() as stack:
+        started = await asyncio.to_thread(stack.enter_context, daemon_process(url, home=home))
+        yield started
+        if started.process.poll() is None:
+            os.kill(started.pid, signal.SIGKILL)
+        await asyncio.to_thread(started.wait)
+
+
+async def queue_of(daemon: DaemonProcess, waiting: int) -> None:
+    async with asyncio.timeout(15), ControlClient(daemon.base_url) as control:
+        async for state in control.stream():
+            if len(state.queue) == waiting and state.running:
+                return
+
+
+async def test_sigterm_finishes_what_runs_and_refuses_the_rest(tmp_path: Path) -> None:
+    engine = Engine(answer_tokens=tabled({"endless": 40}), speed=Speed(decode_tokens_per_s=1000))
+    engine.freeze()
+    async with process_before(engine, tmp_path) as daemon, AsyncExitStack() as stack:
+        running, waiting, late = [
+            await stack.enter_async_context(raw_client(daemon.base_url)) for _ in range(3)
+        ]
+        assert (await late.ask(get("/api/version"))).status == 200
+        running.send(asks("/api/chat", "endless"))
+        await engine.wait_until(lambda c: c.started == 1)
+        waiting.send(asks("/v1/messages"))
+        await queue_of(daemon, 1)
+        daemon.signal(signal.SIGTERM)
+        refused = await waiting.response(b"POST")
+        assert (refused.status, refused.value("retry-after")) == (503, b"5")
+        assert "going down" in message_of("/v1/messages", refused.body)
+        assert refused.value("connection") == b"close"
+        async with raw_client(daemon.base_url) as new:
+            assert (await new.ask(asks("/api/chat"))).status == 503
+        engine.thaw()
+        got = await running.response(b"POST")
+        assert got.whole
+        assert json.loads(got.body.splitlines()[-1])["eval_count"] == 40
+        assert await asyncio.to_thread(daemon.wait) == 0
+    assert not list((tmp_path / "clairvoyant").glob("daemon-*.json"))
+    assert any("draining: 1 running, 1 waiting sent away" in line for line in daemon.lines)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_second_signal_stops_at_once(tmp_path: Path, number: signal.Signals) -> None:
+    engine = Engine(answer_tokens=LENGTHS)
+    engine.freeze()
+    async with process_before(engine, tmp_path) as daemon, raw_client(daemon.base_url) as client:
+        client.send(asks("/api/chat", "endless"))
+        await engine.wait_until(lambda c: c.started == 1)
+        async with raw_client(daemon.base_url) as waiting:
+            waiting.send(asks("/api/chat"))
+            await queue_of(daemon, 1)
+            daemon.signal(number)
+            assert (await waiting.response(b"POST")).status == 503
+        daemon.signal(number)
+        assert await asyncio.to_thread(daemon.wait, 4) == 0
+        assert await client.rest() == b""
+        await engine.wait_until(lambda c: c.cancelled == 1)
+    assert not [line for line in daemon.lines if "rror" in line or "Traceback" in line]
+
+
+async def test_a_second_signal_does_not_wait_for_a_deaf_backend(tmp_path: Path) -> None:
+    """A backend that does not notice that its clients left gets no time of ours."""
+    arrived = asyncio.Event()
+
+    async def deaf(it: Conversation) -> None:
+        await it.request()
+        arrived.set()
+        await it.left()
+        await asyncio.Event().wait()
+
+    async with scripted(deaf) as upstream, AsyncExitStack() as stack:
+        daemon = await asyncio.to_thread(
+            stack.enter_context, daemon_process(upstream.base_url, home=tmp_path)
+        )
+        async with raw_client(daemon.base_url) as client:
+            client.send(asks("/v1/chat/completions"))
+            await arrived.wait()
+            daemon.signal(signal.SIGTERM)
+            daemon.signal(signal.SIGINT)
+            assert await asyncio.to_thread(daemon.wait, 4) == 0
+
+
+async def test_it_goes_down_at_once_when_idle_whoever_is_connected(tmp_path: Path) -> None:
+    async with process_before(Engine(), tmp_path) as daemon, httpx.AsyncClient() as client:
+        words = list((tmp_path / "clairvoyant").glob("daemon-*.json"))
+        assert [oct(word.stat().st_mode & 0o777) for word in words] == ["0o600"]
+        assert json.loads(words[0].read_bytes())["url"] == daemon.base_url
+        async with client.stream("GET", f"{daemon.base_url}/_clairvoyant/events"):
+            daemon.signal(signal.SIGTERM)
+            assert await asyncio.to_thread(daemon.wait, 10) == 0

@@ -1,0 +1,58 @@
+"""What `clairvoyant env` and `clairvoyant completion` print is what shells and clients understand."""
+
+import shutil
+import subprocess
+
+import pytest
+from click.testing import CliRunner
+
+from clairvoyant_cli.commands.env import CLIENTS
+from clairvoyant_cli.commands.env import command as env
+from clairvoyant_cli.main import COMMANDS, cli
+
+URL = "http://127.0.0.1:9999"
+
+
+def printed(*words: str) -> str:
+    done = CliRunner().invoke(env, ["--url", URL, *words])
+    assert done.exit_code == 0
+    return done.output
+
+
+def test_a_shell_takes_it_and_keeps_a_key_that_is_set() -> None:
+    script = printed() + 'echo "$OLLAMA_HOST $OPENAI_BASE_URL $ANTHROPIC_BASE_URL $OPENAI_API_KEY"'
+    done = subprocess.run(
+        ["/bin/sh", "-euc", script],
+        env={"OPENAI_API_KEY": "mine"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [URL, f"{URL}/v1", URL, "mine"]
+
+
+def test_fish_has_a_syntax_of_its_own() -> None:
+    assert f"set -gx OLLAMA_HOST '{URL}'" in printed("--shell", "fish")
+    assert "set -q OPENAI_API_KEY; or set -gx" in printed("--shell", "fish")
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_every_client_is_told_the_address(name: str) -> None:
+    text = printed("--client", name)
+    assert ":9999" in text
+    assert text.startswith(f"# {CLIENTS[name].name}\n")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_shell_has_a_completion(shell: str) -> None:
+    done = CliRunner().invoke(cli, ["completion", shell])
+    assert done.exit_code == 0
+    assert "_CLAIRVOYANT_COMPLETE" in done.output
+    if shutil.which(shell):
+        subprocess.run([shell, "-n", "-c", done.output], check=True)
+
+
+def test_commands_complete() -> None:
+    asked = {"COMP_WORDS": "clairvoyant ", "COMP_CWORD": "1", "_CLAIRVOYANT_COMPLETE": "bash_complete"}
+    done = CliRunner().invoke(cli, prog_name="clairvoyant", env=asked)
+    assert {line.rpartition(",")[2] for line in done.output.split()} >= set(COMMANDS)

@@ -1,0 +1,125 @@
+"""The engine: what it makes of time, and that it adds nothing to the scheduler's decisions."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clairvoyant_cli.scheduler.policy import POLICIES
+from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.simulator.engine import Preemption, Run, SlotSimulation, simulate
+from clairvoyant_cli.simulator.forecast import Forecast, noisy_class, oracle
+from clairvoyant_cli.simulator.workload import TwoNormals, Workload, burst, poisson
+
+
+def three(arrival_s: list[float], service_s: list[float]) -> Workload:
+    """Return a workload of a few given requests."""
+    return Workload(np.array(arrival_s), np.array(service_s), np.zeros(len(arrival_s), dtype=np.int64))
+
+
+def serve(policy: str, workload: Workload, **options: object) -> Run:
+    """Run a workload with perfect foresight on one slot."""
+    scheduler = Scheduler(POLICIES[policy], workers={"a": 1}, capacity=10_000)
+    return SlotSimulation(scheduler, workload, oracle(workload), **options).run()  # type: ignore[arg-type]
+
+
+def test_a_burst_is_seen_whole_before_the_first_decision() -> None:
+    run = serve("oracle", three([0.0, 0.0, 0.0], [9.0, 1.0, 5.0]))
+    assert run.start_s.tolist() == [6.0, 0.0, 1.0]
+    assert run.finish_s.tolist() == [15.0, 1.0, 6.0]
+
+
+def test_several_slots_run_side_by_side() -> None:
+    workload = three([0.0, 0.0, 0.0], [4.0, 4.0, 4.0])
+    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 1, "b": 1})
+    run = simulate(scheduler, workload, oracle(workload))
+    assert sorted(run.finish_s.tolist()) == [4.0, 4.0, 8.0]
+    assert sorted(run.worker.tolist()) == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("preemption", "finish_s"),
+    [
+        (None, [10.0, 11.0]),
+        (Preemption(), [11.0, 3.0]),
+        (Preemption(fixed_s=0.5), [11.5, 3.0]),
+        (Preemption(recompute=1.0), [13.0, 3.0]),
+    ],
+)
+def test_what_a_preemption_costs(preemption: Preemption | None, finish_s: list[float]) -> None:
+    run = serve("srpt", three([0.0, 2.0], [10.0, 1.0]), preemption=preemption)
+    assert run.finish_s.tolist() == pytest.approx(finish_s)
+
+
+def test_loading_a_model_takes_time_once() -> None:
+    workload = three([0.0, 0.0, 0.0], [1.0, 1.0, 1.0])
+    workload = Workload(workload.arrival_s, workload.service_s, workload.kind, affinity=np.array([0, 1, 0]))
+    scheduler = Scheduler(POLICIES["bounded"], workers={"a": 1}, load_s={"0": 5.0, "1": 5.0})
+    run = SlotSimulation(scheduler, workload, oracle(workload), load_s={0: 5.0, 1: 5.0}).run()
+    assert run.loads == 2
+    assert run.finish_s.tolist() == [6.0, 13.0, 7.0]
+
+
+def test_a_route_pins_requests_to_workers() -> None:
+    workload = three([0.0, 0.0, 0.0], [1.0, 1.0, 1.0])
+    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 1, "b": 1})
+    simulation = SlotSimulation(scheduler, workload, oracle(workload), route=lambda number, now, queue: "b")
+    assert simulation.run().finish_s.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_progress_is_told_for_every_request() -> None:
+    told: list[int] = []
+    workload = poisson(np.random.default_rng(0), 5000, 0.1, TwoNormals())
+    serve("fcfs", workload, tick=told.append)
+    assert sum(told) == 5000
+
+
+@given(st.integers(0, 1000), st.sampled_from(sorted(POLICIES)), st.integers(1, 3))
+@settings(max_examples=40, deadline=None)
+def test_every_request_is_served_once_and_the_same_seed_gives_the_same_run(
+    seed: int, policy: str, slots: int
+) -> None:
+    def run() -> Run:
+        rng = np.random.default_rng(seed)
+        workload = poisson(rng, 60, 0.2 * slots, TwoNormals())
+        forecast = noisy_class(rng, workload, 0.8, 3.5, 8.9)
+        scheduler = Scheduler(POLICIES[policy], workers={"a": slots}, tau_s=20.0)
+        return SlotSimulation(scheduler, workload, forecast, preemption=Preemption()).run()
+
+    first, second = run(), run()
+    assert first.finish_s.tolist() == second.finish_s.tolist()
+    assert (first.sojourn_s >= first.workload.service_s - 1e-9).all()
+    assert (first.wait_s >= 0.0).all()
+
+
+@given(st.integers(0, 1000), st.sampled_from(["fcfs", "sjf", "bounded", "aging", "hrrn", "sjf-rationed"]))
+@settings(max_examples=30, deadline=None)
+def test_the_last_answer_comes_at_the_same_time_under_any_order(seed: int, policy: str) -> None:
+    """Work conservation: one slot that never idles is done with a burst when its work is done."""
+    workload = burst(np.random.default_rng(seed), (10, 10), TwoNormals(), 0.0)
+    run = serve(policy, workload)
+    assert run.finish_s.max() == pytest.approx(workload.service_s.sum())
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.0, 30.0), st.floats(0.1, 20.0), st.floats(0.1, 20.0)), min_size=1, max_size=40
+    ),
+    st.sampled_from([0.0, 10.0, 40.0]),
+)
+@settings(max_examples=150, deadline=None)
+def test_no_wait_exceeds_the_bound_the_default_states(
+    requests: list[tuple[float, float, float]], tau_s: float
+) -> None:
+    """A wait is the work there on arrival, plus what came within tau or 80 % of it, plus at most one job."""
+    gaps, costs, guesses = (np.array(column) for column in zip(*requests, strict=True))
+    workload = Workload(np.cumsum(gaps), costs, np.zeros(len(costs), dtype=np.int64))
+    forecast = Forecast(np.full(len(costs), 0.5), guesses, guesses, guesses)
+    run = simulate(Scheduler(POLICIES["bounded"], workers={"a": 1}, tau_s=tau_s), workload, forecast)
+    free_s = 0.0
+    for arrival_s, cost_s, wait_s in zip(workload.arrival_s, costs, run.wait_s, strict=True):
+        ahead_s = max(free_s - arrival_s, 0.0)
+        free_s = max(free_s, arrival_s) + cost_s
+        soon = (workload.arrival_s > arrival_s) & (workload.arrival_s <= arrival_s + max(tau_s, 0.8 * wait_s))
+        tied = (workload.arrival_s == arrival_s).sum() * costs.max()
+        assert wait_s <= ahead_s + costs[soon].sum() + tied + costs.max() + 1e-6

@@ -1,0 +1,64 @@
+"""The papers' experiments run, and the figures the project stands on hold."""
+
+from math import isfinite
+
+import pytest
+
+from clairvoyant_cli.commands.simulate import SCENARIOS, run_scenario
+from clairvoyant_cli.simulator.report import Report, Table, shown
+from clairvoyant_cli.simulator.trial import Options
+
+
+def value(report: Report, title: str, row: str, column: str) -> float:
+    """Return one figure of a report."""
+    [table] = [table for table in report.tables if table.title == title]
+    [cell] = [cell for cell in table.cells if (cell.row, cell.column) == (row, column)]
+    return cell.ours.mean
+
+
+@pytest.fixture(scope="module")
+def table9() -> Report:
+    """Return the steady state of Clairvoyant's Table 9 over a few seeds."""
+    return run_scenario("clairvoyant-table9", Options(seeds=5, requests=1000))
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "paper", "tolerance"),
+    [
+        ("sjf no tau", "short P50", -0.38, 0.06),
+        ("sjf tau 3 x 3.5 s", "short P50", -0.17, 0.06),
+        ("sjf tau 3 x 3.5 s", "short P95", 0.0, 0.02),
+        ("bounded @85%", "short P50", -0.30, 0.06),
+        ("bounded @85%", "short P95", -0.40, 0.10),
+        ("bounded @85%", "long P95", 0.20, 0.05),
+        ("bounded @76%", "short P50", -0.28, 0.06),
+        ("bounded @76%", "short P95", -0.28, 0.10),
+        ("bounded @76%", "long P95", 0.18, 0.06),
+    ],
+)
+def test_the_steady_state(table9: Report, row: str, column: str, paper: float, tolerance: float) -> None:
+    assert value(table9, "Change against fcfs", row, column) == pytest.approx(paper, abs=tolerance)
+
+
+def test_in_a_burst_the_papers_guard_collapses_and_the_default_does_not() -> None:
+    report = run_scenario("clairvoyant-table8", Options(seeds=4))
+    assert value(report, "Change against fcfs", "sjf tau 10.5 s", "short P50") == pytest.approx(0.0, abs=0.01)
+    assert value(report, "Change against fcfs", "bounded", "short P50") == pytest.approx(-0.7, abs=0.07)
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "clairvoyant-table9"])
+def test_every_scenario_reports_finite_figures_beside_the_papers(name: str) -> None:
+    done: list[int] = []
+    report = run_scenario(name, Options(seeds=1, requests=120, tick=done.append))
+    cells = [cell for table in report.tables for cell in table.cells]
+    assert report.name == name
+    assert cells
+    assert report.notes
+    assert sum(done) > 0
+    assert any(cell.paper is not None for cell in cells)
+    assert all(isfinite(cell.ours.mean) and shown(cell) for cell in cells)
+    assert all(_rectangular(table) for table in report.tables if "states" not in table.title)
+
+
+def _rectangular(table: Table) -> bool:
+    return len({(cell.row, cell.column) for cell in table.cells}) == len(table.cells)

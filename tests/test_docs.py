@@ -1,0 +1,62 @@
+"""The documentation says what the program does: its commands, its settings, its two set-up commands."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import click
+import pytest
+
+from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.main import COMMANDS, cli
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def command(name: str) -> click.Command:
+    """Return a command by name."""
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_documented(name: str) -> None:
+    assert f"clairvoyant {name}" in README
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_flag_has_help(name: str) -> None:
+    found = command(name)
+    assert found.help
+    for parameter in found.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, f"{name} {parameter.name}"
+
+
+def test_every_setting_of_serve_is_a_flag_and_is_documented() -> None:
+    flags = {parameter.name for parameter in command("serve").params}
+    settings = {each.name for each in fields(ServeConfig)}
+    assert settings == flags - {"config_file"}
+    for name in settings:
+        assert f"`{name}`" in README, name
+
+
+def test_the_two_setup_commands_are_what_ci_runs() -> None:
+    section = README.split("## Two commands")[1].split("\n## ")[0]
+    blocks = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    assert len(blocks) == 2
+    assert "clairvoyant demo" in blocks[0]
+    install, check = ".[dev,train]", ".ci/check"
+    assert install in blocks[1]
+    assert check in blocks[1]
+    ci = (ROOT / ".ci/run").read_text()
+    assert install in ci
+    assert check in ci
+
+
+def test_the_changelog_knows_the_commands() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    for name in COMMANDS:
+        assert f"`clairvoyant {name}`" in changelog

@@ -1,0 +1,71 @@
+"""docs/ says what is true: the reference is current, links lead somewhere, and snippets run."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+WRITTEN = [page for page in PAGES if page.name != "reference.md" and page.parent.name != "bench"]
+SNIPPET = re.compile(r"(?P<mark><!-- not run: (?P<why>.+?) -->\n)?```sh\n(?P<text>.*?)```", re.DOTALL)
+
+
+def snippets() -> list[tuple[str, str]]:
+    """Return the snippets that can be run, by page."""
+    return [
+        (str(page.relative_to(DOCS)), found["text"])
+        for page in WRITTEN
+        for found in SNIPPET.finditer(page.read_text())
+        if not found["mark"]
+    ]
+
+
+def test_the_reference_is_current() -> None:
+    done = subprocess.run(
+        [sys.executable, "docs/generate.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{done.stderr}; run: python docs/generate.py"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
+def test_every_shell_snippet_is_run_or_says_why_not(page: Path) -> None:
+    text = page.read_text()
+    assert len(SNIPPET.findall(text)) == text.count("```sh\n")
+    for command in re.findall(r"^clairvoyant (\S+)", text, re.MULTILINE):
+        assert f"### clairvoyant {command}" in (DOCS / "reference.md").read_text(), command
+
+
+@pytest.mark.parametrize(("page", "snippet"), snippets())
+def test_snippets_run(page: str, snippet: str, tmp_path: Path) -> None:
+    script = tmp_path / "bin" / "clairvoyant"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m clairvoyant_cli "$@"\n')
+    script.chmod(0o755)
+    (tmp_path / "work").mkdir()
+    environment = {
+        "PATH": f"{script.parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(tmp_path),
+        "LANG": "C.UTF-8",
+    }
+    done = subprocess.run(
+        ["/bin/sh", "-eu", "-c", snippet],
+        cwd=tmp_path / "work",
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{page}: {snippet}\n{done.stderr}"

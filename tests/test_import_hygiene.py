@@ -1,0 +1,60 @@
+"""Import cost is a feature of a CLI: what each entry loads, seen in a clean interpreter."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+HEAVY = {
+    "textual",
+    "rich",
+    "onnxruntime",
+    "numpy",
+    "httpx",
+    "starlette",
+    "uvicorn",
+    "sqlite_utils",
+    "msgspec",
+}
+
+
+def loaded_by(code: str) -> set[str]:
+    """Return the names of the modules that `code` leaves loaded."""
+    program = f"{code}\nimport sys\nprint(*sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_help_loads_click_and_nothing_heavy() -> None:
+    code = """
+import contextlib, io
+from clairvoyant_cli.main import cli
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    cli(["--help"])
+"""
+    loaded = loaded_by(code)
+    assert "click" in loaded
+    assert loaded.isdisjoint(HEAVY)
+    assert not any(name.startswith("clairvoyant_cli.commands.") for name in loaded)
+
+
+@pytest.mark.parametrize("seam", ["predictor.record", "tui.snapshot", "clairvoyant_cli.errors"])
+def test_a_seam_costs_nothing(seam: str) -> None:
+    assert loaded_by(f"import {seam}").isdisjoint(HEAVY | {"click"})
+
+
+def test_the_scheduler_is_pure() -> None:
+    bare = loaded_by("import dataclasses, enum, collections.abc, heapq, itertools, typing, math")
+    loaded = loaded_by("import clairvoyant_cli.scheduler.queue")
+    impure = {"asyncio", "time", "random", "logging", "socket", "sqlite3", "click", "numpy"}
+    assert (loaded - bare).isdisjoint(impure)
+
+
+def test_the_daemon_needs_no_front_end_and_no_training_library() -> None:
+    # httpx brings click and rich along for its own command line; that is not ours to change.
+    loaded = loaded_by("import clairvoyant_cli.proxy.daemon")
+    assert loaded.isdisjoint({"textual", "onnxruntime", "numpy", "uvicorn", "xgboost", "sklearn"})

@@ -1,0 +1,36 @@
+"""The house keeps its shape: known top-level names, files that can be read in one sitting."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TREES = ("clairvoyant_cli", "tui", "predictor", "profiles")
+SHAPELESS = {"utils", "util", "helpers", "common", "base", "manager", "misc"}
+LONGEST_FILE_LINES = 600
+
+
+def sources() -> list[Path]:
+    """Return every source file of the product."""
+    return [path for tree in TREES for path in (ROOT / tree).rglob("*.py")]
+
+
+def test_files_can_be_read_in_one_sitting() -> None:
+    for path in sources():
+        assert len(path.read_text().splitlines()) <= LONGEST_FILE_LINES, path
+
+
+def test_files_are_named_after_what_they_are_about() -> None:
+    assert not {path.stem for path in sources()} & SHAPELESS
+
+
+def test_every_module_says_what_it_is() -> None:
+    for path in sources():
+        text = path.read_text().lstrip()
+        assert text.startswith(('"""', "r'''", 'r"""')), path
+
+
+def test_no_task_is_started_outside_a_group() -> None:
+    # A bare task's exception is lost and its end waited for by nobody; the daemon owns one task group.
+    for path in (ROOT / "clairvoyant_cli" / "proxy").rglob("*.py"):
+        text = path.read_text()
+        assert "asyncio.create_task" not in text, path
+        assert "ensure_future" not in text, path

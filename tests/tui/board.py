@@ -1,0 +1,101 @@
+"""What the tests of the dashboard share: a source they script, a clock that stands, a screen as text."""
+
+from collections.abc import AsyncIterator, Iterable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cache
+
+from textual.pilot import Pilot
+
+from tui.app import Top
+from tui.demo.daemon import SCENARIOS, DemoDaemon
+from tui.demo.hardware import demo_machine
+from tui.hardware.reading import Hardware
+from tui.history import History
+from tui.scene import Link, LinkState, Scene
+from tui.snapshot import Snapshot
+from tui.source import Action, ActionResult, Disconnected
+
+WHERE = "http://127.0.0.1:8080"
+SIZES = ((80, 24), (120, 40), (200, 60))
+
+
+@dataclass(slots=True)
+class Script:
+    """A source that yields what it is given, and writes down what it is asked."""
+
+    news: Iterable[Snapshot | Disconnected] = ()
+    where: str = WHERE
+    local: bool = True
+    asked: list[Action] = field(default_factory=list)
+    answer: ActionResult = field(default_factory=lambda: ActionResult(True))
+
+    async def stream(self) -> AsyncIterator[Snapshot | Disconnected]:
+        """Yield the script."""
+        for news in self.news:
+            yield news
+
+    async def act(self, action: Action) -> ActionResult:
+        """Write the action down."""
+        self.asked.append(action)
+        return self.answer
+
+
+def daemon(scenario: str = "busy", play_s: float = 105.0) -> DemoDaemon:
+    """A simulated daemon, some way into its play."""
+    demo = DemoDaemon(SCENARIOS[scenario])
+    demo.advance(play_s)
+    return demo
+
+
+@cache
+def busy() -> Snapshot:
+    """The state of a busy daemon."""
+    return daemon().snapshot()
+
+
+def played(scenario: str, gpus: int, seconds: int = 105) -> tuple[Snapshot, History, Hardware]:
+    """Return a daemon's state, and what a screen remembers that has watched it."""
+    return deepcopy(_played(scenario, gpus, seconds))
+
+
+@cache
+def _played(scenario: str, gpus: int, seconds: int) -> tuple[Snapshot, History, Hardware]:
+    machine = demo_machine(gpus)
+    demo = DemoDaemon(SCENARIOS[scenario])
+    history = History()
+    for _ in range(seconds):
+        demo.advance(1.0)
+        history.take(demo.snapshot())
+        history.take_hardware(machine())
+    return demo.snapshot(), history, machine()
+
+
+def scene(scenario: str = "busy", *, gpus: int = 1, state: LinkState = LinkState.LIVE) -> Scene:
+    """Return something to draw."""
+    snapshot, history, hardware = played(scenario, gpus)
+    return Scene(Link(state, WHERE), snapshot, hardware, history)
+
+
+def still(source: Script) -> Top:
+    """Return an app whose clock stands."""
+    return Top(source, clock=lambda: 0.0)
+
+
+def screen_text(app: Top) -> str:
+    """Return what is on the screen, a line for a line, without what is blank at the end of each."""
+    width, height = app.size
+    strips = app.screen._compositor.render_strips()
+    lines = ["".join(segment.text for segment in strip).rstrip() for strip in strips[:height]]
+    assert all(len(line) <= width for line in lines)
+    return "\n".join(lines) + "\n"
+
+
+async def settled(app: Top, pilot: Pilot[None]) -> str:
+    """Return what is on the screen once it stays the same, however busy the machine is."""
+    text, same = "", 0
+    while same < 3:
+        await pilot.pause()
+        before, text = text, screen_text(app)
+        same = same + 1 if text == before else 0
+    return text

@@ -1,0 +1,397 @@
+"""Each key that asks the daemon for something, and each that changes the view."""
+
+import csv
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from tests.tui.board import Script, busy, daemon, screen_text, settled
+from tui.app import INTERVALS_S, Top
+from tui.palette import THEMES
+from tui.screens.board import BoardScreen
+from tui.screens.detail import Detail
+from tui.screens.dialogs import Ask, Choose, Confirm
+from tui.screens.help import Help
+from tui.snapshot import QueuedRequest, Snapshot
+from tui.source import Action, ActionResult, Disconnected, Verb
+from tui.widgets.table import Table
+
+
+class Bench:
+    """An app on a scripted source, with the queue it shows."""
+
+    def __init__(self, app: Top, pilot: Pilot[None], source: Script, snapshot: Snapshot) -> None:
+        self.app = app
+        self.pilot = pilot
+        self.source = source
+        self.snapshot = snapshot
+
+    async def press(self, *keys: str) -> None:
+        """Press keys, and let what they start come to its end."""
+        await self.pilot.press(*keys)
+        await self.app.workers.wait_for_complete([w for w in self.app.workers if w.group == "actions"])
+        await settled(self.app, self.pilot)
+
+    @property
+    def board(self) -> BoardScreen:
+        return self.app.board
+
+    @property
+    def queue(self) -> tuple[QueuedRequest, ...]:
+        return self.snapshot.queue
+
+    @property
+    def text(self) -> str:
+        return screen_text(self.app)
+
+
+@asynccontextmanager
+async def bench(
+    *, size: tuple[int, int] = (120, 40), readonly: bool = False, folder: Path | None = None
+) -> AsyncIterator[Bench]:
+    source = Script()
+    snapshot = busy()
+    app = Top(source, readonly=readonly, folder=folder, clock=lambda: 0.0)
+    async with app.run_test(size=size, notifications=True) as pilot:
+        app.take(snapshot)
+        await settled(app, pilot)
+        yield Bench(app, pilot, source, snapshot)
+
+
+# -- what the daemon is asked to do -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "verb", "value"),
+    [
+        ("t", Verb.PROMOTE, None),
+        ("h", Verb.HOLD, None),
+        ("plus", Verb.PRIORITY, -1),
+        ("minus", Verb.PRIORITY, 1),
+        ("ctrl+k", Verb.CANCEL, None),
+    ],
+)
+async def test_key_acts_on_the_request_under_the_cursor(key: str, verb: Verb, value: int | None) -> None:
+    async with bench() as it:
+        await it.press("j", key)
+        assert it.source.asked == [Action(verb, it.queue[1].id, value)]
+
+
+async def test_cancel_asks_first() -> None:
+    async with bench() as it:
+        await it.press("x")
+        assert isinstance(it.app.screen, Confirm)
+        assert it.source.asked == []
+        await it.press("n")
+        assert it.source.asked == []
+        await it.press("x", "y")
+        assert it.source.asked == [Action(Verb.CANCEL, it.queue[0].id)]
+
+
+async def test_a_running_request_can_be_cancelled_and_nothing_else() -> None:
+    async with bench() as it:
+        await it.press("1", "t", "h", "plus", "x", "y")
+        assert it.source.asked == [Action(Verb.CANCEL, it.snapshot.running[0].id)]
+
+
+async def test_what_has_ended_cannot_be_cancelled() -> None:
+    async with bench() as it:
+        await it.press("7", "x", "ctrl+k")
+        assert it.source.asked == []
+
+
+async def test_marked_requests_are_acted_on_together() -> None:
+    async with bench() as it:
+        await it.press("space", "space", "t")
+        assert [action.id for action in it.source.asked] == [it.queue[0].id, it.queue[1].id]
+        assert "2 marked" in it.text
+        await it.press("escape")
+        assert "marked" not in it.text
+
+
+async def test_hold_releases_what_is_held() -> None:
+    demo = daemon()
+    await demo.act(Action(Verb.HOLD, demo.snapshot().queue[0].id))
+    async with bench() as it:
+        held = demo.snapshot()
+        it.app.take(held)
+        await it.press("end", "h")
+        assert it.source.asked == [Action(Verb.RELEASE, held.queue[-1].id)]
+
+
+async def test_pause_and_resume() -> None:
+    demo = daemon()
+    async with bench() as it:
+        await it.press("P")
+        await demo.act(Action(Verb.PAUSE))
+        it.app.take(demo.snapshot())
+        await settled(it.app, it.pilot)
+        assert " paused " in it.text
+        await it.press("P")
+        assert [action.verb for action in it.source.asked] == [Verb.PAUSE, Verb.RESUME]
+
+
+async def test_drain_asks_first_and_can_be_taken_back() -> None:
+    demo = daemon()
+    async with bench() as it:
+        await it.press("d", "escape")
+        assert it.source.asked == []
+        await it.press("d", "enter")
+        await demo.act(Action(Verb.DRAIN))
+        it.app.take(demo.snapshot())
+        await it.press("d")
+        assert [action.verb for action in it.source.asked] == [Verb.DRAIN, Verb.RESUME]
+
+
+async def test_policy_is_chosen_from_what_the_daemon_has() -> None:
+    async with bench() as it:
+        await it.press("m")
+        assert isinstance(it.app.screen, Choose)
+        await it.press("j", "enter")
+        assert it.source.asked == [Action(Verb.POLICY, value="fcfs")]
+        await it.press("m", "escape")
+        assert len(it.source.asked) == 1
+
+
+@pytest.mark.parametrize(("typed", "tau_s"), [("90", 90.0), ("off", 0.0), ("2.5s", 2.5)])
+async def test_tau_is_set(typed: str, tau_s: float) -> None:
+    async with bench() as it:
+        await it.press("u", "ctrl+u", *typed, "enter")
+        assert it.source.asked == [Action(Verb.TAU, value=tau_s)]
+
+
+async def test_tau_says_what_is_wrong_and_stays() -> None:
+    async with bench() as it:
+        await it.press("u", "ctrl+u", *"soon", "enter")
+        assert isinstance(it.app.screen, Ask)
+        assert "a number of seconds, or off" in it.text
+        assert it.source.asked == []
+
+
+@pytest.mark.parametrize("key", ["x", "ctrl+k", "t", "h", "plus", "minus", "P", "d", "m", "u"])
+async def test_readonly_refuses_every_action(key: str) -> None:
+    async with bench(readonly=True) as it:
+        await it.press(key)
+        assert it.source.asked == []
+        assert "read-only: nothing was changed" in it.text
+
+
+async def test_nothing_is_asked_of_a_daemon_that_is_gone() -> None:
+    async with bench() as it:
+        it.app.take(Disconnected("no daemon answers"))
+        await it.press("t")
+        assert it.source.asked == []
+        assert "no daemon: nothing was changed" in it.text
+
+
+async def test_a_refusal_is_shown_in_the_daemons_words() -> None:
+    async with bench() as it:
+        it.source.answer = ActionResult(False, "it has [started] already")
+        await it.press("t")
+        assert "it has [started] already" in it.text
+
+
+# -- the view ---------------------------------------------------------------------------------------------
+
+
+async def test_filter_follows_every_letter_and_escape_drops_it() -> None:
+    async with bench() as it:
+        client = it.queue[0].client
+        await it.press("slash", *client)
+        assert {row.client for row in it.app.query_one("#queue", Table).rows} == {client}
+        await it.press("enter")
+        assert f"/{client}" in it.text
+        await it.press("escape")
+        assert len(it.board.table.rows) == len(it.queue)
+
+
+async def test_filter_can_be_dropped_while_typing() -> None:
+    async with bench() as it:
+        await it.press("slash", "q", "x", "z")
+        assert "No match" in it.text
+        await it.press("escape")
+        assert len(it.board.table.rows) == len(it.queue)
+
+
+async def test_sort_goes_round_and_back() -> None:
+    async with bench() as it:
+        columns = len(it.board.table.grid.sortable)
+        await it.press(*["s"] * 5)
+        assert it.board.table.order.by
+        await it.press("S")
+        assert it.board.table.order.reverse
+        await it.press("S", *["less_than_sign"] * 5)
+        assert it.board.table.order.by == ""
+        await it.press(*["greater_than_sign"] * (columns + 1))
+        assert it.board.table.order.by == ""
+
+
+async def test_the_cursor_stays_with_its_request() -> None:
+    demo = daemon()
+    async with bench() as it:
+        last = it.queue[-1].id
+        await it.press("G")
+        await demo.act(Action(Verb.PROMOTE, last))
+        it.app.take(demo.snapshot())
+        await settled(it.app, it.pilot)
+        await it.press("t")
+        assert it.source.asked == [Action(Verb.PROMOTE, last)]
+
+
+async def test_the_cursor_moves_by_row_page_and_edge() -> None:
+    async with bench(size=(80, 24)) as it:
+        ids = [row.id for row in it.queue]
+        at = []
+        for key in ("j", "down", "k", "up", "pagedown", "pageup", "end", "home", "G", "g"):
+            await it.press(key)
+            current = it.board.table.current
+            assert current is not None
+            at.append(ids.index(current.id))
+        last = len(ids) - 1
+        assert at[:4] == [1, 2, 1, 0]
+        assert at[4] > 1
+        assert at[5:] == [0, last, 0, last, 0]
+
+
+async def test_freeze_keeps_the_picture_while_the_daemon_works_on() -> None:
+    demo = daemon()
+    async with bench() as it:
+        await it.press("p")
+        demo.advance(30.0)
+        it.app.take(demo.snapshot())
+        await settled(it.app, it.pilot)
+        assert it.app.scene().snapshot == it.snapshot
+        assert "frozen" in it.text
+        await it.press("p")
+        assert it.app.scene().snapshot == demo.snapshot()
+
+
+async def test_maximise_gives_all_the_room_and_takes_it_back() -> None:
+    async with bench() as it:
+        await it.press("3", "z")
+        assert "queue ─" not in it.text
+        await it.press("2")
+        assert "2 queue" in it.text
+        assert "3 tau" not in it.text
+        await it.press("escape")
+        assert "3 tau" in it.text
+
+
+async def test_the_deck_turns_at_80x24() -> None:
+    async with bench(size=(80, 24)) as it:
+        for key, name in (("right_square_bracket", "gpu"), ("left_square_bracket", "tau"), ("l", "log")):
+            await it.press(key)
+            assert it.app.focused is not None
+            assert it.app.focused.id == name
+
+
+async def test_interval_goes_round() -> None:
+    async with bench() as it:
+        await it.press(*["r"] * len(INTERVALS_S))
+        assert it.app.interval_s == INTERVALS_S[0]
+
+
+async def test_theme_goes_round() -> None:
+    async with bench() as it:
+        seen = []
+        for _ in THEMES:
+            await it.press("T")
+            seen.append(it.app.theme)
+        assert set(seen) == {theme.name for theme in THEMES}
+
+
+async def test_copy_puts_the_id_on_the_clipboard() -> None:
+    async with bench() as it:
+        await it.press("y")
+        assert it.app.clipboard == it.queue[0].id
+
+
+async def test_prompts_are_hidden_until_asked_for() -> None:
+    async with bench() as it:
+        text = it.queue[0].prompt
+        assert text is not None
+        await it.press("enter")
+        assert isinstance(it.app.screen, Detail)
+        assert text not in it.text
+        await it.press("v")
+        assert text in it.text
+        await it.press("escape", "v", "enter")
+        assert text not in it.text
+
+
+async def test_help_and_detail_close_by_their_own_key() -> None:
+    async with bench() as it:
+        await it.press("question_mark")
+        assert isinstance(it.app.screen, Help)
+        await it.press("question_mark", "enter")
+        assert isinstance(it.app.screen, Detail)
+        await it.press("enter")
+        assert len(it.app.screen_stack) == 1
+
+
+@pytest.mark.parametrize(("steps", "what"), [(0, "queue"), (2, "recent"), (3, "snapshot")])
+async def test_export_writes_a_file_without_prompts(steps: int, what: str, tmp_path: Path) -> None:
+    async with bench(folder=tmp_path) as it:
+        await it.press("E", *["j"] * steps, "enter")
+        (path,) = tmp_path.glob("*")  # noqa: ASYNC240 - nothing else runs in this loop
+        text = path.read_text(encoding="utf-8")
+        assert what in path.name
+        assert it.queue[0].prompt
+        assert it.queue[0].prompt not in text
+        if what == "snapshot":
+            assert json.loads(text)["queue"][0]["id"] == it.queue[0].id
+        else:
+            rows = list(csv.DictReader(text.splitlines()))
+            assert [row["id"] for row in rows] == [row.id for row in getattr(it.snapshot, what)]
+
+
+async def test_export_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    async with bench(folder=tmp_path / "missing") as it:
+        await it.press("E", "enter")
+        assert "Could not write" in it.text
+
+
+async def test_quit_leaves() -> None:
+    async with bench() as it:
+        await it.press("q")
+        assert not it.app.is_running or it.app.return_code == 0
+
+
+# -- the mouse --------------------------------------------------------------------------------------------
+
+
+async def test_a_click_chooses_a_row_and_a_double_click_opens_it() -> None:
+    async with bench() as it:
+        await it.pilot.click("#queue", offset=(20, 3))
+        await it.press("t")
+        assert it.source.asked == [Action(Verb.PROMOTE, it.queue[1].id)]
+        await it.pilot.double_click("#queue", offset=(20, 4))
+        await settled(it.app, it.pilot)
+        assert isinstance(it.app.screen, Detail)
+
+
+async def test_a_click_on_a_title_sorts_and_again_reverses() -> None:
+    async with bench() as it:
+        await it.pilot.click("#queue", offset=(8, 1))
+        assert it.board.table.order.by == "id"
+        await it.pilot.click("#queue", offset=(8, 1))
+        assert it.board.table.order.reverse
+
+
+async def test_a_click_on_a_name_in_the_deck_shows_that_panel() -> None:
+    async with bench(size=(80, 24)) as it:
+        await it.pilot.click("#tau", offset=(11, 0))
+        await settled(it.app, it.pilot)
+        assert it.app.focused is not None
+        assert it.app.focused.id == "gpu"
+
+
+async def test_the_command_palette_offers_every_action() -> None:
+    async with bench() as it:
+        titles = [command.title for command in it.app.get_system_commands(it.app.screen)]
+        assert "Send it to the top of the queue" in titles
+        assert "Theme" in titles

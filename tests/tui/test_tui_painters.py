@@ -1,0 +1,303 @@
+"""What the painters say, where the whole screen would not show it."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.tui.board import busy, daemon, scene
+from tui import figures
+from tui.braille import Dots
+from tui.grid import Fitted, Order, select
+from tui.history import POINTS, SAMPLES, History
+from tui.keys import KEYS
+from tui.line import Line, clip, ends, wrap
+from tui.panels import detail, plots, stats, tau
+from tui.panels.requests import QUEUE
+from tui.plan import DECK, PANELS, Wish, has_deck, plan
+from tui.screens.help import help_lines
+from tui.snapshot import ClassStats, MoveRecord, Percentiles, Snapshot
+from tui.source import Action, Verb
+
+# -- numbers ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "–"),
+        (-1.0, "0.00s"),
+        (0.994, "0.99s"),
+        (0.996, "1.0s"),
+        (9.96, "10s"),
+        (59.4, "59s"),
+        (59.6, "1m00"),
+        (3599.6, "1h00"),
+        (86_399, "23h59"),
+        (200_000, "2d07h"),
+    ],
+)
+def test_duration_has_no_gaps_at_its_seams(seconds: float | None, text: str) -> None:
+    assert figures.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (0, "0"), (9_999, "9,999"), (10_000, "10.0k"), (999_949, "999.9k"), (1_000_000, "1.0M")],
+)
+def test_count(value: float | None, text: str) -> None:
+    assert figures.count(value) == text
+
+
+def test_every_figure_fits_its_column() -> None:
+    seconds = [10.0 ** (exponent / 7) for exponent in range(-21, 42)]
+    assert max(len(figures.duration(each)) for each in seconds) <= 6
+    assert max(len(figures.count(each)) for each in seconds) <= 7
+
+
+@pytest.mark.parametrize("fraction", [-1.0, 0.0, 0.001, 0.5, 0.99, 1.0, 7.0])
+def test_a_bar_is_as_wide_as_asked(fraction: float) -> None:
+    assert figures.bar(fraction, 11).width == 11
+    assert ("━" in figures.bar(fraction, 11).plain) == (fraction > 0.05)
+
+
+def test_size_and_rate() -> None:
+    assert figures.size(None) == "–"
+    assert figures.size(5 << 20) == "5M"
+    assert figures.size(24 << 30) == "24.0G"
+    assert figures.rate(1234.5) == "1,234"
+
+
+# -- lines ------------------------------------------------------------------------------------------------
+
+
+def test_control_characters_never_reach_the_terminal() -> None:
+    assert Line("a\x1b[2Jb\n").plain == "a·[2Jb·"
+
+
+def test_lines_are_cut_with_an_ellipsis() -> None:
+    line = Line("abc").add("defgh", "soft")
+    assert line.fit(5).plain == "abcd…"
+    assert line.fit(8) is line
+    assert ends(Line("a long left side"), Line("right"), 12).plain == "a lon… right"
+    assert clip("日本語", 4) == "日…"[:2] or clip("日本語", 4).startswith("日")
+
+
+def test_wrap_keeps_every_word() -> None:
+    text = "one two three four five"
+    assert wrap(text, 9) == ["one two", "three", "four five"]
+    assert wrap("", 9) == [""]
+
+
+# -- tables -----------------------------------------------------------------------------------------------
+
+
+def test_filter_needs_all_words_and_refuses_some() -> None:
+    rows = busy().queue
+    chosen = select(QUEUE, rows, Order(filter="LLAMA !notes"))
+    assert 0 < len(chosen) < len(rows)
+    assert all("llama" in row.model and "notes" not in row.client for row in chosen)
+    assert select(QUEUE, rows, Order(filter="!")) == list(rows)
+
+
+def test_sort_by_each_column() -> None:
+    rows = busy().queue
+    for name in QUEUE.sortable:
+        up = select(QUEUE, rows, Order(by=name))
+        assert sorted(row.id for row in up) == sorted(row.id for row in rows)
+    oldest = select(QUEUE, rows, Order(by="age", reverse=True))[0]
+    assert oldest.age_s == max(row.age_s for row in rows)
+
+
+@pytest.mark.parametrize("width", [30, 60, 78, 96, 120, 180])
+def test_columns_fill_the_width_and_rows_keep_to_it(width: int) -> None:
+    fitted = Fitted.of(QUEUE, width)
+    drawn = fitted.draw(busy().queue[0], scene())
+    assert drawn.width == fitted.heading(Order()).width
+    if width >= 72:
+        assert width - 4 <= drawn.width <= width
+
+
+# -- the plan ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [20, 80, 107, 108, 120, 167, 168, 200, 300])
+@pytest.mark.parametrize("wish", [Wish(), Wish(deck="log", slots=16, gpus=4), Wish(maximised="plots")])
+def test_boxes_stay_on_the_screen_and_do_not_overlap(width: int, wish: Wish) -> None:
+    for height in range(4, 70, 3):
+        taken: set[tuple[int, int]] = set()
+        for box in plan(width, height, wish).values():
+            cells = {
+                (x, y) for x in range(box.x, box.x + box.width) for y in range(box.y, box.y + box.height)
+            }
+            assert not taken & cells
+            taken |= cells
+        assert all(x < width and y < height for x, y in taken)
+
+
+@pytest.mark.parametrize(("width", "height"), [(120, 40), (200, 60)])
+def test_larger_screens_show_every_panel(width: int, height: int) -> None:
+    assert set(PANELS) <= set(plan(width, height, Wish()))
+    assert not has_deck(width, height)
+
+
+@pytest.mark.parametrize("name", DECK)
+def test_the_small_screen_shows_one_of_the_deck(name: str) -> None:
+    assert set(plan(80, 24, Wish(deck=name))) == {"header", "footer", "running", "queue", name}
+
+
+# -- panels -----------------------------------------------------------------------------------------------
+
+
+def text_of(lines: list[Line]) -> str:
+    return "\n".join(line.plain for line in lines)
+
+
+async def acted(*actions: Action, play_s: float = 0.0) -> Snapshot:
+    demo = daemon()
+    for action in actions:
+        await demo.act(action)
+    demo.advance(play_s)
+    return demo.snapshot()
+
+
+async def test_the_page_says_why_a_request_is_where_it_is() -> None:
+    base = scene()
+    rows = busy().queue
+    last = rows[-1]
+    page = text_of(detail.detail(base, last.id, 90))
+    assert f"rank {last.rank} of {len(rows)}" in page
+    assert "with a lower key" in page
+    assert "the guard would send it next" in page
+    assert "takes the next free slot" in text_of(detail.detail(base, rows[0].id, 90))
+    promoted = replace(base, snapshot=await acted(Action(Verb.PROMOTE, last.id)))
+    assert "Sent to the top by the operator" in text_of(detail.detail(promoted, last.id, 90))
+    assert "promoted  by the operator" in text_of(detail.detail(promoted, last.id, 90))
+    held = replace(base, snapshot=await acted(Action(Verb.HOLD, last.id)))
+    assert "Held by the operator" in text_of(detail.detail(held, last.id, 90))
+    late = replace(base, drift_s=100.0)
+    assert "longer than tau" in text_of(detail.detail(late, last.id, 90))
+
+
+async def test_the_page_follows_a_request_to_its_slot_and_its_end() -> None:
+    base = scene()
+    running = busy().running[0]
+    page = text_of(detail.detail(base, running.id, 90))
+    assert f"{running.state} in slot {running.slot}" in page
+    later = replace(base, snapshot=await acted(Action(Verb.CANCEL, running.id)))
+    assert "client_cancelled, status 499" in text_of(detail.detail(later, running.id, 90))
+    assert "no longer kept" in text_of(detail.detail(base, "nobody", 90))
+
+
+async def test_prompts_are_on_the_page_only_when_shown() -> None:
+    base, row = scene(), busy().queue[0]
+    assert row.prompt is not None
+    assert row.prompt not in text_of(detail.detail(base, row.id, 90))
+    assert row.prompt in text_of(detail.detail(replace(base, prompts=True), row.id, 90))
+
+
+def test_tau_off_and_never_fired() -> None:
+    base = scene("empty")
+    assert base.snapshot is not None
+    off = replace(base.snapshot, tau=replace(base.snapshot.tau, tau_s=None))
+    text = text_of(tau.body(replace(base, snapshot=off), 40, 6))
+    assert "limit off" in text
+    assert "fired 0 times" in text
+
+
+def test_stats_without_a_shadow_and_without_a_load() -> None:
+    base = scene()
+    assert base.snapshot is not None
+    bare = replace(base.snapshot, stats_fcfs=(), utilisation=None)
+    text = text_of(stats.body(replace(base, snapshot=bare), 42, 9))
+    assert "by arrival" not in text
+    assert "ρ not known yet" in text
+
+
+def test_stats_call_a_loss_a_loss() -> None:
+    base = scene()
+    assert base.snapshot is not None
+    quick = tuple(
+        ClassStats(each.length_class, Percentiles(9, 0.5, 1.0, 1.0), Percentiles(), Percentiles())
+        for each in base.snapshot.stats
+    )
+    text = text_of(stats.body(replace(base, snapshot=replace(base.snapshot, stats_fcfs=quick)), 42, 9))
+    assert "+" in text or "×" in text
+
+
+@pytest.mark.parametrize("size", [(20, 3), (40, 8), (44, 16), (90, 10), (90, 30)])
+def test_plots_fill_their_box(size: tuple[int, int]) -> None:
+    width, height = size
+    for shown in (scene(), scene("empty")):
+        lines = plots.body(shown, width, height)
+        assert len(lines) <= height
+        assert all(line.width <= width for line in lines)
+
+
+def test_dots_stay_inside() -> None:
+    dots = Dots(3, 2)
+    dots.dot(-1, 0, "ink")
+    dots.dot(6, 8, "ink")
+    assert text_of(dots.lines()).strip() == ""
+    dots.mark(0.0, 0.0, "ink")
+    dots.mark(1.0, 9.0, "ink")
+    assert text_of(dots.lines()) == "  ⠈\n⡀  "
+
+
+# -- what is remembered -----------------------------------------------------------------------------------
+
+
+def test_history_counts_each_request_once_and_stays_small() -> None:
+    history = History()
+    demo = daemon("overloaded", 0.0)
+    for _ in range(40):
+        demo.advance(5.0)
+        history.take(demo.snapshot())
+        history.take(demo.snapshot())
+    ids = [request.id for request in history.finished]
+    assert len(ids) == len(set(ids))
+    assert history.per_minute() is not None
+    base = demo.snapshot()
+    template = base.recent[0]
+    for number in range(2 * POINTS + 9):
+        ended = replace(template, id=f"r{number}")
+        history.take(replace(base, recent=(ended,), taken_at=template.finished_at + number))
+    assert len(history.samples) == SAMPLES
+    assert len(history.finished) == POINTS
+    assert len(history._known_set) == len(history._known) == 2 * POINTS
+
+
+def test_history_starts_anew_with_another_daemon() -> None:
+    history = History()
+    history.take(busy())
+    history.take(replace(busy(), pid=99, recent=()))
+    assert not history.finished
+    assert history.tau_fired_at is None
+
+
+def test_a_firing_is_lit_for_a_moment() -> None:
+    base = scene("empty")
+    assert base.snapshot is not None
+    fired = replace(base.snapshot, tau=replace(base.snapshot.tau, firings_total=1))
+    base.history.take(fired)
+    lit = replace(base, snapshot=fired)
+    assert lit.tau_lit
+    assert not replace(lit, drift_s=10.0).tau_lit
+
+
+# -- keys -------------------------------------------------------------------------------------------------
+
+
+def test_help_lists_every_key_and_fits_80_columns() -> None:
+    for width in (70, 110):
+        text = text_of(help_lines(width))
+        assert all(key.label in text for key in KEYS)
+        assert all(line.width <= width for line in help_lines(width))
+
+
+def test_no_key_is_bound_twice() -> None:
+    keys = [name for key in KEYS for name in key.keys.split(",")]
+    assert len(keys) == len(set(keys))
+
+
+def test_moves_are_records() -> None:
+    assert MoveRecord(0.0, "submitted").note == ""

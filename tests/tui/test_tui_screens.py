@@ -1,0 +1,82 @@
+"""The whole screen, line by line, at three sizes, against what it looked like when somebody looked.
+
+After a change of the looks: run with CLAIRVOYANT_REDRAW=1, look at the difference, and commit it.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.tui.board import SIZES, Script, played, settled, still
+from tui.source import Disconnected
+
+GOLDEN = Path(__file__).parent / "golden"
+CASES = {
+    "empty": ("empty", 1, False),
+    "busy": ("busy", 1, False),
+    "overloaded": ("overloaded", 1, False),
+    "disconnected": ("busy", 1, True),
+    "no_gpu": ("busy", 0, False),
+    "two_gpus": ("busy", 2, False),
+}
+
+
+def same(name: str, text: str) -> None:
+    """Compare with the golden file; under CLAIRVOYANT_REDRAW write it."""
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("CLAIRVOYANT_REDRAW"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("case", CASES)
+async def test_screen_looks_as_it_did(case: str, size: tuple[int, int]) -> None:
+    scenario, gpus, lost = CASES[case]
+    snapshot, history, hardware = played(scenario, gpus)
+    app = still(Script())
+    async with app.run_test(size=size) as pilot:
+        app.show_history(history, hardware)
+        app.take(snapshot)
+        if case in ("no_gpu", "two_gpus"):
+            await pilot.press("4")
+        if lost:
+            app.take(Disconnected("no daemon answers", 2.0))
+        text = await settled(app, pilot)
+        same(f"{case}_{size[0]}x{size[1]}", text)
+
+
+@pytest.mark.parametrize("deck", "345678")
+async def test_deck_shows_each_panel_at_80x24(deck: str) -> None:
+    snapshot, history, hardware = played("busy", 1)
+    app = still(Script())
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show_history(history, hardware)
+        app.take(snapshot)
+        await pilot.press(deck)
+        text = await settled(app, pilot)
+        same(f"deck_{deck}_80x24", text)
+
+
+@pytest.mark.parametrize(("name", "key"), [("help", "question_mark"), ("detail", "enter")])
+async def test_pages(name: str, key: str) -> None:
+    snapshot, history, hardware = played("busy", 1)
+    app = still(Script())
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.show_history(history, hardware)
+        app.take(snapshot)
+        await pilot.press("j", key)
+        text = await settled(app, pilot)
+        same(f"page_{name}_120x40", text)
+
+
+@pytest.mark.parametrize("size", [(20, 5), (40, 8), (60, 12), (108, 34), (168, 46), (300, 100), (110, 20)])
+async def test_any_size_draws(size: tuple[int, int]) -> None:
+    snapshot, history, hardware = played("overloaded", 2, seconds=20)
+    app = still(Script())
+    async with app.run_test(size=size) as pilot:
+        app.show_history(history, hardware)
+        app.take(snapshot)
+        assert "clairvoy" in await settled(app, pilot)

@@ -1,0 +1,178 @@
+"""Recordings, the simulated daemon, and the state printed once."""
+
+import asyncio
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.tui.board import Script, busy, daemon
+from tui.demo.daemon import SCENARIOS, DemoDaemon
+from tui.export import export
+from tui.once import first_snapshot, tables
+from tui.recording import Recorder, RecordingError, Replay, decode, encode
+from tui.snapshot import SCHEMA_VERSION, Snapshot
+from tui.source import Action, Disconnected, Source, Verb
+
+
+async def heard(source: Source) -> list[Snapshot | Disconnected]:
+    return [news async for news in source.stream()]
+
+
+async def test_what_is_recorded_is_played(tmp_path: Path) -> None:
+    path = tmp_path / "session.jsonl"
+    gone = Disconnected("gone")
+    recorder = Recorder(Script([busy(), gone, busy()]), path)
+    assert await heard(recorder) == [busy(), gone, busy()]
+    first, second, end = await heard(Replay(path))
+    assert isinstance(first, Snapshot)
+    assert first == second
+    assert first.taken_at == busy().taken_at
+    assert end == Disconnected("end of the recording")
+
+
+async def test_a_recording_holds_no_prompts(tmp_path: Path) -> None:
+    path = tmp_path / "session.jsonl"
+    await heard(Recorder(Script([busy()]), path))
+    prompt = busy().queue[0].prompt
+    assert prompt is not None
+    assert prompt.encode() not in await asyncio.to_thread(path.read_bytes)
+
+
+async def test_the_recorder_passes_actions_on(tmp_path: Path) -> None:
+    script = Script()
+    recorder = Recorder(script, tmp_path / "session.jsonl")
+    await recorder.act(Action(Verb.PAUSE))
+    await heard(recorder)
+    assert script.asked == [Action(Verb.PAUSE)]
+
+
+async def test_a_recording_cannot_be_changed(tmp_path: Path) -> None:
+    path = tmp_path / "session.jsonl"
+    path.write_bytes(encode(busy()))
+    assert not (await Replay(path).act(Action(Verb.PAUSE))).done
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "holds no snapshots"),
+        ("\n\n", "holds no snapshots"),
+        ("{}\n", "line 1: not a snapshot"),
+        ("x", "line 1"),
+    ],
+)
+def test_a_file_that_cannot_be_played_says_why(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "session.jsonl"
+    path.write_text(text)
+    with pytest.raises(RecordingError, match=words):
+        Replay(path)
+
+
+def test_a_missing_recording_says_so(tmp_path: Path) -> None:
+    with pytest.raises(RecordingError, match="cannot read"):
+        Replay(tmp_path / "missing.jsonl")
+
+
+def test_an_older_daemon_is_read_and_a_newer_field_is_ignored() -> None:
+    line = encode(busy())
+    assert decode(line.replace(b'"stats_fcfs"', b'"something_new"')).stats_fcfs == ()
+    newer = line.replace(b'"schema":%d' % SCHEMA_VERSION, b'"schema":%d' % (SCHEMA_VERSION + 1))
+    with pytest.raises(RecordingError, match="upgrade clairvoyant"):
+        decode(newer)
+
+
+# -- the simulated daemon ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_the_same_seed_plays_the_same(scenario: str) -> None:
+    one, two = (DemoDaemon(SCENARIOS[scenario]) for _ in range(2))
+    one.advance(30.0)
+    two.advance(30.0)
+    assert one.snapshot() == two.snapshot()
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_its_books_balance(scenario: str) -> None:
+    snapshot = daemon(scenario).snapshot()
+    here = len(snapshot.queue) + len(snapshot.running)
+    assert snapshot.counters.submitted == snapshot.counters.completed + here
+    assert [row.rank for row in snapshot.queue] == list(range(1, len(snapshot.queue) + 1))
+    assert sum(backend.busy for backend in snapshot.backends) == len(snapshot.running)
+
+
+async def test_it_does_what_it_is_asked() -> None:
+    demo = daemon()
+    first, last = demo.snapshot().queue[0], demo.snapshot().queue[-1]
+    assert (await demo.act(Action(Verb.PROMOTE, last.id))).done
+    assert demo.snapshot().queue[0].id == last.id
+    assert (await demo.act(Action(Verb.HOLD, last.id))).done
+    assert demo.snapshot().queue[-1].held
+    assert (await demo.act(Action(Verb.RELEASE, last.id))).done
+    assert (await demo.act(Action(Verb.PRIORITY, first.id, -1))).done
+    assert (await demo.act(Action(Verb.CANCEL, first.id))).done
+    assert not (await demo.act(Action(Verb.CANCEL, first.id))).done
+    assert not (await demo.act(Action(Verb.PROMOTE, first.id))).done
+    assert first.id not in {row.id for row in demo.snapshot().queue}
+    await demo.act(Action(Verb.POLICY, value="fcfs"))
+    await demo.act(Action(Verb.TAU, value=0.0))
+    assert (demo.snapshot().policy, demo.snapshot().tau.tau_s) == ("fcfs", None)
+    await demo.act(Action(Verb.PAUSE))
+    demo.advance(120.0)
+    assert demo.snapshot().running == ()
+    await demo.act(Action(Verb.DRAIN))
+    waiting = len(demo.snapshot().queue)
+    demo.advance(10.0)
+    assert len(demo.snapshot().queue) <= waiting
+    assert demo.snapshot().counters.rejected
+
+
+async def test_it_streams_in_real_time() -> None:
+    demo = daemon("empty", 0.0)
+    stream = demo.stream()
+    first = await anext(stream)
+    second = await anext(stream)
+    assert isinstance(first, Snapshot)
+    assert isinstance(second, Snapshot)
+    assert second.taken_at >= first.taken_at
+
+
+# -- once -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_once_prints_what_there_is(scenario: str) -> None:
+    snapshot = daemon(scenario).snapshot()
+    console = Console(file=StringIO(), width=160)
+    for table in tables(snapshot):
+        console.print(table)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "serving" in text
+    assert all(row.id in text for row in snapshot.running)
+    assert all(row.id in text for row in snapshot.queue[:50])
+    assert ("the first 50 of" in text) == (len(snapshot.queue) > 50)
+
+
+async def test_once_takes_the_first_word() -> None:
+    assert await first_snapshot(Script([busy()])) == busy()
+    assert await first_snapshot(Script([Disconnected("gone")])) == Disconnected("gone")
+    assert isinstance(await first_snapshot(Script()), Disconnected)
+
+
+async def test_actions_have_the_bodies_the_daemon_expects() -> None:
+    assert Action(Verb.CANCEL, "a1").body() == {"id": "a1"}
+    assert Action(Verb.PRIORITY, "a1", -1).body() == {"id": "a1", "priority": -1}
+    assert Action(Verb.POLICY, value="fcfs").body() == {"policy": "fcfs"}
+    assert Action(Verb.TAU, value=0.0).body() == {"tau_s": 0.0}
+    assert Action(Verb.PAUSE).body() == {}
+
+
+def test_a_spreadsheet_reads_names_as_text(tmp_path: Path) -> None:
+    rows = (replace(busy().queue[0], client="=1+1"),)
+    path = export(replace(busy(), queue=rows), "queue", tmp_path)
+    assert "'=1+1" in path.read_text(encoding="utf-8")
+    empty = export(replace(busy(), queue=()), "queue", tmp_path)
+    assert empty.read_text(encoding="utf-8") == ""

@@ -1,0 +1,113 @@
+"""Write docs/reference.md from the code: commands, settings, exit codes, the control API.
+
+    python docs/generate.py            writes it
+    python docs/generate.py --check    says whether it is current
+"""
+
+import inspect
+import re
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import click
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from clairvoyant_cli import config, control, errors  # noqa: E402
+from clairvoyant_cli.main import COMMANDS, cli  # noqa: E402
+from clairvoyant_cli.scheduler import policy  # noqa: E402
+
+TARGET = ROOT / "docs" / "reference.md"
+
+
+def reference() -> str:
+    """Return the whole page."""
+    parts = ["# Reference", "Written by `python docs/generate.py` from the code; a test checks that it is current."]
+    parts += ["## Commands", *commands(), "## Settings of `serve`", *settings(), "## Policies", *policies()]
+    parts += ["## Exit codes", *exit_codes(), "## Control API", *control_api()]
+    return "\n\n".join(parts) + "\n"
+
+
+def commands() -> list[str]:
+    """Describe every command and its flags."""
+    context = click.Context(cli, info_name="clairvoyant")
+    parts: list[str] = []
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        parts += describe(command, f"clairvoyant {name}", context)
+    return parts
+
+
+def describe(command: click.Command, name: str, parent: click.Context) -> list[str]:
+    """Describe a command, and those below it."""
+    context = click.Context(command, info_name=name.rpartition(" ")[2], parent=parent)
+    parts = [f"### {name}", inspect.cleandoc(command.help or "").replace("\f", "")]
+    arguments = [f"`{p.make_metavar(context)}`" for p in command.params if isinstance(p, click.Argument)]
+    if arguments:
+        parts.append(f"Takes {', '.join(arguments)}.")
+    rows = []
+    for parameter in command.params:
+        record = parameter.get_help_record(context) if isinstance(parameter, click.Option) else None
+        if record is not None:
+            flag, text = (word.replace("|", "\\|") for word in record)
+            rows.append(f"| `{flag.replace(chr(92) + '|', '/')}` | {text} |")
+    if rows:
+        parts.append("\n".join(["| flag | |", "|---|---|", *rows]))
+    if isinstance(command, click.Group):
+        for sub in command.list_commands(context):
+            below = command.get_command(context, sub)
+            if below is not None and not below.hidden:
+                parts += describe(below, f"{name} {sub}", context)
+    return parts
+
+
+def settings() -> list[str]:
+    """List the settings, each with the comment that stands behind it in the code."""
+    source = inspect.getsource(config.ServeConfig)
+    rows = ["| setting | default | |", "|---|---|---|"]
+    for each in fields(config.ServeConfig):
+        comment = re.search(rf"^    {each.name}: .*?#\s*(.+)$", source, re.MULTILINE)
+        assert comment is not None, f"{each.name} has no comment"
+        rows.append(f"| `{each.name}` | `{each.default}` | {comment[1]} |")
+    where = (
+        "Each is a flag (with dashes), a key under `[serve]` in `config.toml` in the user's configuration "
+        f"directory, or an environment variable `{config.ENV_PREFIX}SERVE_<NAME>`. Flags win over the "
+        "environment, the environment over the file. A name that is not known is refused."
+    )
+    return [where, "\n".join(rows)]
+
+
+def policies() -> list[str]:
+    """List the policies that serve, and what orders them."""
+    rows = ["| policy | order | tau |", "|---|---|---|"]
+    for name in policy.SERVABLE:
+        found = policy.POLICIES[name]
+        order = inspect.cleandoc(found.key.__doc__ or "").splitlines()[0]
+        rows.append(f"| `{name}` | {order} | {'guards' if found.guarded else 'means nothing'} |")
+    return [f"The default is `{policy.DEFAULT_POLICY}`.", "\n".join(rows)]
+
+
+def exit_codes() -> list[str]:
+    """List the exit codes."""
+    rows = [f"| {code.value} | {code.name.lower()} |" for code in errors.ExitCode]
+    return ["\n".join(["| code | |", "|---|---|", *rows])]
+
+
+def control_api() -> list[str]:
+    """List the routes under the control prefix."""
+    prefix = control.PREFIX
+    actions = ", ".join(f"`{action}`" for action in control.ACTIONS)
+    return [
+        f"`GET {prefix}/health`, `{prefix}/state` (JSON), `{prefix}/events` (server-sent events), "
+        f"`{prefix}/metrics` (Prometheus). `POST {prefix}/actions/<action>` with a JSON body: {actions}."
+    ]
+
+
+if __name__ == "__main__":
+    text = reference()
+    if "--check" in sys.argv:
+        sys.exit(0 if TARGET.exists() and TARGET.read_text() == text else "docs/reference.md is not current")
+    TARGET.write_text(text)

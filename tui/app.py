@@ -1,0 +1,267 @@
+"""The dashboard. It draws the newest snapshot it has been given, and asks the daemon for what a key means.
+
+Rule 1: one direction. A snapshot comes in, a scene is made of it, every panel draws the scene.
+Rule 2: no more frames than the eye needs: the newest state wins, the ones between are not drawn.
+Rule 3: nothing here waits: the source, the machine's sensors and the actions run beside the screen.
+"""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from textual.app import App, SystemCommand
+from textual.screen import Screen
+
+from tui.figures import duration
+from tui.hardware.reading import Hardware
+from tui.history import History
+from tui.keys import KEYS
+from tui.palette import THEMES, Palette
+from tui.scene import Link, LinkState, Scene
+from tui.screens.board import BoardScreen
+from tui.screens.detail import Detail
+from tui.screens.help import Help
+from tui.snapshot import Snapshot
+from tui.source import Action, Disconnected, Source
+from tui.widgets.canvas import Canvas
+
+INTERVALS_S = (0.08, 0.25, 0.5, 1.0, 2.0)
+_HARDWARE_EVERY_S = 1.0
+_TICK_S = 0.5
+
+
+class Top(App[None]):
+    """`clairvoyant top`."""
+
+    TITLE = "clairvoyant top"
+    CSS_PATH = "app.tcss"
+    ENABLE_COMMAND_PALETTE = True
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        machine: Callable[[], Hardware] | None = None,
+        readonly: bool = False,
+        badge: str = "",
+        folder: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`machine` reads this computer's sensors; it is called in a thread, once a second. `folder` is where
+        exports go (the working directory). `badge` stands beside the mode: demo, replay.
+        """
+        colour = not os.environ.get("NO_COLOR")
+        super().__init__(ansi_color=None if colour else True)
+        self._source = source
+        self._machine = machine
+        self._clock = clock
+        self._folder = folder
+        self._snapshot: Snapshot | None = None
+        self._received_at = 0.0
+        self._lost_at = 0.0
+        self._drawn_at = 0.0
+        self.interval_s = INTERVALS_S[0]
+        self._frozen_scene: Scene | None = None
+        self._link = Link(LinkState.CONNECTING, source.where, source.local)
+        self._hardware: Hardware | None = None
+        self._read_at = 0.0
+        self._left = threading.Event()
+        self._history = History()
+        self._readonly = readonly
+        self._badge = badge
+        self._prompts = False
+        self._colour = colour
+        for theme in THEMES:
+            self.register_theme(theme)
+        self.theme = THEMES[0].name
+        self.palette = Palette(self.get_css_variables(), colour=colour)
+
+    def get_default_screen(self) -> Screen[Any]:
+        """Return the board."""
+        self.board = BoardScreen(self._folder)
+        return self.board
+
+    def on_mount(self) -> None:
+        """Start what runs beside the screen."""
+        self.theme_changed_signal.subscribe(self, lambda theme: self._recolour())
+        self.run_worker(self._follow(), group="source")
+        if self._machine is not None:
+            loop = asyncio.get_running_loop()
+            arguments = (self._machine, loop)
+            threading.Thread(target=self._watch_machine, args=arguments, name="sensors", daemon=True).start()
+        self.set_interval(_TICK_S, self._tick)
+
+    def on_unmount(self) -> None:
+        """Let the sensors rest."""
+        self._left.set()
+
+    def _recolour(self) -> None:
+        self.palette = Palette(self.get_css_variables(), colour=self._colour)
+        for screen in self.screen_stack:
+            for canvas in screen.query(Canvas):
+                canvas.redraw(entirely=True)
+
+    # -- what comes in ----------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Take the newest state, draw it, rest for what is left of the frame; so states that come in between
+        are never decoded.
+        """
+        clock = asyncio.get_running_loop().time
+        due = clock()
+        async for news in self._source.stream():
+            self.take(news)
+            due = max(due + self.interval_s, clock())
+            await asyncio.sleep(due - clock())
+
+    def _watch_machine(self, read: Callable[[], Hardware], loop: asyncio.AbstractEventLoop) -> None:
+        """Read the sensors, in a thread of its own. It is a daemon thread, and nobody waits for it: a driver
+        that hangs takes its panel with it, not the screen, and not the way out.
+        """
+        while not self._left.is_set():
+            hardware = read()
+            with suppress(RuntimeError):  # the loop has ended while we read
+                loop.call_soon_threadsafe(self.take_hardware, hardware)
+            self._left.wait(_HARDWARE_EVERY_S)
+
+    def take_hardware(self, hardware: Hardware) -> None:
+        """Take a reading of the machine; the next frame draws it."""
+        self._hardware, self._read_at = hardware, self._clock()
+        self._history.take_hardware(hardware)
+
+    def show_history(self, history: History, hardware: Hardware) -> None:
+        """Start from what another screen remembers."""
+        self._history, self._hardware, self._read_at = history, hardware, self._clock()
+        self.draw()
+
+    def take(self, news: Snapshot | Disconnected) -> None:
+        """Take a state, or the news that there is none, and draw it."""
+        now = self._clock()
+        if isinstance(news, Disconnected):
+            if self._link.state is not LinkState.LOST:
+                self._lost_at = now
+            self._link = replace(
+                self._link, state=LinkState.LOST, reason=news.reason, retry_in_s=news.retry_in_s
+            )
+        else:
+            self._snapshot, self._received_at = news, now
+            self._link = replace(self._link, state=LinkState.LIVE, reason="", lost_for_s=0.0)
+            self._history.take(news)
+        self.draw()
+
+    def _tick(self) -> None:
+        """Let ages grow where no news has come."""
+        if self._clock() - self._drawn_at >= 0.9 * _TICK_S:
+            self.draw()
+
+    def scene(self) -> Scene:
+        """Return what is to be drawn now."""
+        if self._frozen_scene is not None:
+            return replace(self._frozen_scene, prompts=self._prompts)
+        now = self._clock()
+        link = self._link
+        lost = link.state is LinkState.LOST
+        if lost:
+            link = replace(link, lost_for_s=now - self._lost_at)
+        paused_at = self._lost_at if lost else now
+        return Scene(
+            link=link,
+            snapshot=self._snapshot,
+            hardware=self._hardware,
+            hardware_age_s=now - self._read_at if self._hardware else 0.0,
+            history=self._history,
+            drift_s=max(0.0, paused_at - self._received_at) if self._snapshot else 0.0,
+            readonly=self._readonly,
+            prompts=self._prompts,
+            badge=self._badge,
+        )
+
+    def draw(self) -> None:
+        """Let every panel in sight draw the scene."""
+        if not self.is_running:
+            return
+        self._drawn_at = self._clock()
+        scene = self.scene()
+        for screen in self.screen_stack:
+            if isinstance(screen, BoardScreen | Detail | Help):
+                screen.show(scene)
+
+    # -- what is asked of the daemon --------------------------------------------------------------------
+
+    def ask(self, *actions: Action) -> None:
+        """Ask the daemon for something, one action after the other; a refusal is shown."""
+        self.run_worker(self._perform(actions), group="actions")
+
+    async def _perform(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            result = await self._source.act(action)
+            if not result.done:
+                self.notify(result.note or f"{action.verb} was refused", severity="error", markup=False)
+
+    # -- the view as a whole ----------------------------------------------------------------------------
+
+    def action_freeze(self) -> None:
+        """Stop the picture, or let it go on."""
+        if self._frozen_scene is not None:
+            self._frozen_scene = None
+        else:
+            scene = self.scene()
+            self._frozen_scene = replace(scene, frozen=True, history=deepcopy(scene.history))
+        self.draw()
+
+    def action_interval(self) -> None:
+        """Draw at the next slower pace."""
+        at = INTERVALS_S.index(self.interval_s)
+        self.interval_s = INTERVALS_S[(at + 1) % len(INTERVALS_S)]
+        self.notify(f"drawing every {duration(self.interval_s)}", timeout=2)
+
+    def action_theme(self) -> None:
+        """Take the next of our themes."""
+        names = [theme.name for theme in THEMES]
+        at = names.index(self.theme) if self.theme in names else -1
+        self.theme = names[(at + 1) % len(names)]
+        self.notify(f"theme {self.theme}", timeout=2)
+
+    def action_prompts(self) -> None:
+        """Show prompts, if the daemon sends them."""
+        snapshot = self._snapshot
+        allowed = snapshot is not None and any(
+            each.prompt is not None for each in snapshot.queue + snapshot.running
+        )
+        if not self._prompts and not allowed:
+            self.notify("The daemon keeps prompts to itself.", severity="warning")
+            return
+        self._prompts = not self._prompts
+        self.notify(
+            "prompts shown in the request's page (Enter)" if self._prompts else "prompts hidden", timeout=3
+        )
+        self.draw()
+
+    def action_help(self) -> None:
+        """Show every key."""
+        self.push_screen(Help())
+        self.call_after_refresh(self.draw)
+
+    # -- the command palette ----------------------------------------------------------------------------
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """Offer every key's action by name, and Textual's themes and screenshot."""
+        for key in KEYS:
+            if key.action:
+                yield SystemCommand(key.help, f"key {key.label}", self._runner(key.action))
+        for command in super().get_system_commands(screen):
+            if command.title in ("Theme", "Screenshot"):
+                yield command
+
+    def _runner(self, action: str) -> Callable[[], Coroutine[Any, Any, None]]:
+        async def run() -> None:
+            await self.run_action(action, self.board)
+
+        return run

@@ -1,0 +1,122 @@
+"""Numbers as an operator reads them: short, aligned, never more digits than they are worth."""
+
+from datetime import UTC, datetime
+
+from tui.line import Line, Tone
+
+NOTHING = "–"
+_EIGHTHS = "▁▂▃▄▅▆▇█"
+CLASS_LETTER = {"short": "S", "medium": "M", "long": "L"}
+
+
+def duration(seconds: float | None) -> str:
+    """0.42s 4.2s 42s 4m02 1h04 3d02h: at most six cells."""
+    if seconds is None:
+        return NOTHING
+    seconds = max(0.0, seconds)
+    if seconds < 0.995:
+        return f"{seconds:.2f}s"
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
+    if seconds < 59.5:
+        return f"{seconds:.0f}s"
+    minutes = round(seconds)
+    if minutes < 3600:
+        return f"{minutes // 60}m{minutes % 60:02d}"
+    if minutes < 86_400:
+        return f"{minutes // 3600}h{minutes % 3600 // 60:02d}"
+    return f"{minutes // 86_400}d{minutes % 86_400 // 3600:02d}h"
+
+
+def count(value: float | None) -> str:
+    """950 1,204 48.2k 1.3M: at most six cells."""
+    if value is None:
+        return NOTHING
+    if value < 9_999.5:
+        return f"{value:,.0f}"
+    if value < 999_950:
+        return f"{value / 1_000:.1f}k"
+    return f"{value / 1_000_000:.1f}M"
+
+
+def brief(value: float) -> str:
+    """950 1.2k 48k 1.3M: at most four cells."""
+    if value < 999.5:
+        return f"{value:.0f}"
+    if value < 9_950:
+        return f"{value / 1_000:.1f}k"
+    return f"{value / 1_000:.0f}k" if value < 999_500 else f"{value / 1_000_000:.0f}M"
+
+
+def share(value: float | None) -> str:
+    """A fraction as a whole percentage."""
+    return NOTHING if value is None else f"{value * 100:.0f}%"
+
+
+def ratio(value: float | None) -> str:
+    """A number between 0 and 1 with two digits."""
+    return NOTHING if value is None else f"{value:.2f}"
+
+
+def rate(value: float | None) -> str:
+    """Something per second, with three significant digits."""
+    if value is None:
+        return NOTHING
+    return f"{value:.1f}" if value < 99.95 else count(value)
+
+
+def size(value_bytes: float | None) -> str:
+    """512M 4.7G 18.2G, in powers of 1024."""
+    if value_bytes is None:
+        return NOTHING
+    gib = value_bytes / 2**30
+    if gib >= 0.995:
+        return f"{gib:.1f}G" if gib < 99.95 else f"{gib:.0f}G"
+    return f"{value_bytes / 2**20:.0f}M"
+
+
+def clock(at: float) -> str:
+    """A moment as local wall-clock time, to the second."""
+    return datetime.fromtimestamp(at, tz=UTC).astimezone().strftime("%H:%M:%S")
+
+
+def bar(fraction: float, width: int, tone: Tone = "accent") -> Line:
+    """A gauge of half-cell steps. Filled and empty differ in weight, so it reads without colour."""
+    halves = round(min(1.0, max(0.0, fraction)) * width * 2)
+    if fraction > 0 and not halves:
+        halves = 1
+    full, half = divmod(halves, 2)
+    line = Line().add("━" * full, tone)
+    if half:
+        line.add("╸", tone)
+    return line.add("─" * (width - full - half), "track")
+
+
+def spark(values: list[float], width: int, top: float | None = None) -> str:
+    """The last `width` values as block characters, the newest at the right."""
+    values = values[-width:]
+    if not values:
+        return ""
+    top = top or max(values) or 1.0
+    steps = len(_EIGHTHS) - 1
+    return "".join(_EIGHTHS[min(steps, max(0, round(value / top * steps)))] for value in values)
+
+
+def class_tone(length_class: str) -> Tone:
+    """The tone of a length class; a class we do not know is plain ink."""
+    if length_class == "short":
+        return "short"
+    if length_class == "medium":
+        return "medium"
+    return "long" if length_class == "long" else "ink"
+
+
+def class_letter(length_class: str) -> str:
+    """S, M or L; the first letter of a class we do not know."""
+    return CLASS_LETTER.get(length_class, length_class[:1].upper() or "?")
+
+
+def path_name(endpoint: str) -> str:
+    """The part of an endpoint that tells it from the others: `/v1/chat/completions` is `chat`."""
+    parts = [part for part in endpoint.split("/") if part not in ("", "api", "v1")]
+    return parts[0] if parts else endpoint

@@ -1,0 +1,128 @@
+"""Rows and columns without a widget: which rows are shown, in what order, and how wide each column is."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tui.line import Line, Tone, cell
+from tui.scene import Scene
+
+RowT = TypeVar("RowT")
+_NARROWEST = 4
+SortKey = float | str | tuple[float | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[RowT]):
+    """One column. `draw` gives at most `width` cells. `from_width` is the narrowest table that shows it;
+    a `flex` column takes a share of what is left.
+    """
+
+    name: str
+    title: str
+    width: int
+    draw: Callable[[RowT, Scene, int], Line]
+    sort: Callable[[RowT], SortKey] | None = None
+    right: bool = False
+    from_width: int = 0
+    flex: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Grid(Generic[RowT]):
+    """A kind of table. `text` is what a filter looks at."""
+
+    columns: tuple[Column[RowT], ...]
+    rows: Callable[[Scene], Sequence[RowT]]
+    id: Callable[[RowT], str]
+    text: Callable[[RowT], str]
+    empty: Callable[[Scene], str]
+
+    def column(self, name: str) -> Column[RowT] | None:
+        """Return the column of this name."""
+        return next((column for column in self.columns if column.name == name), None)
+
+    @property
+    def sortable(self) -> tuple[str, ...]:
+        """The names of the columns that can be sorted by."""
+        return tuple(column.name for column in self.columns if column.sort)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """How a table is sorted and filtered; an empty `by` keeps the daemon's order."""
+
+    by: str = ""
+    reverse: bool = False
+    filter: str = ""
+
+
+def select(grid: Grid[RowT], rows: Sequence[RowT], order: Order) -> Sequence[RowT]:
+    """Return the rows that pass the filter, sorted. Every word must match; a word after `!` must not."""
+    words = order.filter.lower().split()
+    if words:
+        rows = [row for row in rows if _matches(grid.text(row).lower(), words)]
+    column = grid.column(order.by)
+    if column is None or column.sort is None:
+        return rows[::-1] if order.reverse else rows
+    return sorted(rows, key=column.sort, reverse=order.reverse)
+
+
+def _matches(text: str, words: list[str]) -> bool:
+    return all(
+        (word[1:] not in text) if word.startswith("!") else (word in text) for word in words if word != "!"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted(Generic[RowT]):
+    """A grid's columns at one width: those that are shown, and the cells of each."""
+
+    columns: tuple[tuple[Column[RowT], int], ...]
+
+    @classmethod
+    def of(cls, grid: Grid[RowT], width: int) -> "Fitted[RowT]":
+        """Choose the columns for a width. The flexible ones share what is left over, or what is missing."""
+        shown = [column for column in grid.columns if width >= column.from_width]
+        spare = width - sum(column.width for column in shown) - (len(shown) - 1)
+        flex = sum(column.flex for column in shown)
+        cells: list[tuple[Column[RowT], int]] = []
+        for column in shown:
+            extra = spare * column.flex // flex if column.flex else 0
+            cells.append((column, max(_NARROWEST, column.width + extra) if column.flex else column.width))
+        return cls(tuple(cells))
+
+    def heading(self, order: Order) -> Line:
+        """Return the titles; the one sorted by carries an arrow."""
+        line = Line()
+        for column, width in self.columns:
+            if line.width:
+                line.add(" ")
+            sorted_by = column.name == order.by
+            title = column.title + ("↓" if order.reverse else "↑") * sorted_by
+            tone: Tone = "accent" if sorted_by else "faint"
+            line.add(cell(title, width, right=column.right), tone)
+        return line
+
+    def draw(self, row: RowT, scene: Scene) -> Line:
+        """Draw one row."""
+        line = Line()
+        for index, (column, width) in enumerate(self.columns):
+            if index:
+                line.add(" ")
+            drawn = column.draw(row, scene, width).fit(width)
+            blank = " " * (width - drawn.width)
+            if column.right:
+                line.add(blank).join(drawn)
+            else:
+                line.join(drawn).add(blank)
+        return line
+
+    def column_at(self, x: int) -> Column[RowT] | None:
+        """Return the column under the cell `x`."""
+        left = 0
+        for column, width in self.columns:
+            if left <= x <= left + width:
+                return column
+            left += width + 1
+        return None

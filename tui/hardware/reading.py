@@ -1,0 +1,50 @@
+"""One reading of this machine, as plain records. A field the system does not tell is None."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process that holds memory on a GPU."""
+
+    pid: int
+    name: str
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One accelerator. `utilisation` is 0..1; `unified` means its memory is the host's; `fault` says in one
+    line why nothing more is known of it.
+    """
+
+    index: int
+    name: str
+    utilisation: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    processes: tuple[GpuProcess, ...] = ()
+    unified: bool = False
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """CPU and memory. `cpu` is 0..1 over all cores."""
+
+    cpu: float | None = None
+    cores: int | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """Everything read at one moment. `note` says why there are no GPUs, or that they are lost."""
+
+    host: Host
+    gpus: tuple[Gpu, ...] = ()
+    note: str = ""

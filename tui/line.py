@@ -1,0 +1,171 @@
+"""A line of a panel, before it has colours: pieces of text, each with a tone.
+
+Painters speak in tones ("short", "alert"), the palette turns a tone into a colour. So a painter is a pure
+function that a test reads as text, and a theme, or no colour at all, costs it nothing.
+"""
+
+from collections.abc import Iterable
+from typing import Literal, Self
+
+from rich.cells import cell_len, set_cell_size
+
+Tone = Literal[
+    "ink",  # what is to be read
+    "strong",  # what is to be read first
+    "soft",  # what explains it
+    "faint",  # headings, units, what may be overlooked
+    "track",  # rules and the empty part of a bar
+    "accent",
+    "short",
+    "medium",
+    "long",
+    "good",
+    "warn",
+    "alert",
+    "badge",  # inverse accent
+    "siren",  # inverse alert
+]
+
+
+class Line:
+    """Text with tones, `width` cells wide; grows to the right."""
+
+    __slots__ = ("spans", "width")
+
+    def __init__(self, text: str = "", tone: Tone = "ink") -> None:
+        self.spans: list[tuple[str, Tone]] = []
+        self.width = 0
+        if text:
+            self.add(text, tone)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Line) and self.spans == other.spans
+
+    __hash__ = None  # type: ignore[assignment]  # it grows
+
+    def __repr__(self) -> str:
+        return f"Line({self.plain!r})"
+
+    @property
+    def plain(self) -> str:
+        """The text alone."""
+        return "".join(text for text, _ in self.spans)
+
+    def add(self, text: str, tone: Tone = "ink") -> Self:
+        """Append text. An unprintable character (an escape code in a client's name) becomes a dot."""
+        if text:
+            if not text.isprintable():
+                text = "".join(character if character.isprintable() else "·" for character in text)
+            self.width += cell_len(text)
+            if self.spans and self.spans[-1][1] == tone:
+                text = self.spans.pop()[0] + text
+            self.spans.append((text, tone))
+        return self
+
+    def join(self, other: "Line") -> Self:
+        """Append another line's pieces."""
+        for text, tone in other.spans:
+            self.add(text, tone)
+        return self
+
+    def pad(self, width: int) -> Self:
+        """Append spaces up to `width` cells."""
+        if width > self.width:
+            self.add(" " * (width - self.width), "ink")
+        return self
+
+    def fit(self, width: int) -> "Line":
+        """Return the line cut to at most `width` cells, with an ellipsis where something went."""
+        if self.width <= width:
+            return self
+        cut = Line()
+        for text, tone in self.spans:
+            room = width - cut.width
+            if cell_len(text) > room:
+                return cut.add(clip(text, room), tone)
+            cut.add(text, tone)
+            if cut.width == width:
+                break
+        return cut
+
+
+def changed(before: Line, after: Line, width: int) -> tuple[int, int]:
+    """Return where two lines differ: the first cell, and the one after the last. (0, 0) if they do not."""
+    if before == after:
+        return 0, 0
+    start = _common(before.spans, after.spans)
+    if before.width != after.width:
+        return start, width
+    return start, before.width - _common(before.spans[::-1], after.spans[::-1])
+
+
+def _common(one: list[tuple[str, Tone]], other: list[tuple[str, Tone]]) -> int:
+    """Return how many cells of equal pieces two lines begin with."""
+    cells = 0
+    for mine, theirs in zip(one, other, strict=False):
+        if mine != theirs:
+            break
+        cells += cell_len(mine[0])
+    return cells
+
+
+def clip(text: str, width: int) -> str:
+    """Cut text to `width` cells; an ellipsis stands for what went."""
+    if cell_len(text) <= width:
+        return text
+    if width < 1:
+        return ""
+    return set_cell_size(text, width - 1) + "…"
+
+
+def cell(text: str, width: int, *, right: bool = False) -> str:
+    """Cut and fill text to exactly `width` cells."""
+    text = clip(text, width)
+    blank = " " * (width - cell_len(text))
+    return blank + text if right else text + blank
+
+
+def ends(left: Line, right: Line, width: int) -> Line:
+    """Put one line at the left edge and one at the right; the left one gives way."""
+    left = left.fit(max(0, width - right.width - 1))
+    return Line().join(left).pad(width - right.width).join(right).fit(width)
+
+
+def columns(left: list[Line], right: list[Line], left_width: int, gap: int = 2) -> list[Line]:
+    """Lay two blocks of lines side by side."""
+    height = max(len(left), len(right))
+    blank = Line()
+    rows = []
+    for y in range(height):
+        a = left[y] if y < len(left) else blank
+        b = right[y] if y < len(right) else blank
+        rows.append(Line().join(a.fit(left_width)).pad(left_width + gap).join(b))
+    return rows
+
+
+def flow(pieces: Iterable[Line], width: int, gap: int = 3) -> Line:
+    """Set pieces one after the other while they fit in `width`; the last ones are left out whole, and the
+    first one is cut if it must be.
+    """
+    line = Line()
+    for piece in pieces:
+        if not line.width:
+            line.join(piece.fit(width))
+            continue
+        space = gap
+        if line.width + space + piece.width > width:
+            break
+        line.add(" " * space).join(piece)
+    return line
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Break text at its spaces into lines of at most `width` cells; a longer word is cut."""
+    lines: list[str] = []
+    line = ""
+    for word in text.split():
+        if line and cell_len(line) + 1 + cell_len(word) > width:
+            lines.append(line)
+            line = ""
+        line = f"{line} {clip(word, width)}" if line else clip(word, width)
+    return [*lines, line]

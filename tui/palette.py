@@ -1,0 +1,146 @@
+"""Tones into colours.
+
+The three classes, the accent and the alarm are from the palette of Okabe and Ito (Color Universal Design,
+2008), lightened for a dark ground: they stay apart under the common kinds of colour blindness. Nothing
+rests on them alone: a class has its letter, a firing its sign, a bar its weight.
+"""
+
+from collections.abc import Mapping
+from typing import get_args
+
+from rich.style import Style
+from textual.color import Color
+from textual.theme import Theme
+
+from tui.line import Tone
+
+
+def _theme(name: str, *, dark: bool, ground: str, raised: str, ink: str, accent: str, **own: str) -> Theme:
+    return Theme(
+        name=name,
+        dark=dark,
+        primary=accent,
+        secondary=own["short"],
+        accent=accent,
+        success=accent,
+        warning=own["medium"],
+        error=own["alert"],
+        foreground=ink,
+        background=ground,
+        surface=raised,
+        panel=raised,
+        variables={f"tone-{tone}": colour for tone, colour in own.items()},
+    )
+
+
+THEMES = (
+    _theme(
+        "night",
+        dark=True,
+        ground="#11161c",
+        raised="#1a212a",
+        ink="#c9d1d9",
+        accent="#4cc2a3",
+        strong="#f0f4f8",
+        soft="#8b98a6",
+        faint="#5f6c7a",
+        track="#2c3641",
+        short="#6cb8f0",
+        medium="#e6b450",
+        long="#dd8fbd",
+        alert="#ff7a45",
+        cursor="#22303c",
+    ),
+    _theme(
+        "day",
+        dark=False,
+        ground="#fbfaf7",
+        raised="#f0eee8",
+        ink="#2b3138",
+        accent="#00795c",
+        strong="#0b0f14",
+        soft="#5d6771",
+        faint="#7d8791",
+        track="#d3d5d3",
+        short="#0064a8",
+        medium="#8f5a00",
+        long="#a3386f",
+        alert="#c43d00",
+        cursor="#dfe9e6",
+    ),
+    _theme(
+        "contrast",
+        dark=True,
+        ground="#000000",
+        raised="#101010",
+        ink="#ffffff",
+        accent="#00e0b0",
+        strong="#ffffff",
+        soft="#d8d8d8",
+        faint="#b0b0b0",
+        track="#606060",
+        short="#70c8ff",
+        medium="#ffd000",
+        long="#ff9ad5",
+        alert="#ff6a20",
+        cursor="#303030",
+    ),
+)
+
+
+_PALE = 0.55
+
+
+class Palette:
+    """A rich style for each tone, one for the row under the cursor, and paler ones for a state that is no
+    longer true.
+    """
+
+    def __init__(self, variables: Mapping[str, str], *, colour: bool = True) -> None:
+        """Read the colours of the current theme; a theme that is not ours lends what it has."""
+        self.cursor = Style(reverse=True)
+        self.styles: dict[Tone, Style] = _MONOCHROME
+        self.stale: dict[Tone, Style] = {tone: style + Style(dim=True) for tone, style in _MONOCHROME.items()}
+        if not colour:
+            return
+        ink = Color.parse(variables["foreground"])
+        ground = Color.parse(variables["background"])
+        accent = Color.parse(variables["accent"])
+        lent = {
+            "strong": ink,
+            "soft": ink.blend(ground, 0.3),
+            "faint": ink.blend(ground, 0.5),
+            "track": ink.blend(ground, 0.8),
+            "short": Color.parse(variables["primary"]),
+            "medium": Color.parse(variables["warning"]),
+            "long": Color.parse(variables["secondary"]),
+            "alert": Color.parse(variables["error"]),
+            "cursor": ink.blend(ground, 0.85),
+        }
+        own = {
+            name: Color.parse(variables[f"tone-{name}"]) if f"tone-{name}" in variables else colour_lent
+            for name, colour_lent in lent.items()
+        }
+        own |= {"ink": ink, "accent": accent, "good": accent, "warn": own["medium"]}
+        self.styles = {tone: Style(color=own[tone].rich_color) for tone in get_args(Tone) if tone in own}
+        self.styles["strong"] += Style(bold=True)
+        self.styles["badge"] = Style(color=ground.rich_color, bgcolor=accent.rich_color, bold=True)
+        self.styles["siren"] = Style(color=ground.rich_color, bgcolor=own["alert"].rich_color, bold=True)
+        self.cursor = Style(bgcolor=own["cursor"].rich_color)
+        pale = {
+            tone: Style(color=own[tone].blend(ground, _PALE).rich_color)
+            for tone in self.styles
+            if tone in own
+        }
+        self.stale = self.styles | pale
+
+
+_MONOCHROME: dict[Tone, Style] = dict.fromkeys(get_args(Tone), Style()) | {
+    "strong": Style(bold=True),
+    "faint": Style(dim=True),
+    "track": Style(dim=True),
+    "alert": Style(bold=True),
+    "long": Style(bold=True),
+    "badge": Style(reverse=True, bold=True),
+    "siren": Style(reverse=True, bold=True),
+}

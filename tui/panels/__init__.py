@@ -1,0 +1,1 @@
+"""One painter a panel: pure functions from a scene to lines."""

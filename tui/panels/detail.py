@@ -1,0 +1,160 @@
+"""All there is to know of one request: what was predicted, why it stands where it stands, how it ended."""
+
+from tui.figures import bar, class_letter, class_tone, clock, count, duration, ratio
+from tui.line import Line, Tone, cell, wrap
+from tui.panels.requests import progress, tau_fraction, tau_tone
+from tui.scene import Scene
+from tui.snapshot import FinishedRequest, Foretold, MoveRecord, QueuedRequest, RunningRequest, Snapshot
+
+_LABEL = 12
+_BAR = 24
+AnyRequest = QueuedRequest | RunningRequest | FinishedRequest
+
+
+def find(snapshot: Snapshot, ident: str) -> AnyRequest | None:
+    """Return the request of this id, wherever it is by now."""
+    for requests in (snapshot.running, snapshot.queue, snapshot.recent):
+        for request in requests:
+            if request.id == ident:
+                return request
+    return None
+
+
+def detail(scene: Scene, ident: str, width: int) -> list[Line]:
+    """Return the page for a request; it follows the request from the queue to its slot to its end."""
+    snapshot = scene.snapshot
+    request = find(snapshot, ident) if snapshot else None
+    if snapshot is None or request is None:
+        return [Line("This request has ended and is no longer kept.", "soft")]
+    lines = [_who(request), Line()]
+    if isinstance(request, QueuedRequest):
+        lines += _waiting(request, scene, snapshot, width)
+    elif isinstance(request, RunningRequest):
+        lines += _running(request, scene)
+    else:
+        lines += _finished(request)
+    lines += [Line(), *_prediction(request.predicted)]
+    moves = () if isinstance(request, FinishedRequest) else request.moves
+    if moves:
+        lines += [Line(), *_history(moves)]
+    prompt = None if isinstance(request, FinishedRequest) else request.prompt
+    if prompt is not None and scene.prompts:
+        lines += [Line(), Line("prompt", "faint"), *_prompt(prompt, width)]
+    return lines
+
+
+def _fact(label: str, value: str, tone: Tone = "ink", note: str = "") -> Line:
+    return Line(cell(label, _LABEL), "faint").add(value, tone).add(f"  {note}" if note else "", "soft")
+
+
+def _who(request: AnyRequest) -> Line:
+    line = Line(f"{request.model}  " if request.model else "", "strong").add("for ", "faint")
+    line.add(request.client or "an unnamed client")
+    return line.add("  by ", "faint").add(request.endpoint, "soft")
+
+
+def _waiting(request: QueuedRequest, scene: Scene, snapshot: Snapshot, width: int) -> list[Line]:
+    age_s = request.age_s + scene.drift_s
+    lines = [
+        _fact("waiting", duration(age_s), "strong", f"rank {request.rank} of {len(snapshot.queue)}"),
+        _fact("starts in", "held" if request.held else duration(request.eta_s)),
+    ]
+    fraction = tau_fraction(age_s, scene)
+    if fraction is not None:
+        line = Line(cell("of tau", _LABEL), "faint").join(bar(fraction, _BAR, tau_tone(fraction)))
+        lines.append(line.add(f" {fraction * 100:.0f}% of {duration(snapshot.tau.tau_s)}", "soft"))
+    key = _fact("policy key", f"{request.key:.4g}", "ink", f"{snapshot.policy}: the lowest key goes first")
+    lines += [Line(), key, *_labelled("why here", _why(request, fraction, snapshot), width)]
+    if request.priority:
+        lines.append(_fact("priority", f"{request.priority:+d}", "ink", "lower goes sooner"))
+    return lines
+
+
+def _why(request: QueuedRequest, fraction: float | None, snapshot: Snapshot) -> str:
+    """Say in words why the request has its rank, the strongest reason first."""
+    if request.held:
+        return "Held by the operator: it will not start until it is released (h)."
+    if request.promoted:
+        return "Sent to the top by the operator: before all that the policy orders."
+    if fraction is not None and fraction >= 1.0:
+        return "It has waited longer than tau: the guard sends it next, whatever its key."
+    ahead = [each for each in snapshot.queue if each.rank < request.rank and not each.held]
+    if not ahead:
+        return "Nothing waits before it: it takes the next free slot."
+    lower = sum(1 for each in ahead if not each.promoted and each.key <= request.key)
+    reasons = ((lower, "with a lower key"), (len(ahead) - lower, "sent to the top or past tau"))
+    text = "Before it: " + ", ".join(f"{number} {words}" for number, words in reasons if number) + "."
+    if snapshot.tau.tau_s:
+        text += f" In {duration(snapshot.tau.tau_s - request.age_s)} the guard would send it next."
+    return text
+
+
+def _labelled(label: str, text: str, width: int) -> list[Line]:
+    """Set a text beside its label, on as many lines as it takes."""
+    lines = wrap(text, max(20, width - _LABEL))
+    return [Line(cell(label if y == 0 else "", _LABEL), "faint").add(line) for y, line in enumerate(lines)]
+
+
+def _running(request: RunningRequest, scene: Scene) -> list[Line]:
+    slot = f"slot {request.slot}" if request.slot is not None else request.backend
+    line = Line(cell("answer", _LABEL), "faint")
+    line.join(bar(progress(request), _BAR, class_tone(request.predicted.length_class)))
+    line.add(f" {count(request.tokens)}", "strong").add(
+        f" of ~{count(request.predicted.expected_tokens)}", "soft"
+    )
+    return [
+        _fact("running", duration(request.elapsed_s + scene.drift_s), "strong", f"{request.state} in {slot}"),
+        line,
+        _fact("ends in", duration(request.eta_s)),
+        _fact("waited", duration(request.waited_s), "ink", f"sent by {request.dispatched_by}"),
+        _fact("first token", duration(request.ttft_s)),
+    ]
+
+
+def _finished(request: FinishedRequest) -> list[Line]:
+    error = ""
+    if request.tokens is not None:
+        error = f"predicted {count(request.predicted.expected_tokens)}"
+    return [
+        _fact("ended", clock(request.finished_at), "strong", f"{request.outcome}, status {request.status}"),
+        _fact("tokens", count(request.tokens), "strong", error),
+        _fact("waited", duration(request.waited_s), "ink", f"sent by {request.dispatched_by or 'nobody'}"),
+        _fact("first token", duration(request.ttft_s)),
+        _fact("in all", duration(request.sojourn_s)),
+    ]
+
+
+def _prediction(foretold: Foretold) -> list[Line]:
+    lines = [
+        _fact(
+            "predicted",
+            f"{class_letter(foretold.length_class)} {foretold.length_class}",
+            class_tone(foretold.length_class),
+            f"by {foretold.source}" if foretold.source else "",
+        )
+    ]
+    for name, chance in (
+        ("short", foretold.p_short),
+        ("medium", foretold.p_medium),
+        ("long", foretold.p_long),
+    ):
+        line = Line(cell(f"  {name}", _LABEL), "faint").join(bar(chance, _BAR, class_tone(name)))
+        lines.append(line.add(f" {ratio(chance)}"))
+    expected = f"~{count(foretold.expected_tokens)}"
+    lines.append(_fact("tokens", expected, "ink", f"nine in ten stay under {count(foretold.q90_tokens)}"))
+    if foretold.features:
+        lines.append(Line(cell("looked at", _LABEL), "faint"))
+        lines += [_fact(f"  {count(value)}", name, "soft") for name, value in foretold.features]
+    return lines
+
+
+def _history(moves: tuple[MoveRecord, ...]) -> list[Line]:
+    lines = [Line("history", "faint")]
+    for move in moves:
+        lines.append(Line(f"  {clock(move.at)}  ", "faint").add(move.kind).add(f"  {move.note}", "soft"))
+    return lines
+
+
+def _prompt(text: str, width: int, most: int = 12) -> list[Line]:
+    lines = [Line(f"  {line}") for line in wrap(text, max(20, width - 2))]
+    return lines if len(lines) <= most else [*lines[:most], Line("  …", "faint")]

@@ -1,0 +1,23 @@
+"""The daemon's last words, the newest at the bottom."""
+
+from tui.figures import clock
+from tui.line import Line, Tone
+from tui.scene import Scene
+
+_LEVEL: dict[str, tuple[str, Tone]] = {
+    "warning": ("!", "warn"),
+    "error": ("‼", "alert"),
+    "tau": ("τ", "alert"),
+}
+
+
+def body(scene: Scene, width: int, height: int) -> list[Line]:
+    """As many lines as there is room for."""
+    if scene.snapshot is None:
+        return []
+    lines = []
+    for event in scene.snapshot.log[-height:]:
+        sign, tone = _LEVEL.get(event.level, ("·", "faint"))
+        line = Line(clock(event.at), "faint").add(f" {sign} ", tone)
+        lines.append(line.add(event.text, "soft" if event.level == "info" else "ink").fit(width))
+    return lines or [Line("nothing to report", "faint")]

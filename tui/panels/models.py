@@ -1,0 +1,57 @@
+"""The backends, and the models they hold."""
+
+from tui.figures import bar, duration, rate, size
+from tui.line import Line, Tone, cell, ends
+from tui.scene import Scene
+from tui.snapshot import BackendState, LoadedModel
+
+_STATE: dict[str, tuple[str, Tone]] = {"up": ("●", "good"), "loading": ("◐", "warn"), "down": ("○", "alert")}
+
+
+def facts(scene: Scene) -> Line:
+    """How often a model had to make room for another."""
+    if scene.snapshot is None:
+        return Line()
+    swaps = sum(backend.swaps_total for backend in scene.snapshot.backends)
+    return Line(f" {swaps} swaps " if swaps != 1 else " 1 swap ", "soft") if swaps else Line()
+
+
+def body(scene: Scene, width: int, height: int) -> list[Line]:
+    """A line for each backend, then one for each of its models."""
+    if scene.snapshot is None:
+        return []
+    lines: list[Line] = []
+    for backend in scene.snapshot.backends:
+        lines.append(_backend(backend, width))
+        lines += [_model(model, scene.now, width) for model in backend.models]
+        if backend.state == "up" and not backend.models:
+            lines.append(Line("  no model resident", "faint"))
+    return lines
+
+
+def _backend(backend: BackendState, width: int) -> Line:
+    sign, tone = _STATE.get(backend.state, ("?", "warn"))
+    kind = "" if backend.kind == backend.name else f" {backend.kind}"
+    line = Line(f"{sign} ", tone).add(backend.name).add(f"{kind} {backend.version}".rstrip(), "soft")
+    if backend.state != "up":
+        line.add(f"  {backend.state}", tone).add(f" {backend.detail}", "soft")
+    right = Line()
+    if backend.decode_tokens_per_s:
+        right.add(rate(backend.decode_tokens_per_s)).add(" tok/s", "faint")
+    return ends(line, right, width)
+
+
+def _model(model: LoadedModel, now: float, width: int) -> Line:
+    right = Line()
+    if model.vram_bytes is not None and model.size_bytes:
+        right.join(bar(model.vram_bytes / model.size_bytes, 4))
+        right.add(f" {size(model.vram_bytes)}")
+    elif model.size_bytes:
+        right.add(size(model.size_bytes))
+    if model.context and width >= 60:
+        right.add(f"  ctx {model.context}", "soft")
+    if model.expires_at is not None:
+        left_s = model.expires_at - now
+        text = f" {duration(left_s)} left" if left_s > 0 else " overdue"
+        right.add(cell(text, 12, right=True), "soft" if left_s > 0 else "warn")
+    return ends(Line("  ").add(model.name), right, width)

@@ -1,0 +1,109 @@
+"""Three pictures: waits over time by class, the queue's length, and prediction against reality."""
+
+from math import log10
+
+from tui.braille import Dots
+from tui.figures import class_letter, class_tone, count
+from tui.line import Line, cell, columns, ends
+from tui.scene import Scene
+from tui.snapshot import FinishedRequest
+
+_WAIT_DECADES = (-1.3, 2.7)
+_TOKEN_DECADES = (0.6, 4.0)
+_MIN_HEIGHT = 5
+_SPAN_S = 600.0
+
+
+def body(scene: Scene, width: int, height: int) -> list[Line]:
+    """As many pictures as fit: one, two or three side by side, or one above two."""
+    if height < _MIN_HEIGHT:
+        return queue_length(scene, width, height)
+    if width < 76:
+        if height < 2 * _MIN_HEIGHT + 2:
+            return waits(scene, width, height)
+        top = height * 3 // 5
+        return waits(scene, width, top) + queue_length(scene, width, height - top)
+    if height < 18:
+        right = min(36, width // 3)
+        left = width - right - 2
+        return columns(waits(scene, left, height), told_and_real(scene, right, height), left)
+    top = height // 2
+    half = (width - 2) // 2
+    low = columns(
+        queue_length(scene, half, height - top), told_and_real(scene, width - half - 2, height - top), half
+    )
+    return waits(scene, width, top) + low
+
+
+def waits(scene: Scene, width: int, height: int) -> list[Line]:
+    """Every finished request at its moment and its wait (logarithmic); the dashed line is tau."""
+    dots = Dots(width - 6, height - 1)
+    low, high = _WAIT_DECADES
+    tau_s = scene.snapshot.tau.tau_s if scene.snapshot else None
+    if tau_s:
+        dots.dash(_place(tau_s, low, high), "alert")
+    step_s = _SPAN_S / (dots.width * 2)
+    now = (
+        scene.now // step_s + 1
+    ) * step_s  # moves a dot at a time, all points together: fewer cells to send
+    for request in _classwise(scene):
+        x = 1.0 - (now - request.finished_at) / _SPAN_S
+        tone = class_tone(request.predicted.length_class)
+        dots.mark(x, _place(max(request.waited_s, 10**low), low, high), tone)
+    title = Line("wait by class, last 10 min  ", "faint")
+    for name in ("short", "medium", "long"):
+        title.add(f"{class_letter(name)} ", class_tone(name))
+    if tau_s:
+        title.add("╌ ", "alert").add("τ", "faint")
+    ticks = {_place(10.0**decade, low, high): f"{10.0**decade:g}s" for decade in range(-1, 3)}
+    return [title, *_with_axis(dots, ticks)]
+
+
+def queue_length(scene: Scene, width: int, height: int) -> list[Line]:
+    """How many waited, second by second."""
+    samples = [float(sample.waiting) for sample in scene.history.samples]
+    dots = Dots(width - 6, max(1, height - 1))
+    samples = samples[-dots.width * 2 :]
+    top = max([*samples, 4.0])
+    offset = dots.width * 2 - len(samples)
+    for index, value in enumerate(samples):
+        dots.column(offset + index, value / top, "accent")
+    now = Line(count(samples[-1]) if samples else "–", "strong").add(" waiting", "faint")
+    title = ends(Line("queue", "faint"), now, width)
+    return [title, *_with_axis(dots, {1.0: count(top), 0.0: "0"})]
+
+
+def told_and_real(scene: Scene, width: int, height: int) -> list[Line]:
+    """Expected tokens (across) against real ones (up), both logarithmic; the diagonal is a true prophet."""
+    dots = Dots(width - 6, height - 1)
+    low, high = _TOKEN_DECADES
+    dots.diagonal("track")
+    for request in _classwise(scene):
+        if request.tokens is not None and request.outcome == "completed":
+            x = _place(request.predicted.expected_tokens, low, high)
+            dots.mark(x, _place(request.tokens, low, high), class_tone(request.predicted.length_class))
+    title = Line("real tokens over predicted", "faint")
+    ticks = {_place(10.0**decade, low, high): count(10.0**decade) for decade in range(1, 5)}
+    return [title, *_with_axis(dots, ticks)]
+
+
+def _classwise(scene: Scene) -> list[FinishedRequest]:
+    """Finished requests, long ones last, so that the few are drawn over the many."""
+    order = {"short": 0, "medium": 1, "long": 2}
+    return sorted(scene.history.finished, key=lambda each: order.get(each.predicted.length_class, 3))
+
+
+def _place(value: float, low: float, high: float) -> float:
+    """Place a value on a logarithmic axis, 0 at the bottom and 1 at the top."""
+    return (log10(max(value, 1e-9)) - low) / (high - low)
+
+
+def _with_axis(dots: Dots, ticks: dict[float, str]) -> list[Line]:
+    """Write labels, by their height as a fraction, at the left of a picture."""
+    rows = dots.lines()
+    at = {min(len(rows) - 1, int((1.0 - place) * len(rows))): label for place, label in ticks.items()}
+    lines = []
+    for y, row in enumerate(rows):
+        label = at.get(y, "")
+        lines.append(Line(cell(label, 5, right=True), "faint").add("┤" if label else "│", "track").join(row))
+    return lines

@@ -1,0 +1,354 @@
+"""The three tables of requests: those that run, those that wait, those that are done."""
+
+from tui.figures import bar, brief, class_letter, class_tone, clock, count, duration, path_name, rate, ratio
+from tui.grid import Column, Grid
+from tui.line import Line, Tone
+from tui.scene import LinkState, Scene
+from tui.snapshot import FinishedRequest, Foretold, QueuedRequest, RunningRequest
+
+_CLASS_ORDER = {"short": 0.0, "medium": 1.0, "long": 2.0}
+_STATE: dict[str, tuple[str, Tone]] = {
+    "connecting": ("◌", "soft"),
+    "prefill": ("◔", "soft"),
+    "decoding": ("▶", "accent"),
+    "releasing": ("×", "warn"),
+}
+_NOW_S = 0.005
+_BY: dict[str, tuple[str, Tone]] = {"tau": ("τ", "alert"), "promoted": ("▲", "accent")}
+_OUTCOME: dict[str, tuple[str, Tone]] = {
+    "completed": ("✓ done", "good"),
+    "client_cancelled": ("← left", "soft"),
+    "upstream_error": ("✗ failed", "alert"),
+    "rejected": ("⊘ refused", "warn"),
+    "timeout": ("✗ timeout", "alert"),
+}
+
+
+def tau_fraction(age_s: float, scene: Scene) -> float | None:
+    """How much of tau a wait has used; None where no tau is set."""
+    tau_s = scene.snapshot.tau.tau_s if scene.snapshot else None
+    return age_s / tau_s if tau_s else None
+
+
+def tau_tone(fraction: float) -> Tone:
+    """The tone of a wait by its share of tau."""
+    if fraction >= 1.0:
+        return "alert"
+    return "warn" if fraction >= 0.75 else "soft"
+
+
+def class_mark(foretold: Foretold) -> Line:
+    """The letter of the predicted class, in its tone."""
+    return Line(class_letter(foretold.length_class), class_tone(foretold.length_class))
+
+
+def expected(foretold: Foretold) -> Line:
+    """The expected number of tokens."""
+    return Line("~", "faint").add(count(foretold.expected_tokens))
+
+
+def _class_key(row: QueuedRequest | RunningRequest | FinishedRequest) -> float:
+    return _CLASS_ORDER.get(row.predicted.length_class, 3.0)
+
+
+# -- the queue --------------------------------------------------------------------------------------------
+
+
+def _flag(row: QueuedRequest, scene: Scene, width: int) -> Line:
+    if row.held:
+        return Line("‖", "warn")
+    if row.promoted:
+        return Line("▲", "accent")
+    if row.priority:
+        return Line("+" if row.priority < 0 else "−", "soft")
+    fraction = tau_fraction(row.age_s + scene.drift_s, scene)
+    return Line("τ", "alert") if fraction is not None and fraction >= 1.0 else Line()
+
+
+def _id(row: QueuedRequest | RunningRequest | FinishedRequest, scene: Scene, width: int) -> Line:
+    """The end of an id tells more than its beginning."""
+    return Line(row.id if len(row.id) <= width else f"…{row.id[1 - width :]}")
+
+
+def _eta(row: QueuedRequest, scene: Scene, width: int) -> Line:
+    if row.held:
+        return Line("held", "warn")
+    if row.eta_s is None:
+        return Line("–", "faint")
+    left_s = row.eta_s - scene.drift_s
+    return Line(duration(left_s)) if left_s >= _NOW_S else Line("next", "accent")
+
+
+def _age_bar(row: QueuedRequest, scene: Scene, width: int) -> Line:
+    fraction = tau_fraction(row.age_s + scene.drift_s, scene)
+    return bar(fraction, width, tau_tone(fraction)) if fraction is not None else Line()
+
+
+def _priority(row: QueuedRequest, scene: Scene, width: int) -> Line:
+    return Line(f"{row.priority:+d}") if row.priority else Line("·", "track")
+
+
+def _queue_text(row: QueuedRequest) -> str:
+    flags = f"{'held ' * row.held}{'promoted ' * row.promoted}"
+    return f"{row.id} {row.model} {row.client} {row.endpoint} {row.predicted.length_class} {flags}"
+
+
+def _queue_empty(scene: Scene) -> str:
+    if scene.link.state is LinkState.LOST:
+        return scene.link.reason
+    if scene.snapshot is None:
+        return f"Looking for a daemon at {scene.link.where}"
+    return "Nothing waits: a new request starts at once."
+
+
+QUEUE: Grid[QueuedRequest] = Grid(
+    columns=(
+        Column("rank", "#", 4, lambda r, s, w: Line(str(r.rank), "faint"), lambda r: r.rank, right=True),
+        Column("flag", "", 1, _flag),
+        Column("id", "id", 9, _id, lambda r: r.id),
+        Column("class", "cls", 3, lambda r, s, w: Line(" ").join(class_mark(r.predicted)), _class_key),
+        Column(
+            "p_long",
+            "P(L)",
+            4,
+            lambda r, s, w: Line(ratio(r.predicted.p_long), class_tone(r.predicted.length_class)),
+            lambda r: r.predicted.p_long,
+            right=True,
+        ),
+        Column(
+            "tokens",
+            "tokens",
+            6,
+            lambda r, s, w: expected(r.predicted),
+            lambda r: r.predicted.expected_tokens,
+            right=True,
+        ),
+        Column(
+            "q90",
+            "≤q90",
+            6,
+            lambda r, s, w: Line(count(r.predicted.q90_tokens), "faint"),
+            lambda r: r.predicted.q90_tokens,
+            right=True,
+            from_width=96,
+        ),
+        Column("eta", "ETA", 6, _eta, lambda r: r.eta_s if r.eta_s is not None else 1e12, right=True),
+        Column(
+            "age",
+            "age",
+            6,
+            lambda r, s, w: Line(duration(r.age_s + s.drift_s)),
+            lambda r: r.age_s,
+            right=True,
+        ),
+        Column("bar", "of τ", 7, _age_bar, flex=1),
+        Column("priority", "pri", 3, _priority, lambda r: r.priority, right=True, from_width=90),
+        Column("model", "model", 11, lambda r, s, w: Line(r.model, "soft"), lambda r: r.model, flex=2),
+        Column("client", "client", 9, lambda r, s, w: Line(r.client, "soft"), lambda r: r.client, flex=1),
+        Column(
+            "endpoint",
+            "endpoint",
+            9,
+            lambda r, s, w: Line(path_name(r.endpoint), "faint"),
+            lambda r: r.endpoint,
+            from_width=104,
+        ),
+    ),
+    rows=lambda scene: scene.snapshot.queue if scene.snapshot else (),
+    id=lambda row: row.id,
+    text=_queue_text,
+    empty=_queue_empty,
+)
+
+
+# -- running ----------------------------------------------------------------------------------------------
+
+
+def _slot(row: RunningRequest, scene: Scene, width: int) -> Line:
+    return Line(str(row.slot) if row.slot is not None else "–", "faint")
+
+
+def _state_mark(row: RunningRequest, scene: Scene, width: int) -> Line:
+    if row.dispatched_by in _BY and row.state == "decoding":
+        return Line(*_BY[row.dispatched_by])
+    return Line(*_STATE.get(row.state, ("?", "warn")))
+
+
+def _progress(row: RunningRequest, scene: Scene, width: int) -> Line:
+    if row.state in ("connecting", "prefill"):
+        return Line(row.state, "faint")
+    return bar(progress(row), width, class_tone(row.predicted.length_class))
+
+
+def progress(row: RunningRequest) -> float:
+    """Tokens so far against predicted; stays under one until the answer ends."""
+    guess = max(row.predicted.expected_tokens, 1.0)
+    return min(row.tokens / guess, 0.97)
+
+
+def _tokens(row: RunningRequest, scene: Scene, width: int) -> Line:
+    over = row.tokens > row.predicted.q90_tokens > 0
+    line = Line(count(row.tokens), "warn" if over else "strong")
+    return line.add("/", "faint").add(brief(row.predicted.expected_tokens), "soft")
+
+
+def _running_eta(row: RunningRequest, scene: Scene, width: int) -> Line:
+    return Line(duration(row.eta_s - scene.drift_s)) if row.eta_s is not None else Line("–", "faint")
+
+
+def _running_empty(scene: Scene) -> str:
+    if scene.link.state is not LinkState.LIVE or scene.snapshot is None:
+        return ""
+    return f"Idle. Point a client at http://{scene.snapshot.listen} in place of the server's own address."
+
+
+RUNNING: Grid[RunningRequest] = Grid(
+    columns=(
+        Column("slot", "slot", 4, _slot, lambda r: r.slot if r.slot is not None else -1, right=True),
+        Column("state", "", 1, _state_mark),
+        Column("id", "id", 9, _id, lambda r: r.id),
+        Column("class", "cls", 3, lambda r, s, w: Line(" ").join(class_mark(r.predicted)), _class_key),
+        Column("tokens", "tokens", 10, _tokens, lambda r: r.tokens, right=True),
+        Column("progress", "", 8, _progress, flex=2),
+        Column("eta", "ETA", 6, _running_eta, lambda r: r.eta_s if r.eta_s is not None else 1e12, right=True),
+        Column(
+            "rate",
+            "tok/s",
+            5,
+            lambda r, s, w: Line(rate(r.tokens_per_s)),
+            lambda r: r.tokens_per_s or 0.0,
+            right=True,
+        ),
+        Column(
+            "elapsed",
+            "for",
+            5,
+            lambda r, s, w: Line(duration(r.elapsed_s + s.drift_s), "soft"),
+            lambda r: r.elapsed_s,
+            right=True,
+        ),
+        Column(
+            "ttft",
+            "TTFT",
+            5,
+            lambda r, s, w: Line(duration(r.ttft_s), "soft"),
+            lambda r: r.ttft_s or 0.0,
+            right=True,
+            from_width=90,
+        ),
+        Column(
+            "waited",
+            "waited",
+            6,
+            lambda r, s, w: Line(duration(r.waited_s), "soft"),
+            lambda r: r.waited_s,
+            right=True,
+            from_width=100,
+        ),
+        Column("model", "model", 10, lambda r, s, w: Line(r.model, "soft"), lambda r: r.model, flex=2),
+        Column(
+            "client",
+            "client",
+            9,
+            lambda r, s, w: Line(r.client, "soft"),
+            lambda r: r.client,
+            from_width=78,
+            flex=1,
+        ),
+    ),
+    rows=lambda scene: scene.snapshot.running if scene.snapshot else (),
+    id=lambda row: row.id,
+    text=lambda row: (
+        f"{row.id} {row.model} {row.client} {row.endpoint} {row.predicted.length_class} {row.state}"
+    ),
+    empty=_running_empty,
+)
+
+
+# -- recent -----------------------------------------------------------------------------------------------
+
+
+def _real_tokens(row: FinishedRequest, scene: Scene, width: int) -> Line:
+    line = Line(count(row.predicted.expected_tokens), "soft").add(" → ", "faint")
+    if row.tokens is None:
+        return line.add("–", "faint")
+    return line.add(count(row.tokens), "warn" if row.tokens > row.predicted.q90_tokens > 0 else "strong")
+
+
+def _recent_order(scene: Scene) -> list[FinishedRequest]:
+    if scene.snapshot is None:
+        return []
+    return sorted(scene.snapshot.recent, key=lambda row: row.finished_at, reverse=True)
+
+
+RECENT: Grid[FinishedRequest] = Grid(
+    columns=(
+        Column("at", "at", 8, lambda r, s, w: Line(clock(r.finished_at), "faint"), lambda r: -r.finished_at),
+        Column("id", "id", 9, _id, lambda r: r.id),
+        Column(
+            "outcome",
+            "outcome",
+            9,
+            lambda r, s, w: Line(*_OUTCOME.get(r.outcome, (r.outcome, "warn"))),
+            lambda r: r.outcome,
+        ),
+        Column("class", "cls", 3, lambda r, s, w: Line(" ").join(class_mark(r.predicted)), _class_key),
+        Column("tokens", "told → real", 14, _real_tokens, lambda r: r.tokens or 0, right=True),
+        Column(
+            "waited",
+            "waited",
+            6,
+            lambda r, s, w: Line(duration(r.waited_s)),
+            lambda r: r.waited_s,
+            right=True,
+        ),
+        Column(
+            "sojourn",
+            "total",
+            6,
+            lambda r, s, w: Line(duration(r.sojourn_s)),
+            lambda r: r.sojourn_s,
+            right=True,
+        ),
+        Column(
+            "by",
+            "by",
+            2,
+            lambda r, s, w: Line(*_BY.get(r.dispatched_by, ("", "ink"))),
+            lambda r: r.dispatched_by,
+        ),
+        Column(
+            "model",
+            "model",
+            8,
+            lambda r, s, w: Line(r.model, "soft"),
+            lambda r: r.model,
+            flex=2,
+            from_width=72,
+        ),
+        Column(
+            "client",
+            "client",
+            8,
+            lambda r, s, w: Line(r.client, "soft"),
+            lambda r: r.client,
+            flex=1,
+            from_width=84,
+        ),
+        Column(
+            "status",
+            "code",
+            4,
+            lambda r, s, w: Line(str(r.status) if r.status else "–", "faint"),
+            lambda r: r.status,
+            right=True,
+            from_width=92,
+        ),
+    ),
+    rows=_recent_order,
+    id=lambda row: row.id,
+    text=lambda row: (
+        f"{row.id} {row.model} {row.client} {row.endpoint} {row.outcome} {row.predicted.length_class}"
+    ),
+    empty=lambda scene: "No request has ended yet." if scene.link.state is LinkState.LIVE else "",
+)

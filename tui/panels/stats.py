@@ -1,0 +1,99 @@
+"""What the ordering does for whom: waits by class, beside those of arrival order, and how well we predict."""
+
+from tui.figures import class_letter, class_tone, count, duration, ratio, share
+from tui.line import Line, Tone, cell, columns
+from tui.panels.header import load_gauge, regime
+from tui.scene import Scene
+from tui.snapshot import ClassStats, Percentiles, Snapshot
+
+_GRID = 43
+
+
+def facts(scene: Scene) -> Line:
+    """How many requests have ended."""
+    if scene.snapshot is None:
+        return Line()
+    return Line(f" {count(scene.snapshot.counters.completed)} done ", "soft")
+
+
+def body(scene: Scene, width: int, height: int) -> list[Line]:
+    """One block under the other; side by side where the panel is wide and low."""
+    snapshot = scene.snapshot
+    if snapshot is None:
+        return []
+    waits = _waits(snapshot)
+    rest = [*_regime(snapshot), *_predictor(snapshot), _counters(snapshot)]
+    sojourns = _block("total", [(each.length_class, each.sojourn) for each in snapshot.stats])
+    if width >= 2 * _GRID - 10 and height < 12:
+        return columns([*waits, rest[0], rest[2]], [*sojourns, rest[1]], _GRID)
+    if height >= len(waits) + len(sojourns) + len(rest) + 1:
+        return [*waits, Line(), *sojourns, *rest]
+    return [*waits, *rest]
+
+
+def _waits(snapshot: Snapshot) -> list[Line]:
+    """Wait percentiles, each with the median that arrival order would have given."""
+    shadow = {each.length_class: each.wait.p50 for each in snapshot.stats_fcfs}
+    lines = _block("wait", [(each.length_class, each.wait) for each in snapshot.stats])
+    if not shadow:
+        return lines
+    lines[0].add(cell("by arrival", 12, right=True), "faint")
+    for line, stats in zip(lines[1:], snapshot.stats, strict=True):
+        _compare(line, stats, shadow.get(stats.length_class))
+    return lines
+
+
+def _block(name: str, rows: list[tuple[str, Percentiles]]) -> list[Line]:
+    heading = Line(cell(name, 5), "faint").add("n" if len(name) < 5 else " ", "faint")
+    for title in ("p50", "p95", "p99"):
+        heading.add(cell(title, 7, right=True), "faint")
+    lines = [heading]
+    for length_class, percentiles in rows:
+        line = Line(f"{class_letter(length_class)} ", class_tone(length_class))
+        line.add(cell(count(percentiles.n), 4, right=True), "faint")
+        for index, value in enumerate((percentiles.p50, percentiles.p95, percentiles.p99)):
+            line.add(cell(duration(value), 7, right=True), "strong" if index == 0 else "ink")
+        lines.append(line)
+    return lines
+
+
+def _compare(line: Line, stats: ClassStats, first_come_s: float | None) -> None:
+    line.add(cell(duration(first_come_s), 7, right=True), "soft")
+    if not first_come_s or stats.wait.p50 is None:
+        return
+    change = stats.wait.p50 / first_come_s - 1.0
+    tone: Tone = "good" if change < 0 else "warn"
+    text = f"×{change + 1:.0f}" if change >= 9.5 else f"{'−' if change < 0 else '+'}{share(abs(change))}"
+    line.add(cell(text, 6, right=True), tone)
+
+
+def _regime(snapshot: Snapshot) -> list[Line]:
+    rho = snapshot.utilisation
+    if rho is None:
+        return [Line("ρ not known yet", "faint")]
+    line = Line("load  ", "faint").join(load_gauge(rho, 18)).add(f" {ratio(rho)} ", "strong")
+    return [line.add(regime(rho), "soft")]
+
+
+def _predictor(snapshot: Snapshot) -> list[Line]:
+    predictor = snapshot.predictor
+    line = Line("rank  ", "faint").add(ratio(predictor.ranking_accuracy), "strong")
+    line.add(f" of {count(predictor.judged)} judged", "soft")
+    if predictor.q90_coverage is not None:
+        line.add("  q90 holds ", "faint").add(share(predictor.q90_coverage))
+    if not predictor.trusted:
+        line.add("  not trusted", "alert")
+    return [line]
+
+
+def _counters(snapshot: Snapshot) -> Line:
+    counters = snapshot.counters
+    line = Line("ended ", "faint").add(count(counters.completed), "strong").add(" done", "soft")
+    for value, name in (
+        (counters.client_cancelled, "left"),
+        (counters.upstream_error + counters.timeout, "failed"),
+        (counters.rejected, "refused"),
+    ):
+        if value:
+            line.add(f"  {count(value)}", "warn" if name == "failed" else "ink").add(f" {name}", "soft")
+    return line

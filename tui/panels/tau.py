@@ -1,0 +1,54 @@
+"""The starvation guard: its limit, how often it fires, and when it last did."""
+
+from tui.figures import clock, count, duration
+from tui.line import Line, Tone, ends
+from tui.scene import Scene
+
+_WINDOW_S = 600.0
+
+
+def facts(scene: Scene) -> Line:
+    """What stands in the panel's title."""
+    if scene.snapshot is None:
+        return Line()
+    firings = scene.snapshot.tau.firings_last_minute
+    tone: Tone = "siren" if scene.tau_lit else "alert" if firings else "soft"
+    return Line(f" {firings}/min ", tone)
+
+
+def body(scene: Scene, width: int, height: int) -> list[Line]:
+    """Limit, firings, a strip of the last ten minutes, the last moments."""
+    if scene.snapshot is None:
+        return []
+    tau = scene.snapshot.tau
+    limit = Line("limit ", "faint").add(duration(tau.tau_s) if tau.tau_s else "off", "strong")
+    limit.add("   mean short ", "faint").add(duration(tau.mu_short_s))
+    firings = Line("fired ", "faint").add(count(tau.firings_total), "strong").add(" times", "faint")
+    if tau.recent:
+        firings.add("  last ", "faint").add(clock(tau.recent[-1]), "alert")
+        firings.add(f" {duration(scene.now - tau.recent[-1])} ago", "soft")
+    lines = [
+        ends(limit, Line(tau.source, "soft"), width),
+        firings,
+        _strip(tau.recent, scene.now, width),
+        ends(Line("10 min ago", "faint"), Line("now", "faint"), width),
+    ]
+    earlier = tau.recent[-2::-1][: max(0, height - len(lines))]
+    lines += [
+        Line("◆ ", "alert").add(clock(at)).add(f"  {duration(scene.now - at)} ago", "soft") for at in earlier
+    ]
+    return lines
+
+
+def _strip(recent: tuple[float, ...], now: float, width: int) -> Line:
+    step_s = _WINDOW_S / width
+    now = (now // step_s + 1) * step_s
+    hits = [0] * width
+    for at in recent:
+        age = int((now - at) / step_s)
+        if 0 <= age < width:
+            hits[width - 1 - age] += 1
+    line = Line()
+    for hit in hits:
+        line.add("◆" if hit else "·", "alert" if hit else "track")
+    return line

@@ -1,0 +1,281 @@
+"""The board: the panels, where they stand, and what the keys do to them."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from tui.export import FORMATS, export
+from tui.figures import CLASS_LETTER, class_tone
+from tui.keys import KEYS
+from tui.line import Line
+from tui.panels import footer as foot
+from tui.panels import hardware, header, log, models, plots, stats, tau
+from tui.panels.requests import QUEUE, RECENT, RUNNING
+from tui.plan import DECK, PANELS, Box, Wish, has_deck, plan
+from tui.scene import Scene
+from tui.screens.detail import Detail
+from tui.screens.dialogs import Choose
+from tui.steering import Steering
+from tui.widgets.board import Board
+from tui.widgets.canvas import Canvas
+from tui.widgets.filter import FilterField
+from tui.widgets.panel import Panel
+from tui.widgets.table import Table
+
+if TYPE_CHECKING:
+    from tui.app import Top
+
+
+class BoardScreen(Screen[None]):
+    """The screen one looks at; help, pages and questions open over it."""
+
+    app: "Top"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(key.keys, key.action, key.help, show=False) for key in KEYS if key.action),
+        *(
+            Binding(str(at), f"go('{name}')", f"Go to {name}", show=False)
+            for at, name in enumerate(PANELS, 1)
+        ),
+    ]
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """`folder` is where exports go; the working directory if there is none."""
+        super().__init__(id="_default")
+        self._folder = folder
+        self._wish = Wish()
+        self._steering = Steering(self.app)
+
+    def compose(self) -> ComposeResult:
+        """Make the panels; the plan decides which are seen, and where."""
+        yield Board(
+            Canvas(header.header, name="header"),
+            Table("running", RUNNING, _running_facts),
+            Table("queue", QUEUE, _queue_facts),
+            Panel("tau", tau.body, tau.facts),
+            Panel("gpu", hardware.body, hardware.facts, fades=False),
+            Panel("models", models.body, models.facts),
+            Panel("stats", stats.body, stats.facts),
+            Table("recent", RECENT),
+            Panel("plots", plots.body),
+            Panel("log", log.body),
+            Canvas(foot.footer, name="footer"),
+            FilterField(),
+            plan=self._boxes,
+        )
+
+    def on_mount(self) -> None:
+        """Stand at the queue."""
+        self.query_one(FilterField).display = False
+        self._arrange()
+        self.query_one("#queue").focus()
+
+    def show(self, scene: Scene) -> None:
+        """Let every panel in sight draw a scene; make room for as many slots and GPUs as it has."""
+        slots = sum(backend.slots for backend in scene.snapshot.backends) if scene.snapshot else 1
+        gpus = len(scene.hardware.gpus) if scene.hardware else 1
+        if (slots, gpus) != (self._wish.slots, self._wish.gpus):
+            self._arrange(slots=slots, gpus=gpus)
+        for canvas in self.query(Canvas):
+            if canvas.display:
+                canvas.show(scene)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Plan again."""
+        self._arrange()
+
+    def _boxes(self, width: int, height: int) -> dict[str, Box]:
+        boxes = plan(width, height, self._wish)
+        boxes["filter"] = boxes["footer"]
+        return boxes
+
+    def _arrange(self, **changes: Any) -> None:
+        """Stand the panels anew, after a change of size or of mind."""
+        self._wish = replace(self._wish, **changes)
+        width, height = self.size
+        boxes = self._boxes(width, height)
+        deck = has_deck(width, height) and not self._wish.maximised
+        for panel in self.query(Panel):
+            panel.display = panel.panel in boxes
+            panel.in_deck = deck and panel.panel in DECK
+        self.query_one(Board).refresh(layout=True)
+        if self.focused is not None and not self.focused.display:
+            self.query_one("#queue").focus()
+        self.call_after_refresh(self.app.draw)
+
+    # -- looking around ---------------------------------------------------------------------------------
+
+    @property
+    def table(self) -> Table[Any]:
+        """The table the keys speak of: the focused one, otherwise the queue."""
+        focused = self.focused
+        return focused if isinstance(focused, Table) else self.query_one("#queue", Table)
+
+    def action_go(self, name: str) -> None:
+        """Go to a panel; on a small terminal bring it into the deck."""
+        changes: dict[str, str] = {}
+        if self._wish.maximised and self._wish.maximised != name:
+            changes["maximised"] = name
+        if name in DECK and has_deck(*self.size):
+            changes["deck"] = name
+        if changes:
+            self._arrange(**changes)
+        self.query_one(f"#{name}").focus()
+
+    def action_deck(self, step: int) -> None:
+        """Show the next panel of the deck."""
+        at = DECK.index(self._wish.deck) if self._wish.deck in DECK else 0
+        self.action_go(DECK[(at + step) % len(DECK)])
+
+    def on_panel_chosen(self, event: Panel.Chosen) -> None:
+        """Show the panel whose name was clicked."""
+        self.action_go(event.panel)
+
+    def action_maximise(self) -> None:
+        """Give the focused panel all the room, or take it back."""
+        focused = self.focused
+        name = focused.panel if isinstance(focused, Panel) else "queue"
+        self._arrange(maximised="" if self._wish.maximised else name)
+
+    def action_detail(self) -> None:
+        """Open the page of the request under the cursor."""
+        current = self.table.current
+        if current is not None:
+            self.app.push_screen(Detail(self.table.grid.id(current)))
+            self.call_after_refresh(self.app.draw)
+
+    def on_table_opened(self, event: Table.Opened) -> None:
+        """Open what was double-clicked."""
+        self.action_detail()
+
+    # -- tables -----------------------------------------------------------------------------------------
+
+    def action_sort(self, step: int) -> None:
+        """Sort by another column."""
+        self.table.cycle_sort(step)
+
+    def action_reverse(self) -> None:
+        """Reverse the order."""
+        table = self.table
+        table.reorder(replace(table.order, reverse=not table.order.reverse))
+
+    def action_mark(self) -> None:
+        """Mark the request under the cursor."""
+        self.table.mark()
+
+    def action_copy(self) -> None:
+        """Copy the id under the cursor."""
+        current = self.table.current
+        if current is not None:
+            self.app.copy_to_clipboard(self.table.grid.id(current))
+            self.notify(f"copied {self.table.grid.id(current)}", timeout=2)
+
+    def action_filter(self) -> None:
+        """Open the filter's field."""
+        self._filtered = self.table
+        field = self.query_one(FilterField)
+        field.value = self._filtered.order.filter
+        field.display = True
+        self.query_one("#footer").display = False
+        field.focus()
+
+    def on_input_changed(self, event: FilterField.Changed) -> None:
+        """Filter as it is typed."""
+        if isinstance(event.input, FilterField) and event.input.display:
+            self._filtered.reorder(replace(self._filtered.order, filter=event.value))
+
+    def on_filter_field_closed(self, event: FilterField.Closed) -> None:
+        """Put the footer back."""
+        self.query_one(FilterField).display = False
+        self.query_one("#footer").display = True
+        if not event.kept:
+            self._filtered.reorder(replace(self._filtered.order, filter=""))
+        self._filtered.focus()
+        self.app.draw()
+
+    def action_clear(self) -> None:
+        """Undo the nearest of: the large view, the marks, the filter."""
+        table = self.table
+        if table.marks or table.order.filter:
+            table.marks.clear()
+            table.reorder(replace(table.order, filter=""))
+        elif self._wish.maximised:
+            self._arrange(maximised="")
+
+    def action_export(self) -> None:
+        """Ask what to write, and write it."""
+        if self.app.scene().snapshot is not None:
+            self.app.push_screen(Choose("Export", FORMATS), self._export)
+
+    def _export(self, what: str | None) -> None:
+        snapshot = self.app.scene().snapshot
+        if what is None or snapshot is None:
+            return
+        try:
+            path = export(snapshot, what, self._folder or Path.cwd())
+        except OSError as error:
+            self.notify(f"Could not write: {error.strerror}", severity="error", markup=False)
+        else:
+            self.notify(f"wrote {path.name}", markup=False)
+
+    # -- what the daemon is asked to do -----------------------------------------------------------------
+
+    def action_cancel(self) -> None:
+        """Cancel, if the operator says yes."""
+        self._steering.cancel(self.table.chosen)
+
+    def action_cancel_now(self) -> None:
+        """Cancel without asking."""
+        self._steering.cancel_now(self.table.chosen)
+
+    def action_promote(self) -> None:
+        """Send to the top."""
+        self._steering.promote(self.table.chosen)
+
+    def action_hold(self) -> None:
+        """Hold, or release what is held."""
+        self._steering.hold(self.table.chosen)
+
+    def action_priority(self, step: int) -> None:
+        """Raise or lower."""
+        self._steering.prioritise(self.table.chosen, step)
+
+    def action_pause(self) -> None:
+        """Stop sending requests to the backend, or go on."""
+        self._steering.pause()
+
+    def action_drain(self) -> None:
+        """Take nothing new, or take again."""
+        self._steering.drain()
+
+    def action_policy(self) -> None:
+        """Choose the ordering."""
+        self._steering.policy()
+
+    def action_tau(self) -> None:
+        """Set the longest wait."""
+        self._steering.tau()
+
+
+def _running_facts(scene: Scene) -> Line:
+    if scene.snapshot is None:
+        return Line()
+    rate = sum(job.tokens_per_s or 0.0 for job in scene.snapshot.running)
+    return Line(f" {rate:.0f}", "strong").add(" tok/s ", "soft") if rate else Line()
+
+
+def _queue_facts(scene: Scene) -> Line:
+    if scene.snapshot is None or not scene.snapshot.queue:
+        return Line()
+    line = Line(" ")
+    by_class: dict[str, int] = {}
+    for job in scene.snapshot.queue:
+        by_class[job.predicted.length_class] = by_class.get(job.predicted.length_class, 0) + 1
+    for name in CLASS_LETTER:
+        if by_class.get(name):
+            line.add(f"{by_class[name]}{CLASS_LETTER[name]} ", class_tone(name))
+    return line

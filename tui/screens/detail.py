@@ -1,0 +1,40 @@
+"""The page of one request, kept up to date while it is open."""
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
+
+from tui.panels.detail import detail
+from tui.scene import Scene
+from tui.widgets.page import Page
+
+
+class Detail(ModalScreen[None]):
+    """Follows a request by its id: from the queue to a slot to its end."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,enter", "leave", "Close"),
+        Binding("v", "app.prompts", "Prompts"),
+    ]
+
+    def __init__(self, ident: str) -> None:
+        super().__init__()
+        self._ident = ident
+
+    def compose(self) -> ComposeResult:
+        """Lay out the page."""
+        with VerticalScroll(classes="page narrow") as page:
+            page.border_title = self._ident
+            page.border_subtitle = "Esc closes"
+            yield Page(lambda scene, width, height: detail(scene, self._ident, width))
+
+    def show(self, scene: Scene) -> None:
+        """Draw the request as it is now."""
+        self.query_one(Page).show(scene)
+
+    def action_leave(self) -> None:
+        """Close."""
+        self.dismiss(None)

@@ -1,0 +1,225 @@
+"""The state of a daemon at one moment, as plain frozen records: the only thing a front end is given.
+
+Rule 1: no Textual, no msgspec, no proxy: standard library only, so that scripts can import it too.
+Rule 2: times are epoch seconds where the name ends in `_at`, durations are seconds where it ends in `_s`.
+Rule 3: fields are only ever added, each with a default, so that an older `top` reads a newer daemon.
+Rule 4: no prompt text, unless the operator started the daemon with prompts shown.
+"""
+
+from dataclasses import dataclass
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Foretold:
+    """What was predicted of one request. `features` is what the predictor looked at, the telling first."""
+
+    length_class: str
+    p_short: float
+    p_medium: float
+    p_long: float
+    expected_tokens: float
+    q90_tokens: float
+    source: str = ""
+    features: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRecord:
+    """One step of a request through the queue."""
+
+    at: float
+    kind: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRequest:
+    """A waiting request. `rank` counts from 1 in dispatch order; `eta_s` is the predicted wait."""
+
+    id: str
+    rank: int
+    age_s: float
+    endpoint: str
+    model: str
+    client: str
+    predicted: Foretold
+    key: float
+    eta_s: float | None = None
+    held: bool = False
+    promoted: bool = False
+    priority: int = 0
+    streaming: bool = False
+    prompt_tokens: float = 0.0
+    moves: tuple[MoveRecord, ...] = ()
+    prompt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunningRequest:
+    """A request that holds a slot. `state`: connecting, prefill, decoding, or releasing (the client has
+    left and the slot is not free yet).
+    """
+
+    id: str
+    backend: str
+    state: str
+    endpoint: str
+    model: str
+    client: str
+    predicted: Foretold
+    waited_s: float
+    elapsed_s: float
+    ttft_s: float | None = None
+    tokens: int = 0
+    tokens_per_s: float | None = None
+    eta_s: float | None = None
+    dispatched_by: str = "policy"
+    streaming: bool = False
+    moves: tuple[MoveRecord, ...] = ()
+    prompt: str | None = None
+    slot: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRequest:
+    """A request that has ended. `outcome`: completed, client_cancelled, upstream_error, rejected, timeout."""
+
+    id: str
+    finished_at: float
+    outcome: str
+    status: int
+    endpoint: str
+    model: str
+    client: str
+    predicted: Foretold
+    waited_s: float
+    sojourn_s: float
+    ttft_s: float | None = None
+    tokens: int | None = None
+    dispatched_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """P50, P95 and P99 over the last `n` values, in seconds."""
+
+    n: int = 0
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClassStats:
+    """Waits and sojourn times of the recent requests whose real answer fell into one class."""
+
+    length_class: str
+    wait: Percentiles
+    sojourn: Percentiles
+    ttft: Percentiles
+
+
+@dataclass(frozen=True, slots=True)
+class TauState:
+    """The starvation guard. `recent` holds the times of the last firings, oldest first."""
+
+    tau_s: float | None = None
+    mu_short_s: float | None = None
+    source: str = "none"
+    firings_total: int = 0
+    firings_last_minute: int = 0
+    recent: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model that is resident in the backend."""
+
+    name: str
+    size_bytes: int | None = None
+    vram_bytes: int | None = None
+    context: int | None = None
+    expires_at: float | None = None
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendState:
+    """One LLM server behind the proxy. `state`: up, loading, down."""
+
+    name: str
+    kind: str
+    url: str
+    state: str
+    slots: int
+    busy: int
+    version: str = ""
+    detail: str = ""
+    models: tuple[LoadedModel, ...] = ()
+    decode_tokens_per_s: float | None = None
+    prefill_tokens_per_s: float | None = None
+    swaps_total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PredictorState:
+    """How the predictor does on this traffic. `ranking_accuracy` counts (Short, Long) pairs, ties half."""
+
+    name: str
+    judged: int = 0
+    ranking_accuracy: float | None = None
+    q90_coverage: float | None = None
+    trusted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """How many requests ended how since the start; the parts sum to `submitted` minus those still here."""
+
+    submitted: int = 0
+    completed: int = 0
+    client_cancelled: int = 0
+    upstream_error: int = 0
+    rejected: int = 0
+    timeout: int = 0
+    passed_through: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvent:
+    """One line of the daemon's event strip; never prompt text."""
+
+    at: float
+    level: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything a front end draws. `mode`: serving, paused, draining. `stats_fcfs` is what the requests of
+    `stats` would have waited under first-come-first-served, by the same scheduler run in shadow.
+    """
+
+    taken_at: float
+    daemon_version: str
+    pid: int
+    listen: str
+    mode: str
+    uptime_s: float
+    policy: str
+    policies: tuple[str, ...]
+    tau: TauState
+    predictor: PredictorState
+    backends: tuple[BackendState, ...]
+    running: tuple[RunningRequest, ...]
+    queue: tuple[QueuedRequest, ...]
+    recent: tuple[FinishedRequest, ...]
+    stats: tuple[ClassStats, ...]
+    counters: Counters
+    queue_capacity: int
+    utilisation: float | None = None
+    log: tuple[LogEvent, ...] = ()
+    stats_fcfs: tuple[ClassStats, ...] = ()
+    schema: int = SCHEMA_VERSION

@@ -1,0 +1,105 @@
+"""A widget that shows the lines a painter gives it, and redraws only those that changed."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from tui.line import Line, Tone, changed
+from tui.scene import LinkState, Scene
+
+if TYPE_CHECKING:
+    from tui.app import Top
+
+Painter = Callable[[Scene, int, int], list[Line]]
+
+
+class Canvas(Widget):
+    """Draws `painter(scene, width, height)`. Most frames change a few cells: the rest is not sent again,
+    which is what keeps a screen steady over a slow line.
+    """
+
+    app: "Top"
+    fades = False
+    """Whether a state that is no longer true is drawn paler."""
+
+    def __init__(self, painter: Painter | None = None, *, name: str = "", focusable: bool = False) -> None:
+        super().__init__(id=name or None)
+        self._painter = painter
+        self.can_focus = focusable
+        self.scene: Scene | None = None
+        self._lines: list[Line] = []
+        self._marked: frozenset[int] = frozenset()
+        self._stale = False
+
+    def show(self, scene: Scene) -> None:
+        """Draw a scene."""
+        self.scene = scene
+        stale = scene.link.state is LinkState.LOST
+        self._stale, turned = stale, stale is not self._stale
+        self.redraw(entirely=turned)
+
+    def paint(self, scene: Scene, width: int, height: int) -> list[Line]:
+        """Return the lines to draw."""
+        return self._painter(scene, width, height) if self._painter else []
+
+    def lit_rows(self) -> frozenset[int]:
+        """Return the lines, from the top, that lie under a cursor."""
+        return frozenset()
+
+    def redraw(self, *, entirely: bool = False) -> None:
+        """Paint again, and send what differs."""
+        if self.scene is None or not self.display or not self.size.area:
+            return
+        width, height = self.size
+        lines = self.paint(self.scene, width, height)[:height]
+        lines += [Line()] * (height - len(lines))
+        marked = self.lit_rows()
+        before, was_marked = self._lines, self._marked
+        self._lines, self._marked = lines, marked
+        if entirely or len(before) != height:
+            self.refresh()
+            return
+        relit = marked ^ was_marked
+        regions = []
+        for y, (old, new) in enumerate(zip(before, lines, strict=True)):
+            left, right = (0, width) if y in relit else changed(old, new, width)
+            if right > left:
+                regions.append(Region(left, y, right - left, 1))
+        if regions:
+            self.refresh(*regions)
+
+    def render_line(self, y: int) -> Strip:
+        """Turn one line into what Textual draws."""
+        width = self.size.width
+        if y >= len(self._lines):
+            return Strip.blank(width)
+        palette = self.app.palette
+        ground = self.rich_style
+        if y in self._marked:
+            ground += palette.cursor
+        styles = palette.stale if self.fades and self._stale else palette.styles
+        return strip(self._lines[y].fit(width), styles, width, ground)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Paint for the new size."""
+        self._lines = []
+        self.redraw()
+
+    def watch_has_focus(self, has_focus: bool) -> None:
+        """Light the title, or dim it."""
+        super().watch_has_focus(has_focus)
+        self.redraw()
+
+
+def strip(line: Line, styles: Mapping[Tone, Style], width: int, ground: Style) -> Strip:
+    """Colour a line, on `ground`, and fill it to `width` cells."""
+    segments = [Segment(text, ground + styles[tone]) for text, tone in line.spans]
+    if line.width < width:
+        segments.append(Segment(" " * (width - line.width), ground))
+    return Strip(segments, max(width, line.width))

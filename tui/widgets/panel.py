@@ -1,0 +1,91 @@
+"""A canvas with a title: a thin rule that names the panel, its digit, and its chief fact."""
+
+from collections.abc import Callable
+
+from textual import events
+from textual.message import Message
+
+from tui.line import Line, Tone
+from tui.plan import DECK, PANELS
+from tui.scene import Scene
+from tui.widgets.canvas import Canvas, Painter
+
+Facts = Callable[[Scene], Line]
+MARGIN = 1
+"""Cells to the left and right of a panel's body."""
+
+
+def digit(name: str) -> str:
+    """The key that goes to a panel."""
+    return str(PANELS.index(name) + 1)
+
+
+class Panel(Canvas):
+    """One of the nine panels. On a small terminal its rule also lists its neighbours in the deck."""
+
+    class Chosen(Message):
+        """A neighbour's name in the rule was clicked."""
+
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.panel = name
+
+    def __init__(
+        self,
+        name: str,
+        painter: Painter | None = None,
+        facts: Facts | None = None,
+        *,
+        fades: bool = True,
+    ) -> None:
+        super().__init__(painter, name=name, focusable=True)
+        self.fades = fades
+        self.panel = name
+        self.in_deck = False
+        self._facts = facts
+
+    def paint(self, scene: Scene, width: int, height: int) -> list[Line]:
+        """Return the rule, then the body."""
+        inner = width - 2 * MARGIN
+        body = self.body(scene, inner, height - 1)
+        return [self.rule(scene, width), *(Line(" " * MARGIN).join(line.fit(inner)) for line in body)]
+
+    def body(self, scene: Scene, width: int, height: int) -> list[Line]:
+        """Return what stands under the rule."""
+        return super().paint(scene, width, height)
+
+    def facts(self, scene: Scene) -> Line:
+        """Return what stands at the right end of the rule."""
+        return self._facts(scene) if self._facts else Line()
+
+    def rule(self, scene: Scene, width: int) -> Line:
+        """Return the title line."""
+        names = DECK if self.in_deck else (self.panel,)
+        line = Line("─", "track")
+        for name in names:
+            line.join(self._label(name))
+        facts = self.facts(scene)
+        if line.width + facts.width + 2 > width:
+            facts = Line()
+        line = line.fit(width)
+        line.add("─" * max(0, width - line.width - facts.width - 1), "track")
+        return line.join(facts).add("─" if line.width < width else "", "track")
+
+    def _label(self, name: str) -> Line:
+        if name != self.panel:
+            return Line(f" {digit(name)} {name}", "faint").add(" ", "faint")
+        lit: Tone = "accent" if self.has_focus else "strong"
+        sign = Line("▸", "accent") if self.has_focus else Line(" ")
+        return sign.add(digit(name), "accent" if self.has_focus else "faint").add(f" {name} ", lit)
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the neighbour whose name was clicked."""
+        if event.y != 0 or not self.in_deck:
+            return
+        x = 1
+        for name in DECK:
+            width = self._label(name).width
+            if x <= event.x < x + width:
+                self.post_message(self.Chosen(name))
+                return
+            x += width

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -16,7 +15,7 @@ import msgspec
 from clairvoyant_cli.proxy.backend import Backend
 from clairvoyant_cli.proxy.exchange import Exchange, Outcome
 from clairvoyant_cli.proxy.gateway import Gateway
-from clairvoyant_cli.proxy.learning import Learned, Learner
+from clairvoyant_cli.proxy.learning import Learner, learned_of, state_name
 from clairvoyant_cli.proxy.protocols.routes import BackendKind
 from clairvoyant_cli.proxy.shadow import ShadowRun
 from clairvoyant_cli.proxy.state import Painter
@@ -87,8 +86,8 @@ class Keeper:
         backend = gateway.watch.backend
         url = backend.upstream.url + backend.prefix
         self._profiles = keepsake.profiles(backend.kind.value, url)
-        self._state_name = f"learned {backend.kind.value} {url}"
-        self._learner = Learner(self._profiles, default_tau_s, self._restored())
+        self._state_name = state_name(backend.kind.value, url)
+        self._learner = Learner(self._profiles, default_tau_s, learned_of(keepsake.load(self._state_name)))
         self._told = ""
         self._saved_ago_s = 0.0
         self._used: Profile | None = None
@@ -210,12 +209,6 @@ class Keeper:
         if self._told and source != self._told:
             self._gateway.books.event(logging.INFO, f"tau is {tau_s:.3g} s, from {source}")
         self._told = source
-
-    def _restored(self) -> Learned:
-        if (state := self._keepsake.load(self._state_name)) is not None:
-            with suppress(msgspec.DecodeError):
-                return msgspec.json.decode(state, type=Learned)
-        return Learned()
 
     def _restore_predictor(self) -> None:
         predictor = self._gateway.predictor

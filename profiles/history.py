@@ -14,7 +14,7 @@ from profiles.database import explained, open_database
 from profiles.errors import ProfilesError
 from profiles.ranking import pairs_in_order
 from profiles.records import Finished
-from profiles.states import client_hash, drop_states, salt
+from profiles.states import client_hash, drop_states, note_forgetting, salt
 from profiles.writer import COLUMNS
 
 NEWEST = 10_000
@@ -140,15 +140,18 @@ def forget(path: Path, span: Span, *, states: bool) -> int:
     """Erase a span of history, and the learned states too if asked; return how many requests went.
 
     Nothing of it is left in the file or beside it: what is deleted is overwritten, the file is written
-    anew without it, and the log of changes is emptied. ProfilesError if another process prevents that.
+    anew without it, and the log of changes is emptied. ProfilesError if another process prevents that. A
+    running daemon does not write it again: see `Writer`.
     """
     connection = open_database(path, create=False)
     try:
         with explained(path):
+            connection.execute("BEGIN IMMEDIATE")
             where, values = _where(connection, span)
             gone = connection.execute(f"DELETE FROM history WHERE {where}", values).rowcount  # noqa: S608
             if states:
                 drop_states(connection)
+            note_forgetting(connection, states=states)
             connection.commit()
             connection.execute("VACUUM")
             _empty_log(connection, path)

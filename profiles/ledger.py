@@ -28,6 +28,7 @@ class Ledger:
         self._host = this_host()
         self._records = bounds is None or bounds.rows > 0
         self._writer = Writer(path, bounds)
+        self._generation = self._writer.generation
         self._named: Profile | None = None
         if profile is not None:
             with reading(path) as connection:
@@ -65,7 +66,15 @@ class Ledger:
 
     def save(self, name: str, state: bytes) -> None:
         """Keep a state under a name; returns at once."""
-        self._writer.save(name, state)
+        self._writer.save(name, state, self._generation)
+
+    def forgotten(self) -> bool:
+        """Say whether what was learned has been erased by another process since the last time this was
+        asked, some seconds late at most; what is saved is then to be learned afresh. Returns at once.
+        """
+        self._writer.look()
+        before, self._generation = self._generation, self._writer.generation
+        return self._generation != before
 
     @contextmanager
     def _surviving(self) -> Iterator[None]:

@@ -3,6 +3,21 @@
 import hashlib
 import sqlite3
 import time
+from dataclasses import dataclass
+
+FORGETTING = "forgetting"
+"""The one state that is never erased: that something was, and when."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forgetting:
+    """How often learned states have been erased, and when anything was last, in epoch seconds.
+
+    Who holds in memory what was learned under another `generation` must not write it any more.
+    """
+
+    generation: int = 0
+    at: float = 0.0
 
 
 def save_state(connection: sqlite3.Connection, name: str, state: bytes) -> None:
@@ -22,7 +37,22 @@ def load_state(connection: sqlite3.Connection, name: str) -> bytes | None:
 
 def drop_states(connection: sqlite3.Connection) -> int:
     """Erase all states; return how many there were."""
-    return connection.execute("DELETE FROM states").rowcount
+    return connection.execute("DELETE FROM states WHERE name != ?", (FORGETTING,)).rowcount
+
+
+def forgetting(connection: sqlite3.Connection) -> Forgetting:
+    """Return what has been erased so far."""
+    told = load_state(connection, FORGETTING)
+    if told is None:
+        return Forgetting()
+    generation, at = told.split()
+    return Forgetting(int(generation), float(at))
+
+
+def note_forgetting(connection: sqlite3.Connection, *, states: bool) -> None:
+    """Leave word, in the transaction that erases, to whoever still holds in memory what is erased."""
+    generation = forgetting(connection).generation + states
+    save_state(connection, FORGETTING, f"{generation} {time.time()!r}".encode())
 
 
 def salt(connection: sqlite3.Connection) -> bytes:

@@ -3,6 +3,8 @@
 Rule 1: `put` and `save` never wait and never raise; all that can go wrong goes wrong in the thread.
 Rule 2: what was put more than half a second ago is on its way to the disk; a killed process loses no more.
 Rule 3: while the disk refuses, a bounded number of records waits in memory, and the oldest give way.
+Rule 4: what another process has erased is not written again: neither states learned before, nor records of
+requests that had ended by then (of others too: those of the batch's quarter of a second).
 """
 
 import logging
@@ -17,7 +19,7 @@ from queue import Empty, SimpleQueue
 
 from profiles.database import explained, explanation, open_database
 from profiles.records import Finished
-from profiles.states import client_hash, salt, save_state
+from profiles.states import Forgetting, client_hash, forgetting, salt, save_state
 
 log = logging.getLogger("clairvoyant")
 
@@ -48,6 +50,11 @@ class Bounds:
 class _State:
     name: str
     state: bytes
+    generation: int
+
+
+class _Look:
+    pass
 
 
 class _Stop:
@@ -64,9 +71,11 @@ class Writer:
         self._connection = open_database(path)
         with explained(path):
             self._salt = salt(self._connection)
-        self._queue: SimpleQueue[Finished | _State | _Stop] = SimpleQueue()
+            self._forgetting = forgetting(self._connection)
+        self._queue: SimpleQueue[Finished | _State | _Look | _Stop] = SimpleQueue()
         self._rows: deque[Finished] = deque(maxlen=WAITING_ROWS)
-        self._states: dict[str, bytes] = {}
+        self._states: dict[str, _State] = {}
+        self._looking = False
         self._since_pruned = PRUNE_EVERY_ROWS
         self._failing = False
         self._closing = threading.Event()
@@ -77,9 +86,20 @@ class Writer:
         """Have a finished request written; returns at once."""
         self._queue.put(finished)
 
-    def save(self, name: str, state: bytes) -> None:
-        """Have a state written in place of the one before; returns at once."""
-        self._queue.put(_State(name, state))
+    def save(self, name: str, state: bytes, generation: int) -> None:
+        """Have a state written in place of the one before, unless states have been erased since the
+        generation in which it was learned; returns at once.
+        """
+        self._queue.put(_State(name, state, generation))
+
+    @property
+    def generation(self) -> int:
+        """The generation of learned states, as last seen in the database."""
+        return self._forgetting.generation
+
+    def look(self) -> None:
+        """Have `generation` brought up to date soon; returns at once."""
+        self._queue.put(_Look())
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Write what is left and stop."""
@@ -93,7 +113,7 @@ class Writer:
         stopping = False
         while not stopping:
             stopping = self._gather()
-            if not (self._rows or self._states):
+            if not (self._rows or self._states or self._looking):
                 continue
             try:
                 self._write()
@@ -115,20 +135,27 @@ class Writer:
                 stopping = self._take(self._queue.get_nowait()) or stopping
         return stopping
 
-    def _take(self, item: Finished | _State | _Stop) -> bool:
+    def _take(self, item: Finished | _State | _Look | _Stop) -> bool:
         if isinstance(item, Finished):
             self._rows.append(item)
         elif isinstance(item, _State):
-            self._states[item.name] = item.state
+            self._states[item.name] = item
+        elif isinstance(item, _Look):
+            self._looking = True
         return isinstance(item, _Stop)
 
     def _write(self) -> None:
         connection = self._connection
+        self._looking = False
+        if not (self._rows or self._states):
+            self._forgetting = forgetting(connection)
+            return
         connection.execute("BEGIN IMMEDIATE")
         try:
+            self._forget_with(forgetting(connection))
             connection.executemany(INSERT, map(self._values, self._rows))
             for name, state in self._states.items():
-                save_state(connection, name, state)
+                save_state(connection, name, state.state)
             self._since_pruned += len(self._rows)
             if self._since_pruned >= PRUNE_EVERY_ROWS:
                 prune(connection, self._bounds, time.time())
@@ -142,6 +169,15 @@ class Writer:
         if self._failing:
             self._failing = False
             log.info("history is written to %s again", self.path)
+
+    def _forget_with(self, erased: Forgetting) -> None:
+        """Let go of what must not be written any more."""
+        if erased != self._forgetting:
+            self._forgetting = erased
+            self._rows = deque((row for row in self._rows if row.finished_at > erased.at), WAITING_ROWS)
+        self._states = {
+            name: state for name, state in self._states.items() if state.generation == erased.generation
+        }
 
     def _values(self, finished: Finished) -> list[object]:
         values = list(astuple(finished))

@@ -1,6 +1,5 @@
 """What several commands put together in the same way."""
 
-import asyncio
 import logging
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -112,6 +111,8 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
     try:
         import uvloop
     except ImportError:
+        import asyncio
+
         return asyncio.run(main)
     result: Result = uvloop.run(main)
     return result

@@ -28,8 +28,8 @@ def command(
 ) -> None:
     """Erase requests, and what was learned from them, for good. Profiles stay.
 
-    The freed space is overwritten and the file written anew. A running daemon keeps what it has learned in
-    memory, and would write it again: stop it first.
+    The freed space is overwritten and the file written anew. A running daemon forgets too, within seconds,
+    and writes nothing of it again; only its dashboards go on showing the last requests until it stops.
     """
     from profiles.history import FOREVER, Span, forget
 

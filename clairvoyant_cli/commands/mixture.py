@@ -10,12 +10,13 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 if TYPE_CHECKING:
     import numpy as np
 
+    from clairvoyant_cli.simulator.advice import Arrivals
     from clairvoyant_cli.simulator.engine import Preemption
     from clairvoyant_cli.simulator.forecast import Forecast
     from clairvoyant_cli.simulator.report import Report
     from clairvoyant_cli.simulator.traces import History
     from clairvoyant_cli.simulator.trial import Foresight, Options
-    from clairvoyant_cli.simulator.workload import Service, TwoNormals, Workload
+    from clairvoyant_cli.simulator.workload import TwoNormals, Workload
 
     Draw = Callable[[np.random.Generator], Workload]
 
@@ -117,21 +118,24 @@ def arrivals_of(mix: Mix, history: "History | None", requests: int) -> "Draw":
 
 def run_advice(mix: Mix, options: "Options") -> "Report":
     """Answer which policy and tau suit a mix, or a history's service times."""
-    from clairvoyant_cli.simulator.advice import Question, advise
+    from functools import partial
+
+    from clairvoyant_cli.simulator.advice import Question, advise, two_classes
     from clairvoyant_cli.simulator.study import mean_by_class
-    from clairvoyant_cli.simulator.workload import resampled
+    from clairvoyant_cli.simulator.workload import drawn_again, poisson
 
     short_s, long_s = mix.short_s[0], mix.long_s[0]
-    service: Service = mix.service
     mean_s = mix.service.mean_s
+    arrivals: Arrivals = partial(poisson, service=mix.service)
     if not mix.generated:
         recorded = mix.history(None).workload
         short_s, long_s = mean_by_class(recorded)
-        service, mean_s = resampled(recorded.service_s, recorded.kind), float(recorded.service_s.mean())
+        mean_s = float(recorded.service_s.mean())
+        arrivals = partial(drawn_again, service_s=recorded.service_s, kind=two_classes(recorded.kind))
     foresight = foresight_of(mix, None, short_s, long_s)
     places = mix.slots * mix.workers
-    question = Question(service, foresight, short_s, mean_s, mix.load, places, mix.long_limit)
-    return advise(question, options)
+    question = Question(arrivals, foresight, short_s, mean_s, mix.load, places, mix.long_limit)
+    return advise(question, options)[1]
 
 
 def foresight_of(mix: Mix, history: "History | None", short_s: float, long_s: float) -> "Foresight":

@@ -3,12 +3,20 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
+
+from clairvoyant_cli.commands.composition import db_option
+from clairvoyant_cli.commands.spans import when
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 
 if TYPE_CHECKING:
+    from clairvoyant_cli.commands.mixture import Mix
+    from clairvoyant_cli.commands.recorded import Wanted
     from clairvoyant_cli.simulator.report import Report
     from clairvoyant_cli.simulator.trial import Options
 
@@ -22,6 +30,11 @@ SCENARIOS = {
     "semantic": ("semantic", "tables"),
     "quartz": ("quartz", "ablation"),
 }
+
+BY_HAND = {"workload", "short_s", "long_s", "long_share"}
+"""Options that describe a mix: without any of them, --advise looks at what was recorded."""
+
+OF_THE_DATABASE = {"since", "client", "model", "profile", "db_file"}
 
 WORKLOAD_HELP = "Generated arrivals, all at once, or a FILE: a history, an Azure or a Mooncake trace."
 PREDICTOR_HELP = (
@@ -77,7 +90,11 @@ def run_scenario(name: str, options: "Options") -> "Report":
 
 @click.command(name="simulate")
 @click.option("--scenario", type=click.Choice(list(SCENARIOS)), help="An experiment of one of the papers.")
-@click.option("--advise", is_flag=True, help="Say which policy and tau suit this mix, and whether any does.")
+@click.option(
+    "--advise",
+    is_flag=True,
+    help="Say which policy and tau suit the recorded history, or a mix that is given, and whether any does.",
+)
 @click.option(
     "--workload", metavar="poisson|burst|FILE", default="poisson", show_default=True, help=WORKLOAD_HELP
 )
@@ -178,6 +195,16 @@ def run_scenario(name: str, options: "Options") -> "Report":
     show_default=True,
     help="With --advise: how much slower long requests may get at P95, as a fraction.",
 )
+@click.option(
+    "--since",
+    type=when,
+    metavar="WHEN",
+    help="With --advise: only what was recorded since then: 90m, 12h, 7d ago, or a date.",
+)
+@click.option("--client", help="With --advise: only recorded requests of this client.")
+@click.option("--model", help="With --advise: only recorded requests for this model.")
+@click.option("--profile", help="With --advise: this measured profile, not the one `serve` would use.")
+@db_option
 @click.option("--seeds", type=click.IntRange(min=1), help="Independent runs; more narrow the intervals.")
 @click.option("--requests", type=click.IntRange(min=2), help="Requests a run.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -191,23 +218,58 @@ def command(
     as_json: bool,
     as_csv: bool,
     plot: Path | None,
-    **mix: Any,
+    **rest: Any,
 ) -> None:
     """Run the serving scheduler in virtual time and compare policies.
 
-    With --scenario, an experiment of one of the papers, its figures in brackets beside ours. Otherwise a
-    workload of your own: generated, or a FILE of recorded requests (CSV or JSON lines, also gzipped).
+    With --scenario, an experiment of one of the papers, its figures in brackets beside ours. With --advise,
+    which policy and tau suit this machine, by its profile and its recorded history. Otherwise, or with
+    --advise and one of --workload, --short, --long or --long-share, a workload of your own: generated, or a
+    FILE of recorded requests (CSV or JSON lines, also gzipped).
     """
     from clairvoyant_cli.commands.mixture import Mix, run_advice, run_study
     from clairvoyant_cli.commands.reporting import publish
     from clairvoyant_cli.simulator.trial import Options
 
+    context = click.get_current_context()
+    given = {name for name in context.params if is_given(context, name)}
+    of_the_database = {name: rest.pop(name) for name in OF_THE_DATABASE}
+    mix = Mix(**rest)
+    recorded = advise and scenario is None and not given & BY_HAND
+    if not recorded and given & OF_THE_DATABASE:
+        raise ClairvoyantError(
+            "--since, --client, --model, --profile and --db go with --advise, without a mix given by hand",
+            ExitCode.USAGE,
+        )
     with progress() as tick:
         options = Options(seeds, requests, tick)
         if scenario is not None:
             report = run_scenario(scenario, options)
+        elif recorded:
+            from clairvoyant_cli.commands.recorded import run_recorded_advice
+
+            report = run_recorded_advice(recorded_of(mix, given, **of_the_database), options)
         elif advise:
-            report = run_advice(Mix(**mix), options)
+            report = run_advice(mix, options)
         else:
-            report = run_study(Mix(**mix), options)
+            report = run_study(mix, options)
     publish(report, as_json, as_csv, plot)
+
+
+def is_given(context: click.Context, name: str) -> bool:
+    """Say whether an option stands on the command line, rather than having its default."""
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def recorded_of(mix: "Mix", given: set[str], **recorded: Any) -> "Wanted":
+    """Return the question to the database: of the mix, what was given overrules what was recorded."""
+    from clairvoyant_cli.commands.mixture import foresight_of
+    from clairvoyant_cli.commands.recorded import Wanted
+
+    return Wanted(
+        mix.long_limit,
+        load=mix.load if "load" in given else None,
+        slots=mix.slots * mix.workers if given & {"slots", "workers"} else None,
+        foresight=partial(foresight_of, mix, None) if "predictor" in given else None,
+        **recorded,
+    )

@@ -23,6 +23,7 @@ from clairvoyant_cli.proxy.control_api import Changes, ControlApi
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.gateway import Gateway, Rules
 from clairvoyant_cli.proxy.keepsake import Keeper, Keepsake
+from clairvoyant_cli.proxy.learning import DEFAULT_TAU_S
 from clairvoyant_cli.proxy.listener import Request, ServerConnection
 from clairvoyant_cli.proxy.metrics import Metrics
 from clairvoyant_cli.proxy.protocols.routes import BackendKind
@@ -34,9 +35,6 @@ from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, SERVABLE
 from clairvoyant_cli.scheduler.queue import Scheduler
 from predictor.record import Predictor
 from tui.snapshot import Snapshot
-
-DEFAULT_TAU_S = 120.0
-"""Before anything was measured: the paper's value for an Apple M1 (Clairvoyant, section 3.4)."""
 
 BACKLOG = 2048
 IDLE_CLIENT_S = 120.0

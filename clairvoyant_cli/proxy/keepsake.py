@@ -8,7 +8,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -16,7 +15,7 @@ import msgspec
 from clairvoyant_cli.proxy.backend import Backend
 from clairvoyant_cli.proxy.exchange import Exchange, Outcome
 from clairvoyant_cli.proxy.gateway import Gateway
-from clairvoyant_cli.proxy.learning import Learned, Learner
+from clairvoyant_cli.proxy.learning import Learned, Learner, learned_of, state_name
 from clairvoyant_cli.proxy.protocols.routes import BackendKind
 from clairvoyant_cli.proxy.shadow import ShadowRun
 from clairvoyant_cli.proxy.state import Painter
@@ -50,6 +49,10 @@ class Keepsake(Protocol):
 
     def save(self, name: str, state: bytes) -> None:
         """Keep a state for later daemons."""
+        ...
+
+    def forgotten(self) -> bool:
+        """Say whether what was learned has been erased since this was last asked."""
         ...
 
 
@@ -87,17 +90,22 @@ class Keeper:
         backend = gateway.watch.backend
         url = backend.upstream.url + backend.prefix
         self._profiles = keepsake.profiles(backend.kind.value, url)
-        self._state_name = f"learned {backend.kind.value} {url}"
-        self._learner = Learner(self._profiles, default_tau_s, self._restored())
+        self._state_name = state_name(backend.kind.value, url)
+        self._default_tau_s = default_tau_s
+        self._learner = Learner(self._profiles, default_tau_s, learned_of(keepsake.load(self._state_name)))
         self._told = ""
         self._saved_ago_s = 0.0
         self._used: Profile | None = None
         self._followed: tuple[LoadedModel, ...] = ()
+        self._unlearned = b""
 
     def begin(self) -> None:
         """Take up what was measured and learned before, and listen to what ends from now on."""
         backend, books = self._gateway.watch.backend, self._gateway.books
         self._take_up(backend)
+        predictor = self._gateway.predictor
+        if isinstance(predictor, Lasting):
+            self._unlearned = predictor.export_state()
         self._restore_predictor()
         before = books.on_finished
 
@@ -112,6 +120,8 @@ class Keeper:
         """Follow the model that is loaded, and save what is learned, again and again."""
         while True:
             await asyncio.sleep(FOLLOW_EVERY_S)
+            if self._keepsake.forgotten():
+                self.forget()
             self.follow_the_loaded_model()
             self._saved_ago_s += FOLLOW_EVERY_S
             if self._saved_ago_s >= SAVE_EVERY_S:
@@ -128,6 +138,17 @@ class Keeper:
             self._keepsake.save(f"predictor {predictor.name}", predictor.export_state())
         for line in self._learner.drift():
             self._gateway.books.event(logging.WARNING, line)
+
+    def forget(self) -> None:
+        """Start afresh: what was learned has been erased from the disk, and is not to come back from here."""
+        self._gateway.lessons.clear()
+        self._learner = Learner(self._profiles, self._default_tau_s, Learned())
+        self._followed = ()
+        predictor = self._gateway.predictor
+        if isinstance(predictor, Lasting):
+            predictor.import_state(self._unlearned)
+        self._set_tau("" if self._used is None else self._used.served.model)
+        self._gateway.books.event(logging.INFO, "what was learned has been erased; learning starts afresh")
 
     def ended(self, exchange: Exchange) -> None:
         """Record a finished exchange, and learn from it."""
@@ -210,12 +231,6 @@ class Keeper:
         if self._told and source != self._told:
             self._gateway.books.event(logging.INFO, f"tau is {tau_s:.3g} s, from {source}")
         self._told = source
-
-    def _restored(self) -> Learned:
-        if (state := self._keepsake.load(self._state_name)) is not None:
-            with suppress(msgspec.DecodeError):
-                return msgspec.json.decode(state, type=Learned)
-        return Learned()
 
     def _restore_predictor(self) -> None:
         predictor = self._gateway.predictor

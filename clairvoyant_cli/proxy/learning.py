@@ -8,11 +8,17 @@ Rule 2: only Short answers that had to queue say something of mu_short: it is a 
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+
+import msgspec
 
 from predictor.record import LengthClass
 from profiles.ranking import pairs_in_order
 from profiles.records import TAU_PER_MU_SHORT, Profile
+
+DEFAULT_TAU_S = 120.0
+"""Before anything was measured: the paper's value for an Apple M1 (Clairvoyant, section 3.4)."""
 
 WEIGHT = 0.02
 """Of one Short answer in the running mean: it follows about the last fifty."""
@@ -47,6 +53,19 @@ class Learned:
     """What traffic has taught; outlives the daemon."""
 
     models: dict[str, LearnedModel] = field(default_factory=dict)
+
+
+def state_name(backend: str, url: str) -> str:
+    """Return the name under which what was learned of a server is kept."""
+    return f"learned {backend} {url}"
+
+
+def learned_of(state: bytes | None) -> Learned:
+    """Return what was kept; nothing learned if nothing was kept, or it cannot be read."""
+    if state is not None:
+        with suppress(msgspec.DecodeError):
+            return msgspec.json.decode(state, type=Learned)
+    return Learned()
 
 
 class Learner:

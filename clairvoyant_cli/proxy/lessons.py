@@ -36,6 +36,10 @@ class Lessons:
         if self._next is None:
             self._next = asyncio.get_running_loop().call_later(REST_S, self._one)
 
+    def clear(self) -> None:
+        """Learn nothing from what waits: it is of requests that are to be forgotten."""
+        self._waiting.clear()
+
     def flush(self) -> None:
         """Learn now what waits: the daemon goes down and what it knows is saved."""
         if self._next is not None:
@@ -46,7 +50,8 @@ class Lessons:
 
     def _one(self) -> None:
         self._next = None
-        self._learn()
+        if self._waiting:
+            self._learn()
         if self._waiting:
             self._next = asyncio.get_running_loop().call_later(REST_S, self._one)
 

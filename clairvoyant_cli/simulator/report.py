@@ -1,7 +1,7 @@
 """What a scenario found: figures beside the paper's, curves, and why they differ. No drawing here."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import isfinite
 
 from clairvoyant_cli.simulator.estimate import Estimate
@@ -97,13 +97,17 @@ def plot_of(table: Table) -> Plot:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that a scenario says: what was simulated, what came out, and how it differs from the paper."""
+    """All that a scenario says: what was simulated, what came out, and how it differs from the paper.
+
+    `facts` are what a script may want of it, by name.
+    """
 
     name: str
     setting: str
     tables: tuple[Table, ...]
     notes: tuple[str, ...] = ()
     plots: tuple[Plot, ...] = ()
+    facts: dict[str, str | float | None] = field(default_factory=dict)
 
     def drawn(self) -> tuple[Plot, ...]:
         """Return the report's plots, or its last table as one."""

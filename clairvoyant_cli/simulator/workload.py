@@ -33,7 +33,8 @@ class Workload:
     """Requests in order of arrival; every column has one entry a request, or none at all if it is unused.
 
     `service_s` is the time alone in a slot, of which the first `prefill_s` come before the first token.
-    `kind` is the true class, for reports; `client`, `affinity` and `urgency` are numbers.
+    `kind` is the true class, for reports; `client`, `affinity` and `urgency` are numbers; `row` says which
+    recorded request each was drawn from.
     """
 
     arrival_s: Floats
@@ -45,6 +46,7 @@ class Workload:
     client: Ints = field(default_factory=_no_ints)
     affinity: Ints = field(default_factory=_no_ints)
     urgency: Ints = field(default_factory=_no_ints)
+    row: Ints = field(default_factory=_no_ints)
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -110,6 +112,15 @@ def poisson(rng: np.random.Generator, n: int, rate_per_s: float, service: Servic
     """Return `n` requests arriving as a Poisson process."""
     service_s, kind = service(rng, n)
     return Workload(np.cumsum(rng.exponential(1.0 / rate_per_s, n)), service_s, kind)
+
+
+def drawn_again(
+    rng: np.random.Generator, n: int, rate_per_s: float, service_s: Floats, kind: Ints
+) -> Workload:
+    """Return `n` of the recorded requests, with replacement, arriving as a Poisson process."""
+    row = rng.integers(0, len(service_s), n)
+    arrival_s = np.cumsum(rng.exponential(1.0 / rate_per_s, n))
+    return Workload(arrival_s, service_s[row], kind[row], row=row)
 
 
 def burst(

@@ -23,6 +23,7 @@ class DaemonProcess:
     base_url: str = ""
     lines: list[str] = field(default_factory=list)
     _read: threading.Thread | None = None
+    _said: threading.Condition = field(default_factory=threading.Condition)
 
     @property
     def pid(self) -> int:
@@ -39,6 +40,12 @@ class DaemonProcess:
         if self._read is not None:
             self._read.join()
         return code
+
+    def await_line(self, words: str, timeout_s: float = 30) -> None:
+        """Return once it has logged a line with these words; TimeoutError if it never does."""
+        with self._said:
+            if not self._said.wait_for(lambda: any(words in line for line in self.lines), timeout_s):
+                raise TimeoutError(f"the daemon never said {words!r}:\n" + "\n".join(self.lines))
 
     def _await_start(self) -> None:
         assert self.process.stderr is not None
@@ -57,7 +64,9 @@ class DaemonProcess:
     def _drain(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.lines.append(line.rstrip())
+            with self._said:
+                self.lines.append(line.rstrip())
+                self._said.notify_all()
 
 
 @contextmanager

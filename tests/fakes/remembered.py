@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from math import pi, sin
 
 from predictor.record import LengthClass
 from profiles.records import Estimate, Finished, Host, Mix, Profile, Served
@@ -74,4 +75,35 @@ def traffic(count: int, *, start: float = START, every_s: float = 7.7, seed: int
             length_class=LengthClass.of(tokens).value if completed else "",
             waited_s=rng.expovariate(0.1),
             sojourn_s=rng.expovariate(0.05),
+        )
+
+
+def busy_days(count: int, *, start: float = START, seed: int = 0, every_s: float = 7.7) -> Iterator[Finished]:
+    """Yield what a serial server of 100 tokens/s really served: days busier than nights, services that follow
+    from lengths, and forecasts that are right more often than not.
+
+    `every_s` is the mean time between requests. Waits are those of arrival order.
+    """
+    rng = random.Random(seed)
+    arrived = free = start
+    for number in range(count):
+        busier = 1.0 + 0.9 * sin(2.0 * pi * (arrived % 86_400) / 86_400)
+        arrived += rng.expovariate(busier / every_s)
+        tokens = int(rng.lognormvariate(5.1, 1.0)) + 1
+        foretold = tokens * rng.lognormvariate(0.0, 0.8)
+        begun, service_s = max(arrived, free), 0.2 + tokens / 100.0
+        free = begun + service_s
+        yield replace(
+            FINISHED,
+            finished_at=free,
+            request=f"abc-{number}",
+            client=rng.choice(("alice", "bob", "carol")),
+            p_long=foretold / (foretold + 400.0),
+            expected_tokens=foretold,
+            q90_tokens=3.0 * foretold,
+            tokens=tokens,
+            length_class=LengthClass.of(tokens).value,
+            waited_s=begun - arrived,
+            sojourn_s=free - arrived,
+            decode_s=tokens / 100.0,
         )

@@ -44,8 +44,8 @@ def test_closing_writes_the_rest(tmp_path: Path) -> None:
     writer = Writer(path)
     for row in rows:
         writer.put(row)
-    writer.save("learned", b"state 1")
-    writer.save("learned", b"state 2")
+    writer.save("learned", b"state 1", 0)
+    writer.save("learned", b"state 2", 0)
     writer.close()
     with reading(path) as connection:
         assert {row.request for row in newest(connection, ALL, 5000)} == {row.request for row in rows}

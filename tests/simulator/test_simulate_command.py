@@ -74,7 +74,9 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_advice_names_a_policy_what_it_buys_and_when_to_leave_it_off() -> None:
-    found = json.loads(simulate("--advise", "--seeds", "4", "--requests", "800", "--json").stdout)
+    found = json.loads(
+        simulate("--advise", "--workload", "poisson", "--seeds", "4", "--requests", "800", "--json").stdout
+    )
     assert found["notes"][0].startswith("Use ")
     assert "Long requests: P95" in found["notes"][2]
     assert "leave it off" in found["notes"][3]
@@ -82,9 +84,28 @@ def test_advice_names_a_policy_what_it_buys_and_when_to_leave_it_off() -> None:
 
 def test_advice_for_a_backend_that_is_hardly_used() -> None:
     found = json.loads(
-        simulate("--advise", "--load", "0.2", "--seeds", "4", "--requests", "800", "--json").stdout
+        simulate(
+            "--advise",
+            "--workload",
+            "poisson",
+            "--load",
+            "0.2",
+            "--seeds",
+            "4",
+            "--requests",
+            "800",
+            "--json",
+        ).stdout
     )
     assert found["notes"][0].startswith("Leave it at fcfs")
+
+
+def test_advice_on_a_file_without_long_answers(tmp_path: Path) -> None:
+    path = tmp_path / "history.csv"
+    lines = [f"{n * 0.5},{20 if n % 2 else 500}" for n in range(40)]
+    path.write_text("\n".join(["arrival_s,tokens", *lines]))
+    found = json.loads(simulate("--advise", "--workload", str(path), *SMALL, "--json").stdout)
+    assert found["notes"]
 
 
 def test_a_plot_has_axes_with_units_and_error_bars(tmp_path: Path) -> None:
@@ -115,7 +136,11 @@ def test_a_report_without_curves_is_drawn_by_its_rows(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_done_is_one_clear_line(arguments: list[str], complaint: str) -> None:
-    given = arguments if "--plot" not in arguments or "--scenario" in arguments else ["--advise", *arguments]
+    given = (
+        arguments
+        if "--plot" not in arguments or "--scenario" in arguments
+        else ["--advise", "--workload", "poisson", *arguments]
+    )
     with pytest.raises(ClairvoyantError, match=complaint) as caught:
         simulate(*SMALL, *given)
     assert "\n" not in str(caught.value)

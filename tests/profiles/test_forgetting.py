@@ -1,0 +1,149 @@
+"""What is erased while somebody still holds it in memory stays erased."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+import predictor
+from clairvoyant_cli.proxy.learning import Learned, state_name
+from profiles.database import open_database, reading
+from profiles.history import Span, forget, newest
+from profiles.ledger import Ledger
+from profiles.states import FORGETTING, load_state
+from profiles.writer import Writer
+from tests.fakes.calibrating import replay
+from tests.fakes.daemon_process import DaemonProcess, daemon_process
+from tests.fakes.remembered import FINISHED
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = "replay:latest"
+
+
+def states(path: Path) -> dict[str, bytes]:
+    """Return all that is kept under a name, but for the word of the forgetting itself."""
+    with reading(path) as connection:
+        rows = connection.execute("SELECT name, state FROM states WHERE name != ?", (FORGETTING,))
+        return {name: bytes(state) for name, state in rows}
+
+
+def requests(path: Path) -> list[str]:
+    """Return the requests in the history."""
+    with reading(path) as connection:
+        return [row.request for row in newest(connection, Span(), 1000)]
+
+
+def test_what_waits_to_be_written_is_forgotten_too(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    writer = Writer(path)
+    writer.save("learned", b"before", writer.generation)
+    writer.put(replace(FINISHED, request="before", finished_at=time.time() - 1.0))
+    forget(path, Span(), states=True)
+    writer.put(replace(FINISHED, request="after", finished_at=time.time() + 1.0))
+    writer.save("learned", b"of before, too", 0)
+    writer.save("learned afresh", b"after", 1)
+    writer.close()
+    assert requests(path) == ["after"]
+    assert states(path) == {"learned afresh": b"after"}
+
+
+def test_forgetting_a_client_may_leave_what_was_learned(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    ledger = Ledger(path)
+    ledger.save("learned", b"state")
+    forget(path, Span(client="bob"), states=False)
+    assert not ledger.forgotten()
+    ledger.close()
+    assert states(path) == {"learned": b"state"}
+
+
+def test_a_ledger_hears_of_it_once(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    ledger = Ledger(path)
+    try:
+        assert not ledger.forgotten()
+        forget(path, Span(), states=True)
+        deadline = time.monotonic() + 20
+        while not ledger.forgotten():
+            assert time.monotonic() < deadline
+        assert not ledger.forgotten()
+        ledger.save("learned", b"afresh")
+    finally:
+        ledger.close()
+    assert states(path) == {"learned": b"afresh"}
+
+
+def test_forgetting_twice_is_told_from_forgetting_once(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    with closing(open_database(path)):
+        pass
+    for generation in (b"1", b"2"):
+        forget(path, Span(), states=True)
+        with reading(path) as connection:
+            told = load_state(connection, FORGETTING)
+        assert told is not None
+        assert told.split()[0] == generation
+
+
+async def ask(daemon: DaemonProcess, *prompts: str) -> None:
+    """Ask all at once."""
+    async with httpx.AsyncClient(base_url=daemon.base_url, timeout=60, trust_env=False) as http:
+        body = {"model": MODEL, "stream": False, "options": {"num_predict": 30}}
+        answers = await asyncio.gather(
+            *(http.post("/api/generate", json=body | {"prompt": prompt}) for prompt in prompts)
+        )
+    assert {answer.status_code for answer in answers} == {200}
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Return once something holds that another process does; TimeoutError if it never does."""
+    async with asyncio.timeout(30):
+        while not await asyncio.to_thread(holds):
+            pass
+
+
+async def erase(path: Path) -> None:
+    """Run `clairvoyant forget --all`."""
+    command = [sys.executable, "-m", "clairvoyant_cli", "forget", "--all", "--yes", "--db", str(path)]
+    await asyncio.to_thread(subprocess.run, command, cwd=ROOT, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("stopped_at_once", [True, False], ids=["stopped at once", "serving on"])
+async def test_a_running_daemon_forgets(tmp_path: Path, stopped_at_once: bool) -> None:
+    path = tmp_path / "c.db"
+    async with replay(decode=1000.0) as (_, url):
+        manager = daemon_process(url, "--db", str(path), home=tmp_path)
+        daemon = await asyncio.to_thread(manager.__enter__)
+        try:
+            await ask(daemon, *(f"Name colour {number}." for number in range(30)))
+            await until(lambda: len(requests(path)) == 30)
+            await erase(path)
+            if not stopped_at_once:
+                await asyncio.to_thread(daemon.await_line, "learning starts afresh")
+                await ask(daemon, "Name a bird.")
+            daemon.signal(signal.SIGTERM)
+            await asyncio.to_thread(daemon.wait)
+        finally:
+            await asyncio.to_thread(manager.__exit__, None, None, None)
+    kept = states(path)
+    if stopped_at_once:
+        assert kept == {}
+        assert requests(path) == []
+        return
+    assert len(requests(path)) == 1
+    learned = msgspec.json.decode(kept.pop(state_name("ollama", url)), type=Learned)
+    assert all(model.queued == 0 and model.mu_short_s == 0.0 for model in learned.models.values())
+    # What the predictor knows is what one answer taught it, not thirty-one.
+    ((_, weights),) = kept.items()
+    fresh = predictor.load()
+    fresh.import_state(weights)
+    assert fresh._correction.learnt == 1  # type: ignore[attr-defined]

@@ -125,6 +125,7 @@ async def running_daemon(
                 backlog=BACKLOG,
             )
             tasks.spawn(daemon.gateway.watch.run())
+            backend.upstream.keep_spare(tasks.spawn)
             tasks.spawn(_sweep(connections))
             try:
                 with _word_of(daemon, port) if announced else nullcontext():
@@ -138,7 +139,7 @@ async def running_daemon(
                 daemon.gateway.lessons.flush()
                 if daemon.keeper is not None:
                     daemon.keeper.save()
-        backend.upstream.close()
+        await backend.upstream.close()
     finally:
         listener.close()
         await prober.close()

@@ -2,13 +2,15 @@
 
 Rule 1: bytes go to their sink from the callback that received them; no task wakes for a token.
 Rule 2: an idle connection is used again only while it is young: local servers drop idle ones after a few
-seconds, and a POST that met a closing connection could not be repeated safely.
+seconds, and a POST that met a closing connection could not be repeated safely (RFC 9110, 9.2.2). While one
+rests, a spare is opened in its place, so that a request that comes at once need not wait for a handshake.
 Rule 3: there is a limit on connecting, none on answering: a long answer is what we are here for.
 """
 
 import asyncio
 import ssl
 from collections import deque
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol, cast
 from urllib.parse import urlsplit
@@ -28,6 +30,9 @@ without having said so, and a request that goes out in that millisecond is lost.
 
 MAX_IDLE = 32
 """How many idle connections are kept."""
+
+
+Spawn = Callable[[Awaitable[None]], "asyncio.Task[None]"]
 
 
 class UpstreamError(Exception):
@@ -330,19 +335,32 @@ class Upstream:
         self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
         self._connect_timeout_s = connect_timeout_s
         self._idle: deque[UpstreamConnection] = deque()
+        self._spare: UpstreamConnection | None = None
+        self._spare_ends: asyncio.TimerHandle | None = None
+        self._opening_spare = False
+        self._spawn: Spawn | None = None
 
     def __repr__(self) -> str:
-        return f"<Upstream {self.url}: {len(self._idle)} idle>"
+        spare = "" if self._spare is None else ", a spare"
+        return f"<Upstream {self.url}: {len(self._idle)} idle{spare}>"
+
+    def keep_spare(self, spawn: Spawn) -> None:
+        """From now on have a spare connection opened whenever another one begins to rest."""
+        self._spawn = spawn
 
     async def connect(self) -> UpstreamConnection:
         """Return a connection that is free; `UnreachableError` if none can be made."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = asyncio.get_running_loop().time()
         while self._idle and now - self._idle[0].idle_since >= MIN_IDLE_S:
             connection = self._idle.popleft()
             if connection.open and now - connection.idle_since <= MAX_IDLE_S:
                 return connection
             connection.close()
+        spare = self._take_spare()
+        return spare if spare is not None and spare.open else await self._open()
+
+    async def _open(self) -> UpstreamConnection:
+        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 _, connection = await loop.create_connection(
@@ -368,16 +386,44 @@ class Upstream:
         self._idle.append(connection)
         if len(self._idle) > MAX_IDLE:
             self._idle.popleft().close()
+        # Only a server that keeps connections gets a spare: one that serves a single connection at a time
+        # would wait for a request on the spare and hear nobody else.
+        if self._spawn is not None and self._spare is None and not self._opening_spare:
+            self._opening_spare = True
+            self._spawn(self._open_spare())
 
     def forget(self, connection: UpstreamConnection) -> None:
         """Drop a connection that is closed."""
+        if connection is self._spare:
+            self._take_spare()
         with suppress(ValueError):
             self._idle.remove(connection)
 
-    def close(self) -> None:
-        """Close the idle connections."""
-        while self._idle:
-            self._idle.popleft().close()
+    async def close(self) -> None:
+        """Close the idle connections and the spare, and return when they are gone."""
+        self._spawn = None
+        spare = self._take_spare()
+        closing = [*self._idle, *([spare] if spare is not None else [])]
+        self._idle.clear()
+        for connection in closing:
+            connection.abort()
+        await asyncio.gather(*(connection.closed for connection in closing))
+
+    async def _open_spare(self) -> None:
+        try:
+            spare = await self._open()
+        except UnreachableError:
+            return  # whoever asks next hears why
+        finally:
+            self._opening_spare = False
+        self._spare = spare
+        self._spare_ends = asyncio.get_running_loop().call_later(MAX_IDLE_S, spare.close)
+
+    def _take_spare(self) -> UpstreamConnection | None:
+        if self._spare_ends is not None:
+            self._spare_ends.cancel()
+        spare, self._spare, self._spare_ends = self._spare, None, None
+        return spare
 
 
 def reason(error: OSError) -> str:

@@ -39,13 +39,17 @@ async def wiretap(target: str) -> AsyncIterator[Wiretap]:
         tasks.add(task)
         tapped = Tapped()
         tap.connections.append(tapped)
-        there, out = await asyncio.open_connection(parts.hostname, parts.port)
         try:
             with suppress(ConnectionError, asyncio.CancelledError):
-                await asyncio.gather(_copy(reader, out, tapped.sent), _copy(there, writer, tapped.received))
+                there, out = await asyncio.open_connection(parts.hostname, parts.port)
+                try:
+                    await asyncio.gather(
+                        _copy(reader, out, tapped.sent), _copy(there, writer, tapped.received)
+                    )
+                finally:
+                    out.close()
         finally:
             tasks.discard(task)
-            out.close()
             writer.close()
 
     server = await asyncio.start_server(forward, "127.0.0.1", 0)

@@ -1,8 +1,9 @@
 """An upstream that costs next to nothing: an SSE answer of `max_tokens` events at a given rate.
 
-    python tests/perf/fast_upstream.py TOKENS_PER_S     (prints its address)
+    python tests/perf/fast_upstream.py TOKENS_PER_S [closing]     (prints its address)
 
-A hand-made server, so that what a benchmark measures is the proxy and not the server behind it.
+With `closing` it ends the connection of a short answer a millisecond later without having said so, as
+llama.cpp does. A hand-made server, so that what a benchmark measures is the proxy and not the server behind it.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ PROPS = b'{"total_slots": 1, "build_info": "fast"}'
 
 class Connection(asyncio.Protocol):
     rate = 2000.0
+    closing = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: asyncio.Transport = transport  # type: ignore[assignment]
@@ -54,6 +56,8 @@ class Connection(asyncio.Protocol):
         self.transport.write(HEAD + CHUNK)
         if tokens <= 20:
             self.transport.write(CHUNK * (tokens - 1) + END)
+            if self.closing:
+                asyncio.get_running_loop().call_later(0.001, self.transport.close)
             return
         loop = asyncio.get_running_loop()
         self.sent, self.tokens, self.start = 1, tokens, loop.time()
@@ -73,6 +77,7 @@ class Connection(asyncio.Protocol):
 
 async def main() -> None:
     Connection.rate = float(sys.argv[1])
+    Connection.closing = "closing" in sys.argv
     server = await asyncio.get_running_loop().create_server(Connection, "127.0.0.1", 0, backlog=2048)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()

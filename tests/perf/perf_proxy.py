@@ -99,10 +99,10 @@ def request(body: dict[str, object], path: str = "/v1/chat/completions") -> byte
 
 
 @contextmanager
-def upstream(rate: float) -> Iterator[str]:
+def upstream(rate: float, *words: str) -> Iterator[str]:
     """The fixed upstream of tests/perf/fast_upstream.py, streaming `rate` tokens a second."""
     process = subprocess.Popen(
-        [sys.executable, str(ROOT / "tests/perf/fast_upstream.py"), str(rate)],
+        [sys.executable, str(ROOT / "tests/perf/fast_upstream.py"), str(rate), *words],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -119,12 +119,13 @@ def quantiles_ms(values: list[float]) -> tuple[float, float]:
     return statistics.median(values) * 1000, cuts[98] * 1000
 
 
-async def first_byte(paths: dict[str, str], requests: int) -> None:
+async def first_byte(paths: dict[str, str], requests: int, pause_s: float = 0.0) -> None:
     raw = request(BODY | {"max_tokens": 3})
     clients = {name: await connect(url) for name, url in paths.items()}
     times: dict[str, list[float]] = {name: [] for name in paths}
     for turn in range(requests + 50):
         for name, url in paths.items():
+            await asyncio.sleep(pause_s)
             if clients[name].closed:  # on a busy machine a turn may outlast a server's patience with idlers
                 clients[name] = await connect(url)
             seconds = await clients[name].ask(raw)
@@ -280,12 +281,15 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--nginx", action="store_true", help="compare with nginx (must be installed)")
     parser.add_argument(
+        "--closing", action="store_true", help="the upstream ends connections unannounced, as llama.cpp does"
+    )
+    parser.add_argument(
         "--litellm", metavar="COMMAND", help="compare with LiteLLM's proxy (path of `litellm`)"
     )
     args = parser.parse_args()
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        target = stack.enter_context(upstream(2000))
+        target = stack.enter_context(upstream(2000, *(["closing"] if args.closing else [])))
         # The cost of a request's way is asked for, not that of its log line on a slow terminal.
         daemon = stack.enter_context(daemon_process(target, "--log-level", "warning", home=home))
         paths = {"direct": target, "clairvoyant": daemon.base_url}
@@ -294,7 +298,8 @@ def main() -> None:
             paths["nginx"], pids["nginx"] = stack.enter_context(nginx(target, home))
         if args.litellm:
             paths["litellm"], pids["litellm"] = stack.enter_context(litellm(target, home, args.litellm))
-        uvloop.run(first_byte(paths, args.requests))
+        # The pause lets the end of a connection arrive before somebody asks on it.
+        uvloop.run(first_byte(paths, args.requests, 0.002 if args.closing else 0.0))
         uvloop.run(stream_rate(paths, 4000, 3))
         uvloop.run(cpu_per_token(paths, pids, 4000))
         uvloop.run(crowd(daemon.base_url, daemon.pid, args.clients))

@@ -60,6 +60,9 @@ async def running_app(app: ASGIApp, port: int = 0, host: str = "127.0.0.1") -> A
     )
     server = EmbeddedServer(config)
     listener = socket.create_server((host, port), backlog=2048)
+    # Its connections inherit this. asyncio sets it only where a socket names its protocol, and this one
+    # does not: the end of an answer would wait for the acknowledgement of what came before.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         address: tuple[str, int] = listener.getsockname()[:2]
         serving = asyncio.create_task(server.serve([listener]))

@@ -39,6 +39,30 @@ def test_a_server_on_a_socket_takes_as_long_as_it_says() -> None:
     assert run_virtually(ask()) == pytest.approx(60.0, abs=1.0)
 
 
+def test_answers_sent_in_strides_end_when_they_would_token_by_token() -> None:
+    """The last bytes of a streamed answer must not wait for an acknowledgement: the clock would not wait."""
+
+    async def ask(stride: int) -> list[float]:
+        speed = Speed(decode_tokens_per_s=50)
+        engine = Engine(speed=speed, stride=stride, answer_tokens=lambda prompt, rng: 213)
+        ends = []
+        async with (
+            serve_app(Replay(engine).app) as url,
+            httpx.AsyncClient(base_url=url, timeout=3600, trust_env=False) as client,
+        ):
+            for _ in range(20):
+                begun_s = time.monotonic()
+                body = {"model": "replay", "prompt": "hello"}
+                async with client.stream("POST", "/api/generate", json=body) as response:
+                    lines = [line async for line in response.aiter_lines()]
+                assert len(lines) == 213 + 1
+                ends.append(time.monotonic() - begun_s)
+        return ends
+
+    assert run_virtually(ask(1)) == pytest.approx([213 / 50] * 20, abs=0.01)
+    assert run_virtually(ask(100)) == pytest.approx([213 / 50] * 20, abs=0.01)
+
+
 def test_a_bench_in_virtual_time_needs_the_simulated_backend() -> None:
     done = CliRunner().invoke(command, ["burst", "--virtual-time"])
     assert isinstance(done.exception, ClairvoyantError)

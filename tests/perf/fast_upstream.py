@@ -3,7 +3,8 @@
     python tests/perf/fast_upstream.py TOKENS_PER_S [closing]     (prints its address)
 
 With `closing` it ends the connection of a short answer a millisecond later without having said so, as
-llama.cpp does. A hand-made server, so that what a benchmark measures is the proxy and not the server behind it.
+llama.cpp does. A hand-made server, so that what a benchmark measures is the proxy and not the server behind
+it.
 """
 
 import asyncio

@@ -41,10 +41,14 @@ class DiedError(Exception):
 
 @dataclass(eq=False)
 class Engine:
-    """Slots, a clock and a journal. One event loop only."""
+    """Slots, a clock and a journal. One event loop only.
+
+    `stride` is how many tokens are sent at a time after the first, the last of them when it is due.
+    """
 
     slots: int = 1
     speed: Speed = field(default_factory=Speed)
+    stride: int = 1
     answer_tokens: AnswerTokens = heavy_tailed
     seed: int = 0
     journal: list[Service] = field(default_factory=list)
@@ -177,7 +181,8 @@ class Engine:
         if die_at is not None:
             last = min(last, die_at)
         while service.tokens < last:
-            next_due_s = begun_s + frozen_s + self.speed.decode_s(service.tokens + 1)
+            step = self.stride if service.tokens else 1
+            next_due_s = begun_s + frozen_s + self.speed.decode_s(min(last, service.tokens + step))
             await asyncio.sleep(max(0.0, next_due_s - clock()))
             frozen_s += await self._while_frozen()
             due = self._due_tokens(clock() - begun_s - frozen_s)

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import nan
+from math import nan, sqrt
 from statistics import fmean, stdev
 
 from clairvoyant_cli.bench.cells import Answer, Cell
 from clairvoyant_cli.bench.sojourn import percentile
+from clairvoyant_cli.simulator.estimate import student_t
 from predictor.record import LengthClass
 
 ALL = "all"
@@ -29,6 +30,11 @@ class Spread:
     def of(cls, values: Sequence[float]) -> "Spread":
         """Sum up one figure of each run."""
         return cls(fmean(values), stdev(values) if len(values) > 1 else nan, len(values))
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the mean's 95 % confidence interval (Student's t); of one run not a number."""
+        return student_t(self.runs - 1) * self.sd / sqrt(self.runs)
 
 
 def figures_of(cell: Cell) -> dict[Key, float]:

@@ -15,11 +15,15 @@ SHIPPED = Path(__file__).with_name("prompts.jsonl")
 
 class _Line(msgspec.Struct):
     prompt: str
-    tokens: int
+    tokens: int | None = None
+    output_tokens: int | None = None
 
 
 def load_prompts(path: Path = SHIPPED) -> dict[LengthClass, list[Question]]:
-    """Read prompts by length class: JSONL, one {"prompt": text, "tokens": answer length} a line."""
+    """Read prompts by length class: JSONL, one {"prompt": text, "tokens": answer length} a line.
+
+    `output_tokens` is another name for `tokens`.
+    """
     refuse = partial(ClairvoyantError, exit_code=ExitCode.USAGE)
     try:
         lines = path.read_bytes().splitlines()
@@ -33,7 +37,10 @@ def load_prompts(path: Path = SHIPPED) -> dict[LengthClass, list[Question]]:
             read = msgspec.json.decode(line, type=_Line)
         except msgspec.DecodeError as error:
             raise refuse(f'{path}:{number}: want {{"prompt": text, "tokens": number}}: {error}') from None
-        question = Question("", read.prompt, max(1, read.tokens))
+        tokens = read.output_tokens if read.tokens is None else read.tokens
+        if tokens is None:
+            raise refuse(f'{path}:{number}: want {{"prompt": text, "tokens": number}}: there is no number')
+        question = Question("", read.prompt, max(1, tokens))
         pools[question.length_class].append(question)
     if not pools[LengthClass.SHORT] or not pools[LengthClass.LONG]:
         raise refuse(f"{path}: at least one prompt below 200 tokens and one of 800 or more are needed")

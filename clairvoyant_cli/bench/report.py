@@ -1,7 +1,7 @@
 """What a bench found: as tables, charts, JSON and CSV, all from the same summaries."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
@@ -17,7 +17,11 @@ KINDS = tuple(each.value for each in LengthClass)
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All that a report is made of. `notes` say what a reader must know to read the figures right."""
+    """All that a report is made of. `notes` say what a reader must know to read the figures right.
+
+    `foreseen` is what the simulator says of the same questions. `sweep` shows what changes with the load
+    instead of every load's own tables.
+    """
 
     title: str
     command: str
@@ -26,6 +30,8 @@ class Findings:
     notes: tuple[str, ...]
     summaries: Sequence[Summary]
     cells: Sequence[Cell]
+    foreseen: Sequence[Summary] = ()
+    sweep: bool = False
 
     @property
     def loads(self) -> list[str]:
@@ -42,13 +48,63 @@ def page_of(findings: Findings) -> Page:
     facts = tuple((name, value) for name, value in findings.about.items())
     blocks: list[Block] = [Grid(("Measured on", ""), facts), Code(findings.command)]
     blocks += [Paragraph(note) for note in findings.notes]
-    for load in findings.loads:
-        blocks.append(Heading(load))
-        blocks += tables_of(findings.of_load(load))
+    for heading, tables in sections_of(findings):
+        blocks.append(Heading(heading))
+        blocks += tables
     plots = plots_of(findings)
     if plots:
         blocks += [Heading("Charts"), Chart(svg(plots), "; ".join(plot.title for plot in plots))]
     return Page(findings.title, tuple(blocks))
+
+
+def sections_of(findings: Findings) -> Iterator[tuple[str, list[Grid]]]:
+    """Yield the tables under their headings: one section a load, or one for a sweep."""
+    if findings.sweep:
+        yield "Change over load", sweep_tables(findings)
+        return
+    for load in findings.loads:
+        tables = tables_of(findings.of_load(load))
+        foreseen = [summary for summary in findings.foreseen if summary.load == load]
+        if foreseen:
+            # Twice no tables: sojourn and change are enough to lay beside what was measured.
+            tables += [replace(table, header=_simulated(table.header)) for table in tables_of(foreseen)[:2]]
+        yield load, tables
+
+
+def _simulated(header: tuple[str, ...]) -> tuple[str, ...]:
+    return (f"Simulated: {header[0][0].lower()}{header[0][1:]}", *header[1:])
+
+
+SWEPT = (("short", "sojourn p50"), ("short", "sojourn p95"), ("long", "sojourn p95"))
+"""What a sweep shows: what shortest-first gains, in the middle and at the end, and what it costs."""
+
+
+def sweep_tables(findings: Findings) -> list[Grid]:
+    """Return a table for each swept figure: a row a load, each arm measured and simulated."""
+    tables = []
+    for key in SWEPT:
+        changed = [s for s in findings.summaries if key in s.changes and s.arm != s.baseline]
+        if not changed:
+            continue
+        foreseen = {(s.load, s.arm): s.changes[key] for s in findings.foreseen if key in s.changes}
+        found = {(s.load, s.arm): s.changes[key] for s in changed}
+        arms = list(dict.fromkeys(s.arm for s in changed))
+        rows = []
+        for load in findings.loads:
+            row = [load]
+            for arm in arms:
+                simulated = foreseen.get((load, arm))
+                row.append(_interval(found[load, arm]) if (load, arm) in found else "")
+                row.append("" if simulated is None else f"{100 * simulated.mean:+.1f} %")
+            rows.append(tuple(row))
+        title = f"{key[0]} {key[1].removeprefix('sojourn ')}, change against {changed[0].baseline}"
+        tables.append(Grid((title, *(n for arm in arms for n in (arm, f"{arm}, simulated"))), tuple(rows)))
+    return tables
+
+
+def _interval(spread: Spread) -> str:
+    text = f"{100 * spread.mean:+.1f} %"
+    return f"{text} ± {100 * spread.half_width:.1f}" if isfinite(spread.half_width) else text
 
 
 def tables_of(summaries: Sequence[Summary]) -> list[Grid]:
@@ -122,7 +178,7 @@ def percent(spread: Spread) -> str:
 def plots_of(findings: Findings) -> list[Plot]:
     """Return the charts: sojourn and first-token distributions by class, and gain over load."""
     plots: list[Plot] = []
-    for load in findings.loads:
+    for load in [] if findings.sweep else findings.loads:
         for kind in KINDS:
             for figure, label in (("sojourn_s", "sojourn time (s)"), ("ttft_s", "time to first token (s)")):
                 lines = tuple(_distributions(findings, load, kind, figure))
@@ -142,20 +198,32 @@ def _distributions(findings: Findings, load: str, kind: str, figure: str) -> Ite
 
 
 def _gains(findings: Findings) -> Plot | None:
-    """Draw the paper's Figure 3 from this machine's figures; None with fewer than two utilisations."""
-    points: dict[str, list[tuple[float, Spread]]] = {}
-    for summary in findings.summaries:
+    """Draw the paper's Figure 3 from this machine's figures; None with fewer than two utilisations.
+
+    Bars are 95 % confidence intervals of the mean over the runs.
+    """
+    points, foreseen = _gain_points(findings.summaries), _gain_points(findings.foreseen)
+    if not any(len(of_arm) > 1 for of_arm in points.values()):
+        return None
+    lines: list[Curve] = []
+    for arm, of_arm in points.items():
+        lines.append(Curve(arm, of_arm))
+        if arm in foreseen:
+            bare = tuple(replace(point, half_width=0.0) for point in foreseen[arm])
+            lines.append(Curve(f"{arm}, simulated", bare, marked=False, dashed=True))
+    title = "Gain over load: short answers, P50"
+    return Plot(title, "utilisation rho", "less than fcfs (%)", tuple(lines))
+
+
+def _gain_points(summaries: Sequence[Summary]) -> dict[str, tuple[Point, ...]]:
+    points: dict[str, tuple[Point, ...]] = {}
+    for summary in summaries:
         change = summary.changes.get((LengthClass.SHORT.value, "sojourn p50"))
         _, found, rho = summary.load.rpartition("rho ")
         if change is not None and found and summary.arm != summary.baseline:
-            points.setdefault(summary.arm, []).append((float(rho), change))
-    if not any(len(of_arm) > 1 for of_arm in points.values()):
-        return None
-    lines = tuple(
-        Curve(arm, tuple(Point(rho, -100 * change.mean, 100 * change.sd) for rho, change in of_arm))
-        for arm, of_arm in points.items()
-    )
-    return Plot("Gain over load: short answers, P50", "utilisation rho", "less than fcfs (%)", lines)
+            point = Point(float(rho), -100 * change.mean, 100 * change.half_width)
+            points[summary.arm] = (*points.get(summary.arm, ()), point)
+    return points
 
 
 def distribution(name: str, values: Sequence[float], points: int = 200) -> Curve:
@@ -173,17 +241,19 @@ def to_json(findings: Findings) -> dict[str, Any]:
         "about": dict(findings.about),
         "settings": dict(findings.settings),
         "notes": list(findings.notes),
-        "arms": [
-            {
-                "load": summary.load,
-                "arm": summary.arm,
-                "baseline": summary.baseline,
-                "share_of_oracle_gain": summary.share_of_bound,
-                "figures": _nested(summary.figures),
-                "changes": _nested(summary.changes),
-            }
-            for summary in findings.summaries
-        ],
+        "arms": [_plain(summary) for summary in findings.summaries],
+        "simulated": [_plain(summary) for summary in findings.foreseen],
+    }
+
+
+def _plain(summary: Summary) -> dict[str, Any]:
+    return {
+        "load": summary.load,
+        "arm": summary.arm,
+        "baseline": summary.baseline,
+        "share_of_oracle_gain": summary.share_of_bound,
+        "figures": _nested(summary.figures),
+        "changes": _nested(summary.changes),
     }
 
 

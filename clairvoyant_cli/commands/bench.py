@@ -16,8 +16,8 @@ import click
 
 from clairvoyant_cli.bench.arms import DIRECT, ORACLE, Arm, parse_arm
 from clairvoyant_cli.bench.cells import Cell, open_ledger, settings_in
-from clairvoyant_cli.bench.measures import summarise
-from clairvoyant_cli.bench.report import Findings, page_of, plots_of, tables_of, to_csv, to_json
+from clairvoyant_cli.bench.measures import Summary, summarise
+from clairvoyant_cli.bench.report import Findings, page_of, plots_of, sections_of, to_csv, to_json
 from clairvoyant_cli.bench.virtual import run_virtually
 from clairvoyant_cli.commands.bench_setup import REPLAY, Settings
 from clairvoyant_cli.commands.composition import run
@@ -75,7 +75,7 @@ def shared_options(function: Function) -> Function:
             "--prompts",
             type=path,
             metavar="FILE",
-            help='Prompts of your own, JSONL: {"prompt": text, "tokens": answer length}.',
+            help='Prompts of your own, JSONL: {"prompt": text, "tokens": answer length}. None is reported.',
         ),
         click.option("--slots", type=click.IntRange(1, 64), help="Answers the backend gives at once."),
         click.option(
@@ -156,6 +156,46 @@ def poisson(requests: int, rhos: tuple[float, ...], **options: Any) -> None:
 
 
 @command.command()
+@click.option(
+    "--rho",
+    "span",
+    metavar="LOW..HIGH",
+    default="0.3..0.9",
+    show_default=True,
+    help="Utilisations from, and to.",
+)
+@click.option(
+    "--points", type=click.IntRange(2, 50), default=7, show_default=True, help="Utilisations measured."
+)
+@click.option(
+    "--requests", type=click.IntRange(2, 100_000), default=250, show_default=True, help="Questions a run."
+)
+@shared_options
+def sweep(requests: int, span: str, points: int, **options: Any) -> None:
+    """Measure the gain over load: Figure 3 of the paper, from your own machine.
+
+    Questions arrive at random at one utilisation after the other. The simulator is given the
+    same arrivals, lengths and predictions; what it says stands beside what was measured.
+    """
+    if not options["arms"]:
+        replay = options["backend"] == REPLAY
+        options["arms"] = tuple(arm for arm in _default_arms(replay=replay, daemon=True) if arm != DIRECT)
+    _bench("sweep", requests, 40, 5, options, rhos=_utilisations(span, points))
+
+
+def _utilisations(span: str, points: int) -> tuple[float, ...]:
+    low, dots, high = span.partition("..")
+    try:
+        first, last = float(low), float(high)
+    except ValueError:
+        first = last = 0.0
+    if not dots or not 0.01 <= first < last <= 0.99:
+        raise ClairvoyantError(f"--rho {span!r}: want LOW..HIGH between 0.01 and 0.99", ExitCode.USAGE)
+    step = (last - first) / (points - 1)
+    return tuple(round(first + step * number, 4) for number in range(points))
+
+
+@command.command()
 @click.argument("trace", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
     "--rho",
@@ -230,7 +270,13 @@ async def _measure(
     from clairvoyant_cli.bench.machine import machine_facts
     from clairvoyant_cli.bench.progress import telling
     from clairvoyant_cli.bench.session import Session, steps_of
-    from clairvoyant_cli.commands.bench_setup import loads_of, mean_service_s, put_together, warm_up
+    from clairvoyant_cli.commands.bench_setup import (
+        foreseen_cells,
+        loads_of,
+        mean_service_s,
+        put_together,
+        warm_up,
+    )
 
     async with put_together(settings, backend_key_file) as bench:
         proxied = next((arm for arm in arms if arm.policy is not None), arms[0])
@@ -249,21 +295,26 @@ async def _measure(
             if outputs.resume_file is not None:
                 click.echo("stopped; the same command goes on where it stopped", err=True)
             raise
-    cells = [ledger.cells[step.load.name, step.run, step.arm.name] for step in steps]
+        cells = [ledger.cells[step.load.name, step.run, step.arm.name] for step in steps]
+        simulated = foreseen_cells(bench, cells, loads, arms, service_s)
+    title = "gain over load" if settings.kind == "sweep" else ", ".join(load.name for load in loads)
     names = [arm.name for arm in arms]
+
+    def summed_up(cells: list[Cell]) -> list[Summary]:
+        in_order = sorted(cells, key=lambda cell: names.index(cell.arm))
+        return summarise(in_order, FCFS if FCFS in names else None, ORACLE if ORACLE in names else None)
+
     about = machine_facts() | dict(bench.about) | {"mean service": f"{service_s:.3g} s"}
     return Findings(
-        title=f"Bench: {', '.join(load.name for load in loads)}",
+        title=f"Bench: {title}",
         command=shlex.join(["clairvoyant", *sys.argv[1:]]),
         about=about,
         settings=asdict(settings),
         notes=tuple(_notes(settings, cells)),
-        summaries=summarise(
-            sorted(cells, key=lambda cell: names.index(cell.arm)),
-            FCFS if FCFS in names else None,
-            ORACLE if ORACLE in names else None,
-        ),
+        summaries=summed_up(cells),
         cells=cells,
+        foreseen=summed_up(simulated),
+        sweep=settings.kind == "sweep",
     )
 
 
@@ -289,6 +340,13 @@ def _notes(settings: Settings, cells: list[Cell]) -> list[str]:
             "Answers end where the model ends them. The oracle orders by the lengths measured before it in "
             "the same bench; the predictor learns nothing from them."
         )
+    if settings.daemon is None:
+        notes.append(
+            "Simulated is what the simulator says of the same arrivals, lengths and predictions, at the mean "
+            "time a token takes alone: without prefill, network and the processor's other work."
+        )
+    if settings.kind == "sweep":
+        notes.append("± in the tables of changes, and the bars, are 95 % confidence intervals of the mean.")
     if settings.prompts is None:
         notes.append("The prompts are the project's own, which no predictor was trained on.")
     if settings.kind == "trace":
@@ -335,9 +393,9 @@ def _hand_out(findings: Findings, outputs: Outputs) -> None:
         click.echo(json.dumps(to_json(findings), indent=2))
         return
     console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
-    for load in findings.loads:
-        for grid in tables_of(findings.of_load(load)):
-            table = Table(*grid.header, title=load, title_justify="left")
+    for heading, grids in sections_of(findings):
+        for grid in grids:
+            table = Table(*grid.header, title=heading, title_justify="left")
             for column in table.columns[1:]:
                 column.justify = "right"
             for row in grid.rows:

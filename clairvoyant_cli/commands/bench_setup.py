@@ -1,7 +1,7 @@
 """What `clairvoyant bench` puts together: a backend, one daemon before it, and the loads."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,10 +9,13 @@ from math import inf
 from pathlib import Path
 from random import Random
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 import httpx
+import msgspec
 
 from clairvoyant_cli.bench.arms import Arm, Knowledge
+from clairvoyant_cli.bench.cells import Cell
 from clairvoyant_cli.bench.dialect import OLLAMA, OPENAI
 from clairvoyant_cli.bench.knowing import Knowing
 from clairvoyant_cli.bench.load import Asker, client_for
@@ -37,11 +40,17 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
 from predictor.record import LengthClass
 
+if TYPE_CHECKING:
+    from clairvoyant_cli.bench.foreseen import Foretold
+
 REPLAY = "replay"
 """The name of the embedded backend, in the place of an LLM server's."""
 
 GAP_S = 0.001
 """Time between two questions of a burst, on the wire."""
+
+VIRTUAL_STRIDE = 100
+"""Tokens the simulated backend sends at once in virtual time; first and last keep their times."""
 
 SOLO = 3
 """Questions of each class that are asked alone to learn what service takes."""
@@ -181,7 +190,9 @@ async def _replay(settings: Settings) -> AsyncIterator[Behind]:
     speed = Speed(inf, TwoNormals({}).tokens_per_s * settings.speedup)
     slots = settings.slots or 1
     # Every answer is as long as its request allows: the cap sets the length, and no prediction sees it.
-    engine = Engine(slots=slots, speed=speed, answer_tokens=lambda prompt, rng: 1_000_000)
+    # Nobody looks at single tokens in virtual time, and each would be an event.
+    stride = VIRTUAL_STRIDE if settings.virtual_time else 1
+    engine = Engine(slots=slots, speed=speed, stride=stride, answer_tokens=lambda prompt, rng: 1_000_000)
     async with serve_app(Replay(engine).app) as url:
         yield Behind(url, "", REPLAY, "", slots)
 
@@ -292,7 +303,7 @@ def loads_of(bench: Bench, settings: Settings, service_s: float) -> list[Load]:
     """Return the loads of a bench; `service_s` is the mean service time of one question."""
     if settings.kind == "burst":
         return [Load("burst", partial(_burst, bench, settings))]
-    if settings.kind == "poisson":
+    if settings.kind in ("poisson", "sweep"):
         rates = {rho: rho * bench.slots / service_s for rho in settings.rhos}
         return [Load(f"rho {rho:g}", partial(_poisson, bench, settings, rate)) for rho, rate in rates.items()]
     assert settings.trace is not None  # noqa: S101 - the command demands one
@@ -308,6 +319,56 @@ def loads_of(bench: Bench, settings: Settings, service_s: float) -> list[Load]:
         Load(name, partial(_trace, bench, settings, recorded, stretch))
         for name, stretch in (stretches or {"trace": 1.0}).items()
     ]
+
+
+def foreseen_cells(
+    bench: Bench, cells: Sequence[Cell], loads: Sequence[Load], arms: Sequence[Arm], service_s: float
+) -> list[Cell]:
+    """Return what the simulator makes of each cell; none where the predictor is somebody else's."""
+    from clairvoyant_cli.bench.foreseen import foreseen
+
+    if bench.knowing is None:
+        return []
+    per_token = bench.seconds_per_token
+    if per_token is None:
+        per_token = service_s / fmean(a.tokens for cell in cells for a in cell.answers if a.tokens)
+    plans = {(load.name, cell.run): load.plan(cell.run) for load in loads for cell in cells}
+    by_name = {arm.name: arm for arm in arms}
+    return [
+        foreseen(
+            cell,
+            arm,
+            _foretold(bench, arm, plans[cell.load, cell.run]),
+            seconds_per_token=per_token,
+            slots=bench.slots,
+            tau_s=(bench.way.tau_s or 0) * bench.way.speedup if arm.tau_s is None else arm.tau_s,
+        )
+        for cell in cells
+        if (arm := by_name[cell.arm]).policy is not None
+    ]
+
+
+def _foretold(bench: Bench, arm: Arm, plan: Plan) -> "list[Foretold]":
+    from clairvoyant_cli.bench.foreseen import Foretold
+    from clairvoyant_cli.proxy.gateway import ASSUMED_PREFILL_TOKENS_PER_S
+    from clairvoyant_cli.proxy.protocols.facts import facts_of
+    from clairvoyant_cli.proxy.protocols.routes import BackendKind, route_of
+
+    assert bench.knowing is not None  # noqa: S101 - the caller looked
+    bench.knowing.knowledge = arm.knowledge
+    asker = bench.asker
+    kind = BackendKind.OLLAMA if asker.dialect is OLLAMA else BackendKind.LLAMACPP
+    route = route_of(b"POST", asker.dialect.path, kind, "")
+    predictions = []
+    for arrival in plan:
+        question = arrival.question
+        tokens = question.tokens if asker.sets_length else None
+        body = msgspec.json.encode(asker.dialect.body(asker.model, question.prompt, tokens))
+        facts = facts_of(body, route, kind)
+        assert facts.view is not None  # noqa: S101 - the bench writes bodies that can be read
+        prefill_s = facts.prompt_tokens / ASSUMED_PREFILL_TOKENS_PER_S
+        predictions.append(Foretold(bench.knowing.predict(facts.view), prefill_s))
+    return predictions
 
 
 def _burst(bench: Bench, settings: Settings, run: int) -> Plan:

@@ -10,6 +10,7 @@ WIDTH, HEIGHT = 760, 440
 LEFT, RIGHT, TOP, BOTTOM, NAMES = 70, 190, 40, 55, 60
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Okabe and Ito's palette, which the colour-blind can tell apart."""
+DASHES = ' stroke-dasharray="5 4"'
 
 
 def svg(plots: Sequence[Plot]) -> str:
@@ -74,11 +75,14 @@ def _panel(plot: Plot, offset: int) -> Iterator[str]:
     yield f'<text x="{across}" y="{bottom + 40}" text-anchor="middle">{escape(plot.x_label)}</text>'
     turned = f'transform="translate(18 {middle}) rotate(-90)"'
     yield f'<text {turned} text-anchor="middle">{escape(plot.y_label)}</text>'
+    colours = -1
     for number, curve in enumerate(plot.curves):
-        yield from _curve(curve, COLOURS[number % len(COLOURS)], at_x, at_y, joined=not plot.x_names)
+        colours += not curve.dashed
+        colour = COLOURS[max(colours, 0) % len(COLOURS)]
+        yield from _curve(curve, colour, at_x, at_y, joined=not plot.x_names)
         key_y = offset + TOP + 12 + 18 * number
-        colour = COLOURS[number % len(COLOURS)]
-        yield f'<line x1="{right + 12}" y1="{key_y}" x2="{right + 34}" y2="{key_y}" stroke="{colour}"/>'
+        line = f'x1="{right + 12}" y1="{key_y}" x2="{right + 34}" y2="{key_y}"'
+        yield f'<line {line} stroke="{colour}"{DASHES if curve.dashed else ""}/>'
         yield f'<text x="{right + 40}" y="{key_y + 4}">{escape(curve.name)}</text>'
 
 
@@ -88,7 +92,8 @@ def _curve(
     spots = [(at_x(p.x), at_y(p.y)) for p in curve.points]
     if joined:
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
-        yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>'
+        dashes = DASHES if curve.dashed else ""
+        yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"{dashes}/>'
     for (x, y), point in zip(spots, curve.points, strict=True):
         if curve.marked:
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>'

@@ -32,11 +32,12 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A named line of a plot; `marked` draws its points too."""
+    """A named line of a plot; `marked` draws its points too. A dashed one keeps the colour before it."""
 
     name: str
     points: tuple[Point, ...]
     marked: bool = True
+    dashed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,3 +121,31 @@ def test_what_cannot_be_measured_is_refused_in_one_line(words: tuple[str, ...]) 
     done = run(*words, "--quick")
     assert isinstance(done.exception, ClairvoyantError)
     assert "\n" not in str(done.exception)
+
+
+def test_a_sweep_lays_the_simulator_beside_what_was_measured(tmp_path: Path) -> None:
+    words = ("sweep", "--backend", "replay", "--virtual-time", "--runs", "1", "--requests", "16")
+    arms = ("--arm", "fcfs", "--arm", "bounded@classes:36", "--arm", "oracle")
+    files = ("--plot", str(tmp_path / "p.svg"), "--report", str(tmp_path / "r.md"))
+    said = findings(*words, *arms, "--rho", "0.6..0.9", "--points", "2", *files)
+    assert {each["load"] for each in said["arms"]} == {"rho 0.6", "rho 0.9"}
+    measured, simulated = (
+        {(each["load"], each["arm"]): each["figures"] for each in said[name]}
+        for name in ("arms", "simulated")
+    )
+    assert measured.keys() == simulated.keys()
+    for key, figures in measured.items():
+        for kind in ("short", "long"):
+            p50 = simulated[key][kind]["sojourn p50"]["mean"]
+            assert figures[kind]["sojourn p50"]["mean"] == pytest.approx(p50, rel=0.02, abs=0.1)
+    drawn = (tmp_path / "p.svg").read_text()
+    assert "bounded@classes:36, simulated" in drawn
+    assert "stroke-dasharray" in drawn
+    assert "short p50, change against fcfs" in (tmp_path / "r.md").read_text()
+
+
+@pytest.mark.parametrize("span", ["0.3", "0.9..0.3", "0.3..1.2", "low..high", "0..0.5"])
+def test_a_span_of_utilisations_that_is_none_is_refused_in_one_line(span: str) -> None:
+    done = run("sweep", "--backend", "replay", "--quick", "--rho", span)
+    assert isinstance(done.exception, ClairvoyantError)
+    assert "LOW..HIGH" in str(done.exception)

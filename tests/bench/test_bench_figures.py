@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -161,3 +162,8 @@ def test_figures_are_shown_with_three_digits_or_so() -> None:
     assert shown(Spread(1.23456, float("nan"), 1)) == "1.23"
     assert shown(Spread(0.0123, 0.0004, 2)) == "0.0123 ± 0.0004"
     assert percent(Spread(-0.5, 0.01, 3)) == "-50.0 % ± 1.0"
+
+
+def test_the_interval_of_a_mean_narrows_with_the_runs() -> None:
+    assert Spread(1.0, 2.0, 5).half_width == pytest.approx(2.776 * 2.0 / 5**0.5, rel=1e-3)
+    assert not isfinite(Spread.of([1.0]).half_width)

@@ -169,3 +169,13 @@ def test_an_arm_knows_classes_or_lengths_if_it_may(knowing: Callable[[Knowledge]
     assert knowing(Knowledge.LENGTHS).predict(PromptView("essay")).expected_tokens == 987
     for knowledge in Knowledge:
         assert knowing(knowledge).predict(PromptView("never seen")).source == "wary"
+
+
+def test_prompts_may_say_output_tokens(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"prompt": "a", "output_tokens": 5}\n{"prompt": "b", "tokens": 900}\n')
+    pools = load_prompts(file)
+    assert [q.tokens for q in (*pools[LengthClass.SHORT], *pools[LengthClass.LONG])] == [5, 900]
+    file.write_text('{"prompt": "a"}\n')
+    with pytest.raises(ClairvoyantError, match="there is no number"):
+        load_prompts(file)

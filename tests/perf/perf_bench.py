@@ -1,56 +1,77 @@
 """The project's own figures: `clairvoyant bench` and the proxy's cost, reports into docs/bench.
 
-    python tests/perf/perf_bench.py [--only PART] [--quick] [--out DIR] [--litellm COMMAND]
+    python tests/perf/perf_bench.py [--only PART] [--virtual] [--quick] [--out DIR] [--held-out DIR]
+                                    [--litellm COMMAND]
 
-Parts: burst-replay, poisson-replay and gain-over-load in virtual time; burst-replay-real-time; burst-llamacpp
-and poisson-llamacpp on a real llama.cpp server with one slot, before a model of random weights; proxy-cost.
-Nothing is downloaded. All parts take an hour or two; each leaves its finished cells in DIR/*.jsonl.part and
-goes on from there.
+First the parts in virtual time, which a busy machine does not disturb: burst-replay, burst-held-out (needs
+--held-out), poisson-replay, gain-over-load. Then those on the wall clock, which want a quiet machine:
+burst-replay-real-time; burst-llamacpp and poisson-llamacpp on a real llama.cpp server with one slot, before a
+model of random weights; proxy-cost (needs nginx). `--virtual` stops before them. Nothing is downloaded. Every
+part leaves its finished cells in DIR/*.jsonl.part: the same command goes on where it was stopped, or where a
+part failed. It says how long each part took.
+
+--held-out DIR is a folder of MANIFEST.json and *.jsonl.gz with {"prompt": text, "chars": {model: length}},
+whose entries say `may_train_shipped_model`: those that say false are asked.
 """
 
 import argparse
+import gzip
+import json
+import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
+from statistics import median
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from predictor.record import LengthClass  # noqa: E402
 from tests.fakes.llamacpp_server import LlamaServer  # noqa: E402
 from tests.fakes.tiny_gguf import write_tiny_model  # noqa: E402
 
 KNOWN = ("--arm", "fcfs", "--arm", "sjf@classes:0", "--arm", "bounded@classes:36", "--arm", "bounded:36")
 VIRTUAL = ("--backend", "replay", "--virtual-time")
-LOADS = ("0.5", "0.74", "0.85")
+HELD_OUT = "held-out.jsonl"
 
 PARTS: dict[str, tuple[str, ...]] = {
     "burst-replay": ("burst", *VIRTUAL, "--runs", "3", "--arm", "direct", *KNOWN, "--arm", "oracle"),
+    "burst-held-out": (
+        *("burst", *VIRTUAL, "--prompts", HELD_OUT, "--runs", "5", "--arm", "fcfs"),
+        *("--arm", "bounded@classes:36", "--arm", "bounded:36", "--arm", "oracle"),
+    ),
     "poisson-replay": (
         *("poisson", *VIRTUAL, "--runs", "3", "--arm", "fcfs", "--arm", "bounded@classes:36"),
         *("--arm", "bounded:36", "--arm", "sjf@classes:10.5"),
     ),
     "gain-over-load": (
-        *("poisson", *VIRTUAL, "--runs", "2", "--arm", "fcfs", "--arm", "bounded:36", "--arm", "sjf:10.5"),
-        *(word for rho in LOADS for word in ("--rho", rho)),
+        *("sweep", *VIRTUAL, "--points", "5", "--runs", "5", "--requests", "100", "--arm", "fcfs"),
+        *("--arm", "bounded:36", "--arm", "sjf:10.5"),
     ),
     "burst-replay-real-time": (
-        *("burst", "--backend", "replay", "--speedup", "20", "--runs", "4"),
+        *("burst", "--backend", "replay", "--speedup", "20", "--runs", "2"),
         *("--arm", "direct", *KNOWN, "--arm", "oracle"),
     ),
     "burst-llamacpp": (
-        *("burst", "--set-lengths", "--runs", "2", "--arm", "direct", "--arm", "fcfs", "--arm", "bounded"),
-        *("--arm", "bounded@classes", "--arm", "sjf@classes:0", "--arm", "oracle"),
+        *("burst", "--set-lengths", "--runs", "1", "--arm", "direct", "--arm", "fcfs", "--arm", "bounded"),
+        *("--arm", "bounded@classes", "--arm", "oracle"),
     ),
     "poisson-llamacpp": (
-        *("poisson", "--set-lengths", "--runs", "2", "--requests", "100", "--arm", "fcfs"),
-        *("--arm", "bounded:4", "--arm", "bounded@classes:4", "--arm", "oracle"),
+        *("poisson", "--set-lengths", "--runs", "2", "--requests", "50", "--arm", "fcfs"),
+        *("--arm", "bounded:4", "--arm", "bounded@classes:4"),
     ),
 }
 PORT = 8137
 ON_LLAMACPP = {"burst-llamacpp", "poisson-llamacpp"}
+ON_THE_WALL_CLOCK = {"burst-replay-real-time", "burst-llamacpp", "poisson-llamacpp", "proxy-cost"}
+
+MOST_OF_A_FILE = 150
+"""Held-out prompts of one class taken from one file, so that none of them is the bench."""
 
 
 def bench(part: str, words: tuple[str, ...], out: Path, *, quick: bool) -> None:
@@ -61,21 +82,31 @@ def bench(part: str, words: tuple[str, ...], out: Path, *, quick: bool) -> None:
     subprocess.run(
         [sys.executable, "-c", "from clairvoyant_cli.main import main; main()", *command],
         cwd=out,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(out)},
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(out)},
         check=True,
     )
     (out / f"{part}.jsonl.part").unlink()
 
 
 def proxy_cost(out: Path, litellm: str | None) -> None:
-    compared = ["--nginx", *(["--litellm", litellm] if litellm else [])]
     script = ROOT / "tests/perf/perf_proxy.py"
-    done = subprocess.run(
-        [sys.executable, str(script), *compared], capture_output=True, text=True, check=True
-    )
-    with_litellm = " --litellm litellm" if litellm else ""
-    said = f"$ python tests/perf/perf_proxy.py --nginx{with_litellm}\n{done.stdout}"
-    (out / "proxy-cost.md").write_text(f"# What the proxy costs\n\n```text\n{said}```\n")
+    runs = [("--requests", "2000", "--nginx"), ("--requests", "1000", "--nginx", "--closing")]
+    if litellm is not None:
+        runs.append(("--requests", "500", "--nginx", "--litellm", litellm))
+    said = [f"# What the proxy costs\n\n{WHERE}"]
+    for words in runs:
+        done = subprocess.run(
+            [sys.executable, str(script), *words], capture_output=True, text=True, check=True
+        )
+        shown = " ".join("litellm" if word == litellm else word for word in words)
+        said.append(f"```text\n$ python tests/perf/perf_proxy.py {shown}\n{done.stdout}```")
+    (out / "proxy-cost.md").write_text("\n\n".join(said) + "\n")
+
+
+WHERE = """\
+`clairvoyant serve` as shipped, prediction included, beside the direct path and plain nginx, taking turns:
+compare within a run, not between runs. With `--closing` the upstream ends the connection of every answer
+unannounced, as llama.cpp does."""
 
 
 @contextmanager
@@ -89,27 +120,80 @@ def llamacpp(home: Path) -> Iterator[str]:
         server.stop()
 
 
+def write_held_out(source: Path, target: Path) -> None:
+    """Write the short and the long prompts of the files that no shipped model may be trained on.
+
+    An answer's length is the median over its models of characters / 4, as the papers count.
+    """
+    rng = Random(0)
+    with target.open("w") as out:
+        for entry in json.loads((source / "MANIFEST.json").read_text()):
+            if entry["may_train_shipped_model"]:
+                continue
+            pools: dict[LengthClass, list[str]] = {LengthClass.SHORT: [], LengthClass.LONG: []}
+            with gzip.open(source / Path(entry["file"]).name, "rt") as lines:
+                for line in lines:
+                    read = json.loads(line)
+                    if not read.get("chars"):
+                        continue
+                    tokens = int(median(read["chars"].values())) // 4
+                    row = json.dumps({"prompt": read["prompt"], "output_tokens": tokens})
+                    pools.get(LengthClass.of(tokens), []).append(row)
+            for rows in pools.values():
+                chosen = rng.sample(rows, min(len(rows), MOST_OF_A_FILE))
+                out.writelines(f"{row}\n" for row in chosen)
+
+
+@contextmanager
+def told(part: str) -> Iterator[None]:
+    """Say how long a part took; a part that fails leaves the others their turn."""
+    begun_s = time.monotonic()
+    try:
+        yield
+    except (subprocess.CalledProcessError, RuntimeError, OSError) as error:
+        FAILED.append(part)
+        print(f"{part}: FAILED ({error}); repeat it with --only {part}", flush=True)
+    else:
+        print(f"{part}: took {time.monotonic() - begun_s:.0f} s", flush=True)
+
+
+FAILED: list[str] = []
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", action="append", choices=[*PARTS, "proxy-cost"])
+    parser.add_argument("--virtual", action="store_true", help="only what a busy machine cannot disturb")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/bench")
+    parser.add_argument("--held-out", type=Path, metavar="DIR", help="folder of prompts and their manifest")
     parser.add_argument("--litellm", metavar="COMMAND", help="path of `litellm`, to compare with it")
     args = parser.parse_args()
     out: Path = args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    wanted = args.only or [*PARTS, "proxy-cost"]
+    wanted = list(args.only or [*PARTS, "proxy-cost"])
+    if args.virtual:
+        wanted = [part for part in wanted if part not in ON_THE_WALL_CLOCK]
+    if args.held_out is None and "burst-held-out" in wanted:
+        wanted.remove("burst-held-out")
+        print("burst-held-out: left out, it needs --held-out DIR", flush=True)
     for part in (part for part in PARTS if part in wanted and part not in ON_LLAMACPP):
-        bench(part, PARTS[part], out, quick=args.quick)
-    if ON_LLAMACPP & set(wanted):
-        with tempfile.TemporaryDirectory() as home, llamacpp(Path(home)) as url:
-            for part in (part for part in PARTS if part in wanted and part in ON_LLAMACPP):
-                words = (PARTS[part][0], "--backend", url, *PARTS[part][1:])
-                bench(part, words, out, quick=args.quick)
+        with told(part):
+            if part == "burst-held-out":
+                write_held_out(args.held_out.resolve(), out / HELD_OUT)
+            try:
+                bench(part, PARTS[part], out, quick=args.quick)
+            finally:
+                (out / HELD_OUT).unlink(missing_ok=True)
+    for part in (part for part in PARTS if part in wanted and part in ON_LLAMACPP):
+        with told(part), tempfile.TemporaryDirectory() as home, llamacpp(Path(home)) as url:
+            bench(part, (PARTS[part][0], "--backend", url, *PARTS[part][1:]), out, quick=args.quick)
     if "proxy-cost" in wanted:
-        proxy_cost(out, args.litellm)
+        with told("proxy-cost"):
+            proxy_cost(out, args.litellm)
+    sys.exit(f"failed: {', '.join(FAILED)}" if FAILED else 0)
 
 
 if __name__ == "__main__":

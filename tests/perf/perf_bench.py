@@ -11,7 +11,7 @@ part leaves its finished cells in DIR/*.jsonl.part: the same command goes on whe
 part failed. It says how long each part took.
 
 --held-out DIR is a folder of MANIFEST.json and *.jsonl.gz with {"prompt": text, "chars": {model: length}},
-whose entries say `may_train_shipped_model`: those that say false are asked.
+whose entries say `may_train_shipped_model`: those that say false are asked, less the prompts the others have.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from statistics import median
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -123,25 +124,36 @@ def llamacpp(home: Path) -> Iterator[str]:
 def write_held_out(source: Path, target: Path) -> None:
     """Write the short and the long prompts of the files that no shipped model may be trained on.
 
-    An answer's length is the median over its models of characters / 4, as the papers count.
+    A prompt that also stands in one of the other files is left out. An answer's length is the median over its
+    models of characters / 4, as the papers count.
     """
+    entries = json.loads((source / "MANIFEST.json").read_text())
+    trained = [source / Path(entry["file"]).name for entry in entries if entry["may_train_shipped_model"]]
+    seen = {plain(read["prompt"]) for file in trained for read in lines_of(file)}
     rng = Random(0)
     with target.open("w") as out:
-        for entry in json.loads((source / "MANIFEST.json").read_text()):
+        for entry in entries:
             if entry["may_train_shipped_model"]:
                 continue
             pools: dict[LengthClass, list[str]] = {LengthClass.SHORT: [], LengthClass.LONG: []}
-            with gzip.open(source / Path(entry["file"]).name, "rt") as lines:
-                for line in lines:
-                    read = json.loads(line)
-                    if not read.get("chars"):
-                        continue
+            for read in lines_of(source / Path(entry["file"]).name):
+                if read.get("chars") and plain(read["prompt"]) not in seen:
+                    seen.add(plain(read["prompt"]))
                     tokens = int(median(read["chars"].values())) // 4
                     row = json.dumps({"prompt": read["prompt"], "output_tokens": tokens})
                     pools.get(LengthClass.of(tokens), []).append(row)
             for rows in pools.values():
                 chosen = rng.sample(rows, min(len(rows), MOST_OF_A_FILE))
                 out.writelines(f"{row}\n" for row in chosen)
+
+
+def plain(prompt: str) -> str:
+    return " ".join(prompt.casefold().split())
+
+
+def lines_of(file: Path) -> Iterator[dict[str, Any]]:
+    with gzip.open(file, "rt") as lines:
+        yield from map(json.loads, lines)
 
 
 @contextmanager

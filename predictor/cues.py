@@ -5,11 +5,12 @@
 
 from math import log1p
 
-from predictor.length_ask import UNITS, asked_tokens
+from predictor.languages import FOREIGN
 from predictor.lexicon import CLASSES
-from predictor.words import WINDOW_CHARACTERS, split, split_with_numbers, window
+from predictor.told import TOLD, told
+from predictor.words import WINDOW_CHARACTERS, in_english, split, window
 
-FEATURES_VERSION = 1
+FEATURES_VERSION = 2
 """Raise it when a feature changes its meaning: a model made for another version is refused."""
 
 SHAPE = (
@@ -28,10 +29,6 @@ SHAPE = (
     "fences",
     "braces",
     "brackets",
-    "asked_length",
-    "asked_items",
-    "asks_length",
-    "asks_items",
     "distinct_share",
     "non_ascii_share",
     "lower_case_start",
@@ -43,7 +40,12 @@ SHAPE = (
     "quotes",
     "first_line",
 )
-NAMES = (*SHAPE, *(f"uses_{name}" for name in CLASSES), *(f"opens_{name}" for name in CLASSES))
+NAMES = (
+    *SHAPE,
+    *(f"uses_{name}" for name in CLASSES),
+    *(f"opens_{name}" for name in CLASSES),
+    *TOLD,
+)
 
 _OPENING_WORDS = 8
 
@@ -52,8 +54,9 @@ LONGEST_WORD = 20.0
 
 
 def _places() -> dict[bytes, tuple[int, ...]]:
+    """Return the places in `NAMES` of the classes that each word is of."""
     places: dict[bytes, tuple[int, ...]] = {}
-    for place, words in enumerate(CLASSES.values()):
+    for place, words in enumerate(CLASSES.values(), start=len(SHAPE)):
         for word in words.split():
             places[word.encode()] = (*places.get(word.encode(), ()), place)
     return places
@@ -68,39 +71,40 @@ def read(prompt: str) -> tuple[list[bytes], list[float]]:
     seen = window(prompt)
     words = split(seen)
     distinct = set(words)
-    cues = _shape(prompt, seen, words, distinct)
-    used = [0] * len(CLASSES)
+    if not FOREIGN.isdisjoint(distinct):
+        words = in_english(words)
+        distinct = set(words)
+    cues = [
+        *_shape(prompt, seen, words, distinct),
+        *_NO_CLASSES,
+        *told(len(prompt), seen, words, distinct),
+    ]
     for word in _KNOWN & distinct:
         for place in _PLACES[word]:
-            used[place] += 1
-    cues += [_LOG1P[count] for count in used]
-    opens = [0.0] * len(CLASSES)
+            cues[place] = _ONE_MORE[cues[place]]
     for word in words[:_OPENING_WORDS]:
         for place in _PLACES.get(word, ()):
-            opens[place] = 1.0
-    cues += opens
+            cues[place + len(CLASSES)] = 1.0
     return words, cues
 
 
-# No window holds more words than this.
-_LOG1P = tuple(log1p(count) for count in range(2048))
+_NO_CLASSES = [0.0] * (2 * len(CLASSES))
+_ONE_MORE = {log1p(count): log1p(count + 1) for count in range(WINDOW_CHARACTERS)}
 
 
 def _shape(prompt: str, seen: bytes, words: list[bytes], distinct: set[bytes]) -> list[float]:
     length = len(prompt)
     first_line = prompt.find("\n")
-    last = prompt[-64:].rstrip()[-1:]
-    units = UNITS & distinct
-    asked_length, asked_items = asked_tokens(split_with_numbers(seen), units) if units else (0.0, 0.0)
+    last = seen[-64:].rstrip()[-1:]
     count = seen.count
     return [
         log1p(length),
         log1p(len(words)),
         log1p(prompt.count("\n")),
         min(len(seen) / (len(words) + 1), LONGEST_WORD),
-        float(last == "?"),
-        float(last == ":"),
-        float(last == "."),
+        float(last == b"?"),
+        float(last == b":"),
+        float(last == b"."),
         float(last not in _STOPS),
         log1p(count(b"?")),
         log1p(count(b". ")),
@@ -109,12 +113,8 @@ def _shape(prompt: str, seen: bytes, words: list[bytes], distinct: set[bytes]) -
         log1p(count(b"```")),
         log1p(count(b"{")),
         log1p(count(b"(")),
-        log1p(asked_length),
-        log1p(asked_items),
-        float(asked_length > 0),
-        float(asked_items > 0),
         len(distinct) / (len(words) or 1),
-        (len(seen) - length) / (len(seen) + 1) if length <= WINDOW_CHARACTERS else 0.0,
+        0.0 if seen.isascii() else 1.0 - len(seen.decode("utf-8")) / len(seen),
         float(prompt[:1].islower()),
         float(b"\n\n" in seen),
         float(b"b)" in seen or b"b." in seen or b"(b" in seen),
@@ -126,4 +126,4 @@ def _shape(prompt: str, seen: bytes, words: list[bytes], distinct: set[bytes]) -
     ]
 
 
-_STOPS = frozenset(("", ".", "?", "!", ":"))
+_STOPS = frozenset((b"", b".", b"?", b"!", b":"))

@@ -12,6 +12,9 @@ ABSOLUTE_SHARE = 0.25
 """How much of a file's own level stays in the targets. The models that answered differ from file to file, so
 the level says as much about them as about the prompts; 0.25 ranked unseen distributions best of 0 to 1."""
 
+TYPICAL_LEVEL = 5.3
+"""Log tokens: what the rest of a file's level is replaced with, so that targets are near log tokens."""
+
 MOST_ANSWERS = 30
 """More answers to one prompt than this make its mean no better."""
 
@@ -36,7 +39,7 @@ def label(datasets: list[Dataset]) -> Labels:
         centred = np.nanmean(logs - np.nanmean(logs, axis=0, keepdims=True), axis=1)
         level = np.nanmean(logs, axis=1)
         answers = np.isfinite(logs).sum(axis=1)
-        targets.append((1 - ABSOLUTE_SHARE) * centred + ABSOLUTE_SHARE * level)
+        targets.append((1 - ABSOLUTE_SHARE) * (centred + TYPICAL_LEVEL) + ABSOLUTE_SHARE * level)
         levels.append(level)
         # A small file speaks for as large a world as a big one, but with less certainty.
         weights.append(np.sqrt(np.minimum(answers, MOST_ANSWERS)) * (TYPICAL_FILE / len(answers)) ** 0.25)

@@ -6,8 +6,6 @@ from math import sqrt
 from pathlib import Path
 from zlib import crc32
 
-import numpy as np
-
 from predictor.card import Calibration
 from predictor.context import consider
 from predictor.errors import ModelError
@@ -72,10 +70,9 @@ class LexicalPredictor:
             return NOTHING
         reading = self._model.read(view.prompt)
         context = consider(view, self._calibration.mean_at(reading.score))
-        dense = self._model.standardise(reading.features) * self._dense_value
-        features = self._correction.features(
-            reading.hashes, (*context.keys, *_keys(view)), np.append(dense, context.mean - TYPICAL_MEAN)
-        )
+        dense = self._model.standardise(reading.row, self._dense_value)
+        dense[-1] = context.mean - TYPICAL_MEAN
+        features = self._correction.features(reading.hashes, (*context.keys, *_keys(view)), dense)
         level, own = self._correction.shift(features)
         mean = context.mean + level + self._correction.share * own
         spread = self._calibration.spread_at(context.mean)

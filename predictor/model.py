@@ -1,15 +1,17 @@
 """The default predictor: hashed n-grams and a few dense cues, some trees on top, and a log-normal.
 
 The n-gram table holds one weight a hash bucket; the sum over a prompt's grams, divided by the square root of
-their number, is one more cue. A regression forest in ONNX reads the cues and returns the score. Everything
-else in the record follows from the score by the card's calibration, from what a proxy sees besides the
-prompt (`context`), and from what has been learnt of this traffic (`online`).
+their number, is one more cue. A regression forest in ONNX reads the cues and returns the score, which is
+drawn towards the length that the prompt tells itself (`told`). Everything else in the record follows from the
+score by the card's calibration, from what a proxy sees besides the prompt (`context`), and from what has been
+learnt of this traffic (`online`).
 """
 
 from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
 from pathlib import Path
+from struct import Struct
 
 import numpy as np
 import numpy.typing as npt
@@ -25,15 +27,20 @@ GRAMS = "grams.npz"
 TABLE_BITS = 18
 BUCKETS = np.uint32((1 << TABLE_BITS) - 1)
 
+TOLD_MEAN, TOLD_SHARE = NAMES.index("told"), NAMES.index("told_share")
+
 Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A prompt as the model sees it: hashes of its grams, the trees' input of shape (1, n), and the score."""
+    """A prompt as the model sees it: hashes of its grams, features, and the score.
+
+    `row` has shape (n + 1,): the trees' input, and room for one more number, which is 0.
+    """
 
     hashes: Hashes
-    features: Floats
+    row: Floats
     score: float
 
 
@@ -48,8 +55,10 @@ class LexicalModel:
                 f"{directory} was made for features version {self.card.features_version}, "
                 f"this program reads version {FEATURES_VERSION}: train it again"
             )
-        self.grams, self._centre, self._scale = load_grams(directory / GRAMS)
         self.width = len(NAMES) + 1
+        self.grams, centre, scale = load_grams(directory / GRAMS)
+        self._centre, self._scale = np.append(centre, np.float32(0)), np.append(scale, np.float32(1))
+        self._pack = Struct(f"{self.width + 1}f").pack  # np.array takes twice as long over a list
         self._session = open_session(directory / TREES, self.width)
         self._input = self._session.get_inputs()[0].name
         self._outputs = [self._session.get_outputs()[-1].name]
@@ -58,21 +67,24 @@ class LexicalModel:
         """Read and score a prompt."""
         words, cues = read(prompt)
         hashes = gram_hashes(words)
-        cues.append(float(self.grams[hashes & BUCKETS].sum()) / sqrt(len(hashes)))
-        features = np.array([cues], np.float32)
-        return Reading(hashes, features, float(self.scores(features)[0]))
+        cues.append(float(np.add.reduce(self.grams.take(hashes & BUCKETS))) / sqrt(len(hashes)))
+        row: Floats = np.ndarray(self.width + 1, np.float32, self._pack(*cues, 0.0))
+        (scores,) = self._session.run(self._outputs, {self._input: row[None, :-1]})
+        score = scores.item()
+        return Reading(hashes, row, score + cues[TOLD_SHARE] * (cues[TOLD_MEAN] - score))
 
     def scores(self, features: Floats) -> Floats:
-        """Return the trees' scores (n,) of rows of features (n, width)."""
+        """Return the scores (n,) of rows of features (n, width)."""
         (scores,) = self._session.run(self._outputs, {self._input: features})
-        column: Floats = scores[:, 0]
+        told, share = features[:, TOLD_MEAN], features[:, TOLD_SHARE]
+        column: Floats = scores[:, 0] + share * (told - scores[:, 0])
         return column
 
     def effects(self, prompt: str) -> dict[str, float]:
         """Return how much each feature moves the score away from what its training mean would give."""
-        features = self.read(prompt).features
+        features = self.read(prompt).row[None, :-1]
         ordinary = np.repeat(features, self.width + 1, axis=0)
-        np.fill_diagonal(ordinary, self._centre)
+        np.fill_diagonal(ordinary, self._centre[:-1])
         scores = self.scores(ordinary)
         return dict(zip((*NAMES, "words"), (scores[-1] - scores[:-1]).tolist(), strict=True))
 
@@ -86,9 +98,11 @@ class LexicalModel:
             for gram in [*([word] for word in words), *pairs]
         }
 
-    def standardise(self, features: Floats) -> Floats:
-        """Return the trees' input as a vector (n,) of zero mean and unit spread over the training data."""
-        standard: Floats = (features[0] - self._centre) * self._scale
+    def standardise(self, row: Floats, value: float) -> Floats:
+        """Return a reading's row, each feature of zero mean and a spread of `value` in the training data."""
+        standard: Floats = row - self._centre
+        standard *= self._scale
+        standard *= value
         return standard
 
 

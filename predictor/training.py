@@ -18,7 +18,7 @@ from predictor.card_writing import file_hashes, write_card
 from predictor.cues import FEATURES_VERSION, NAMES, read
 from predictor.errors import ModelError
 from predictor.lognormal import LOG_LONG, LOG_SHORT, Edge
-from predictor.model import BUCKETS, GRAMS, TABLE_BITS, TREES
+from predictor.model import BUCKETS, GRAMS, TABLE_BITS, TOLD_MEAN, TOLD_SHARE, TREES
 from predictor.words import gram_hashes
 
 try:
@@ -39,9 +39,9 @@ RIDGE_PENALTY = 4.0
 LEAST_PROMPTS_A_GRAM = 2
 FOLDS = 5
 TREE_SETTINGS = {
-    "n_estimators": 300,
-    "max_depth": 6,
-    "learning_rate": 0.04,
+    "n_estimators": 200,
+    "max_depth": 4,
+    "learning_rate": 0.06,
     "subsample": 0.6,
     "colsample_bytree": 0.3,
     "reg_lambda": 5,
@@ -83,7 +83,10 @@ class Fitted:
 
     def scores(self, material: Material) -> Numbers:
         """Return the score of each prompt; higher is longer."""
-        return predict_trees(self.trees, material.cues, gram_scores(self.gram_weights, material))
+        scores = predict_trees(self.trees, material.cues, gram_scores(self.gram_weights, material))
+        told, share = material.cues[:, TOLD_MEAN], material.cues[:, TOLD_SHARE]
+        scores += share * (told - scores)
+        return scores
 
 
 def prepare(prompts: list[str]) -> Material:
@@ -105,7 +108,13 @@ def prepare(prompts: list[str]) -> Material:
 
 
 def fit(material: Material, targets: Numbers, weights: Numbers, seed: int = 42) -> Fitted:
-    """Fit grams and trees to targets (log tokens, any origin), one row a prompt."""
+    """Fit grams and trees to targets (near log tokens), one row a prompt.
+
+    Where the prompt tells its own length, they learn what that leaves to be told.
+    """
+    left = 1 - material.cues[:, TOLD_SHARE]
+    targets = (targets - material.cues[:, TOLD_SHARE] * material.cues[:, TOLD_MEAN]) / left
+    weights = weights * left**2
     unseen = np.zeros(len(targets))
     for known, held in folds(material.groups, seed):
         table = fit_grams(material.rows(known), targets[known], weights[known])

@@ -2,8 +2,8 @@
 
 Only a window is read: the first and the last few hundred characters, where an instruction stands; what lies
 between is the material it speaks of. Splitting works on UTF-8 bytes, because `bytes.translate` turns
-punctuation into blanks for the whole window at once; text without ASCII blanks becomes a few long words,
-which no vocabulary knows and which do no harm.
+punctuation into blanks for the whole window at once. What is not English is made to look like it as far as
+`languages` knows how.
 """
 
 from zlib import crc32
@@ -11,8 +11,10 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-HEAD_WORDS = 48
-TAIL_WORDS = 16
+from predictor.languages import ENGLISH, plain
+
+HEAD_WORDS = 40
+TAIL_WORDS = 24
 _CHARACTERS_A_WORD = 7
 """Room for a word and its blank; English needs 6."""
 
@@ -44,12 +46,20 @@ def window(prompt: str) -> bytes:
     """Return the part of a prompt that is read, lower-cased, as UTF-8 (lone surrogates become "?")."""
     if len(prompt) > WINDOW_CHARACTERS:
         prompt = f"{prompt[:_HEAD]} {prompt[-_TAIL:]}"
-    return prompt.lower().encode("utf-8", "replace").replace(b"'", b"")
+    prompt = prompt.lower()
+    if not prompt.isascii():
+        prompt = plain(prompt)
+    return prompt.encode("utf-8", "replace").replace(b"'", b"")
 
 
 def split(seen: bytes) -> list[bytes]:
     """Return the words of a window; every digit is 0, so that "500" and "750" are the same word."""
     return seen.translate(_DIGITS_BLURRED).split()
+
+
+def in_english(words: list[bytes]) -> list[bytes]:
+    """Return the words with those that `languages` knows in English, at the same places."""
+    return [ENGLISH.get(word, word) for word in words]
 
 
 def split_with_numbers(seen: bytes) -> list[bytes]:

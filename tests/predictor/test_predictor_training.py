@@ -1,0 +1,63 @@
+"""What is trained is what is loaded, and every distribution has its say."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("xgboost")
+
+from predictor.card import Calibration, Card
+from predictor.cues import NAMES
+from predictor.model import LexicalModel
+from predictor.train_shipped import draw_evenly
+from predictor.training import fit, prepare, save
+
+TELLING = ["Write a 900 word essay on rain", "What is 3*4?", "List 50 towns", "用一句话解释雨"]
+SILENT = ["Write an essay on rain", "Who is the king?", "", "Où est la gare ?"]
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[str]:
+    openings = ("Who is", "Summarize the life of", "Write a detailed essay about")
+    return [
+        f"{opening} the {name} of {number}" for number in range(40) for opening in openings for name in "xy"
+    ]
+
+
+@pytest.fixture(scope="module")
+def targets(prompts: list[str]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    return np.array(
+        [{"W": 7.0, "S": 6.0}.get(prompt[0], 4.0) - prompt.startswith("Who") for prompt in prompts]
+    )
+
+
+@pytest.mark.parametrize("prompt", TELLING + SILENT)
+def test_the_loaded_model_scores_as_the_trained_one(
+    prompt: str, prompts: list[str], targets: "np.ndarray[tuple[int], np.dtype[np.float64]]", tmp_path: Path
+) -> None:
+    fitted = fit(prepare(prompts), targets, np.ones(len(prompts)))
+    save(fitted, Card("own", "lexical", 0, Calibration(0.0, 1.0, 1.0), [], "", {}), tmp_path)
+    loaded = LexicalModel(tmp_path).read(prompt).score
+    assert loaded == pytest.approx(
+        fitted.scores(prepare([prompt]))[0], abs=0.01
+    )  # weights are stored in 16 bits
+
+
+def test_answers_longer_than_told_are_foretold_so(prompts: list[str]) -> None:
+    told = [f"{prompt}, in {count} words" for count, prompt in zip(range(30, 1200, 5), prompts, strict=False)]
+    material = prepare(told)
+    said = material.cues[:, NAMES.index("told")]
+    assert (said > 0).all()
+    fitted = fit(material, said + 1, np.ones(len(told)))
+    # Were the prior not taken off what the trees learn, its share of the surplus would be lost.
+    assert float((fitted.scores(material) - said).mean()) == pytest.approx(1, abs=0.05)
+
+
+def test_a_small_family_is_drawn_as_often_as_a_large_one() -> None:
+    files = np.repeat([0, 1, 2], [900, 60, 40])
+    drawn = draw_evenly(["large", "small", "small"], files, seed=1)
+    counts = np.bincount(files[drawn])
+    assert counts.sum() == 1000
+    assert counts[0] == pytest.approx(500, abs=60)
+    assert counts[1] == pytest.approx(300, abs=60)

@@ -79,6 +79,8 @@ class Ridge:
         grams = float(self.table[features.grams].sum()) * features.gram_value
         return grams + float(self.dense @ features.dense)
 
+    # OpenBLAS at times computes on what lies beyond a row, and drops it: the flag it leaves means nothing.
+    @np.errstate(invalid="ignore", over="ignore")
     def learn(self, features: Features, surprise: float) -> None:
         """Take in an answer that was `surprise` log units off the static mean."""
         slot = self._free_slot()

@@ -11,7 +11,7 @@ from predictor.context import consider
 from predictor.errors import ModelError
 from predictor.lognormal import capped_mean_tokens, class_probabilities, log_tokens, mean_tokens, tokens_at
 from predictor.model import LexicalModel
-from predictor.online import CUE_VALUE, Correction, Features
+from predictor.online import CUE_VALUE, Correction
 from predictor.record import (
     LONG_FROM_TOKENS,
     SHORT_BELOW_TOKENS,
@@ -20,6 +20,7 @@ from predictor.record import (
     Quality,
     Task,
 )
+from predictor.ridge import Features
 from predictor.spread import Spreads
 from predictor.trust import Trust
 
@@ -71,7 +72,7 @@ class LexicalPredictor:
         reading = self._model.read(view.prompt)
         context = consider(view, self._calibration.mean_at(reading.score))
         dense = self._model.standardise(reading.row, self._dense_value)
-        dense[-1] = context.mean - TYPICAL_MEAN
+        dense[-1] = CUE_VALUE * (context.mean - TYPICAL_MEAN)
         features = self._correction.features(reading.hashes, (*context.keys, *_keys(view)), dense)
         level, own = self._correction.shift(features)
         mean = context.mean + level + self._correction.share * own
@@ -115,22 +116,23 @@ class LexicalPredictor:
         return sorted(moved, key=lambda reason: -abs(reason[1]))[:_REASONS_SHOWN]
 
     def export_state(self) -> bytes:
-        """Return what was learnt: a line of JSON with the spreads, then the correction's weights."""
-        head = json.dumps({"model": self._model.card.sha256, "spreads": self._spreads.export_rows()})
-        return head.encode() + b"\n" + self._correction.export_state()
+        """Return what was learnt: a line of JSON, the models' spreads, then the correction's weights."""
+        spreads = self._spreads.export_state()
+        head = json.dumps({"model": self._model.card.sha256, "spreads": len(spreads)})
+        return b"".join((head.encode(), b"\n", spreads, self._correction.export_state()))
 
     def import_state(self, state: bytes) -> None:
         """Take up what `export_state` returned; ModelError if it was learnt on top of another model."""
-        head, _, weights = state.partition(b"\n")
+        head, _, learnt = state.partition(b"\n")
         try:
             fields = json.loads(head)
-            model, spreads = fields["model"], fields["spreads"]
+            model, spreads = fields["model"], int(fields["spreads"])
         except (ValueError, KeyError, TypeError) as error:
             raise ModelError(f"the learnt state cannot be read ({error}): it will be learnt anew") from None
         if model != self._model.card.sha256:
             raise ModelError("the learnt state belongs to another model: it will be learnt anew")
-        self._correction.import_state(weights)
-        self._spreads.import_rows(spreads)
+        self._correction.import_state(learnt[spreads:])
+        self._spreads.import_state(learnt[:spreads])
 
 
 def foretell(

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from math import sqrt
 
+import numpy as np
+
 from predictor.errors import ModelError
 
 SHRINKAGE = 20.0
@@ -57,15 +59,18 @@ class Spreads:
             del self._known[next(iter(self._known))]
         self._known.setdefault(model, Spread()).learn(deviation, exceeded)
 
-    def export_rows(self) -> list[list[float]]:
-        """Return one row of numbers a model."""
-        return [[key, each.answers, each.variance, each.q90_shift] for key, each in self._known.items()]
+    def export_state(self) -> bytes:
+        """Return four numbers a model."""
+        rows = [(key, each.answers, each.variance, each.q90_shift) for key, each in self._known.items()]
+        return np.array(rows, np.float64).tobytes()
 
-    def import_rows(self, rows: list[list[float]]) -> None:
-        """Take up exported rows; ModelError if they are none."""
+    def import_state(self, state: bytes) -> None:
+        """Take up what `export_state` returned; ModelError if it is damaged."""
         try:
+            rows = np.frombuffer(state, np.float64).reshape(-1, 4)
             self._known = {
-                int(key): Spread(int(answers), variance, shift) for key, answers, variance, shift in rows
+                int(key): Spread(int(answers), variance, shift)
+                for key, answers, variance, shift in rows[np.isfinite(rows).all(axis=1)].tolist()
             }
-        except (TypeError, ValueError) as error:
-            raise ModelError(f"the learnt spreads cannot be used ({error})") from None
+        except ValueError as error:
+            raise ModelError(f"the learnt spreads are damaged ({error}): they will be learnt anew") from None

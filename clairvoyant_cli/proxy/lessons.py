@@ -1,7 +1,8 @@
 """What answers teach the predictor, learned a little later: off the way of any request.
 
-Learning from an answer costs about half a millisecond. A serial backend finishes a few answers a second, so
-one lesson at a time, with a rest in between, keeps up; what comes faster than that for long is sampled.
+Learning from an answer costs less than half a millisecond, and never a whole refit. A serial backend finishes
+a few answers a second, so one lesson at a time, with a rest in between, keeps up; what comes faster than that
+for long is sampled.
 """
 
 import asyncio

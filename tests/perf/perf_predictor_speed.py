@@ -4,10 +4,11 @@ Run it as `python -m pytest tests/perf/perf_predictor_speed.py -s -o addopts=` o
 a table are taken in turn within one process, so that a busy machine slows them alike: compare ratios.
 """
 
+import random
 import subprocess
 import sys
 from collections.abc import Callable
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 
 import predictor
 from predictor.lexical import LexicalPredictor
@@ -56,6 +57,26 @@ def measure(size: int) -> dict[str, tuple[float, float]]:
     return {name: (each[len(each) // 2], each[len(each) * 99 // 100]) for name, each in times.items()}
 
 
+def learning_ms(answers: int = 2000) -> dict[str, tuple[float, float]]:
+    """Return p50 and p99 of learning an answer and of exporting, in milliseconds of this thread's time."""
+    ours = predictor.load()
+    words = [f"word{number}" for number in range(3000)]
+    generator = random.Random(7)
+    learning, exporting = [], []
+    for number in range(answers):
+        prompt = " ".join(generator.choices(words, k=generator.randint(5, 60)))
+        prediction = ours.predict(PromptView(prompt, model="m"))
+        start = thread_time_ns()
+        ours.learn(prediction, generator.randint(20, 1500))
+        learning.append((thread_time_ns() - start) / 1e6)
+        if number % 10 == 9:
+            start = thread_time_ns()
+            ours.export_state()
+            exporting.append((thread_time_ns() - start) / 1e6)
+    timed = {"learn": sorted(learning[answers // 2 :]), "export": sorted(exporting[len(exporting) // 2 :])}
+    return {name: (each[len(each) // 2], each[len(each) * 99 // 100]) for name, each in timed.items()}
+
+
 def cold_load_ms() -> tuple[float, float]:
     """Return milliseconds to import the libraries, and to load and predict once, in a fresh process."""
     code = (
@@ -76,6 +97,8 @@ def test_speed() -> None:
     for size in (100, 1024, 32 * 1024):
         for name, (p50, p99) in measure(size).items():
             print(f"{size:6} characters  {name:28} p50 {p50:7.1f} us  p99 {p99:7.1f} us")
+    for name, (p50, p99) in learning_ms().items():
+        print(f"{name:7} p50 {p50:.3f} ms  p99 {p99:.3f} ms")
     libraries, load = cold_load_ms()
     print(f"cold: libraries {libraries:.0f} ms, model and first prediction {load:.0f} ms")
 

@@ -1,10 +1,15 @@
 """Learning from answers, and knowing when to be distrusted."""
 
+import json
+from io import BytesIO
+
 import numpy as np
 import pytest
 
 import predictor
 from predictor.errors import ModelError
+from predictor.online import Correction
+from predictor.ranking import ranking_accuracy
 from predictor.record import LoadedPredictor, PromptView
 from predictor.trust import LEAST_JUDGED, Trust
 
@@ -60,13 +65,49 @@ def test_a_foreign_state_is_refused(state: bytes) -> None:
         predictor.load().import_state(state)
 
 
-def test_a_damaged_state_changes_nothing() -> None:
+@pytest.mark.parametrize("keep", [-40, -3, 300])
+def test_a_damaged_state_changes_nothing(keep: int) -> None:
     taught, fresh = predictor.load(), predictor.load()
     _teach(taught, 60)
     before = _score(fresh, "note")
     with pytest.raises(ModelError):
-        fresh.import_state(taught.export_state()[:-40])
+        fresh.import_state(taught.export_state()[:keep])
     assert _score(fresh, "note") == before
+
+
+def test_a_state_that_holds_no_numbers_is_refused() -> None:
+    loaded = predictor.load()
+    _teach(loaded, 60)
+    with pytest.raises(ModelError, match="damaged"):
+        predictor.load().import_state(loaded.export_state()[:-4] + np.float32(np.nan).tobytes())
+
+
+def test_the_state_of_an_earlier_version_is_learnt_anew() -> None:
+    loaded = predictor.load()
+    head, _, _ = loaded.export_state().partition(b"\n")
+    weights = BytesIO()
+    np.savez_compressed(weights, version=np.array(1), buckets=np.array([1]), weights=np.array([0.5]))
+    old = json.dumps({**json.loads(head), "spreads": [[1, 2, 1.0, 0.0]]}).encode()
+    for state in (old, head):
+        with pytest.raises(ModelError, match="learnt anew"):
+            loaded.import_state(state + b"\n" + weights.getvalue())
+
+
+def test_where_there_is_nothing_to_learn_it_orders_no_worse() -> None:
+    generator = np.random.default_rng(4)
+    correction = Correction(4)
+    foretold: list[tuple[float, float, float]] = []
+    for _ in range(900):
+        hashes = generator.integers(0, 300, 30).astype(np.uint32)
+        features = correction.features(hashes, ["m"], generator.normal(0, 0.3, 4).astype(np.float32))
+        static = generator.normal(5.5, 0.8)
+        real = static + generator.normal(0, 0.7)
+        _, own = correction.shift(features)
+        foretold.append((static, static + correction.share * own, real))
+        correction.learn(features, static, own, real)
+    static_scores, scores, reals = np.array(foretold[300:]).T
+    fixed, learnt = (ranking_accuracy(each, np.exp(reals) - 10).accuracy for each in (static_scores, scores))
+    assert learnt > fixed - 0.01
 
 
 def test_more_answers_than_are_kept_change_the_weights_only() -> None:

@@ -94,10 +94,11 @@ def test_a_stream_is_learnt_while_served(files: list[Path], monkeypatch: pytest.
     from predictor import studies
 
     monkeypatch.setattr(studies, "LEAST_STREAMED", 100)
-    monkeypatch.setattr(studies, "SETTLED", 90)
     rows = _table("online", *files, "--streams", 1)
-    assert list(rows) == ["alpha", "beta", "mean"]
+    assert list(rows) == ["alpha", "beta", "mean", "least", "most"]
     assert rows["mean"]["late learnt"] > 0.9
+    gains = [rows[name]["late learnt"] - rows[name]["late static"] for name in ("alpha", "beta")]
+    assert rows["least"]["late gain"] == pytest.approx(min(gains))
     assert 0 <= rows["mean"]["late covers"] <= 1
 
 

@@ -1,6 +1,5 @@
 """What a quick calibration claims, against twenty servers whose truth is known; in virtual time."""
 
-import time
 from random import Random
 from statistics import fmean
 
@@ -62,7 +61,7 @@ async def calibrated(seed: int, plan: Plan, varies: float = 0.0) -> Profile:
 
     engine = Engine(answer_tokens=answer, seed=seed)
     async with serve_app(Replay(engine).app) as url, Asker(Target("ollama", url, "")) as asker:
-        session = Session(asker, plan, lambda step: None, seed=seed, begun_s=time.monotonic())
+        session = Session(asker, plan, lambda step: None, seed=seed)
         return (await calibrate(session, None, HOST, "test")).profile
 
 
@@ -84,6 +83,25 @@ def test_a_server_whose_speed_varies_is_called_noisy() -> None:
     for seed in range(3):
         profile = run_virtually(calibrated(seed, plan, varies=0.6))
         assert any("speed varied" in line for line in profile.advice), profile.advice
+
+
+def test_a_bounded_run_ends_though_the_queue_takes_longer_than_it_promised() -> None:
+    # Those that were asked alone took 3 s, those in the queue take 20.
+    plan = Plan("quick", shorts=40, singles=5, bands=(), budget_s=100.0)
+
+    async def measured() -> Profile:
+        asked = iter(range(10_000))
+
+        def answer(prompt: str, rng: Random) -> int:
+            return 30 if next(asked) < 12 else 200
+
+        engine = Engine(speed=SLOW, answer_tokens=answer)
+        async with serve_app(Replay(engine).app) as url, Asker(Target("ollama", url, "")) as asker:
+            return (await calibrate(Session(asker, plan, lambda step: None), None, HOST, "test")).profile
+
+    profile = run_virtually(measured())
+    assert profile.method == "measured"
+    assert 100.0 < profile.took_s < 100.0 + (IN_FLIGHT + 1) * 20.0
 
 
 def told(tokens: int, tokens_per_s: float) -> Sample:

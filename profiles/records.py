@@ -100,6 +100,7 @@ class Sample:
     capped: bool = False
     counted: bool = True
     p_long: float | None = None
+    load_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """What the numbers cannot say for themselves: too few, too noisy, not alone, not the usual."""
 
 from collections.abc import Iterator, Sequence
-from statistics import fmean, median, pstdev
+from math import log, sqrt
+from statistics import fmean, median
 
 from clairvoyant_cli.calibrate.survey import Survey
 from predictor.record import LengthClass
@@ -11,7 +12,12 @@ WIDE_INTERVAL = 0.25
 """Half the confidence interval over the mean."""
 
 NOISY_RATE = 0.20
-"""Standard deviation of the decode speed over its mean, one request at a time."""
+"""Standard deviation of the decode speed, relative, one request at a time."""
+
+LEAST_RATES = 4
+LEAST_TOKENS = 16
+CERTAIN = 1.645
+"""Of normal deviates, 95 of a hundred are smaller."""
 
 UNEXPLAINED = 0.25
 """Share of an answer's time that the server does not account for."""
@@ -39,7 +45,10 @@ def _about_the_sample(profile: Profile, queued: Sequence[Sample]) -> Iterator[st
         yield "no answer was Short (under 200 tokens): tau stays at its default; try another model"
         return
     if profile.method == "computed":
-        yield "mu_short was computed from service times, for want of time; without --quick it is measured"
+        yield (
+            f"mu_short was computed from {mu_short.n} service times, for want of time; "
+            "without --quick it is measured"
+        )
         return
     if mu_short.n < FEW_SHORTS:
         yield f"only {mu_short.n} Short answers were counted: ask more with --shorts"
@@ -50,16 +59,48 @@ def _about_the_sample(profile: Profile, queued: Sequence[Sample]) -> Iterator[st
 
 
 def _about_noise(singles: Sequence[Sample]) -> Iterator[str]:
-    rates = [s.tokens / s.decode_s for s in singles if s.decode_s and s.tokens >= 16]
-    if len(rates) >= 4 and pstdev(rates) > NOISY_RATE * fmean(rates):
-        yield (
-            f"the speed varied by {pstdev(rates) / fmean(rates):.0%} from answer to answer: "
-            "something else was using the machine"
-        )
-    unexplained = [s.sojourn_s - s.decode_s - (s.prefill_s or 0.0) for s in singles if s.decode_s is not None]
+    spread, freedom = speed_spread(singles)
+    if freedom and spread > NOISY_RATE * sqrt(_chi_squared(freedom) / freedom):
+        yield f"the speed varied by {spread:.0%} from answer to answer: something else was using the machine"
+    unexplained = [
+        s.sojourn_s - s.decode_s - (s.prefill_s or 0.0) - (s.load_s or 0.0)
+        for s in singles
+        if s.decode_s is not None
+    ]
     services = [s.sojourn_s for s in singles if s.decode_s is not None]
     if unexplained and median(unexplained) > max(UNEXPLAINED_S, UNEXPLAINED * median(services)):
         yield (
             f"answers took {median(unexplained):.1f} s longer than the server worked on them: "
             "other clients were waiting in it"
         )
+
+
+def speed_spread(samples: Sequence[Sample]) -> tuple[float, int]:
+    """Return by how much the decode speed varied, as a relative standard deviation, and on how many degrees
+    of freedom that rests; 0 where the server told too little.
+
+    Among answers of like length, that is: a long answer is slower by its longer context, a short one by what
+    every answer costs, on a machine with nothing else to do. What a straight line in the logarithms of
+    length and speed explains is therefore no noise.
+    """
+    told = [s for s in samples if s.decode_s and s.tokens >= LEAST_TOKENS]
+    if len(told) < LEAST_RATES:
+        return 0.0, 0
+    lengths = [log(s.tokens) for s in told]
+    rates = [log(s.tokens / s.decode_s) for s in told if s.decode_s]
+    length, rate = fmean(lengths), fmean(rates)
+    apart = sum((x - length) ** 2 for x in lengths)
+    slope = (
+        sum((x - length) * (y - rate) for x, y in zip(lengths, rates, strict=True)) / apart if apart else 0.0
+    )
+    left = sum((y - rate - slope * (x - length)) ** 2 for x, y in zip(lengths, rates, strict=True))
+    freedom = len(told) - (2 if apart else 1)
+    return sqrt(left / freedom), freedom
+
+
+def _chi_squared(freedom: int) -> float:
+    """Return what chi-squared stays below 95 times in a hundred (Wilson and Hilferty, 1931): so far apart may
+    the squares of a few samples be by chance.
+    """
+    part = 2.0 / (9.0 * freedom)
+    return float(freedom * (1.0 - part + CERTAIN * sqrt(part)) ** 3)

@@ -2,31 +2,38 @@
 
 import heapq
 from collections.abc import Sequence
-from random import Random
+from math import sqrt
 from statistics import fmean, pvariance
 
+from clairvoyant_cli.simulator.estimate import student_t
 from profiles.records import Estimate
 
-RESAMPLES = 1000
 
+def estimate(values: Sequence[float], batch: int = 1) -> Estimate | None:
+    """Return the mean and its 95 % interval by overlapping batch means; None of nothing.
 
-def estimate(values: Sequence[float], block: int = 1, seed: int = 0) -> Estimate | None:
-    """Return the mean and its 95 % interval by the bootstrap; None of nothing.
-
-    Neighbours in a queue wait for the same jobs: they are drawn in blocks that long (the moving-block
-    bootstrap; Kuensch, Annals of Statistics 17, 1989), or the interval would be too narrow.
+    Neighbours in a queue wait for the same jobs, so that a hundred of them say less than a hundred that are
+    independent: `batch` is how far that reaches. The variance is that of the means of batches so long
+    (Meketon and Schmeiser, Winter Simulation Conference 1984), the quantile Student's with their degrees of
+    freedom. A bootstrap of blocks, used before, covered the truth in 40 to 80 cases of a hundred where there
+    were only some blocks to draw from.
     """
     n = len(values)
     if n == 0:
         return None
-    block = max(1, min(block, n // 3))
-    rng = Random(seed)  # noqa: S311 - reproducible on purpose
-    starts = range(n - block + 1)
-    sums = [sum(values[start : start + block]) for start in starts]
-    draws = -(-n // block)
-    means = sorted(sum(rng.choice(sums) for _ in range(draws)) / (draws * block) for _ in range(RESAMPLES))
     mean = fmean(values)
-    return Estimate(mean, means[int(0.025 * RESAMPLES)], means[int(0.975 * RESAMPLES)], n)
+    if n == 1:
+        return Estimate(mean, mean, mean, 1)
+    batch = max(1, min(batch, n // 2))
+    total = sum(values[:batch])
+    means = [total / batch]
+    for leaves, joins in zip(values, values[batch:], strict=False):
+        total += joins - leaves
+        means.append(total / batch)
+    variance = n * batch / ((n - batch) * len(means)) * sum((each - mean) ** 2 for each in means)
+    freedom = n - 1 if batch == 1 else int(1.5 * (n / batch - 1))
+    half = student_t(max(1, freedom)) * sqrt(variance / n)
+    return Estimate(mean, max(0.0, mean - half), mean + half, n)
 
 
 def cs2(values: Sequence[float]) -> float:

@@ -3,16 +3,17 @@
 import time
 from collections.abc import Sequence
 
-from clairvoyant_cli.calibrate.estimates import sojourns
+from clairvoyant_cli.calibrate.paper import sojourns_on_paper
 from clairvoyant_cli.calibrate.plan import SHORTS_PER_LONG
-from clairvoyant_cli.calibrate.questions import LONG_CAP, Question, mixed
-from clairvoyant_cli.calibrate.service import Service, queue_phase, queue_phase_s, times_of
+from clairvoyant_cli.calibrate.questions import Question, mixed
+from clairvoyant_cli.calibrate.service import Service, queue_phase, queue_phase_s
 from clairvoyant_cli.calibrate.session import Session, Step
 from clairvoyant_cli.calibrate.together import together
 from profiles.records import Sample
 
 LEAST_SHORTS = 8
-"""With fewer short answers in the queue, mu_short is computed from service times instead."""
+"""With fewer short answers for each slot in the queue, mu_short is computed from service times instead: they
+would all have waited for the same few jobs."""
 
 
 async def in_the_queue(
@@ -28,8 +29,10 @@ async def in_the_queue(
         fits = int(session.remaining_s / max(1e-3, queue_phase_s(services, 1, slots)))
         count = min(count, fits)
     settling = 0 if session.plan.in_flight == 0 else in_flight
-    if (count - settling) * SHORTS_PER_LONG // (SHORTS_PER_LONG + 1) < min(LEAST_SHORTS, session.plan.shorts):
-        return computed(services, *queue_phase(session.plan, slots), slots), "computed"
+    if (count - settling) * SHORTS_PER_LONG // (SHORTS_PER_LONG + 1) < min(
+        LEAST_SHORTS * slots, session.plan.shorts
+    ):
+        return computed(services, in_flight, slots), "computed"
     questions = mixed(shorts, longs, count=count, shorts_per_long=SHORTS_PER_LONG, seed=session.seed)
     return await _keep_full(session, questions, in_flight, settling), "measured"
 
@@ -44,6 +47,8 @@ async def _keep_full(
 
     async def client() -> None:
         for number, question in ahead:
+            if not session.has_time_for(0.0):
+                return  # the answers were longer than the first ones let expect
             answer = await session.asker.ask(question)
             taken.append(session.sample("load", question, answer, counted=number >= settling))
             left_s = (time.monotonic() - begun_s) / len(taken) * (len(questions) - len(taken))
@@ -53,15 +58,9 @@ async def _keep_full(
     return sorted(taken, key=lambda sample: sample.sent_s)
 
 
-def computed(services: Sequence[Service], in_flight: int, count: int, slots: int) -> list[Sample]:
-    """Put measured service times through a queue on paper."""
-    short, longer = (times_of(services, short=short) for short in (True, False))
-    kinds = [number % (SHORTS_PER_LONG + 1) != SHORTS_PER_LONG for number in range(count)]
-    pools = {True: short or longer, False: longer or short}
-    times = [pools[kind][number % len(pools[kind])] for number, kind in enumerate(kinds)]
+def computed(services: Sequence[Service], in_flight: int, slots: int) -> list[Sample]:
+    """Put measured service times through a queue on paper; return the short ones' samples."""
     return [
-        Sample(
-            "load", "computed", 0, 1 if kind else LONG_CAP, 0.0, 0.0, sojourn_s, counted=number >= in_flight
-        )
-        for number, (kind, sojourn_s) in enumerate(zip(kinds, sojourns(times, in_flight, slots), strict=True))
+        Sample("load", "computed", 0, 1, 0.0, 0.0, sojourn_s)
+        for sojourn_s in sojourns_on_paper(services, in_flight, slots)
     ]

@@ -12,6 +12,7 @@ from statistics import fmean, median
 from clairvoyant_cli.calibrate.advice import advise
 from clairvoyant_cli.calibrate.bands import measure_bands
 from clairvoyant_cli.calibrate.estimates import cs2, estimate
+from clairvoyant_cli.calibrate.paper import mu_short_on_paper
 from clairvoyant_cli.calibrate.questions import Question, long_questions, short_questions
 from clairvoyant_cli.calibrate.queueing import in_the_queue
 from clairvoyant_cli.calibrate.service import Service, one_at_a_time, queue_phase, queue_phase_s, times_of
@@ -69,7 +70,9 @@ async def calibrate(session: Session, wanted_model: str | None, host: Host, vers
 def _profile(session: Session, findings: Findings, host: Host) -> Profile:
     in_flight, _ = queue_phase(session.plan, findings.slots)
     times = [each.sojourn_s for each in findings.queued if each.counted and is_short(each)]
-    mu_short = estimate(times, block=in_flight, seed=session.seed)
+    mu_short = estimate(times, batch=in_flight)
+    if findings.method == "computed":
+        mu_short = mu_short_on_paper(findings.services, in_flight, findings.slots, _token_s(session))
     profile = Profile(
         name=_name(findings.found),
         measured_at=time.time(),
@@ -94,6 +97,13 @@ def _profile(session: Session, findings: Findings, host: Host) -> Profile:
     )
     singles = [service.sample for service in findings.services]
     return replace(profile, advice=tuple(advise(profile, singles, findings.queued, findings.found)))
+
+
+def _token_s(session: Session) -> float:
+    if session.decode_tokens_per_s is not None:
+        return 1.0 / session.decode_tokens_per_s
+    alone = [sample for sample in session.samples if sample.phase == "service"]
+    return sum(sample.sojourn_s for sample in alone) / max(1, sum(sample.tokens for sample in alone))
 
 
 def _mixes(services: Sequence[Service]) -> Iterator[Mix]:

@@ -18,12 +18,13 @@ LEAST_TOKENS = 32
 @dataclass(frozen=True, slots=True)
 class Service:
     """One service time in seconds. It is more than the sample's where the answer had to be cut off for
-    want of time: then it holds what the rest would have taken, too.
+    want of time: then it holds `assumed_s`, what the rest would take up to its cap, too.
     """
 
     sample: Sample
     seconds: float
     short: bool
+    assumed_s: float = 0.0
 
 
 async def one_at_a_time(
@@ -43,7 +44,7 @@ async def one_at_a_time(
         rate = session.decode_tokens_per_s
         cut = question.cap - answer.tokens if cap is not None and answer.capped else 0
         more_s = cut / rate if cut and rate else 0.0
-        services.append(Service(sample, sample.sojourn_s + more_s, is_short(sample) and not cut))
+        services.append(Service(sample, sample.sojourn_s + more_s, is_short(sample) and not cut, more_s))
     return services
 
 

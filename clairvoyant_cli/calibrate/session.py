@@ -37,7 +37,7 @@ class Session:
     tell: Tell
     score: Score | None = None
     seed: int = 0
-    begun_s: float = field(default_factory=time.monotonic)
+    begun_s: float = field(default_factory=lambda: time.monotonic())  # looked up late: it may be virtual
     samples: list[Sample] = field(default_factory=list)
     decode_rates: list[float] = field(default_factory=list)
     prefill_rates: list[float] = field(default_factory=list)
@@ -83,6 +83,7 @@ class Session:
             prefill_s=answer.told_prefill_s,
             capped=answer.capped,
             counted=counted,
+            load_s=answer.load_s,
             p_long=None if self.score is None else self.score(question.prompt),
         )
         self.samples.append(sample)

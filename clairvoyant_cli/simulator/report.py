@@ -121,6 +121,10 @@ class Report:
             {"title": table.title, "cells": [cell_record(cell) for cell in table.cells]}
             for table in self.tables
         ]
+        plain["plots"] = [
+            {**plot, "curves": [{**curve, "points": _finite(curve["points"])} for curve in plot["curves"]]}
+            for plot in plain["plots"]
+        ]
         return plain
 
     def to_csv(self) -> Iterator[list[str]]:
@@ -132,6 +136,10 @@ class Report:
                 figures = (record["ours"], record["half_width"], record["runs"], record["paper"])
                 texts = ["" if figure is None else f"{figure:.6g}" for figure in figures]
                 yield [table.title, cell.row, cell.column, cell.unit, *texts]
+
+
+def _finite(points: list[dict[str, float]]) -> list[dict[str, float | None]]:
+    return [{name: value if isfinite(value) else None for name, value in point.items()} for point in points]
 
 
 def cell_record(cell: Cell) -> dict[str, str | float | None]:

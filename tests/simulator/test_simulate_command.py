@@ -100,6 +100,17 @@ def test_advice_for_a_backend_that_is_hardly_used() -> None:
     assert found["notes"][0].startswith("Leave it at fcfs")
 
 
+def test_one_run_has_no_interval_and_the_json_is_still_json() -> None:
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
+    printed = simulate(
+        "--advise", "--workload", "poisson", "--seeds", "1", "--requests", "60", "--json"
+    ).stdout
+    found = json.loads(printed, parse_constant=refuse)
+    assert found["plots"][0]["curves"][0]["points"][0]["half_width"] is None
+
+
 def test_advice_on_a_file_without_long_answers(tmp_path: Path) -> None:
     path = tmp_path / "history.csv"
     lines = [f"{n * 0.5},{20 if n % 2 else 500}" for n in range(40)]
@@ -114,6 +125,20 @@ def test_a_plot_has_axes_with_units_and_error_bars(tmp_path: Path) -> None:
     drawing = ElementTree.parse(path)  # noqa: S314 - written by ourselves
     texts = {element.text for element in drawing.iter() if element.tag.endswith("text")}
     assert {"utilisation (1)", "change (%)", "bounded"} <= texts
+
+
+def test_a_png_opens_and_holds_a_drawing(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.image import imread
+
+    path = tmp_path / "out.png"
+    simulate("--scenario", "clairvoyant-figure3", *SMALL, "--plot", str(path))
+    height, width, _ = imread(path).shape
+    assert width == 900
+    assert height % 500 == 0
+    pixels = imread(path)[:, :, :3]
+    assert 0.5 < (pixels == 1.0).all(axis=2).mean() < 0.995  # white paper, and something on it
+    assert len({tuple(pixel) for row in pixels[::3, ::3] for pixel in row.round(1).tolist()}) > 10
 
 
 def test_a_report_without_curves_is_drawn_by_its_rows(tmp_path: Path) -> None:

@@ -81,7 +81,8 @@ def read(prompt: str) -> tuple[list[bytes], list[float]]:
     ]
     for word in _KNOWN & distinct:
         for place in _PLACES[word]:
-            cues[place] = _ONE_MORE[cues[place]]
+            used = cues[place]
+            cues[place] = _ONE_MORE[used] if used else _ONE
     for word in words[:_OPENING_WORDS]:
         for place in _PLACES.get(word, ()):
             cues[place + len(CLASSES)] = 1.0
@@ -89,6 +90,7 @@ def read(prompt: str) -> tuple[list[bytes], list[float]]:
 
 
 _NO_CLASSES = [0.0] * (2 * len(CLASSES))
+_ONE = log1p(1)
 _ONE_MORE = {log1p(count): log1p(count + 1) for count in range(WINDOW_CHARACTERS)}
 
 
@@ -100,7 +102,7 @@ def _shape(prompt: str, seen: bytes, words: list[bytes], distinct: set[bytes]) -
     return [
         log1p(length),
         log1p(len(words)),
-        log1p(prompt.count("\n")),
+        log1p(prompt.count("\n")) if first_line >= 0 else 0.0,
         min(len(seen) / (len(words) + 1), LONGEST_WORD),
         float(last == b"?"),
         float(last == b":"),
@@ -116,7 +118,7 @@ def _shape(prompt: str, seen: bytes, words: list[bytes], distinct: set[bytes]) -
         len(distinct) / (len(words) or 1),
         0.0 if seen.isascii() else 1.0 - len(seen.decode("utf-8")) / len(seen),
         float(prompt[:1].islower()),
-        float(b"\n\n" in seen),
+        float(first_line >= 0 and b"\n\n" in seen),
         float(b"b)" in seen or b"b." in seen or b"(b" in seen),
         log1p(length - 1 - first_line) if first_line >= 0 else 0.0,
         log1p(count(b"\n- ") + count(b"\n* ") + count(b"\n1")) if first_line >= 0 else 0.0,

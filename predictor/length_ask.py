@@ -104,10 +104,12 @@ def asked_tokens(words: Sequence[bytes], units: Set[bytes] = UNITS) -> tuple[flo
     1000 words each" is a length of 3000 words, and in "give me 40 creative dishes" any plural is an item.
     """
     numbers = [place for place, word in enumerate(words) if word in _NUMBER_WORDS or word[:1].isdigit()]
-    return asked_at(words, numbers[:MOST_NUMBERS], units)
+    if len(units) < len(UNITS):
+        words = [word if word in units or word not in UNITS else b"" for word in words]
+    return asked_at(words, numbers[:MOST_NUMBERS])
 
 
-def asked_at(words: Sequence[bytes], places: Sequence[int], units: Set[bytes] = UNITS) -> tuple[float, float]:
+def asked_at(words: Sequence[bytes], places: Sequence[int]) -> tuple[float, float]:
     """Return what `asked_tokens` does, given the places of the numbers."""
     lengths: list[tuple[float, float]] = []
     items: list[tuple[float, float]] = []
@@ -119,8 +121,6 @@ def asked_at(words: Sequence[bytes], places: Sequence[int], units: Set[bytes] = 
             unit = words[where]
             if unit in _NUMBER_WORDS or unit.isdigit():
                 break  # what follows is counted by that one
-            if unit in UNITS and unit not in units:
-                continue
             if unit in _LENGTHS:
                 if _is_length(words, where, number):
                     lengths.append((_LENGTHS[unit], number))
@@ -128,11 +128,13 @@ def asked_at(words: Sequence[bytes], places: Sequence[int], units: Set[bytes] = 
             elif unit in _LISTED or (unit[-1:] == b"s" and _opens_list(words, place, number)):
                 items.append((_LISTED.get(unit, _TOKENS_ANY_ITEM), number))
                 break
-    length = max((size * number for size, number in lengths), default=0.0)
+    if not (lengths or items):
+        return 0.0, 0.0
+    length = max([size * number for size, number in lengths], default=0.0)
     if lengths and b"each" in words:
         size, number = min(lengths)
         length = max([length, *(size * number * times for other, times in lengths + items if other > size)])
-    listed = max((size * number for size, number in items), default=0.0)
+    listed = max([size * number for size, number in items], default=0.0)
     return min(length, MOST_ASKED), min(listed, MOST_ASKED)
 
 

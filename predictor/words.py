@@ -6,6 +6,7 @@ punctuation into blanks for the whole window at once. What is not English is mad
 `languages` knows how.
 """
 
+from array import array
 from zlib import crc32
 
 import numpy as np
@@ -71,7 +72,7 @@ def gram_hashes(words: list[bytes]) -> Hashes:
     """Return the distinct 32-bit hashes of the words and of the pairs, both ends marked; sorted."""
     count = len(words) + 2
     hashes = np.empty(2 * count - 1, np.uint32)
-    hashes[:count] = [_START, *map(crc32, words), _END]
+    hashes[:count] = array("I", (_START, *map(crc32, words), _END))
     pairs = hashes[count:]
     np.multiply(hashes[: count - 1], _PAIR, pairs)
     pairs += hashes[1:count]

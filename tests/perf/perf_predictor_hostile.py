@@ -6,6 +6,7 @@ Run it as `python -m pytest tests/perf/perf_predictor_hostile.py -o addopts=`; i
 import math
 from time import perf_counter
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ TEXT = st.one_of(
 )
 
 
+@pytest.mark.timeout(0)
 @given(TEXT)
 @settings(max_examples=100_000, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 def test_no_prompt_breaks_it(prompt: str) -> None:

@@ -40,10 +40,11 @@ _TEMPLATE_CHARACTERS = 400
 
 @dataclass(frozen=True, slots=True)
 class Memo:
-    """What learning needs of a request later. `static` and `own` are log tokens, `spread` the card's."""
+    """What learning needs of a request later, in log tokens; `spread` is the card's."""
 
     features: Features
     static: float
+    level: float
     mean: float
     own: float
     spread: float
@@ -80,7 +81,7 @@ class LexicalPredictor:
         model = crc32(view.model.encode("utf-8", "replace"))
         seen = self._spreads.of(model)
         q90 = mean + (self._calibration.q90_at + seen.q90_shift) * spread * seen.scale
-        memo = Memo(features, context.mean, mean, own, spread, q90, model, view.max_tokens)
+        memo = Memo(features, context.mean, level, mean, own, spread, q90, model, view.max_tokens)
         return foretell(self._calibration, mean, spread * seen.scale, q90, view.max_tokens, self.name, memo)
 
     def learn(self, prediction: Prediction, tokens: int) -> None:
@@ -95,7 +96,7 @@ class LexicalPredictor:
                 return
         else:
             self._spreads.learn(memo.model, (real - memo.mean) / memo.spread, real > memo.q90)
-        self._correction.learn(memo.features, memo.static, memo.own, real)
+        self._correction.learn(memo.features, memo.static, memo.level, memo.own, real)
 
     def quality(self) -> Quality:
         """Return how the predictor has done on the answers it was told of."""

@@ -56,9 +56,9 @@ class Correction:
             return 0.0, 0.0
         return self._ridge.level(features), self._ridge.own(features)
 
-    def learn(self, features: Features, static: float, own: float, real: float) -> None:
-        """Learn from an answer. `static` and `real` are log tokens, `own` the part foretold then."""
-        self._merit.judge(static, own, real)
+    def learn(self, features: Features, static: float, level: float, own: float, real: float) -> None:
+        """Learn from an answer of `real` log tokens; `level` and `own` are what was foretold then."""
+        self._merit.judge(static + level, own, real)
         self._ridge.learn(features, min(max(real - static, -LARGEST_SURPRISE), LARGEST_SURPRISE))
         self.learnt += 1
 

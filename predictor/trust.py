@@ -1,7 +1,5 @@
 """Whether the predictor is worth following on this traffic, judged on what it said before each answer."""
 
-from collections import deque
-
 import numpy as np
 
 from predictor.ranking import ranking_accuracy
@@ -27,32 +25,43 @@ class Trust:
         """Start trusting: a predictor is innocent until `LEAST_JUDGED` answers say otherwise."""
         self._judged = 0
         self._trusted = True
-        self._answers: deque[tuple[float, float, bool]] = deque(maxlen=WINDOW)
+        self._answers = np.zeros((3, WINDOW))
+        self._pairs = self._right = 0.0
 
     def judge(self, score: float, q90_tokens: float, tokens: float) -> None:
         """Compare a prediction with the real answer's tokens."""
-        self._answers.append((score, tokens, tokens <= q90_tokens))
+        slot = self._judged % WINDOW
+        if self._judged >= WINDOW:
+            self._count(slot, -1)
+        self._answers[:, slot] = score, tokens, tokens <= q90_tokens
         self._judged += 1
-        if len(self._answers) >= LEAST_JUDGED:
+        self._count(slot, 1)
+        if self._judged >= LEAST_JUDGED:
             self._decide()
 
     def quality(self) -> Quality:
         """Return how the predictor does; accuracies are None while there is nothing to count."""
-        if not self._answers:
+        if not self._judged:
             return Quality(0, None, None, self._trusted)
-        scores, tokens, covered = np.array(self._answers, np.float64).T
+        scores, tokens, covered = self._answers[:, : self._judged]
         ranking = ranking_accuracy(scores, tokens)
         accuracy = ranking.accuracy if ranking.n_short and ranking.n_long else None
         return Quality(self._judged, accuracy, float(covered.mean()), self._trusted)
 
+    def _count(self, slot: int, times: int) -> None:
+        """Add an answer's telling pairs with all others of the window, or take them off again."""
+        scores, tokens, _ = self._answers[:, : self._judged]
+        length = max(tokens[slot], 1)
+        longer = (tokens >= TELLING_FACTOR * length).astype(float)
+        longer -= tokens[slot] >= TELLING_FACTOR * np.maximum(tokens, 1)
+        pairs = np.count_nonzero(longer)
+        self._pairs += times * pairs
+        self._right += times * (float(np.sign(scores - scores[slot]) @ longer) + pairs) / 2
+
     def _decide(self) -> None:
-        scores, tokens, _ = np.array(self._answers, np.float64).T
-        longer = tokens[:, None] >= TELLING_FACTOR * np.maximum(tokens, 1)[None, :]
-        pairs = int(longer.sum())
-        if pairs < LEAST_PAIRS:
+        if self._pairs < LEAST_PAIRS:
             return
-        difference = np.sign(scores[:, None] - scores[None, :])[longer]
-        accuracy = float((difference + 1).mean() / 2)
+        accuracy = self._right / self._pairs
         if accuracy < LOST_BELOW:
             self._trusted = False
         elif accuracy >= REGAINED_FROM:

@@ -1,9 +1,9 @@
 """The default `Predictor`: the lexical model's score, the request's context, and what was learnt of both."""
 
 import json
-from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
+from typing import NamedTuple
 from zlib import crc32
 
 from predictor.card import Calibration
@@ -38,8 +38,7 @@ _TEMPLATE_CHARACTERS = 400
 """A system prompt is told from another by its beginning: what follows is often filled in anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class Memo:
+class Memo(NamedTuple):
     """What learning needs of a request later, in log tokens; `spread` is the card's."""
 
     features: Features

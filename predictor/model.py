@@ -7,11 +7,11 @@ score by the card's calibration, from what a proxy sees besides the prompt (`con
 learnt of this traffic (`online`).
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
 from pathlib import Path
 from struct import Struct
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +32,7 @@ TOLD_MEAN, TOLD_SHARE = NAMES.index("told"), NAMES.index("told_share")
 Floats = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """A prompt as the model sees it: hashes of its grams, features, and the score.
 
     `row` has shape (n + 1,): the trees' input, and room for one more number, which is 0.

@@ -8,8 +8,8 @@ Rule: no answer pays for a whole refit. A new set of weights is made a slice of 
 once it is whole: in between, what the answers say in common would be out of balance.
 """
 
-from dataclasses import dataclass
 from math import sqrt
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +34,7 @@ STEPS_AT_FIRST = 12
 """While a slice holds all there is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
+class Features(NamedTuple):
     """What the regression sees of a request: hashed grams, hashed keys, and `dense` numbers."""
 
     grams: Places

@@ -3,9 +3,14 @@
 `load` is the way in; it imports numpy and onnxruntime, importing this package does not.
 """
 
+import os
 from pathlib import Path
 
 from predictor.record import LoadedPredictor
+
+# Before onnxruntime is imported anywhere: since 1.29 its wheels report to their maker, under an id that they
+# keep in the user's home. Nothing of ours may leave the machine.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 
 def load(model: str | Path | None = None) -> LoadedPredictor:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError
 from predictor.record import Prediction, Predictor, PromptView
 
@@ -58,11 +58,12 @@ def kept_in(config: ServeConfig) -> Iterator["Ledger | None"]:
 
     A profile that was named must be there: its absence raises ClairvoyantError.
     """
+    from profiles.database import default_path
     from profiles.errors import ProfilesError
     from profiles.ledger import Ledger
     from profiles.writer import Bounds
 
-    path = database_path(Path(config.db) if config.db else None)
+    path = Path(config.db) if config.db else default_path()
     ledger = None
     try:
         ledger = Ledger(path, profile=config.profile, bounds=Bounds(config.history_days, config.history_rows))
@@ -78,10 +79,11 @@ def kept_in(config: ServeConfig) -> Iterator["Ledger | None"]:
 
 
 def database_path(named: Path | None) -> Path:
-    """Return the database to use: the one named, $CLAIRVOYANT_DB, or the user's own."""
+    """Return the database to use: the one named, the one `serve` is configured for, or the usual one."""
     from profiles.database import default_path
 
-    return named or default_path()
+    configured = None if named else load_serve_config({}).db
+    return named or (Path(configured) if configured else default_path())
 
 
 @contextmanager

@@ -56,6 +56,14 @@ def test_a_profile_is_listed_and_shown(db: Path) -> None:
     assert json.loads(run("profiles", "list", "--json", "--db", db).stdout)[0]["chosen_at"] is None
 
 
+def test_the_database_that_serve_is_configured_for_is_everybodys(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLAIRVOYANT_SERVE_DB", str(db))
+    assert "120 s" in run("profiles", "list").stdout
+    assert len(run("history", "--json").stdout.splitlines()) > 10
+
+
 def test_a_profile_goes_out_and_comes_back(db: Path, tmp_path: Path) -> None:
     file = tmp_path / "profile.json"
     run("profiles", "export", PROFILE.name, "-o", file, "--db", db)

@@ -33,6 +33,7 @@ TYPICAL_MEAN = 5.5
 _WORDS_SHOWN = 4
 _REASONS_SHOWN = 8
 _LEAST_EFFECT = 0.02
+_SHOWN_AS = {"told": "length asked for"}
 
 _TEMPLATE_CHARACTERS = 400
 """A system prompt is told from another by its beginning: what follows is often filled in anew."""
@@ -106,7 +107,11 @@ class LexicalPredictor:
         slope = self._calibration.slope
         static = self._calibration.mean_at(self._model.read(view.prompt).score)
         context = consider(view, static)
-        effects = {name.replace("_", " "): slope * e for name, e in self._model.effects(view.prompt).items()}
+        effects = {
+            _SHOWN_AS.get(name, name.replace("_", " ")): slope * effect
+            for name, effect in self._model.effects(view.prompt).items()
+            if name != "told_share"  # says nothing but with the length itself
+        }
         words = self._model.word_effects(view.prompt)
         telling = sorted(words, key=lambda word: -abs(words[word]))[:_WORDS_SHOWN]
         effects[f"words: {', '.join(telling)}"] = effects.pop("words")

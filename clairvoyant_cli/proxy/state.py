@@ -25,6 +25,9 @@ QUEUE_SHOWN = 1000
 RECENT_SHOWN = 100
 FIRINGS_SHOWN = 60
 EXPLAINED = 8
+EXPLAINED_AFTER_S = 0.25
+"""Nobody reads why of a request that is gone in the blink of an eye, and the reasons take a millisecond."""
+
 SHARED_FOR_S = 0.05
 
 
@@ -115,14 +118,16 @@ class Painter:
             name, quality.judged, quality.ranking_accuracy, quality.q90_coverage, quality.trusted
         )
 
-    def _explain(self, exchange: Exchange) -> None:
-        """Have the prediction explained, once and only while somebody looks: it takes a millisecond.
+    def _explain(self, exchange: Exchange, now: float) -> None:
+        """Have the prediction explained, once and only while somebody looks.
 
         The telling words of a prompt are prompt text.
         """
         explain = getattr(self.gateway.predictor, "explain", None)
         view = exchange.facts.view
         if explain is None or view is None or exchange.is_explained:
+            return
+        if now - exchange.job.arrival_s < EXPLAINED_AFTER_S:
             return
         shown = self.gateway.rules.show_prompts
         reasons = explain(view)
@@ -133,7 +138,7 @@ class Painter:
     def _running(self, now: float) -> list[RunningRequest]:
         running = [e for e in self.gateway.dispatcher.live.values() if e.dispatch is not None]
         for exchange in running[:EXPLAINED]:
-            self._explain(exchange)
+            self._explain(exchange, now)
         return [self._one_running(exchange, now) for exchange in running]
 
     def _one_running(self, exchange: Exchange, now: float) -> RunningRequest:
@@ -180,7 +185,7 @@ class Painter:
                 break
             exchange = dispatcher.live[entry.job.id]
             if rank <= EXPLAINED:
-                self._explain(exchange)
+                self._explain(exchange, now)
             shown.append(self._one_queued(exchange, entry, rank, ahead_s / slots, now))
             ahead_s += entry.job.cost_s
         return shown

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+import predictor
 from clairvoyant_cli.bench.replay import Engine, Replay, tabled
 from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.control import ACTIONS, ControlClient, decode
@@ -226,3 +227,21 @@ async def test_what_would_be_unsafe_does_not_start(tmp_path: Path) -> None:
 def test_every_action_is_tried_above() -> None:
     text = Path(__file__).read_text()
     assert all(f'"{action}"' in text for action in ACTIONS)
+
+
+@pytest.mark.parametrize("shown", [False, True])
+async def test_what_drove_a_prediction_is_told_once_a_request_stays(shown: bool) -> None:
+    """The words of a prompt that told most are its text: they are shown only where prompts are."""
+    backend = Replay(Engine(answer_tokens=LENGTHS))
+    backend.engine.freeze()
+    async with (
+        serve_app(backend.app) as url,
+        serving(url, predictor.load(), show_prompts=shown) as daemon,
+        raw_client(daemon.base_url) as one,
+    ):
+        one.send(chat("Tell me a joke about cats"))
+        await until(daemon, lambda s: len(s.running) == 1)
+        state = await until(daemon, lambda s: s.running[0].predicted.features != ())
+    named = [name for name, _ in state.running[0].predicted.features]
+    assert "characters" in named
+    assert ("joke" in " ".join(named)) == shown

@@ -105,11 +105,12 @@ class LexicalPredictor:
     def explain(self, view: PromptView) -> list[tuple[str, float]]:
         """Return what drove the prediction, in log tokens, strongest first."""
         slope = self._calibration.slope
-        static = self._calibration.mean_at(self._model.read(view.prompt).score)
+        reading = self._model.read(view.prompt)
+        static = self._calibration.mean_at(reading.score)
         context = consider(view, static)
         effects = {
             _SHOWN_AS.get(name, name.replace("_", " ")): slope * effect
-            for name, effect in self._model.effects(view.prompt).items()
+            for name, effect in self._model.effects(reading).items()
             if name != "told_share"  # says nothing but with the length itself
         }
         words = self._model.word_effects(view.prompt)

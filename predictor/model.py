@@ -79,9 +79,9 @@ class LexicalModel:
         column: Floats = scores[:, 0] + share * (told - scores[:, 0])
         return column
 
-    def effects(self, prompt: str) -> dict[str, float]:
+    def effects(self, reading: Reading) -> dict[str, float]:
         """Return how much each feature moves the score away from what its training mean would give."""
-        features = self.read(prompt).row[None, :-1]
+        features = reading.row[None, :-1]
         ordinary = np.repeat(features, self.width + 1, axis=0)
         np.fill_diagonal(ordinary, self._centre[:-1])
         scores = self.scores(ordinary)

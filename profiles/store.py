@@ -69,12 +69,17 @@ def newest_profile(connection: sqlite3.Connection, model: str | None = None) -> 
     return None if row is None else _profile(row[0])
 
 
-def fitting(connection: sqlite3.Connection, *, host: str, backend: str, place: str) -> list[Profile]:
-    """Return the profiles of a backend on a host (by its key): the one chosen by hand, then the newest."""
+def fitting(
+    connection: sqlite3.Connection, *, host: str, backend: str, place: str | None = None
+) -> list[Profile]:
+    """Return the profiles of a backend on a host (by its key): the one chosen by hand, then the newest.
+
+    Without a `place`, those of all its places.
+    """
     rows = connection.execute(
-        "SELECT record FROM profiles WHERE host = ? AND backend = ? AND place = ? "
+        "SELECT record FROM profiles WHERE host = ? AND backend = ? AND (? IS NULL OR place = ?) "
         "ORDER BY chosen_at IS NULL, chosen_at DESC, measured_at DESC, id DESC",
-        (host, backend, place),
+        (host, backend, place, place),
     )
     return [_profile(record) for (record,) in rows]
 

@@ -350,9 +350,9 @@ def foreseen_cells(
 
 def _foretold(bench: Bench, arm: Arm, plan: Plan) -> "list[Foretold]":
     from clairvoyant_cli.bench.foreseen import Foretold
-    from clairvoyant_cli.proxy.gateway import ASSUMED_PREFILL_TOKENS_PER_S
     from clairvoyant_cli.proxy.protocols.facts import facts_of
     from clairvoyant_cli.proxy.protocols.routes import BackendKind, route_of
+    from clairvoyant_cli.proxy.speeds import Speeds
 
     assert bench.knowing is not None  # noqa: S101 - the caller looked
     bench.knowing.knowledge = arm.knowledge
@@ -366,7 +366,7 @@ def _foretold(bench: Bench, arm: Arm, plan: Plan) -> "list[Foretold]":
         body = msgspec.json.encode(asker.dialect.body(asker.model, question.prompt, tokens))
         facts = facts_of(body, route, kind)
         assert facts.view is not None  # noqa: S101 - the bench writes bodies that can be read
-        prefill_s = facts.prompt_tokens / ASSUMED_PREFILL_TOKENS_PER_S
+        prefill_s = Speeds().seconds(facts.prompt_tokens, 0.0)
         predictions.append(Foretold(bench.knowing.predict(facts.view), prefill_s))
     return predictions
 

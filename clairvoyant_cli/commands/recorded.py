@@ -30,8 +30,6 @@ FULLEST = 0.95
 """An hour that was busier is simulated as one that was so busy: beyond it, waits grow without end."""
 
 EMPTIEST = 0.01
-ASSUMED_PREFILL_TOKENS_PER_S = 1000.0
-ASSUMED_DECODE_TOKENS_PER_S = 40.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +134,13 @@ def recorded_foresight(known: Known) -> "Foresight":
     """
     import numpy as np
 
+    from clairvoyant_cli.proxy.speeds import Speeds
     from clairvoyant_cli.simulator.forecast import Forecast
     from clairvoyant_cli.simulator.workload import Workload
 
     answers, profile = known.answers, known.profile
-    prefill_s = 1.0 / (profile.prefill_tokens_per_s or ASSUMED_PREFILL_TOKENS_PER_S)
-    token_s = 1.0 / (profile.decode_tokens_per_s or ASSUMED_DECODE_TOKENS_PER_S)
+    speeds = Speeds(profile.decode_tokens_per_s, profile.prefill_tokens_per_s)
+    prefill_s, token_s = speeds.seconds(1.0, 0.0), speeds.seconds(0.0, 1.0)
     read_s = np.array([answer.prompt_tokens for answer in answers]) * prefill_s
     p_long = np.array([answer.p_long for answer in answers])
     tokens = np.array([answer.expected_tokens for answer in answers])
@@ -177,20 +176,15 @@ def _in_force(
     from clairvoyant_cli.proxy.learning import DEFAULT_TAU_S, Learner, learned_of, state_name
     from profiles.host import this_host
     from profiles.states import load_state
-    from profiles.store import every, named
+    from profiles.store import fitting, named
 
     backend = answers[0].backend
     model = Counter(answer.model for answer in answers).most_common(1)[0][0]
     if name is not None:
-        fitting = [named(connection, name)]
+        found = [named(connection, name)]
     else:
-        host = this_host().key
-        kept = [
-            k for k in every(connection) if k.profile.host.key == host and k.profile.served.backend == backend
-        ]
-        kept.sort(key=lambda k: -(k.chosen_at or 0.0))  # stable: the newest first, but for those chosen
-        fitting = [k.profile for k in kept]
-    profile = Learner(fitting, DEFAULT_TAU_S, learned_of(None)).profile_of(model)
+        found = fitting(connection, host=this_host().key, backend=backend)
+    profile = Learner(found, DEFAULT_TAU_S, learned_of(None)).profile_of(model)
     if profile is None:
         raise ClairvoyantError(
             f"no profile of {backend} on this machine; run: clairvoyant calibrate, or name one with --profile"

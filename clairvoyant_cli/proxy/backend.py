@@ -10,6 +10,7 @@ import httpx
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.proxy.protocols.routes import BackendKind
+from clairvoyant_cli.proxy.speeds import Speeds
 from clairvoyant_cli.proxy.upstream import Upstream
 from tui.snapshot import LoadedModel
 
@@ -34,38 +35,6 @@ that the client of an unstreamed request has left, so it must stay above a secon
 
 STARTED_FOR_S = 0.2
 """A request sent this long ago is counted by /slots, if it has one."""
-
-
-@dataclass(slots=True)
-class Speeds:
-    """Running means of what a backend does per second; None until measured.
-
-    `measured` holds both as a profile has them: learning moves no further than a factor of four from
-    there. `frozen` speeds do not learn.
-    """
-
-    decode_tokens_per_s: float | None = None
-    prefill_tokens_per_s: float | None = None
-    measured: tuple[float | None, float | None] = (None, None)
-    frozen: bool = False
-
-    def learn(
-        self, tokens: float | None, decode_s: float | None, prefilled: float | None, prefill_s: float | None
-    ) -> None:
-        """Take note of one answer. Tiny samples say more about timers than about speed."""
-        if self.frozen:
-            return
-        decode_measured, prefill_measured = self.measured
-        if tokens and decode_s and tokens >= 8:
-            self.decode_tokens_per_s = _mean(self.decode_tokens_per_s, tokens / decode_s, decode_measured)
-        if prefilled and prefill_s and prefilled >= 32:
-            rate = prefilled / prefill_s
-            self.prefill_tokens_per_s = _mean(self.prefill_tokens_per_s, rate, prefill_measured)
-
-
-def _mean(old: float | None, new: float, measured: float | None, weight: float = 0.2) -> float:
-    mean = new if old is None else old + weight * (new - old)
-    return mean if measured is None else min(4 * measured, max(measured / 4, mean))
 
 
 @dataclass(slots=True)

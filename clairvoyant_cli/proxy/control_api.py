@@ -12,6 +12,7 @@ from starlette.requests import Request as WebRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route as WebRoute
 
+from clairvoyant_cli import __version__
 from clairvoyant_cli.control import ACTIONS, PREFIX, encode
 from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.asgi import serve_asgi
@@ -186,10 +187,14 @@ class ControlApi:
         return None
 
     async def _health(self, request: WebRequest) -> Response:
-        snapshot = self._painter.snapshot()
-        backends = {backend.name: backend.state for backend in snapshot.backends}
+        # Asked every few seconds, and by anybody: not worth drawing the whole queue for.
+        backend = self._painter.gateway.watch.backend
         return JSONResponse(
-            {"status": snapshot.mode, "version": snapshot.daemon_version, "backends": backends}
+            {
+                "status": self._painter.mode,
+                "version": __version__,
+                "backends": {backend.name: backend.state},
+            }
         )
 
     async def _state(self, request: WebRequest) -> Response:

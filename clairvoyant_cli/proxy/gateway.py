@@ -30,10 +30,6 @@ log = logging.getLogger("clairvoyant")
 
 CONTROL_PREFIX = "/_clairvoyant/"
 
-ASSUMED_DECODE_TOKENS_PER_S = 30.0
-ASSUMED_PREFILL_TOKENS_PER_S = 500.0
-"""Until the backend has been seen at work: a small model on a laptop. Only ratios matter for the order."""
-
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -231,10 +227,7 @@ class Gateway:
             return UNKNOWN
 
     def _cost_s(self, facts: RequestFacts, tokens: float) -> float:
-        speeds = self.watch.backend.speeds
-        prefill = speeds.prefill_tokens_per_s or ASSUMED_PREFILL_TOKENS_PER_S
-        decode = speeds.decode_tokens_per_s or ASSUMED_DECODE_TOKENS_PER_S
-        return facts.prompt_tokens / prefill + tokens / decode
+        return self.watch.backend.speeds.seconds(facts.prompt_tokens, tokens)
 
     async def _wait(self, exchange: Exchange) -> None:
         if exchange.granted.done():

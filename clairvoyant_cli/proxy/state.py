@@ -51,6 +51,13 @@ class Painter:
             self._drawn = (now, clock() - now, data)
         return self._drawn[2], self._drawn[1]
 
+    @property
+    def mode(self) -> str:
+        """What the daemon does with requests: "serving", "paused" or "draining"."""
+        if self.gateway.draining:
+            return "draining"
+        return "paused" if self.gateway.dispatcher.scheduler.paused else "serving"
+
     def snapshot(self) -> Snapshot:
         """Return the state as it is now."""
         gateway = self.gateway
@@ -58,13 +65,12 @@ class Painter:
         now = books.clock()
         backend = gateway.watch.backend
         stats, stats_fcfs = books.stats()
-        mode = "draining" if gateway.draining else "paused" if scheduler.paused else "serving"
         return Snapshot(
             taken_at=books.at(now),
             daemon_version=__version__,
             pid=os.getpid(),
             listen=self.listen,
-            mode=mode,
+            mode=self.mode,
             uptime_s=now - self.started_s,
             policy=scheduler.policy.name,
             policies=SERVABLE,

@@ -1,12 +1,16 @@
 """Profiles and finished requests as tests want them."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import pi, sin
+from pathlib import Path
 
 from predictor.record import LengthClass
+from profiles.database import writing
 from profiles.records import Estimate, Finished, Host, Mix, Profile, Served
+from profiles.store import save
+from profiles.writer import Writer
 
 START = 4_000_000_000.0
 """When the tests' traffic begins: too late for any bound of age."""
@@ -107,3 +111,15 @@ def busy_days(count: int, *, start: float = START, seed: int = 0, every_s: float
             sojourn_s=free - arrived,
             decode_s=tokens / 100.0,
         )
+
+
+def keep(path: Path, rows: Iterable[Finished], *profiles: Profile) -> Path:
+    """Write profiles and rows into a database."""
+    with writing(path) as connection:
+        for profile in profiles:
+            save(connection, profile)
+    writer = Writer(path)
+    for row in rows:
+        writer.put(row)
+    writer.close()
+    return path

@@ -11,24 +11,17 @@ from click.testing import CliRunner, Result
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import cli
-from profiles.database import reading, writing
+from profiles.database import reading
 from profiles.history import Span, newest
-from profiles.store import every, save
+from profiles.store import every
 from profiles.writer import Writer
-from tests.fakes.remembered import PROFILE, START, traffic
+from tests.fakes.remembered import PROFILE, START, keep, traffic
 
 
 @pytest.fixture
 def db(tmp_path: Path) -> Path:
     """A database with a profile and some history."""
-    path = tmp_path / "c.db"
-    with writing(path) as connection:
-        save(connection, PROFILE)
-    writer = Writer(path)
-    for row in traffic(300):
-        writer.put(row)
-    writer.close()
-    return path
+    return keep(tmp_path / "c.db", traffic(300), PROFILE)
 
 
 def run(*arguments: object, stdin: str | None = None) -> Result:

@@ -7,22 +7,11 @@ import pytest
 
 from profiles.database import reading
 from profiles.history import Span
-from profiles.records import Finished
 from profiles.traffic import load, newest_answers
-from profiles.writer import Writer
-from tests.fakes.remembered import busy_days, traffic
+from tests.fakes.remembered import busy_days, keep, traffic
 
 ROWS = [*busy_days(6000), *traffic(300, start=4_000_060_000.0)]
 """Some hours of a busy server; the latter part has requests without a whole answer among them."""
-
-
-def keep(path: Path, rows: list[Finished]) -> Path:
-    """Write rows into a database."""
-    writer = Writer(path)
-    for row in rows:
-        writer.put(row)
-    writer.close()
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """`simulate --advise` on what this machine has recorded."""
 
 import json
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,10 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.proxy.learning import Learned, LearnedModel, state_name
 from profiles.database import writing
 from profiles.host import this_host
-from profiles.records import Finished, Mix, Profile
+from profiles.records import Mix
 from profiles.states import save_state
-from profiles.store import choose, save
-from profiles.writer import Writer
-from tests.fakes.remembered import PROFILE, busy_days
+from profiles.store import choose
+from tests.fakes.remembered import PROFILE, busy_days, keep
 
 HERE = replace(PROFILE, name="here", host=this_host(), mixes=(Mix("mixed", 25, 2.6, 1.5),))
 ROWS = list(busy_days(3000))
@@ -30,18 +28,6 @@ def no_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep whatever `serve` is configured to on this machine out of the tests."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-
-
-def keep(path: Path, rows: Iterable[Finished], *profiles: Profile) -> Path:
-    """Write profiles and rows into a database."""
-    with writing(path) as connection:
-        for profile in profiles:
-            save(connection, profile)
-    writer = Writer(path)
-    for row in rows:
-        writer.put(row)
-    writer.close()
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,12 @@ class ServeConfig:
     backend_key_file: str | None = None  # the backend's own API key, sent with every request
     allow_host: str | None = None  # further Host names under which the control API may be called, by commas
     body_limit_mib: int = 64  # longest request body that is read for a prediction
-    connect_timeout: float = 5.0  # seconds to connect to the backend; there is no other timeout
+    body_budget_mib: int = 256  # what the bodies of all waiting requests may take together
+    connect_timeout: float = 5.0  # seconds to connect to the backend; an answer may take as long as it takes
+    client_timeout: float = 30.0  # seconds without progress before a client that stalls is given up
+    drain_timeout: float = 60.0  # seconds that a drain waits for what runs
+    outage_grace: float = 60.0  # seconds that requests wait for a backend that has gone; 0: refuse at once
+    max_connections: int | None = None  # client connections at once; unset: what the open-file limit allows
     db: str | None = None  # database of profiles and history; unset: $CLAIRVOYANT_DB, or the user's own
     freeze: bool = False  # learn nothing from traffic: tau, speeds and predictions stay as they are
     history_days: int = 90  # how long finished requests are remembered
@@ -54,7 +59,13 @@ class ServeConfig:
         _check(self.history_days >= 1, "history_days must be at least 1")
         _check(self.history_rows >= 0, "history_rows must not be negative; 0 records none")
         _check(self.body_limit_mib >= 1, "body_limit_mib must be at least 1")
+        _check(self.body_budget_mib >= 1, "body_budget_mib must be at least 1")
         _check(self.connect_timeout > 0, "connect_timeout must be above 0 seconds")
+        _check(self.client_timeout > 0, "client_timeout must be above 0 seconds")
+        _check(self.drain_timeout >= 0, "drain_timeout must not be negative")
+        _check(self.outage_grace >= 0, "outage_grace must not be negative")
+        least_one = self.max_connections is None or self.max_connections >= 1
+        _check(least_one, "max_connections must be at least 1")
         levels = ("debug", "info", "warning", "error")
         _check(self.log_level in levels, f"log_level must be one of {', '.join(levels)}")
         self.address()

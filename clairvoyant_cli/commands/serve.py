@@ -57,9 +57,30 @@ if TYPE_CHECKING:
     "--connect-timeout",
     type=float,
     metavar="SECONDS",
-    help="Time to connect to the backend; nothing else times out.  [default: 5]",
+    help="Time to connect to the backend; an answer may take as long as it takes.  [default: 5]",
+)
+@click.option(
+    "--client-timeout",
+    type=float,
+    metavar="SECONDS",
+    help="Without progress before a client that stalls is given up.  [default: 30]",
+)
+@click.option(
+    "--drain-timeout", type=float, metavar="SECONDS", help="A drain waits for what runs.  [default: 60]"
+)
+@click.option(
+    "--outage-grace",
+    type=float,
+    metavar="SECONDS",
+    help="Requests wait for a backend that has gone; 0 refuses them at once.  [default: 60]",
 )
 @click.option("--body-limit-mib", type=int, help="Longest request body read for a prediction.  [default: 64]")
+@click.option(
+    "--body-budget-mib", type=int, help="What all waiting bodies may take together.  [default: 256]"
+)
+@click.option(
+    "--max-connections", type=int, help="Client connections at once. Unset: what the open-file limit allows."
+)
 @click.option("--db", metavar="FILE", help="Database of profiles and history.")
 @click.option("--freeze", is_flag=True, default=None, help="Learn nothing from traffic.")
 @click.option(

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.proxy.http1 import RequestHead
-from clairvoyant_cli.proxy.listener import Request
+from clairvoyant_cli.http.framing import RequestHead
+from clairvoyant_cli.http.listener import Request
 
 PRIORITY_HEADER = b"x-clairvoyant-priority"
 CLIENT_HEADER = b"x-clairvoyant-client"

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.proxy.protocols.routes import BackendKind
 from clairvoyant_cli.proxy.speeds import Speeds
-from clairvoyant_cli.proxy.upstream import Upstream
 from tui.snapshot import LoadedModel
 
 USUAL_PORTS: dict[BackendKind, tuple[int, ...]] = {
@@ -23,6 +23,8 @@ USUAL_PORTS: dict[BackendKind, tuple[int, ...]] = {
 """Where each server listens unless told otherwise; llama.cpp is moving from 8080 to 9931."""
 
 PROBE_TIMEOUT_S = 2.0
+NO_ANSWER = "no answer in time"
+LOADING = "loading its model"
 UP_EVERY_S = 5.0
 DOWN_EVERY_S = 1.0
 
@@ -54,9 +56,20 @@ class Backend:
     remote_models: frozenset[str] = frozenset()
     swaps: int = 0
     speeds: Speeds = field(default_factory=Speeds)
+    seen: bool = False
 
     def __repr__(self) -> str:
         return f"<Backend {self.kind} {self.upstream.url} {self.state}, {self.slots} slots>"
+
+    @property
+    def says_not_yet(self) -> bool:
+        """Whether it may answer that its model is still loading, as llama.cpp does; Ollama waits instead."""
+        return self.kind in (BackendKind.LLAMACPP, BackendKind.OTHER)
+
+    @property
+    def away(self) -> bool:
+        """Whether it was there and is not now, or loads its model: what waits had better wait on."""
+        return self.seen and self.state in ("down", "loading")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +159,7 @@ class Prober:
             return
         was_up = backend.state == "up"
         if answer.status_code == 503:
-            backend.state, backend.detail = "loading", "loading its model"
+            backend.state, backend.detail = "loading", LOADING
             return
         backend.state, backend.detail = "up", ""
         if backend.kind is BackendKind.OLLAMA:
@@ -221,33 +234,60 @@ def _why(error: httpx.HTTPError) -> str:
         return (
             "connection refused" if "refused" in str(error).lower() or "failed" in str(error) else str(error)
         )
-    return "no answer in time" if isinstance(error, httpx.TimeoutException) else type(error).__name__
+    return NO_ANSWER if isinstance(error, httpx.TimeoutException) else type(error).__name__
 
 
 class BackendWatch:
     """Keeps a backend's state current and waits for slots that must drain."""
 
-    def __init__(self, backend: Backend, prober: Prober, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        prober: Prober,
+        on_change: Callable[[], None],
+        *,
+        at_work: Callable[[], bool] = lambda: False,
+        on_trial: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`at_work` says whether the backend is answering a request of ours; `on_trial` has one waiting
+        request sent, to see whether a backend that was loading serves by now.
+        """
         self.backend = backend
         self._prober = prober
         self._on_change = on_change
+        self._at_work = at_work
+        self._on_trial = on_trial
         self._look = asyncio.Event()
+        self._announced: tuple[object, ...] = ()
 
     def look_now(self) -> None:
         """Look at once: something just went wrong."""
         self._look.set()
 
+    def lost(self, why: str) -> None:
+        """No connection could be made: it is down until a look says otherwise."""
+        self.backend.state, self.backend.detail = "down", why
+        self._announce()
+        self.look_now()
+
+    def not_ready(self) -> None:
+        """A request was answered with "not yet": nothing more is sent but one now and then, to see."""
+        self.backend.state, self.backend.detail = "loading", LOADING
+        self._announce()
+
+    def answered(self) -> None:
+        """A request was answered: whatever it says of itself, it serves."""
+        if self.backend.state == "loading":
+            self.backend.state, self.backend.detail = "up", ""
+            self._announce()
+
     async def run(self) -> None:
         """Look for ever."""
         while True:
-            before = (self.backend.state, self.backend.slots, self.backend.models)
-            try:
-                await self._prober.refresh(self.backend)
-            except (AttributeError, TypeError, ValueError) as error:
-                # Another server than it was taken for, or a new version: it answers, so requests may go on.
-                self.backend.state, self.backend.detail = "up", f"its answers are not understood ({error})"
-            if before != (self.backend.state, self.backend.slots, self.backend.models):
-                self._on_change()
+            await self._refresh()
+            self._announce()
+            if self.backend.state == "loading":
+                self._on_trial()
             pause_s = UP_EVERY_S if self.backend.state == "up" else DOWN_EVERY_S
             self._look.clear()
             try:
@@ -255,6 +295,24 @@ class BackendWatch:
                     await self._look.wait()
             except TimeoutError:
                 continue
+
+    async def _refresh(self) -> None:
+        backend = self.backend
+        before = backend.state
+        try:
+            await self._prober.refresh(backend)
+        except (AttributeError, TypeError, ValueError) as error:
+            # Another server than it was taken for, or a new version: it answers, so requests may go on.
+            backend.state, backend.detail = "up", f"its answers are not understood ({error})"
+        if backend.detail == NO_ANSWER and before == "up" and self._at_work():
+            backend.state = "up"  # it has but one thread, and that one works for us
+        backend.seen = backend.seen or backend.state in ("up", "loading")
+
+    def _announce(self) -> None:
+        news = (self.backend.state, self.backend.slots, self.backend.models)
+        if news != self._announced:
+            self._announced = news
+            self._on_change()
 
     async def slots_settled(self, others_started_at: Callable[[], list[float]]) -> None:
         """Return when llama.cpp shows no more busy slots than we have requests in flight there.

@@ -14,13 +14,13 @@ from starlette.routing import Route as WebRoute
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.control import ACTIONS, PREFIX, encode
+from clairvoyant_cli.http.asgi import serve_asgi
+from clairvoyant_cli.http.framing import ResponseHead
+from clairvoyant_cli.http.listener import Request
+from clairvoyant_cli.http.status import reason_of
 from clairvoyant_cli.proxy.access import Access
-from clairvoyant_cli.proxy.asgi import serve_asgi
 from clairvoyant_cli.proxy.gateway import Gateway
-from clairvoyant_cli.proxy.http1 import ResponseHead
-from clairvoyant_cli.proxy.listener import Request
 from clairvoyant_cli.proxy.metrics import Metrics
-from clairvoyant_cli.proxy.protocols.errors import REASONS
 from clairvoyant_cli.proxy.state import Painter
 from clairvoyant_cli.scheduler.policy import SERVABLE
 
@@ -165,7 +165,7 @@ class ControlApi:
         refused = self._guard(request)
         if refused is not None:
             status, why = refused
-            head = ResponseHead(status, REASONS[status], [(b"Content-Type", b"application/json")])
+            head = ResponseHead(status, reason_of(status), [(b"Content-Type", b"application/json")])
             request.connection.respond(head, msgspec.json.encode({"error": why}))
             return
         await serve_asgi(self._app, request)

@@ -16,29 +16,33 @@ import msgspec
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.control import state_dir
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.http.listener import Request, ServerConnection
+from clairvoyant_cli.http.patience import Budget, ConnectionTable
+from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.proxy.access import Access, is_loopback, read_keys, read_secret
 from clairvoyant_cli.proxy.backend import Backend, BackendWatch, Found, Prober, find_backend
 from clairvoyant_cli.proxy.books import Books, plural
 from clairvoyant_cli.proxy.control_api import Changes, ControlApi
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
+from clairvoyant_cli.proxy.exchange import DrainingError
 from clairvoyant_cli.proxy.gateway import Gateway, Rules
 from clairvoyant_cli.proxy.keepsake import Keeper, Keepsake
 from clairvoyant_cli.proxy.learning import DEFAULT_TAU_S
-from clairvoyant_cli.proxy.listener import Request, ServerConnection
 from clairvoyant_cli.proxy.metrics import Metrics
+from clairvoyant_cli.proxy.outage import Outage, OutageError
 from clairvoyant_cli.proxy.protocols.routes import BackendKind
 from clairvoyant_cli.proxy.residents import Residents
 from clairvoyant_cli.proxy.state import Painter
 from clairvoyant_cli.proxy.trust import Trust
-from clairvoyant_cli.proxy.upstream import Upstream
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, SERVABLE
 from clairvoyant_cli.scheduler.queue import Scheduler
 from predictor.record import Predictor
 from tui.snapshot import Snapshot
 
 BACKLOG = 2048
-IDLE_CLIENT_S = 120.0
-SWEEP_EVERY_S = 15.0
+
+OWN_DESCRIPTORS = 100
+"""Kept for the listener, the database, probes, spare and resting connections to the backend."""
 
 
 @dataclass(slots=True)
@@ -50,14 +54,16 @@ class Daemon:
     painter: Painter
     control: ControlApi
     base_url: str
-    _connections: set[ServerConnection]
+    connections: ConnectionTable
+    drain_timeout_s: float
     _stopped: asyncio.Event
     keeper: Keeper | None = None
+    _drain_ends_s: float = float("inf")
 
     @property
     def busy(self) -> bool:
         """Whether an answer is still owed to anyone."""
-        return bool(self.gateway.dispatcher.live) or any(not each.idle for each in self._connections)
+        return bool(self.gateway.dispatcher.live) or any(not each.idle for each in self.connections.every)
 
     def snapshot(self) -> Snapshot:
         """Return the state as it is now."""
@@ -68,12 +74,16 @@ class Daemon:
         gateway = self.gateway
         gateway.draining = True
         self.control.stopping = True
-        sent_away = gateway.dispatcher.send_away_waiting()
+        sent_away = gateway.dispatcher.send_away_waiting(DrainingError)
         running = len(gateway.dispatcher.scheduler.running)
         gateway.books.event(
-            logging.INFO, f"draining: {running} running, {sent_away} waiting sent away; again to stop at once"
+            logging.INFO,
+            f"draining: {running} running, {sent_away} waiting sent away; "
+            f"at most {self.drain_timeout_s:g} s, again to stop at once",
         )
-        for connection in list(self._connections):
+        self._drain_ends_s = gateway.books.clock() + self.drain_timeout_s
+        self.connections.hurry()
+        for connection in list(self.connections.every):
             connection.retire()
 
     def stop_now(self) -> None:
@@ -87,6 +97,13 @@ class Daemon:
                 async with asyncio.timeout(0.1 if self.gateway.draining else 1.0):
                     await self._stopped.wait()
             if self.control.stopping and not self.busy:
+                return
+            if self.gateway.books.clock() >= self._drain_ends_s:
+                running = len(self.gateway.dispatcher.scheduler.running)
+                self.gateway.books.event(
+                    logging.WARNING,
+                    f"the drain took longer than {self.drain_timeout_s:g} s: {running} running cut off",
+                )
                 return
 
 
@@ -102,7 +119,11 @@ async def running_daemon(
 
     Without a keepsake it starts from defaults and remembers nothing.
     """
-    _raise_open_files()
+    table = ConnectionTable(
+        client_timeout_s=config.client_timeout,
+        most=_most_connections(config.max_connections, _raise_open_files()),
+        budget=Budget(config.body_budget_mib * 1024 * 1024),
+    )
     host, port = config.address()
     access = _access(config, host)
     backend_key = None
@@ -114,26 +135,26 @@ async def running_daemon(
         port = listener.getsockname()[1]
         backend = await _backend(config, prober, port)
         async with _Tasks() as tasks:
-            daemon, connections = _compose(
-                config, predictor, access, backend, backend_key, prober, tasks, (host, port)
+            daemon = _compose(
+                config, predictor, access, backend, backend_key, prober, tasks, (host, port), table
             )
             daemon.keeper = _keeper(config, keepsake, daemon, tasks)
             loop = asyncio.get_running_loop()
             server = await loop.create_server(
-                lambda: ServerConnection(daemon.gateway.handle, tasks.spawn, connections),
+                lambda: ServerConnection(daemon.gateway.handle, tasks.spawn, table),
                 sock=listener,
                 backlog=BACKLOG,
             )
             tasks.spawn(daemon.gateway.watch.run())
             backend.upstream.keep_spare(tasks.spawn)
-            tasks.spawn(_sweep(connections))
+            tasks.spawn(table.watch())
             try:
                 with _word_of(daemon, port) if announced else nullcontext():
                     yield daemon
             finally:
                 daemon.control.stopping = True
                 server.close()
-                for connection in list(connections):
+                for connection in list(table.every):
                     connection.abort()
                 tasks.cancel()
                 daemon.gateway.lessons.flush()
@@ -154,7 +175,8 @@ def _compose(
     prober: Prober,
     tasks: "_Tasks",
     address: tuple[str, int],
-) -> tuple[Daemon, set[ServerConnection]]:
+    table: ConnectionTable,
+) -> Daemon:
     books, metrics, changes = Books(time.monotonic), Metrics(), Changes()
     books.on_finished = metrics.ended
     books.shadow.resize(backend.slots)
@@ -173,8 +195,11 @@ def _compose(
     swaps = backend.kind is BackendKind.OLLAMA
     residents = Residents(scheduler, backend.name) if swaps else None
 
+    outage = Outage(config.outage_grace, lambda: _give_up_waiting(dispatcher, books, backend))
+
     def backend_changed() -> None:
-        scheduler.set_slots(backend.name, backend.slots)
+        scheduler.set_slots(backend.name, 0 if backend.away else backend.slots)
+        outage.note(away=backend.away)
         books.shadow.resize(backend.slots)
         slots = plural(backend.slots, "slot")
         books.event(logging.INFO, f"{backend.name} is {backend.state}, {slots} {backend.detail}".rstrip())
@@ -193,21 +218,38 @@ def _compose(
     async def control(request: Request) -> None:
         await api(request)
 
-    watch = BackendWatch(backend, prober, backend_changed)
+    def on_trial() -> None:
+        scheduler.set_slots(backend.name, 1)
+        dispatcher.pump()
+        scheduler.set_slots(backend.name, 0)
+
+    watch = BackendWatch(
+        backend, prober, backend_changed, at_work=lambda: bool(scheduler.running), on_trial=on_trial
+    )
     gateway = Gateway(
-        watch, dispatcher, predictor, books, access, rules, control, Trust(predictor), residents
+        watch, dispatcher, predictor, books, access, rules, control, Trust(predictor), outage, residents
     )
     host, port = address
     shown = f"[{host}]" if ":" in host else host
     tau_source = "default" if config.tau is None else "flag"
     painter = Painter(gateway, f"{shown}:{port}", time.monotonic(), tau_source)
     api = ControlApi(gateway, painter, changes, metrics, access)
-    connections: set[ServerConnection] = set()
     reachable = "127.0.0.1" if host in ("0.0.0.0", "::") else shown  # noqa: S104 - compared, not bound
-    daemon = Daemon(
-        gateway, backend, painter, api, f"http://{reachable}:{port}", connections, asyncio.Event()
+    return Daemon(
+        gateway,
+        backend,
+        painter,
+        api,
+        f"http://{reachable}:{port}",
+        table,
+        config.drain_timeout,
+        asyncio.Event(),
     )
-    return daemon, connections
+
+
+def _give_up_waiting(dispatcher: Dispatcher, books: Books, backend: Backend) -> None:
+    refused = plural(dispatcher.send_away_waiting(OutageError), "request")
+    books.event(logging.WARNING, f"{backend.name} is still {backend.state}: {refused} refused")
 
 
 def _keeper(config: ServeConfig, keepsake: Keepsake | None, daemon: Daemon, tasks: "_Tasks") -> Keeper | None:
@@ -235,10 +277,10 @@ async def _backend(config: ServeConfig, prober: Prober, listen_port: int) -> Bac
         log.warning("nothing answers at %s yet; waiting for %s", found.url, found.kind.spoken)
     elif len(all_found) > 1:
         log.info("using %s at %s; choose another with --backend", found.kind.value, found.url)
-    return _as_backend(found, config)
+    return _as_backend(found, config, seen=bool(all_found))
 
 
-def _as_backend(found: Found, config: ServeConfig) -> Backend:
+def _as_backend(found: Found, config: ServeConfig, *, seen: bool) -> Backend:
     upstream = Upstream(found.url, connect_timeout_s=config.connect_timeout)
     return Backend(
         name=found.kind.value,
@@ -248,6 +290,7 @@ def _as_backend(found: Found, config: ServeConfig) -> Backend:
         slots=config.slots or found.slots or 1,
         slots_fixed=config.slots is not None,
         version=found.version,
+        seen=seen,
     )
 
 
@@ -285,22 +328,21 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _raise_open_files() -> None:
+def _raise_open_files() -> int:
+    """Raise the limit of open files as far as may be; return it."""
     # Each client costs two file descriptors; the usual soft limits (256 on macOS) are soon reached.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65_536 if hard == resource.RLIM_INFINITY else min(65_536, hard)
     if soft < wanted:
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return int(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
-async def _sweep(connections: set[ServerConnection]) -> None:
-    loop = asyncio.get_running_loop()
-    while True:
-        await asyncio.sleep(SWEEP_EVERY_S)
-        for connection in list(connections):
-            if connection.idle and loop.time() - connection.idle_since > IDLE_CLIENT_S:
-                connection.close()
+def _most_connections(wanted: int | None, open_files: int) -> int:
+    """Return how many clients are admitted: each may need a connection to the backend, too."""
+    room = max(8, (open_files - OWN_DESCRIPTORS) // 2)
+    return room if wanted is None else min(wanted, room)
 
 
 class _word_of:  # noqa: N801 - reads as a phrase where it is used

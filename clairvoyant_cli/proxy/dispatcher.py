@@ -8,7 +8,7 @@ Rule 3: each request ends exactly once, and the books know how.
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from clairvoyant_cli.proxy.exchange import DrainingError, Exchange, OperatorCancelledError, Outcome, Phase
+from clairvoyant_cli.proxy.exchange import Exchange, OperatorCancelledError, Outcome, Phase
 from clairvoyant_cli.scheduler.job import Reason
 from clairvoyant_cli.scheduler.queue import Scheduler
 
@@ -103,12 +103,18 @@ class Dispatcher:
             exchange.task.cancel()
         return True
 
-    def send_away_waiting(self) -> int:
-        """Refuse everything that still waits (the daemon goes down); return how many."""
+    def wait_again(self, exchange: Exchange) -> None:
+        """Take a slot back from an exchange that could not be sent; it keeps its place in the queue."""
+        self.scheduler.requeue(exchange.id, self._clock())
+        exchange.wait_again()
+        self.moved()
+
+    def send_away_waiting(self, why: Callable[[], Exception]) -> int:
+        """Have everything that still waits refused for a reason; return how many."""
         waiting = [exchange for exchange in self.live.values() if exchange.dispatch is None]
         for exchange in waiting:
             if not exchange.granted.done():
-                exchange.granted.set_exception(DrainingError())
+                exchange.granted.set_exception(why())
         return len(waiting)
 
     def moved(self) -> None:

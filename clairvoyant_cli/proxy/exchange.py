@@ -13,11 +13,11 @@ from predictor.record import Prediction
 from tui.snapshot import Foretold
 
 if TYPE_CHECKING:
-    from clairvoyant_cli.proxy.upstream import UpstreamConnection
+    from clairvoyant_cli.http.upstream import UpstreamConnection
 
 
 class Phase(StrEnum):
-    """Where a request is. It only ever moves down this list."""
+    """Where a request is. It only ever moves down this list, but back to the queue if it was never sent."""
 
     QUEUED = "queued"
     CONNECTING = "connecting"
@@ -101,6 +101,15 @@ class Exchange:
         self.watch = None
         self.prompt = None
         self.task = None
+
+    def wait_again(self) -> None:
+        """Go back to the queue: it was granted a slot and could not be sent."""
+        self.granted = asyncio.get_running_loop().create_future()
+        self.phase = Phase.QUEUED
+        self.dispatch = None
+        self.dispatched_s = None
+        self.connection = None
+        self.slot = None
 
     @property
     def id(self) -> str:

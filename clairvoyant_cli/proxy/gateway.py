@@ -6,14 +6,22 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from clairvoyant_cli.http.framing import Header, RequestHead, ResponseHead
+from clairvoyant_cli.http.listener import Request
+from clairvoyant_cli.http.upstream import (
+    NotReadyError,
+    StaleError,
+    UnreachableError,
+    UpstreamConnection,
+    UpstreamError,
+)
 from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.backend import PATIENCE_S, BackendWatch
 from clairvoyant_cli.proxy.books import Books
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.exchange import DrainingError, Exchange, OperatorCancelledError, Outcome, Phase
-from clairvoyant_cli.proxy.http1 import Header, ResponseHead
 from clairvoyant_cli.proxy.lessons import Lessons
-from clairvoyant_cli.proxy.listener import Request
+from clairvoyant_cli.proxy.outage import Outage, OutageError
 from clairvoyant_cli.proxy.protocols.answer import AnswerWatch
 from clairvoyant_cli.proxy.protocols.errors import Refusal, render
 from clairvoyant_cli.proxy.protocols.facts import RequestFacts, facts_of
@@ -21,7 +29,6 @@ from clairvoyant_cli.proxy.protocols.routes import Route, route_of
 from clairvoyant_cli.proxy.relay import Relay
 from clairvoyant_cli.proxy.residents import Residents
 from clairvoyant_cli.proxy.trust import Trust
-from clairvoyant_cli.proxy.upstream import UnreachableError, UpstreamConnection, UpstreamError
 from clairvoyant_cli.scheduler.job import Job, QueueFullError
 from clairvoyant_cli.scheduler.policy import POLICIES
 from predictor.record import Prediction, Predictor, Task
@@ -58,6 +65,7 @@ class Gateway:
     rules: Rules
     control: Control
     trust: Trust
+    outage: Outage
     residents: Residents | None = None
     lessons: Lessons = field(init=False)
     draining: bool = False
@@ -79,12 +87,15 @@ class Gateway:
         if client is None:
             self._refuse(request, route, Refusal(401, "clairvoyant: missing or unknown API key"))
             return
-        if not route.scheduled or request.head.upgrade:
+        if request.head.method == b"CONNECT":
+            self._refuse(request, route, Refusal(405, "clairvoyant: CONNECT is not spoken here"))
+            return
+        if not route.scheduled:
             await self._pass(request, route)
             return
         request.schedule()
-        body = await request.read(self.rules.body_limit_bytes)
-        facts = facts_of(body, route, backend.kind, client)
+        pieces = await request.read(self.rules.body_limit_bytes)
+        facts = facts_of(None if pieces is None else b"".join(pieces), route, backend.kind, client)
         if facts.bypass or facts.model in backend.remote_models:
             request.scheduled = False
             await self._pass(request, route)
@@ -99,15 +110,28 @@ class Gateway:
 
     async def _pass(self, request: Request, route: Route) -> None:
         self.books.passed_through += 1
+        try:
+            await self._relayed(request)
+        except StaleError as error:
+            if not _repeatable(request.head):
+                self._broken(request, route, error)
+                return
+            try:
+                await self._relayed(request, fresh=True)
+            except UpstreamError as again:
+                self._broken(request, route, again)
+        except UpstreamError as error:
+            self._broken(request, route, error)
+
+    async def _relayed(self, request: Request, *, fresh: bool = False) -> None:
+        """Send a request to the backend and its answer to the client; `fresh` on a new connection."""
         upstream: UpstreamConnection | None = None
         relay: Relay | None = None
         try:
-            upstream = await self.watch.backend.upstream.connect()
+            upstream = await self.watch.backend.upstream.connect(fresh=fresh)
             relay = Relay(request, upstream)
             self._send(request, upstream, relay)
             await relay.finished
-        except UpstreamError as error:
-            self._broken(request, route, error)
         except asyncio.CancelledError:
             if relay is not None and relay.whole:
                 return  # the connection may serve another request by now
@@ -125,21 +149,18 @@ class Gateway:
             extra.append((b"Authorization", b"Bearer " + self.rules.backend_key))
             drop = (*drop, b"authorization")
         upstream.throttle = request.connection
-        upstream.begin(
-            head.encode(self.watch.backend.upstream.host_header, *extra, drop=drop),
-            head.method,
-            relay,
-            body=head.has_body,
-            chunked=head.chunked,
-        )
+        upstream.begin(head, head.encode(self.watch.backend.upstream.host_header, *extra, drop=drop), relay)
         if head.has_body:
-            request.flow_to(upstream)
+            request.flow_to(upstream, keep=request.scheduled and self._may_wait(request))
 
     # -- through the queue --------------------------------------------------------------------------
 
     async def _schedule(self, request: Request, route: Route, facts: RequestFacts, client: str) -> None:
         if self.draining:
             self._reject(request, route, "clairvoyant is draining; try again in a moment", retry_after_s=5)
+            return
+        if self.outage.over:
+            self._reject(request, route, self._away(), retry_after_s=5)
             return
         exchange = self._exchange(request, route, facts, client)
         if self.residents is not None:
@@ -158,7 +179,12 @@ class Gateway:
             raise
 
     async def _served(self, exchange: Exchange, request: Request) -> None:
-        """See a queued exchange through to its end."""
+        """See a queued exchange through to its end, through as many grants as it takes to send it."""
+        while await self._granted(exchange, request) and not await self._run(exchange, request):
+            continue
+
+    async def _granted(self, exchange: Exchange, request: Request) -> bool:
+        """Wait for a slot; False if the exchange has ended without one."""
         try:
             await self._wait(exchange)
         except TimeoutError:
@@ -172,16 +198,20 @@ class Gateway:
         except DrainingError:
             refusal = Refusal(503, "clairvoyant is going down; try again in a moment", 5)
             self._end_refused(exchange, request, Outcome.REJECTED, refusal)
+        except OutageError:
+            refusal = Refusal(503, self._away(), 5)
+            self._end_refused(exchange, request, Outcome.UPSTREAM_ERROR, refusal)
         except OperatorCancelledError:
             self._end_refused(exchange, request, Outcome.CLIENT_CANCELLED, STOPPED)
         except asyncio.CancelledError:
             if exchange.stopped_by_operator:  # granted, but not sent yet
                 self._end_refused(exchange, request, Outcome.CLIENT_CANCELLED, STOPPED)
-                return
+                return False
             self.dispatcher.end(exchange, Outcome.CLIENT_CANCELLED, 499)
             raise
         else:
-            await self._run(exchange, request)
+            return True
+        return False
 
     def _exchange(self, request: Request, route: Route, facts: RequestFacts, client: str) -> Exchange:
         now = self.books.clock()
@@ -205,7 +235,7 @@ class Gateway:
         return Exchange(
             job=job,
             route=route,
-            endpoint=request.head.path.rstrip("/"),
+            endpoint=route.name,
             facts=facts,
             prediction=prediction,
             granted=asyncio.get_running_loop().create_future(),
@@ -233,26 +263,42 @@ class Gateway:
         if exchange.granted.done():
             exchange.granted.result()
             return
-        async with asyncio.timeout(self.rules.max_wait_s):
+        patience_s = self.rules.max_wait_s
+        if patience_s is not None:
+            patience_s -= self.books.clock() - exchange.job.arrival_s
+        async with asyncio.timeout(patience_s):
             await exchange.granted
 
-    async def _run(self, exchange: Exchange, request: Request) -> None:
+    async def _run(self, exchange: Exchange, request: Request) -> bool:
+        """Have a granted exchange answered; False if the backend has gone and never saw it."""
         relay: Relay | None = None
         try:
             exchange.connection = await self.watch.backend.upstream.connect()
+            request.holds_slot = True
             relay = self._relay(exchange, request, exchange.connection)
             self._send(request, exchange.connection, relay)
             exchange.phase = Phase.PREFILL
             await relay.finished
+        except UnreachableError as error:
+            self.watch.lost(str(error))
+            if self.watch.backend.seen and not self.outage.over:
+                self.dispatcher.wait_again(exchange)
+                return False
+            self.dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, 503)
+            self._broken(request, exchange.route, error, self._told(exchange))
+        except NotReadyError:
+            self.watch.not_ready()
+            self.dispatcher.wait_again(exchange)
+            return False
         except UpstreamError as error:
-            status = relay.status if relay is not None and relay.status else self._status_of(error)
+            status = relay.status if relay is not None and relay.status else 502
             self.dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, status)
             self._broken(request, exchange.route, error, self._told(exchange))
         except asyncio.CancelledError:
             if relay is not None and relay.whole:
                 # The client left with the last byte. The connection may serve another request by now.
                 self._settle(exchange, relay.status)
-                return
+                return True
             if exchange.connection is None or (relay is not None and relay.broken):
                 self.dispatcher.end(exchange, Outcome.CLIENT_CANCELLED, 499)
             else:
@@ -261,13 +307,16 @@ class Gateway:
                 self.dispatcher.abandon(exchange, Outcome.CLIENT_CANCELLED, status, self.released)
             if exchange.stopped_by_operator and not request.connection.head_sent:
                 self._refuse(request, exchange.route, STOPPED, self._told(exchange))
-                return
+                return True
             raise
         else:
             self._settle(exchange, relay.status)
+        return True
 
     def _relay(self, exchange: Exchange, request: Request, upstream: UpstreamConnection) -> Relay:
         def on_head(head: ResponseHead) -> AnswerWatch:
+            self.watch.answered()
+            request.sent()
             exchange.watch = AnswerWatch(head)
             return exchange.watch
 
@@ -276,7 +325,18 @@ class Gateway:
             exchange.phase = Phase.DECODING
 
         told = self._told(exchange)
-        return Relay(request, upstream, *told, on_head=on_head, on_first_byte=on_first_byte)
+        return Relay(
+            request,
+            upstream,
+            *told,
+            on_head=on_head,
+            on_first_byte=on_first_byte,
+            may_wait=self._may_wait(request),
+        )
+
+    def _may_wait(self, request: Request) -> bool:
+        """Whether an answer that says "not yet" is heard by us alone, and the request sent again later."""
+        return request.complete and self.watch.backend.says_not_yet and not self.outage.over
 
     def _settle(self, exchange: Exchange, status: int) -> None:
         """The answer has been passed on whole: read what it says, free the slot, learn."""
@@ -330,7 +390,7 @@ class Gateway:
         self, request: Request, route: Route, message: str, *, retry_after_s: float, busy: bool = False
     ) -> None:
         status = self.rules.overload_status if busy else 503
-        self.books.rejected_at_the_door(request.head.path, status)
+        self.books.rejected_at_the_door(route.name, status)
         self._refuse(request, route, Refusal(status, message, retry_after_s, busy=busy))
 
     def _end_refused(self, exchange: Exchange, request: Request, outcome: Outcome, refusal: Refusal) -> None:
@@ -343,21 +403,25 @@ class Gateway:
         self.watch.look_now()
         if request.connection.head_sent:
             # The answer is cut short and the client must see it: no faked ending.
-            request.connection.close()
+            request.connection.cut()
             return
         backend = self.watch.backend
         if isinstance(error, UnreachableError):
-            message = (
-                f"clairvoyant: {backend.kind.spoken} at {backend.upstream.url} is not reachable ({error})"
-            )
-            refusal = Refusal(503, message, 2)
+            refusal = Refusal(503, self._away(str(error)), 2)
         else:
             message = f"clairvoyant: {backend.kind.spoken} at {backend.upstream.url} broke off: {error}"
             refusal = Refusal(502, message)
         self._refuse(request, route, refusal, told)
 
-    def _status_of(self, error: UpstreamError) -> int:
-        return 503 if isinstance(error, UnreachableError) else 502
+    def _away(self, why: str = "") -> str:
+        backend = self.watch.backend
+        why = why or backend.detail or "no connection"
+        return f"clairvoyant: {backend.kind.spoken} at {backend.upstream.url} is not reachable ({why})"
+
+
+def _repeatable(head: RequestHead) -> bool:
+    """Whether a request may be sent again that the backend may have seen (RFC 9110, 9.2.2)."""
+    return head.method in (b"GET", b"HEAD", b"OPTIONS") and not head.has_body
 
 
 STOPPED = Refusal(499, "request canceled by the operator")

@@ -3,17 +3,23 @@
 import asyncio
 from collections.abc import Callable
 
-from clairvoyant_cli.proxy.http1 import Header, ResponseHead
-from clairvoyant_cli.proxy.listener import Request
+from clairvoyant_cli.http.framing import Header, ResponseHead
+from clairvoyant_cli.http.listener import Request
+from clairvoyant_cli.http.upstream import NotReadyError, UpstreamConnection, UpstreamError
 from clairvoyant_cli.proxy.protocols.answer import AnswerWatch
-from clairvoyant_cli.proxy.upstream import UpstreamConnection, UpstreamError
+
+NOT_READY_BYTES = 4096
+"""The longest answer that may only say "not yet": llama.cpp's has 80 bytes."""
+
+NOT_READY = b"Loading model"
 
 
 class Relay:
     """Feeds a client from an upstream connection; `finished` resolves, or fails, when the answer ends.
 
     `whole` and `broken` say how it ended even where `finished` was cancelled first, by a client that left in
-    the same moment. In both the upstream connection is this answer's no more.
+    the same moment. In both the upstream connection is this answer's no more. With `may_wait`, an answer that
+    says that the model is still loading is kept from the client: `finished` fails with `NotReadyError`.
     """
 
     def __init__(
@@ -23,6 +29,7 @@ class Relay:
         *extra: Header,
         on_head: Callable[[ResponseHead], AnswerWatch | None] | None = None,
         on_first_byte: Callable[[], None] | None = None,
+        may_wait: bool = False,
     ) -> None:
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.status = 0
@@ -35,6 +42,8 @@ class Relay:
         self._on_head = on_head
         self._on_first_byte = on_first_byte
         self._watch: AnswerWatch | None = None
+        self._may_wait = may_wait
+        self._held: tuple[ResponseHead, bytearray] | None = None
 
     def informational(self, head: ResponseHead) -> None:
         """Pass on a 1xx answer."""
@@ -42,19 +51,18 @@ class Relay:
 
     def head(self, head: ResponseHead) -> None:
         """Pass on the head, with our own headers behind the backend's."""
-        self.status = head.status
-        if self._on_head is not None:
-            self._watch = self._on_head(head)
-        self._client.fed_by(self._upstream)
-        if head.status == 101:
-            upgrade = self._request.head.upgrade
-            self._client.send_head(head, b"GET", (b"Connection", b"Upgrade"), (b"Upgrade", upgrade))
-            self._client.tunnel(self._upstream.write)
+        if self._may_wait and head.status == 503 and (head.length or 0) <= NOT_READY_BYTES:
+            self._held = (head, bytearray())
         else:
-            self._client.send_head(head, self._request.head.method, *self._extra)
+            self._begin(head)
 
     def data(self, data: bytes) -> None:
         """Pass on a piece of the body."""
+        if self._held is not None:
+            self._held[1].extend(data)
+            if len(self._held[1]) > NOT_READY_BYTES:
+                self._pass_on_held()
+            return
         self._client.send_body(data)
         if self._on_first_byte is not None:
             self._on_first_byte()
@@ -64,6 +72,11 @@ class Relay:
 
     def end(self, trailers: list[Header]) -> None:
         """Pass on the end."""
+        if self._held is not None:
+            if NOT_READY in self._held[1]:
+                self.failed(NotReadyError("it is loading its model"))
+                return
+            self._pass_on_held()
         self._client.send_end(trailers)
         self.whole = True
         if not self.finished.done():
@@ -74,3 +87,18 @@ class Relay:
         self.broken = True
         if not self.finished.done():
             self.finished.set_exception(error)
+
+    def _begin(self, head: ResponseHead) -> None:
+        self.status = head.status
+        if self._on_head is not None:
+            self._watch = self._on_head(head)
+        self._client.fed_by(self._upstream)
+        self._client.send_head(head, *self._extra)
+        if head.status == 101:
+            self._client.tunnel(self._upstream.write)
+
+    def _pass_on_held(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            self._begin(held[0])
+            self.data(bytes(held[1]))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from clairvoyant_cli.proxy.http1 import ResponseHead
+from clairvoyant_cli.http.framing import ResponseHead
 from clairvoyant_cli.proxy.protocols.answer import AnswerWatch, Totals
 
 SSE, NDJSON, JSON = "text/event-stream", "application/x-ndjson", "application/json; charset=utf-8"

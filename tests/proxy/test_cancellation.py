@@ -13,7 +13,7 @@ import pytest
 from clairvoyant_cli.bench.replay import Engine, Outcome, Replay, tabled
 from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.control import ControlClient
-from clairvoyant_cli.proxy import upstream as upstream_module
+from clairvoyant_cli.http import upstream as upstream_module
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.relay import Relay
 from tests.fakes.llamacpp_server import LlamaServer, llama_server

@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from clairvoyant_cli.proxy import upstream as upstream_module
-from clairvoyant_cli.proxy.listener import HEAD_LIMIT_BYTES
+from clairvoyant_cli.http import upstream as upstream_module
+from clairvoyant_cli.http.framing import HEAD_LIMIT_BYTES
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
 from tests.fakes.serving import serving, until
@@ -25,10 +25,11 @@ async def answering(it: Conversation) -> None:
     "raw",
     [
         b"river\r\n\r\n",
-        b"GET / HTTP/3.7\r\n\r\n",
-        b"POST / HTTP/1.1\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
-        b"POST / HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}x",
-        b"POST / HTTP/1.1\r\nContent-Length: two\r\n\r\n{}",
+        b"GET / HTTP/1.1\nHost: a\n\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}x",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: two\r\n\r\n{}",
         b"GET / HTTP/1.1\r\nHost: a\r\n folded: b\r\nbad header\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: a\r\nX: \x00\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
@@ -54,7 +55,7 @@ async def test_a_head_without_end_is_refused() -> None:
                 client.send(b"GET / HTTP/1.1\r\nHost: t\r\nX-Long: ", b"y\r\n" if endless != b"x" else b"")
                 client.send(endless * (HEAD_LIMIT_BYTES // len(endless) + 1))
                 assert (await client.response()).status == 431
-        assert daemon._connections == set()
+        await until(daemon, lambda _: not daemon.connections.every)
 
 
 async def test_a_long_connection_is_no_long_head() -> None:
@@ -147,7 +148,7 @@ async def test_pipelined_answers_do_not_pile_up_before_a_client_that_does_not_re
             for _ in range(20):
                 async with raw_client(daemon.base_url) as other:
                     await other.ask(get("/_clairvoyant/health", host="localhost"))
-        held = sum(each._transport.get_write_buffer_size() for each in daemon._connections if each._transport)
+        held = sum(each.unsent for each in daemon.connections.every)
         assert held < 2 * 2**20
         cast(asyncio.ReadTransport, client.writer.transport).resume_reading()
         for _ in range(answers):

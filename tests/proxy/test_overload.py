@@ -177,8 +177,6 @@ async def test_it_starts_without_its_backend_and_finds_it_later() -> None:
             daemon.gateway.watch.look_now()
             await until(daemon, lambda s: s.backends[0].state == "up")
             assert (await client.ask(asks("/v1/chat/completions"))).status == 200
-        assert (await client.ask(asks("/v1/chat/completions"))).status == 503
-        await until(daemon, lambda s: s.backends[0].state == "down")
 
 
 @pytest.mark.real
@@ -193,24 +191,20 @@ async def test_a_server_killed_in_mid_answer_comes_back(tiny_model: Path) -> Non
         ):
             running.send(raw)
             await until(daemon, lambda s: [r.state for r in s.running] == ["decoding"])
-            waiting.send(raw)
+            short = json.dumps(body | {"max_tokens": 3}).encode()
+            waiting.send(post("/v1/chat/completions", short))
             await until(daemon, lambda s: len(s.queue) == 1)
             server.kill()
             cut = await running.response(b"POST")
             assert (cut.status, cut.whole) == (200, False)
             assert b"[DONE]" not in cut.body
-            refused = await waiting.response(b"POST")
-            assert refused.status in (502, 503)
-            assert json.loads(refused.body)["error"].keys() == {"code", "message", "type"}
-            await until(daemon, lambda s: s.backends[0].state == "down" and not s.running)
+            await until(daemon, lambda s: s.backends[0].state == "down" and len(s.queue) == 1)
             server.start()
             daemon.gateway.watch.look_now()
-            await until(daemon, lambda s: s.backends[0].state == "up")
-            async with raw_client(daemon.base_url) as client:
-                short = json.dumps(body | {"max_tokens": 3}).encode()
-                assert (await client.ask(post("/v1/chat/completions", short))).whole
+            answered = await waiting.response(b"POST")
+            assert (answered.status, answered.whole) == (200, True)
             counts = daemon.snapshot().counters
-            assert (counts.upstream_error, counts.completed) == (2, 1)
+            assert (counts.upstream_error, counts.completed) == (1, 1)
 
 
 # -- going down, as a process ------------------------------------------------------------------------

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from clairvoyant_cli.proxy import upstream as upstream_module
-from clairvoyant_cli.proxy.http1 import Header, ResponseHead
-from clairvoyant_cli.proxy.upstream import Upstream, UpstreamConnection, UpstreamError
+from clairvoyant_cli.http import upstream as upstream_module
+from clairvoyant_cli.http.framing import Header, RequestHead, ResponseHead
+from clairvoyant_cli.http.upstream import Upstream, UpstreamConnection, UpstreamError
 from tests.fakes.raw_http import PATIENCE_S, read_message
 from tests.fakes.scripted_upstream import answer
 
@@ -104,7 +104,8 @@ async def upstream_of(server: Server) -> AsyncIterator[tuple[Upstream, Opened]]:
 
 def send(connection: UpstreamConnection) -> Sink:
     sink = Sink()
-    connection.begin(b"GET / HTTP/1.1\r\nHost: t\r\n\r\n", b"GET", sink, body=False, chunked=False)
+    head = RequestHead.parse(b"GET / HTTP/1.1\r\nHost: t\r\n")
+    connection.begin(head, head.encode(b"t"), sink)
     return sink
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from clairvoyant_cli.proxy.http1 import ResponseHead, find
+from clairvoyant_cli.http.framing import ResponseHead
 
 TAIL_BYTES = 64 * 1024
 """How much of a stream's end is kept: a Responses stream repeats the whole answer in its last event."""
@@ -46,8 +46,8 @@ class AnswerWatch:
     """Counts an answer's tokens as it passes and reads its totals when it is over."""
 
     def __init__(self, head: ResponseHead) -> None:
-        content_type = (find(head.headers, b"content-type") or b"").lower()
-        self.readable = find(head.headers, b"content-encoding") in (None, b"identity")
+        content_type = (head.get(b"content-type") or b"").lower()
+        self.readable = head.get(b"content-encoding") in (None, b"identity")
         self._sse = b"event-stream" in content_type
         self._ndjson = b"ndjson" in content_type
         self._ok = 200 <= head.status < 300

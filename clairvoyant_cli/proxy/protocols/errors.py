@@ -4,21 +4,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from clairvoyant_cli.proxy.http1 import Header, ResponseHead
+from clairvoyant_cli.http.framing import Header, ResponseHead
+from clairvoyant_cli.http.status import reason_of
 from clairvoyant_cli.proxy.protocols.routes import BackendKind, Family
-
-REASONS = {
-    400: b"Bad Request",
-    401: b"Unauthorized",
-    403: b"Forbidden",
-    413: b"Content Too Large",
-    429: b"Too Many Requests",
-    499: b"Client Closed Request",
-    500: b"Internal Server Error",
-    502: b"Bad Gateway",
-    503: b"Service Unavailable",
-    529: b"Overloaded",
-}
 
 OLLAMA_BUSY = "server busy, please try again.  maximum pending requests exceeded"
 """Ollama's own words, both spaces included (server/sched.go, ErrMaxQueue): clients match on them."""
@@ -62,7 +50,7 @@ def render(refusal: Refusal, family: Family, kind: BackendKind) -> tuple[Respons
     else:
         headers.append((b"Content-Type", b"application/json; charset=utf-8"))
         body = msgspec.json.encode(_shape(refusal, family, kind))
-    return ResponseHead(refusal.status, REASONS.get(refusal.status, b"Error"), headers), body
+    return ResponseHead(refusal.status, reason_of(refusal.status), headers), body
 
 
 def _shape(refusal: Refusal, family: Family, kind: BackendKind) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """Which route does what. Unknown routes pass straight through."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from urllib.parse import unquote
 
@@ -62,12 +62,15 @@ class Shape(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A POST route of one of the dialects. `streams` is what an absent `stream` means there."""
+    """A POST route of one of the dialects. `streams` is what an absent `stream` means there; `name` is its
+    path as the dialect spells it, whatever spelling a client used.
+    """
 
     family: Family
     work: Work
     shape: Shape
     streams: bool = False
+    name: str = ""
 
     @property
     def scheduled(self) -> bool:
@@ -98,7 +101,7 @@ def _table() -> dict[str, Route]:
     routes["/infill"] = Route(Family.LLAMACPP, Work.GENERATE, Shape.INFILL)
     for path in ("/embedding", "/embeddings", "/rerank", "/reranking", "/v1/rerank", "/v1/reranking"):
         routes[path] = Route(Family.LLAMACPP, Work.EMBED, Shape.EMBEDDING)
-    return routes
+    return {path: replace(route, name=path) for path, route in routes.items()}
 
 
 ROUTES = _table()

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from clairvoyant_cli.proxy.http1 import ResponseHead
-from clairvoyant_cli.proxy.listener import Request
-from clairvoyant_cli.proxy.protocols.errors import REASONS
+from clairvoyant_cli.http.framing import ResponseHead
+from clairvoyant_cli.http.listener import Request
+from clairvoyant_cli.http.status import reason_of
 
 Message = MutableMapping[str, Any]
 App = Callable[
@@ -19,31 +19,30 @@ CONTROL_BODY_BYTES = 64 * 1024
 
 async def serve_asgi(app: App, request: Request) -> None:
     """Answer one request with an ASGI application."""
-    body = await request.read(CONTROL_BODY_BYTES)
+    pieces = await request.read(CONTROL_BODY_BYTES)
     connection = request.connection
-    if body is None:
-        connection.respond(ResponseHead(413, REASONS[413]), b"")
+    if pieces is None:
+        connection.respond(ResponseHead(413, reason_of(413)), b"")
         return
     given: asyncio.Queue[Message] = asyncio.Queue()
-    given.put_nowait({"type": "http.request", "body": body, "more_body": False})
+    given.put_nowait({"type": "http.request", "body": b"".join(pieces), "more_body": False})
     room = _Room()
     connection.fed_by(room)
 
     async def send(message: Message) -> None:
         if message["type"] == "http.response.start":
             status = message["status"]
-            head = ResponseHead(status, REASONS.get(status, b"OK"), list(message["headers"]))
-            connection.send_head(head, request.head.method)
+            headers = list(message["headers"])
+            length = next((int(value) for name, value in headers if name == b"content-length"), None)
+            connection.send_head(ResponseHead(status, reason_of(status), headers, length=length))
         elif message["type"] == "http.response.body":
             await room.free.wait()
             data = message.get("body", b"")
-            if data and request.head.method != b"HEAD":
-                connection.send_body(data)
+            connection.send_body(data)
             if not message.get("more_body", False):
                 connection.send_end([])
 
-    target = request.head.origin_form()
-    path, _, query = target.partition(b"?")
+    path, _, query = request.head.origin_form.partition(b"?")
     scope = {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},

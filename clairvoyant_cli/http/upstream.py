@@ -1,4 +1,4 @@
-"""The backend's side of the proxy: connections to one LLM server, an answer at a time on each.
+"""The server's side of the proxy: connections to one LLM server, an answer at a time on each.
 
 Rule 1: bytes go to their sink from the callback that received them; no task wakes for a token.
 Rule 2: an idle connection is used again only while it is young: local servers drop idle ones after a few
@@ -15,11 +15,22 @@ from contextlib import suppress
 from typing import Protocol, cast
 from urllib.parse import urlsplit
 
-import httptools
-
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.proxy.http1 import LAST_CHUNK, Header, ResponseHead, bodiless, chunk, last_chunk
-from clairvoyant_cli.proxy.listener import Throttle, keep_alive
+from clairvoyant_cli.http.body import Piece
+from clairvoyant_cli.http.framing import (
+    LAST_CHUNK,
+    End,
+    Event,
+    Header,
+    Malformed,
+    RequestHead,
+    ResponseHead,
+    ResponseReader,
+    chunk,
+    last_chunk,
+)
+from clairvoyant_cli.http.listener import Throttle
+from clairvoyant_cli.http.sockets import keep_alive
 
 MAX_IDLE_S = 2.0
 """Idle connections older than this are closed: cpp-httplib keeps them 5 s, Go and Node at least as long."""
@@ -41,6 +52,17 @@ class UpstreamError(Exception):
 
 class UnreachableError(UpstreamError):
     """No connection could be made: the request was not seen by the backend."""
+
+
+class StaleError(UpstreamError):
+    """A connection that had rested ended before any of the answer came: the backend may have closed it
+    without having seen the request, or may have seen it. Only what is idempotent may be sent again (RFC 9110,
+    9.2.2).
+    """
+
+
+class NotReadyError(UpstreamError):
+    """The backend answered that it cannot serve yet: it has seen the request and done nothing with it."""
 
 
 class ResponseSink(Protocol):
@@ -73,29 +95,16 @@ class UpstreamConnection(asyncio.Protocol):
     def __init__(self, pool: "Upstream") -> None:
         self._pool = pool
         self._transport: asyncio.Transport | None = None
-        self._parser = httptools.HttpResponseParser(self)
+        self._reader = ResponseReader()
         self._sink: ResponseSink | None = None
-        self._method = b"GET"
+        self.rested = False
         self._chunked_request = False
         self._request_complete = True
-        self._reset()
-        self._out: list[bytes] = []
         self._reading = True
         self._hanging_up = False
         self.throttle: Throttle | None = None
         self.idle_since = 0.0
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def _reset(self) -> None:
-        self._reason = b""
-        self._headers: list[Header] = []
-        self._trailers: list[Header] = []
-        self._head_done = False
-        self._until_eof = False
-        self._informational = False
-        self._complete = False
-        self._reusable = True
-        self._raw = False
 
     # -- asyncio.Protocol ---------------------------------------------------------------------------
 
@@ -106,34 +115,13 @@ class UpstreamConnection(asyncio.Protocol):
         keep_alive(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what the backend sent and hand it on in one piece."""
+        """Read what the backend sent and hand it on."""
         sink = self._sink
-        if sink is None:
+        if sink is not None:
+            self._take(self._reader.receive(data), sink)
+        elif not self._hanging_up:
             # Nobody asked: the rest of an answer that was given up, or a server that closes with a 408.
-            if not self._hanging_up:
-                self.close()
-            return
-        if self._raw:
-            sink.data(data)
-            return
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._raw = True
-            rest = data[upgrade.args[0] :]
-            if rest:
-                sink.data(rest)
-            return
-        except httptools.HttpParserError as error:
-            self._flush(sink)
-            if not self._complete:
-                self._fail(UpstreamError(f"it sent a malformed answer ({error})"))
-                self.close()
-                return
-            self._reusable = False
-        self._flush(sink)
-        if self._complete:
-            self._finish(sink)
+            self.close()
 
     def eof_received(self) -> bool:
         """The backend will send no more; close our side too."""
@@ -145,13 +133,17 @@ class UpstreamConnection(asyncio.Protocol):
         self._pool.forget(self)
         if not self.closed.done():
             self.closed.set_result(None)
+        sink = self._sink
+        if sink is None:
+            return
+        while self._reader.pending and self._sink is not None:
+            self._take(self._reader.receive(b""), sink)
         if self._sink is None:
             return
-        if self._until_eof and self._head_done and exc is None:
-            self._reusable = False
-            self._finish(self._sink)
+        if exc is not None or (self.rested and not self._reader.begun):
+            self._lost()
         else:
-            self._fail(UpstreamError("it closed the connection before its answer was complete"))
+            self._take(self._reader.close(), sink)
 
     def pause_writing(self) -> None:
         """The backend reads slowly: the client must wait."""
@@ -163,69 +155,20 @@ class UpstreamConnection(asyncio.Protocol):
         if self.throttle is not None:
             self.throttle.resume()
 
-    # -- the parser's callbacks ---------------------------------------------------------------------
-
-    def on_message_begin(self) -> None:
-        """A new head begins."""
-        if self._complete:
-            self._reusable = False  # an answer to no question
-        else:
-            self._reason = b""
-            self._headers = []
-
-    def on_status(self, status: bytes) -> None:
-        """A piece of the reason phrase."""
-        self._reason += status
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or a trailer after the body."""
-        (self._trailers if self._head_done else self._headers).append((name, value))
-
-    def on_headers_complete(self) -> None:
-        """A head is complete."""
-        if self._complete or self._sink is None:
-            return
-        status = self._parser.get_status_code()
-        head = ResponseHead(status, self._reason, self._headers)
-        self._informational = 100 <= status < 200 and status != 101
-        if self._informational:
-            self._sink.informational(head)
-            return
-        self._head_done = True
-        ends = bodiless(self._method, status)
-        self._until_eof = not ends and head.content_length is None and not head.chunked
-        self._reusable = self._parser.should_keep_alive() and not self._until_eof
-        self._sink.head(head)
-        if ends and status != 101:
-            # llhttp does not know that the question was HEAD: it would wait for a body.
-            self._complete = True
-
-    def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
-        if not self._complete:
-            self._out.append(body)
-
-    def on_message_complete(self) -> None:
-        """The answer is whole."""
-        if not self._informational and self._parser.get_status_code() != 101:
-            self._complete = True
-
     # -- one answer ---------------------------------------------------------------------------------
 
-    def begin(self, head: bytes, method: bytes, sink: ResponseSink, *, body: bool, chunked: bool) -> None:
-        """Send a request's head and give its answer to `sink`; `body` says whether a body follows."""
-        self._reset()
-        self._parser = httptools.HttpResponseParser(self)
-        self._method = method
+    def begin(self, request: RequestHead, wire: bytes, sink: ResponseSink) -> None:
+        """Send a request's head as it stands in `wire`, and give its answer to `sink`."""
+        self._reader.expect(request)
         self._sink = sink
-        self._chunked_request = chunked
-        self._request_complete = not body
+        self._chunked_request = request.chunked
+        self._request_complete = not request.has_body
         if self._transport is None:
-            self._fail(UpstreamError("it closed the connection before it was asked"))
+            self._lost()
             return
-        self.write(head)
+        self.write(wire)
 
-    def body(self, data: bytes) -> None:
+    def body(self, data: Piece) -> None:
         """Send a piece of the request's body."""
         self.write(chunk(data) if self._chunked_request else data)
 
@@ -235,7 +178,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._chunked_request:
             self.write(last_chunk(trailers) if trailers else LAST_CHUNK)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: Piece) -> None:
         """Put bytes on the wire."""
         if self._transport is not None and data:
             self._transport.write(data)
@@ -251,6 +194,8 @@ class UpstreamConnection(asyncio.Protocol):
         if not self._reading and self._transport is not None and not self._transport.is_closing():
             self._reading = True
             self._transport.resume_reading()
+            if self._reader.pending:
+                asyncio.get_running_loop().call_soon(self._read_on)
 
     def abort(self) -> None:
         """Close the connection now; whoever waited for its answer does not any more."""
@@ -295,21 +240,46 @@ class UpstreamConnection(asyncio.Protocol):
         """Whether another request can be sent on it."""
         return self._transport is not None and not self._transport.is_closing()
 
-    def _flush(self, sink: ResponseSink) -> None:
-        out = self._out
-        if out:
-            sink.data(out[0] if len(out) == 1 else b"".join(out))
-            self._out = []
+    def _take(self, events: list[Event], sink: ResponseSink) -> None:
+        for event in events:
+            if isinstance(event, bytes):
+                sink.data(event)
+            elif isinstance(event, ResponseHead):
+                if event.status < 200 and event.status != 101:
+                    sink.informational(event)
+                else:
+                    sink.head(event)
+            elif isinstance(event, End):
+                self._finish(sink, event.trailers)
+            elif isinstance(event, Malformed):
+                self._fail(UpstreamError(event.why))
+                self.close()
+            if self._sink is not sink:
+                return  # the answer is over, or nobody wants it any more
+        if self._reader.pending:
+            asyncio.get_running_loop().call_soon(self._read_on)
 
-    def _finish(self, sink: ResponseSink) -> None:
+    def _read_on(self) -> None:
+        # A client that reads slowly stops this, too: `resume` comes back here.
+        if self._sink is not None and self._reading and self._reader.pending:
+            self._take(self._reader.receive(b""), self._sink)
+
+    def _finish(self, sink: ResponseSink, trailers: list[Header]) -> None:
         self._sink = None
         self.throttle = None
         self.resume()
-        if self._reusable and self._request_complete:
+        self.rested = True
+        if self._reader.reusable and self._request_complete:
             self._pool.keep(self)
         else:
             self.close()
-        sink.end(self._trailers)
+        sink.end(trailers)
+
+    def _lost(self) -> None:
+        if self.rested and not self._reader.begun:
+            self._fail(StaleError("it closed the connection before it was asked"))
+        else:
+            self._fail(UpstreamError("it closed the connection before its answer was complete"))
 
     def _fail(self, error: UpstreamError) -> None:
         sink, self._sink = self._sink, None
@@ -348,15 +318,15 @@ class Upstream:
         """From now on have a spare connection opened whenever another one begins to rest."""
         self._spawn = spawn
 
-    async def connect(self) -> UpstreamConnection:
-        """Return a connection that is free; `UnreachableError` if none can be made."""
+    async def connect(self, *, fresh: bool = False) -> UpstreamConnection:
+        """Return a connection that is free, a new one if `fresh`; `UnreachableError` if none can be made."""
         now = asyncio.get_running_loop().time()
-        while self._idle and now - self._idle[0].idle_since >= MIN_IDLE_S:
+        while not fresh and self._idle and now - self._idle[0].idle_since >= MIN_IDLE_S:
             connection = self._idle.popleft()
             if connection.open and now - connection.idle_since <= MAX_IDLE_S:
                 return connection
             connection.close()
-        spare = self._take_spare()
+        spare = None if fresh else self._take_spare()
         return spare if spare is not None and spare.open else await self._open()
 
     async def _open(self) -> UpstreamConnection:
@@ -416,6 +386,7 @@ class Upstream:
             return  # whoever asks next hears why
         finally:
             self._opening_spare = False
+        spare.rested = True
         self._spare = spare
         self._spare_ends = asyncio.get_running_loop().call_later(MAX_IDLE_S, spare.close)
 

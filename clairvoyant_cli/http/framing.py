@@ -1,0 +1,804 @@
+"""HTTP/1.1 framing for both directions: what a message is on the wire, and where it ends.
+
+Bytes in, events out, no I/O. Everything that decides where a message ends stands in this file.
+
+Rule 1: a message has one reading, or none. What two parsers could read differently is refused, never repaired
+(RFC 9112, 11.2): bare CR or LF, folded lines, blanks around names, two lengths, any coding but chunked.
+Rule 2: what is end-to-end passes untouched: order, duplicates, letter case and bytes of every field.
+Rule 3: what is hop-by-hop (RFC 9110, 7.6.1) ends here and is made anew for the next hop. `Connection` cannot
+make hop-by-hop what is not: fields that frame, route, authenticate or guard pass whatever it says.
+Rule 4: everything that is held until it is whole has a limit: a head, a chunk's line, the trailers.
+Rule 5: an answer that was cut looks cut to every client, whatever its version (RFC 9112, 6.3 and 8).
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import ClassVar, NamedTuple, Union
+
+Header = tuple[bytes, bytes]
+
+HEAD_LIMIT_BYTES = 256 * 1024
+"""The longest head taken, on both sides. Node takes 16 KiB, nginx 32, h11 and uvicorn 64, Go 1024."""
+
+MAX_FIELDS = 1000
+"""The most fields in a head or a trailer section (Apache: 100, hyper: 100, Node: 2000)."""
+
+MAX_MEMBERS = 50
+"""The most members in a line of a comma-separated field that is read here (`Connection` and its kind)."""
+
+TARGET_LIMIT_BYTES = 64 * 1024
+TRAILER_LIMIT_BYTES = 64 * 1024
+
+CHUNK_LINE_LIMIT_BYTES = 4096
+"""The longest line before a chunk, extensions included (Go's net/http: 4096)."""
+
+CHUNK_SLACK_BYTES = 16 * 1024
+"""Framing beyond 16 bytes a chunk and two a byte of data that one body may hold, as in Go's net/http: chunks
+of one byte with long extensions would cost a hundred times what they carry (CVE-2023-39326)."""
+
+CHUNKS_AT_ONCE = 2000
+"""Chunks read in one go: a quarter of a megabyte of one-byte chunks would stop everybody for 30 ms."""
+
+MAX_INFORMATIONAL = 16
+"""1xx answers before the final one; more are a flood (Go's net/http: 5)."""
+
+IGNORED_UPGRADES = (b"h2c", b"tls/")
+"""Protocols whose offer is dropped, as any server may (RFC 9110, 7.8): Java's HTTP client offers h2c with
+every first request, and TLS is not to begin in the middle of a connection."""
+
+HOP_BY_HOP = frozenset(
+    b"connection keep-alive proxy-connection transfer-encoding upgrade te expect http2-settings".split()
+)
+"""Fields of one connection only. `Expect` is among them because the proxy answers or re-sends it."""
+
+FRAMING_FIELDS = frozenset(b"content-length transfer-encoding host trailer".split())
+"""Fields that say where a message ends or where it goes. A request that calls one of them hop-by-hop is
+refused: the next server would see another message than we did."""
+
+END_TO_END = frozenset(
+    b"authorization proxy-authorization proxy-authenticate www-authenticate cookie set-cookie x-api-key "
+    b"api-key origin referer forwarded via accept date vary cache-control range x-real-ip user-agent".split()
+)
+END_TO_END_PREFIXES = (b"content-", b"accept-", b"if-", b"sec-", b"access-control-", b"x-forwarded-")
+"""Fields that pass although `Connection` names them: they authenticate, guard or describe, and a client that
+could have them removed would meet a backend that knows less of it than we do. All else it names goes."""
+
+NO_TRAILERS = (
+    FRAMING_FIELDS | END_TO_END | HOP_BY_HOP | {b"content-type", b"content-encoding", b"content-range"}
+)
+"""Fields that mean nothing, or too much, after a body (RFC 9110, 6.5.1); they are not passed on there."""
+
+LAST_CHUNK = b"0\r\n\r\n"
+
+_TCHAR = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
+_VALUE = rb"[\t\x20-\x7e\x80-\xff]*+"
+_FIELD_LINES = re.compile(rb"(?:" + _TCHAR + rb"++:" + _VALUE + rb"\r\n)*+")
+_REQUEST_LINE = re.compile(rb"(" + _TCHAR + rb"++) ([\x21-\x7e]++) HTTP/([0-9])\.([0-9])\r\n")
+_STATUS_LINE = re.compile(rb"HTTP/([0-9])\.([0-9]) ([1-9][0-9][0-9])(?: (" + _VALUE + rb"))?\r\n")
+_ABSOLUTE = re.compile(rb"https?://([^/?#@]++)([/?].*)?", re.IGNORECASE)
+_AUTHORITY = re.compile(rb"[^/?#@]++:[0-9]{1,5}")
+_LENGTH = re.compile(rb"[0-9]{1,18}")
+_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;" + _VALUE + rb")?\r\n")
+_BARE = re.compile(rb"(?<!\r)\n|\r(?=[^\n])")
+
+_LISTED = frozenset(b"connection transfer-encoding te upgrade expect".split())
+_SINGLE = frozenset(b"host content-length".split())
+
+
+class FramingError(Exception):
+    """A message that has no single reading; `status` is what a server answers to it."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+# -- events -----------------------------------------------------------------------------------------
+
+
+class End(NamedTuple):
+    """The message is whole."""
+
+    trailers: list[Header]
+
+
+class Malformed(NamedTuple):
+    """The message cannot be read on: what a server answers to that, and why, in words."""
+
+    status: int
+    why: str
+
+
+Event = Union["RequestHead", "ResponseHead", bytes, End, Malformed]
+"""What a reader finds, in order: a head, pieces of its body, the end; `Malformed` is the last of all."""
+
+
+# -- heads ------------------------------------------------------------------------------------------
+
+
+class Fields:
+    """The fields of a head: as they came, and what must be known of them."""
+
+    __slots__ = ("first", "items", "keys", "listed")
+
+    def __init__(self, items: Iterable[Header]) -> None:
+        """Take the fields; FramingError if one that must stand alone is repeated."""
+        self.items: list[Header] = []
+        self.keys: list[bytes] = []
+        self.first: dict[bytes, bytes] = {}
+        self.listed: dict[bytes, list[bytes]] = {}
+        for item in items:
+            name, value = item
+            key = name.lower()
+            self.items.append(item)
+            self.keys.append(key)
+            if key in _LISTED:
+                self._list(key, value)
+            elif key in self.first:
+                if key in _SINGLE:
+                    raise FramingError(400, f"more than one {key.decode().title()} field")
+                continue
+            self.first[key] = value
+
+    @classmethod
+    def parse(cls, block: bytes, start: int = 0) -> "Fields":
+        """Read lines, each with its CRLF; FramingError if they are no fields (RFC 9112, 5; RFC 9110, 5.5)."""
+        lines = block[start:].split(b"\r\n")
+        if len(lines) > MAX_FIELDS + 1:
+            raise FramingError(431, f"more than {MAX_FIELDS} fields")
+        if _FIELD_LINES.fullmatch(block, start) is None:
+            raise FramingError(400, "a line of the head is no field")
+        lines.pop()
+        split = [line.partition(b":") for line in lines]
+        return cls([(name, value.strip(b" \t")) for name, _, value in split])
+
+    def _list(self, key: bytes, value: bytes) -> None:
+        if value.count(b",") > MAX_MEMBERS:
+            raise FramingError(431, f"more than {MAX_MEMBERS} members in {key.decode().title()}")
+        members = self.listed.setdefault(key, [])
+        members += [member.strip(b" \t").lower() for member in value.split(b",")]
+
+    def members(self, key: bytes) -> list[bytes]:
+        """Return the members of a comma-separated field, all its lines together, in lower case."""
+        return self.listed.get(key, [])
+
+    def passing(self, *dropped: bytes) -> list[Header]:
+        """Return the fields that pass to the next hop, without those named (Rules 2 and 3)."""
+        stop = HOP_BY_HOP.union(dropped)
+        named = self.listed.get(b"connection")
+        if named:
+            stop = stop.union(name for name in named if _may_be_named(name))
+        return [item for key, item in zip(self.keys, self.items, strict=True) if key not in stop]
+
+
+def _may_be_named(name: bytes) -> bool:
+    """Whether `Connection` may call a field hop-by-hop, so that it ends here (RFC 9110, 7.6.1)."""
+    return name not in FRAMING_FIELDS and name not in END_TO_END and not name.startswith(END_TO_END_PREFIXES)
+
+
+class RequestHead:
+    """The first line and the fields of a request, and what follows from them.
+
+    `target` stands as it came; `path` is without scheme, authority and query. `authority` is who is asked:
+    that of the target where it is absolute, else `Host` (RFC 9112, 3.2.2). `length` counts the body's bytes,
+    None where it comes in chunks. `upgrade` holds the protocols offered in place of HTTP, b"" for none.
+    """
+
+    __slots__ = (
+        "authority",
+        "expects_continue",
+        "fields",
+        "http10",
+        "keep_alive",
+        "length",
+        "method",
+        "origin_form",
+        "target",
+        "upgrade",
+    )
+
+    def __init__(self, method: bytes, target: bytes, fields: Fields, *, http10: bool = False) -> None:
+        """Work out the framing; FramingError if there is no single one."""
+        self.method = method
+        self.target = target
+        self.fields = fields
+        self.http10 = http10
+        options = fields.members(b"connection")
+        for name in options:
+            if name in FRAMING_FIELDS and name in fields.first:
+                raise FramingError(400, f"Connection must not name {name.decode().title()}")
+        self.keep_alive = (b"keep-alive" in options) if http10 else (b"close" not in options)
+        self.authority, self.origin_form = _resolve(method, target, fields, http10=http10)
+        declared = _declared(fields, http10=http10, coding_status=501)
+        self.length = None if b"transfer-encoding" in fields.first else declared or 0
+        self.expects_continue = _expects_continue(fields) and not http10
+        self.upgrade = b""
+        if b"upgrade" in options and method == b"GET" and self.length == 0 and not http10:
+            self.upgrade = b", ".join(_worth_passing(fields.first.get(b"upgrade", b"")))
+
+    def __repr__(self) -> str:
+        return f"<RequestHead {self.method.decode()} {self.path!r}>"
+
+    @classmethod
+    def parse(cls, block: bytes) -> "RequestHead":
+        """Read a head, its lines each with their CRLF; FramingError if it is none."""
+        line = _REQUEST_LINE.match(block)
+        if line is None:
+            if block.find(b"\r\n") > TARGET_LIMIT_BYTES:
+                raise FramingError(414, f"the target is longer than {TARGET_LIMIT_BYTES} bytes")
+            raise FramingError(400, "the first line is no HTTP/1.1 request line")
+        method, target, major, minor = line.groups()
+        if len(target) > TARGET_LIMIT_BYTES:
+            raise FramingError(414, f"the target is longer than {TARGET_LIMIT_BYTES} bytes")
+        if major != b"1":
+            raise FramingError(505, "only HTTP/1.0 and HTTP/1.1 are spoken here")
+        return cls(method, target, Fields.parse(block, line.end()), http10=minor == b"0")
+
+    @property
+    def headers(self) -> list[Header]:
+        """The fields as they came."""
+        return self.fields.items
+
+    def get(self, name: bytes) -> bytes | None:
+        """Return the first value of a field; `name` in lower case."""
+        return self.fields.first.get(name)
+
+    @property
+    def path(self) -> str:
+        """The target's path, without scheme, authority and query."""
+        return self.origin_form.partition(b"?")[0].decode("ascii")
+
+    @property
+    def query(self) -> bytes:
+        """What follows the path's question mark."""
+        return self.origin_form.partition(b"?")[2]
+
+    @property
+    def chunked(self) -> bool:
+        """Whether the body comes in chunks."""
+        return self.length is None
+
+    @property
+    def has_body(self) -> bool:
+        """Whether a body follows."""
+        return self.length != 0
+
+    def encode(self, host: bytes, *extra: Header, drop: Sequence[bytes] = ()) -> bytes:
+        """Return the head for the next server: `Host` is its own, the rest end-to-end, then `extra`."""
+        lines = [self.method + b" " + self.origin_form + b" HTTP/1.1", b"Host: " + host]
+        lines += [name + b": " + value for name, value in self.fields.passing(b"host", *drop)]
+        if self.chunked:
+            lines.append(b"Transfer-Encoding: chunked")
+        if self.upgrade:
+            lines += [b"Connection: Upgrade", b"Upgrade: " + self.upgrade]
+        if b"trailers" in self.fields.members(b"te"):
+            lines += [b"Connection: TE", b"TE: trailers"]
+        lines += [name + b": " + value for name, value in extra]
+        return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+def _resolve(method: bytes, target: bytes, fields: Fields, *, http10: bool) -> tuple[bytes, bytes]:
+    """Return who is asked and the target in origin form (RFC 9112, 3.2 and 3.3)."""
+    host = fields.first.get(b"host")
+    if host is None and not http10:
+        raise FramingError(400, "the Host field is missing")
+    if b"#" in target.partition(b"?")[0]:
+        # Servers that cut a fragment off would see another path; in the query it changes nothing.
+        raise FramingError(400, "the target holds a fragment")
+    if method == b"CONNECT":
+        if _AUTHORITY.fullmatch(target) is None:
+            raise FramingError(400, "CONNECT takes host:port")
+        return target, b""
+    if target.startswith(b"/") or (target == b"*" and method == b"OPTIONS"):
+        return host or b"", target
+    absolute = _ABSOLUTE.fullmatch(target)
+    if absolute is None:
+        raise FramingError(400, "the target is neither a path nor an http URL")
+    authority, rest = absolute.groups(b"")
+    return authority, rest if rest.startswith(b"/") else b"/" + rest
+
+
+def _declared(fields: Fields, *, http10: bool, coding_status: int) -> int | None:
+    """Return the declared length, None without one; FramingError for any doubt (RFC 9112, 6.1 to 6.3)."""
+    length = fields.first.get(b"content-length")
+    codings = fields.listed.get(b"transfer-encoding")
+    if codings is not None:
+        if length is not None:
+            raise FramingError(400, "Content-Length and Transfer-Encoding exclude each other")
+        if http10:
+            raise FramingError(400, "HTTP/1.0 knows no Transfer-Encoding")
+        if codings != [b"chunked"]:
+            raise FramingError(coding_status, "the only transfer coding is chunked")
+    if length is None:
+        return None
+    if _LENGTH.fullmatch(length) is None:
+        raise FramingError(400, "Content-Length is no number of bytes")
+    return int(length)
+
+
+def _expects_continue(fields: Fields) -> bool:
+    expected = fields.listed.get(b"expect")
+    if expected is not None and expected != [b"100-continue"]:
+        raise FramingError(417, "the only expectation met here is 100-continue")
+    return expected is not None
+
+
+def _worth_passing(offer: bytes) -> list[bytes]:
+    members = [member.strip(b" \t") for member in offer.split(b",")]
+    return [member for member in members if member and not member.lower().startswith(IGNORED_UPGRADES)]
+
+
+@dataclass(slots=True)
+class ResponseHead:
+    """The status line and the fields of a response. `length` counts the body's bytes; None where it comes in
+    chunks, or ends with the connection.
+    """
+
+    status: int
+    reason: bytes
+    headers: list[Header] = field(default_factory=list)
+    length: int | None = None
+    chunked: bool = False
+    keep_alive: bool = True
+    fields: Fields | None = None
+
+    @classmethod
+    def parse(cls, block: bytes) -> "ResponseHead":
+        """Read a head, its lines each with their CRLF; FramingError if it is none."""
+        line = _STATUS_LINE.match(block)
+        if line is None:
+            raise FramingError(502, "the first line is no HTTP/1.1 status line")
+        major, minor, status, reason = line.groups(b"")
+        if major != b"1":
+            raise FramingError(502, "it does not speak HTTP/1.1")
+        http10 = minor == b"0"
+        fields = Fields.parse(block, line.end())
+        length = _declared(fields, http10=http10, coding_status=502)
+        options = fields.members(b"connection")
+        keep = (b"keep-alive" in options) if http10 else (b"close" not in options)
+        chunked = b"transfer-encoding" in fields.first
+        return cls(int(status), reason, fields.items, length, chunked, keep, fields)
+
+    def get(self, name: bytes) -> bytes | None:
+        """Return the first value of a field; `name` in lower case."""
+        return self._fields().first.get(name)
+
+    def upgraded_to(self) -> list[bytes]:
+        """Return the protocols that a 101 names, in lower case."""
+        return self._fields().members(b"upgrade")
+
+    def encode(self, *extra: Header) -> bytes:
+        """Return the head for the client: end-to-end fields, then `extra`."""
+        # RFC 9110, 8.6: a 1xx or a 204 has no length, and a client that believed one would wait for it.
+        drop = (b"content-length",) if self.status < 200 or self.status == 204 else ()
+        lines = [b"HTTP/1.1 %d %b" % (self.status, self.reason)]
+        lines += [name + b": " + value for name, value in self._fields().passing(*drop)]
+        lines += [name + b": " + value for name, value in extra]
+        return b"\r\n".join(lines) + b"\r\n\r\n"
+
+    def _fields(self) -> Fields:
+        if self.fields is None:
+            self.fields = Fields(self.headers)
+        return self.fields
+
+
+def bodiless(method: bytes, status: int) -> bool:
+    """Whether the response to `method` with `status` ends with its head (RFC 9112, 6.3)."""
+    return method == b"HEAD" or status in (204, 304) or status < 200
+
+
+# -- reading ----------------------------------------------------------------------------------------
+
+
+class _State(Enum):
+    """What comes next."""
+
+    HEAD = auto()
+    LENGTH = auto()
+    CHUNK_LINE = auto()
+    CHUNK = auto()
+    CHUNK_END = auto()
+    TRAILERS = auto()
+    UNTIL_CLOSE = auto()
+    TUNNEL = auto()
+    DONE = auto()
+    BROKEN = auto()
+
+
+_TERMINATORS = {
+    _State.HEAD: b"\r\n\r\n",
+    _State.CHUNK_LINE: b"\r\n",
+    _State.CHUNK_END: b"",
+    _State.TRAILERS: b"\r\n\r\n",
+}
+_LIMITS = {
+    _State.HEAD: (HEAD_LIMIT_BYTES, 431, "the head"),
+    _State.CHUNK_LINE: (CHUNK_LINE_LIMIT_BYTES, 400, "a chunk's line"),
+    _State.CHUNK_END: (2, 400, "the end of a chunk"),
+    _State.TRAILERS: (TRAILER_LIMIT_BYTES, 431, "the trailer section"),
+}
+
+
+class Reader:
+    """Reads messages from one side of a connection, one after another; what follows a message is held.
+
+    A packet of very many tiny chunks is read in parts, so that nobody else waits for it: while `pending`
+    holds, more can be had without new bytes, by `receive(b"")`.
+    """
+
+    _start: ClassVar[re.Pattern[bytes]]
+    """What the first bytes of a head must look like, as far as they are there."""
+
+    def __init__(self, state: _State) -> None:
+        self.pending = False
+        self._state = state
+        self._held = bytearray()
+        self._left = 0
+        self._slack = 0
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._state.name}, {len(self._held)} bytes held>"
+
+    @property
+    def held(self) -> int:
+        """How many bytes wait here: for the rest of something, or for their turn."""
+        return len(self._held)
+
+    @property
+    def in_head(self) -> bool:
+        """Whether a head is awaited, or has come in part."""
+        return self._state is _State.HEAD
+
+    def receive(self, data: bytes) -> list[Event]:
+        """Read what has come; the events it makes whole."""
+        if self._state is _State.LENGTH and len(data) < self._left and not self.pending:
+            self._left -= len(data)
+            return [data] if data else []
+        events: list[Event] = []
+        try:
+            ready = self._with_held(data) if self._held else data
+            if ready:
+                self._read(ready, events)
+        except FramingError as error:
+            self._state = _State.BROKEN
+            self._held.clear()
+            events.append(Malformed(error.status, str(error)))
+        return events
+
+    def _with_held(self, data: bytes) -> bytes:
+        """Return what can be read now: what was held, and `data`; b"" if it is still not whole."""
+        if self._state is _State.DONE:
+            return data
+        before = len(self._held)
+        self._held += data
+        if not self.pending:
+            start = max(0, before - 3)
+            if self._held.find(_TERMINATORS[self._state], start) < 0:
+                self._check_held(start)
+                return b""
+        self.pending = False
+        ready = bytes(self._held)
+        self._held.clear()
+        return ready
+
+    def _read(self, data: bytes, events: list[Event]) -> None:
+        pos = 0
+        while pos < len(data):
+            if self._state is _State.BROKEN:
+                return
+            step = self._STEPS.get(self._state)
+            if step is None or self.pending:
+                self._held += data[pos:]
+                return
+            pos = step(self, data, pos, events)
+
+    def _hold(self, data: bytes, pos: int) -> int:
+        """Keep the beginning of something that is not whole yet."""
+        self._held += data[pos:]
+        self._check_held(0)
+        return len(data)
+
+    def _check_held(self, start: int) -> None:
+        """Refuse at once what can never become whole: too long, or no HTTP from its first bytes on."""
+        limit, status, what = _LIMITS[self._state]
+        if len(self._held) > limit:
+            raise FramingError(status, f"{what} is longer than {limit} bytes")
+        if self._state is not _State.HEAD:
+            return
+        if start == 0 and self._start.match(self._held) is None:
+            raise FramingError(400, "this is no HTTP/1.1")
+        if _BARE.search(self._held, start) is not None:
+            raise FramingError(400, "a line of the head does not end with CRLF")
+
+    # Each step reads from `pos` on and returns where it stopped.
+
+    def _read_head(self, data: bytes, pos: int, events: list[Event]) -> int:
+        end = data.find(b"\r\n\r\n", pos)
+        if end < 0:
+            return self._hold(data, pos)
+        if end - pos > HEAD_LIMIT_BYTES:
+            raise FramingError(431, f"the head is longer than {HEAD_LIMIT_BYTES} bytes")
+        self._take_head(data[pos : end + 2], events)
+        return end + 4
+
+    def _take_head(self, block: bytes, events: list[Event]) -> None:
+        raise NotImplementedError
+
+    def _begin_body(self, length: int | None, events: list[Event], *, chunked: bool) -> None:
+        if chunked:
+            self._state = _State.CHUNK_LINE
+            self._slack = CHUNK_SLACK_BYTES
+        elif length is None:
+            self._state = _State.UNTIL_CLOSE
+        elif length:
+            self._state = _State.LENGTH
+            self._left = length
+        else:
+            self._finish(events, [])
+
+    def _finish(self, events: list[Event], trailers: list[Header]) -> None:
+        self._state = _State.DONE
+        events.append(End(trailers))
+
+    def _read_length(self, data: bytes, pos: int, events: list[Event]) -> int:
+        piece = data if pos == 0 and len(data) <= self._left else data[pos : pos + self._left]
+        events.append(piece)
+        self._left -= len(piece)
+        if not self._left:
+            self._finish(events, [])
+        return pos + len(piece)
+
+    def _read_all(self, data: bytes, pos: int, events: list[Event]) -> int:
+        events.append(data[pos:] if pos else data)
+        return len(data)
+
+    def _read_chunks(self, data: bytes, pos: int, events: list[Event]) -> int:
+        """Read the chunks that are here whole, and the line of one that is not."""
+        pieces: list[bytes] = []
+        slack = self._slack
+        while (line := _CHUNK_LINE.match(data, pos)) is not None:
+            end = line.end()
+            size = int(line[1], 16)
+            slack += 16 + 2 * size - (end - pos)
+            if slack < 0:
+                raise FramingError(400, "the chunks hold more framing than body")
+            if not size:
+                self._state = _State.TRAILERS
+                pos = end - 2  # the empty line after the trailers is found alike where there are none
+                break
+            stop = end + size
+            if not data.startswith(b"\r\n", stop):
+                self._state = _State.CHUNK
+                self._left = size
+                pos = end
+                break
+            pieces.append(data[end:stop])
+            pos = stop + 2
+            if len(pieces) == CHUNKS_AT_ONCE:
+                self.pending = pos < len(data)
+                break
+        self._slack = min(slack, CHUNK_SLACK_BYTES)
+        # Chunks that came together leave together: one write for them all, not one for each token.
+        if pieces:
+            events.append(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        if line is None and pos < len(data):
+            return self._hold_chunk_line(data, pos)
+        return pos
+
+    def _hold_chunk_line(self, data: bytes, pos: int) -> int:
+        if data.find(b"\n", pos, pos + CHUNK_LINE_LIMIT_BYTES) >= 0:
+            raise FramingError(400, "a chunk does not begin with its size")
+        return self._hold(data, pos)
+
+    def _read_chunk(self, data: bytes, pos: int, events: list[Event]) -> int:
+        piece = data[pos : pos + self._left]
+        events.append(piece)
+        self._left -= len(piece)
+        if not self._left:
+            self._state = _State.CHUNK_END
+        return pos + len(piece)
+
+    def _read_chunk_end(self, data: bytes, pos: int, events: list[Event]) -> int:
+        if data.startswith(b"\r\n", pos):
+            self._state = _State.CHUNK_LINE
+            return pos + 2
+        if data[pos:] == b"\r":
+            return self._hold(data, pos)
+        raise FramingError(400, "a chunk is longer than its size")
+
+    def _read_trailers(self, data: bytes, pos: int, events: list[Event]) -> int:
+        end = data.find(b"\r\n\r\n", pos)
+        if end < 0:
+            return self._hold(data, pos)
+        if end - pos > TRAILER_LIMIT_BYTES:
+            raise FramingError(431, f"the trailer section is longer than {TRAILER_LIMIT_BYTES} bytes")
+        fields = Fields.parse(data[pos + 2 : end + 2])
+        passing = zip(fields.keys, fields.items, strict=True)
+        self._finish(events, [item for key, item in passing if key not in NO_TRAILERS])
+        return end + 4
+
+    _STEPS: ClassVar[dict[_State, Callable[["Reader", bytes, int, list[Event]], int]]] = {
+        _State.HEAD: _read_head,
+        _State.LENGTH: _read_length,
+        _State.CHUNK_LINE: _read_chunks,
+        _State.CHUNK: _read_chunk,
+        _State.CHUNK_END: _read_chunk_end,
+        _State.TRAILERS: _read_trailers,
+        _State.UNTIL_CLOSE: _read_all,
+        _State.TUNNEL: _read_all,
+    }
+
+
+class RequestReader(Reader):
+    """Reads a client's requests. One at a time: what is pipelined is held until `next_request`."""
+
+    _start = re.compile(rb"(?:\r\n)?+" + _TCHAR + rb"*+(?: |\Z)|\r\Z")
+
+    def __init__(self) -> None:
+        super().__init__(_State.HEAD)
+
+    def next_request(self) -> list[Event]:
+        """The last request has been answered: read the one after it, as far as it is here."""
+        self._state = _State.HEAD
+        held = bytes(self._held)
+        self._held.clear()
+        return self.receive(held) if held else []
+
+    def stop(self) -> None:
+        """Read nothing more, and let go of what is held."""
+        self._state = _State.BROKEN
+        self._held.clear()
+
+    def rest(self) -> bytes:
+        """Return what followed the last request, and let go of it: after a 101 it is no HTTP."""
+        held = bytes(self._held)
+        self._held.clear()
+        return held
+
+    def _take_head(self, block: bytes, events: list[Event]) -> None:
+        # RFC 9112, 2.2: an empty line before a request is passed over; some clients end a body with one.
+        head = RequestHead.parse(block.removeprefix(b"\r\n"))
+        events.append(head)
+        self._begin_body(head.length, events, chunked=head.chunked)
+
+
+class ResponseReader(Reader):
+    """Reads a server's answers, each to the request that was announced by `expect`."""
+
+    _start = re.compile(rb"H(?:T(?:T(?:P(?:/.*)?)?)?)?\Z", re.DOTALL)
+
+    def __init__(self) -> None:
+        super().__init__(_State.DONE)
+        self.head: ResponseHead | None = None
+        self._method = b"GET"
+        self._offered: list[bytes] = []
+        self._informational = 0
+
+    def expect(self, request: RequestHead) -> None:
+        """Read an answer to this request next."""
+        self._state = _State.HEAD
+        self.head = None
+        self._method = request.method
+        self._offered = [each.strip(b" \t").lower() for each in request.upgrade.split(b",") if each]
+        self._informational = 0
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the connection can take another request: the answer was whole, and nothing follows it."""
+        whole = self._state is _State.DONE and not self._held
+        return whole and self.head is not None and self.head.keep_alive
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything of the answer has come."""
+        return bool(self.head is not None or self._held or self._informational)
+
+    def close(self) -> list[Event]:
+        """The server will send no more: what that makes of the answer."""
+        if self._state is _State.UNTIL_CLOSE or self._state is _State.TUNNEL:
+            self._state = _State.BROKEN
+            return [End([])]
+        if self._state in (_State.DONE, _State.BROKEN):
+            return []
+        self._state = _State.BROKEN
+        return [Malformed(502, "it closed the connection before its answer was complete")]
+
+    def _take_head(self, block: bytes, events: list[Event]) -> None:
+        head = ResponseHead.parse(block)
+        if head.status == 101:
+            if not self._offered or not set(head.upgraded_to()) & set(self._offered):
+                raise FramingError(502, "it switches to a protocol that nobody offered")
+            self.head = head
+            self._state = _State.TUNNEL
+        elif head.status < 200:
+            self._informational += 1
+            if self._informational > MAX_INFORMATIONAL:
+                raise FramingError(502, f"it sent more than {MAX_INFORMATIONAL} informational answers")
+        else:
+            self.head = head
+            if not head.chunked and head.length is None:
+                head.keep_alive = False
+        events.append(head)
+        if head.status >= 200:
+            length = 0 if bodiless(self._method, head.status) else head.length
+            self._begin_body(length, events, chunked=head.chunked and length is None)
+
+
+# -- writing ----------------------------------------------------------------------------------------
+
+
+class _Framing(Enum):
+    """How the end of a body is told."""
+
+    NONE = auto()
+    LENGTH = auto()
+    CHUNKED = auto()
+    CLOSE = auto()
+
+
+class ResponseWriter:
+    """Frames the answer to one request so that its client can read it, and see where it was cut."""
+
+    def __init__(self, request: RequestHead) -> None:
+        self.keep_alive = request.keep_alive
+        self.begun = False
+        self._request = request
+        self._framing = _Framing.NONE
+
+    @property
+    def cut_needs_reset(self) -> bool:
+        """Whether the end of the connection would pass for the end of the answer (RFC 9112, 8)."""
+        return self.begun and self._framing is _Framing.CLOSE
+
+    def informational(self, head: ResponseHead) -> bytes:
+        """Return a 1xx answer; b"" for a client of HTTP/1.0, which knows none (RFC 9110, 15.2)."""
+        return b"" if self._request.http10 else head.encode()
+
+    def head(self, head: ResponseHead, *extra: Header) -> bytes:
+        """Return the beginning of the answer; its framing is the server's where the client can read that."""
+        self.begun = True
+        if head.status == 101:
+            self._framing = _Framing.CLOSE
+            switched = (b"Upgrade", b", ".join(head.upgraded_to()))
+            return head.encode((b"Connection", b"Upgrade"), switched, *extra)
+        added = list(extra)
+        if bodiless(self._request.method, head.status):
+            self._framing = _Framing.NONE
+        elif head.length is not None:
+            self._framing = _Framing.LENGTH
+        elif self._request.http10:
+            self._framing = _Framing.CLOSE
+            self.keep_alive = False
+        else:
+            self._framing = _Framing.CHUNKED
+            added.append((b"Transfer-Encoding", b"chunked"))
+        if not self.keep_alive:
+            added.append((b"Connection", b"close"))
+        elif self._request.http10:
+            added.append((b"Connection", b"keep-alive"))
+        return head.encode(*added)
+
+    def body(self, data: bytes) -> bytes:
+        """Return a piece of the body as it goes on the wire."""
+        if self._framing is _Framing.CHUNKED:
+            return chunk(data)
+        return b"" if self._framing is _Framing.NONE else data
+
+    def end(self, trailers: Iterable[Header]) -> bytes:
+        """Return the end of the body."""
+        return last_chunk(trailers) if self._framing is _Framing.CHUNKED else b""
+
+
+def chunk(data: bytes | memoryview) -> bytes:
+    """Return `data` as one chunk of a chunked body; b"" for none, which would end it."""
+    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""  # type: ignore[str-format]
+
+
+def last_chunk(trailers: Iterable[Header]) -> bytes:
+    """Return the end of a chunked body with its trailers."""
+    lines = [name + b": " + value for name, value in trailers]
+    if not lines:
+        return LAST_CHUNK
+    return b"0\r\n" + b"\r\n".join(lines) + b"\r\n\r\n"

@@ -1,0 +1,576 @@
+"""The clients' side of the proxy: a connection, its requests in turn, the answers written back.
+
+Rule 1: one request of a connection is served at a time; pipelined ones wait unread.
+Rule 2: nothing is buffered without bound: a body nobody reads stops the reading of the socket.
+Rule 3: when the client leaves, the task that serves it is cancelled: at once, or within `TICK_S` where what
+it sent before lies unread.
+Rule 4: an answer that cannot be finished ends with the connection, never with a faked ending.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Protocol, cast
+
+from clairvoyant_cli.http.body import SHORT_BYTES, Piece, WaitingBody
+from clairvoyant_cli.http.framing import (
+    End,
+    Event,
+    Header,
+    Malformed,
+    RequestHead,
+    RequestReader,
+    ResponseHead,
+    ResponseWriter,
+)
+from clairvoyant_cli.http.patience import HOLDER_TIMEOUT_S, IDLE_CLIENT_S, ConnectionTable, Patience
+from clairvoyant_cli.http.sockets import Peer, end_with_reset, keep_alive, peer_of
+from clairvoyant_cli.http.status import reason_of
+
+READ_AHEAD_BYTES = SHORT_BYTES
+"""How much of a body, or of pipelined requests, may wait before the socket is left alone (as in uvicorn)."""
+
+DROPPED_LIMIT_BYTES = 16 * 1024 * 1024
+"""What a client may send behind a request that waits in the queue, before it is taken for an attack."""
+
+LINGER_S = 2.0
+"""How long a client may go on sending a body after it got its answer (nginx: lingering_timeout 5 s)."""
+
+
+class BodySink(Protocol):
+    """Where a request's body flows while it is still arriving."""
+
+    def body(self, data: Piece) -> None:
+        """Take one piece."""
+        ...
+
+    def body_end(self, trailers: list[Header]) -> None:
+        """Take the end."""
+        ...
+
+
+class Request:
+    """A request on its way in: its head is here, its body may still be arriving."""
+
+    def __init__(self, head: RequestHead, connection: "ServerConnection") -> None:
+        self.head = head
+        self.connection = connection
+        self.complete = False
+        self.trailers: list[Header] = []
+        self.scheduled = False
+        self.holds_slot = False
+        self._body = WaitingBody()
+        self._charged = 0
+        self._limit = READ_AHEAD_BYTES
+        self._arrived: asyncio.Future[None] | None = None
+        self._sink: BodySink | None = None
+        self._flow: deque[Piece] = deque()
+        self._flow_stopped = False
+        self._discarded = False
+        self._expects = head.expects_continue
+
+    def __repr__(self) -> str:
+        state = "complete" if self.complete else f"{self._body.size} bytes waiting"
+        return f"<Request {self.head.method.decode()} {self.head.path} ({state})>"
+
+    @property
+    def expects_continue(self) -> bool:
+        """Whether the client still waits for `100 Continue` before it sends its body."""
+        return self._expects and not self.complete and self._body.size == 0
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the client is waited for: more of the body is to come, and it may come."""
+        return not (self.complete or self._discarded or self.expects_continue)
+
+    def schedule(self) -> None:
+        """Take note that it waits in the queue: a client that has ended its side, or does so, gives it up."""
+        self.scheduled = True
+        self.connection.waits_in_queue()
+
+    def continued(self) -> None:
+        """The client has been told that it may send its body."""
+        self._expects = False
+
+    def welcome_body(self) -> None:
+        """Tell a client that asked that it may send its body."""
+        if self.expects_continue:
+            self._expects = False
+            self.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    async def read(self, limit_bytes: int) -> list[Piece] | None:
+        """Return the whole body in pieces; None if it is longer than `limit_bytes`, or if the bodies of all
+        clients together take too much room. What has arrived is kept then, and the rest stays in the socket.
+        """
+        self._limit = limit_bytes
+        self.welcome_body()
+        while not self.complete and not self._too_long():
+            self.connection.resume_reading()
+            self._arrived = asyncio.get_running_loop().create_future()
+            await self._arrived
+        self._limit = READ_AHEAD_BYTES
+        if not self.complete or self._body.size > limit_bytes:
+            self.connection.pause_reading()
+            return None
+        return self._body.pieces
+
+    def flow_to(self, sink: BodySink, *, keep: bool = False) -> None:
+        """Send what has arrived, and all that will, to `sink`; `keep` a whole body, to send it again."""
+        self._sink = sink
+        self._flow = deque(self._body.pieces)
+        self._flow_stopped = False
+        if not keep:
+            self._body.clear()
+        self._pump()
+
+    def stop_flow(self) -> None:
+        """The sink has enough for now."""
+        self._flow_stopped = True
+
+    def resume_flow(self) -> None:
+        """The sink can take more."""
+        self._flow_stopped = False
+        if self._flow:
+            self._pump()
+
+    def _pump(self) -> None:
+        sink = self._sink
+        if sink is None:
+            return
+        while self._flow and not self._flow_stopped:
+            sink.body(self._flow.popleft())
+        if self._flow:
+            return
+        self._charge()
+        if self.complete:
+            sink.body_end(self.trailers)
+        elif not self._flow_stopped:
+            self.connection.resume_reading()
+
+    def sent(self) -> None:
+        """Let go of what has been sent: it will not be asked for again."""
+        self._body.clear()
+        self._charge()
+
+    def discard(self) -> None:
+        """Forget the body, what has come of it and what may come; the sink, if any, gets no more of it."""
+        self._discarded = True
+        self._sink = None
+        self._flow.clear()
+        self.sent()
+
+    def _too_long(self) -> bool:
+        return self._body.size > self._limit or (self._charged > 0 and self.connection.table.budget.spent)
+
+    def _charge(self) -> None:
+        charged = self._body.charged
+        self.connection.table.budget.used_bytes += charged - self._charged
+        self._charged = charged
+
+    # Called by the connection as bytes arrive.
+
+    def feed(self, data: bytes) -> None:
+        """Take a piece of the body from the wire."""
+        if self._flow:
+            self._flow.append(data)
+        elif self._sink is not None:
+            self._sink.body(data)
+        elif not self._discarded:
+            self._body.append(data)
+            self._charge()
+            if self._too_long():
+                self.connection.pause_reading()
+                self._wake()
+
+    def feed_end(self, trailers: list[Header]) -> None:
+        """Take the end of the body from the wire."""
+        self.complete = True
+        self.trailers = trailers
+        if self._sink is not None and not self._flow:
+            self._sink.body_end(trailers)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
+
+
+class Throttle(Protocol):
+    """Whatever feeds a connection and can be asked to wait."""
+
+    def pause(self) -> None:
+        """Stop feeding."""
+        ...
+
+    def resume(self) -> None:
+        """Feed again."""
+        ...
+
+
+Handler = Callable[[Request], Awaitable[None]]
+Spawn = Callable[[Awaitable[None]], "asyncio.Task[None]"]
+
+
+class ServerConnection(asyncio.Protocol):
+    """One client connection. `handler` serves a request; `spawn` starts the task it runs in."""
+
+    def __init__(self, handler: Handler, spawn: Spawn, table: ConnectionTable) -> None:
+        self.table = table
+        self.peer = ""
+        self._handler = handler
+        self._spawn = spawn
+        self._reader = RequestReader()
+        self._request: Request | None = None
+        self._writer: ResponseWriter | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._transport: asyncio.Transport | None = None
+        self._reading = True
+        self._half_closed = False
+        self._lingering = False
+        self._dropped_bytes: int | None = None
+        self._tunnel: Callable[[bytes], None] | None = None
+        self._throttle: Throttle | None = None
+        self._writing_paused = False
+        self._refusal: Malformed | None = None
+        self._patience = Patience()
+        self._received = 0
+        self._sent = 0
+        self._idle_since = asyncio.get_running_loop().time()
+
+    def __repr__(self) -> str:
+        return f"<ServerConnection {self.peer} {self._request or 'idle'}>"
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is being served or arriving, and no answer is on its way."""
+        return self._request is None and not self._reader.held and not self.unsent
+
+    @property
+    def head_sent(self) -> bool:
+        """Whether the answer to the present request has begun."""
+        return self._writer is not None and self._writer.begun
+
+    @property
+    def unsent(self) -> int:
+        """Bytes on their way to the client that the kernel has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    # -- asyncio.Protocol ---------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Note the new client, if there is room for one more."""
+        # uvloop's transports are registered with asyncio's base class alone; they are whole ones.
+        self._transport = cast(asyncio.Transport, transport)
+        keep_alive(transport)
+        self._transport.set_write_buffer_limits(high=READ_AHEAD_BYTES)
+        peer = transport.get_extra_info("peername")
+        self.peer = str(peer[0]) if isinstance(peer, tuple) else "local"
+        if not self.table.admit(self):
+            self._write_refusal(Malformed(503, "too many connections; try again in a moment"))
+
+    def data_received(self, data: bytes) -> None:
+        """Read what the client sent."""
+        if self._tunnel is not None:
+            self._tunnel(data)
+        elif self._dropped_bytes is not None:
+            self._dropped_bytes += len(data)
+            if self._dropped_bytes > DROPPED_LIMIT_BYTES:
+                self.abort()
+        elif not self._lingering:
+            self._received += len(data)
+            self._take(self._reader.receive(data))
+
+    def eof_received(self) -> bool:
+        """The client will send no more. A scheduled request is given up, as Ollama and llama.cpp do; any
+        other is answered first: it may come from a pipe that ended. A tunnel ends on both sides.
+        """
+        request = self._request
+        if request is None or request.scheduled or not request.complete or self._tunnel is not None:
+            return False
+        self._half_closed = True
+        return True
+
+    def waits_in_queue(self) -> None:
+        """What the client asked for may take long: from now on, above all, its leaving must be noticed."""
+        if self._half_closed:
+            self.abort()
+        elif self._reader.held > READ_AHEAD_BYTES:
+            self._drop_pipelined()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone: so is the reason to work for it."""
+        self._transport = None
+        self.table.remove(self)
+        if self._task is not None:
+            self._task.cancel()
+
+    def pause_writing(self) -> None:
+        """The client reads slowly: whatever feeds it must wait."""
+        self._writing_paused = True
+        if self._throttle is not None:
+            self._throttle.pause()
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        self._writing_paused = False
+        if self._throttle is not None:
+            self._throttle.resume()
+
+    def fed_by(self, throttle: Throttle | None) -> None:
+        """Name what feeds the client from now on; it waits at once if the last answer is still on its way."""
+        self._throttle = throttle
+        if self._writing_paused and throttle is not None:
+            throttle.pause()
+
+    # -- reading ------------------------------------------------------------------------------------
+
+    def _take(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, bytes):
+                if self._request is not None:
+                    self._request.feed(event)
+            elif isinstance(event, RequestHead):
+                self._begin(event)
+            elif isinstance(event, End):
+                if self._request is not None:
+                    self._request.feed_end(event.trailers)
+            elif isinstance(event, Malformed):
+                self._refuse(event)
+                return
+        if self._reader.pending:
+            self.pause_reading()
+            asyncio.get_running_loop().call_soon(self._read_on)
+        elif self._request is not None and self._reader.held > READ_AHEAD_BYTES:
+            if self._request.scheduled:
+                self._drop_pipelined()
+            else:
+                self.pause_reading()
+
+    def _read_on(self) -> None:
+        if self._transport is None or not self._reader.pending:
+            return
+        self.resume_reading()
+        self._take(self._reader.receive(b""))
+
+    def _drop_pipelined(self) -> None:
+        """Take up no more requests of a client that sends them behind one that waits in the queue.
+
+        Its leaving stands behind them, and might never be read. It will find that the connection ends with
+        the present answer, and that the others were not processed (RFC 9112, 9.3.2).
+        """
+        self._reader.stop()
+        self._dropped_bytes = 0
+        if self._writer is not None:
+            self._writer.keep_alive = False
+        self.resume_reading()
+
+    def _begin(self, head: RequestHead) -> None:
+        self.table.busy(self)
+        self._writer = ResponseWriter(head)
+        self._request = Request(head, self)
+        self._task = self._spawn(self._serve(self._request))
+
+    def _refuse(self, event: Malformed) -> None:
+        """Answer what cannot be read, and end the connection: nobody knows where its next request begins."""
+        self.pause_reading()
+        if self._task is not None:
+            self._refusal = event
+            self._task.cancel()
+        else:
+            self._write_refusal(event)
+
+    def _write_refusal(self, refusal: Malformed) -> None:
+        text = f"clairvoyant: {refusal.why}\n".encode()
+        self.write(
+            b"HTTP/1.1 %d %b\r\nConnection: close\r\nContent-Type: text/plain\r\n"
+            b"Content-Length: %d\r\n\r\n%b" % (refusal.status, reason_of(refusal.status), len(text), text)
+        )
+        self._linger()
+
+    # -- serving ------------------------------------------------------------------------------------
+
+    async def _serve(self, request: Request) -> None:
+        try:
+            await self._handler(request)
+        except asyncio.CancelledError:
+            # The client left or cannot be read, or the daemon stops at once: nobody waits for the answer.
+            if self._refusal is not None and not self.head_sent:
+                self._write_refusal(self._refusal)
+            else:
+                self.abort()
+            raise
+        except Exception:
+            self._apologise()
+            raise
+        finally:
+            request.discard()
+            self._throttle = None
+            self._request = None
+            self._task = None
+        if self._transport is not None and self._tunnel is None:
+            self._after_answer(request)
+
+    def _apologise(self) -> None:
+        # A fault of our own: the client must not wait for an answer that will never come.
+        if self.head_sent:
+            self.cut()
+        else:
+            self._write_refusal(Malformed(500, "internal error; its log says more"))
+
+    def _after_answer(self, request: Request) -> None:
+        writer = self._writer
+        if not request.complete:
+            self._linger()
+        elif writer is None or not writer.keep_alive or self._half_closed:
+            self.close()
+        else:
+            self._idle_since = asyncio.get_running_loop().time()
+            self.table.rests(self)
+            self._take(self._reader.next_request())
+            if self._reader.held <= READ_AHEAD_BYTES:
+                self.resume_reading()  # not only for the next request: a client's leaving is read, too
+
+    def _linger(self) -> None:
+        # The answer came before all of the request had been read. Closing now would reset the connection and
+        # may take the answer with it (RFC 9112, 9.6): end our side, read on for a moment, then close.
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self._lingering = True
+        transport.write_eof()
+        self.resume_reading()
+        asyncio.get_running_loop().call_later(LINGER_S, self.close)
+
+    def retire(self) -> None:
+        """Close as soon as no answer is owed."""
+        if self._request is None:
+            self.close()
+        elif self._writer is not None:
+            self._writer.keep_alive = False
+
+    # -- waiting for the client -----------------------------------------------------------------------
+
+    def tick(self, now: float, elapsed_s: float) -> None:
+        """Look after timeouts: the client's turn to send or to read must not last for ever."""
+        what = self._waits_for()
+        moved = self._sent - self.unsent if what == "reader" else self._received
+        timeout_s = self.table.client_timeout_s
+        if self._request is not None and self._request.holds_slot:
+            timeout_s = min(timeout_s, HOLDER_TIMEOUT_S)
+        if not self._patience.lasts(what, moved, timeout_s, elapsed_s):
+            self._give_up(what)
+        elif self._request is not None:
+            self._notice_leaving()
+        elif what is None and now - self._idle_since > IDLE_CLIENT_S:
+            self.close()
+
+    def _waits_for(self) -> str | None:
+        if self.unsent:
+            return "reader"
+        if self._lingering:
+            return None
+        if self._request is None:
+            return "head" if self._reader.held else None
+        return "body" if self._reading and self._request.wanted and self._tunnel is None else None
+
+    def _give_up(self, what: str | None) -> None:
+        if what == "reader":
+            self.abort()
+        else:
+            self._refuse(Malformed(408, f"the request's {what} did not come in time"))
+
+    def _notice_leaving(self) -> None:
+        """See whether a client has left whose leaving stands behind bytes that are not read now."""
+        if self._reading or self._transport is None or self._request is None:
+            return
+        peer = peer_of(self._transport)
+        if peer is Peer.GONE or (peer is Peer.HALF_CLOSED and self._request.scheduled):
+            self.abort()
+
+    # -- answering ----------------------------------------------------------------------------------
+
+    def send_head(self, head: ResponseHead, *extra: Header) -> None:
+        """Begin the answer. The body's framing follows the head's, as far as the client can read it."""
+        if self._writer is None or self._request is None:
+            return
+        if not self._request.complete and head.status != 101:
+            self._writer.keep_alive = False  # the rest of the request's body may never come
+        self.write(self._writer.head(head, *extra))
+
+    def send_informational(self, head: ResponseHead) -> None:
+        """Pass on a 1xx answer."""
+        if self._writer is not None and self._request is not None:
+            if head.status == 100:
+                self._request.continued()
+            self.write(self._writer.informational(head))
+
+    def send_body(self, data: bytes) -> None:
+        """Send a piece of the answer's body."""
+        if self._writer is not None:
+            self.write(self._writer.body(data))
+
+    def send_end(self, trailers: list[Header]) -> None:
+        """End the answer's body as its framing demands."""
+        if self._writer is not None:
+            self.write(self._writer.end(trailers))
+
+    def respond(self, head: ResponseHead, body: bytes, *extra: Header) -> None:
+        """Send a whole answer of our own."""
+        length = (b"Content-Length", b"%d" % len(body))
+        whole = ResponseHead(head.status, head.reason, [*head.headers, length], length=len(body))
+        self.send_head(whole, *extra)
+        self.send_body(body)
+
+    def tunnel(self, receive: Callable[[bytes], None]) -> None:
+        """From now on, what the client sends goes to `receive` as it is (after 101 Switching Protocols)."""
+        self._tunnel = receive
+        rest = self._reader.rest()
+        if rest:
+            receive(rest)
+        self.resume_reading()
+
+    def write(self, data: bytes) -> None:
+        """Put bytes on the wire; nothing happens once the client is gone."""
+        if self._transport is not None and data:
+            self._sent += len(data)
+            self._transport.write(data)
+
+    def pause_reading(self) -> None:
+        """Leave what the client sends in the socket."""
+        if self._reading and self._transport is not None and not self._transport.is_closing():
+            self._reading = False
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read the socket again."""
+        if not self._reading and self._transport is not None and not self._transport.is_closing():
+            self._reading = True
+            self._transport.resume_reading()
+
+    def pause(self) -> None:
+        """Stop feeding the request's body onward (the upstream reads slowly)."""
+        self.pause_reading()
+        if self._request is not None:
+            self._request.stop_flow()
+
+    def resume(self) -> None:
+        """Feed the request's body again."""
+        self.resume_reading()
+        if self._request is not None:
+            self._request.resume_flow()
+
+    def cut(self) -> None:
+        """End an answer that cannot be finished, so that its client sees that it was not."""
+        if self._transport is not None and self._writer is not None and self._writer.cut_needs_reset:
+            end_with_reset(self._transport)
+        self.close()
+
+    def close(self) -> None:
+        """Close after what is written has been sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close now and drop what has not been sent."""
+        if self._transport is not None:
+            self._transport.abort()

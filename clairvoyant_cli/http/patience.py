@@ -1,0 +1,146 @@
+"""How long the listener waits for its clients, how many it admits, and how much of their bodies it holds.
+
+Rule 1: a client is waited for only while it is its turn: to send what it began, or to read what it was sent.
+Rule 2: whoever keeps an average of `MIN_BYTES_PER_S` is never given up; whoever sends nothing is, after the
+timeout, and whoever dribbles a byte now and then hardly later (Apache's mod_reqtimeout: MinRate=500).
+Rule 3: when there is no room for another connection, one that has never asked anything makes it.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Protocol
+
+TICK_S = 0.5
+MIN_BYTES_PER_S = 500.0
+
+HOLDER_TIMEOUT_S = 10.0
+"""How long a client that holds a slot may stall with its body: all others wait for it, too."""
+
+DRAINING_TIMEOUT_S = 5.0
+"""How long a client that hinders the daemon's going down is waited for."""
+
+IDLE_CLIENT_S = 120.0
+"""How long a connection may rest between two requests (nginx: keepalive_timeout 75 s)."""
+
+
+class Patience:
+    """A client's credit of seconds: waiting spends it, bytes earn it."""
+
+    __slots__ = ("_moved", "_what", "left_s")
+
+    def __init__(self) -> None:
+        self.left_s = 0.0
+        self._what: str | None = None
+        self._moved = 0
+
+    def lasts(self, what: str | None, moved: int, timeout_s: float, elapsed_s: float) -> bool:
+        """Take note of what is waited for (None: nothing) and how many bytes have moved in all.
+
+        Returns False once nothing is left of `timeout_s`.
+        """
+        if what is None or what != self._what:
+            self.left_s = timeout_s
+        else:
+            earned_s = (moved - self._moved) / MIN_BYTES_PER_S
+            self.left_s = min(timeout_s, self.left_s - elapsed_s + earned_s)
+        self._what, self._moved = what, moved
+        return self.left_s > 0
+
+
+@dataclass(slots=True)
+class Budget:
+    """Bytes that the bodies of waiting requests may hold together."""
+
+    total_bytes: int
+    used_bytes: int = 0
+
+    @property
+    def spent(self) -> bool:
+        """Whether there is no room for more."""
+        return self.used_bytes >= self.total_bytes
+
+
+class Connection(Protocol):
+    """A client connection, as the table and the daemon see it."""
+
+    def tick(self, now: float, elapsed_s: float) -> None:
+        """Look after timeouts."""
+        ...
+
+    def retire(self) -> None:
+        """End as soon as no answer is owed."""
+        ...
+
+    def abort(self) -> None:
+        """End at once."""
+        ...
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is owed to it, nor on its way."""
+        ...
+
+    @property
+    def unsent(self) -> int:
+        """Bytes on their way to it that the kernel has not taken yet."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class ConnectionTable:
+    """The open client connections, and the room there is for them.
+
+    `fresh` have not asked anything yet, `resting` lie between two requests; both in order of coming there.
+    """
+
+    client_timeout_s: float = 30.0
+    most: int = 16_384
+    budget: Budget = field(default_factory=lambda: Budget(256 * 1024 * 1024))
+    every: "set[Connection]" = field(default_factory=set)
+    fresh: "dict[Connection, None]" = field(default_factory=dict)
+    resting: "dict[Connection, None]" = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<ConnectionTable {len(self.every)} of {self.most}, {len(self.resting)} resting>"
+
+    def admit(self, connection: Connection) -> bool:
+        """Take a new connection in, in place of an idle one if need be; False if there is no room at all."""
+        if len(self.every) >= self.most:
+            victim = next(iter(self.fresh), None) or next(iter(self.resting), None)
+            if victim is None:
+                return False
+            self.remove(victim)
+            victim.abort()
+        self.every.add(connection)
+        self.fresh[connection] = None
+        return True
+
+    def busy(self, connection: Connection) -> None:
+        """A request has come on it."""
+        self.fresh.pop(connection, None)
+        self.resting.pop(connection, None)
+
+    def rests(self, connection: Connection) -> None:
+        """Its request has been answered."""
+        if connection in self.every:
+            self.resting[connection] = None
+
+    def remove(self, connection: Connection) -> None:
+        """It is closed."""
+        self.every.discard(connection)
+        self.busy(connection)
+
+    def hurry(self) -> None:
+        """The daemon goes down: whoever hinders that is waited for no longer than `DRAINING_TIMEOUT_S`."""
+        self.client_timeout_s = min(self.client_timeout_s, DRAINING_TIMEOUT_S)
+
+    async def watch(self) -> None:
+        """Look after every connection's timeouts, for ever."""
+        clock = asyncio.get_running_loop().time
+        before = clock()
+        while True:
+            await asyncio.sleep(TICK_S)
+            now = clock()
+            for connection in list(self.every):
+                connection.tick(now, now - before)
+            before = now

@@ -1,0 +1,60 @@
+"""What a socket is asked directly, beneath asyncio's transports."""
+
+import asyncio
+import socket
+import struct
+import sys
+from contextlib import suppress
+from enum import Enum, auto
+
+
+class Peer(Enum):
+    """What the kernel knows of the other side: there, has ended its side, or gone altogether."""
+
+    OPEN = auto()
+    HALF_CLOSED = auto()
+    GONE = auto()
+
+
+if sys.platform == "linux":
+    _TCP_INFO: int | None = socket.TCP_INFO
+    _ESTABLISHED, _CLOSE_WAIT = 1, 8  # include/net/tcp_states.h
+elif sys.platform == "darwin":
+    _TCP_INFO = 0x106  # TCP_CONNECTION_INFO, bsd/netinet/tcp.h
+    _ESTABLISHED, _CLOSE_WAIT = 4, 5  # bsd/netinet/tcp_fsm.h
+else:
+    _TCP_INFO = None
+    _ESTABLISHED, _CLOSE_WAIT = 1, 8
+
+
+def peer_of(transport: asyncio.BaseTransport) -> Peer:
+    """Return whether the other side is there, also where bytes of it wait unread before the news.
+
+    The end of a connection stands behind what was sent before it; who does not read never sees it. Where the
+    system does not tell, the other side counts as there.
+    """
+    peer = transport.get_extra_info("socket")
+    if peer is None or _TCP_INFO is None or peer.family not in (socket.AF_INET, socket.AF_INET6):
+        return Peer.OPEN
+    try:
+        state = peer.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0]
+    except OSError:
+        return Peer.GONE
+    if state == _ESTABLISHED:
+        return Peer.OPEN
+    return Peer.HALF_CLOSED if state == _CLOSE_WAIT else Peer.GONE
+
+
+def keep_alive(transport: asyncio.BaseTransport) -> None:
+    """Have the kernel ask whether the other side is still there: a laptop's lid says no goodbye."""
+    peer = transport.get_extra_info("socket")
+    if peer is not None:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+def end_with_reset(transport: asyncio.BaseTransport) -> None:
+    """Have the connection end with a reset when it is closed, not with an orderly end."""
+    peer = transport.get_extra_info("socket")
+    if peer is not None:
+        with suppress(OSError):
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

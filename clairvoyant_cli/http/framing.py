@@ -78,13 +78,16 @@ _FIELD_LINES = re.compile(rb"(?:" + _TCHAR + rb"++:" + _VALUE + rb"\r\n)*+")
 _REQUEST_LINE = re.compile(rb"(" + _TCHAR + rb"++) ([\x21-\x7e]++) HTTP/([0-9])\.([0-9])\r\n")
 _STATUS_LINE = re.compile(rb"HTTP/([0-9])\.([0-9]) ([1-9][0-9][0-9])(?: (" + _VALUE + rb"))?\r\n")
 _ABSOLUTE = re.compile(rb"https?://([^/?#@]++)([/?].*)?", re.IGNORECASE)
-_AUTHORITY = re.compile(rb"[^/?#@]++:[0-9]{1,5}")
+_AUTHORITY = re.compile(rb"(?:\[[0-9A-Fa-f:.]++\]|[^/?#@:\[\]]++):[0-9]{1,5}")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;" + _VALUE + rb")?\r\n")
 _BARE = re.compile(rb"(?<!\r)\n|\r(?=[^\n])")
 
 _LISTED = frozenset(b"connection transfer-encoding te upgrade expect".split())
 _SINGLE = frozenset(b"host content-length".split())
+
+
+NOT_CRLF = "a line of the head does not end with CRLF"
 
 
 class FramingError(Exception):
@@ -149,7 +152,7 @@ class Fields:
         if len(lines) > MAX_FIELDS + 1:
             raise FramingError(431, f"more than {MAX_FIELDS} fields")
         if _FIELD_LINES.fullmatch(block, start) is None:
-            raise FramingError(400, "a line of the head is no field")
+            raise _no_head(block, "a line of the head is no field")
         lines.pop()
         split = [line.partition(b":") for line in lines]
         return cls([(name, value.strip(b" \t")) for name, _, value in split])
@@ -176,6 +179,10 @@ class Fields:
 def _may_be_named(name: bytes) -> bool:
     """Whether `Connection` may call a field hop-by-hop, so that it ends here (RFC 9110, 7.6.1)."""
     return name not in FRAMING_FIELDS and name not in END_TO_END and not name.startswith(END_TO_END_PREFIXES)
+
+
+def _no_head(block: bytes, why: str) -> FramingError:
+    return FramingError(400, NOT_CRLF if _BARE.search(block) is not None else why)
 
 
 class RequestHead:
@@ -228,7 +235,7 @@ class RequestHead:
         if line is None:
             if block.find(b"\r\n") > TARGET_LIMIT_BYTES:
                 raise FramingError(414, f"the target is longer than {TARGET_LIMIT_BYTES} bytes")
-            raise FramingError(400, "the first line is no HTTP/1.1 request line")
+            raise _no_head(block, "the first line is no HTTP/1.1 request line")
         method, target, major, minor = line.groups()
         if len(target) > TARGET_LIMIT_BYTES:
             raise FramingError(414, f"the target is longer than {TARGET_LIMIT_BYTES} bytes")
@@ -349,7 +356,7 @@ class ResponseHead:
         """Read a head, its lines each with their CRLF; FramingError if it is none."""
         line = _STATUS_LINE.match(block)
         if line is None:
-            raise FramingError(502, "the first line is no HTTP/1.1 status line")
+            raise _no_head(block, "the first line is no HTTP/1.1 status line")
         major, minor, status, reason = line.groups(b"")
         if major != b"1":
             raise FramingError(502, "it does not speak HTTP/1.1")
@@ -505,12 +512,10 @@ class Reader:
         limit, status, what = _LIMITS[self._state]
         if len(self._held) > limit:
             raise FramingError(status, f"{what} is longer than {limit} bytes")
-        if self._state is not _State.HEAD:
-            return
-        if start == 0 and self._start.match(self._held) is None:
+        if self._state is _State.HEAD and self._start.match(self._held) is None:
             raise FramingError(400, "this is no HTTP/1.1")
         if _BARE.search(self._held, start) is not None:
-            raise FramingError(400, "a line of the head does not end with CRLF")
+            raise FramingError(400, NOT_CRLF)
 
     # Each step reads from `pos` on and returns where it stopped.
 
@@ -561,9 +566,9 @@ class Reader:
         while (line := _CHUNK_LINE.match(data, pos)) is not None:
             end = line.end()
             size = int(line[1], 16)
-            slack += 16 + 2 * size - (end - pos)
-            if slack < 0:
-                raise FramingError(400, "the chunks hold more framing than body")
+            slack = min(CHUNK_SLACK_BYTES, slack + 16 + 2 * size - (end - pos))
+            if slack < 0 or end - pos > CHUNK_LINE_LIMIT_BYTES:
+                break
             if not size:
                 self._state = _State.TRAILERS
                 pos = end - 2  # the empty line after the trailers is found alike where there are none
@@ -579,15 +584,17 @@ class Reader:
             if len(pieces) == CHUNKS_AT_ONCE:
                 self.pending = pos < len(data)
                 break
-        self._slack = min(slack, CHUNK_SLACK_BYTES)
+        self._slack = slack
         # Chunks that came together leave together: one write for them all, not one for each token.
         if pieces:
             events.append(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        if line is None and pos < len(data):
+        if self._state is _State.CHUNK_LINE and not self.pending and pos < len(data):
             return self._hold_chunk_line(data, pos)
         return pos
 
     def _hold_chunk_line(self, data: bytes, pos: int) -> int:
+        if _CHUNK_LINE.match(data, pos) is not None:
+            raise FramingError(400, "a chunk holds more framing than body")
         if data.find(b"\n", pos, pos + CHUNK_LINE_LIMIT_BYTES) >= 0:
             raise FramingError(400, "a chunk does not begin with its size")
         return self._hold(data, pos)

@@ -24,7 +24,7 @@ from clairvoyant_cli.http.framing import (
     ResponseWriter,
 )
 from clairvoyant_cli.http.patience import HOLDER_TIMEOUT_S, IDLE_CLIENT_S, ConnectionTable, Patience
-from clairvoyant_cli.http.sockets import Peer, end_with_reset, keep_alive, peer_of
+from clairvoyant_cli.http.sockets import Peer, end_with_reset, keep_alive, peer_of, unacknowledged
 from clairvoyant_cli.http.status import reason_of
 
 READ_AHEAD_BYTES = SHORT_BYTES
@@ -34,7 +34,7 @@ DROPPED_LIMIT_BYTES = 16 * 1024 * 1024
 """What a client may send behind a request that waits in the queue, before it is taken for an attack."""
 
 LINGER_S = 2.0
-"""How long a client may go on sending a body after it got its answer (nginx: lingering_timeout 5 s)."""
+"""How long a client that has its answer may take to end its side, too (nginx: lingering_timeout 5 s)."""
 
 
 class BodySink(Protocol):
@@ -226,7 +226,7 @@ class ServerConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reading = True
         self._half_closed = False
-        self._lingering = False
+        self._ending = False
         self._dropped_bytes: int | None = None
         self._tunnel: Callable[[bytes], None] | None = None
         self._throttle: Throttle | None = None
@@ -235,6 +235,7 @@ class ServerConnection(asyncio.Protocol):
         self._patience = Patience()
         self._received = 0
         self._sent = 0
+        self._taken = 0
         self._idle_since = asyncio.get_running_loop().time()
 
     def __repr__(self) -> str:
@@ -276,7 +277,7 @@ class ServerConnection(asyncio.Protocol):
             self._dropped_bytes += len(data)
             if self._dropped_bytes > DROPPED_LIMIT_BYTES:
                 self.abort()
-        elif not self._lingering:
+        elif not self._ending:
             self._received += len(data)
             self._take(self._reader.receive(data))
 
@@ -385,7 +386,7 @@ class ServerConnection(asyncio.Protocol):
             b"HTTP/1.1 %d %b\r\nConnection: close\r\nContent-Type: text/plain\r\n"
             b"Content-Length: %d\r\n\r\n%b" % (refusal.status, reason_of(refusal.status), len(text), text)
         )
-        self._linger()
+        self.close()
 
     # -- serving ------------------------------------------------------------------------------------
 
@@ -419,27 +420,14 @@ class ServerConnection(asyncio.Protocol):
 
     def _after_answer(self, request: Request) -> None:
         writer = self._writer
-        if not request.complete:
-            self._linger()
-        elif writer is None or not writer.keep_alive or self._half_closed:
+        if not request.complete or writer is None or not writer.keep_alive or self._half_closed:
             self.close()
-        else:
-            self._idle_since = asyncio.get_running_loop().time()
-            self.table.rests(self)
-            self._take(self._reader.next_request())
-            if self._reader.held <= READ_AHEAD_BYTES:
-                self.resume_reading()  # not only for the next request: a client's leaving is read, too
-
-    def _linger(self) -> None:
-        # The answer came before all of the request had been read. Closing now would reset the connection and
-        # may take the answer with it (RFC 9112, 9.6): end our side, read on for a moment, then close.
-        transport = self._transport
-        if transport is None or transport.is_closing():
             return
-        self._lingering = True
-        transport.write_eof()
-        self.resume_reading()
-        asyncio.get_running_loop().call_later(LINGER_S, self.close)
+        self._idle_since = asyncio.get_running_loop().time()
+        self.table.rests(self)
+        self._take(self._reader.next_request())
+        if self._reader.held <= READ_AHEAD_BYTES:
+            self.resume_reading()  # not only for the next request: a client's leaving is read, too
 
     def retire(self) -> None:
         """Close as soon as no answer is owed."""
@@ -452,29 +440,41 @@ class ServerConnection(asyncio.Protocol):
 
     def tick(self, now: float, elapsed_s: float) -> None:
         """Look after timeouts: the client's turn to send or to read must not last for ever."""
-        what = self._waits_for()
-        moved = self._sent - self.unsent if what == "reader" else self._received
-        timeout_s = self.table.client_timeout_s
-        if self._request is not None and self._request.holds_slot:
-            timeout_s = min(timeout_s, HOLDER_TIMEOUT_S)
-        if not self._patience.lasts(what, moved, timeout_s, elapsed_s):
+        due = self._untaken()
+        what = "reader" if due else self._waits_for()
+        moved = self._taken if what == "reader" else self._received
+        if not self._patience.lasts(what, moved, self._timeout_s, elapsed_s, due or float("inf")):
             self._give_up(what)
         elif self._request is not None:
             self._notice_leaving()
-        elif what is None and now - self._idle_since > IDLE_CLIENT_S:
-            self.close()
+        elif what is None and now - self._idle_since > (LINGER_S if self._ending else IDLE_CLIENT_S):
+            self._let_go()
+
+    @property
+    def _timeout_s(self) -> float:
+        timeout_s = self.table.client_timeout_s
+        holds_slot = self._request is not None and self._request.holds_slot
+        return min(timeout_s, HOLDER_TIMEOUT_S) if holds_slot else timeout_s
+
+    def _untaken(self) -> int:
+        """Count what was written and has not reached the client: here, and in the kernel."""
+        if self._transport is None or self._taken == self._sent:
+            return 0
+        left = self.unsent + unacknowledged(self._transport)
+        self._taken = max(self._taken, self._sent - left)
+        return self._sent - self._taken
 
     def _waits_for(self) -> str | None:
-        if self.unsent:
-            return "reader"
-        if self._lingering:
+        if self._ending:
             return None
         if self._request is None:
             return "head" if self._reader.held else None
         return "body" if self._reading and self._request.wanted and self._tunnel is None else None
 
     def _give_up(self, what: str | None) -> None:
-        if what == "reader":
+        if what == "reader" and self._transport is not None:
+            # What it has not read stays in the kernel, and a mere end would queue behind that for ever.
+            end_with_reset(self._transport)
             self.abort()
         else:
             self._refuse(Malformed(408, f"the request's {what} did not come in time"))
@@ -563,10 +563,26 @@ class ServerConnection(asyncio.Protocol):
         """End an answer that cannot be finished, so that its client sees that it was not."""
         if self._transport is not None and self._writer is not None and self._writer.cut_needs_reset:
             end_with_reset(self._transport)
-        self.close()
+            self._let_go()
+        else:
+            self.close()
 
     def close(self) -> None:
-        """Close after what is written has been sent."""
+        """End our side after what is written; the connection ends when the client has taken that.
+
+        Closing at once would take the end of an answer with it where the client is still sending (RFC 9112,
+        9.6), and would leave to the kernel, for ever, what a client does not read.
+        """
+        transport = self._transport
+        if transport is None or self._ending or transport.is_closing():
+            return
+        self._ending = True
+        self._idle_since = asyncio.get_running_loop().time()
+        self.table.rests(self)
+        transport.write_eof()
+        self.resume_reading()
+
+    def _let_go(self) -> None:
         if self._transport is not None:
             self._transport.close()
 

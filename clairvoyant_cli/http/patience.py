@@ -26,24 +26,28 @@ IDLE_CLIENT_S = 120.0
 class Patience:
     """A client's credit of seconds: waiting spends it, bytes earn it."""
 
-    __slots__ = ("_moved", "_what", "left_s")
+    __slots__ = ("_due", "_moved", "_what", "left_s")
 
     def __init__(self) -> None:
         self.left_s = 0.0
         self._what: str | None = None
         self._moved = 0
+        self._due: float = 0
 
-    def lasts(self, what: str | None, moved: int, timeout_s: float, elapsed_s: float) -> bool:
-        """Take note of what is waited for (None: nothing) and how many bytes have moved in all.
+    def lasts(
+        self, what: str | None, moved: int, timeout_s: float, elapsed_s: float, due: float = float("inf")
+    ) -> bool:
+        """Take note of what is waited for (None: nothing), how many bytes have moved in all, and how many are
+        due; whoever moves all that was due the last time has done his part, however little it was.
 
         Returns False once nothing is left of `timeout_s`.
         """
-        if what is None or what != self._what:
+        progress = moved - self._moved
+        if what is None or what != self._what or progress >= self._due:
             self.left_s = timeout_s
         else:
-            earned_s = (moved - self._moved) / MIN_BYTES_PER_S
-            self.left_s = min(timeout_s, self.left_s - elapsed_s + earned_s)
-        self._what, self._moved = what, moved
+            self.left_s = min(timeout_s, self.left_s - elapsed_s + progress / MIN_BYTES_PER_S)
+        self._what, self._moved, self._due = what, moved, due
         return self.left_s > 0
 
 

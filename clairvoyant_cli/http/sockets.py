@@ -7,6 +7,9 @@ import sys
 from contextlib import suppress
 from enum import Enum, auto
 
+_SIOCOUTQ = 0x5411  # include/uapi/linux/sockios.h
+_SO_NWRITE = 0x1024  # bsd/sys/socket.h
+
 
 class Peer(Enum):
     """What the kernel knows of the other side: there, has ended its side, or gone altogether."""
@@ -17,6 +20,8 @@ class Peer(Enum):
 
 
 if sys.platform == "linux":
+    from fcntl import ioctl
+
     _TCP_INFO: int | None = socket.TCP_INFO
     _ESTABLISHED, _CLOSE_WAIT = 1, 8  # include/net/tcp_states.h
 elif sys.platform == "darwin":
@@ -43,6 +48,24 @@ def peer_of(transport: asyncio.BaseTransport) -> Peer:
     if state == _ESTABLISHED:
         return Peer.OPEN
     return Peer.HALF_CLOSED if state == _CLOSE_WAIT else Peer.GONE
+
+
+def unacknowledged(transport: asyncio.BaseTransport) -> int:
+    """Return how many bytes the kernel still holds for the other side, whose own buffers are full or far.
+
+    Where the system does not tell, none.
+    """
+    peer = transport.get_extra_info("socket")
+    if peer is None:
+        return 0
+    try:
+        if sys.platform == "linux":
+            return int(struct.unpack("i", ioctl(peer.fileno(), _SIOCOUTQ, bytes(4)))[0])
+        if sys.platform == "darwin":
+            return int(peer.getsockopt(socket.SOL_SOCKET, _SO_NWRITE))
+    except OSError:
+        return 0
+    return 0
 
 
 def keep_alive(transport: asyncio.BaseTransport) -> None:

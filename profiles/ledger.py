@@ -1,11 +1,11 @@
 """What a daemon remembers with: profiles to start from, a writer to record through."""
 
 import logging
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from profiles.clocks import Clocks, system_clocks
 from profiles.database import reading
 from profiles.errors import ProfilesError
 from profiles.host import this_host
@@ -22,12 +22,20 @@ OLD_DAYS = 180.0
 class Ledger:
     """The database as a daemon uses it, until `close`. Raises ProfilesError if it cannot be used."""
 
-    def __init__(self, path: Path, *, profile: str | None = None, bounds: Bounds | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        profile: str | None = None,
+        bounds: Bounds | None = None,
+        clocks: Clocks | None = None,
+    ) -> None:
         """Open it. `profile` names the profile to use rather than the newest that fits."""
         self.path = path
+        self._clocks = clocks or system_clocks()
         self._host = this_host()
         self._records = bounds is None or bounds.rows > 0
-        self._writer = Writer(path, bounds)
+        self._writer = Writer(path, bounds, self._clocks)
         self._generation = self._writer.generation
         self._named: Profile | None = None
         if profile is not None:
@@ -50,7 +58,7 @@ class Ledger:
             return f"GPU driver {host.gpu_driver} then, {self._host.gpu_driver} now"
         if version and served.version and version != served.version:
             return f"{served.backend} {served.version} then, {version} now"
-        days = (time.time() - profile.measured_at) / 86_400
+        days = (self._clocks.wall() - profile.measured_at) / 86_400
         return f"it is {days:.0f} days old" if days > OLD_DAYS else ""
 
     def finished(self, record: Finished) -> None:

@@ -5,7 +5,8 @@ Rule 2: what was put more than half a second ago is on its way to the disk; a ki
 Rule 3: while the disk refuses, a bounded number of records waits in memory, and the oldest give way.
 Rule 4: what another process has erased is not written again: neither states learned before, nor records of
 requests that had ended by then (of others too: those of the batch's quarter of a second).
-Rule 5: when the wall clock is set, times written before follow it; see `stamps`.
+Rule 5: what cannot be written of one record costs that record and no other.
+Rule 6: when the wall clock is set, times written before follow it; see `stamps`.
 """
 
 import logging
@@ -35,6 +36,21 @@ WAITING_ROWS = 20_000
 PRUNE_EVERY_ROWS = 1000
 PRUNE_ROWS = 5000
 """At most so many old rows go at a time, so that no write takes long."""
+
+LARGEST = 1e12
+"""No number of a request is so large, no time so late: a million rows of less add up within 64 bits."""
+
+UNWRITABLE = (
+    ArithmeticError,
+    AttributeError,
+    TypeError,
+    ValueError,
+    sqlite3.DataError,
+    sqlite3.IntegrityError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,
+)
+"""What is wrong with a record; any other error is one of the database."""
 
 COLUMNS = tuple(field.name for field in fields(Finished))
 CLIENT, FINISHED_AT = COLUMNS.index("client"), COLUMNS.index("finished_at")
@@ -71,11 +87,15 @@ class _Stop:
 
 
 class Writer:
-    """Writes records and states in batches, on a thread of its own, until `close`."""
+    """Writes records and states in batches, on a thread of its own, until `close`.
+
+    `unwritable` counts the records that could not be written for what was in them.
+    """
 
     def __init__(self, path: Path, bounds: Bounds | None = None, clocks: Clocks | None = None) -> None:
         """Open the database, which may raise ProfilesError, and start the thread."""
         self.path = path
+        self.unwritable = 0
         self._bounds = bounds or Bounds()
         self._clocks = clocks or system_clocks()
         self._connection = open_database(path)
@@ -119,6 +139,8 @@ class Writer:
         self._thread.join(timeout_s)
         if not self._thread.is_alive():
             self._connection.close()
+            if self.unwritable:
+                log.warning("history: left out, because they could not be written: %d", self.unwritable)
 
     def _run(self) -> None:
         stopping = False
@@ -165,30 +187,36 @@ class Writer:
             return
         connection.execute("BEGIN IMMEDIATE")
         try:
-            self._is_settled = self._write_batch()
+            refused, self._is_settled = self._write_batch()
             connection.commit()
         except BaseException:
             connection.rollback()
             raise
         self._rows.clear()
         self._states.clear()
-        if self._failing:
-            self._failing = False
-            log.info("history is written to %s again", self.path)
+        self._tell(refused)
 
-    def _write_batch(self) -> bool:
-        """Return whether all times are settled."""
+    def _write_batch(self) -> tuple[list[str], bool]:
+        """Return what is wrong with each record that cannot be written, and whether all times are settled."""
         connection, now = self._connection, self._clocks.now()
         self._forget_with(forgetting(connection))
         settled = settle(connection, now)
-        connection.executemany(INSERT, (self._values(record, now) for record in self._rows))
+        refused = [why for record in self._rows if (why := self._insert(record, now))]
         for name, state in self._states.items():
             save_state(connection, name, state.state)
         self._since_pruned += len(self._rows)
         if self._since_pruned >= PRUNE_EVERY_ROWS:
             prune(connection, self._bounds, age_clock_s(connection, now) if settled else -inf)
             self._since_pruned = 0
-        return settled
+        return refused, settled
+
+    def _insert(self, record: _Record, now: Moment) -> str:
+        """Write a record; return what kind of error prevents it, "" for none."""
+        try:
+            self._connection.execute(INSERT, self._values(record, now))
+        except UNWRITABLE as error:
+            return type(error).__name__
+        return ""
 
     def _forget_with(self, erased: Forgetting) -> None:
         """Let go of what must not be written any more."""
@@ -205,7 +233,18 @@ class Writer:
         shift_s = now.offset_s - record.put.offset_s
         if abs(shift_s) > JUMP_S:
             values[FINISHED_AT] = record.finished.finished_at + shift_s
+        if not all(abs(value) < LARGEST for value in values if isinstance(value, int | float)):
+            raise OverflowError
         return values
+
+    def _tell(self, refused: list[str]) -> None:
+        if self._failing:
+            self._failing = False
+            log.info("history is written to %s again", self.path)
+        if refused and not self.unwritable:
+            # The kind of the error alone: its words may quote what the request held.
+            log.warning("history: a request that cannot be written is left out (%s); said once", refused[0])
+        self.unwritable += len(refused)
 
     def _failed(self, error: sqlite3.Error) -> None:
         if not self._failing:

@@ -46,7 +46,10 @@ class Ledger:
         """Return what was measured of a server on this machine: the one to use first."""
         found: list[Profile] = []
         with self._surviving(), reading(self.path) as connection:
-            found = fitting(connection, host=self._host.key, backend=backend, place=place_of(url))
+            now_s = self._clocks.wall()
+            found = fitting(
+                connection, host=self._host.key, backend=backend, place=place_of(url), now_s=now_s
+            )
         return found if self._named is None else [self._named, *found]
 
     def stale(self, profile: Profile, version: str) -> str:
@@ -59,6 +62,8 @@ class Ledger:
         if version and served.version and version != served.version:
             return f"{served.backend} {served.version} then, {version} now"
         days = (self._clocks.wall() - profile.measured_at) / 86_400
+        if days < -1:
+            return "it bears a date that is still to come: this machine's clock was wrong then, or is now"
         return f"it is {days:.0f} days old" if days > OLD_DAYS else ""
 
     def finished(self, record: Finished) -> None:

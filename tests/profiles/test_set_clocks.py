@@ -20,6 +20,7 @@ from profiles.database import open_database, reading, writing
 from profiles.history import ALWAYS, FOREVER, Erased, Span, forget, totals
 from profiles.migrations import migrations
 from profiles.stamps import JUMP_S, is_settled, settle
+from profiles.traffic import LONGEST_PAUSE_H, load
 from profiles.writer import INSERT, PRUNE_EVERY_ROWS, Bounds, Writer
 from tests.fakes.remembered import FINISHED
 from tests.fakes.scripted_clocks import DAY, HOUR, NOON, YEAR, ScriptedClocks
@@ -582,3 +583,19 @@ def test_the_command_says_what_it_erased(path: Path) -> None:
     assert first.startswith(f"3 requests erased, finished {then} ")
     assert f" to {now} " in first
     assert second.startswith("2 of them bore other times")
+
+
+# -- what is asked of a history ---------------------------------------------------------------------------
+
+
+def test_years_of_a_wrong_clock_are_no_idle_time(path: Path, machine: ScriptedClocks) -> None:
+    for by_s in (0.0, -30 * YEAR, 30 * YEAR):
+        machine.set_by(by_s)
+        record(path, machine, *(f"{by_s} {number}" for number in range(10)))
+        machine.wait(3 * HOUR)
+        machine.reboot()
+    with reading(path) as connection:
+        found = load(connection, Span())
+    assert found is not None
+    assert found.requests == 30
+    assert found.span_s < (2 * LONGEST_PAUSE_H + 24) * HOUR

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from profiles.errors import ProfilesError
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """One for each migration; SQLite's user_version holds that of the file."""
 
 VARIABLE = "CLAIRVOYANT_DB"

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from profiles.clocks import Clocks, Moment, system_clocks
 from profiles.database import explained, open_database
 from profiles.errors import ProfilesError
 from profiles.ranking import pairs_in_order
 from profiles.records import Finished
+from profiles.stamps import JUMP_S, first_since_start, settle
 from profiles.states import client_hash, drop_states, note_forgetting, salt
 from profiles.writer import COLUMNS
 
@@ -28,14 +30,17 @@ CHECKPOINT_TRIES = 20
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM history"  # noqa: S608 - column names of our own
 
 
-FOREVER = 1e12
+ALWAYS, FOREVER = -1e12, 1e12
+"""Before and after all times: a clock that was set back dates what was before it to before 1970."""
+
+LAST_ROW = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
     """From when to when, epoch seconds; the end is not in it. `client` and `model` narrow it further."""
 
-    since: float = 0.0
+    since: float = ALWAYS
     until: float = FOREVER
     client: str | None = None
     model: str | None = None
@@ -136,28 +141,91 @@ def recorded_prompts(connection: sqlite3.Connection, limit: int) -> list[tuple[s
     return [(prompt, tokens) for prompt, tokens in rows]
 
 
-def forget(path: Path, span: Span, *, states: bool) -> int:
-    """Erase a span of history, and the learned states too if asked; return how many requests went.
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """What has been erased: so many requests, which bore times from `first_at` to `last_at`, epoch seconds.
+
+    Of these, `misdated` bore times outside the span: a clock was wrong when they were recorded.
+    """
+
+    requests: int
+    misdated: int = 0
+    first_at: float = 0.0
+    last_at: float = 0.0
+
+
+def forget(path: Path, span: Span, *, states: bool, clocks: Clocks | None = None) -> Erased:
+    """Erase a span of history, and the learned states too if asked; return what went.
 
     Nothing of it is left in the file or beside it: what is deleted is overwritten, the file is written
     anew without it, and the log of changes is emptied. ProfilesError if another process prevents that. A
     running daemon does not write it again: see `Writer`.
+
+    Where times do not say what belongs to the span, it errs on the side of erasing: see `_erasable`.
     """
+    clocks = clocks or system_clocks()
     connection = open_database(path, create=False)
     try:
         with explained(path):
-            connection.execute("BEGIN IMMEDIATE")
-            where, values = _where(connection, span)
-            gone = connection.execute(f"DELETE FROM history WHERE {where}", values).rowcount  # noqa: S608
-            if states:
-                drop_states(connection)
-            note_forgetting(connection, states=states)
-            connection.commit()
+            while (erased := _erase(connection, span, states, clocks)) is None:
+                pass
             connection.execute("VACUUM")
             _empty_log(connection, path)
     finally:
         connection.close()
-    return gone
+    return erased
+
+
+def _erase(connection: sqlite3.Connection, span: Span, states: bool, clocks: Clocks) -> Erased | None:
+    """Erase a span if times are true to the clock of now; else bring some of them there, and return None."""
+    connection.execute("BEGIN IMMEDIATE")
+    now, erased = clocks.now(), None
+    if settle(connection, now):
+        # Recorded times are as exact as that.
+        span = replace(span, since=span.since - JUMP_S)
+        where, values = _erasable(connection, span, now)
+        erased = Erased(
+            *connection.execute(
+                "SELECT COUNT(*), "  # noqa: S608
+                "COALESCE(SUM(finished_at < ? OR finished_at >= ? OR finished_at > ?), 0), "
+                f"COALESCE(MIN(finished_at), 0), COALESCE(MAX(finished_at), 0) FROM history WHERE {where}",
+                (span.since, span.until, now.wall_s, *values),
+            ).fetchone()
+        )
+        connection.execute(f"DELETE FROM history WHERE {where}", values)  # noqa: S608
+        if states:
+            drop_states(connection)
+        note_forgetting(connection, now, states=states)
+    connection.commit()
+    return erased
+
+
+def _erasable(connection: sqlite3.Connection, span: Span, now: Moment) -> tuple[str, tuple[object, ...]]:
+    """Select the requests of a span, and those that may be of it though they bear other times.
+
+    Rows are in order of writing, so their neighbours say what a wrong clock did not: erased is all between
+    the last row that is older than the span and the first that is younger. A time that is still to come says
+    nothing; it is spared where it was before the machine started, and the span begins after that.
+    """
+    first, end = (_first_row(connection, at, now.wall_s) for at in (span.since, span.until))
+    older = connection.execute(
+        "SELECT id FROM history WHERE finished_at < ? AND id < ? ORDER BY finished_at DESC, id DESC LIMIT 1",
+        (span.since, first),
+    ).fetchone()
+    proven = first_since_start(connection, now) if span.since >= now.offset_s else 0
+    dated = "finished_at >= ? AND finished_at < ?"
+    spared = "finished_at > ? AND id < ?"
+    narrowed, by = _narrowed(connection, span)
+    where = f"({dated} OR id > ? AND id < ?) AND NOT ({spared}){narrowed}"
+    return where, (span.since, span.until, older[0] if older else 0, end, now.wall_s, proven, *by)
+
+
+def _first_row(connection: sqlite3.Connection, since: float, now_s: float) -> int:
+    """Return the first row that bears a time from `since` to now; `LAST_ROW` where there is none."""
+    (row,) = connection.execute(
+        "SELECT MIN(id) FROM history WHERE finished_at >= ? AND finished_at <= ?", (since, now_s)
+    ).fetchone()
+    return LAST_ROW if row is None else int(row)
 
 
 def _empty_log(connection: sqlite3.Connection, path: Path) -> None:
@@ -172,8 +240,13 @@ def _empty_log(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _where(connection: sqlite3.Connection, span: Span) -> tuple[str, tuple[object, ...]]:
-    where = "finished_at >= ? AND finished_at < ?"
-    values: tuple[object, ...] = (span.since, span.until)
+    narrowed, by = _narrowed(connection, span)
+    return f"finished_at >= ? AND finished_at < ?{narrowed}", (span.since, span.until, *by)
+
+
+def _narrowed(connection: sqlite3.Connection, span: Span) -> tuple[str, tuple[object, ...]]:
+    where = ""
+    values: tuple[object, ...] = ()
     if span.client is not None:
         hashed = client_hash(salt(connection), span.client)
         where, values = f"{where} AND client = ?", (*values, hashed)

@@ -1,11 +1,11 @@
 """What a daemon remembers with: profiles to start from, a writer to record through."""
 
 import logging
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from profiles.clocks import Clocks, system_clocks
 from profiles.database import reading
 from profiles.errors import ProfilesError
 from profiles.host import this_host
@@ -22,12 +22,20 @@ OLD_DAYS = 180.0
 class Ledger:
     """The database as a daemon uses it, until `close`. Raises ProfilesError if it cannot be used."""
 
-    def __init__(self, path: Path, *, profile: str | None = None, bounds: Bounds | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        profile: str | None = None,
+        bounds: Bounds | None = None,
+        clocks: Clocks | None = None,
+    ) -> None:
         """Open it. `profile` names the profile to use rather than the newest that fits."""
         self.path = path
+        self._clocks = clocks or system_clocks()
         self._host = this_host()
         self._records = bounds is None or bounds.rows > 0
-        self._writer = Writer(path, bounds)
+        self._writer = Writer(path, bounds, self._clocks)
         self._generation = self._writer.generation
         self._named: Profile | None = None
         if profile is not None:
@@ -38,7 +46,10 @@ class Ledger:
         """Return what was measured of a server on this machine: the one to use first."""
         found: list[Profile] = []
         with self._surviving(), reading(self.path) as connection:
-            found = fitting(connection, host=self._host.key, backend=backend, place=place_of(url))
+            now_s = self._clocks.wall()
+            found = fitting(
+                connection, host=self._host.key, backend=backend, place=place_of(url), now_s=now_s
+            )
         return found if self._named is None else [self._named, *found]
 
     def stale(self, profile: Profile, version: str) -> str:
@@ -50,7 +61,9 @@ class Ledger:
             return f"GPU driver {host.gpu_driver} then, {self._host.gpu_driver} now"
         if version and served.version and version != served.version:
             return f"{served.backend} {served.version} then, {version} now"
-        days = (time.time() - profile.measured_at) / 86_400
+        days = (self._clocks.wall() - profile.measured_at) / 86_400
+        if days < -1:
+            return "it bears a date that is still to come: this machine's clock was wrong then, or is now"
         return f"it is {days:.0f} days old" if days > OLD_DAYS else ""
 
     def finished(self, record: Finished) -> None:

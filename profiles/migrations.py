@@ -116,3 +116,38 @@ def states_that_last(db: Database) -> None:
         ) WITHOUT ROWID""")
     db.execute("CREATE TABLE salt (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), salt BLOB NOT NULL)")
     db.execute("INSERT INTO salt VALUES (1, randomblob(32))")
+
+
+@migrations()
+def clocks_and_times_that_move(db: Database) -> None:
+    """By which setting of the wall clock rows are dated, see `stamps`; and a tally that follows new dates."""
+    db.execute("""
+        CREATE TABLE clocks (
+            first_row INTEGER PRIMARY KEY,
+            boot TEXT NOT NULL,
+            offset_s REAL NOT NULL
+        )""")
+    db.execute("""
+        CREATE TRIGGER history_counts_over AFTER UPDATE OF finished_at ON history
+        WHEN CAST(OLD.finished_at / 3600 AS INTEGER) != CAST(NEW.finished_at / 3600 AS INTEGER) BEGIN
+            UPDATE tally SET
+                requests = requests - 1,
+                tokens = tokens - COALESCE(OLD.tokens, 0),
+                waited_s = waited_s - OLD.waited_s,
+                sojourn_s = sojourn_s - OLD.sojourn_s
+            WHERE hour = CAST(OLD.finished_at / 3600 AS INTEGER) AND model = OLD.model
+                AND outcome = OLD.outcome AND length_class = OLD.length_class;
+            DELETE FROM tally
+            WHERE hour = CAST(OLD.finished_at / 3600 AS INTEGER) AND model = OLD.model
+                AND outcome = OLD.outcome AND length_class = OLD.length_class AND requests <= 0;
+            INSERT INTO tally
+            VALUES (
+                CAST(NEW.finished_at / 3600 AS INTEGER), NEW.model, NEW.outcome, NEW.length_class,
+                1, COALESCE(NEW.tokens, 0), NEW.waited_s, NEW.sojourn_s
+            )
+            ON CONFLICT DO UPDATE SET
+                requests = requests + 1,
+                tokens = tokens + excluded.tokens,
+                waited_s = waited_s + excluded.waited_s,
+                sojourn_s = sojourn_s + excluded.sojourn_s;
+        END""")

@@ -5,19 +5,26 @@ import sqlite3
 import time
 from dataclasses import dataclass
 
+from profiles.clocks import Moment
+
 FORGETTING = "forgetting"
 """The one state that is never erased: that something was, and when."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forgetting:
-    """How often learned states have been erased, and when anything was last, in epoch seconds.
+    """How often learned states have been erased, and when anything was last, by the steady clock of `boot`.
 
     Who holds in memory what was learned under another `generation` must not write it any more.
     """
 
     generation: int = 0
-    at: float = 0.0
+    boot: str = ""
+    steady_s: float = 0.0
+
+    def is_before(self, moment: Moment) -> bool:
+        """Whether something came after what was last erased; where nothing tells, it did not."""
+        return moment.boot == self.boot and moment.steady_s > self.steady_s
 
 
 def save_state(connection: sqlite3.Connection, name: str, state: bytes) -> None:
@@ -45,14 +52,17 @@ def forgetting(connection: sqlite3.Connection) -> Forgetting:
     told = load_state(connection, FORGETTING)
     if told is None:
         return Forgetting()
-    generation, at = told.split()
-    return Forgetting(int(generation), float(at))
+    generation, *when = told.decode().split()
+    if len(when) != 2:  # as it was written before there was a steady clock
+        return Forgetting(int(generation))
+    boot, steady_s = when
+    return Forgetting(int(generation), boot, float(steady_s))
 
 
-def note_forgetting(connection: sqlite3.Connection, *, states: bool) -> None:
+def note_forgetting(connection: sqlite3.Connection, now: Moment, *, states: bool) -> None:
     """Leave word, in the transaction that erases, to whoever still holds in memory what is erased."""
     generation = forgetting(connection).generation + states
-    save_state(connection, FORGETTING, f"{generation} {time.time()!r}".encode())
+    save_state(connection, FORGETTING, f"{generation} {now.boot} {now.steady_s!r}".encode())
 
 
 def salt(connection: sqlite3.Connection) -> bytes:

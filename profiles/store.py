@@ -60,26 +60,37 @@ def every(connection: sqlite3.Connection) -> list[Kept]:
     return [Kept(_profile(record), chosen_at) for record, chosen_at in rows]
 
 
-def newest_profile(connection: sqlite3.Connection, model: str | None = None) -> Profile | None:
-    """Return the newest profile, of a model if one is named; None if there is none."""
+def newest_profile(
+    connection: sqlite3.Connection, model: str | None = None, *, now_s: float | None = None
+) -> Profile | None:
+    """Return the newest profile, of a model if one is named; None if there is none.
+
+    A date after `now_s`, epoch seconds, is that of a wrong clock, and counts as the oldest.
+    """
     row = connection.execute(
-        "SELECT record FROM profiles WHERE ? IS NULL OR model = ? ORDER BY measured_at DESC LIMIT 1",
-        (model, model),
+        "SELECT record FROM profiles WHERE ? IS NULL OR model = ? "
+        "ORDER BY measured_at > ?, measured_at DESC LIMIT 1",
+        (model, model, time.time() if now_s is None else now_s),
     ).fetchone()
     return None if row is None else _profile(row[0])
 
 
 def fitting(
-    connection: sqlite3.Connection, *, host: str, backend: str, place: str | None = None
+    connection: sqlite3.Connection,
+    *,
+    host: str,
+    backend: str,
+    place: str | None = None,
+    now_s: float | None = None,
 ) -> list[Profile]:
     """Return the profiles of a backend on a host (by its key): the one chosen by hand, then the newest.
 
-    Without a `place`, those of all its places.
+    Without a `place`, those of all its places. For `now_s` see `newest_profile`.
     """
     rows = connection.execute(
         "SELECT record FROM profiles WHERE host = ? AND backend = ? AND (? IS NULL OR place = ?) "
-        "ORDER BY chosen_at IS NULL, chosen_at DESC, measured_at DESC, id DESC",
-        (host, backend, place, place),
+        "ORDER BY chosen_at IS NULL, chosen_at DESC, measured_at > ?, measured_at DESC, id DESC",
+        (host, backend, place, place, time.time() if now_s is None else now_s),
     )
     return [_profile(record) for (record,) in rows]
 

@@ -6,6 +6,7 @@ rows of an index, answers from the newest rows of an index.
 
 import sqlite3
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil
 
 from profiles.history import HOUR_S, Span
@@ -21,6 +22,9 @@ ANSWER = (
 
 LEAST_OBSERVED_S = 60.0
 """A history of a few seconds says nothing of a rate."""
+
+LONGEST_PAUSE_H = 31 * 24
+"""Of a longer one so much counts as idle time: years without a request are those of a wrong clock."""
 
 LOOKED_AT = 40_000
 """At most so many rows are looked at to find them, or to count one client's hours."""
@@ -136,7 +140,8 @@ def load(connection: sqlite3.Connection, span: Span) -> Load | None:
         return None
     work_s, requests = sum(hour.work_s for hour in hours), sum(hour.requests for hour in hours)
     busiest, first, last = max(hours, key=lambda hour: hour.work_s), hours[0].hour, hours[-1].hour
-    span_s, busiest_s = float(HOUR_S * (last + 1 - first)), float(HOUR_S)
+    passed_h = sum(min(later.hour - earlier.hour, LONGEST_PAUSE_H) for earlier, later in pairwise(hours))
+    span_s, busiest_s = float(HOUR_S * (1 + passed_h)), float(HOUR_S)
     if last <= first + 1:
         # What was not observed of a clock hour is not idleness.
         span_s = max(LEAST_OBSERVED_S, _observed_s(connection, span))

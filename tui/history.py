@@ -15,7 +15,7 @@ POINTS = 600
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The daemon at one second."""
+    """The daemon at one second. `at` is its uptime: the wall clock may be set."""
 
     at: float
     waiting: int
@@ -44,10 +44,10 @@ class History:
             self._forget(snapshot.pid)
         self._note_firings(snapshot)
         self._note_finished(snapshot)
-        if not self.samples or int(snapshot.taken_at) != int(self.samples[-1].at):
+        if not self.samples or int(snapshot.uptime_s) != int(self.samples[-1].at):
             self.samples.append(
                 Sample(
-                    at=snapshot.taken_at,
+                    at=snapshot.uptime_s,
                     waiting=len(snapshot.queue),
                     running=len(snapshot.running),
                     completed=snapshot.counters.completed,

@@ -1,12 +1,17 @@
 """`clairvoyant forget`: erase what is remembered of requests, so that it is gone from the disk."""
 
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from clairvoyant_cli.commands.composition import database_path, db_option, told_plainly
 from clairvoyant_cli.commands.spans import when
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+
+if TYPE_CHECKING:
+    from profiles.history import Erased, Span
 
 
 @click.command()
@@ -30,15 +35,53 @@ def command(
 
     The freed space is overwritten and the file written anew. A running daemon forgets too, within seconds,
     and writes nothing of it again; only its dashboards go on showing the last requests until it stops.
+
+    Where the clock was wrong when requests were recorded, --since and --until go by the order of recording
+    too, and rather erase too much than too little; it is said what went.
     """
-    from profiles.history import FOREVER, Span, forget
+    from profiles.history import ALWAYS, FOREVER, Span, forget
 
     chosen = client is not None or since is not None or until is not None
     if chosen == everything:
         raise ClairvoyantError("say what to forget: --client, --since, --until, or --all", ExitCode.USAGE)
-    span = Span(since or 0.0, FOREVER if until is None else until, client)
+    span = Span(ALWAYS if since is None else since, FOREVER if until is None else until, client)
     if not yes:
-        click.confirm("Erase for good?", abort=True, err=True)
+        click.confirm(f"Erase {_asked(span)} for good?", abort=True, err=True)
     with told_plainly():
-        gone = forget(database_path(db_file), span, states=not keep_learned)
-    click.echo(f"{gone} request{'' if gone == 1 else 's'} erased", err=True)
+        erased = forget(database_path(db_file), span, states=not keep_learned)
+    for line in _told(erased, by_time=since is not None or until is not None):
+        click.echo(line, err=True)
+
+
+def _asked(span: "Span") -> str:
+    """Say what is to be erased; the times, because it is the clock of now that they were computed by."""
+    from profiles.history import ALWAYS, FOREVER
+
+    return "".join(
+        (
+            "all requests" if span.client is None else f"the requests of {span.client}",
+            f" since {_date(span.since)}" if span.since != ALWAYS else "",
+            f" until {_date(span.until)}" if span.until != FOREVER else "",
+        )
+    )
+
+
+def _date(at: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    except (ValueError, OverflowError, OSError):
+        return "a time without a date"
+
+
+def _told(erased: "Erased", *, by_time: bool) -> list[str]:
+    n = erased.requests
+    if not n:
+        return ["0 requests erased"]
+    ends = (_date(at) for at in (erased.first_at, erased.last_at))
+    lines = [f"{n} request{'' if n == 1 else 's'} erased, finished {' to '.join(dict.fromkeys(ends))}"]
+    if by_time and erased.misdated:
+        lines.append(
+            f"{erased.misdated} of them bore other times: the clock was wrong when they were recorded, "
+            "and they may be of that span"
+        )
+    return lines

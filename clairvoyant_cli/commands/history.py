@@ -53,9 +53,9 @@ def command(
     Clients are shown by a hash; prompts only where `serve --record-prompts` recorded them.
     """
     from profiles.database import reading
-    from profiles.history import FOREVER, Span
+    from profiles.history import ALWAYS, FOREVER, Span
 
-    span = Span(since or 0.0, FOREVER if until is None else until, client, model)
+    span = Span(ALWAYS if since is None else since, FOREVER if until is None else until, client, model)
     with told_plainly(), reading(database_path(db_file)) as connection:
         if trace:
             _trace(_rows(connection, span, limit))

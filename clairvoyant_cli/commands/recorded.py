@@ -79,11 +79,11 @@ def run_recorded_advice(wanted: Wanted, options: "Options") -> "Report":
 def look_up(wanted: Wanted) -> Known:
     """Read the profile in force and the history; all of it by indices and sums."""
     from profiles.database import reading
-    from profiles.history import Span
+    from profiles.history import ALWAYS, Span
     from profiles.traffic import load, newest_answers
 
     config = load_serve_config({})
-    span = Span(wanted.since or 0.0, client=wanted.client, model=wanted.model)
+    span = Span(ALWAYS if wanted.since is None else wanted.since, client=wanted.client, model=wanted.model)
     with told_plainly(), reading(database_path(wanted.db_file)) as connection:
         answers = newest_answers(connection, span)
         _check(answers)

@@ -30,9 +30,10 @@ class Times:
 
 @dataclass(slots=True)
 class Books:
-    """The daemon's memory. `clock` is the event loop's; epoch times are derived from it."""
+    """The daemon's memory. `clock` is the event loop's; `wall`, in epoch seconds, dates what is shown."""
 
     clock: Callable[[], float]
+    wall: Callable[[], float] = time.time
     on_finished: Callable[[Exchange], None] = lambda exchange: None
     on_shadow: Callable[[ShadowRun], None] = lambda run: None
     counts: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
@@ -49,20 +50,20 @@ class Books:
     )
     services_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))
     busy: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    _epoch: float = 0.0
     _stats: tuple[float, tuple[ClassStats, ...], tuple[ClassStats, ...]] | None = None
 
-    def __post_init__(self) -> None:
-        self._epoch = time.time() - self.clock()
-
     def at(self, clock_s: float) -> float:
-        """Return a time of the event loop's clock as epoch seconds."""
-        return self._epoch + clock_s
+        """Return a time of the event loop's clock as epoch seconds, by what the wall clock shows now.
+
+        Of all offsets between the two this one is right: the wall clock is set, and the loop's stands still
+        while the machine sleeps.
+        """
+        return self.wall() - (self.clock() - clock_s)
 
     def event(self, level: int, text: str) -> None:
         """Log a line and keep it for the dashboards; never prompt text."""
         log.log(level, text)
-        self.events.append(LogEvent(time.time(), logging.getLevelName(level).lower(), text))
+        self.events.append(LogEvent(self.wall(), logging.getLevelName(level).lower(), text))
 
     def arrived(self, exchange: Exchange) -> None:
         """Enter a request that has joined the queue."""

@@ -6,7 +6,6 @@ Rule 2: what the operator set (`--tau`, an action) is never overruled by what wa
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
@@ -191,7 +190,7 @@ class Keeper:
         if not backend.slots_fixed and backend.kind is not BackendKind.LLAMACPP:
             backend.slots = profile.slots
             self._gateway.dispatcher.scheduler.set_slots(backend.name, profile.slots)
-        age_days = (time.time() - profile.measured_at) / 86_400
+        age_days = max(0.0, books.wall() - profile.measured_at) / 86_400
         books.event(logging.INFO, f"using profile {profile.name}, measured {age_days:.1f} days ago")
         if why := self._keepsake.stale(profile, backend.version):
             self._say_stale(profile, why)

@@ -102,7 +102,7 @@ def test_prompts_come_with_their_answers_length(tmp_path: Path) -> None:
 
 def test_a_forgotten_client_is_gone_and_the_tally_knows(path: Path) -> None:
     others = [row for row in ROWS if row.client != "bob"]
-    assert forget(path, Span(client="bob"), states=True) == len(ROWS) - len(others)
+    assert forget(path, Span(client="bob"), states=True).requests == len(ROWS) - len(others)
     with reading(path) as connection:
         assert newest(connection, Span(client="bob"), 10) == []
         found = {(t.outcome, t.length_class): t for t in totals(connection, Span())}
@@ -118,7 +118,7 @@ def test_forgotten_prompts_are_on_no_page_of_any_file(tmp_path: Path) -> None:
     marker = "unmistakable-words"
     write(path, [replace(row, prompt=f"{marker} {'x' * (n % 9000)}") for n, row in enumerate(ROWS[:300])])
     assert marker.encode() in path.read_bytes()
-    assert forget(path, Span(), states=True) == 300
+    assert forget(path, Span(), states=True).requests == 300
     for file in tmp_path.iterdir():
         assert marker.encode() not in file.read_bytes(), file
 

@@ -5,12 +5,14 @@ import sqlite3
 import time
 from contextlib import closing
 from dataclasses import replace
+from math import inf, nan
 from pathlib import Path
 
 import pytest
 
 from profiles.database import open_database, reading
-from profiles.history import Span, newest
+from profiles.history import Span, forget, newest, totals
+from profiles.records import Finished
 from profiles.states import client_hash, load_state, salt
 from profiles.writer import PRUNE_EVERY_ROWS, Bounds, Writer, prune
 from tests.fakes.remembered import FINISHED, traffic
@@ -130,3 +132,71 @@ def test_a_locked_database_is_waited_for_by_the_thread_alone(tmp_path: Path) -> 
     writer.close()
     with reading(path) as connection:
         assert len(newest(connection, ALL, 200)) == 100
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tokens": 10**30},
+        {"tokens": 2**63},
+        {"tokens": 2**62},
+        {"tokens": -(2**63) - 1},
+        {"tokens": inf},
+        {"prompt_tokens": 10**30},
+        {"decode_s": inf},
+        {"prefill_s": -inf},
+        {"ttft_s": nan},
+        {"p_long": nan},
+        {"sojourn_s": 1e308},
+        {"finished_at": inf},
+        {"waited_s": None},
+        {"tokens": [1]},
+        {"model": "secret\ud800"},
+        {"client": "secret\ud800"},
+        {"client": None},
+        {"prompt": "secret\ud800"},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_written_of_one_request_costs_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: dict[str, object]
+) -> None:
+    path = tmp_path / "c.db"
+    caplog.set_level(logging.WARNING, "clairvoyant")
+    writer = Writer(path)
+    absurd: Finished = replace(FINISHED, **({"prompt": "secret"} | wrong))  # type: ignore[arg-type]
+    for row in (FINISHED, absurd, FINISHED, absurd, FINISHED):
+        writer.put(row)
+    writer.save("learned", b"state", 0)
+    writer.close()
+    assert writer.unwritable == 2
+    with reading(path) as connection:
+        assert len(newest(connection, ALL, 10)) == 3
+        assert [(total.requests, total.tokens) for total in totals(connection, ALL)] == [(3, 180)]
+        assert load_state(connection, "learned") == b"state"
+    told = [record.message for record in caplog.records]
+    assert len(told) == 2
+    assert "said once" in told[0]
+    assert told[1].endswith("could not be written: 2")
+    assert "secret" not in caplog.text
+    assert forget(path, ALL, states=True).requests == 3
+
+
+def test_what_cannot_be_written_is_counted_once_though_the_batch_is_tried_again(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    writer = Writer(path)
+    writer._connection.execute("PRAGMA busy_timeout = 10")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("CREATE TRIGGER full BEFORE INSERT ON states BEGIN SELECT RAISE(ABORT, 'disk'); END")
+        writer.put(replace(FINISHED, tokens=10**30))
+        writer.put(FINISHED)
+        writer.save("learned", b"state", 0)
+        deadline = time.monotonic() + 20
+        while not writer._failing and time.monotonic() < deadline:
+            pass
+        other.execute("DROP TRIGGER full")
+    writer.put(FINISHED)
+    writer.close()
+    assert writer.unwritable == 1
+    with reading(path) as connection:
+        assert len(newest(connection, ALL, 10)) == 2

@@ -148,6 +148,16 @@ def test_forgetting_a_client_keeps_the_others_and_the_profiles(db: Path) -> None
     assert PROFILE.name in run("profiles", "show", PROFILE.name, "--db", db).stdout
 
 
+def test_forgetting_says_by_which_times_before_it_asks(db: Path) -> None:
+    for arguments, said in (
+        (["--all"], "Erase all requests for good?"),
+        (["--client", "bob", "--since", "2026-05-01T14:30"], "requests of bob since 2026-05-01 14:30:00 for"),
+        (["--until", "2026-05-01"], "Erase all requests until 2026-05-01 00:00:00 for good?"),
+    ):
+        asked = CliRunner().invoke(cli, ["forget", *arguments, "--db", str(db)], input="n\n")
+        assert said in asked.stderr
+
+
 def test_times_are_given_as_people_give_them(db: Path) -> None:
     run("history", "--since", "7d", "--db", db)
     run("history", "--since", "2026-05-01T14:30", "--db", db)

@@ -8,12 +8,14 @@ from sqlite3 import Connection
 import pytest
 
 from profiles import store
-from profiles.database import writing
+from profiles.database import reading, writing
 from profiles.errors import ProfilesError
+from profiles.host import this_host
 from profiles.ledger import Ledger
 from profiles.records import Sample, place_of
 from profiles.writer import Bounds
 from tests.fakes.remembered import HOST, PROFILE
+from tests.fakes.scripted_clocks import ScriptedClocks
 
 SAMPLE = Sample("load", "define:yeast", 20, 40, 1.5, 0.2, 2.5, p_long=0.2)
 
@@ -99,7 +101,8 @@ def test_a_ledger_finds_this_machines_profile_and_says_when_it_is_stale(
     path = tmp_path / "d.db"
     with writing(path) as connection:
         store.save(connection, PROFILE)
-    ledger = Ledger(path, bounds=Bounds(rows=0))
+    machine = ScriptedClocks()
+    ledger = Ledger(path, bounds=Bounds(rows=0), clocks=machine.clocks)
     try:
         (found,) = ledger.profiles("ollama", "http://localhost:11434")
         assert found == PROFILE
@@ -107,9 +110,26 @@ def test_a_ledger_finds_this_machines_profile_and_says_when_it_is_stale(
         current = replace(found, host=replace(HOST, gpu_driver="560.0"))
         assert "0.40.0 then, 0.41.0 now" in ledger.stale(current, "0.41.0")
         assert "days old" in ledger.stale(current, "0.40.0")
-        assert ledger.stale(replace(current, measured_at=4e9), "0.40.0") == ""
+        assert ledger.stale(replace(current, measured_at=machine.wall_s), "0.40.0") == ""
+        assert "still to come" in ledger.stale(replace(current, measured_at=4e9), "0.40.0")
     finally:
         ledger.close()
+
+
+def test_a_profile_of_a_clock_that_was_ahead_is_not_the_newest_for_ever(tmp_path: Path) -> None:
+    path, machine = tmp_path / "c.db", ScriptedClocks()
+    now_s = machine.wall_s
+    with writing(path) as connection:
+        store.save(connection, replace(PROFILE, name="ahead", host=this_host(), measured_at=now_s + 1e8))
+        store.save(connection, replace(PROFILE, name="since", host=this_host(), measured_at=now_s))
+    ledger = Ledger(path, clocks=machine.clocks)
+    found = [profile.name for profile in ledger.profiles("ollama", "http://localhost:11434")]
+    ledger.close()
+    assert found == ["since", "ahead"]
+    with reading(path) as connection:
+        newest = store.newest_profile(connection, now_s=now_s)
+    assert newest is not None
+    assert newest.name == "since"
 
 
 def test_a_named_profile_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -260,10 +260,23 @@ def test_history_counts_each_request_once_and_stays_small() -> None:
     template = base.recent[0]
     for number in range(2 * POINTS + 9):
         ended = replace(template, id=f"r{number}")
-        history.take(replace(base, recent=(ended,), taken_at=template.finished_at + number))
+        history.take(replace(base, recent=(ended,), uptime_s=base.uptime_s + number))
     assert len(history.samples) == SAMPLES
     assert len(history.finished) == POINTS
     assert len(history._known_set) == len(history._known) == 2 * POINTS
+
+
+def test_the_rate_does_not_mind_the_wall_clock() -> None:
+    history = History()
+    demo = daemon("busy", 0.0)
+    rates = []
+    for set_back_s in (0.0, 0.0, 86_400.0, -86_400.0):
+        demo.advance(20.0)
+        base = demo.snapshot()
+        history.take(replace(base, taken_at=base.taken_at - set_back_s))
+        rates.append(history.per_minute())
+    assert rates[0] is None
+    assert None not in rates[1:]
 
 
 def test_history_starts_anew_with_another_daemon() -> None:

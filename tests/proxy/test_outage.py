@@ -1,0 +1,277 @@
+"""A backend that goes away, comes back, or is not ready yet: who waits, and who is told."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from clairvoyant_cli.http import upstream as upstream_module
+from clairvoyant_cli.proxy.daemon import Daemon
+from tests.fakes.llamacpp_server import free_port
+from tests.fakes.raw_http import RawClient, get, post, raw_client
+from tests.fakes.scripted_upstream import Conversation, answer, scripted
+from tests.fakes.serving import serving, until
+
+DONE = b'{"usage": {"completion_tokens": 3}}'
+LOADING = b'{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}'
+
+
+def asks(word: str) -> bytes:
+    body = {"model": "m", "messages": [{"role": "user", "content": word}]}
+    return post("/v1/chat/completions", json.dumps(body).encode())
+
+
+class Server:
+    """A server on a port of its own that can be stopped and started; `seen` are the words it was asked."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.seen: list[str] = []
+        self.held = asyncio.Event()
+        self.release = asyncio.Event()
+        self._running: asyncio.Server | None = None
+        self._talks: set[asyncio.Task[None]] = set()
+
+    @property
+    def base_url(self) -> str:
+        """Where it listens, when it does."""
+        return f"http://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        """Listen."""
+        self._running = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+
+    async def stop(self) -> None:
+        """Stop listening and drop every connection, as a killed process does."""
+        if self._running is not None:
+            self._running.close()
+        for talk in list(self._talks):
+            talk.cancel()
+        await asyncio.gather(*self._talks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._talks.add(task)
+        try:
+            await self._talk(Conversation(reader, writer))
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            writer.transport.abort()
+        finally:
+            self._talks.discard(task)
+
+    async def _talk(self, it: Conversation) -> None:
+        while True:
+            request = await it.request()
+            if b"httpx" in (request.value("user-agent") or b""):
+                it.send(answer(b"{}", status="404 Not Found"))
+                continue
+            word = json.loads(request.body)["messages"][0]["content"]
+            self.seen.append(word)
+            if word == "hold":
+                self.held.set()
+                await self.release.wait()
+            it.send(answer(DONE))
+
+
+@asynccontextmanager
+async def before_a_server(**settings: Any) -> AsyncIterator[tuple[Server, Daemon]]:
+    """A daemon before a server that is up."""
+    server = Server()
+    await server.start()
+    try:
+        async with serving(server.base_url, **settings) as daemon:
+            await until(daemon, lambda s: s.backends[0].state == "up")
+            yield server, daemon
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def clients(daemon: Daemon, *words: str) -> AsyncIterator[list[RawClient]]:
+    """Clients that have asked, each one word, and are all in the queue or beyond."""
+    async with AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(raw_client(daemon.base_url)) for _ in words]
+        for count, (client, word) in enumerate(zip(opened, words, strict=True), 1):
+            client.send(asks(word))
+            await until(daemon, lambda s, n=count: s.counters.submitted == n)  # type: ignore[misc]
+        yield opened
+
+
+async def test_whoever_waits_keeps_waiting_while_the_server_is_restarted() -> None:
+    async with before_a_server(slots=1) as (server, daemon), clients(daemon, "hold", "one", "two") as asked:
+        await server.held.wait()
+        await server.stop()
+        # What the server had seen is not sent again; its client is told.
+        assert (await asked[0].response(b"POST")).status == 502
+        state = await until(daemon, lambda s: s.backends[0].state == "down" and not s.running)
+        assert len(state.queue) == 2
+        await server.start()
+        daemon.gateway.watch.look_now()
+        assert [(await each.response(b"POST")).status for each in asked[1:]] == [200, 200]
+        assert server.seen == ["hold", "one", "two"]
+
+
+async def test_whoever_comes_during_an_outage_waits_too() -> None:
+    async with before_a_server(slots=1) as (server, daemon):
+        await server.stop()
+        daemon.gateway.watch.look_now()
+        await until(daemon, lambda s: s.backends[0].state == "down")
+        async with clients(daemon, "late") as [late]:
+            assert [q.endpoint for q in daemon.snapshot().queue] == ["/v1/chat/completions"]
+            await server.start()
+            daemon.gateway.watch.look_now()
+            assert (await late.response(b"POST")).status == 200
+
+
+async def test_nobody_waits_longer_than_the_grace() -> None:
+    async with (
+        before_a_server(slots=1, outage_grace=0.05) as (server, daemon),
+        clients(daemon, "hold", "one", "two") as asked,
+    ):
+        await server.held.wait()
+        await server.stop()
+        for each in asked[1:]:
+            got = await each.response(b"POST")
+            assert (got.status, got.value("retry-after")) == (503, b"5")
+            assert "is not reachable" in json.loads(got.body)["error"]["message"]
+        # From then on each is told at once, and nothing is left behind.
+        async with raw_client(daemon.base_url) as late:
+            assert (await late.ask(asks("late"))).status == 503
+        state = await until(daemon, lambda s: not s.queue and not s.running)
+        assert state.counters.completed == 0
+        # And the time counts anew once it has been back.
+        await server.start()
+        daemon.gateway.watch.look_now()
+        await until(daemon, lambda s: s.backends[0].state == "up")
+        async with raw_client(daemon.base_url) as later:
+            assert (await later.ask(asks("later"))).status == 200
+
+
+async def test_a_server_that_was_never_there_is_not_waited_for() -> None:
+    async with serving(f"http://127.0.0.1:{free_port()}") as daemon, raw_client(daemon.base_url) as client:
+        for _ in range(2):
+            got = await client.ask(asks("hello"))
+            assert (got.status, got.value("retry-after")) == (503, b"2")
+
+
+async def test_a_wait_in_an_outage_counts_towards_tau_and_the_longest_wait() -> None:
+    async with (
+        before_a_server(slots=1, max_wait=0.05) as (server, daemon),
+    ):
+        await server.stop()
+        daemon.gateway.watch.look_now()
+        await until(daemon, lambda s: s.backends[0].state == "down")
+        async with clients(daemon, "late") as [late]:
+            got = await late.response(b"POST")
+            assert got.status == 503
+            assert "no slot became free" in json.loads(got.body)["error"]["message"]
+
+
+# -- a server that loads its model -----------------------------------------------------------------------
+
+
+class Loading:
+    """Answers like llama.cpp while it loads: 503 to everything, until `ready`."""
+
+    def __init__(self) -> None:
+        self.ready = False
+        self.asked = 0
+
+    async def script(self, it: Conversation) -> None:
+        """Play one connection."""
+        while True:
+            await it.request()
+            self.asked += 1
+            it.send(answer(DONE) if self.ready else answer(LOADING, status="503 Service Unavailable"))
+
+
+@pytest.fixture
+def trials_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that loads is tried again at once, not each second."""
+    monkeypatch.setattr("clairvoyant_cli.proxy.backend.DOWN_EVERY_S", 0.01)
+    monkeypatch.setattr(upstream_module, "MIN_IDLE_S", 0.0)
+
+
+@pytest.mark.usefixtures("trials_at_once")
+async def test_not_yet_is_heard_by_us_alone_and_the_request_is_sent_again() -> None:
+    loading = Loading()
+    async with (
+        scripted(loading.script) as upstream,
+        serving(upstream.base_url, slots=1) as daemon,
+        clients(daemon, "one", "two", "three") as asked,
+    ):
+        await until(daemon, lambda s: s.backends[0].state == "loading" and loading.asked > 0)
+        loading.ready = True
+        assert [(await each.response(b"POST")).status for each in asked] == [200] * 3
+        state = await until(daemon, lambda s: s.counters.completed == 3)
+        assert (state.counters.upstream_error, state.queue, state.running) == (0, (), ())
+
+
+async def test_another_503_is_the_backends_own_word() -> None:
+    async def script(it: Conversation) -> None:
+        while True:
+            await it.request()
+            it.send(answer(b'{"error": "overloaded"}', status="503 Service Unavailable"))
+
+    async with (
+        scripted(script) as upstream,
+        serving(upstream.base_url, slots=1) as daemon,
+        raw_client(daemon.base_url) as client,
+    ):
+        got = await client.ask(asks("one"))
+        assert (got.status, got.body) == (503, b'{"error": "overloaded"}')
+        assert daemon.snapshot().backends[0].state != "loading"
+
+
+async def test_not_yet_is_passed_on_when_the_request_cannot_be_sent_again() -> None:
+    """Its body was too long to be held."""
+    loading = Loading()
+    async with (
+        scripted(loading.script) as upstream,
+        serving(upstream.base_url, slots=1, body_limit_mib=1) as daemon,
+        raw_client(daemon.base_url) as client,
+    ):
+        got = await client.ask(asks("x" * 2**21))
+        assert (got.status, got.body) == (503, LOADING)
+
+
+# -- connections that end between two requests ---------------------------------------------------------
+
+
+async def asked_on_a_stale_connection(raw: bytes, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], int]:
+    """Ask twice a server that drops the second request of each connection; return statuses and requests."""
+    monkeypatch.setattr(upstream_module, "MIN_IDLE_S", 0.0)
+    requests = 0
+
+    async def script(it: Conversation) -> None:
+        nonlocal requests
+        await it.request()
+        requests += 1
+        it.send(answer())
+        await it.request()
+        requests += 1
+
+    async with (
+        scripted(script) as upstream,
+        serving(upstream.base_url) as daemon,
+        raw_client(daemon.base_url) as client,
+    ):
+        daemon.backend.upstream._spawn = None  # no spare: the connection that rests is the one used again
+        return [(await client.ask(raw)).status for _ in range(2)], requests
+
+
+async def test_what_is_idempotent_is_sent_again_on_a_fresh_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    statuses, requests = await asked_on_a_stale_connection(get("/x"), monkeypatch)
+    assert (statuses, requests) == ([200, 200], 3)
+
+
+async def test_what_is_not_idempotent_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    for raw in (post("/x", b"{}"), asks("hello"), get("/x", method="DELETE")):
+        statuses, requests = await asked_on_a_stale_connection(raw, monkeypatch)
+        assert (statuses, requests) == ([200, 502], 2)

@@ -1,0 +1,270 @@
+"""Clients that stall, dribble, flood or leave behind something unread: nobody else pays for them."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from clairvoyant_cli.http import listener as listener_module
+from clairvoyant_cli.http import patience as patience_module
+from clairvoyant_cli.proxy.daemon import Daemon
+from tests.fakes.raw_http import RawClient, get, post, raw_client
+from tests.fakes.scripted_upstream import Conversation, Script, answer, scripted
+from tests.fakes.serving import serving, until
+
+DONE = b'{"usage": {"completion_tokens": 3}}'
+CHAT = post("/v1/chat/completions", b'{"model": "m", "messages": [{"role": "user", "content": "river"}]}')
+BIG = bytes(3 * 2**20)
+
+
+async def answering(it: Conversation) -> None:
+    while True:
+        request = await it.request()
+        it.send(answer(BIG) if request.target == b"/big" else answer(DONE))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock by which clients are judged ticks faster, so that nobody need wait for it."""
+    monkeypatch.setattr(patience_module, "TICK_S", 0.02)
+    monkeypatch.setattr(patience_module, "DRAINING_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(listener_module, "HOLDER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(listener_module, "LINGER_S", 0.1)
+
+
+@asynccontextmanager
+async def before(script: Script = answering, **settings: Any) -> AsyncIterator[Daemon]:
+    """A daemon before a scripted backend, whose clients' patience is short."""
+    async with (
+        scripted(script) as upstream,
+        serving(upstream.base_url, **({"client_timeout": 0.2, "slots": 1} | settings)) as daemon,
+    ):
+        yield daemon
+
+
+@asynccontextmanager
+async def deaf_client(daemon: Daemon, raw: bytes) -> AsyncIterator[None]:
+    """A client that asks and then never reads."""
+    parts = urlsplit(daemon.base_url)
+    deaf = socket.socket()
+    deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    deaf.setblocking(False)
+    loop = asyncio.get_running_loop()
+    try:
+        await loop.sock_connect(deaf, (parts.hostname, parts.port))
+        await loop.sock_sendall(deaf, raw)
+        yield
+    finally:
+        deaf.close()
+
+
+def nobody_left(daemon: Daemon) -> bool:
+    """Whether every connection of a client has ended."""
+    return not daemon.connections.every
+
+
+HALVES = {
+    "head": b"POST /x HTTP/1.1\r\nHo",
+    "passed on": b"POST /x HTTP/1.1\r\nHost: t\r\nContent-Length: 9\r\n\r\nab",
+    "scheduled": b"POST /api/chat HTTP/1.1\r\nHost: t\r\nContent-Length: 9\r\n\r\nab",
+    "chunked": b"POST /api/chat HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n",
+    "control": b"POST /_clairvoyant/actions/pause HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{",
+}
+
+
+@pytest.mark.parametrize("raw", HALVES.values(), ids=HALVES)
+async def test_half_a_request_is_not_waited_for_without_end(raw: bytes) -> None:
+    async with before() as daemon, raw_client(daemon.base_url) as client:
+        client.send(raw)
+        got = await client.response(b"POST")
+        assert (got.status, got.value("connection")) == (408, b"close")
+        await until(daemon, lambda s: nobody_left(daemon) and not s.running and not s.queue)
+
+
+@pytest.mark.parametrize(
+    "raw", [get("/big"), get("/big", "Connection: close"), get("/_clairvoyant/events", host="localhost")]
+)
+async def test_an_answer_nobody_reads_is_given_up(raw: bytes) -> None:
+    async with before() as daemon, deaf_client(daemon, raw):
+        await until(daemon, lambda _: len(daemon.connections.every) == 1)
+        await until(daemon, lambda _: nobody_left(daemon))
+
+
+async def test_a_stalled_body_does_not_keep_the_slot_from_others() -> None:
+    """It was too long to be held, so the slot was granted before all of it had come."""
+    async with (
+        before(client_timeout=60.0, body_limit_mib=1) as daemon,
+        raw_client(daemon.base_url) as stalling,
+        raw_client(daemon.base_url) as waiting,
+    ):
+        stalling.send(post("/api/chat", BIG)[:-1])
+        await until(daemon, lambda s: len(s.running) == 1)
+        waiting.send(CHAT)
+        assert (await waiting.response(b"POST")).status == 200
+        assert (await stalling.response(b"POST")).status == 408
+
+
+# -- going down ------------------------------------------------------------------------------------------
+
+
+async def gone_down(daemon: Daemon) -> None:
+    """Drain, and return once the daemon says that it is done."""
+    daemon.drain()
+    async with asyncio.timeout(10):
+        await daemon.run_until_stopped()
+
+
+@pytest.mark.parametrize("raw", HALVES.values(), ids=HALVES)
+async def test_half_a_request_does_not_hold_up_a_drain(raw: bytes) -> None:
+    async with before(client_timeout=60.0) as daemon, raw_client(daemon.base_url) as client:
+        client.send(raw)
+        await until(daemon, lambda _: any(not each.idle for each in daemon.connections.every))
+        await gone_down(daemon)
+
+
+async def test_a_dashboard_that_has_stopped_reading_does_not_hold_up_a_drain() -> None:
+    async with (
+        before(client_timeout=60.0) as daemon,
+        deaf_client(daemon, get("/_clairvoyant/events", host="localhost")),
+    ):
+        await until(daemon, lambda _: any(not each.idle for each in daemon.connections.every))
+        await gone_down(daemon)
+
+
+async def test_a_drain_has_a_deadline() -> None:
+    async def endless(it: Conversation) -> None:
+        await it.request()
+        await it.left()
+
+    async with before(endless, drain_timeout=0.05) as daemon, raw_client(daemon.base_url) as client:
+        client.send(CHAT)
+        await until(daemon, lambda s: [r.state for r in s.running] == ["prefill"])
+        await gone_down(daemon)
+        assert "took longer than 0.05 s: 1 running" in daemon.snapshot().log[-1].text
+
+
+# -- leaving behind what is not read -----------------------------------------------------------------------
+
+BEHIND = {
+    "a request": get("/next"),
+    "a long body": b"POST /x HTTP/1.1\r\nHost: t\r\nContent-Length: 9000000\r\n\r\n" + BIG,
+    "many requests": get("/next") * 20_000,
+}
+
+
+@asynccontextmanager
+async def occupied() -> AsyncIterator[Daemon]:
+    """A daemon whose one slot is taken."""
+
+    async def holding(it: Conversation) -> None:
+        await it.request()
+        await it.left()
+
+    async with before(holding, client_timeout=60.0) as daemon, raw_client(daemon.base_url) as holder:
+        holder.send(CHAT)
+        await until(daemon, lambda s: len(s.running) == 1)
+        yield daemon
+
+
+@pytest.mark.parametrize("tail", BEHIND.values(), ids=BEHIND)
+async def test_whoever_waits_and_leaves_is_noticed_whatever_was_sent_behind(tail: bytes) -> None:
+    async with occupied() as daemon:
+        async with raw_client(daemon.base_url) as leaver:
+            leaver.send(CHAT)
+            await until(daemon, lambda s: len(s.queue) == 1)
+            leaver.send(tail)
+            leaver.writer.close()  # an orderly end, behind all that was sent
+            await until(daemon, lambda s: not s.queue)
+        assert daemon.snapshot().counters.client_cancelled == 1
+
+
+async def test_whoever_sends_much_behind_a_waiting_request_is_told_that_it_was_not_taken() -> None:
+    release = asyncio.Event()
+
+    async def once(it: Conversation) -> None:
+        await it.request()
+        await release.wait()
+        it.send(answer(DONE))
+
+    async with before(once, client_timeout=60.0) as daemon, raw_client(daemon.base_url) as client:
+        client.send(CHAT, get("/next") * 5000)
+        await until(daemon, lambda _: daemon_has_dropped(daemon))
+        release.set()
+        got = await client.response(b"POST")
+        assert (got.status, got.value("connection")) == (200, b"close")
+        assert await client.rest() == b""
+        assert daemon.snapshot().counters.passed_through == 0
+
+
+def daemon_has_dropped(daemon: Daemon) -> bool:
+    """Whether the one client's requests behind the first have been given up."""
+    return any(getattr(each, "_dropped_bytes", None) is not None for each in daemon.connections.every)
+
+
+# -- how much there may be ---------------------------------------------------------------------------------
+
+
+async def test_beyond_the_budget_a_request_is_queued_by_its_head_alone() -> None:
+    seen: list[bytes] = []
+    release = asyncio.Event()
+
+    async def collecting(it: Conversation) -> None:
+        while True:
+            seen.append((await it.request()).body)
+            await release.wait()
+            it.send(answer(DONE))
+
+    def ask(size: int) -> bytes:
+        content = {"model": "m", "messages": [{"role": "user", "content": "x" * size}]}
+        return post("/v1/chat/completions", json.dumps(content).encode())
+
+    sizes = (10, 900_000, 900_000)
+    async with before(collecting, body_budget_mib=1, client_timeout=60.0) as daemon:
+        bodies = [ask(size) for size in sizes]
+        clients = [raw_client(daemon.base_url) for _ in sizes]
+        async with clients[0] as first, clients[1] as held, clients[2] as beyond:
+            asking: list[RawClient] = [first, held, beyond]
+            for count, (client, body) in enumerate(zip(asking, bodies, strict=True), 1):
+                client.send(body)
+                await until(daemon, lambda s, n=count: s.counters.submitted == n)  # type: ignore[misc]
+            sources = [waiting.predicted.source for waiting in daemon.snapshot().queue]
+            assert sorted(sources) == ["first-word", "unknown"]
+            assert daemon.connections.budget.used_bytes < 2 * 2**20
+            release.set()
+            assert [(await each.response(b"POST")).status for each in asking] == [200] * 3
+        assert sorted(seen) == sorted(body.split(b"\r\n\r\n", 1)[1] for body in bodies)
+        await until(daemon, lambda _: daemon.connections.budget.used_bytes == 0)
+
+
+async def test_a_crowd_of_silent_connections_leaves_room_for_who_asks() -> None:
+    async with before(max_connections=3, client_timeout=60.0) as daemon, AsyncExitStack() as crowd:
+        regular = await crowd.enter_async_context(raw_client(daemon.base_url))
+        assert (await regular.ask(get("/x"))).status == 200
+        for _ in range(6):
+            await crowd.enter_async_context(raw_client(daemon.base_url))
+        await until(daemon, lambda _: len(daemon.connections.every) == 3)
+        newcomer = await crowd.enter_async_context(raw_client(daemon.base_url))
+        assert (await newcomer.ask(CHAT)).status == 200
+        assert (await regular.ask(get("/_clairvoyant/health", host="localhost"))).status == 200
+
+
+async def test_where_all_are_served_one_more_is_told_so() -> None:
+    async def holding(it: Conversation) -> None:
+        await it.request()
+        await it.left()
+
+    async with (
+        before(holding, max_connections=1, client_timeout=60.0) as daemon,
+        raw_client(daemon.base_url) as served,
+    ):
+        served.send(CHAT)
+        await until(daemon, lambda s: len(s.running) == 1)
+        async with raw_client(daemon.base_url) as one_more:
+            got = await one_more.response()
+            assert (got.status, got.value("connection")) == (503, b"close")

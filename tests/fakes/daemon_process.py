@@ -70,11 +70,17 @@ class DaemonProcess:
 
 
 @contextmanager
-def daemon_process(backend: str, *flags: str, home: Path) -> Iterator[DaemonProcess]:
-    """Run `clairvoyant serve` before `backend` on a free port until the block ends."""
+def daemon_process(
+    backend: str, *flags: str, home: Path, checkout: Path | None = None
+) -> Iterator[DaemonProcess]:
+    """Run `clairvoyant serve` before `backend` on a free port until the block ends.
+
+    `checkout` names another checkout to run it from, with a virtual environment in its `.venv`.
+    """
+    command = COMMAND if checkout is None else (str(checkout / ".venv/bin/python"), *COMMAND[1:])
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CLAIRVOYANT_")}
     process = subprocess.Popen(
-        [*COMMAND, "--backend", backend, "--listen", "127.0.0.1:0", *flags],
+        [*command, "--backend", backend, "--listen", "127.0.0.1:0", *flags],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -87,6 +93,7 @@ def daemon_process(backend: str, *flags: str, home: Path) -> Iterator[DaemonProc
             "XDG_CONFIG_HOME": str(home),
         },
         start_new_session=True,
+        cwd=checkout,
     )
     daemon = DaemonProcess(process)
     try:

@@ -1,6 +1,6 @@
 """What the proxy costs: added time to first byte, streaming rate, many clients at once.
 
-    python tests/perf/perf_proxy.py [--requests N] [--nginx]
+    python tests/perf/perf_proxy.py [--requests N] [--nginx] [--against CHECKOUT]
 
 Everything is measured in one run, direct and proxied requests taking turns, because a machine that is
 busy with something else slows both. The upstream is a process of its own that answers at once, so that
@@ -286,6 +286,9 @@ def main() -> None:
     parser.add_argument(
         "--litellm", metavar="COMMAND", help="compare with LiteLLM's proxy (path of `litellm`)"
     )
+    parser.add_argument(
+        "--against", metavar="DIR", type=Path, help="compare with another checkout, which has a .venv"
+    )
     args = parser.parse_args()
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -294,6 +297,14 @@ def main() -> None:
         daemon = stack.enter_context(daemon_process(target, "--log-level", "warning", home=home))
         paths = {"direct": target, "clairvoyant": daemon.base_url}
         pids = {"clairvoyant": [daemon.pid]}
+        if args.against:
+            flags = ("--log-level", "warning")
+            other_home = home / "other"
+            other_home.mkdir()
+            other = stack.enter_context(
+                daemon_process(target, *flags, home=other_home, checkout=args.against)
+            )
+            paths["against"], pids["against"] = other.base_url, [other.pid]
         if args.nginx:
             paths["nginx"], pids["nginx"] = stack.enter_context(nginx(target, home))
         if args.litellm:
@@ -301,7 +312,8 @@ def main() -> None:
         # The pause lets the end of a connection arrive before somebody asks on it.
         uvloop.run(first_byte(paths, args.requests, 0.002 if args.closing else 0.0))
         uvloop.run(stream_rate(paths, 4000, 3))
-        uvloop.run(cpu_per_token(paths, pids, 4000))
+        for _ in range(3):
+            uvloop.run(cpu_per_token(paths, pids, 4000))
         uvloop.run(crowd(daemon.base_url, daemon.pid, args.clients))
 
 

@@ -39,7 +39,7 @@ class ServeConfig:
     body_budget_mib: int = 256  # what the bodies of all waiting requests may take together
     connect_timeout: float = 5.0  # seconds to connect to the backend; an answer may take as long as it takes
     client_timeout: float = 30.0  # seconds without progress before a client that stalls is given up
-    drain_timeout: float = 60.0  # seconds that a drain waits for what runs
+    drain_timeout: float = 300.0  # seconds that a drain waits for what runs
     outage_grace: float = 60.0  # seconds that requests wait for a backend that has gone; 0: refuse at once
     max_connections: int | None = None  # client connections at once; unset: what the open-file limit allows
     db: str | None = None  # database of profiles and history; unset: $CLAIRVOYANT_DB, or the user's own

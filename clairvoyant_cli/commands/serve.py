@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     help="Without progress before a client that stalls is given up.  [default: 30]",
 )
 @click.option(
-    "--drain-timeout", type=float, metavar="SECONDS", help="A drain waits for what runs.  [default: 60]"
+    "--drain-timeout", type=float, metavar="SECONDS", help="A drain waits for what runs.  [default: 300]"
 )
 @click.option(
     "--outage-grace",

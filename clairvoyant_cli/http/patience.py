@@ -7,8 +7,11 @@ Rule 3: when there is no room for another connection, one that has never asked a
 """
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
 from typing import Protocol
+
+log = logging.getLogger("clairvoyant")
 
 TICK_S = 0.5
 MIN_BYTES_PER_S = 500.0
@@ -146,5 +149,9 @@ class ConnectionTable:
             await asyncio.sleep(TICK_S)
             now = clock()
             for connection in list(self.every):
-                connection.tick(now, now - before)
+                try:
+                    connection.tick(now, now - before)
+                except Exception:
+                    # One connection's fault must not leave all the others without a timeout.
+                    log.exception("internal error; please report it")
             before = now

@@ -7,6 +7,10 @@ import sys
 from contextlib import suppress
 from enum import Enum, auto
 
+KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+"""Seconds of silence before the first question, between two, and how many go unanswered: two minutes in all,
+where the system's own defaults are two hours."""
+
 _SIOCOUTQ = 0x5411  # include/uapi/linux/sockios.h
 _SO_NWRITE = 0x1024  # bsd/sys/socket.h
 
@@ -71,8 +75,14 @@ def unacknowledged(transport: asyncio.BaseTransport) -> int:
 def keep_alive(transport: asyncio.BaseTransport) -> None:
     """Have the kernel ask whether the other side is still there: a laptop's lid says no goodbye."""
     peer = transport.get_extra_info("socket")
-    if peer is not None:
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if peer is None or peer.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in KEEP_ALIVE.items():
+        # macOS and older systems know some of them only; their defaults hold then.
+        number = getattr(socket, option, None)
+        if number is not None:
+            peer.setsockopt(socket.IPPROTO_TCP, number, value)
 
 
 def end_with_reset(transport: asyncio.BaseTransport) -> None:

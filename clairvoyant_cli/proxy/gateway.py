@@ -16,7 +16,7 @@ from clairvoyant_cli.proxy.lessons import Lessons
 from clairvoyant_cli.proxy.listener import Request
 from clairvoyant_cli.proxy.protocols.answer import AnswerWatch
 from clairvoyant_cli.proxy.protocols.errors import Refusal, render
-from clairvoyant_cli.proxy.protocols.facts import RequestFacts, facts_of
+from clairvoyant_cli.proxy.protocols.facts import RequestFacts, read_facts
 from clairvoyant_cli.proxy.protocols.routes import Route, route_of
 from clairvoyant_cli.proxy.relay import Relay
 from clairvoyant_cli.proxy.residents import Residents
@@ -84,7 +84,7 @@ class Gateway:
             return
         request.schedule()
         body = await request.read(self.rules.body_limit_bytes)
-        facts = facts_of(body, route, backend.kind, client)
+        facts = await read_facts(None if body is None else [body], route, backend.kind, client)
         if facts.bypass or facts.model in backend.remote_models:
             request.scheduled = False
             await self._pass(request, route)

@@ -275,5 +275,6 @@ class Keeper:
             ttft_s=exchange.ttft_s,
             decode_s=totals.decode_s,
             prefill_s=totals.prefill_s,
-            prompt=view.prompt if self._record_prompts and view is not None else None,
+            # The ends of a prompt would teach a predictor a wrong length.
+            prompt=view.prompt if self._record_prompts and view is not None and not view.cut else None,
         )

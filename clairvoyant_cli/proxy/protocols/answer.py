@@ -130,7 +130,7 @@ class AnswerWatch:
     def feed(self, data: bytes) -> None:
         """Take note of a piece of the body."""
         if self._sse:
-            self.events += data.count(b"\n\n") or data.count(b"\r\n\r\n")
+            self.events += data.count(b"\n\n") or (data.count(b"\r\n\r\n") if b"\r" in data else 0)
         elif self._ndjson:
             self.events += data.count(b"\n")
         tail = self._tail

@@ -188,6 +188,28 @@ async def test_many_long_bodies_take_no_longer_turns_than_one() -> None:
     assert await turns_meanwhile(*[[body]] * 8) >= 8 * (len(body) // SLICE_BYTES)
 
 
+@pytest.mark.parametrize("characters", [20_000, 300_000])
+async def test_bodies_that_come_at_once_are_not_decoded_at_once(characters: int) -> None:
+    body = json.dumps(chat("x" * characters)).encode()
+    turns = 0
+    decoded_in: list[int] = []
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def read_one() -> None:
+        await read_facts([body], ROUTES["/api/chat"], KIND)
+        decoded_in.append(turns)
+
+    counting = asyncio.create_task(count())
+    await asyncio.gather(*(read_one() for _ in range(8)))
+    counting.cancel()
+    assert len(set(decoded_in)) == 8
+
+
 async def test_what_is_hopeless_is_given_up_at_once() -> None:
     assert await turns_meanwhile([b'{"messages":[' + b"{}," * MIB + b"{}]}"]) <= 10
 

@@ -2,8 +2,8 @@
 
 Rule 1: nothing here raises on a client's input. What cannot be understood is `None`: an unknown request,
 which is queued as such and left to the backend to refuse in its own words.
-Rule 2: no body keeps the event loop for longer than some milliseconds at a time. A long one is condensed a
-slice at a time first; of what is left, so much is looked at and no more.
+Rule 2: no body keeps the event loop for longer than some milliseconds at a time, nor do many that come at
+once. A long one is condensed a slice at a time first; of what is left, so much is looked at and no more.
 Rule 3: what is kept of a request is bounded, but for its text, which goes when the request ends.
 """
 
@@ -19,6 +19,9 @@ from clairvoyant_cli.proxy.protocols.routes import BackendKind, Route, Shape, Wo
 from clairvoyant_cli.proxy.protocols.texts import plain, short_name
 from clairvoyant_cli.proxy.protocols.views import DIALECTS, ViewOf
 from predictor.record import PromptView, Task
+
+TINY_BYTES = 16 * 1024
+"""A body up to this is decoded as it comes, which takes half a millisecond at most."""
 
 SMALL_BYTES = 256 * 1024
 """A body up to this is decoded at once, which takes at most 7 ms (nothing but empty objects)."""
@@ -66,9 +69,12 @@ async def read_facts(
     """
     if pieces is None or route.shape is Shape.OPAQUE:
         return facts_of(None, route, kind, client)
-    if len(pieces) <= MOST_PIECES and sum(map(len, pieces)) <= SMALL_BYTES:
-        return facts_of(pieces[0] if len(pieces) == 1 else b"".join(pieces), route, kind, client)
-    return facts_of(await _condensed(pieces), route, kind, client)
+    size = sum(map(len, pieces)) if len(pieces) <= MOST_PIECES else SMALL_BYTES + 1
+    if size > SMALL_BYTES:
+        return facts_of(await _condensed(pieces), route, kind, client)
+    if size > TINY_BYTES:
+        await _reading.turn()
+    return facts_of(pieces[0] if len(pieces) == 1 else b"".join(pieces), route, kind, client)
 
 
 def facts_of(body: bytes | None, route: Route, kind: BackendKind, client: str = "") -> RequestFacts:
@@ -90,10 +96,11 @@ def _unknown(route: Route, client: str) -> RequestFacts:
 
 
 class _Reading:
-    """Counts the long bodies that are being read: the more there are, the less of each at a time."""
+    """Sees to it that many bodies together take no longer turns of the loop than one does."""
 
     def __init__(self) -> None:
         self.bodies = 0
+        self._decoding: asyncio.AbstractEventLoop | None = None
 
     def __enter__(self) -> None:
         self.bodies += 1
@@ -103,7 +110,19 @@ class _Reading:
 
     @property
     def slice_bytes(self) -> int:
+        """How much of a body may be condensed at a time; the less, the more bodies there are."""
         return max(SMALLEST_SLICE_BYTES, SLICE_BYTES // self.bodies)
+
+    async def turn(self) -> None:
+        """Return in a turn of the loop in which no other body is decoded."""
+        loop = asyncio.get_running_loop()
+        while self._decoding is loop:  # noqa: ASYNC110 - an event would wake all in the same turn
+            await asyncio.sleep(0)
+        self._decoding = loop
+        loop.call_soon(self._decoded)
+
+    def _decoded(self) -> None:
+        self._decoding = None
 
 
 _reading = _Reading()
@@ -117,9 +136,8 @@ async def _condensed(pieces: Sequence[bytes]) -> bytes | None:
             if condenser.given_up:
                 return None
             await asyncio.sleep(0)
-        condensed = condenser.condensed()
-        await asyncio.sleep(0)
-    return condensed
+    await _reading.turn()
+    return condenser.condensed()
 
 
 def _slices(pieces: Sequence[bytes]) -> Iterator[bytes]:

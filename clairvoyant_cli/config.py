@@ -46,7 +46,7 @@ class ServeConfig:
     freeze: bool = False  # learn nothing from traffic: tau, speeds and predictions stay as they are
     history_days: int = 90  # how long finished requests are remembered
     history_rows: int = 1_000_000  # how many finished requests are remembered; 0 records none
-    record_prompts: bool = False  # record prompt text too, to train a predictor on it
+    record_prompts: bool = False  # record prompt text too, of bodies up to 256 KiB, to train on it
     show_prompts: bool = False  # let dashboards show prompt text (it is not logged, nor recorded by this)
     log_level: str = "info"  # debug, info, warning or error
 

@@ -84,7 +84,7 @@ def _with_system(system: str, mean: float) -> float:
 
 def _with_history(view: PromptView, mean: float) -> float:
     lengths = [
-        log_tokens(len(turn.text) / CHARACTERS_A_TOKEN) for turn in view.history if turn.role == "assistant"
+        log_tokens(turn.characters / CHARACTERS_A_TOKEN) for turn in view.history if turn.role == "assistant"
     ][-HISTORY_TURNS:]
     if not lengths:
         return mean

@@ -66,8 +66,11 @@ _PLACES = _places()
 _KNOWN = _PLACES.keys()
 
 
-def read(prompt: str) -> tuple[list[bytes], list[float]]:
-    """Return the words of the prompt's window and its dense features, in the order of `NAMES`."""
+def read(prompt: str, cut: int = 0) -> tuple[list[bytes], list[float]]:
+    """Return the words of the prompt's window and its dense features, in the order of `NAMES`.
+
+    `cut` says how many characters longer the prompt was; its middle, which no window shows, was left out.
+    """
     seen = window(prompt)
     words = split(seen)
     distinct = set(words)
@@ -75,9 +78,9 @@ def read(prompt: str) -> tuple[list[bytes], list[float]]:
         words = in_english(words)
         distinct = set(words)
     cues = [
-        *_shape(prompt, seen, words, distinct),
+        *_shape(prompt, cut, seen, words, distinct),
         *_NO_CLASSES,
-        *told(len(prompt), seen, words, distinct),
+        *told(len(prompt) + cut, seen, words, distinct),
     ]
     for word in _KNOWN & distinct:
         for place in _PLACES[word]:
@@ -94,15 +97,18 @@ _ONE = log1p(1)
 _ONE_MORE = {log1p(count): log1p(count + 1) for count in range(WINDOW_CHARACTERS)}
 
 
-def _shape(prompt: str, seen: bytes, words: list[bytes], distinct: set[bytes]) -> list[float]:
-    length = len(prompt)
+def _shape(prompt: str, cut: int, seen: bytes, words: list[bytes], distinct: set[bytes]) -> list[float]:
+    length = len(prompt) + cut
     first_line = prompt.find("\n")
+    lines: float = prompt.count("\n") if first_line >= 0 else 0
+    if cut and lines:  # they are as long in between as they are at the ends
+        lines *= length / len(prompt)
     last = seen[-64:].rstrip()[-1:]
     count = seen.count
     return [
         log1p(length),
         log1p(len(words)),
-        log1p(prompt.count("\n")) if first_line >= 0 else 0.0,
+        log1p(lines),
         min(len(seen) / (len(words) + 1), LONGEST_WORD),
         1.0 if last == b"?" else 0.0,
         1.0 if last == b":" else 0.0,

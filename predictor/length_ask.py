@@ -165,9 +165,11 @@ def _number(words: Sequence[bytes], place: int) -> float | None:
             return None
         # "two thousand words"
         return known * _NUMBER_WORDS.get(before, 1) if known >= 100 else known
+    if len(word) > _MOST_DIGITS:
+        return None
     if word[-1:] == b"k" and word[:-1].isdigit():
         return 1000.0 * int(word[:-1])
-    if not word.isdigit() or len(word) > _MOST_DIGITS:
+    if not word.isdigit():
         return None
     number = int(word)
     # "2,000 words" has been split at its comma.

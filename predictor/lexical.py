@@ -70,7 +70,7 @@ class LexicalPredictor:
         """Return the prediction for a request."""
         if view.task is Task.EMBEDDING:
             return NOTHING
-        reading = self._model.read(view.prompt)
+        reading = self._model.read(view.prompt, view.cut)
         context = consider(view, self._calibration.mean_at(reading.score))
         dense = self._model.standardise(reading.row, self._dense_value)
         dense[-1] = CUE_VALUE * (context.mean - TYPICAL_MEAN)
@@ -105,7 +105,7 @@ class LexicalPredictor:
     def explain(self, view: PromptView) -> list[tuple[str, float]]:
         """Return what drove the prediction, in log tokens, strongest first."""
         slope = self._calibration.slope
-        reading = self._model.read(view.prompt)
+        reading = self._model.read(view.prompt, view.cut)
         static = self._calibration.mean_at(reading.score)
         context = consider(view, static)
         effects = {

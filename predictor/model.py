@@ -62,9 +62,9 @@ class LexicalModel:
         self._input = self._session.get_inputs()[0].name
         self._outputs = [self._session.get_outputs()[-1].name]
 
-    def read(self, prompt: str) -> Reading:
-        """Read and score a prompt."""
-        words, cues = read(prompt)
+    def read(self, prompt: str, cut: int = 0) -> Reading:
+        """Read and score a prompt, which was `cut` characters longer."""
+        words, cues = read(prompt, cut)
         hashes = gram_hashes(words)
         cues.append(float(np.add.reduce(self.grams.take(hashes & BUCKETS))) / sqrt(len(hashes)))
         row: Floats = np.ndarray(self.width + 1, np.float32, self._pack(*cues, 0.0))

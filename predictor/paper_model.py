@@ -27,16 +27,16 @@ class PaperPredictor:
         self._input = self._session.get_inputs()[0].name
         self._outputs = [self._session.get_outputs()[-1].name]
 
-    def probabilities(self, prompt: str) -> Floats:
+    def probabilities(self, prompt: str, cut: int = 0) -> Floats:
         """Return P(Short), P(Medium), P(Long) as float32, shape (3,)."""
-        features = np.array([paper_features(prompt)], dtype=np.float32)
+        features = np.array([paper_features(prompt, cut)], dtype=np.float32)
         (result,) = self._session.run(self._outputs, {self._input: features})
         row: Floats = result[0]
         return row
 
     def predict(self, view: PromptView) -> Prediction:
         """Return the prediction for a request; only the prompt and the client's cap are looked at."""
-        short, medium, long = map(float, self.probabilities(view.prompt))
+        short, medium, long = map(float, self.probabilities(view.prompt, view.cut))
         total = short + medium + long
         short, medium, long = short / total, medium / total, long / total
         expected = short * SHORT_TOKENS + medium * MEDIUM_TOKENS + long * LONG_TOKENS
@@ -55,7 +55,7 @@ class PaperPredictor:
 
     def explain(self, view: PromptView) -> list[tuple[str, float]]:
         """Return what each feature that is not zero adds to P(Long), strongest first."""
-        features = np.array([paper_features(view.prompt)] * (len(NAMES) + 1), np.float32)
+        features = np.array([paper_features(view.prompt, view.cut)] * (len(NAMES) + 1), np.float32)
         np.fill_diagonal(features, 0.0)
         (chances,) = self._session.run(self._outputs, {self._input: features})
         effects = (chances[-1, 2] - chances[:-1, 2]).tolist()

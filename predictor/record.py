@@ -44,19 +44,27 @@ class Task(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One earlier message of a conversation."""
+    """One earlier message of a conversation; `cut` says how many characters longer than `text` it is."""
 
     role: str
     text: str
+    cut: int = 0
+
+    @property
+    def characters(self) -> int:
+        """How long the message is."""
+        return len(self.text) + self.cut
 
 
 @dataclass(frozen=True, slots=True)
 class PromptView:
     """What a proxy can see of a request before it runs; every field but `prompt` may be missing.
 
-    `prompt` is the last user message, or the whole prompt of a completion. `history` holds the earlier
-    turns, oldest first, without the system message. `max_tokens` is the client's cap on the answer
-    (None: none given). `thinking` is None where the client did not say. `tools` and `images` are counts.
+    `prompt` is the last user message, or the whole prompt of a completion; where its middle was left out,
+    `cut` says how many characters longer it is. `history` holds the earlier turns, oldest first, without the
+    system message; of a long conversation the turns between its ends are one, of no role, with nothing but
+    its length. `max_tokens` is the client's cap on the answer (None: none given). `thinking` is None where
+    the client did not say. `tools` and `images` are counts.
     """
 
     prompt: str
@@ -70,6 +78,12 @@ class PromptView:
     thinking: bool | None = None
     model: str = ""
     client: str = ""
+    cut: int = 0
+
+    @property
+    def characters(self) -> int:
+        """How long the prompt is."""
+        return len(self.prompt) + self.cut
 
 
 @dataclass(frozen=True, slots=True)

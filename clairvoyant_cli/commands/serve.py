@@ -95,7 +95,8 @@ if TYPE_CHECKING:
     "--record-prompts",
     is_flag=True,
     default=None,
-    help="Record prompt text too, to train a predictor on it. `clairvoyant forget` erases it.",
+    help="Record prompt text too, of bodies up to 256 KiB, to train a predictor on it. "
+    "`clairvoyant forget` erases it.",
 )
 @click.option(
     "--show-prompts",

@@ -4,12 +4,12 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import httpx
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.upstream import Upstream
+from clairvoyant_cli.proxy.protocols import probes
 from clairvoyant_cli.proxy.protocols.routes import BackendKind
 from clairvoyant_cli.proxy.speeds import Speeds
 from tui.snapshot import LoadedModel
@@ -23,8 +23,18 @@ USUAL_PORTS: dict[BackendKind, tuple[int, ...]] = {
 """Where each server listens unless told otherwise; llama.cpp is moving from 8080 to 9931."""
 
 PROBE_TIMEOUT_S = 2.0
-NO_ANSWER = "no answer in time"
+TIMED_OUT = "no answer in time"
 LOADING = "loading its model"
+SLOTS_TIMEOUT_S = 60.0
+PROBE_AT_MOST_S = 10.0
+"""For an answer that keeps coming in drops."""
+
+NOT_UNDERSTOOD = "its answers are not understood"
+"""Another server than it was taken for, or a new version: it answers, so requests may go on."""
+
+ANSWER_PIECES = 4096
+"""The most pieces that an answer may come in: each takes the HTTP library 15 us."""
+
 UP_EVERY_S = 5.0
 DOWN_EVERY_S = 1.0
 
@@ -93,11 +103,34 @@ def split_prefix(url: str) -> tuple[str, str]:
     return f"{scheme}://{netloc}", prefix
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of a question; no `text` where it is compressed, or too long to be read."""
+
+    status: int
+    text: bytes | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the question was answered."""
+        return self.status == 200
+
+    @property
+    def body(self) -> bytes | None:
+        """What can be read of an answer that is no error."""
+        return self.text if self.ok else None
+
+
+NO_ANSWER = Answer(0, None)
+
+
 class Prober:
     """Asks servers who they are and how they do."""
 
     def __init__(self, api_key: str | None = None) -> None:
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        headers = {"Accept-Encoding": "identity"}
+        if api_key:
+            headers["Authorization"] = f"Bearer {api_key}"
         self._client = httpx.AsyncClient(timeout=PROBE_TIMEOUT_S, headers=headers, trust_env=False)
 
     async def close(self) -> None:
@@ -107,24 +140,23 @@ class Prober:
     async def identify(self, url: str, prefix: str = "") -> Found | None:
         """Find out which server answers at `url`; None if none does."""
         base = url + prefix
-        if await self._json(f"{base}/_clairvoyant/health") is not None:
+        if probes.is_object((await self._answer(f"{base}/_clairvoyant/health")).body):
             raise ClairvoyantError(
                 f"{url} is a clairvoyant already; give the URL of the LLM server itself with --backend"
             )
-        version = await self._json(f"{base}/api/version")
-        if version is not None and "version" in version:
-            return Found(BackendKind.OLLAMA, url, prefix, str(version["version"]))
-        props = await self._json(f"{base}/props")
-        if props is not None and "total_slots" in props:
-            slots = int(props["total_slots"])
-            return Found(BackendKind.LLAMACPP, url, prefix, str(props.get("build_info", "")), slots)
-        if await self._json(f"{base}/api/v0/models") is not None:
+        version = probes.version_of((await self._answer(f"{base}/api/version")).body)
+        if version is not None:
+            return Found(BackendKind.OLLAMA, url, prefix, version)
+        props = probes.props_of((await self._answer(f"{base}/props")).body)
+        if props is not None and props.tells_slots:
+            return Found(BackendKind.LLAMACPP, url, prefix, props.build, props.slots)
+        if probes.is_object((await self._answer(f"{base}/api/v0/models")).body):
             return Found(BackendKind.LMSTUDIO, url, prefix)
         try:
-            answer = await self._client.get(f"{base}/v1/models")
+            answer = await self._ask(f"{base}/v1/models")
         except httpx.HTTPError:
             return None
-        if answer.status_code == 503 and "Loading model" in answer.text:
+        if answer.status == 503 and b"Loading model" in (answer.text or b""):
             return Found(BackendKind.LLAMACPP, url, prefix)
         return Found(BackendKind.OTHER, url, prefix)
 
@@ -153,80 +185,77 @@ class Prober:
             backend.kind, "/v1/models"
         )
         try:
-            answer = await self._client.get(base + path)
+            answer = await self._ask(base + path)
         except httpx.HTTPError as error:
             backend.state, backend.detail = "down", _why(error)
             return
         was_up = backend.state == "up"
-        if answer.status_code == 503:
+        if answer.status == 503:
             backend.state, backend.detail = "loading", LOADING
             return
-        backend.state, backend.detail = "up", ""
+        backend.state = "up"
         if backend.kind is BackendKind.OLLAMA:
-            backend.version = str((_decoded(answer) or {}).get("version", ""))
-            await self._refresh_ollama(backend, base, was_up=was_up)
-        elif backend.kind is BackendKind.LLAMACPP and not was_up:
+            await self._refresh_ollama(backend, base, answer, was_up=was_up)
+        elif backend.kind is not BackendKind.LLAMACPP:
+            backend.detail = ""
+        elif not was_up:
             await self._refresh_llamacpp(backend, base)
 
-    async def _refresh_ollama(self, backend: Backend, base: str, *, was_up: bool) -> None:
-        loaded = (await self._json(f"{base}/api/ps") or {}).get("models") or []
+    async def _refresh_ollama(self, backend: Backend, base: str, version: Answer, *, was_up: bool) -> None:
+        listing = await self._answer(f"{base}/api/ps")
+        models = probes.loaded_models(listing.body)
         before = {model.name for model in backend.models}
-        backend.models = tuple(
-            LoadedModel(
-                name=str(model.get("name", "")),
-                size_bytes=model.get("size"),
-                vram_bytes=model.get("size_vram"),
-                context=model.get("context_length"),
-                digest=str(model.get("digest") or ""),
-            )
-            for model in loaded
-            if isinstance(model, dict)
-        )
+        backend.version, backend.models = probes.version_of(version.body) or "", models or ()
+        backend.detail = "" if backend.version and (models is not None or not listing.ok) else NOT_UNDERSTOOD
         if before:
             backend.swaps += sum(model.name not in before for model in backend.models)
         if not was_up:
-            known = (await self._json(f"{base}/api/tags") or {}).get("models") or []
-            backend.remote_models = frozenset(
-                str(model.get("name"))
-                for model in known
-                if isinstance(model, dict) and model.get("remote_host")
-            )
+            backend.remote_models = probes.remote_models((await self._answer(f"{base}/api/tags")).body)
 
     async def _refresh_llamacpp(self, backend: Backend, base: str) -> None:
-        props = await self._json(f"{base}/props") or {}
-        backend.version = str(props.get("build_info", backend.version))
-        if "total_slots" in props and not backend.slots_fixed:
-            backend.slots = max(1, int(props["total_slots"]))
-        name = str(props.get("model_alias") or props.get("model_path", "")).rsplit("/", 1)[-1]
-        settings = props.get("default_generation_settings")
-        context = settings.get("n_ctx") if isinstance(settings, dict) else None
-        backend.models = (LoadedModel(name=name, context=context),) if name else ()
+        answer = await self._answer(f"{base}/props")
+        props = probes.props_of(answer.body) or probes.NO_PROPS
+        backend.version = props.build or backend.version
+        backend.models = () if props.model is None else (props.model,)
+        backend.detail = NOT_UNDERSTOOD if answer.ok and props.slots is None else ""
+        if props.slots is not None and not backend.slots_fixed:
+            backend.slots = props.slots
 
     async def busy_slots(self, backend: Backend) -> int | None:
         """Count llama.cpp's slots that are at work; None if it does not tell."""
+        url = f"{backend.upstream.url}{backend.prefix}/slots"
+        return probes.busy_slots((await self._answer(url, SLOTS_TIMEOUT_S)).body)
+
+    async def _answer(self, url: str, timeout_s: float = PROBE_TIMEOUT_S) -> Answer:
         try:
-            answer = await self._client.get(f"{backend.upstream.url}{backend.prefix}/slots", timeout=60)
+            return await self._ask(url, timeout_s)
         except httpx.HTTPError:
-            return None
-        slots = _decoded(answer) if answer.status_code == 200 else None
-        if not isinstance(slots, list):
-            return None
-        return sum(bool(slot.get("is_processing")) for slot in slots if isinstance(slot, dict))
+            return NO_ANSWER
 
-    async def _json(self, url: str) -> dict[str, Any] | None:
+    async def _ask(self, url: str, timeout_s: float = PROBE_TIMEOUT_S) -> Answer:
+        """Ask a question; httpx.HTTPError if no answer comes, or none in time."""
         try:
-            answer = await self._client.get(url)
-        except httpx.HTTPError:
-            return None
-        data = _decoded(answer) if answer.status_code == 200 else None
-        return data if isinstance(data, dict) else None
+            async with (
+                asyncio.timeout(PROBE_AT_MOST_S + timeout_s),
+                self._client.stream("GET", url, timeout=timeout_s) as response,
+            ):
+                return Answer(response.status_code, await _text_of(response))
+        except TimeoutError:
+            raise httpx.ReadTimeout("the answer does not end") from None
 
 
-def _decoded(answer: httpx.Response) -> Any:
-    try:
-        return answer.json()
-    except ValueError:
+async def _text_of(response: httpx.Response) -> bytes | None:
+    if response.headers.get("content-encoding", "identity") != "identity":
         return None
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in response.aiter_raw():
+        pieces.append(piece)
+        size += len(piece)
+        if size > probes.ANSWER_BYTES or len(pieces) > ANSWER_PIECES:
+            return None
+        await asyncio.sleep(0)  # what has been received at once is handed over without a pause
+    return b"".join(pieces)
 
 
 def _why(error: httpx.HTTPError) -> str:
@@ -234,7 +263,7 @@ def _why(error: httpx.HTTPError) -> str:
         return (
             "connection refused" if "refused" in str(error).lower() or "failed" in str(error) else str(error)
         )
-    return NO_ANSWER if isinstance(error, httpx.TimeoutException) else type(error).__name__
+    return TIMED_OUT if isinstance(error, httpx.TimeoutException) else type(error).__name__
 
 
 class BackendWatch:
@@ -299,12 +328,8 @@ class BackendWatch:
     async def _refresh(self) -> None:
         backend = self.backend
         before = backend.state
-        try:
-            await self._prober.refresh(backend)
-        except (AttributeError, TypeError, ValueError) as error:
-            # Another server than it was taken for, or a new version: it answers, so requests may go on.
-            backend.state, backend.detail = "up", f"its answers are not understood ({error})"
-        if backend.detail == NO_ANSWER and before == "up" and self._at_work():
+        await self._prober.refresh(backend)
+        if backend.detail == TIMED_OUT and before == "up" and self._at_work():
             backend.state = "up"  # it has but one thread, and that one works for us
         backend.seen = backend.seen or backend.state in ("up", "loading")
 

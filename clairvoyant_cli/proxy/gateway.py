@@ -24,7 +24,7 @@ from clairvoyant_cli.proxy.lessons import Lessons
 from clairvoyant_cli.proxy.outage import Outage, OutageError
 from clairvoyant_cli.proxy.protocols.answer import AnswerWatch
 from clairvoyant_cli.proxy.protocols.errors import Refusal, render
-from clairvoyant_cli.proxy.protocols.facts import RequestFacts, facts_of
+from clairvoyant_cli.proxy.protocols.facts import RequestFacts, read_facts
 from clairvoyant_cli.proxy.protocols.routes import Route, route_of
 from clairvoyant_cli.proxy.relay import Relay
 from clairvoyant_cli.proxy.residents import Residents
@@ -95,7 +95,7 @@ class Gateway:
             return
         request.schedule()
         pieces = await request.read(self.rules.body_limit_bytes)
-        facts = facts_of(None if pieces is None else b"".join(pieces), route, backend.kind, client)
+        facts = await read_facts(pieces, route, backend.kind, client)
         if facts.bypass or facts.model in backend.remote_models:
             request.scheduled = False
             await self._pass(request, route)

@@ -17,6 +17,7 @@ from clairvoyant_cli.proxy.gateway import Gateway
 from clairvoyant_cli.proxy.learning import Learned, Learner, learned_of, state_name
 from clairvoyant_cli.proxy.protocols.routes import BackendKind
 from clairvoyant_cli.proxy.shadow import ShadowRun
+from clairvoyant_cli.proxy.speeds import decode_rate
 from clairvoyant_cli.proxy.state import Painter
 from predictor.errors import ModelError
 from predictor.record import LengthClass
@@ -157,8 +158,9 @@ class Keeper:
             return
         now = exchange.ended_s or 0.0
         self._learner.judge(totals.tokens, exchange.sojourn_s(now), exchange.prediction.p_long)
-        if not self._freeze and totals.decode_s:
-            self._learner.learn_speed(exchange.facts.model, totals.tokens, totals.tokens / totals.decode_s)
+        rate = decode_rate(totals.tokens, totals.decode_s)
+        if not self._freeze and rate is not None:
+            self._learner.learn_speed(exchange.facts.model, totals.tokens, rate)
         self._set_tau(exchange.facts.model)
 
     def in_order_of_arrival(self, run: ShadowRun) -> None:
@@ -274,5 +276,6 @@ class Keeper:
             ttft_s=exchange.ttft_s,
             decode_s=totals.decode_s,
             prefill_s=totals.prefill_s,
-            prompt=view.prompt if self._record_prompts and view is not None else None,
+            # The ends of a prompt would teach a predictor a wrong length.
+            prompt=view.prompt if self._record_prompts and view is not None and not view.cut else None,
         )

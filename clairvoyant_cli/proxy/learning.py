@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from clairvoyant_cli.proxy.speeds import near
 from predictor.record import LengthClass
 from profiles.ranking import pairs_in_order
 from profiles.records import TAU_PER_MU_SHORT, Profile
@@ -103,7 +104,8 @@ class Learner:
         """Take note of how fast an answer was written."""
         known = self._known(model)
         if known is not None and tokens >= MIN_TOKENS:
-            known.decode_tokens_per_s = _towards(known.decode_tokens_per_s, decode_tokens_per_s)
+            before = known.decode_tokens_per_s
+            known.decode_tokens_per_s = _towards(before, near(decode_tokens_per_s, before))
 
     def learn_short(self, model: str, wait_s: float, sojourn_s: float) -> None:
         """Take note of how a Short answer would have fared first-come-first-served."""

@@ -15,6 +15,9 @@ ASSUMED_LOAD_S = 8.0
 LEAST_LOAD_S = 0.5
 """Ollama reports a few milliseconds of `load_duration` for a model that was there already."""
 
+LONGEST_LOAD_S = 600.0
+"""Ollama gives up after five minutes (OLLAMA_LOAD_TIMEOUT): what says it took longer is wrong."""
+
 MOST_AFFINITIES = 200
 """Clients choose model names: what is remembered of them is bounded."""
 
@@ -39,7 +42,7 @@ class Residents:
         if affinity not in self._residency.load_s:
             return
         self._affinity_of[full_name(exchange.facts.model)] = affinity
-        if load_s is not None and load_s >= LEAST_LOAD_S:
+        if load_s is not None and LEAST_LOAD_S <= load_s <= LONGEST_LOAD_S:
             self._residency.load_s[affinity] = load_s
 
     def listed(self, names: Iterable[str], live: Iterable[Exchange]) -> None:

@@ -6,6 +6,19 @@ ASSUMED_DECODE_TOKENS_PER_S = 30.0
 ASSUMED_PREFILL_TOKENS_PER_S = 500.0
 """Until the backend has been seen at work: a small model on a laptop. Only ratios matter for the order."""
 
+FASTEST_DECODE_TOKENS_PER_S = 1e5
+"""Each token takes one reading of the weights: 80 MB of them at the 8 TB/s of the fastest memory there is."""
+
+FASTEST_PREFILL_TOKENS_PER_S = 1e7
+"""Each token takes two operations a weight: 100 million weights at 2 petaflops."""
+
+SLOWEST_TOKENS_PER_S = 0.01
+"""A model of 100 GB, read from a disk at 1 GB/s for each token."""
+
+MOST_AT_ONCE = 4.0
+"""One answer is taken for no more than so many times as fast or slow as those before: what a server says of
+itself may be wrong, and the order of all that wait hangs on it."""
+
 
 @dataclass(slots=True)
 class Speeds:
@@ -27,11 +40,12 @@ class Speeds:
         if self.frozen:
             return
         decode_measured, prefill_measured = self.measured
-        if tokens and decode_s and tokens >= 8:
-            self.decode_tokens_per_s = _mean(self.decode_tokens_per_s, tokens / decode_s, decode_measured)
-        if prefilled and prefill_s and prefilled >= 32:
-            rate = prefilled / prefill_s
-            self.prefill_tokens_per_s = _mean(self.prefill_tokens_per_s, rate, prefill_measured)
+        decode = decode_rate(tokens, decode_s)
+        if decode is not None and tokens and tokens >= 8:
+            self.decode_tokens_per_s = _mean(self.decode_tokens_per_s, decode, decode_measured)
+        prefill = _rate(prefilled, prefill_s, FASTEST_PREFILL_TOKENS_PER_S)
+        if prefill is not None and prefilled and prefilled >= 32:
+            self.prefill_tokens_per_s = _mean(self.prefill_tokens_per_s, prefill, prefill_measured)
 
     def seconds(self, prompt_tokens: float, tokens: float) -> float:
         """Return how long a prompt and an answer of so many tokens take."""
@@ -40,6 +54,23 @@ class Speeds:
         return prompt_tokens / prefill + tokens / decode
 
 
+def decode_rate(tokens: float | None, decode_s: float | None) -> float | None:
+    """Return the tokens a second of an answer; None where that is unknown, or no machine's speed."""
+    return _rate(tokens, decode_s, FASTEST_DECODE_TOKENS_PER_S)
+
+
+def near(rate: float, known: float | None) -> float:
+    """Return a rate, or what is nearest to it within `MOST_AT_ONCE` of what is known."""
+    return rate if known is None else min(max(rate, known / MOST_AT_ONCE), known * MOST_AT_ONCE)
+
+
+def _rate(tokens: float | None, taken_s: float | None, fastest: float) -> float | None:
+    if not tokens or not taken_s:
+        return None
+    rate = tokens / taken_s
+    return rate if SLOWEST_TOKENS_PER_S <= rate <= fastest else None
+
+
 def _mean(old: float | None, new: float, measured: float | None, weight: float = 0.2) -> float:
-    mean = new if old is None else old + weight * (new - old)
+    mean = new if old is None else old + weight * (near(new, old) - old)
     return mean if measured is None else min(4 * measured, max(measured / 4, mean))

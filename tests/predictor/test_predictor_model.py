@@ -60,10 +60,52 @@ def test_any_prompt_can_be_explained(prompt: str) -> None:
         assert all(math.isfinite(effect) for _, effect in loaded.explain(PromptView(prompt)))
 
 
-@pytest.mark.parametrize("prompt", ["\ud800 lone surrogate", "a" * 1_000_000, "\x00" * 5000, "?" * 100_000])
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "\ud800 lone surrogate",
+        "a" * 1_000_000,
+        "\x00" * 5000,
+        "?" * 100_000,
+        "\u0130" * 100_000,
+        "1" * 440 + "k words",
+    ],
+)
 def test_hostile_prompts_are_prompts(prompt: str) -> None:
     for loaded in (LEXICAL, PAPER):
         check_sane(loaded.predict(PromptView(prompt, system=prompt, model=prompt)))
+
+
+def without_middle(text: str) -> PromptView:
+    """Return a prompt's ends, as a proxy keeps them of a long one."""
+    kept = f"{text[:1000]} … {text[-1000:]}"
+    return PromptView(kept, cut=len(text) - len(kept))
+
+
+@pytest.mark.parametrize("opening", ["Summarize this: ", "Translate to French: ", "用一句话解释 ", ""])
+def test_a_prompt_without_its_middle_is_foretold_as_the_whole(opening: str) -> None:
+    text = opening + "The harbour wall was built by hand. " * 3000 + "Answer in 20 words."
+    assert LEXICAL.predict(without_middle(text)) == LEXICAL.predict(PromptView(text))
+    lines = text.replace("hand. ", "hand.\n\n")
+    whole = LEXICAL.predict(PromptView(lines))
+    assert LEXICAL.predict(without_middle(lines)).expected_tokens == pytest.approx(
+        whole.expected_tokens, 0.05
+    )
+    assert LEXICAL.explain(without_middle(text)) == LEXICAL.explain(PromptView(text))
+
+
+def test_nothing_but_a_length_is_a_prompt() -> None:
+    for loaded in (LEXICAL, PAPER):
+        check_sane(loaded.predict(PromptView("", cut=10**9)))
+        assert loaded.explain(PromptView("", cut=10**9))
+
+
+def test_answers_before_count_with_what_was_left_out_of_them() -> None:
+    def expected(*turns: Turn) -> float:
+        return LEXICAL.predict(PromptView("Tell me more", history=turns)).expected_tokens
+
+    assert expected(Turn("assistant", "word ", 9995)) == expected(Turn("assistant", "word " * 2000))
+    assert expected(Turn("", "", 9995), Turn("assistant", "Yes.")) == expected(Turn("assistant", "Yes."))
 
 
 def test_common_sense() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from predictor.cues import NAMES, read
 from predictor.length_ask import asked_tokens
+from predictor.paper_features import END_CHARACTERS, paper_features
 from predictor.paper_features import NAMES as PAPER_NAMES
-from predictor.paper_features import paper_features
 from predictor.told import TOLD
 from predictor.words import (
     WINDOW_CHARACTERS,
@@ -168,3 +168,25 @@ def test_the_papers_features_are_those_of_its_text() -> None:
 def test_the_papers_verb_comes_from_the_first_token_alone(prompt: str) -> None:
     assert paper_features(prompt)[PAPER_NAMES.index("verb_other")] == 1.0
     assert sum(paper_features(prompt)[6:]) == 1.0
+
+
+def test_the_papers_words_are_looked_for_at_both_ends_of_a_long_prompt() -> None:
+    middle = "which " * 100_000
+    features = dict(zip(PAPER_NAMES, paper_features(f"Write {middle} in json?", 400), strict=True))
+    assert (features["verb_write"], features["has_format_keyword"], features["ends_with_question"]) == (
+        1,
+        1,
+        1,
+    )
+    assert features["prompt_token_len"] == (len(middle) + 15 + 400) // 4
+    assert 0 < features["clause_count"] <= 2 * END_CHARACTERS / len("which ")
+
+
+@pytest.mark.parametrize("opening", ["Summarize this: ", "Translate to French: ", "Write 500 words on "])
+@pytest.mark.parametrize("line", ["The harbour wall was built by hand. ", "The harbour wall.\n\n"])
+def test_cues_of_a_prompt_without_its_middle_are_those_of_the_whole(opening: str, line: str) -> None:
+    whole = opening + line * 3000 + "Go on?"
+    kept = f"{whole[:1000]} … {whole[-1000:]}"
+    words, cues = read(kept, len(whole) - len(kept))
+    assert words == read(whole)[0]
+    assert cues == pytest.approx(read(whole)[1], rel=0.005)

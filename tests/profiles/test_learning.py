@@ -58,6 +58,14 @@ def test_a_slower_machine_moves_mu_short_and_a_fuller_one_does_not() -> None:
     assert faster.mu_short_of(MODEL) == pytest.approx(10.0)  # no further than a factor of four
 
 
+def test_one_absurd_answer_does_not_make_a_machine_fast() -> None:
+    found = learner(PROFILE)
+    for _ in range(10):
+        found.learn_speed(MODEL, 100, 25.0)
+    found.learn_speed(MODEL, 100, 99_999.0)
+    assert found.learned().models[MODEL].decode_tokens_per_s == pytest.approx(25.0, rel=0.1)
+
+
 def test_each_model_has_its_own_tau_and_an_unknown_one_the_first() -> None:
     other = replace(PROFILE, name="big", served=replace(PROFILE.served, model="big:latest"))
     mu_short = PROFILE.mu_short_s

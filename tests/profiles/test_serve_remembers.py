@@ -177,6 +177,14 @@ async def test_no_prompt_is_recorded_unless_asked_for(tmp_path: Path) -> None:
         assert (marker.encode() in contents(path)) is record
 
 
+async def test_a_prompt_of_which_the_ends_are_known_is_not_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    async with replay(prefill=1e7) as (_, url), daemon_on(path, url, record_prompts=True) as daemon:
+        await ask_all(daemon, "unmistakable words " * 20_000)
+    (row,) = history(path)
+    assert (row.outcome, row.prompt) == ("completed", None)
+
+
 async def test_what_the_predictor_learned_outlives_the_daemon(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     for expected in (2, 4):

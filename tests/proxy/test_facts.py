@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from clairvoyant_cli.proxy.protocols.facts import MAX_NAME_CHARS, RequestFacts, facts_of
+from clairvoyant_cli.proxy.protocols.facts import RequestFacts, facts_of
 from clairvoyant_cli.proxy.protocols.routes import BackendKind, Family, Work, route_of
+from clairvoyant_cli.proxy.protocols.texts import MAX_NAME_CHARS
 from predictor.record import Task, Turn
 
 USER = {"role": "user", "content": "river"}

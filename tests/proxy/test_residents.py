@@ -59,6 +59,9 @@ def test_what_a_load_took_is_learned_and_a_warm_answer_teaches_nothing() -> None
     exchange.totals = replace(exchange.totals, load_s=14.0)
     residents.answered(exchange)
     assert queue.residency.load_s["a"] == 14.0
+    exchange.totals = replace(exchange.totals, load_s=400_000.0)
+    residents.answered(exchange)
+    assert queue.residency.load_s["a"] == 14.0
 
 
 def test_the_servers_list_is_believed_unless_a_model_may_be_loading() -> None:

@@ -2,25 +2,41 @@
 
 Rule 1: nothing here raises on a client's input. What cannot be understood is `None`: an unknown request,
 which is queued as such and left to the backend to refuse in its own words.
+Rule 2: no body keeps the event loop for longer than some milliseconds at a time, nor do many that come at
+once. A long one is condensed a slice at a time first; of what is left, so much is looked at and no more.
+Rule 3: what is kept of a request is bounded, but for its text, which goes when the request ends.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
-from clairvoyant_cli.proxy.protocols.routes import BackendKind, Family, Route, Shape, Work
-from predictor.record import PromptView, Task, Turn
+from clairvoyant_cli.http.body import Piece
+from clairvoyant_cli.proxy.protocols.bodies import Body, Chat, OllamaBody, OllamaChat, OllamaGenerate, Options
+from clairvoyant_cli.proxy.protocols.condense import Condenser
+from clairvoyant_cli.proxy.protocols.routes import BackendKind, Route, Shape, Work
+from clairvoyant_cli.proxy.protocols.texts import plain, short_name
+from clairvoyant_cli.proxy.protocols.views import DIALECTS, ViewOf
+from predictor.record import PromptView, Task
+
+TINY_BYTES = 16 * 1024
+"""A body up to this is decoded as it comes, which takes half a millisecond at most."""
+
+SMALL_BYTES = 256 * 1024
+"""A body up to this is decoded at once, which takes at most 7 ms (nothing but empty objects)."""
+
+SLICE_BYTES = 64 * 1024
+"""How much of a longer one is condensed at a time: at most 0.8 ms."""
+
+SMALLEST_SLICE_BYTES = 8 * 1024
+
+MOST_PIECES = 1024
+"""A body in more pieces than this counts as long, and so many are joined at a time."""
 
 RUNNER_OPTIONS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread")
 """Options that make Ollama load the model anew when they change (server/sched.go, needsReload)."""
-
-MAX_NAME_CHARS = 200
-"""The longest model name that is known by its whole name."""
-
-MAX_CAP_TOKENS = 1 << 30
-"""A cap beyond this is none; JSON's integers know no end, a predictor's floats do."""
 
 MAX_CHOICES = 1024
 """Answers to one request that are believed; OpenAI allows 128."""
@@ -45,301 +61,154 @@ class RequestFacts:
     bypass: str = ""
 
 
-def facts_of(body: bytes | None, route: Route, kind: BackendKind, client: str = "") -> RequestFacts:
-    """Read a request's body; `body` None means it was too long to be held."""
-    unknown = RequestFacts(stream=route.streams)
+async def read_facts(
+    pieces: Sequence[Piece] | None, route: Route, kind: BackendKind, client: str = ""
+) -> RequestFacts:
+    """Read a request's body, in pieces as it came; None means that it was too long to be held.
+
+    A long body is read a slice at a time, and the event loop turns in between.
+    """
+    if pieces is None or route.shape is Shape.OPAQUE:
+        return facts_of(None, route, kind, client)
+    size = sum(map(len, pieces)) if len(pieces) <= MOST_PIECES else SMALL_BYTES + 1
+    if size > SMALL_BYTES:
+        return facts_of(await _condensed(pieces), route, kind, client)
+    if size > TINY_BYTES:
+        await _reading.turn()
+    return facts_of(pieces[0] if len(pieces) == 1 else b"".join(pieces), route, kind, client)
+
+
+def facts_of(body: Piece | None, route: Route, kind: BackendKind, client: str = "") -> RequestFacts:
+    """Read a short body, or one that has been condensed; None means that it was too long for either."""
     if body is None or route.shape is Shape.OPAQUE:
-        return unknown
+        return _unknown(route, client)
+    decoder, view_of = DIALECTS[route.shape]
     try:
-        data = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return unknown
-    if not isinstance(data, dict):
-        return unknown
-    try:
-        return _read(data, route, kind, client)
-    except (TypeError, ValueError, AttributeError, KeyError, RecursionError, OverflowError):
-        # A field of another type than any client sends. The backend will say so better than we can.
-        return unknown
+        return _read(decoder.decode(body), view_of, route, kind, client)
+    except (msgspec.DecodeError, TypeError, ValueError, RecursionError, OverflowError):
+        # No JSON, or something else than any client sends. The backend will say so better than we can.
+        return _unknown(route, client)
 
 
-def _read(data: dict[str, Any], route: Route, kind: BackendKind, client: str) -> RequestFacts:
-    model = _name(_text(data.get("model")))
-    stream = data.get("stream")
-    stream = route.streams if stream is None else bool(stream)
-    if route.work is Work.EMBED:
-        view = PromptView("", task=Task.EMBEDDING, model=model, client=client)
-        chars = len(_joined(data.get("input") or data.get("prompt") or data.get("content") or ""))
-        return RequestFacts(model, False, view, prompt_tokens=chars / 4, affinity=model)
-    if kind is BackendKind.OLLAMA and route.family is Family.OPENAI:
-        data.pop("max_completion_tokens", None)  # Ollama has no such field and does not obey it
-    view = READERS[route.shape](data, model, client)
-    chars = len(view.prompt) + len(view.system) + sum(len(turn.text) for turn in view.history)
+def _unknown(route: Route, client: str) -> RequestFacts:
+    # That it is an embedding, the route alone tells.
+    embedding = PromptView("", task=Task.EMBEDDING, client=client) if route.work is Work.EMBED else None
+    return RequestFacts(stream=route.streams, view=embedding)
+
+
+class _Reading:
+    """Sees to it that many bodies together take no longer turns of the loop than one does."""
+
+    def __init__(self) -> None:
+        self.bodies = 0
+        self._decoding: asyncio.AbstractEventLoop | None = None
+
+    def __enter__(self) -> None:
+        self.bodies += 1
+
+    def __exit__(self, *exc: object) -> None:
+        self.bodies -= 1
+
+    @property
+    def slice_bytes(self) -> int:
+        """How much of a body may be condensed at a time; the less, the more bodies there are."""
+        return max(SMALLEST_SLICE_BYTES, SLICE_BYTES // self.bodies)
+
+    async def turn(self) -> None:
+        """Return in a turn of the loop in which no other body is decoded."""
+        loop = asyncio.get_running_loop()
+        while self._decoding is loop:  # noqa: ASYNC110 - an event would wake all in the same turn
+            await asyncio.sleep(0)
+        self._decoding = loop
+        loop.call_soon(self._decoded)
+
+    def _decoded(self) -> None:
+        self._decoding = None
+
+
+_reading = _Reading()
+
+
+async def _condensed(pieces: Sequence[Piece]) -> bytes | None:
+    condenser = Condenser()
+    with _reading:
+        for part in _slices(pieces):
+            condenser.feed(part)
+            if condenser.given_up:
+                return None
+            await asyncio.sleep(0)
+    await _reading.turn()
+    return condenser.condensed()
+
+
+def _slices(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """Cut long pieces, and join small ones."""
+    small: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        limit = _reading.slice_bytes
+        if size + len(piece) <= limit and len(small) < MOST_PIECES:
+            small.append(piece)
+            size += len(piece)
+            continue
+        if small:
+            yield b"".join(small)
+        at = 0
+        while len(piece) - at > limit:
+            yield piece[at : at + limit]
+            at += limit
+            limit = _reading.slice_bytes
+        small = [piece[at:]]
+        size = len(piece) - at
+    yield b"".join(small)
+
+
+def _read(body: Body, view_of: ViewOf, route: Route, kind: BackendKind, client: str) -> RequestFacts:
+    model = short_name(body.model)
+    if kind is BackendKind.OLLAMA and isinstance(body, Chat):
+        body.max_completion_tokens = None  # Ollama has no such field and does not obey it
+    view = view_of(body, model, client)
+    characters = view.characters + len(view.system) + sum(turn.characters for turn in view.history)
     return RequestFacts(
         model=model,
-        stream=stream,
+        stream=route.streams if body.stream is None else bool(body.stream),
         view=view,
-        choices=_choices(data),
-        prompt_tokens=chars / 4,
-        affinity=_affinity(data, model, route),
-        priority=SERVICE_TIERS.get(_text(data.get("service_tier")), 0),
-        bypass=_bypass(data, view, route, kind, model),
+        choices=_choices(body),
+        prompt_tokens=characters / 4,
+        affinity=_affinity(body, model),
+        priority=SERVICE_TIERS.get(plain(body.service_tier), 0),
+        bypass=_bypass(body, view, kind, model),
     )
 
 
-def _bypass(data: dict[str, Any], view: PromptView, route: Route, kind: BackendKind, model: str) -> str:
-    if route.family is Family.OLLAMA:
-        empty = not data.get("messages") if route.shape is Shape.OLLAMA_CHAT else not data.get("prompt")
-        if empty and not view.images:
-            return "unload" if data.get("keep_alive") in (0, "0") else "load"
-        if data.get("_debug_render_only"):
+def _bypass(body: Body, view: PromptView, kind: BackendKind, model: str) -> str:
+    if isinstance(body, OllamaChat | OllamaGenerate):
+        wanted = body.messages if isinstance(body, OllamaChat) else body.prompt
+        if not wanted and not view.images:
+            return "unload" if body.keep_alive in (0, "0") else "load"
+        if body.debug_render_only:
             return "render"
     if kind is BackendKind.OLLAMA and model.endswith((":cloud", "-cloud")):
         return "cloud"
     return ""
 
 
-def _affinity(data: dict[str, Any], model: str, route: Route) -> str:
-    options = data.get("options") if route.family is Family.OLLAMA else None
-    if not isinstance(options, dict):
+def _affinity(body: Body, model: str) -> str:
+    options = body.options if isinstance(body, OllamaBody) else None
+    if not isinstance(options, Options):
         return model
-    chosen = [f"{name}={options[name]}" for name in RUNNER_OPTIONS if name in options]
+    wanted = ((name, getattr(options, name)) for name in RUNNER_OPTIONS)
+    # Numbers and switches; Ollama refuses anything else.
+    chosen = [
+        f"{name}={value}" for name, value in wanted if isinstance(value, int | float) and _is_sane(value)
+    ]
     return " ".join([model, *chosen])
 
 
-def _choices(data: dict[str, Any]) -> int:
-    wanted = [data.get(name) for name in ("n", "best_of", "n_cmpl")]
+def _is_sane(value: float) -> bool:
+    return -(2**63) <= value < 2**63
+
+
+def _choices(body: Body) -> int:
+    wanted = (body.n, body.best_of, body.n_cmpl)
     return min(MAX_CHOICES, max([1, *(n for n in wanted if isinstance(n, int))]))
-
-
-def _name(model: str) -> str:
-    # It goes into logs, labels and dashboards, and a client may write anything into it.
-    if len(model) <= MAX_NAME_CHARS and model.isprintable():
-        return model
-    return "".join(c if c.isprintable() else "?" for c in model[:MAX_NAME_CHARS])
-
-
-# -- the shapes -------------------------------------------------------------------------------------
-
-
-def _ollama_chat(data: dict[str, Any], model: str, client: str) -> PromptView:
-    options = data.get("options") or {}
-    return _conversation(
-        data.get("messages") or [],
-        cap=_cap(options.get("num_predict")),
-        json_mode=bool(data.get("format")),
-        tools=_count(data.get("tools")),
-        thinking=_thinking(data.get("think")),
-        model=model,
-        client=client,
-    )
-
-
-def _ollama_generate(data: dict[str, Any], model: str, client: str) -> PromptView:
-    options = data.get("options") or {}
-    suffix = _text(data.get("suffix"))
-    return PromptView(
-        prompt=_text(data.get("prompt")) + suffix,
-        system=_text(data.get("system")),
-        task=Task.INFILL if suffix else Task.COMPLETION if data.get("raw") else Task.CHAT,
-        max_tokens=_cap(options.get("num_predict")),
-        json_mode=bool(data.get("format")),
-        images=_count(data.get("images")),
-        thinking=_thinking(data.get("think")),
-        model=model,
-        client=client,
-    )
-
-
-def _chat(data: dict[str, Any], model: str, client: str) -> PromptView:
-    return _conversation(
-        data.get("messages") or [],
-        cap=_cap(data.get("max_completion_tokens"), data.get("max_tokens"), data.get("n_predict")),
-        json_mode=_json_mode(data.get("response_format")) or "json_schema" in data or "grammar" in data,
-        tools=_count(data.get("tools")) + _count(data.get("functions")),
-        thinking=_thinking(data.get("reasoning_effort")),
-        model=model,
-        client=client,
-    )
-
-
-def _completion(data: dict[str, Any], model: str, client: str) -> PromptView:
-    suffix = _text(data.get("suffix"))
-    return PromptView(
-        prompt=_joined(data.get("prompt")) + suffix,
-        task=Task.INFILL if suffix else Task.COMPLETION,
-        max_tokens=_cap(data.get("max_tokens"), data.get("n_predict")),
-        json_mode="json_schema" in data or "grammar" in data,
-        model=model,
-        client=client,
-    )
-
-
-def _infill(data: dict[str, Any], model: str, client: str) -> PromptView:
-    return PromptView(
-        prompt=_text(data.get("input_prefix")) + _text(data.get("prompt")) + _text(data.get("input_suffix")),
-        task=Task.INFILL,
-        max_tokens=_cap(data.get("n_predict"), data.get("max_tokens")),
-        model=model,
-        client=client,
-    )
-
-
-def _responses(data: dict[str, Any], model: str, client: str) -> PromptView:
-    given = data.get("input")
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given or []
-    reasoning = data.get("reasoning") or {}
-    text = data.get("text") or {}
-    return _conversation(
-        [{"role": "system", "content": data.get("instructions")}, *items],
-        cap=_cap(data.get("max_output_tokens")),
-        json_mode=_json_mode(text.get("format")),
-        tools=_count(data.get("tools")),
-        thinking=_thinking(reasoning.get("effort")),
-        model=model,
-        client=client,
-    )
-
-
-def _lmstudio_chat(data: dict[str, Any], model: str, client: str) -> PromptView:
-    given = data.get("input")
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given or []
-    reasoning = data.get("reasoning")
-    return _conversation(
-        [{"role": "system", "content": data.get("system_prompt")}, *items],
-        cap=_cap(data.get("max_output_tokens")),
-        json_mode=False,
-        tools=_count(data.get("integrations")),
-        thinking=None if reasoning is None else reasoning != "off",
-        model=model,
-        client=client,
-    )
-
-
-def _messages(data: dict[str, Any], model: str, client: str) -> PromptView:
-    thinking = data.get("thinking") or {}
-    return _conversation(
-        [{"role": "system", "content": data.get("system")}, *(data.get("messages") or [])],
-        cap=_cap(data.get("max_tokens")),
-        json_mode=False,
-        tools=_count(data.get("tools")),
-        thinking=None if not thinking else thinking.get("type") == "enabled",
-        model=model,
-        client=client,
-    )
-
-
-READERS: dict[Shape, Callable[[dict[str, Any], str, str], PromptView]] = {
-    Shape.OLLAMA_CHAT: _ollama_chat,
-    Shape.OLLAMA_GENERATE: _ollama_generate,
-    Shape.CHAT: _chat,
-    Shape.COMPLETION: _completion,
-    Shape.LLAMACPP_COMPLETION: _completion,
-    Shape.INFILL: _infill,
-    Shape.RESPONSES: _responses,
-    Shape.LMSTUDIO_CHAT: _lmstudio_chat,
-    Shape.MESSAGES: _messages,
-}
-
-
-def _conversation(
-    messages: list[Any],
-    *,
-    cap: int | None,
-    json_mode: bool,
-    tools: int,
-    thinking: bool | None,
-    model: str,
-    client: str,
-) -> PromptView:
-    system: list[str] = []
-    turns: list[Turn] = []
-    images = 0
-    for message in messages:
-        if not isinstance(message, dict):
-            continue
-        text, pictures = _content(message.get("content"))
-        images += pictures + _count(message.get("images"))
-        role = _text(message.get("role")) or _text(message.get("type"))
-        if role in ("system", "developer"):
-            system.append(text)
-        else:
-            turns.append(Turn(role, text))
-    last = turns.pop() if turns else Turn("user", "")
-    return PromptView(
-        prompt=last.text,
-        system="\n".join(filter(None, system)),
-        history=tuple(turns),
-        max_tokens=cap,
-        json_mode=json_mode,
-        tools=tools,
-        images=images,
-        thinking=thinking,
-        model=model,
-        client=client,
-    )
-
-
-def _content(content: Any) -> tuple[str, int]:
-    """Return the text of a message and how many pictures it holds."""
-    if isinstance(content, str):
-        return content, 0
-    if not isinstance(content, list):
-        return "", 0
-    texts: list[str] = []
-    images = 0
-    for part in content:
-        if isinstance(part, str):
-            texts.append(part)
-        elif isinstance(part, dict):
-            text = part.get("text")
-            if isinstance(text, str):
-                texts.append(text)
-            elif "image" in _text(part.get("type")):
-                images += 1
-            elif "content" in part:  # Anthropic's tool_result, Responses' tool output
-                inner, pictures = _content(part["content"])
-                texts.append(inner)
-                images += pictures
-    return "\n".join(texts), images
-
-
-def _joined(prompt: Any) -> str:
-    """Return a completion's prompt as text; token ids stand for about four characters each."""
-    if isinstance(prompt, str):
-        return prompt
-    if isinstance(prompt, int):
-        return "    "
-    if isinstance(prompt, list):
-        if prompt and all(isinstance(item, int) for item in prompt):
-            return "    " * len(prompt)
-        return "\n".join(_joined(item) for item in prompt)
-    if isinstance(prompt, dict):
-        return _text(prompt.get("prompt_string"))
-    return ""
-
-
-def _cap(*wanted: Any) -> int | None:
-    """Return the first cap given; negative ones mean none (Ollama and llama.cpp: -1 is unlimited)."""
-    for value in wanted:
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return min(int(value), MAX_CAP_TOKENS) if value >= 0 else None
-    return None
-
-
-def _json_mode(response_format: Any) -> bool:
-    return isinstance(response_format, dict) and _text(response_format.get("type")).startswith("json")
-
-
-def _thinking(value: Any) -> bool | None:
-    if value is None:
-        return None
-    return value not in (False, "none", "minimal", "false")
-
-
-def _count(value: Any) -> int:
-    return len(value) if isinstance(value, list) else 0
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""

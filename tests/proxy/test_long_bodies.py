@@ -1,0 +1,331 @@
+"""Bodies that are too long to be read at once: understood all the same, a slice at a time, or unknown."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import predictor
+from clairvoyant_cli.proxy.protocols.facts import (
+    MOST_PIECES,
+    SLICE_BYTES,
+    SMALL_BYTES,
+    RequestFacts,
+    facts_of,
+    read_facts,
+)
+from clairvoyant_cli.proxy.protocols.routes import ROUTES, BackendKind
+from clairvoyant_cli.proxy.protocols.texts import MAX_NAME_CHARS
+from clairvoyant_cli.proxy.protocols.views import MOST_MESSAGES
+from predictor.record import PromptView, Task
+from tests.fakes.raw_http import post, raw_client
+from tests.fakes.scripted_upstream import Conversation, answer, scripted
+from tests.fakes.serving import ByFirstWord, serving
+
+KIND = BackendKind.LLAMACPP
+USER = {"role": "user", "content": "river"}
+MIB = 1024 * 1024
+LEXICAL = predictor.load()
+
+
+async def read(path: str, body: Any, *cuts: float) -> RequestFacts:
+    """Read a body that comes in pieces, cut at these shares of its length."""
+    text = body if isinstance(body, bytes) else json.dumps(body).encode()
+    places = [0, *(int(share * len(text)) for share in sorted(cuts)), len(text)]
+    pieces = [text[start:end] for start, end in pairwise(places)]
+    return await read_facts(pieces, ROUTES[path], KIND, "ann")
+
+
+def view_of(facts: RequestFacts) -> PromptView:
+    """Return what was understood of a request."""
+    assert facts.view is not None
+    return facts.view
+
+
+def chat(content: Any, **more: Any) -> dict[str, Any]:
+    """Return the body of a chat request with one message."""
+    return {"model": "m", "messages": [{"role": "user", "content": content}], **more}
+
+
+async def test_a_long_prompt_is_read_at_both_ends_and_its_length_is_known() -> None:
+    text = "first " + "word " * 400_000 + "last"
+    facts = await read("/v1/chat/completions", chat(text, stream=True, max_tokens=7), 0.3, 0.9)
+    view = view_of(facts)
+    assert (view.prompt[:6], view.prompt[-4:]) == ("first ", "last")
+    assert len(view.prompt) < 10_000
+    assert view.characters == pytest.approx(len(text), rel=0.01)
+    assert (facts.model, facts.stream, view.max_tokens, view.client) == ("m", True, 7, "ann")
+    assert facts.prompt_tokens == pytest.approx(len(text) / 4, rel=0.01)
+
+
+@pytest.mark.parametrize("messages", [600, 2200, 5000])
+async def test_a_long_conversation_is_read_at_both_ends_and_measured_in_between(messages: int) -> None:
+    asked, answered = "What is it? " * 10, "It is what it is, and more than that. " * 20
+    turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}] * (messages // 2)
+    body = {"model": "m", "messages": [{"role": "system", "content": "be brief"}, *turns, USER]}
+    facts = await read("/v1/chat/completions", body, 0.5)
+    view = view_of(facts)
+    assert (view.system, view.prompt, view.history[-1].text) == ("be brief", "river", answered)
+    assert len(view.history) <= MOST_MESSAGES + 1
+    characters = (len(asked) + len(answered)) * messages / 2
+    assert facts.prompt_tokens == pytest.approx(characters / 4, rel=0.02)
+
+
+async def test_long_answers_of_a_conversation_keep_their_length() -> None:
+    turns = [USER, {"role": "assistant", "content": "word " * 100_000}] * 2
+    history = view_of(await read("/api/chat", {"messages": [*turns, USER]})).history
+    assert [turn.characters for turn in history] == pytest.approx([5, 500_000, 5, 500_000], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "QUJD" * (10 * MIB)}},
+        {"type": "image", "source": {"type": "base64", "data": "QUJD" * (10 * MIB)}},
+    ],
+)
+async def test_a_picture_of_40_mb_is_a_picture(part: dict[str, Any]) -> None:
+    content = [part, {"type": "text", "text": "what is it?"}]
+    facts = await read("/v1/chat/completions", chat(content), 0.5)
+    assert (view_of(facts).prompt, view_of(facts).images, facts.prompt_tokens) == ("what is it?", 1, 11 / 4)
+
+
+async def test_ollamas_pictures_are_counted() -> None:
+    body = {"messages": [{**USER, "images": ["QUJD" * MIB, "QUJD"]}]}
+    view = view_of(await read("/api/chat", body, 0.2))
+    assert (view.prompt, view.images) == ("river", 2)
+
+
+async def test_token_ids_are_counted() -> None:
+    facts = await read("/v1/completions", {"prompt": [71_234] * 90_000, "max_tokens": 7})
+    assert (view_of(facts).max_tokens, view_of(facts).prompt.strip()) == (7, "")
+    assert facts.prompt_tokens == 90_000
+
+
+async def test_prompts_may_be_lists_of_lists() -> None:
+    prompts = [["river", 5, {"prompt_string": "stone"}], [1, 2], "last"]
+    view = view_of(await read("/completion", {"prompt": prompts}))
+    assert view.prompt.split() == ["river", "stone", "last"]
+    batch = await read("/v1/completions", {"prompt": [[7] * 500] * 400})
+    assert batch.prompt_tokens == pytest.approx(500 * 400, rel=0.01)
+
+
+async def test_a_thousand_tools_are_counted() -> None:
+    tool = {"type": "function", "function": {"name": "do", "parameters": {"a": {"type": "string"}}}}
+    facts = await read("/v1/chat/completions", chat("river", tools=[tool | {"note": "x" * 500}] * 1000))
+    assert (view_of(facts).tools, view_of(facts).prompt) == (1000, "river")
+
+
+async def test_many_parts_are_read_at_both_ends() -> None:
+    parts = [{"type": "text", "text": f"part {n:4}"} for n in range(4000)]
+    facts = await read("/v1/messages", chat(parts))
+    assert view_of(facts).prompt.startswith("part    0\npart    1\n")
+    assert view_of(facts).prompt.endswith("\npart 3998\npart 3999")
+    assert facts.prompt_tokens == pytest.approx(4000 * 10 / 4, rel=0.02)
+
+
+async def test_a_tools_result_holds_parts_of_its_own() -> None:
+    result = {"type": "tool_result", "content": [{"type": "text", "text": "river"}, {"type": "image"}]}
+    view = view_of(await read("/v1/messages", chat([result, {"type": "text", "text": "and now?"}])))
+    assert (view.prompt, view.images) == ("river\nand now?", 1)
+    deeper = {"content": [{"content": [{"content": ["no further"]}]}]}
+    assert view_of(await read("/v1/messages", chat([deeper, "river"]))).prompt == "\nriver"
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.sampled_from(["word ", "é", "🙂\n", '"', "\\"]), min_size=1, max_size=3).map("".join),
+    st.lists(st.floats(0, 1), max_size=20),
+)
+def test_how_a_body_comes_does_not_matter(unit: str, cuts: list[float]) -> None:
+    body = json.dumps(chat(unit * 300_000), ensure_ascii=False).encode()
+    whole = asyncio.run(read("/api/chat", body))
+    assert view_of(whole).cut > 0
+    assert asyncio.run(read("/api/chat", body, *cuts)) == whole
+
+
+async def test_many_small_pieces_are_a_body_too() -> None:
+    body = json.dumps(chat("first " + "word " * 3000 + "last")).encode()
+    pieces = [bytes([byte]) for byte in body]
+    view = view_of(await read_facts(pieces, ROUTES["/api/chat"], KIND))
+    assert (view.prompt[:6], view.prompt[-4:]) == ("first ", "last")
+
+
+# -- the others --------------------------------------------------------------------------------------
+
+
+async def turns_meanwhile(*bodies: Sequence[bytes]) -> int:
+    """Return how often the event loop turned while the bodies, each in pieces, were read, all at once."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    counting = asyncio.create_task(count())
+    await asyncio.gather(*(read_facts(body, ROUTES["/api/chat"], KIND) for body in bodies))
+    counting.cancel()
+    return turns
+
+
+async def test_others_have_their_turn_between_the_slices_of_a_long_body() -> None:
+    body = json.dumps(chat("word " * MIB)).encode()
+    assert await turns_meanwhile([body]) >= len(body) // SLICE_BYTES
+    assert await turns_meanwhile([body[:1]] * 50_000) >= 50_000 // MOST_PIECES
+    assert await turns_meanwhile([b'{"messages":[]}']) <= 3
+
+
+async def test_many_long_bodies_take_no_longer_turns_than_one() -> None:
+    body = json.dumps(chat("word " * 200_000)).encode()
+    assert await turns_meanwhile(*[[body]] * 8) >= 8 * (len(body) // SLICE_BYTES)
+
+
+@pytest.mark.parametrize("characters", [20_000, 300_000])
+async def test_bodies_that_come_at_once_are_not_decoded_at_once(characters: int) -> None:
+    body = json.dumps(chat("x" * characters)).encode()
+    turns = 0
+    decoded_in: list[int] = []
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def read_one() -> None:
+        await read_facts([body], ROUTES["/api/chat"], KIND)
+        decoded_in.append(turns)
+
+    counting = asyncio.create_task(count())
+    await asyncio.gather(*(read_one() for _ in range(8)))
+    counting.cancel()
+    assert len(set(decoded_in)) == 8
+
+
+async def test_what_is_hopeless_is_given_up_at_once() -> None:
+    assert await turns_meanwhile([b'{"messages":[' + b"{}," * MIB + b"{}]}"]) <= 10
+
+
+# -- whatever is sent --------------------------------------------------------------------------------
+
+BIG = 200_000
+
+HOSTILE: dict[str, Callable[[], tuple[str, bytes]]] = {
+    "model": lambda: ("/api/chat", b'{"model":"' + b"m\\u202e" * BIG + b'","messages":[]}'),
+    "affinity": lambda: (
+        "/api/chat",
+        b'{"model":"m","messages":["x"],"options":{"num_gpu":"%b","num_ctx":[%b1],"num_batch":%b}}'
+        % (b"9" * BIG, b"1," * BIG, b"9" * 300),
+    ),
+    "messages": lambda: ("/api/chat", b'{"messages":[' + b"{}," * 80_000 + b"{}]}"),
+    "roles": lambda: ("/api/chat", b'{"messages":[{"role":"' + b"x" * BIG + b'"},"river",[[]],5,{}]}'),
+    "systems": lambda: (
+        "/v1/messages",
+        b'{"messages":[' + b'{"role":"system","content":"abcdefgh"},' * 6000 + b"{}]}",
+    ),
+    "parts": lambda: (
+        "/v1/chat/completions",
+        b'{"messages":[{"content":[' + b'{"text":"a"},' * 20_000 + b'"b"]}]}',
+    ),
+    "parts within parts": lambda: (
+        "/v1/messages",
+        b'{"messages":[{"content":' + b'[{"content":' * 300 + b'"a"' + b"}]" * 300 + b"}]}",
+    ),
+    "lists within lists": lambda: (
+        "/v1/completions",
+        b'{"prompt":' + b'["",' * 300 + b'"a"' + b"]" * 300 + b"}",
+    ),
+    "strings": lambda: ("/v1/completions", b'{"prompt":[' + b'"a",' * 60_000 + b'"a"]}'),
+    "texts": lambda: ("/v1/embeddings", b'{"input":[' + b'"a",' * 60_000 + b'"a"]}'),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_what_is_kept_of_a_request_is_bounded(name: str) -> None:
+    path, body = HOSTILE[name]()
+    facts = await read(path, body, 0.5)
+    view = view_of(facts)
+    assert len(facts.model) <= MAX_NAME_CHARS
+    assert len(facts.affinity) <= len(facts.model) + 200
+    assert len(view.history) <= MOST_MESSAGES + 1
+    assert len(view.prompt) + len(view.system) <= 20_000
+    assert LEXICAL.predict(view).expected_tokens >= 0
+    assert facts.prompt_tokens <= len(body)
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * BIG * 10, b'{"a":' * BIG + b"1", b'"' * 10 * BIG, b"\x00" * 10 * BIG, b"\xff\xfe" * BIG]
+)
+@pytest.mark.parametrize("path", ["/api/chat", "/v1/embeddings"])
+async def test_what_nobody_can_read_is_unknown_but_an_embedding(path: str, text: bytes) -> None:
+    facts = await read(path, text, 0.1, 0.5)
+    assert facts.model == ""
+    assert (facts.view and facts.view.task) == (Task.EMBEDDING if path == "/v1/embeddings" else None)
+
+
+async def test_what_was_too_long_to_hold_is_unknown() -> None:
+    assert await read_facts(None, ROUTES["/api/chat"], KIND) == RequestFacts(stream=True)
+    assert (
+        await read_facts([b"x" * SMALL_BYTES * 2], ROUTES["/v1/audio/transcriptions"], KIND) == RequestFacts()
+    )
+
+
+ODD = [5, 1.5, True, "text", [], [1, "x", None, {}, [[]]], {}, {"type": 5, "content": [1]}, None, 10**30]
+FIELDS: dict[str, Sequence[str]] = {
+    "/api/chat": "model options format think tools stream keep_alive service_tier".split(),
+    "/v1/chat/completions": "model max_tokens max_completion_tokens n best_of response_format tools "
+    "functions reasoning_effort service_tier stream grammar".split(),
+    "/v1/messages": "model system thinking max_tokens tools stream".split(),
+}
+
+
+@pytest.mark.parametrize("path", FIELDS)
+def test_a_field_of_an_odd_type_costs_no_more_than_itself(path: str) -> None:
+    for field in FIELDS[path]:
+        for value in ODD:
+            body = json.dumps({"model": "m", "messages": [USER], field: value}).encode()
+            facts = facts_of(body, ROUTES[path], KIND)
+            assert view_of(facts).prompt == "river", (field, value)
+            assert facts.model == "m" or field == "model"
+            assert facts.choices >= 1
+
+
+async def test_nobody_can_make_a_prompt_look_longer_than_it_is() -> None:
+    text = "\ue0000123456789abcdef 99999999\ue000 river"
+    facts = await read("/api/chat", chat(text, note="x" * SMALL_BYTES))
+    assert (view_of(facts).prompt, view_of(facts).cut) == (text, 0)
+
+
+# -- through the proxy -------------------------------------------------------------------------------
+
+
+async def test_a_long_body_is_understood_and_forwarded_as_it_came() -> None:
+    body = json.dumps(
+        chat("0.9 first " + "wörd " * 100_000 + "last", stream=False), ensure_ascii=False
+    ).encode()
+    seen: list[bytes] = []
+
+    async def script(it: Conversation) -> None:
+        seen.append((await it.request()).body)
+        it.send(answer(b'{"usage":{"completion_tokens":5}}', "Content-Type: application/json"))
+
+    foretelling = ByFirstWord()
+    async with (
+        scripted(script) as upstream,
+        serving(upstream.base_url, foretelling) as daemon,
+        raw_client(daemon.base_url) as client,
+    ):
+        got = await client.ask(post("/v1/chat/completions", body))
+        assert (got.status, seen) == (200, [body])
+    (view,) = foretelling.seen
+    assert view.characters == pytest.approx(500_014, rel=0.01)
+    assert view.prompt.endswith("last")
+    assert replace(view, prompt="", cut=0) == PromptView("", model="m", client=view.client)

@@ -1,0 +1,204 @@
+"""What servers answer to our own questions: bounded before it is read, and understood or not."""
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clairvoyant_cli.http.upstream import Upstream
+from clairvoyant_cli.proxy.backend import ANSWER_PIECES, NOT_UNDERSTOOD, Backend, Prober, find_backend
+from clairvoyant_cli.proxy.protocols import probes
+from clairvoyant_cli.proxy.protocols.probes import ANSWER_BYTES, ANSWER_OBJECTS, MOST_MODELS, MOST_SLOTS
+from clairvoyant_cli.proxy.protocols.routes import BackendKind
+from clairvoyant_cli.proxy.protocols.texts import MAX_NAME_CHARS
+from tests.fakes.raw_http import read_message
+from tests.fakes.scripted_upstream import answer
+from tests.fakes.serving import serving, until
+from tui.snapshot import LoadedModel
+
+MODEL = {"name": "m:latest", "size": 5, "size_vram": 4, "context_length": 4096, "digest": "abc"}
+PROPS = {
+    "total_slots": 4,
+    "build_info": "b1",
+    "model_path": "/models/m.gguf",
+    "default_generation_settings": {},
+}
+
+names = st.sampled_from(
+    "version models name size size_vram context_length digest remote_host total_slots build_info model_alias "
+    "model_path default_generation_settings n_ctx is_processing".split()
+)
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
+values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(names, inner))
+
+
+def text(value: Any) -> bytes:
+    """Return a value as JSON."""
+    return json.dumps(value).encode()
+
+
+@given(values.map(text) | st.binary(max_size=50))
+def test_whatever_is_answered_is_understood_or_not(body: bytes) -> None:
+    probes.is_object(body)
+    probes.version_of(body)
+    probes.remote_models(body)
+    for model in probes.loaded_models(body) or ():
+        assert all(
+            0 <= (number or 0) < 1 << 63 for number in (model.size_bytes, model.vram_bytes, model.context)
+        )
+    props = probes.props_of(body)
+    assert props is None or props.slots is None or 1 <= props.slots <= MOST_SLOTS
+    assert (probes.busy_slots(body) or 0) >= 0
+
+
+def test_what_servers_say_is_read() -> None:
+    assert probes.version_of(text({"version": "0.40.1"})) == "0.40.1"
+    assert probes.loaded_models(text({"models": [MODEL, 5]})) == (
+        LoadedModel("m:latest", 5, 4, 4096, None, "abc"),
+    )
+    assert probes.loaded_models(text({"models": None})) == ()
+    assert probes.remote_models(text({"models": [MODEL, {"name": "far", "remote_host": "x"}]})) == {"far"}
+    props = probes.props_of(text(PROPS | {"default_generation_settings": {"n_ctx": 512}}))
+    assert props is not None
+    assert (props.build, props.slots, props.model) == ("b1", 4, LoadedModel("m.gguf", context=512))
+    assert probes.busy_slots(text([{"is_processing": True}, {"is_processing": False}, 5])) == 1
+
+
+def test_names_and_numbers_have_an_end() -> None:
+    assert probes.version_of(text({"version": "m\u202e" * 500})) == "m?" * (MAX_NAME_CHARS // 2)
+    (model,) = (
+        probes.loaded_models(text({"models": [{"name": "m" * 5000, "size": -1, "context_length": 1e300}]}))
+        or ()
+    )
+    assert model == LoadedModel("m" * MAX_NAME_CHARS, None, None, None)
+    assert len(probes.loaded_models(text({"models": [MODEL] * 2000})) or ()) == MOST_MODELS
+    for slots in (10**12, -1, 0, 1.5, "4", True, None, [4]):
+        props = probes.props_of(text(PROPS | {"total_slots": slots}))
+        assert props is not None
+        assert (props.tells_slots, props.slots) == (True, None)
+
+
+@pytest.mark.parametrize("body", [None, b"", b"[]", b'{"version": 5', b"[" * 100_000, b"\xff"])
+def test_what_is_no_answer_is_not_understood(body: bytes | None) -> None:
+    assert not probes.is_object(body)
+    assert probes.version_of(body) is None
+    assert probes.loaded_models(body) is None
+    assert probes.props_of(body) is None
+
+
+def test_an_answer_that_holds_too_much_is_not_understood() -> None:
+    assert probes.loaded_models(b'{"models":[' + b"{}," * ANSWER_OBJECTS + b"{}]}") is None
+    assert probes.busy_slots(b"[" + b"{}," * ANSWER_OBJECTS + b"{}]") is None
+    assert probes.version_of(b'{"version": "1", "x": "' + b"x" * ANSWER_BYTES + b'"}') is None
+
+
+# -- asking ------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def server(answers: Callable[[str], list[bytes]]) -> AsyncIterator[str]:
+    """Run a server that answers each path with these pieces; 404 where there are none."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                request = await read_message(reader)
+                assert request.value("accept-encoding") == b"identity"
+                for piece in answers(request.target.decode()) or [answer(status="404 Not Found")]:
+                    writer.write(piece)
+                    await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            return
+        finally:
+            writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    finally:
+        listening.close()
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+VERSION = text({"version": "1"})
+
+UNREADABLE: dict[str, Callable[[], list[bytes]]] = {
+    "too long": lambda: [answer(VERSION + b" " * ANSWER_BYTES)],
+    "without an end": lambda: [CHUNKED, *[b"10000\r\n" + b" " * 65_536 + b"\r\n"] * 1000],
+    "compressed": lambda: [answer(gzip.compress(VERSION), "Content-Encoding: gzip")],
+    "said to be compressed": lambda: [answer(VERSION, "Content-Encoding: gzip")],
+    "in crumbs": lambda: [
+        CHUNKED,
+        b"1\r\n \r\n" * ANSWER_PIECES,
+        b"%x\r\n%b\r\n0\r\n\r\n" % (len(VERSION), VERSION),
+    ],
+    "of a million models": lambda: [answer(b'{"version":"1","models":[' + b"{}," * 1_000_000 + b"{}]}")],
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+async def test_an_answer_that_cannot_be_read_says_nothing(name: str) -> None:
+    prober = Prober()
+    async with server(lambda path: UNREADABLE[name]() if path == "/api/version" else []) as url:
+        found = await prober.identify(url)
+        assert found is not None
+        assert found.kind is BackendKind.OTHER
+        backend = Backend("ollama", BackendKind.OLLAMA, Upstream(url))
+        await prober.refresh(backend)
+        assert (backend.state, backend.version, backend.detail) == ("up", "", NOT_UNDERSTOOD)
+    await prober.close()
+
+
+async def test_what_is_understood_again_is_said_no_more() -> None:
+    models = [{"models": "none"}, {"models": [MODEL]}]
+
+    def answers(path: str) -> list[bytes]:
+        bodies = {"/api/version": VERSION, "/api/tags": b"{}"}
+        return [answer(text(models.pop(0)) if path == "/api/ps" else bodies[path])]
+
+    prober = Prober()
+    async with server(answers) as url:
+        backend = Backend("ollama", BackendKind.OLLAMA, Upstream(url))
+        await prober.refresh(backend)
+        assert (backend.detail, backend.models) == (NOT_UNDERSTOOD, ())
+        await prober.refresh(backend)
+        assert (backend.detail, [model.name for model in backend.models]) == ("", ["m:latest"])
+    await prober.close()
+
+
+@pytest.mark.parametrize("slots", [10**12, -1, "many"])
+async def test_a_number_of_slots_that_cannot_be_is_not_taken(slots: object) -> None:
+    pages = {"/props": text(PROPS | {"total_slots": slots}), "/health": b"{}", "/slots": b"[]"}
+    async with (
+        server(lambda path: [answer(pages[path])] if path in pages else []) as url,
+        serving(url) as daemon,
+    ):
+        state = await until(daemon, lambda state: state.backends[0].state == "up")
+        backend = state.backends[0]
+        assert (backend.kind, backend.slots, backend.detail) == ("llamacpp", 1, NOT_UNDERSTOOD)
+        assert [model.name for model in backend.models] == ["m.gguf"]
+
+
+async def test_the_loop_turns_while_an_answer_comes_in_crumbs() -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    prober = Prober()
+    crumbs = [CHUNKED + b"1\r\n \r\n" * 2000 + b"0\r\n\r\n"]
+    async with server(lambda path: crumbs if path == "/api/version" else []) as url:
+        counting = asyncio.create_task(count())
+        await find_backend(url, prober, listen_port=1)
+        counting.cancel()
+    await prober.close()
+    assert turns >= 2000

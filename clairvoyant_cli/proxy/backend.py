@@ -9,6 +9,7 @@ import httpx
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.upstream import Upstream
+from clairvoyant_cli.proxy.own_transport import OwnTransport
 from clairvoyant_cli.proxy.protocols import probes
 from clairvoyant_cli.proxy.protocols.routes import BackendKind
 from clairvoyant_cli.proxy.speeds import Speeds
@@ -26,14 +27,8 @@ PROBE_TIMEOUT_S = 2.0
 TIMED_OUT = "no answer in time"
 LOADING = "loading its model"
 SLOTS_TIMEOUT_S = 60.0
-PROBE_AT_MOST_S = 10.0
-"""For an answer that keeps coming in drops."""
-
 NOT_UNDERSTOOD = "its answers are not understood"
 """Another server than it was taken for, or a new version: it answers, so requests may go on."""
-
-ANSWER_PIECES = 4096
-"""The most pieces that an answer may come in: each takes the HTTP library 15 us."""
 
 UP_EVERY_S = 5.0
 DOWN_EVERY_S = 1.0
@@ -131,7 +126,9 @@ class Prober:
         headers = {"Accept-Encoding": "identity"}
         if api_key:
             headers["Authorization"] = f"Bearer {api_key}"
-        self._client = httpx.AsyncClient(timeout=PROBE_TIMEOUT_S, headers=headers, trust_env=False)
+        # One byte more than is read of an answer, so that a longer one is seen to be longer.
+        transport = OwnTransport(probes.ANSWER_BYTES + 1, PROBE_TIMEOUT_S)
+        self._client = httpx.AsyncClient(transport=transport, headers=headers, trust_env=False)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -235,27 +232,16 @@ class Prober:
     async def _ask(self, url: str, timeout_s: float = PROBE_TIMEOUT_S) -> Answer:
         """Ask a question; httpx.HTTPError if no answer comes, or none in time."""
         try:
-            async with (
-                asyncio.timeout(PROBE_AT_MOST_S + timeout_s),
-                self._client.stream("GET", url, timeout=timeout_s) as response,
-            ):
-                return Answer(response.status_code, await _text_of(response))
+            async with asyncio.timeout(timeout_s):
+                response = await self._client.send(self._client.build_request("GET", url), stream=True)
+                text = await response.aread() if _is_plain(response) else None
         except TimeoutError:
-            raise httpx.ReadTimeout("the answer does not end") from None
+            raise httpx.ReadTimeout("no whole answer in time") from None
+        return Answer(response.status_code, text)
 
 
-async def _text_of(response: httpx.Response) -> bytes | None:
-    if response.headers.get("content-encoding", "identity") != "identity":
-        return None
-    pieces: list[bytes] = []
-    size = 0
-    async for piece in response.aiter_raw():
-        pieces.append(piece)
-        size += len(piece)
-        if size > probes.ANSWER_BYTES or len(pieces) > ANSWER_PIECES:
-            return None
-        await asyncio.sleep(0)  # what has been received at once is handed over without a pause
-    return b"".join(pieces)
+def _is_plain(response: httpx.Response) -> bool:
+    return bool(response.headers.get("content-encoding", "identity") == "identity")
 
 
 def _why(error: httpx.HTTPError) -> str:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clairvoyant_cli.http.framing import CHUNKS_AT_ONCE
 from clairvoyant_cli.http.upstream import Upstream
-from clairvoyant_cli.proxy.backend import ANSWER_PIECES, NOT_UNDERSTOOD, Backend, Prober, find_backend
+from clairvoyant_cli.proxy.backend import NOT_UNDERSTOOD, Backend, Prober, find_backend
 from clairvoyant_cli.proxy.protocols import probes
 from clairvoyant_cli.proxy.protocols.probes import ANSWER_BYTES, ANSWER_OBJECTS, MOST_MODELS, MOST_SLOTS
 from clairvoyant_cli.proxy.protocols.routes import BackendKind
@@ -133,11 +134,6 @@ UNREADABLE: dict[str, Callable[[], list[bytes]]] = {
     "without an end": lambda: [CHUNKED, *[b"10000\r\n" + b" " * 65_536 + b"\r\n"] * 1000],
     "compressed": lambda: [answer(gzip.compress(VERSION), "Content-Encoding: gzip")],
     "said to be compressed": lambda: [answer(VERSION, "Content-Encoding: gzip")],
-    "in crumbs": lambda: [
-        CHUNKED,
-        b"1\r\n \r\n" * ANSWER_PIECES,
-        b"%x\r\n%b\r\n0\r\n\r\n" % (len(VERSION), VERSION),
-    ],
     "of a million models": lambda: [answer(b'{"version":"1","models":[' + b"{}," * 1_000_000 + b"{}]}")],
 }
 
@@ -186,7 +182,7 @@ async def test_a_number_of_slots_that_cannot_be_is_not_taken(slots: object) -> N
 
 
 async def test_the_loop_turns_while_an_answer_comes_in_crumbs() -> None:
-    turns = 0
+    turns, times = 0, 5
 
     async def count() -> None:
         nonlocal turns
@@ -195,10 +191,29 @@ async def test_the_loop_turns_while_an_answer_comes_in_crumbs() -> None:
             turns += 1
 
     prober = Prober()
-    crumbs = [CHUNKED + b"1\r\n \r\n" * 2000 + b"0\r\n\r\n"]
+    crumbs = [CHUNKED + b"1\r\n \r\n" * times * CHUNKS_AT_ONCE + b"0\r\n\r\n"]
     async with server(lambda path: crumbs if path == "/api/version" else []) as url:
         counting = asyncio.create_task(count())
         await find_backend(url, prober, listen_port=1)
         counting.cancel()
     await prober.close()
-    assert turns >= 2000
+    assert turns >= times
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\n" + b"a:b\r\n" * 20_000 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * 2**20,
+        b"HTTP/1.1 103 Early Hints\r\n\r\n" * 1000,
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+    ],
+)
+async def test_a_head_that_is_none_or_too_long_is_no_answer(head: bytes) -> None:
+    prober = Prober()
+    async with server(lambda path: [head]) as url:
+        assert await prober.identify(url) is None
+        backend = Backend("ollama", BackendKind.OLLAMA, Upstream(url))
+        await prober.refresh(backend)
+        assert backend.state == "down"
+    await prober.close()

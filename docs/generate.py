@@ -52,7 +52,7 @@ def describe(command: click.Command, name: str, parent: click.Context) -> list[s
     for parameter in command.params:
         record = parameter.get_help_record(context) if isinstance(parameter, click.Option) else None
         if record is not None:
-            flag, text = (word.replace("|", "\\|") for word in record)
+            flag, text = (word.replace("|", "\\|").replace("\n\n", " ") for word in record)
             rows.append(f"| `{flag.replace(chr(92) + '|', '/')}` | {text} |")
     if rows:
         parts.append("\n".join(["| flag | |", "|---|---|", *rows]))
@@ -85,8 +85,7 @@ def policies() -> list[str]:
     rows = ["| policy | order | tau |", "|---|---|---|"]
     for name in policy.SERVABLE:
         found = policy.POLICIES[name]
-        order = inspect.cleandoc(found.key.__doc__ or "").splitlines()[0]
-        rows.append(f"| `{name}` | {order} | {'guards' if found.guarded else 'means nothing'} |")
+        rows.append(f"| `{name}` | {found.summary} | {'guards' if found.guarded else 'means nothing'} |")
     return [f"The default is `{policy.DEFAULT_POLICY}`.", "\n".join(rows)]
 
 

@@ -13,10 +13,18 @@ import click
 from clairvoyant_cli import __version__
 from clairvoyant_cli.commands.composition import Frozen, kept_in, load_predictor, run
 from clairvoyant_cli.config import ServeConfig, load_serve_config
+from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, SERVABLE
 
 if TYPE_CHECKING:
     from clairvoyant_cli.proxy.keepsake import Keepsake
     from predictor.record import Predictor
+
+POLICY_HELP = "\n\n".join(
+    [
+        f"How waiting requests are ordered.  [default: {DEFAULT_POLICY}]",
+        *(f"{name}: {POLICIES[name].summary}" for name in SERVABLE),
+    ]
+)
 
 
 @click.command()
@@ -26,7 +34,7 @@ if TYPE_CHECKING:
     help="ollama, llamacpp, lmstudio, jan, or a URL. Unset: look at their usual ports.",
 )
 @click.option("--listen", metavar="HOST:PORT", help="Where clients connect.  [default: 127.0.0.1:8080]")
-@click.option("--policy", metavar="NAME", help="How waiting requests are ordered.")
+@click.option("--policy", metavar="NAME", help=POLICY_HELP)
 @click.option("--tau", type=float, metavar="SECONDS", help="Starvation timeout; 0 turns the guard off.")
 @click.option("--slots", type=int, help="Requests in flight at once. Unset: asked of llama.cpp, 1 elsewhere.")
 @click.option(

@@ -41,6 +41,10 @@ class OperatorCancelledError(Exception):
     """An operator took the request out of the queue, or stopped it."""
 
 
+class DisplacedError(Exception):
+    """The queue is full, and the request gave way to another."""
+
+
 class DrainingError(Exception):
     """The daemon is going down; what still waits is sent away."""
 

@@ -10,7 +10,14 @@ from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.backend import PATIENCE_S, BackendWatch
 from clairvoyant_cli.proxy.books import Books
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
-from clairvoyant_cli.proxy.exchange import DrainingError, Exchange, OperatorCancelledError, Outcome, Phase
+from clairvoyant_cli.proxy.exchange import (
+    DisplacedError,
+    DrainingError,
+    Exchange,
+    OperatorCancelledError,
+    Outcome,
+    Phase,
+)
 from clairvoyant_cli.proxy.http1 import Header, ResponseHead
 from clairvoyant_cli.proxy.lessons import Lessons
 from clairvoyant_cli.proxy.listener import Request
@@ -22,7 +29,7 @@ from clairvoyant_cli.proxy.relay import Relay
 from clairvoyant_cli.proxy.residents import Residents
 from clairvoyant_cli.proxy.trust import Trust
 from clairvoyant_cli.proxy.upstream import UnreachableError, UpstreamConnection, UpstreamError
-from clairvoyant_cli.scheduler.job import Job, QueueFullError
+from clairvoyant_cli.scheduler.job import ClientFullError, Job, QueueFullError
 from clairvoyant_cli.scheduler.policy import POLICIES
 from predictor.record import Prediction, Predictor, Task
 
@@ -139,16 +146,19 @@ class Gateway:
 
     async def _schedule(self, request: Request, route: Route, facts: RequestFacts, client: str) -> None:
         if self.draining:
-            self._reject(request, route, "clairvoyant is draining; try again in a moment", retry_after_s=5)
+            self._reject(request, route, Refusal(503, "clairvoyant is draining; try again in a moment", 5))
             return
         exchange = self._exchange(request, route, facts, client)
         if self.residents is not None:
             self.residents.arrived(exchange)
         try:
             self.dispatcher.submit(exchange)
+        except ClientFullError:
+            message = f"clairvoyant: as many requests of {client} wait as may; try again when one is answered"
+            self._reject(request, route, self._overload(message, busy=False))
+            return
         except QueueFullError:
-            wait_s = self.books.retry_after_s(len(self.dispatcher.scheduler))
-            self._reject(request, route, "clairvoyant: the queue is full", retry_after_s=wait_s, busy=True)
+            self._reject(request, route, self._overload(FULL))
             return
         self.books.arrived(exchange)
         try:
@@ -162,13 +172,10 @@ class Gateway:
         try:
             await self._wait(exchange)
         except TimeoutError:
-            refusal = Refusal(
-                self.rules.overload_status,
-                f"clairvoyant: no slot became free within {self.rules.max_wait_s:g} s",
-                self.books.retry_after_s(len(self.dispatcher.scheduler)),
-                busy=True,
-            )
-            self._end_refused(exchange, request, Outcome.TIMEOUT, refusal)
+            message = f"clairvoyant: no slot became free within {self.rules.max_wait_s:g} s"
+            self._end_refused(exchange, request, Outcome.TIMEOUT, self._overload(message))
+        except DisplacedError:
+            self._end_refused(exchange, request, Outcome.REJECTED, self._overload(FULL))
         except DrainingError:
             refusal = Refusal(503, "clairvoyant is going down; try again in a moment", 5)
             self._end_refused(exchange, request, Outcome.REJECTED, refusal)
@@ -326,12 +333,13 @@ class Gateway:
         head, body = render(refusal, route.family, self.watch.backend.kind)
         request.connection.respond(head, body, *told)
 
-    def _reject(
-        self, request: Request, route: Route, message: str, *, retry_after_s: float, busy: bool = False
-    ) -> None:
-        status = self.rules.overload_status if busy else 503
-        self.books.rejected_at_the_door(request.head.path, status)
-        self._refuse(request, route, Refusal(status, message, retry_after_s, busy=busy))
+    def _overload(self, message: str, *, busy: bool = True) -> Refusal:
+        wait_s = self.books.retry_after_s(len(self.dispatcher.scheduler))
+        return Refusal(self.rules.overload_status, message, wait_s, busy=busy)
+
+    def _reject(self, request: Request, route: Route, refusal: Refusal) -> None:
+        self.books.rejected_at_the_door(request.head.path, refusal.status)
+        self._refuse(request, route, refusal)
 
     def _end_refused(self, exchange: Exchange, request: Request, outcome: Outcome, refusal: Refusal) -> None:
         self.dispatcher.end(exchange, outcome, refusal.status)
@@ -359,6 +367,8 @@ class Gateway:
     def _status_of(self, error: UpstreamError) -> int:
         return 503 if isinstance(error, UnreachableError) else 502
 
+
+FULL = "clairvoyant: the queue is full"
 
 STOPPED = Refusal(499, "request canceled by the operator")
 

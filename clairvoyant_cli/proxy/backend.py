@@ -84,7 +84,7 @@ class Prober:
     """Asks servers who they are and how they do."""
 
     def __init__(self, api_key: str | None = None) -> None:
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        headers = {b"Authorization": b"Bearer " + api_key.encode()} if api_key else {}
         self._client = httpx.AsyncClient(timeout=PROBE_TIMEOUT_S, headers=headers, trust_env=False)
 
     async def close(self) -> None:

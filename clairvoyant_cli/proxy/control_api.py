@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from starlette.routing import Route as WebRoute
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.control import ACTIONS, PREFIX, encode
-from clairvoyant_cli.proxy.access import Access
+from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.asgi import serve_asgi
 from clairvoyant_cli.proxy.gateway import Gateway
 from clairvoyant_cli.proxy.http1 import ResponseHead
@@ -64,6 +64,7 @@ class Actions:
 
     gateway: Gateway
     painter: Painter
+    reload: Callable[[], str]
 
     def run(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Carry out an action by name."""
@@ -105,6 +106,8 @@ class Actions:
             gateway.draining = False
         elif action == "drain":
             gateway.draining = True
+        elif action == "reload":
+            return self._reload()
         elif action == "policy":
             name = str(arguments.get("policy"))
             if name not in SERVABLE:
@@ -116,6 +119,12 @@ class Actions:
             scheduler.tau_s = tau_s or None
             self.painter.tau_source = "operator"
         return {"done": action}
+
+    def _reload(self) -> dict[str, Any]:
+        try:
+            return {"done": "reload", "note": self.reload()}
+        except ClairvoyantError as error:
+            raise RefusedError(str(error)) from None
 
 
 def _number(arguments: dict[str, Any], name: str, low: float, high: float) -> float:
@@ -142,13 +151,19 @@ class ControlApi:
     """The Starlette application behind the control prefix, and the guard before it."""
 
     def __init__(
-        self, gateway: Gateway, painter: Painter, changes: Changes, metrics: Metrics, access: Access
+        self,
+        gateway: Gateway,
+        painter: Painter,
+        changes: Changes,
+        metrics: Metrics,
+        reload: Callable[[], str],
     ) -> None:
+        """`reload` reads the clients' file again and returns what came of it, or raises ClairvoyantError."""
         self._painter = painter
         self._changes = changes
         self._metrics = metrics
-        self._access = access
-        self._actions = Actions(gateway, painter)
+        self._access = gateway.access
+        self._actions = Actions(gateway, painter, reload)
         self.stopping = False
         self._app = Starlette(
             routes=[
@@ -173,7 +188,7 @@ class ControlApi:
     def _guard(self, request: Request) -> tuple[int, str] | None:
         head = request.head
         host = (head.get(b"host") or b"").decode("latin-1")
-        if not self._access.our_host(host):
+        if not self._access.walls.is_ours(host):
             return 403, f"unknown Host {host!r}; allow it with --allow-host"
         origin = head.get(b"origin")
         if not self._access.our_origin(origin.decode("latin-1") if origin else None, host):

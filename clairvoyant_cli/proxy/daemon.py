@@ -6,7 +6,7 @@ import os
 import resource
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ import msgspec
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.control import state_dir
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.proxy.access import Access, is_loopback, read_keys, read_secret
+from clairvoyant_cli.proxy.access import Access, is_loopback, read_secret
 from clairvoyant_cli.proxy.backend import Backend, BackendWatch, Found, Prober, find_backend
 from clairvoyant_cli.proxy.books import Books, plural
 from clairvoyant_cli.proxy.control_api import Changes, ControlApi
@@ -26,8 +26,10 @@ from clairvoyant_cli.proxy.keepsake import Keeper, Keepsake
 from clairvoyant_cli.proxy.learning import DEFAULT_TAU_S
 from clairvoyant_cli.proxy.listener import Request, ServerConnection
 from clairvoyant_cli.proxy.metrics import Metrics
+from clairvoyant_cli.proxy.origins import Walls, host_name, origin_patterns
 from clairvoyant_cli.proxy.protocols.routes import BackendKind
 from clairvoyant_cli.proxy.residents import Residents
+from clairvoyant_cli.proxy.roster import Roster, roster_of
 from clairvoyant_cli.proxy.state import Painter
 from clairvoyant_cli.proxy.trust import Trust
 from clairvoyant_cli.proxy.upstream import Upstream
@@ -43,7 +45,10 @@ SWEEP_EVERY_S = 15.0
 
 @dataclass(slots=True)
 class Daemon:
-    """A running daemon. `drain` and `stop_now` end it; `run_until_stopped` waits for that."""
+    """A running daemon. `drain` and `stop_now` end it; `run_until_stopped` waits for that.
+
+    `reload` reads the clients' file again and returns what is said of it; ClairvoyantError if all stays.
+    """
 
     gateway: Gateway
     backend: Backend
@@ -52,6 +57,7 @@ class Daemon:
     base_url: str
     _connections: set[ServerConnection]
     _stopped: asyncio.Event
+    reload: Callable[[], str]
     keeper: Keeper | None = None
 
     @property
@@ -104,7 +110,8 @@ async def running_daemon(
     """
     _raise_open_files()
     host, port = config.address()
-    access = _access(config, host)
+    roster = roster_of(config, exposed=not is_loopback(host))
+    access = _access(config, roster)
     backend_key = None
     if config.backend_key_file is not None:
         backend_key = read_secret(Path(config.backend_key_file), "backend key")
@@ -115,7 +122,7 @@ async def running_daemon(
         backend = await _backend(config, prober, port)
         async with _Tasks() as tasks:
             daemon, connections = _compose(
-                config, predictor, access, backend, backend_key, prober, tasks, (host, port)
+                config, predictor, access, roster, backend, backend_key, prober, tasks, (host, port)
             )
             daemon.keeper = _keeper(config, keepsake, daemon, tasks)
             loop = asyncio.get_running_loop()
@@ -149,6 +156,7 @@ def _compose(
     config: ServeConfig,
     predictor: Predictor,
     access: Access,
+    roster: Roster,
     backend: Backend,
     backend_key: str | None,
     prober: Prober,
@@ -164,7 +172,12 @@ def _compose(
     policy = POLICIES[name]
     tau_s = DEFAULT_TAU_S if config.tau is None else config.tau or None
     scheduler = Scheduler(
-        policy, workers={backend.name: backend.slots}, tau_s=tau_s, capacity=config.queue_capacity
+        policy,
+        workers={backend.name: backend.slots},
+        tau_s=tau_s,
+        capacity=config.queue_capacity,
+        tenants=access.clients.tenants,
+        everybody=access.clients.defaults.tenant,
     )
     dispatcher = Dispatcher(
         scheduler, clock=time.monotonic, spawn=tasks.spawn, on_change=changes.note, on_end=books.ended
@@ -201,11 +214,15 @@ def _compose(
     shown = f"[{host}]" if ":" in host else host
     tau_source = "default" if config.tau is None else "flag"
     painter = Painter(gateway, f"{shown}:{port}", time.monotonic(), tau_source)
-    api = ControlApi(gateway, painter, changes, metrics, access)
+
+    def reload() -> str:
+        return roster.read_again(gateway.set_clients, books)
+
+    api = ControlApi(gateway, painter, changes, metrics, reload)
     connections: set[ServerConnection] = set()
     reachable = "127.0.0.1" if host in ("0.0.0.0", "::") else shown  # noqa: S104 - compared, not bound
     daemon = Daemon(
-        gateway, backend, painter, api, f"http://{reachable}:{port}", connections, asyncio.Event()
+        gateway, backend, painter, api, f"http://{reachable}:{port}", connections, asyncio.Event(), reload
     )
     return daemon, connections
 
@@ -251,19 +268,40 @@ def _as_backend(found: Found, config: ServeConfig) -> Backend:
     )
 
 
-def _access(config: ServeConfig, host: str) -> Access:
-    local = is_loopback(host)
-    if not local and (config.api_key_file is None or config.admin_token_file is None):
+def _access(config: ServeConfig, roster: Roster) -> Access:
+    if roster.exposed and (roster.path is None or config.admin_token_file is None):
         raise ClairvoyantError(
-            f"listening on {host} lets others in; give --api-key-file and --admin-token-file, "
-            "or listen on 127.0.0.1",
+            f"listening on {config.listen} lets others in; give --admin-token-file, and --api-key-file or "
+            "--clients with keys; or listen on 127.0.0.1",
             ExitCode.USAGE,
         )
-    keys = read_keys(Path(config.api_key_file)) if config.api_key_file else {}
-    token = read_secret(Path(config.admin_token_file), "admin token") if config.admin_token_file else None
-    hosts = {name.strip().lower() for name in (config.allow_host or "").split(",") if name.strip()}
-    hosts.add(socket.gethostname().lower())
-    return Access(keys, token, frozenset(hosts))
+    clients = roster.read()
+    token = None
+    if config.admin_token_file is not None:
+        token = read_secret(Path(config.admin_token_file), "admin token").encode()
+    return Access(clients, token, _walls(config))
+
+
+def _walls(config: ServeConfig) -> Walls:
+    hosts = [name.lower() for name in _listed(config.allow_host)]
+    for host in hosts:
+        if host_name(host) != host:
+            raise ClairvoyantError(
+                f"allow_host takes names without port or scheme, by commas; {host!r} is none", ExitCode.USAGE
+            )
+    try:
+        patterns = origin_patterns(_listed(config.allow_origin))
+    except ValueError as error:
+        raise ClairvoyantError(
+            f"allow_origin takes origins such as https://chat.example or app-scheme://*, by commas; "
+            f"{str(error)!r} is none",
+            ExitCode.USAGE,
+        ) from None
+    return Walls(frozenset((*hosts, socket.gethostname().lower())), patterns)
+
+
+def _listed(given: str | None) -> list[str]:
+    return [each.strip() for each in (given or "").split(",") if each.strip()]
 
 
 def _listen(host: str, port: int) -> socket.socket:

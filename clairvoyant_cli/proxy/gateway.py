@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.backend import PATIENCE_S, BackendWatch
 from clairvoyant_cli.proxy.books import Books
+from clairvoyant_cli.proxy.clients import Clients
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.exchange import (
     DisplacedError,
@@ -82,9 +83,9 @@ class Gateway:
             return
         backend = self.watch.backend
         route = route_of(request.head.method, path, backend.kind, backend.prefix)
-        client = self.access.client_of(request)
-        if client is None:
-            self._refuse(request, route, Refusal(401, "clairvoyant: missing or unknown API key"))
+        client = self.access.admit(request)
+        if isinstance(client, Refusal):
+            self._refuse(request, route, client)
             return
         if not route.scheduled or request.head.upgrade:
             await self._pass(request, route)
@@ -101,6 +102,13 @@ class Gateway:
     def choose_policy(self, name: str) -> None:
         """Order by another policy from now on; what waits is reordered."""
         self.dispatcher.scheduler.set_policy(POLICIES[name], self.books.clock())
+
+    def set_clients(self, clients: Clients) -> None:
+        """Let other clients in, by other rules, from now on; what waits follows them."""
+        self.access.clients = clients
+        everybody = clients.defaults.tenant
+        self.dispatcher.scheduler.set_tenants(clients.tenants, self.books.clock(), everybody)
+        self.dispatcher.moved()
 
     # -- straight through ---------------------------------------------------------------------------
 
@@ -129,8 +137,9 @@ class Gateway:
             extra.append((b"Expect", b"100-continue"))
         drop = self.access.consumed_headers
         if self.rules.backend_key is not None:
-            extra.append((b"Authorization", b"Bearer " + self.rules.backend_key))
             drop = (*drop, b"authorization")
+            if head.method != b"TRACE":  # whose answer is the request itself
+                extra.append((b"Authorization", b"Bearer " + self.rules.backend_key))
         upstream.throttle = request.connection
         upstream.begin(
             head.encode(self.watch.backend.upstream.host_header, *extra, drop=drop),
@@ -147,6 +156,10 @@ class Gateway:
     async def _schedule(self, request: Request, route: Route, facts: RequestFacts, client: str) -> None:
         if self.draining:
             self._reject(request, route, Refusal(503, "clairvoyant is draining; try again in a moment", 5))
+            return
+        quota = self.access.clients.rules_of(client).tokens_per_day
+        if quota is not None and self.books.today.spent(client) >= quota:
+            self._reject(request, route, self.books.today.refusal(quota))
             return
         exchange = self._exchange(request, route, facts, client)
         if self.residents is not None:
@@ -207,7 +220,7 @@ class Gateway:
             client=client,
             model=facts.model,
             affinity=facts.affinity,
-            priority=self.access.priority_of(request, facts.priority),
+            priority=self.access.priority_of(request, client, facts.priority),
         )
         return Exchange(
             job=job,

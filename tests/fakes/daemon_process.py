@@ -70,12 +70,14 @@ class DaemonProcess:
 
 
 @contextmanager
-def daemon_process(backend: str, *flags: str, home: Path) -> Iterator[DaemonProcess]:
+def daemon_process(
+    backend: str, *flags: str, home: Path, stdin: int = subprocess.DEVNULL
+) -> Iterator[DaemonProcess]:
     """Run `clairvoyant serve` before `backend` on a free port until the block ends."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CLAIRVOYANT_")}
     process = subprocess.Popen(
         [*COMMAND, "--backend", backend, "--listen", "127.0.0.1:0", *flags],
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

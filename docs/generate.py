@@ -93,7 +93,8 @@ def commented(record: type, what: str) -> str:
     for each in fields(record):
         comment = re.search(rf"^    {each.name}: .*?#\s*(.+)$", source, re.MULTILINE)
         assert comment is not None, f"{each.name} has no comment"
-        rows.append(f"| `{each.name}` | `{each.default}` | {comment[1]} |")
+        default = list(each.default) if isinstance(each.default, tuple) else each.default
+        rows.append(f"| `{each.name}` | `{default}` | {comment[1]} |")
     return "\n".join(rows)
 
 

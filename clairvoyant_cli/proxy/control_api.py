@@ -20,6 +20,7 @@ from clairvoyant_cli.proxy.gateway import Gateway
 from clairvoyant_cli.proxy.http1 import ResponseHead
 from clairvoyant_cli.proxy.listener import Request
 from clairvoyant_cli.proxy.metrics import Metrics
+from clairvoyant_cli.proxy.plain import printable
 from clairvoyant_cli.proxy.protocols.errors import REASONS
 from clairvoyant_cli.proxy.state import Painter
 from clairvoyant_cli.scheduler.policy import SERVABLE
@@ -142,9 +143,8 @@ def _is_json(content_type: bytes) -> bool:
 
 
 def _plain(arguments: dict[str, Any]) -> str:
-    return " ".join(
-        f"{key}={value}" for key, value in arguments.items() if isinstance(value, str | int | float)
-    )[:120]
+    given = (f"{key}={value}" for key, value in arguments.items() if isinstance(value, str | int | float))
+    return printable(" ".join(given), 120)
 
 
 class ControlApi:
@@ -189,7 +189,7 @@ class ControlApi:
         head = request.head
         host = (head.get(b"host") or b"").decode("latin-1")
         if not self._access.walls.is_ours(host):
-            return 403, f"unknown Host {host!r}; allow it with --allow-host"
+            return 403, f"unknown Host {printable(host)!r}; allow it with --allow-host"
         origin = head.get(b"origin")
         if not self._access.our_origin(origin.decode("latin-1") if origin else None, host):
             return 403, "requests from other sites' pages are refused"

@@ -332,6 +332,15 @@ async def test_an_answer_that_was_given_up_counts_as_far_as_it_came(tmp_path: Pa
         assert client_left < state.clients[0].tokens_today < client_left + 550
 
 
+async def test_of_many_clients_the_busiest_are_shown(tmp_path: Path) -> None:
+    file = secret(tmp_path / "clients.toml", "[clients.idle]\n")
+    async with occupied(clients=file) as (daemon, _):
+        for number in range(100):
+            daemon.gateway.books.today.ended(f"c{number}", 0, 1 + number)
+        shown = daemon.snapshot().clients
+    assert [each.name for each in shown] == ["holder", *(f"c{number}" for number in range(99, 50, -1))]
+
+
 # -- the file is read again ----------------------------------------------------------------------------
 
 
@@ -381,7 +390,8 @@ async def test_new_limits_hold_for_what_waits(tmp_path: Path) -> None:
         await until(daemon, lambda s: (len(s.running), len(s.queue)) == (2, 1))
         secret(path, text.format(2))
         daemon.reload()
-        await until(daemon, lambda s: (len(s.running), len(s.queue)) == (3, 0))
+        state = daemon.snapshot()
+        assert (len(state.running), len(state.queue)) == (3, 0)
 
 
 async def test_beyond_loopback_keys_are_demanded_and_short_ones_are_warned_of(

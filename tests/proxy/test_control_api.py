@@ -233,6 +233,14 @@ async def test_what_would_be_unsafe_does_not_start(tmp_path: Path) -> None:
         assert "\n" not in str(refused.value)
 
 
+async def test_what_an_operator_says_is_one_line_of_the_log(daemon: Daemon) -> None:
+    async with ControlClient(daemon.base_url) as control:
+        await control.act("pause", {"x": "a\n2026 I forged\x1b[31m", "y": "z" * 500})
+    told = daemon.snapshot().log[-1].text
+    assert told.startswith("operator: pause x=a?2026 I forged?[31m y=zzz")
+    assert len(told) < 160
+
+
 def test_every_action_is_tried_above() -> None:
     text = Path(__file__).read_text()
     assert all(f'"{action}"' in text for action in ACTIONS)

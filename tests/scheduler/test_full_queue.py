@@ -105,6 +105,41 @@ def test_a_crowd_that_is_spared_leaves_it_to_the_next() -> None:
     assert displaced(scheduler, job("c1", at=10.0), 10.0) == "b2"
 
 
+def test_the_operators_choices_stay_whatever_they_are() -> None:
+    scheduler = full_of(job("a1", 9.0), job("a2", 8.0), job("a3", 7.0))
+    for job_id in ("a1", "a2"):
+        scheduler.promote(job_id, 0.0)
+    scheduler.hold("a3", 0.0)
+    assert displaced(scheduler, job("b1")) == "nobody"
+    scheduler.reprioritise("a2", 0, 0.0)
+    assert displaced(scheduler, job("b1")) == "a2"
+
+
+def test_a_crowd_that_was_passed_over_is_asked_again() -> None:
+    scheduler = full_of(*(job(f"a{n}") for n in range(3)), job("b1"), job("b2"))
+    for number in range(3):
+        scheduler.hold(f"a{number}", 0.0)
+    assert displaced(scheduler, job("c1")) == "b2"
+    for number in range(3):
+        scheduler.release(f"a{number}", 0.0)
+    assert displaced(scheduler, job("d1")) == "a2"
+
+
+def test_a_crowd_that_has_shrunk_is_not_the_largest_any_more() -> None:
+    scheduler = full_of(*(job(f"a{n}") for n in range(4)), job("b1"), job("b2"))
+    for number in range(3):
+        scheduler.cancel(f"a{number}", 0.0)
+    for name in ("b3", "c1", "d1"):
+        scheduler.submit(job(name), 0.0)
+    assert displaced(scheduler, job("e1")) == "b3"
+
+
+def test_another_weight_is_another_share_of_what_waits_already() -> None:
+    scheduler = full_of(*(job(f"a{n}") for n in range(4)), *(job(f"b{n}") for n in range(3)))
+    scheduler.set_tenants({"a": Tenant(weight=2.0)}, 0.0)
+    assert displaced(scheduler, job("c1")) == "b2"
+
+
 def test_a_crowd_follows_what_happens_to_its_jobs() -> None:
     scheduler = full_of(job("a1", 1.0), job("a2", 2.0), job("a3", 3.0))
     scheduler.reprioritise("a1", 5, 0.0)

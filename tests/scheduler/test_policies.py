@@ -139,6 +139,16 @@ def test_a_preemption_does_not_restart_tau() -> None:
     assert (dispatch.job.id, dispatch.reason, dispatch.waited_s) == ("long", Reason.TAU, 3.0)
 
 
+def test_among_the_overdue_the_first_to_arrive_goes_first_though_it_was_preempted() -> None:
+    scheduler = one_slot("srpt", tau_s=10.0)
+    scheduler.submit(Job("first", 0.0, cost_s=9.0, tokens=9.0), 0.0)
+    scheduler.next(0.0)
+    scheduler.submit(Job("second", 2.0, cost_s=8.0), 2.0)
+    scheduler.requeue("first", 12.0)
+    scheduler.submit(Job("short", 14.9, cost_s=1.0), 14.9)
+    assert drain(scheduler, 15.0) == ["first", "second", "short"]
+
+
 def test_a_preemption_does_not_restart_the_response_ratio() -> None:
     scheduler = one_slot("hrrn")
     scheduler.submit(Job("old", 0.0, cost_s=10.0), 0.0)

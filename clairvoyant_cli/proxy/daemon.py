@@ -26,10 +26,9 @@ from clairvoyant_cli.proxy.keepsake import Keeper, Keepsake
 from clairvoyant_cli.proxy.learning import DEFAULT_TAU_S
 from clairvoyant_cli.proxy.listener import Request, ServerConnection
 from clairvoyant_cli.proxy.metrics import Metrics
-from clairvoyant_cli.proxy.origins import Walls, host_name, origin_patterns
 from clairvoyant_cli.proxy.protocols.routes import BackendKind
 from clairvoyant_cli.proxy.residents import Residents
-from clairvoyant_cli.proxy.roster import Roster, roster_of
+from clairvoyant_cli.proxy.roster import Roster, access_of, roster_of
 from clairvoyant_cli.proxy.state import Painter
 from clairvoyant_cli.proxy.trust import Trust
 from clairvoyant_cli.proxy.upstream import Upstream
@@ -111,7 +110,7 @@ async def running_daemon(
     _raise_open_files()
     host, port = config.address()
     roster = roster_of(config, exposed=not is_loopback(host))
-    access = _access(config, roster)
+    access = access_of(config, roster)
     backend_key = None
     if config.backend_key_file is not None:
         backend_key = read_secret(Path(config.backend_key_file), "backend key")
@@ -266,42 +265,6 @@ def _as_backend(found: Found, config: ServeConfig) -> Backend:
         slots_fixed=config.slots is not None,
         version=found.version,
     )
-
-
-def _access(config: ServeConfig, roster: Roster) -> Access:
-    if roster.exposed and (roster.path is None or config.admin_token_file is None):
-        raise ClairvoyantError(
-            f"listening on {config.listen} lets others in; give --admin-token-file, and --api-key-file or "
-            "--clients with keys; or listen on 127.0.0.1",
-            ExitCode.USAGE,
-        )
-    clients = roster.read()
-    token = None
-    if config.admin_token_file is not None:
-        token = read_secret(Path(config.admin_token_file), "admin token").encode()
-    return Access(clients, token, _walls(config))
-
-
-def _walls(config: ServeConfig) -> Walls:
-    hosts = [name.lower() for name in _listed(config.allow_host)]
-    for host in hosts:
-        if host_name(host) != host:
-            raise ClairvoyantError(
-                f"allow_host takes names without port or scheme, by commas; {host!r} is none", ExitCode.USAGE
-            )
-    try:
-        patterns = origin_patterns(_listed(config.allow_origin))
-    except ValueError as error:
-        raise ClairvoyantError(
-            f"allow_origin takes origins such as https://chat.example or app-scheme://*, by commas; "
-            f"{str(error)!r} is none",
-            ExitCode.USAGE,
-        ) from None
-    return Walls(frozenset((*hosts, socket.gethostname().lower())), patterns)
-
-
-def _listed(given: str | None) -> list[str]:
-    return [each.strip() for each in (given or "").split(",") if each.strip()]
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -397,6 +397,7 @@ async def test_new_limits_hold_for_what_waits(tmp_path: Path) -> None:
 async def test_beyond_loopback_keys_are_demanded_and_short_ones_are_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.WARNING, "clairvoyant")
     path, token = tmp_path / "clients.toml", secret(tmp_path / "token", "token")
     settings: dict[str, Any] = {"listen": "0.0.0.0:0", "admin_token_file": token, "clients": str(path)}
     secret(path, "[clients.ann]\n")

@@ -5,7 +5,7 @@ A key that is not known refuses, wherever it stands: a typo must not silently me
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import UnionType
@@ -26,15 +26,17 @@ class ServeConfig:
     policy: str | None = None  # how waiting requests are ordered; unset: the default policy
     tau: float | None = None  # starvation timeout in seconds; 0 turns the guard off
     slots: int | None = None  # requests in flight at once; unset: asked of llama.cpp, 1 elsewhere
-    queue_capacity: int = 1024  # requests that may wait; one more gets a 503
+    queue_capacity: int = 1024  # requests that may wait; beyond that, who has most waiting gets a 503
     max_wait: float | None = None  # seconds a request may wait before it gets a 503; unset: no limit
     overload_status: int = 503  # status of those refusals: 503 or 429
     model: str | None = None  # directory of a predictor of one's own
     profile: str | None = None  # name of a measured profile
     api_key_file: str | None = None  # API keys, one name:key a line; needed to listen beyond loopback
+    clients: str | None = None  # clients, their API keys and limits, as TOML; in place of api_key_file
     admin_token_file: str | None = None  # token for the daemon's actions; needed beyond loopback
     backend_key_file: str | None = None  # the backend's own API key, sent with every request
-    allow_host: str | None = None  # further Host names under which the control API may be called, by commas
+    allow_host: str | None = None  # further Host names that are answered to, by commas
+    allow_origin: str | None = None  # further origins of web pages that are answered; * is any text
     body_limit_mib: int = 64  # longest request body that is read for a prediction
     body_budget_mib: int = 256  # what the bodies of all waiting requests may take together
     connect_timeout: float = 5.0  # seconds to connect to the backend; an answer may take as long as it takes
@@ -57,6 +59,10 @@ class ServeConfig:
         _check(self.tau is None or self.tau >= 0, "tau must not be negative; 0 turns the guard off")
         _check(self.max_wait is None or self.max_wait > 0, "max_wait must be above 0 seconds")
         _check(self.history_days >= 1, "history_days must be at least 1")
+        _check(
+            self.api_key_file is None or self.clients is None,
+            "api_key_file and clients exclude each other; move the keys into the clients' file",
+        )
         _check(self.history_rows >= 0, "history_rows must not be negative; 0 records none")
         _check(self.body_limit_mib >= 1, "body_limit_mib must be at least 1")
         _check(self.body_budget_mib >= 1, "body_budget_mib must be at least 1")
@@ -119,7 +125,7 @@ def _from_file(path: Path) -> dict[str, Any]:
     for key, value in section.items():
         if key not in known:
             raise ClairvoyantError(
-                f"{path}: unknown key {key!r} in [serve]{_nearest(key, known)}", ExitCode.USAGE
+                f"{path}: unknown key {key!r} in [serve]{did_you_mean(key, known)}", ExitCode.USAGE
             )
         section[key] = _typed(key, value, known[key], str(path))
     return dict(section)
@@ -134,7 +140,7 @@ def _from_env(env: Mapping[str, str]) -> dict[str, Any]:
         key = name.removeprefix(f"{ENV_PREFIX}SERVE_").lower()
         if key not in known:
             raise ClairvoyantError(
-                f"unknown environment variable {name}{_nearest(key, known)}", ExitCode.USAGE
+                f"unknown environment variable {name}{did_you_mean(key, known)}", ExitCode.USAGE
             )
         settings[key] = _parsed(text, known[key], name)
     return settings
@@ -173,8 +179,9 @@ def _parsed(text: str, kind: type, where: str) -> Any:
         raise ClairvoyantError(f"{where} must be {KIND_NAMES[kind]}, not {text!r}", ExitCode.USAGE) from None
 
 
-def _nearest(key: str, known: Mapping[str, type]) -> str:
+def did_you_mean(key: str, known: Iterable[str]) -> str:
+    """Return a hint at the known name that was probably meant, "" if none is near."""
     from difflib import get_close_matches
 
-    near = get_close_matches(key, known, n=1)
+    near = get_close_matches(key, tuple(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""

@@ -27,6 +27,7 @@ ACTIONS = (
     "drain",
     "policy",
     "tau",
+    "reload",
 )
 
 encode = msgspec.json.Encoder().encode
@@ -46,7 +47,7 @@ class ControlClient:
 
     def __init__(self, url: str, token: str | None = None) -> None:
         self.url = url.rstrip("/")
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers = {b"Authorization": b"Bearer " + token.encode()} if token else {}
         timeout = httpx.Timeout(5.0, read=None)
         self._client = httpx.AsyncClient(
             base_url=self.url + PREFIX, headers=headers, timeout=timeout, trust_env=False

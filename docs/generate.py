@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 from clairvoyant_cli import config, control, errors  # noqa: E402
 from clairvoyant_cli.main import COMMANDS, cli  # noqa: E402
+from clairvoyant_cli.proxy import clients  # noqa: E402
 from clairvoyant_cli.scheduler import policy  # noqa: E402
 
 TARGET = ROOT / "docs" / "reference.md"
@@ -26,6 +27,7 @@ def reference() -> str:
     """Return the whole page."""
     parts = ["# Reference", "Written by `python docs/generate.py` from the code; a test checks that it is current."]
     parts += ["## Commands", *commands(), "## Settings of `serve`", *settings(), "## Policies", *policies()]
+    parts += ["## The clients' file", *clients_file()]
     parts += ["## Exit codes", *exit_codes(), "## Control API", *control_api()]
     return "\n\n".join(parts) + "\n"
 
@@ -52,7 +54,7 @@ def describe(command: click.Command, name: str, parent: click.Context) -> list[s
     for parameter in command.params:
         record = parameter.get_help_record(context) if isinstance(parameter, click.Option) else None
         if record is not None:
-            flag, text = (word.replace("|", "\\|") for word in record)
+            flag, text = (word.replace("|", "\\|").replace("\n\n", " ") for word in record)
             rows.append(f"| `{flag.replace(chr(92) + '|', '/')}` | {text} |")
     if rows:
         parts.append("\n".join(["| flag | |", "|---|---|", *rows]))
@@ -66,18 +68,34 @@ def describe(command: click.Command, name: str, parent: click.Context) -> list[s
 
 def settings() -> list[str]:
     """List the settings, each with the comment that stands behind it in the code."""
-    source = inspect.getsource(config.ServeConfig)
-    rows = ["| setting | default | |", "|---|---|---|"]
-    for each in fields(config.ServeConfig):
-        comment = re.search(rf"^    {each.name}: .*?#\s*(.+)$", source, re.MULTILINE)
-        assert comment is not None, f"{each.name} has no comment"
-        rows.append(f"| `{each.name}` | `{each.default}` | {comment[1]} |")
     where = (
         "Each is a flag (with dashes), a key under `[serve]` in `config.toml` in the user's configuration "
         f"directory, or an environment variable `{config.ENV_PREFIX}SERVE_<NAME>`. Flags win over the "
         "environment, the environment over the file. A name that is not known is refused."
     )
-    return [where, "\n".join(rows)]
+    return [where, commented(config.ServeConfig, "setting")]
+
+
+def clients_file() -> list[str]:
+    """List what a clients' file says of a client."""
+    where = (
+        "TOML for `--clients`: a table `[clients.NAME]` for each client, with its `key` (of at least "
+        f"{clients.LEAST_KEY_CHARS} characters; all have one, or none) and any of these; what `[defaults]` says holds "
+        "for the clients that say nothing else, and for those that have no table."
+    )
+    return [where, commented(clients.ClientRules, "key")]
+
+
+def commented(record: type, what: str) -> str:
+    """List a record's fields, each with the comment that stands behind it in the code."""
+    source = inspect.getsource(record)
+    rows = [f"| {what} | default | |", "|---|---|---|"]
+    for each in fields(record):
+        comment = re.search(rf"^    {each.name}: .*?#\s*(.+)$", source, re.MULTILINE)
+        assert comment is not None, f"{each.name} has no comment"
+        default = list(each.default) if isinstance(each.default, tuple) else each.default
+        rows.append(f"| `{each.name}` | `{default}` | {comment[1]} |")
+    return "\n".join(rows)
 
 
 def policies() -> list[str]:
@@ -85,8 +103,7 @@ def policies() -> list[str]:
     rows = ["| policy | order | tau |", "|---|---|---|"]
     for name in policy.SERVABLE:
         found = policy.POLICIES[name]
-        order = inspect.cleandoc(found.key.__doc__ or "").splitlines()[0]
-        rows.append(f"| `{name}` | {order} | {'guards' if found.guarded else 'means nothing'} |")
+        rows.append(f"| `{name}` | {found.summary} | {'guards' if found.guarded else 'means nothing'} |")
     return [f"The default is `{policy.DEFAULT_POLICY}`.", "\n".join(rows)]
 
 

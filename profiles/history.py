@@ -130,6 +130,16 @@ def each(connection: sqlite3.Connection, span: Span) -> Iterator[Finished]:
         yield _finished(row)
 
 
+def tokens_since(connection: sqlite3.Connection, since: float) -> dict[bytes, int]:
+    """Return the answer tokens of each client, by its hash, of what has ended since a moment."""
+    rows = connection.execute(
+        "SELECT client, TOTAL(tokens) FROM history INDEXED BY history_time "
+        "WHERE finished_at >= ? AND tokens > 0 GROUP BY client",
+        (since,),
+    )
+    return {bytes(client): int(tokens) for client, tokens in rows}
+
+
 def recorded_prompts(connection: sqlite3.Connection, limit: int) -> list[tuple[str, int]]:
     """Return the newest prompts with the tokens of their answers, where prompts were recorded."""
     rows = connection.execute(

@@ -1,16 +1,17 @@
 """What a daemon remembers with: profiles to start from, a writer to record through."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from profiles.clocks import Clocks, system_clocks
 from profiles.database import reading
 from profiles.errors import ProfilesError
+from profiles.history import tokens_since
 from profiles.host import this_host
 from profiles.records import Finished, Profile, place_of
-from profiles.states import load_state
+from profiles.states import client_hash, load_state, salt
 from profiles.store import fitting, named
 from profiles.writer import Bounds, Writer
 
@@ -70,6 +71,14 @@ class Ledger:
         """Record a request that has ended; returns at once."""
         if self._records:
             self._writer.put(record)
+
+    def answered_since(self, at: float) -> Callable[[str], int]:
+        """Return what tells of a client how many answer tokens it had from a moment on, epoch seconds."""
+        had: dict[bytes, int] = {}
+        key = b""
+        with self._surviving(), reading(self.path) as connection:
+            had, key = tokens_since(connection, at), salt(connection)
+        return lambda client: had.get(client_hash(key, client), 0) if had else 0
 
     def load(self, name: str) -> bytes | None:
         """Return a state kept under a name."""

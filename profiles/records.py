@@ -135,7 +135,9 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """One request that has ended. `length_class` is that of the real answer, "" if it never came whole."""
+    """One request that has ended. `length_class` is that of the real answer, "" if it never came whole;
+    `tokens` of one that was given up are those it had until then.
+    """
 
     finished_at: float
     request: str

@@ -9,6 +9,7 @@ import pytest
 
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.main import COMMANDS, cli
+from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -41,6 +42,14 @@ def test_every_setting_of_serve_is_a_flag_and_is_documented() -> None:
     assert settings == flags - {"config_file"}
     for name in settings:
         assert f"`{name}`" in README, name
+
+
+def test_the_policies_are_summed_up_in_the_same_words_everywhere() -> None:
+    readme = " ".join(README.split())
+    help_text = " ".join((command("serve").get_help(click.Context(command("serve")))).split())
+    for name, policy in POLICIES.items():
+        assert (f"- `{name}`: {policy.summary}" in readme) == (name in SERVABLE), name
+        assert (f" {name}: {policy.summary}" in help_text) == (name in SERVABLE), name
 
 
 def test_the_two_setup_commands_are_what_ci_runs() -> None:

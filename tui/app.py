@@ -26,6 +26,7 @@ from tui.keys import KEYS
 from tui.palette import THEMES, Palette
 from tui.scene import Link, LinkState, Scene
 from tui.screens.board import BoardScreen
+from tui.screens.clients import Clients
 from tui.screens.detail import Detail
 from tui.screens.help import Help
 from tui.snapshot import Snapshot
@@ -190,7 +191,7 @@ class Top(App[None]):
         self._drawn_at = self._clock()
         scene = self.scene()
         for screen in self.screen_stack:
-            if isinstance(screen, BoardScreen | Detail | Help):
+            if isinstance(screen, BoardScreen | Clients | Detail | Help):
                 screen.show(scene)
 
     # -- what is asked of the daemon --------------------------------------------------------------------
@@ -247,6 +248,11 @@ class Top(App[None]):
     def action_help(self) -> None:
         """Show every key."""
         self.push_screen(Help())
+        self.call_after_refresh(self.draw)
+
+    def action_clients(self) -> None:
+        """Show who has what, and what each may."""
+        self.push_screen(Clients())
         self.call_after_refresh(self.draw)
 
     # -- the command palette ----------------------------------------------------------------------------

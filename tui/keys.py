@@ -74,6 +74,7 @@ GROUPS = (
             Key("less_than_sign", "sort(-1)", "Sort by the column before", shown="<"),
             Key("greater_than_sign", "sort(1)", "Sort by the column after", shown=">"),
             Key("p", "app.freeze", "Freeze the display; the daemon works on", "freeze"),
+            Key("c", "app.clients", "The clients: what each has, and what it may"),
             Key("z", "maximise", "Give the focused panel the whole screen, or take it back", "zoom"),
             Key("r", "app.interval", "Draw less often"),
             Key("v", "app.prompts", "Show prompts, where the daemon allows it"),

@@ -7,6 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from tui.figures import class_letter, count, duration, path_name, rate, ratio
+from tui.panels.clients import of_limit, own_tau, span
 from tui.snapshot import Foretold, Snapshot
 from tui.source import Disconnected, Source
 
@@ -33,6 +34,8 @@ def tables(snapshot: Snapshot) -> Iterator[Table]:
         yield _queue(snapshot)
     if snapshot.stats:
         yield _stats(snapshot)
+    if any(client.ruled for client in snapshot.clients):
+        yield _clients(snapshot)
 
 
 def _table(title: str, *columns: str, left: int = 1) -> Table:
@@ -114,6 +117,24 @@ def _queue(snapshot: Snapshot) -> Table:
             duration(row.age_s),
             duration(row.eta_s),
             note,
+        )
+    return table
+
+
+def _clients(snapshot: Snapshot) -> Table:
+    table = _table(
+        "clients", "client", "waiting", "running", "weight", "tokens today", "a day", "tau", "priority"
+    )
+    for each in snapshot.clients:
+        table.add_row(
+            each.name,
+            of_limit(each.waiting, each.max_waiting),
+            of_limit(each.running, each.max_running),
+            f"{each.weight:g}",
+            count(each.tokens_today),
+            count(each.tokens_per_day),
+            own_tau(each),
+            span(each.priority),
         )
     return table
 

@@ -188,6 +188,27 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientState:
+    """One client: what it has in the queue and in slots, what it may, and its answer tokens since midnight.
+
+    `ruled` says that an operator set rules for it; `tau_s` None means everybody's. `priority` is the soonest
+    and the latest it may ask for.
+    """
+
+    name: str
+    waiting: int = 0
+    running: int = 0
+    tokens_today: int = 0
+    weight: float = 1.0
+    max_waiting: int | None = None
+    max_running: int | None = None
+    tau_s: float | None = None
+    priority: tuple[int, int] = (0, 100)
+    tokens_per_day: int | None = None
+    ruled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class LogEvent:
     """One line of the daemon's event strip; never prompt text."""
 
@@ -199,7 +220,8 @@ class LogEvent:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything a front end draws. `mode`: serving, paused, draining. `stats_fcfs` is what the requests of
-    `stats` would have waited under first-come-first-served, by the same scheduler run in shadow.
+    `stats` would have waited under first-come-first-served, by the same scheduler run in shadow. `clients`
+    are the busiest, and no more than a screen of them.
     """
 
     taken_at: float
@@ -222,4 +244,5 @@ class Snapshot:
     utilisation: float | None = None
     log: tuple[LogEvent, ...] = ()
     stats_fcfs: tuple[ClassStats, ...] = ()
+    clients: tuple[ClientState, ...] = ()
     schema: int = SCHEMA_VERSION

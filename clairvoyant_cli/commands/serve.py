@@ -3,8 +3,10 @@
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +15,24 @@ import click
 from clairvoyant_cli import __version__
 from clairvoyant_cli.commands.composition import Frozen, kept_in, load_predictor, run
 from clairvoyant_cli.config import ServeConfig, load_serve_config
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, SERVABLE
 
 if TYPE_CHECKING:
+    from clairvoyant_cli.proxy.daemon import Daemon
     from clairvoyant_cli.proxy.keepsake import Keepsake
     from predictor.record import Predictor
+
+POLICY_HELP = "\n\n".join(
+    [
+        f"How waiting requests are ordered.  [default: {DEFAULT_POLICY}]",
+        *(f"{name}: {POLICIES[name].summary}" for name in SERVABLE),
+    ]
+)
+
+
+def _by_commas(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> str | None:
+    return ",".join(given) or None
 
 
 @click.command()
@@ -26,11 +42,13 @@ if TYPE_CHECKING:
     help="ollama, llamacpp, lmstudio, jan, or a URL. Unset: look at their usual ports.",
 )
 @click.option("--listen", metavar="HOST:PORT", help="Where clients connect.  [default: 127.0.0.1:8080]")
-@click.option("--policy", metavar="NAME", help="How waiting requests are ordered.")
+@click.option("--policy", metavar="NAME", help=POLICY_HELP)
 @click.option("--tau", type=float, metavar="SECONDS", help="Starvation timeout; 0 turns the guard off.")
 @click.option("--slots", type=int, help="Requests in flight at once. Unset: asked of llama.cpp, 1 elsewhere.")
 @click.option(
-    "--queue-capacity", type=int, help="Requests that may wait; one more is refused.  [default: 1024]"
+    "--queue-capacity",
+    type=int,
+    help="Requests that may wait; beyond that, whoever has most waiting is refused one.  [default: 1024]",
 )
 @click.option(
     "--max-wait",
@@ -51,7 +69,23 @@ if TYPE_CHECKING:
     "--backend-key-file", metavar="FILE", help="The backend's own API key, sent with every request."
 )
 @click.option(
-    "--allow-host", metavar="NAMES", help="Further Host names for the control API, separated by commas."
+    "--clients",
+    metavar="FILE",
+    help="Clients, their API keys and limits, as TOML; in place of --api-key-file. SIGHUP reads it again.",
+)
+@click.option(
+    "--allow-host",
+    metavar="NAME",
+    multiple=True,
+    callback=_by_commas,
+    help="A further Host name that is answered to; repeatable, or by commas.",
+)
+@click.option(
+    "--allow-origin",
+    metavar="ORIGIN",
+    multiple=True,
+    callback=_by_commas,
+    help="Let web pages of this origin send requests; * stands for any text; repeatable, or by commas.",
 )
 @click.option(
     "--connect-timeout",
@@ -125,6 +159,28 @@ def command(config_file: Path | None, **flags: Any) -> None:
     run(_serve(config))
 
 
+def _heed_signals(daemon: "Daemon") -> None:
+    loop = asyncio.get_running_loop()
+    terminal = next((stream for stream in (0, 1, 2) if os.isatty(stream)), None)
+
+    def on_stop() -> None:
+        if daemon.control.stopping:
+            daemon.stop_now()
+        else:
+            daemon.drain()
+
+    def on_hangup() -> None:
+        if terminal is not None and not os.isatty(terminal):
+            on_stop()  # the terminal has been closed
+            return
+        with suppress(ClairvoyantError):  # the log says why
+            daemon.reload()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_stop)
+    loop.add_signal_handler(signal.SIGHUP, on_hangup)
+
+
 async def _serve(config: ServeConfig) -> None:
     log = logging.getLogger("clairvoyant")
     predictor = load_predictor(config.model)
@@ -143,16 +199,7 @@ async def _run(config: ServeConfig, predictor: "Predictor", keepsake: "Keepsake 
         # What is loaded by now stays: the collector need not walk it again while somebody waits for a token.
         gc.collect()
         gc.freeze()
-        loop = asyncio.get_running_loop()
-
-        def on_signal() -> None:
-            if daemon.control.stopping:
-                daemon.stop_now()
-            else:
-                daemon.drain()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, on_signal)
+        _heed_signals(daemon)
         scheduler = daemon.gateway.dispatcher.scheduler
         tau = "off" if scheduler.tau_s is None else f"{scheduler.tau_s:.4g} s ({daemon.painter.tau_source})"
         # Said whatever the log level: it is how one sees, and a supervisor's script knows, that it serves.

@@ -2,11 +2,15 @@
 
 import asyncio
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from clairvoyant_cli.control import ControlClient, admin_token, encode, local_url
 from tui.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @click.command()
@@ -32,14 +36,16 @@ async def _fetch(url: str, token: str | None) -> Snapshot:
 def _print(snapshot: Snapshot) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    console = Console()
+    console = Console(markup=False)  # clients and models may be called anything
     tau = snapshot.tau
     tau_text = (
         "off" if tau.tau_s is None else f"{tau.tau_s:g} s ({tau.source}), fired {tau.firings_total} times"
     )
     up = _span(snapshot.uptime_s)
-    console.print(f"[bold]{snapshot.mode}[/] on {snapshot.listen}, up {up}, policy {snapshot.policy}")
+    rest = f" on {snapshot.listen}, up {up}, policy {snapshot.policy}"
+    console.print(Text.assemble((snapshot.mode, "bold"), rest))
     for backend in snapshot.backends:
         detail = f", {backend.detail}" if backend.detail else ""
         busy = f"{backend.busy} of {backend.slots} slots busy"
@@ -51,6 +57,8 @@ def _print(snapshot: Snapshot) -> None:
         f"{counts.client_cancelled} cancelled, {counts.upstream_error} failed, "
         f"{counts.rejected + counts.timeout} refused"
     )
+    if any(client.ruled for client in snapshot.clients):
+        console.print(_clients(snapshot))
     if not snapshot.running and not snapshot.queue:
         return
     table = Table("", "id", "endpoint", "model", "class", "expected", "age", box=None, pad_edge=False)
@@ -80,6 +88,30 @@ def _print(snapshot: Snapshot) -> None:
     console.print(table)
     if len(snapshot.queue) > 20:
         console.print(f"and {len(snapshot.queue) - 20} more waiting")
+
+
+def _clients(snapshot: Snapshot) -> "Table":
+    from rich.table import Table
+
+    table = Table(
+        "client", "waiting", "running", "weight", "tokens today", "tau", "priority", box=None, pad_edge=False
+    )
+    for client in snapshot.clients:
+        tau = "" if client.tau_s is None else "off" if client.tau_s == 0 else _span(client.tau_s)
+        table.add_row(
+            client.name,
+            _of(client.waiting, client.max_waiting),
+            _of(client.running, client.max_running),
+            f"{client.weight:g}",
+            _of(client.tokens_today, client.tokens_per_day),
+            tau,
+            "{} to {}".format(*client.priority),
+        )
+    return table
+
+
+def _of(has: int, may: int | None) -> str:
+    return f"{has:,}" if may is None else f"{has:,} of {may:,}"
 
 
 def _span(seconds: float) -> str:

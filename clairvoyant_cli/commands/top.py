@@ -128,7 +128,8 @@ def _print_once(source: "Source", as_json: bool) -> None:
     if as_json:
         click.echo(encode(news))
         return
-    console = Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
+    # Clients and models may be called anything, also what rich would take for markup.
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, markup=False)
     for table in tables(news):
         console.print(table)
 

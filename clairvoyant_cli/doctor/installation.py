@@ -14,10 +14,13 @@ from clairvoyant_cli import __version__
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.control import state_dir
 from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.proxy.access import read_clients, read_keys
 from predictor.record import Predictor
 
 PACKAGES = ("clairvoyant_cli", "tui", "predictor", "profiles")
 PYTHONS = ((3, 11), (3, 14))
+READERS = {"api_key_file": read_keys, "clients": read_clients}
 FEW_FILES = 1024
 """Two file descriptors a client: below this, a few hundred clients are too many."""
 
@@ -73,16 +76,21 @@ def check_gpu() -> Iterator[Finding]:
 
 
 def check_files(config: ServeConfig) -> Iterator[Finding]:
-    """Secrets must be for their owner's eyes; the state directory must be writable."""
-    for name in ("api_key_file", "admin_token_file", "backend_key_file"):
+    """Secrets must be for their owner's eyes and files make sense; the state directory must be writable."""
+    for name in ("api_key_file", "clients", "admin_token_file", "backend_key_file"):
         given = getattr(config, name)
         if given is None:
             continue
         path = Path(given)
         if not path.is_file():
             yield broken("files", f"{name} {path} does not exist", f"install -m 600 /dev/null {path}")
-        elif path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        elif name != "clients" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             yield warning("files", f"{name} {path} can be read by others", f"chmod 600 {path}")
+        elif name in READERS:
+            try:
+                READERS[name](path)
+            except ClairvoyantError as error:
+                yield broken("files", str(error), f"${{EDITOR:-vi}} {path}")
     home = state_dir()
     nearest = next(path for path in (home, *home.parents) if path.exists())
     if os.access(nearest, os.W_OK):

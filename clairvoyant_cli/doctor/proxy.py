@@ -74,11 +74,14 @@ def check_port(config: ServeConfig, *, ours: bool) -> Iterator[Finding]:
 
 
 def check_openness(config: ServeConfig) -> Iterator[Finding]:
-    """Beyond loopback, keys are demanded, and dashboards under other names must be allowed."""
+    """Beyond loopback, keys are demanded, and dashboards under other names must be allowed.
+
+    Whether a clients' file holds keys is seen when it is read.
+    """
     host, _ = config.address()
     if host in ("localhost", "::1") or host.startswith("127."):
         return
-    if config.api_key_file is None or config.admin_token_file is None:
+    if (config.api_key_file or config.clients) is None or config.admin_token_file is None:
         mend = "clairvoyant serve --api-key-file FILE --admin-token-file FILE"
         yield broken("access", f"{config.listen} lets others in, and serve refuses without keys", mend)
     elif config.allow_host is None:

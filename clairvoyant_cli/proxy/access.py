@@ -1,13 +1,16 @@
-"""Who may do what: API keys for requests, an admin token for the daemon, and walls against browsers.
+"""Who may do what: API keys for requests, an admin token for the daemon, and walls against web pages.
 
-Rule 1: a secret is compared in constant time and never logged.
-Rule 2: a web page must not reach the daemon's actions: the Host must be ours (DNS rebinding), a browser's
-Origin must be ours, and a change needs a JSON content type, which a page cannot send across sites unasked.
+Rule 1: a secret is never logged, and compared as the bytes that came: by its hash, or in constant time.
+Rule 2: a request without a key is let in only where none is needed, and not from just any web page: see
+`origins`. A page has no key that its visitor did not give it.
+Rule 3: a web page must not reach the daemon's actions: the Host must be ours by name (DNS rebinding), a
+browser's Origin must be ours, and a change needs a JSON content type, which a page cannot send across sites
+unasked.
 """
 
-import hashlib
 import hmac
 import ipaddress
+import os
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,71 +18,66 @@ from pathlib import Path
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.framing import RequestHead
 from clairvoyant_cli.http.listener import Request
+from clairvoyant_cli.proxy.clients import Clients, parse_clients, parse_key_file
+from clairvoyant_cli.proxy.origins import Walls
+from clairvoyant_cli.proxy.plain import decoded, printable
+from clairvoyant_cli.proxy.protocols.errors import Refusal
 
 PRIORITY_HEADER = b"x-clairvoyant-priority"
 CLIENT_HEADER = b"x-clairvoyant-client"
-PRIORITIES = range(-100, 101)
+
+NO_KEY = Refusal(401, "clairvoyant: missing or unknown API key")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Access:
-    """The daemon's keys. `keys` maps the SHA-256 of an API key to its client's name; empty means open."""
+    """The daemon's keys and walls. `clients` is exchanged as a whole when their file is read again."""
 
-    keys: dict[str, str] = field(default_factory=dict)
-    admin_token: str | None = None
-    hosts: frozenset[str] = frozenset()
+    clients: Clients = field(default_factory=Clients)
+    admin_token: bytes | None = None
+    walls: Walls = field(default_factory=Walls)
 
     @property
     def consumed_headers(self) -> tuple[bytes, ...]:
         """Headers that were meant for us and do not go on to the backend."""
         own = (PRIORITY_HEADER, CLIENT_HEADER)
-        return (*own, b"authorization", b"x-api-key") if self.keys else own
+        return (*own, b"authorization", b"x-api-key") if self.clients.keys else own
 
-    def client_of(self, request: Request) -> str | None:
-        """Return the name of who asks; None if keys are required and this is none of them."""
-        if not self.keys:
-            named = request.head.get(CLIENT_HEADER)
-            return named.decode("latin-1")[:64] if named else request.connection.peer
-        given = bearer(request.head) or (request.head.get(b"x-api-key") or b"").decode("latin-1")
-        return self.keys.get(hashlib.sha256(given.encode()).hexdigest())
+    def admit(self, request: Request) -> str | Refusal:
+        """Return the name of who asks, or why they may not."""
+        head = request.head
+        if self.clients.keys:
+            key = bearer(head) or head.get(b"x-api-key")
+            client = self.clients.owner_of(key) if key else None
+            return NO_KEY if client is None else client
+        objection = self.walls.objection(head)
+        if objection is not None:
+            return Refusal(403, f"clairvoyant: {objection}")
+        named = head.get(CLIENT_HEADER)
+        return printable(decoded(named)) if named else request.connection.peer
 
-    def priority_of(self, request: Request, default: int) -> int:
-        """Return the priority that the client asked for; what is no number is not heard."""
+    def priority_of(self, request: Request, client: str, default: int) -> int:
+        """Return the priority that the client asked for, as far as it may; what is no number is not heard."""
         given = request.head.get(PRIORITY_HEADER)
-        if given is None:
-            return default
         try:
-            return max(PRIORITIES.start, min(PRIORITIES.stop - 1, int(given)))
+            priority = default if given is None else int(given)
         except ValueError:
-            return default
+            priority = default
+        return self.clients.rules_of(client).clamped(priority)
 
     def admin(self, head: RequestHead) -> bool:
         """Whether the request carries the admin token, or none is needed."""
-        if self.admin_token is None:
-            return True
-        return hmac.compare_digest(bearer(head).encode(), self.admin_token.encode())
-
-    def our_host(self, host: str) -> bool:
-        """Whether a Host header names this daemon, not some name that was made to point here."""
-        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-        name = name.strip("[]").lower()
-        if name in self.hosts or name == "localhost":
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
+        return self.admin_token is None or hmac.compare_digest(bearer(head), self.admin_token)
 
     def our_origin(self, origin: str | None, host: str) -> bool:
         """Whether a request came from our own pages, or from no page at all."""
         return origin is None or origin.split("://", 1)[-1] == host
 
 
-def bearer(head: RequestHead) -> str:
-    """Return the bearer token of a request, "" if it has none."""
-    scheme, _, token = (head.get(b"authorization") or b"").decode("latin-1").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
+def bearer(head: RequestHead) -> bytes:
+    """Return the bearer token of a request, nothing if its first Authorization has none."""
+    scheme, _, token = (head.get(b"authorization") or b"").partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else b""
 
 
 def is_loopback(host: str) -> bool:
@@ -93,34 +91,53 @@ def is_loopback(host: str) -> bool:
 
 
 def read_secret(path: Path, what: str) -> str:
-    """Return the contents of a file that holds a secret; it must be the owner's alone."""
+    """Return the secret that a file holds; it must be the owner's alone, and one line."""
+    text, mode = _read(path, what)
+    _demand_owner_alone(path, what, mode)
+    text = text.strip()
+    if not text:
+        raise ClairvoyantError(f"the {what} file {path} is empty", ExitCode.USAGE)
+    if not text.isprintable():
+        raise ClairvoyantError(
+            f"the {what} file {path} must hold one line without control characters", ExitCode.USAGE
+        )
+    return text
+
+
+def read_keys(path: Path) -> Clients:
+    """Read API keys, one a line as `name:key` or just `key`."""
+    text, mode = _read(path, "API key")
+    _demand_owner_alone(path, "API key", mode)
+    return parse_key_file(text, f"the API key file {path}")
+
+
+def read_clients(path: Path) -> Clients:
+    """Read a clients' file; one that holds keys must be the owner's alone."""
+    text, mode = _read(path, "clients")
+    clients = parse_clients(text, str(path))
+    if clients.keys:
+        _demand_owner_alone(path, "clients", mode)
+    return clients
+
+
+def _read(path: Path, what: str) -> tuple[str, int]:
     try:
-        mode = path.stat().st_mode
-        text = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ClairvoyantError(f"cannot read the {what} file {path}: {error}", ExitCode.USAGE) from None
+        with path.open("rb") as file:
+            mode, data = os.fstat(file.fileno()).st_mode, file.read()
+    except OSError as error:
+        why = error.strerror or error
+        raise ClairvoyantError(f"cannot read the {what} file {path}: {why}", ExitCode.USAGE) from None
+    try:
+        return data.decode("utf-8-sig"), mode
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ClairvoyantError(
+            f"the {what} file {path}, line {line}, is not UTF-8 text; write it as such", ExitCode.USAGE
+        ) from None
+
+
+def _demand_owner_alone(path: Path, what: str, mode: int) -> None:
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ClairvoyantError(
             f"the {what} file {path} is open to others; run: chmod 600 {path}", ExitCode.USAGE
         )
-    if not text:
-        raise ClairvoyantError(f"the {what} file {path} is empty", ExitCode.USAGE)
-    return text
-
-
-def read_keys(path: Path) -> dict[str, str]:
-    """Read API keys, one a line as `name:key` or just `key`; only their hashes are kept."""
-    keys: dict[str, str] = {}
-    for number, line in enumerate(read_secret(path, "API key").splitlines(), 1):
-        line = line.strip()
-        if not line or line.startswith("#"):
-            continue
-        name, colon, key = line.partition(":")
-        if not colon:
-            name, key = f"key-{number}", line
-        keys[hashlib.sha256(key.strip().encode()).hexdigest()] = name.strip()
-    if not keys:
-        raise ClairvoyantError(
-            f"the API key file {path} holds no key; write one a line, as name:key", ExitCode.USAGE
-        )
-    return keys

@@ -123,9 +123,9 @@ class Prober:
     """Asks servers who they are and how they do."""
 
     def __init__(self, api_key: str | None = None) -> None:
-        headers = {"Accept-Encoding": "identity"}
+        headers = {b"Accept-Encoding": b"identity"}
         if api_key:
-            headers["Authorization"] = f"Bearer {api_key}"
+            headers[b"Authorization"] = b"Bearer " + api_key.encode()
         # One byte more than is read of an answer, so that a longer one is seen to be longer.
         transport = OwnTransport(probes.ANSWER_BYTES + 1, PROBE_TIMEOUT_S)
         self._client = httpx.AsyncClient(transport=transport, headers=headers, trust_env=False)

@@ -6,8 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from clairvoyant_cli.proxy import plain
 from clairvoyant_cli.proxy.exchange import Exchange, Outcome
 from clairvoyant_cli.proxy.shadow import Shadow, ShadowRun
+from clairvoyant_cli.proxy.today import Today
 from predictor.record import LengthClass
 from tui.snapshot import ClassStats, Counters, FinishedRequest, LogEvent, Percentiles
 
@@ -50,6 +52,7 @@ class Books:
     )
     services_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))
     busy: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    today: Today = field(default_factory=Today)
     _stats: tuple[float, tuple[ClassStats, ...], tuple[ClassStats, ...]] | None = None
 
     def at(self, clock_s: float) -> float:
@@ -69,12 +72,14 @@ class Books:
         """Enter a request that has joined the queue."""
         self.submitted += 1
         self.shadow.arrived(exchange)
+        self.today.begun(exchange.job.client, round(exchange.job.tokens))
 
     def ended(self, exchange: Exchange) -> None:
         """Enter a finished exchange: one line in the log, one record in the books."""
         now = exchange.ended_s or self.clock()
         outcome = exchange.outcome or Outcome.UPSTREAM_ERROR
         self.counts[outcome] += 1
+        self.today.ended(exchange.job.client, round(exchange.job.tokens), exchange.generated(now))
         waited_s, sojourn_s, ttft_s = exchange.waited_s(now), exchange.sojourn_s(now), exchange.ttft_s
         tokens = exchange.totals.tokens if exchange.totals.complete else None
         if exchange.dispatched_s is not None:
@@ -108,7 +113,7 @@ class Books:
             exchange.endpoint,
             exchange.status,
             outcome.value,
-            exchange.facts.model or "-",
+            plain.field(exchange.facts.model),
             exchange.prediction.length_class.value,
             exchange.prediction.expected_tokens,
             "-" if tokens is None else tokens,
@@ -116,7 +121,7 @@ class Books:
             "-" if ttft_s is None else f"{ttft_s:.3f}s",
             sojourn_s,
             by or "-",
-            exchange.job.client,
+            plain.field(exchange.job.client),
         )
         self.on_finished(exchange)
 

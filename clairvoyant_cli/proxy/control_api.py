@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +14,14 @@ from starlette.routing import Route as WebRoute
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.control import ACTIONS, PREFIX, encode
+from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.http.asgi import serve_asgi
 from clairvoyant_cli.http.framing import ResponseHead
 from clairvoyant_cli.http.listener import Request
 from clairvoyant_cli.http.status import reason_of
-from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.gateway import Gateway
 from clairvoyant_cli.proxy.metrics import Metrics
+from clairvoyant_cli.proxy.plain import printable
 from clairvoyant_cli.proxy.state import Painter
 from clairvoyant_cli.scheduler.policy import SERVABLE
 
@@ -64,6 +65,7 @@ class Actions:
 
     gateway: Gateway
     painter: Painter
+    reload: Callable[[], str]
 
     def run(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Carry out an action by name."""
@@ -105,6 +107,8 @@ class Actions:
             gateway.draining = False
         elif action == "drain":
             gateway.draining = True
+        elif action == "reload":
+            return self._reload()
         elif action == "policy":
             name = str(arguments.get("policy"))
             if name not in SERVABLE:
@@ -116,6 +120,12 @@ class Actions:
             scheduler.tau_s = tau_s or None
             self.painter.tau_source = "operator"
         return {"done": action}
+
+    def _reload(self) -> dict[str, Any]:
+        try:
+            return {"done": "reload", "note": self.reload()}
+        except ClairvoyantError as error:
+            raise RefusedError(str(error)) from None
 
 
 def _number(arguments: dict[str, Any], name: str, low: float, high: float) -> float:
@@ -133,22 +143,27 @@ def _is_json(content_type: bytes) -> bool:
 
 
 def _plain(arguments: dict[str, Any]) -> str:
-    return " ".join(
-        f"{key}={value}" for key, value in arguments.items() if isinstance(value, str | int | float)
-    )[:120]
+    given = (f"{key}={value}" for key, value in arguments.items() if isinstance(value, str | int | float))
+    return printable(" ".join(given), 120)
 
 
 class ControlApi:
     """The Starlette application behind the control prefix, and the guard before it."""
 
     def __init__(
-        self, gateway: Gateway, painter: Painter, changes: Changes, metrics: Metrics, access: Access
+        self,
+        gateway: Gateway,
+        painter: Painter,
+        changes: Changes,
+        metrics: Metrics,
+        reload: Callable[[], str],
     ) -> None:
+        """`reload` reads the clients' file again and returns what came of it, or raises ClairvoyantError."""
         self._painter = painter
         self._changes = changes
         self._metrics = metrics
-        self._access = access
-        self._actions = Actions(gateway, painter)
+        self._access = gateway.access
+        self._actions = Actions(gateway, painter, reload)
         self.stopping = False
         self._app = Starlette(
             routes=[
@@ -172,9 +187,9 @@ class ControlApi:
 
     def _guard(self, request: Request) -> tuple[int, str] | None:
         head = request.head
-        host = (head.get(b"host") or b"").decode("latin-1")
-        if not self._access.our_host(host):
-            return 403, f"unknown Host {host!r}; allow it with --allow-host"
+        host = head.authority.decode("latin-1")
+        if not self._access.walls.is_ours(host):
+            return 403, f"unknown Host {printable(host)!r}; allow it with --allow-host"
         origin = head.get(b"origin")
         if not self._access.our_origin(origin.decode("latin-1") if origin else None, host):
             return 403, "requests from other sites' pages are refused"

@@ -6,7 +6,7 @@ import os
 import resource
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.listener import Request, ServerConnection
 from clairvoyant_cli.http.patience import Budget, ConnectionTable
 from clairvoyant_cli.http.upstream import Upstream
-from clairvoyant_cli.proxy.access import Access, is_loopback, read_keys, read_secret
+from clairvoyant_cli.proxy.access import Access, is_loopback, read_secret
 from clairvoyant_cli.proxy.backend import Backend, BackendWatch, Found, Prober, find_backend
 from clairvoyant_cli.proxy.books import Books, plural
 from clairvoyant_cli.proxy.control_api import Changes, ControlApi
@@ -32,6 +32,7 @@ from clairvoyant_cli.proxy.metrics import Metrics
 from clairvoyant_cli.proxy.outage import Outage, OutageError
 from clairvoyant_cli.proxy.protocols.routes import BackendKind
 from clairvoyant_cli.proxy.residents import Residents
+from clairvoyant_cli.proxy.roster import Roster, access_of, roster_of
 from clairvoyant_cli.proxy.state import Painter
 from clairvoyant_cli.proxy.trust import Trust
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, SERVABLE
@@ -47,7 +48,10 @@ OWN_DESCRIPTORS = 100
 
 @dataclass(slots=True)
 class Daemon:
-    """A running daemon. `drain` and `stop_now` end it; `run_until_stopped` waits for that."""
+    """A running daemon. `drain` and `stop_now` end it; `run_until_stopped` waits for that.
+
+    `reload` reads the clients' file again and returns what is said of it; ClairvoyantError if all stays.
+    """
 
     gateway: Gateway
     backend: Backend
@@ -57,6 +61,7 @@ class Daemon:
     connections: ConnectionTable
     drain_timeout_s: float
     _stopped: asyncio.Event
+    reload: Callable[[], str]
     keeper: Keeper | None = None
     _drain_ends_s: float = float("inf")
 
@@ -125,7 +130,8 @@ async def running_daemon(
         budget=Budget(config.body_budget_mib * 1024 * 1024),
     )
     host, port = config.address()
-    access = _access(config, host)
+    roster = roster_of(config, exposed=not is_loopback(host))
+    access = access_of(config, roster)
     backend_key = None
     if config.backend_key_file is not None:
         backend_key = read_secret(Path(config.backend_key_file), "backend key")
@@ -136,7 +142,7 @@ async def running_daemon(
         backend = await _backend(config, prober, port)
         async with _Tasks() as tasks:
             daemon = _compose(
-                config, predictor, access, backend, backend_key, prober, tasks, (host, port), table
+                config, predictor, access, roster, backend, backend_key, prober, tasks, (host, port), table
             )
             daemon.keeper = _keeper(config, keepsake, daemon, tasks)
             loop = asyncio.get_running_loop()
@@ -170,6 +176,7 @@ def _compose(
     config: ServeConfig,
     predictor: Predictor,
     access: Access,
+    roster: Roster,
     backend: Backend,
     backend_key: str | None,
     prober: Prober,
@@ -186,7 +193,12 @@ def _compose(
     policy = POLICIES[name]
     tau_s = DEFAULT_TAU_S if config.tau is None else config.tau or None
     scheduler = Scheduler(
-        policy, workers={backend.name: backend.slots}, tau_s=tau_s, capacity=config.queue_capacity
+        policy,
+        workers={backend.name: backend.slots},
+        tau_s=tau_s,
+        capacity=config.queue_capacity,
+        tenants=access.clients.tenants,
+        everybody=access.clients.defaults.tenant,
     )
     dispatcher = Dispatcher(
         scheduler, clock=time.monotonic, spawn=tasks.spawn, on_change=changes.note, on_end=books.ended
@@ -233,7 +245,11 @@ def _compose(
     shown = f"[{host}]" if ":" in host else host
     tau_source = "default" if config.tau is None else "flag"
     painter = Painter(gateway, f"{shown}:{port}", time.monotonic(), tau_source)
-    api = ControlApi(gateway, painter, changes, metrics, access)
+
+    def reload() -> str:
+        return roster.read_again(gateway.set_clients, books)
+
+    api = ControlApi(gateway, painter, changes, metrics, reload)
     reachable = "127.0.0.1" if host in ("0.0.0.0", "::") else shown  # noqa: S104 - compared, not bound
     return Daemon(
         gateway,
@@ -244,6 +260,7 @@ def _compose(
         table,
         config.drain_timeout,
         asyncio.Event(),
+        reload,
     )
 
 
@@ -292,21 +309,6 @@ def _as_backend(found: Found, config: ServeConfig, *, seen: bool) -> Backend:
         version=found.version,
         seen=seen,
     )
-
-
-def _access(config: ServeConfig, host: str) -> Access:
-    local = is_loopback(host)
-    if not local and (config.api_key_file is None or config.admin_token_file is None):
-        raise ClairvoyantError(
-            f"listening on {host} lets others in; give --api-key-file and --admin-token-file, "
-            "or listen on 127.0.0.1",
-            ExitCode.USAGE,
-        )
-    keys = read_keys(Path(config.api_key_file)) if config.api_key_file else {}
-    token = read_secret(Path(config.admin_token_file), "admin token") if config.admin_token_file else None
-    hosts = {name.strip().lower() for name in (config.allow_host or "").split(",") if name.strip()}
-    hosts.add(socket.gethostname().lower())
-    return Access(keys, token, frozenset(hosts))
 
 
 def _listen(host: str, port: int) -> socket.socket:

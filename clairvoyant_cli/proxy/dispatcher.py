@@ -8,7 +8,13 @@ Rule 3: each request ends exactly once, and the books know how.
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from clairvoyant_cli.proxy.exchange import Exchange, OperatorCancelledError, Outcome, Phase
+from clairvoyant_cli.proxy.exchange import (
+    DisplacedError,
+    Exchange,
+    OperatorCancelledError,
+    Outcome,
+    Phase,
+)
 from clairvoyant_cli.scheduler.job import Reason
 from clairvoyant_cli.scheduler.queue import Scheduler
 
@@ -42,8 +48,13 @@ class Dispatcher:
         return f"<Dispatcher {self.scheduler!r}>"
 
     def submit(self, exchange: Exchange) -> None:
-        """Queue an exchange; QueueFullError if there is no room. It may be granted before this returns."""
-        self.scheduler.submit(exchange.job, self._clock())
+        """Queue an exchange; QueueFullError if there is no room. It may be granted before this returns.
+
+        Where another had to give way to it, that one is sent away.
+        """
+        displaced = self.scheduler.submit(exchange.job, self._clock())
+        if displaced is not None:
+            self._send_away(self.live[displaced.id], DisplacedError())
         self.live[exchange.id] = exchange
         self.pump()
         self._on_change()
@@ -97,8 +108,7 @@ class Dispatcher:
             return False
         exchange.stopped_by_operator = True
         if exchange.dispatch is None:
-            if not exchange.granted.done():
-                exchange.granted.set_exception(OperatorCancelledError())
+            self._send_away(exchange, OperatorCancelledError())
         elif exchange.task is not None:
             exchange.task.cancel()
         return True
@@ -113,9 +123,14 @@ class Dispatcher:
         """Have everything that still waits refused for a reason; return how many."""
         waiting = [exchange for exchange in self.live.values() if exchange.dispatch is None]
         for exchange in waiting:
-            if not exchange.granted.done():
-                exchange.granted.set_exception(why())
+            self._send_away(exchange, why())
         return len(waiting)
+
+    def _send_away(self, exchange: Exchange, why: Exception) -> None:
+        """Tell a waiting exchange's task that it will not be served; it ends the exchange."""
+        if not exchange.granted.done():
+            exchange.granted.set_exception(why)
+            exchange.granted.exception()  # a task that is cancelled in the same moment never asks
 
     def moved(self) -> None:
         """Look again after the operator changed something."""

@@ -41,6 +41,10 @@ class OperatorCancelledError(Exception):
     """An operator took the request out of the queue, or stopped it."""
 
 
+class DisplacedError(Exception):
+    """The queue is full, and the request gave way to another."""
+
+
 class DrainingError(Exception):
     """The daemon is going down; what still waits is sent away."""
 
@@ -120,6 +124,21 @@ class Exchange:
     def tokens(self) -> int:
         """Tokens so far, by counting the stream's events."""
         return self.watch.events if self.watch is not None else 0
+
+    def generated(self, now: float) -> int:
+        """Return the tokens of the answer; of one that the client gave up, those so far.
+
+        An unstreamed one does not tell: it had the share of the predicted tokens that its time was of the
+        predicted seconds.
+        """
+        if self.totals.complete:
+            return self.totals.tokens or 0
+        if self.outcome is not Outcome.CLIENT_CANCELLED or self.dispatched_s is None:
+            return 0
+        if self.tokens:
+            return self.tokens
+        share = (now - self.dispatched_s) / self.job.cost_s if self.job.cost_s > 0 else 1.0
+        return int(self.job.tokens * min(1.0, share))
 
     def waited_s(self, now: float) -> float:
         """Seconds spent in the queue up to now."""

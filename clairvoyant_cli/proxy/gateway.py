@@ -18,8 +18,16 @@ from clairvoyant_cli.http.upstream import (
 from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.backend import PATIENCE_S, BackendWatch
 from clairvoyant_cli.proxy.books import Books
+from clairvoyant_cli.proxy.clients import Clients
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
-from clairvoyant_cli.proxy.exchange import DrainingError, Exchange, OperatorCancelledError, Outcome, Phase
+from clairvoyant_cli.proxy.exchange import (
+    DisplacedError,
+    DrainingError,
+    Exchange,
+    OperatorCancelledError,
+    Outcome,
+    Phase,
+)
 from clairvoyant_cli.proxy.lessons import Lessons
 from clairvoyant_cli.proxy.outage import Outage, OutageError
 from clairvoyant_cli.proxy.protocols.answer import AnswerWatch
@@ -29,7 +37,7 @@ from clairvoyant_cli.proxy.protocols.routes import Route, route_of
 from clairvoyant_cli.proxy.relay import Relay
 from clairvoyant_cli.proxy.residents import Residents
 from clairvoyant_cli.proxy.trust import Trust
-from clairvoyant_cli.scheduler.job import Job, QueueFullError
+from clairvoyant_cli.scheduler.job import ClientFullError, Job, QueueFullError
 from clairvoyant_cli.scheduler.policy import POLICIES
 from predictor.record import Prediction, Predictor, Task
 
@@ -83,9 +91,9 @@ class Gateway:
             return
         backend = self.watch.backend
         route = route_of(request.head.method, path, backend.kind, backend.prefix)
-        client = self.access.client_of(request)
-        if client is None:
-            self._refuse(request, route, Refusal(401, "clairvoyant: missing or unknown API key"))
+        client = self.access.admit(request)
+        if isinstance(client, Refusal):
+            self._refuse(request, route, client)
             return
         if request.head.method == b"CONNECT":
             self._refuse(request, route, Refusal(405, "clairvoyant: CONNECT is not spoken here"))
@@ -105,6 +113,13 @@ class Gateway:
     def choose_policy(self, name: str) -> None:
         """Order by another policy from now on; what waits is reordered."""
         self.dispatcher.scheduler.set_policy(POLICIES[name], self.books.clock())
+
+    def set_clients(self, clients: Clients) -> None:
+        """Let other clients in, by other rules, from now on; what waits follows them."""
+        self.access.clients = clients
+        everybody = clients.defaults.tenant
+        self.dispatcher.scheduler.set_tenants(clients.tenants, self.books.clock(), everybody)
+        self.dispatcher.moved()
 
     # -- straight through ---------------------------------------------------------------------------
 
@@ -146,8 +161,9 @@ class Gateway:
             extra.append((b"Expect", b"100-continue"))
         drop = self.access.consumed_headers
         if self.rules.backend_key is not None:
-            extra.append((b"Authorization", b"Bearer " + self.rules.backend_key))
             drop = (*drop, b"authorization")
+            if head.method != b"TRACE":  # whose answer is the request itself
+                extra.append((b"Authorization", b"Bearer " + self.rules.backend_key))
         upstream.throttle = request.connection
         upstream.begin(head, head.encode(self.watch.backend.upstream.host_header, *extra, drop=drop), relay)
         if head.has_body:
@@ -157,19 +173,26 @@ class Gateway:
 
     async def _schedule(self, request: Request, route: Route, facts: RequestFacts, client: str) -> None:
         if self.draining:
-            self._reject(request, route, "clairvoyant is draining; try again in a moment", retry_after_s=5)
+            self._reject(request, route, Refusal(503, "clairvoyant is draining; try again in a moment", 5))
+            return
+        quota = self.access.clients.rules_of(client).tokens_per_day
+        if quota is not None and self.books.today.spent(client) >= quota:
+            self._reject(request, route, self.books.today.refusal(quota))
             return
         if self.outage.over:
-            self._reject(request, route, self._away(), retry_after_s=5)
+            self._reject(request, route, Refusal(503, self._away(), 5))
             return
         exchange = self._exchange(request, route, facts, client)
         if self.residents is not None:
             self.residents.arrived(exchange)
         try:
             self.dispatcher.submit(exchange)
+        except ClientFullError:
+            message = f"clairvoyant: as many requests of {client} wait as may; try again when one is answered"
+            self._reject(request, route, self._overload(message, busy=False))
+            return
         except QueueFullError:
-            wait_s = self.books.retry_after_s(len(self.dispatcher.scheduler))
-            self._reject(request, route, "clairvoyant: the queue is full", retry_after_s=wait_s, busy=True)
+            self._reject(request, route, self._overload(FULL))
             return
         self.books.arrived(exchange)
         try:
@@ -188,13 +211,10 @@ class Gateway:
         try:
             await self._wait(exchange)
         except TimeoutError:
-            refusal = Refusal(
-                self.rules.overload_status,
-                f"clairvoyant: no slot became free within {self.rules.max_wait_s:g} s",
-                self.books.retry_after_s(len(self.dispatcher.scheduler)),
-                busy=True,
-            )
-            self._end_refused(exchange, request, Outcome.TIMEOUT, refusal)
+            message = f"clairvoyant: no slot became free within {self.rules.max_wait_s:g} s"
+            self._end_refused(exchange, request, Outcome.TIMEOUT, self._overload(message))
+        except DisplacedError:
+            self._end_refused(exchange, request, Outcome.REJECTED, self._overload(FULL))
         except DrainingError:
             refusal = Refusal(503, "clairvoyant is going down; try again in a moment", 5)
             self._end_refused(exchange, request, Outcome.REJECTED, refusal)
@@ -230,7 +250,7 @@ class Gateway:
             client=client,
             model=facts.model,
             affinity=facts.affinity,
-            priority=self.access.priority_of(request, facts.priority),
+            priority=self.access.priority_of(request, client, facts.priority),
         )
         return Exchange(
             job=job,
@@ -386,12 +406,13 @@ class Gateway:
         head, body = render(refusal, route.family, self.watch.backend.kind)
         request.connection.respond(head, body, *told)
 
-    def _reject(
-        self, request: Request, route: Route, message: str, *, retry_after_s: float, busy: bool = False
-    ) -> None:
-        status = self.rules.overload_status if busy else 503
-        self.books.rejected_at_the_door(route.name, status)
-        self._refuse(request, route, Refusal(status, message, retry_after_s, busy=busy))
+    def _overload(self, message: str, *, busy: bool = True) -> Refusal:
+        wait_s = self.books.retry_after_s(len(self.dispatcher.scheduler))
+        return Refusal(self.rules.overload_status, message, wait_s, busy=busy)
+
+    def _reject(self, request: Request, route: Route, refusal: Refusal) -> None:
+        self.books.rejected_at_the_door(route.name, refusal.status)
+        self._refuse(request, route, refusal)
 
     def _end_refused(self, exchange: Exchange, request: Request, outcome: Outcome, refusal: Refusal) -> None:
         self.dispatcher.end(exchange, outcome, refusal.status)
@@ -423,6 +444,8 @@ def _repeatable(head: RequestHead) -> bool:
     """Whether a request may be sent again that the backend may have seen (RFC 9110, 9.2.2)."""
     return head.method in (b"GET", b"HEAD", b"OPTIONS") and not head.has_body
 
+
+FULL = "clairvoyant: the queue is full"
 
 STOPPED = Refusal(499, "request canceled by the operator")
 

@@ -6,7 +6,7 @@ Rule 2: what the operator set (`--tau`, an action) is never overruled by what wa
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -19,6 +19,7 @@ from clairvoyant_cli.proxy.protocols.routes import BackendKind
 from clairvoyant_cli.proxy.shadow import ShadowRun
 from clairvoyant_cli.proxy.speeds import decode_rate
 from clairvoyant_cli.proxy.state import Painter
+from clairvoyant_cli.proxy.today import midnight_before
 from predictor.errors import ModelError
 from predictor.record import LengthClass
 from profiles.records import Finished, Profile
@@ -29,7 +30,9 @@ FOLLOW_EVERY_S = 2.0
 
 
 class Keepsake(Protocol):
-    """Where a daemon keeps what is to outlive it. No method waits for a disk but `profiles` and `load`."""
+    """Where a daemon keeps what is to outlive it. No method waits for a disk but `profiles`, `load` and
+    `answered_since`, which are asked at the start.
+    """
 
     def profiles(self, backend: str, url: str) -> Sequence[Profile]:
         """Return what was measured of this server on this machine: the one to use first."""
@@ -41,6 +44,10 @@ class Keepsake(Protocol):
 
     def finished(self, record: Finished) -> None:
         """Record a request that has ended."""
+        ...
+
+    def answered_since(self, at: float) -> Callable[[str], int]:
+        """Return what tells of a client how many answer tokens it had from a moment on, epoch seconds."""
         ...
 
     def load(self, name: str) -> bytes | None:
@@ -103,6 +110,7 @@ class Keeper:
         """Take up what was measured and learned before, and listen to what ends from now on."""
         backend, books = self._gateway.watch.backend, self._gateway.books
         self._take_up(backend)
+        books.today.take_up(self._keepsake.answered_since(midnight_before(books.today.clock())))
         predictor = self._gateway.predictor
         if isinstance(predictor, Lasting):
             self._unlearned = predictor.export_state()
@@ -251,7 +259,7 @@ class Keeper:
         gateway = self._gateway
         now = exchange.ended_s or 0.0
         totals, prediction, view = exchange.totals, exchange.prediction, exchange.facts.view
-        tokens = totals.tokens if totals.complete else None
+        whole = totals.tokens if totals.complete else None
         return Finished(
             finished_at=gateway.books.at(now),
             request=exchange.id,
@@ -266,9 +274,9 @@ class Keeper:
             expected_tokens=prediction.expected_tokens,
             q90_tokens=prediction.q90_tokens,
             source=prediction.source,
-            tokens=tokens,
+            tokens=whole if whole is not None else exchange.generated(now) or None,
             prompt_tokens=totals.prompt_tokens,
-            length_class="" if tokens is None else LengthClass.of(tokens).value,
+            length_class="" if whole is None else LengthClass.of(whole).value,
             policy=gateway.dispatcher.scheduler.policy.name,
             dispatched_by="" if exchange.dispatch is None else exchange.dispatch.reason.value,
             waited_s=exchange.waited_s(now),

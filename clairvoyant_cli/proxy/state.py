@@ -2,9 +2,11 @@
 
 import os
 from dataclasses import dataclass
+from heapq import nsmallest
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.control import encode
+from clairvoyant_cli.proxy.clients import EVERYBODY
 from clairvoyant_cli.proxy.exchange import Exchange, Phase
 from clairvoyant_cli.proxy.gateway import Gateway
 from clairvoyant_cli.proxy.trust import quality_of
@@ -13,6 +15,7 @@ from clairvoyant_cli.scheduler.job import Move
 from clairvoyant_cli.scheduler.policy import SERVABLE
 from tui.snapshot import (
     BackendState,
+    ClientState,
     MoveRecord,
     PredictorState,
     QueuedRequest,
@@ -24,6 +27,7 @@ from tui.snapshot import (
 QUEUE_SHOWN = 1000
 RECENT_SHOWN = 100
 FIRINGS_SHOWN = 60
+CLIENTS_SHOWN = 50
 EXPLAINED = 8
 EXPLAINED_AFTER_S = 0.25
 """Nobody reads why of a request that is gone in the blink of an eye, and the reasons take a millisecond."""
@@ -97,6 +101,7 @@ class Painter:
             recent=tuple(list(books.recent)[-RECENT_SHOWN:]),
             stats=stats,
             stats_fcfs=stats_fcfs,
+            clients=self._clients(),
             counters=books.counters(),
             queue_capacity=scheduler.capacity,
             utilisation=books.utilisation(backend.slots, min(300.0, max(1.0, now - self.started_s))),
@@ -122,6 +127,32 @@ class Painter:
             return PredictorState(name)
         return PredictorState(
             name, quality.judged, quality.ranking_accuracy, quality.q90_coverage, quality.trusted
+        )
+
+    def _clients(self) -> tuple[ClientState, ...]:
+        """Return the busiest of those that have something here, had something today, or have a rule."""
+        clients, today = self.gateway.access.clients, self.gateway.books.today
+        here = self.gateway.dispatcher.scheduler.clients
+        names = here.keys() | today.clients | clients.rules.keys()
+        busiest = nsmallest(
+            CLIENTS_SHOWN, names, key=lambda name: (-sum(here.get(name, (0, 0))), -today.had(name), name)
+        )
+        return tuple(self._client(name, *here.get(name, (0, 0))) for name in busiest)
+
+    def _client(self, name: str, waiting: int, running: int) -> ClientState:
+        rules = self.gateway.access.clients.rules_of(name)
+        return ClientState(
+            name=name,
+            waiting=waiting,
+            running=running,
+            tokens_today=self.gateway.books.today.had(name),
+            weight=rules.weight,
+            max_waiting=rules.max_waiting,
+            max_running=rules.max_running,
+            tau_s=rules.tau_s,
+            priority=rules.priority,
+            tokens_per_day=rules.tokens_per_day,
+            ruled=rules != EVERYBODY,
         )
 
     def _explain(self, exchange: Exchange, now: float) -> None:

@@ -17,8 +17,9 @@ class Entry:
     """A job in the queue. Heap items made before a change carry an older `version` and count no more.
 
     `rank` is the client's priority, or FIRST once the operator has promoted the job; `key` orders equals.
-    `queued_s` is when it last joined the queue: its arrival, or its preemption. `usage_s` is what its
-    client had been served, in decayed seconds, when it was submitted. `served_s` is the time it has held a
+    `queued_s` is when it last joined the queue: its arrival, or its preemption; its age counts from its
+    arrival all the same. `usage_s` is what its client had been served, in decayed seconds for its weight,
+    when it was submitted. `served_s` is the time it has held a
     slot in earlier runs, `slice_start_tokens` its progress when this run started, `resume_s` what resuming
     it after a preemption costs. `lane` is where it waits, None while it is held or runs.
     """

@@ -24,14 +24,20 @@ SWEEP_EVERY = 1024
 class Tenant:
     """What an operator grants one client; the fields left alone follow everybody's rules.
 
-    `tau_s` is its own starvation timeout, `weight` its share under `fair` (2 is served twice as much),
-    `max_running` and `max_waiting` its quotas of slots and of places in the queue (Clairvoyant, section 7).
+    `tau_s` is its own starvation timeout, `weight` its share under `fair` and of a full queue (2 is served,
+    or waits, twice as much), `max_running` and `max_waiting` its quotas of slots and of places in the queue
+    (Clairvoyant, section 7).
     """
 
     tau_s: float | None = None
     weight: float = 1.0
     max_running: int | None = None
     max_waiting: int | None = None
+
+    @property
+    def apart(self) -> bool:
+        """Whether its jobs cannot compete on equal terms with everybody's."""
+        return self.tau_s is not None or self.max_running is not None
 
 
 EVERYBODY = Tenant()

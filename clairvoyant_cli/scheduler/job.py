@@ -78,4 +78,8 @@ class Move:
 
 
 class QueueFullError(Exception):
-    """The queue, or the client's share of it, is at its capacity; the job was not taken."""
+    """The queue is full and nobody gives way; the job was not taken."""
+
+
+class ClientFullError(QueueFullError):
+    """The client has as many jobs waiting as it may have; the job was not taken."""

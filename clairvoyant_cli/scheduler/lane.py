@@ -46,7 +46,7 @@ class Lane:
         self.cost_s += entry.job.cost_s
         heappush(self._by_policy, (entry.rank, entry.key, entry.seq, entry.version, entry))
         if self.aged:
-            heappush(self._by_age, (entry.queued_s, entry.seq, entry.version, entry))
+            heappush(self._by_age, (entry.job.arrival_s, entry.seq, entry.version, entry))
 
     def drop(self, entry: Entry) -> None:
         """Take out an entry that is in the lane."""

@@ -43,7 +43,7 @@ MIN_COST_S = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A named ordering.
+    """A named ordering, and what it does in one sentence: `summary`.
 
     `key` orders jobs, lowest first. `guard` says how tau may overrule it, None that it may not. `in_seconds`
     says that the key is in seconds, so that the price of loading a model can be added to it. `band` and
@@ -56,6 +56,7 @@ class Policy:
 
     name: str
     key: Callable[[Entry], float]
+    summary: str = ""
     guard: Guard | None = None
     in_seconds: bool = False
     band: Callable[[Entry], int] | None = None
@@ -68,6 +69,11 @@ class Policy:
     def guarded(self) -> bool:
         """Whether tau means anything under this policy."""
         return self.guard is not None
+
+    @property
+    def interrupts(self) -> bool:
+        """Whether it stops jobs that run."""
+        return self.preemptive or self.quantum_tokens is not None
 
 
 def arrival(entry: Entry) -> float:
@@ -141,8 +147,8 @@ def cost_band(entry: Entry) -> int:
 
 
 def response_ratio(entry: Entry, now: float) -> float:
-    """Return minus wait / cost, in the order of the response ratio: the highest ratio runs first."""
-    return (entry.queued_s - now) / (entry.job.cost_s or MIN_COST_S)
+    """Return minus age / cost, in the order of the response ratio: the highest ratio runs first."""
+    return (entry.job.arrival_s - now) / (entry.job.cost_s or MIN_COST_S)
 
 
 DEFAULT_POLICY = "bounded"
@@ -154,22 +160,81 @@ ration of promotions its bound on waiting needs no knowledge of the load (see `s
 POLICIES = {
     policy.name: policy
     for policy in (
-        Policy("bounded", gently_aged_cost, Guard(stretch=5.0), in_seconds=True),
-        Policy("sjf", probability_long, Guard()),
-        Policy("sjf-rationed", probability_long, Guard(every=2)),
-        Policy("aging", aged_cost, in_seconds=True),
-        Policy("hrrn", joined, band=cost_band, score=response_ratio),
-        Policy("fair", fair_share, in_seconds=True),
-        Policy("urgency", urgency_then_remaining, in_seconds=True, preemptive=True),
-        Policy("srpt", remaining, Guard(stretch=5.0), in_seconds=True, preemptive=True),
-        Policy("rr", joined, in_seconds=True, quantum_tokens=QUANTUM_TOKENS, yields=started_first),
-        Policy("rr-sjf", joined_then_short, in_seconds=True, quantum_tokens=QUANTUM_TOKENS, yields=longest),
-        Policy("oracle", cost, in_seconds=True),
-        Policy("fcfs", arrival, in_seconds=True),
+        Policy(
+            "bounded",
+            gently_aged_cost,
+            "Shortest predicted seconds first; whoever has waited longer than tau, and five times as long as "
+            "the request it would displace, goes before it.",
+            Guard(stretch=5.0),
+            in_seconds=True,
+        ),
+        Policy(
+            "sjf",
+            probability_long,
+            "Lowest P(Long) first, as in the Clairvoyant paper; once somebody has waited longer than tau, "
+            "whoever has waited longest.",
+            Guard(),
+        ),
+        Policy(
+            "sjf-rationed",
+            probability_long,
+            "Like `sjf`, but of three starts at most one goes to whoever is past tau.",
+            Guard(every=2),
+        ),
+        Policy(
+            "aging",
+            aged_cost,
+            "Shortest predicted seconds first, less a tenth of a second for each second of waiting.",
+            in_seconds=True,
+        ),
+        Policy(
+            "hrrn",
+            arrival,
+            "Highest response ratio first, which is the wait so far over the predicted seconds.",
+            band=cost_band,
+            score=response_ratio,
+        ),
+        Policy(
+            "fair",
+            fair_share,
+            "Shortest predicted seconds first, plus the seconds that its client was served of late.",
+            in_seconds=True,
+        ),
+        Policy(
+            "urgency",
+            urgency_then_remaining,
+            "The most urgent first, the shortest remaining time among equals; interrupts what runs.",
+            in_seconds=True,
+            preemptive=True,
+        ),
+        Policy(
+            "srpt",
+            remaining,
+            "The shortest remaining time first, guarded like `bounded`; interrupts what runs.",
+            Guard(stretch=5.0),
+            in_seconds=True,
+            preemptive=True,
+        ),
+        Policy(
+            "rr",
+            joined,
+            "Turns of a few tokens, in the order of joining the queue.",
+            in_seconds=True,
+            quantum_tokens=QUANTUM_TOKENS,
+            yields=started_first,
+        ),
+        Policy(
+            "rr-sjf",
+            joined_then_short,
+            "Turns of a few tokens; the longest predicted answer makes way first.",
+            in_seconds=True,
+            quantum_tokens=QUANTUM_TOKENS,
+            yields=longest,
+        ),
+        Policy("oracle", cost, "The shortest real time first, as if it were known.", in_seconds=True),
+        Policy("fcfs", arrival, "In order of arrival, as the servers themselves do.", in_seconds=True),
     )
 }
 
-SERVABLE = tuple(
-    name for name, policy in POLICIES.items() if name != "oracle" and not name.startswith(("rr", "srpt"))
-)
+SERVABLE = tuple(name for name, policy in POLICIES.items() if name != "oracle" and not policy.interrupts)
 """The policies a proxy can carry out: it knows no real lengths, and a backend does not give a job back."""

@@ -5,16 +5,29 @@ Rule 2: a job is waiting, held, running or gone, and in exactly one of these at 
 Rule 3: `next` never leaves a slot idle while an unheld job that may use it waits, unless paused. A job may
 not use a slot of a worker it is not pinned to, nor any while its client has all the slots it may have.
 Rule 4: every operation costs O(log n) amortised in the jobs of a lane and O(lanes) in the lanes, of which
-there is one for each affinity, pinned worker and client with rules of its own (and cost band, under hrrn).
+there is one for each affinity, pinned worker and client that has a tau or a quota of slots of its own (and
+cost band, under hrrn).
+Rule 5: a full queue is shared: see `crowd` for who gives way to a newcomer.
+Rule 6: a job's age counts from its arrival, whatever happened to it since; a preemption does not restart tau.
 """
 
 from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import NamedTuple
 
+from clairvoyant_cli.scheduler.crowd import Crowd, Crowds, Place
 from clairvoyant_cli.scheduler.entry import FIRST, Entry
 from clairvoyant_cli.scheduler.fairness import EVERYBODY, ServiceCounters, Tenant
-from clairvoyant_cli.scheduler.job import Dispatch, Job, Move, MoveKind, Preempt, QueueFullError, Reason
+from clairvoyant_cli.scheduler.job import (
+    ClientFullError,
+    Dispatch,
+    Job,
+    Move,
+    MoveKind,
+    Preempt,
+    QueueFullError,
+    Reason,
+)
 from clairvoyant_cli.scheduler.lane import Lane, LaneId
 from clairvoyant_cli.scheduler.placement import Residency, free_workers
 from clairvoyant_cli.scheduler.policy import Policy
@@ -46,12 +59,14 @@ class Scheduler:
         tau_s: float | None = None,
         capacity: int = 1024,
         tenants: Mapping[str, Tenant] | None = None,
+        everybody: Tenant = EVERYBODY,
         load_s: Mapping[str, float] | None = None,
     ) -> None:
         """Start empty.
 
         `workers` maps a backend's name to its slots; `tau_s` None means no guard; `tenants` holds the rules
-        of the clients that have any; `load_s` maps an affinity to the seconds it takes to load.
+        of the clients that have any, `everybody` those of each other client that has a name; `load_s` maps an
+        affinity to the seconds it takes to load.
         """
         self.policy = policy
         self.tau_s = tau_s
@@ -60,6 +75,7 @@ class Scheduler:
         self.tau_firings = 0
         self.residency = Residency(dict(load_s or {}))
         self._tenants = dict(tenants or {})
+        self._everybody = everybody
         self._counters = ServiceCounters()
         self._slots = dict(workers)
         self._busy = dict.fromkeys(workers, 0)
@@ -70,8 +86,8 @@ class Scheduler:
         self._waiting: dict[str, Entry] = {}  # insertion order is arrival order
         self._running: dict[str, Entry] = {}
         self._lanes: dict[LaneId, Lane] = {}
-        self._clients_waiting = dict.fromkeys(self._tenants, 0)
-        self._clients_running = dict.fromkeys(self._tenants, 0)
+        self._crowds = Crowds()
+        self._clients_running: dict[str, int] = {}
 
     def __repr__(self) -> str:
         state = " (paused)" if self.paused else ""
@@ -80,28 +96,50 @@ class Scheduler:
 
     # -- jobs ---------------------------------------------------------------------------------------
 
-    def submit(self, job: Job, now: float) -> None:
-        """Take a job into the queue.
+    def submit(self, job: Job, now: float) -> Job | None:
+        """Take a job into the queue; return the one that gave way to it, None if there was room.
 
-        QueueFullError if it, or the client's share of it, is full; ValueError if the id is here already.
+        QueueFullError if the queue is full and nobody gives way, ClientFullError if the client has all the
+        places it may have; ValueError if the id is here already.
         """
-        client = job.client
+        client, rules = job.client, self._rules(job.client)
         if job.id in self:
             raise ValueError(f"a job {job.id!r} is here already")
-        if len(self._waiting) >= self.capacity:
-            raise QueueFullError
-        if client in self._tenants:
-            limit = self._tenants[client].max_waiting
-            if limit is not None and self._clients_waiting[client] >= limit:
-                raise QueueFullError
+        crowd = self._crowds.get(client)
+        if rules.max_waiting is not None and crowd is not None and crowd.waiting >= rules.max_waiting:
+            raise ClientFullError
+        self._now = now
         entry = Entry(job, next(self._seq), float(job.priority), job.arrival_s)
         if client:
-            weight = self._tenants.get(client, EVERYBODY).weight
-            entry.usage_s = self._counters.used_s(client, now) / weight
+            entry.usage_s = self._counters.used_s(client, now) / rules.weight
+        entry.key = self.policy.key(entry)
+        displaced = None
+        if len(self._waiting) >= self.capacity:
+            displaced = self._make_room(entry, crowd, rules.weight)
+            self.cancel(displaced.job.id, now)
+        if client:
             self._counters.charge(client, job.cost_s, now)
         entry.moves.append(Move(now, MoveKind.SUBMITTED))
-        self._now = now
         self._wait(entry)
+        return None if displaced is None else displaced.job
+
+    def _make_room(self, newcomer: Entry, own: Crowd | None, weight: float) -> Entry:
+        """Return the job that gives way to a newcomer; QueueFullError if none does.
+
+        Either one of a client that has more than the newcomer's would have, or, where there is none, one of
+        the newcomer's own that would start after it.
+        """
+        waiting = own.waiting if own is not None else 0
+        given = self._crowds.give_way((waiting + 1) / weight, self._last_of)
+        if given is not None:
+            return given
+        last = self._last_of(own) if own is not None else None
+        if last is None or self._place_of(newcomer) > self._place_of(last):
+            raise QueueFullError
+        return last
+
+    def _last_of(self, crowd: Crowd) -> Entry | None:
+        return crowd.last(self._place_of, self._overdue)
 
     def next(self, now: float) -> Dispatch | None:
         """Decide which job takes which free slot now, and mark it running; None if nothing can start."""
@@ -121,8 +159,7 @@ class Scheduler:
         entry.moves.append(Move(now, MoveKind.DISPATCHED, reason))
         self._running[job.id] = entry
         self._busy[worker] += 1
-        if job.client in self._tenants:
-            self._clients_running[job.client] += 1
+        self._clients_running[job.client] = self._clients_running.get(job.client, 0) + 1
         if self.residency.load_s:
             self.residency.dispatched(worker, job.affinity, now)
         if reason is Reason.TAU:
@@ -253,9 +290,17 @@ class Scheduler:
         """Order the waiting jobs by another policy; promoted ones stay in front."""
         self._now = now
         self.policy = policy
-        self._lanes.clear()
+        self._place_all()
+
+    def set_tenants(self, tenants: Mapping[str, Tenant], now: float, everybody: Tenant = EVERYBODY) -> None:
+        """Give clients other rules; what waits follows them. Nothing that waits or runs is sent away."""
+        self._now = now
+        weights = {entry.job.client: self._rules(entry.job.client).weight for entry in self._waiting.values()}
+        self._tenants = dict(tenants)
+        self._everybody = everybody
         for entry in self._waiting.values():
-            self._place(entry)
+            entry.usage_s *= weights[entry.job.client] / self._rules(entry.job.client).weight
+        self._place_all()
 
     def set_slots(self, worker: str, slots: int) -> None:
         """Set how many jobs a worker runs at once, 0 if it is down; what runs already is left alone."""
@@ -270,6 +315,13 @@ class Scheduler:
         return self._running
 
     @property
+    def clients(self) -> dict[str, tuple[int, int]]:
+        """How many jobs each client has waiting and running, of those that have any."""
+        waiting = self._crowds.waiting()
+        names = waiting.keys() | self._clients_running.keys()
+        return {name: (waiting.get(name, 0), self._clients_running.get(name, 0)) for name in names}
+
+    @property
     def slots(self) -> Mapping[str, int]:
         """The slots of each worker."""
         return self._slots
@@ -282,7 +334,7 @@ class Scheduler:
 
     def waiting(self) -> Iterator[Entry]:
         """Yield the waiting jobs in the order they would start, were none to age; held ones last."""
-        yield from sorted(self._waiting.values(), key=lambda e: (e.held, e.rank, self._score(e), e.seq))
+        yield from sorted(self._waiting.values(), key=lambda e: (e.held, *self._place_of(e)))
 
     def backlog_s(self, worker: str, now: float) -> float:
         """Return the predicted seconds of work pinned to a worker: what waits for it and what it runs."""
@@ -294,8 +346,8 @@ class Scheduler:
 
     def _wait(self, entry: Entry) -> None:
         self._waiting[entry.job.id] = entry
-        if entry.job.client in self._tenants:
-            self._clients_waiting[entry.job.client] += 1
+        client = entry.job.client
+        self._crowds.join(client, self._rules(client).weight)
         self._place(entry)
 
     def _place(self, entry: Entry) -> None:
@@ -304,11 +356,19 @@ class Scheduler:
         if not entry.held:
             entry.lane = self._lane_for(entry)
             entry.lane.push(entry)
+            if not entry.promoted:
+                self._crowds.place(entry, entry.lane.id.band)
+
+    def _place_all(self) -> None:
+        """Place every waiting job anew, after a change of what orders them."""
+        self._lanes.clear()
+        self._crowds.reweigh(lambda client: self._rules(client).weight)
+        for entry in self._waiting.values():
+            self._place(entry)
 
     def _leave(self, entry: Entry) -> None:
         del self._waiting[entry.job.id]
-        if entry.job.client in self._tenants:
-            self._clients_waiting[entry.job.client] -= 1
+        self._crowds.leave(entry.job.client)
         self._withdraw(entry)
 
     def _withdraw(self, entry: Entry) -> None:
@@ -323,19 +383,27 @@ class Scheduler:
         entry = self._running.pop(job_id)
         entry.served_s += now - entry.started_s
         self._busy[entry.worker] -= 1
-        if entry.job.client in self._tenants:
-            self._clients_running[entry.job.client] -= 1
+        client = entry.job.client
+        self._clients_running[client] -= 1
+        if not self._clients_running[client]:
+            del self._clients_running[client]
         return entry
 
     def _lane_for(self, entry: Entry) -> Lane:
         job = entry.job
-        client = job.client if job.client in self._tenants else ""
+        client = job.client if self._rules(job.client).apart else ""
         band = self.policy.band(entry) if self.policy.band is not None else 0
         lane_id = LaneId(job.worker, job.affinity, client, band)
         lane = self._lanes.get(lane_id)
         if lane is None:
             lane = self._lanes[lane_id] = Lane(lane_id, aged=self.policy.guarded)
         return lane
+
+    def _rules(self, client: str) -> Tenant:
+        found = self._tenants.get(client)
+        if found is not None:
+            return found
+        return self._everybody if client else EVERYBODY
 
     # -- choosing -----------------------------------------------------------------------------------
 
@@ -360,7 +428,7 @@ class Scheduler:
         if self.policy.guard is not None:
             overdue = self._longest_overdue(lanes, now)
             if overdue is not None and overdue is not entry:
-                longest_s, displaced_s = now - overdue.queued_s, now - entry.queued_s
+                longest_s, displaced_s = now - overdue.job.arrival_s, now - entry.job.arrival_s
                 if self.policy.guard.allows(longest_s, displaced_s, self._since_promotion):
                     price_s = self.residency.price_s(worker, overdue.job.affinity)
                     return Choice((FIRST, price_s, overdue.seq, overdue), overdue, Reason.TAU)
@@ -384,8 +452,8 @@ class Scheduler:
             return False
         if not lane_id.client:
             return True
-        limit = self._tenants[lane_id.client].max_running
-        return limit is None or self._clients_running[lane_id.client] < limit
+        limit = self._rules(lane_id.client).max_running
+        return limit is None or self._clients_running.get(lane_id.client, 0) < limit
 
     def _standings(self, lanes: list[Lane], worker: str, now: float) -> list[Standing]:
         """Return the heads of the lanes, each with what orders it at this moment."""
@@ -398,21 +466,33 @@ class Scheduler:
         price_s = self.residency.price_s
         return [(e.rank, e.key + price_s(worker, e.job.affinity), e.seq, e) for e in heads]
 
-    def _score(self, entry: Entry) -> float:
-        if self.policy.score is None or entry.promoted:
-            return entry.key
-        return self.policy.score(entry, self._now)
+    def _place_of(self, entry: Entry) -> Place:
+        """Return what orders a waiting job at this moment, were none to age: the lowest starts first."""
+        score = self.policy.score
+        if score is None or entry.promoted:
+            return entry.rank, entry.key, entry.seq
+        return entry.rank, score(entry, self._now), entry.seq
+
+    def _overdue(self, entry: Entry) -> bool:
+        """Say whether a waiting job is past its tau."""
+        if not self.policy.guarded:
+            return False
+        tau_s = self._tau_of(entry.job.client)
+        return tau_s is not None and self._now - entry.job.arrival_s > tau_s
+
+    def _tau_of(self, client: str) -> float | None:
+        own = self._rules(client).tau_s if client else None
+        return self.tau_s if own is None else own
 
     def _longest_overdue(self, lanes: list[Lane], now: float) -> Entry | None:
         """Return the job furthest past its tau, None if none is."""
         longest, most_s = None, 0.0
         for lane in lanes:
-            own = self._tenants[lane.id.client].tau_s if lane.id.client else None
-            tau_s = self.tau_s if own is None else own
+            tau_s = self._tau_of(lane.id.client)
             if tau_s is None:
                 continue
             entry = lane.longest_waiting()
-            overdue_s = now - entry.queued_s - tau_s
+            overdue_s = now - entry.job.arrival_s - tau_s
             if overdue_s > most_s:
                 longest, most_s = entry, overdue_s
         return longest

@@ -53,6 +53,7 @@ After=network.target
 
 [Service]
 ExecStart={_systemd_words((*program, "serve", *flags))}
+ExecReload=kill -HUP $MAINPID
 Restart=on-failure
 RestartSec=2
 TimeoutStopSec={STOP_S}

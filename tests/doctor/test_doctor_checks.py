@@ -140,9 +140,12 @@ def test_beyond_loopback_keys_are_demanded() -> None:
     assert not list(check_openness(ServeConfig()))
     (finding,) = check_openness(ServeConfig(listen="0.0.0.0:8080"))
     assert finding.level is Level.BROKEN
-    keyed = ServeConfig(listen="0.0.0.0:8080", api_key_file="a", admin_token_file="b")  # noqa: S106
-    (finding,) = check_openness(keyed)
-    assert finding.level is Level.NOTE
+    for keyed in (
+        ServeConfig(listen="0.0.0.0:8080", api_key_file="a", admin_token_file="b"),  # noqa: S106
+        ServeConfig(listen="0.0.0.0:8080", clients="a", admin_token_file="b"),  # noqa: S106
+    ):
+        (finding,) = check_openness(keyed)
+        assert finding.level is Level.NOTE
 
 
 def test_secrets_that_others_can_read_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,3 +158,22 @@ def test_secrets_that_others_can_read_are_told(tmp_path: Path, monkeypatch: pyte
     assert told == {"api_key_file": Level.WARNING, "admin_token_file": Level.BROKEN}
     key.chmod(0o600)
     assert worst(list(installation.check_files(ServeConfig(api_key_file=str(key))))) is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("setting", "text", "words"),
+    [
+        ("api_key_file", "me:", "line 1 has an empty key"),
+        ("clients", "[clients.me]\nwieght = 2", "did you mean weight?"),
+    ],
+)
+def test_a_file_that_serve_would_refuse_is_told(
+    setting: str, text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = tmp_path / "file"
+    path.write_text(text)
+    path.chmod(0o600)
+    config = ServeConfig(**{setting: str(path)})  # type: ignore[arg-type]
+    [finding] = [each for each in installation.check_files(config) if each.level is Level.BROKEN]
+    assert words in finding.text

@@ -71,7 +71,7 @@ class DaemonProcess:
 
 @contextmanager
 def daemon_process(
-    backend: str, *flags: str, home: Path, checkout: Path | None = None
+    backend: str, *flags: str, home: Path, checkout: Path | None = None, stdin: int = subprocess.DEVNULL
 ) -> Iterator[DaemonProcess]:
     """Run `clairvoyant serve` before `backend` on a free port until the block ends.
 
@@ -81,7 +81,7 @@ def daemon_process(
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CLAIRVOYANT_")}
     process = subprocess.Popen(
         [*command, "--backend", backend, "--listen", "127.0.0.1:0", *flags],
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

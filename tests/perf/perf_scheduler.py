@@ -1,16 +1,22 @@
-"""What push, pop, cancel and promote cost with 100,000 jobs queued: python tests/perf/perf_scheduler.py."""
+"""What push, pop, cancel and promote cost with 100,000 jobs queued, and a push into a queue that is full:
+
+python tests/perf/perf_scheduler.py [POLICY...]
+"""
 
 import random
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from time import perf_counter
 
-from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.job import Job, QueueFullError
 from clairvoyant_cli.scheduler.policy import POLICIES, Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 QUEUED = 100_000
+USUALLY_QUEUED = 1_024
 SAMPLES = 5_000
 
 
@@ -22,10 +28,10 @@ def job(number: int, rng: random.Random) -> Job:
     )
 
 
-def loaded(policy: Policy, rng: random.Random) -> Scheduler:
-    """Return a scheduler with QUEUED jobs waiting."""
-    scheduler = Scheduler(policy, workers={"a": 1}, tau_s=1e9, capacity=2 * QUEUED)
-    for number in range(QUEUED):
+def loaded(policy: Policy, rng: random.Random, queued: int = QUEUED, capacity: int = 2 * QUEUED) -> Scheduler:
+    """Return a scheduler with so many jobs waiting."""
+    scheduler = Scheduler(policy, workers={"a": 1}, tau_s=1e9, capacity=capacity)
+    for number in range(queued):
         scheduler.submit(job(number, rng), float(number))
     return scheduler
 
@@ -61,13 +67,37 @@ def measure(policy: Policy) -> dict[str, float]:
     return {"push": push, "pop+finish": median_us(pop, ids), "cancel": cancel, "promote": promote}
 
 
+def full(policy: Policy, queued: int) -> dict[str, float]:
+    """Return the median and the 99th percentile in microseconds of a push into a full queue: by clients that
+    have nothing in it, and by those that fill it.
+    """
+    rng = random.Random(1)
+    figures = {}
+    for who, client_of in (("new", "n{}".format), ("old", lambda n: f"c{n % 50}")):
+        scheduler = loaded(policy, rng, queued, queued)
+        times = []
+        for number in range(queued, queued + SAMPLES):
+            fresh = replace(job(number, rng), client=client_of(number))
+            before = perf_counter()
+            with suppress(QueueFullError):
+                scheduler.submit(fresh, float(number))
+            times.append((perf_counter() - before) * 1e6)
+        figures[f"{who} client"] = statistics.median(times)
+        figures[f"{who} P99"] = statistics.quantiles(times, n=100)[98]
+    return figures
+
+
+def shown(name: str, figures: dict[str, float]) -> str:
+    """Return figures as a line."""
+    return f"{name:20s}" + "".join(f"{what} {us:6.1f} us   " for what, us in figures.items()) + "\n"
+
+
 def main() -> None:
     """Print a line for each policy."""
     for name in sys.argv[1:] or POLICIES:
-        figures = measure(POLICIES[name])
-        sys.stdout.write(
-            f"{name:14s}" + "".join(f"{what} {us:6.1f} us   " for what, us in figures.items()) + "\n"
-        )
+        sys.stdout.write(shown(name, measure(POLICIES[name])))
+        for queued in (USUALLY_QUEUED, QUEUED):
+            sys.stdout.write(shown(f"  full at {queued:,}", full(POLICIES[name], queued)))
 
 
 if __name__ == "__main__":

@@ -17,10 +17,12 @@ from profiles.history import (
     ranking_accuracy,
     recorded_prompts,
     spread,
+    tokens_since,
     totals,
 )
 from profiles.ranking import pairs_in_order
 from profiles.records import Finished
+from profiles.states import client_hash, salt
 from profiles.writer import Writer
 from tests.fakes.remembered import FINISHED, traffic
 
@@ -50,6 +52,15 @@ def test_totals_agree_with_the_rows(path: Path) -> None:
         assert total.tokens == sum(row.tokens or 0 for row in rows)
         assert total.mean_sojourn_s == pytest.approx(fmean(row.sojourn_s for row in rows))
     assert sum(total.requests for total in found.values()) == len(ROWS)
+
+
+@pytest.mark.parametrize("since", [0.0, ROWS[1000].finished_at, 9e9])
+def test_the_tokens_of_each_client_since_a_moment_agree_with_the_rows(path: Path, since: float) -> None:
+    with reading(path) as connection:
+        found, key = tokens_since(connection, since), salt(connection)
+    for client in ("alice", "bob", "carol", "nobody"):
+        rows = [row for row in ROWS if row.client == client and row.finished_at >= since]
+        assert found.get(client_hash(key, client), 0) == sum(row.tokens or 0 for row in rows)
 
 
 def test_percentiles_are_those_of_the_class(path: Path) -> None:

@@ -1,6 +1,7 @@
 """A daemon starts from its profile, fires at its tau, and what it did and learned outlives it."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -22,6 +23,7 @@ from profiles.ledger import Ledger
 from profiles.records import Estimate, Finished, Profile
 from profiles.states import load_state
 from tests.fakes.calibrating import replay
+from tests.fakes.raw_http import post, raw_client
 from tests.fakes.remembered import PROFILE
 from tests.fakes.serving import until
 from tui.snapshot import LoadedModel
@@ -183,6 +185,31 @@ async def test_a_prompt_of_which_the_ends_are_known_is_not_recorded(tmp_path: Pa
         await ask_all(daemon, "unmistakable words " * 20_000)
     (row,) = history(path)
     assert (row.outcome, row.prompt) == ("completed", None)
+
+
+async def test_what_a_client_had_today_outlives_the_daemon(tmp_path: Path) -> None:
+    path, clients = tmp_path / "c.db", tmp_path / "clients.toml"
+    clients.write_text("[defaults]\ntokens_per_day = 70\n")
+    async with replay(decode=1000.0) as (_, url):
+        async with daemon_on(path, url) as daemon:
+            await ask_all(daemon, "Name a colour.", "Name a bird.")
+            async with raw_client(daemon.base_url) as client:
+                body = {"model": "replay", "messages": [{"role": "user", "content": "Write on and on."}]}
+                client.send(post("/api/chat", json.dumps(body | {"options": {"num_predict": 5000}}).encode()))
+                await until(daemon, lambda s: bool(s.running) and s.running[0].tokens >= 20)
+                client.leave()
+            await until(daemon, lambda s: s.counters.client_cancelled == 1)
+            had = daemon.gateway.books.today.had("127.0.0.1")
+            assert had >= 60 + 20
+        left = next(row for row in history(path) if row.outcome == "client_cancelled")
+        assert (left.tokens, left.length_class) == (had - 60, "")
+        async with (
+            daemon_on(path, url, clients=str(clients)) as daemon,
+            raw_client(daemon.base_url) as client,
+        ):
+            assert daemon.gateway.books.today.had("127.0.0.1") == had
+            assert daemon.gateway.books.today.had("somebody else") == 0
+            assert (await client.ask(post("/api/chat", json.dumps(body).encode()))).status == 429
 
 
 async def test_what_the_predictor_learned_outlives_the_daemon(tmp_path: Path) -> None:

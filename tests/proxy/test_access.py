@@ -6,26 +6,7 @@ import pytest
 
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.proxy.access import Access, is_loopback, read_keys, read_secret
-
-
-@pytest.mark.parametrize(
-    ("host", "ours"),
-    [
-        ("localhost", True),
-        ("LOCALHOST:8080", True),
-        ("127.0.0.1:8080", True),
-        ("[::1]:8080", True),
-        ("192.168.1.5", True),
-        ("box:8080", True),
-        ("evil.example", False),
-        ("localhost.evil.example", False),
-        ("127.0.0.1.evil.example", False),
-        ("", False),
-    ],
-)
-def test_our_host(host: str, ours: bool) -> None:
-    assert Access(hosts=frozenset({"box"})).our_host(host) is ours
+from clairvoyant_cli.proxy.access import Access, is_loopback, read_clients, read_keys, read_secret
 
 
 @pytest.mark.parametrize(
@@ -51,12 +32,45 @@ def secret(path: Path, text: str, mode: int = 0o600) -> Path:
 
 
 def test_keys_are_kept_as_hashes(tmp_path: Path) -> None:
-    keys = read_keys(secret(tmp_path / "keys", "ann: key-a \n\n# nobody\nkey-b\n"))
-    assert list(keys.values()) == ["ann", "key-4"]
-    assert not any("key-a" in each for each in keys)
+    clients = read_keys(secret(tmp_path / "keys", "ann: key-of-ann \n\n# nobody\nsomebodys-key\n"))
+    assert list(clients.keys.values()) == ["ann", "key-4"]
+    assert "of-ann" not in repr(clients)
+    assert clients.owner_of(b"key-of-ann") == "ann"
+    assert clients.owner_of(b"key-of-an") is None
 
 
-@pytest.mark.parametrize(("text", "mode"), [("x", 0o640), ("x", 0o604), ("  \n", 0o600)])
+@pytest.mark.parametrize(
+    ("text", "mode", "starts"),
+    [
+        ('[clients.ann]\nkey = "key-of-ann"\n', 0o640, False),
+        ('[clients.ann]\nkey = "key-of-ann"\n', 0o600, True),
+        ("[clients.ann]\nweight = 2\n", 0o644, True),
+    ],
+)
+def test_a_clients_file_is_the_owners_alone_if_it_holds_keys(
+    tmp_path: Path, text: str, mode: int, starts: bool
+) -> None:
+    path = secret(tmp_path / "clients.toml", text, mode)
+    if starts:
+        assert list(read_clients(path).rules) == ["ann"]
+        return
+    with pytest.raises(ClairvoyantError, match="chmod 600"):
+        read_clients(path)
+
+
+def test_a_file_that_is_no_text_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_bytes(b"ann:key-of-ann\nben:\xff\xfe-secret\n")
+    path.chmod(0o600)
+    with pytest.raises(ClairvoyantError) as wrong:
+        read_keys(path)
+    assert "line 2" in str(wrong.value)
+    assert "secret" not in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"), [("x", 0o640), ("x", 0o604), ("  \n", 0o600), ("one\ntwo", 0o600), ("a\x00b", 0o600)]
+)
 def test_a_secret_must_be_the_owners_alone(tmp_path: Path, text: str, mode: int) -> None:
     with pytest.raises(ClairvoyantError):
         read_secret(secret(tmp_path / "secret", text, mode), "test")
@@ -82,6 +96,7 @@ def test_defaults_then_file_then_environment_then_flags(tmp_path: Path) -> None:
         ("[serve\n", "cannot read"),
         ('[serve]\nlisten = "8080"\n', "HOST:PORT"),
         ("[serve]\noverload_status = 500\n", "503 or 429"),
+        ('[serve]\nclients = "a"\napi_key_file = "b"\n', "exclude each other"),
     ],
 )
 def test_a_wrong_configuration_says_what_is_wrong(tmp_path: Path, text: str, word: str) -> None:

@@ -125,6 +125,7 @@ async def test_each_action(daemon: Daemon) -> None:
         ("tau", {"tau_s": -1}),
         ("tau", {"tau_s": True}),
         ("tau", {"tau_s": 10**400}),
+        ("reload", {}),  # there is no file
         ("explode", {}),
     ],
 )
@@ -148,6 +149,10 @@ PAGE = "http://page.example"
     [
         (get("/_clairvoyant/state", host="evil.example"), 403),
         (get("/_clairvoyant/state", host="127.0.0.1.evil.example:80"), 403),
+        (get("/_clairvoyant/state", host="single"), 403),
+        (get("/_clairvoyant/state", host="box.local"), 403),
+        (get("/_clairvoyant/state", host="[127.0.0.1"), 403),
+        (get("/_clairvoyant/state", "Origin: http://localhost:3000", host="localhost"), 403),
         (get("/_clairvoyant/state", f"Origin: {PAGE}", host="localhost"), 403),
         (get("/_clairvoyant/state", "Origin: null", host="localhost"), 403),
         (get("/_clairvoyant/state", host="[::1]:8080"), 200),
@@ -181,7 +186,11 @@ async def test_actions_take_json_alone(daemon: Daemon, kind: str) -> None:
 
 async def test_keys_and_tokens(tmp_path: Path) -> None:
     keys, token, backend_key = (tmp_path / name for name in ("keys", "token", "backend"))
-    for path, text in ((keys, "# ours\nann:key-a\nkey-b\n"), (token, "secret\n"), (backend_key, "upstream")):
+    for path, text in (
+        (keys, "# ours\nann:key-of-ann\nsomebodys-key\n"),
+        (token, "secret\n"),
+        (backend_key, "upstream"),
+    ):
         path.write_text(text)
         path.chmod(0o600)
     backend = Replay(Engine(answer_tokens=LENGTHS))
@@ -195,7 +204,7 @@ async def test_keys_and_tokens(tmp_path: Path) -> None:
         body = {"model": "replay", "messages": [{"role": "user", "content": "0.1 short"}]}
         assert (await client.post("/api/chat", json=body)).status_code == 401
         assert (await client.get("/api/tags", headers={"Authorization": "Bearer wrong"})).status_code == 401
-        for headers in ({"Authorization": "Bearer key-a"}, {"X-Api-Key": "key-b"}):
+        for headers in ({"Authorization": "Bearer key-of-ann"}, {"X-Api-Key": "somebodys-key"}):
             assert (await client.post("/api/chat", json=body, headers=headers)).status_code == 200
         assert [each.client for each in daemon.snapshot().recent] == ["ann", "key-3"]
         assert (await client.get("/_clairvoyant/state")).status_code == 401
@@ -222,6 +231,14 @@ async def test_what_would_be_unsafe_does_not_start(tmp_path: Path) -> None:
             async with serving("http://127.0.0.1:9", **settings):
                 pass
         assert "\n" not in str(refused.value)
+
+
+async def test_what_an_operator_says_is_one_line_of_the_log(daemon: Daemon) -> None:
+    async with ControlClient(daemon.base_url) as control:
+        await control.act("pause", {"x": "a\n2026 I forged\x1b[31m", "y": "z" * 500})
+    told = daemon.snapshot().log[-1].text
+    assert told.startswith("operator: pause x=a?2026 I forged?[31m y=zzz")
+    assert len(told) < 160
 
 
 def test_every_action_is_tried_above() -> None:

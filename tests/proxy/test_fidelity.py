@@ -78,7 +78,7 @@ LLAMACPP = [
 
 @pytest.mark.real
 async def test_routes_of_llamacpp(llama: LlamaServer) -> None:
-    async with serving(llama.base_url) as daemon:
+    async with serving(llama.base_url, allow_origin="http://page.example") as daemon:
         await compare(llama.base_url, daemon.base_url, LLAMACPP)
 
 

@@ -79,7 +79,7 @@ async def test_a_full_queue_refuses_in_the_words_of_the_route(status: int) -> No
         raw_client(daemon.base_url) as waiting,
         raw_client(daemon.base_url) as client,
     ):
-        waiting.send(asks("/api/chat"))
+        waiting.send(asks("/api/embed"))  # nothing that comes later goes before it
         await until(daemon, lambda s: len(s.queue) == 1)
         for path in ROUTES:
             got = await client.ask(asks(path))
@@ -93,6 +93,28 @@ async def test_a_full_queue_refuses_in_the_words_of_the_route(status: int) -> No
         counts = daemon.snapshot().counters
         assert (counts.rejected, counts.submitted) == (len(ROUTES), len(ROUTES) + 2)
         engine.thaw()
+        assert engine.counts.arrived == 1
+
+
+@pytest.mark.parametrize("path", [path for path in ROUTES if "embed" not in path])
+async def test_who_gives_way_in_a_full_queue_is_told_in_the_words_of_the_route(path: str) -> None:
+    async with (
+        occupied(queue_capacity=1) as (daemon, engine),
+        raw_client(daemon.base_url) as long,
+        raw_client(daemon.base_url) as short,
+    ):
+        long.send(asks(path, "0.9 long"))
+        await until(daemon, lambda s: len(s.queue) == 1)
+        short.send(asks("/v1/embeddings"))
+        got = await long.response(b"POST")
+        assert (got.status, got.framing, got.whole) == (503, "length", True)
+        assert int(got.value("retry-after") or b"") >= 1
+        assert message_of(path, got.body) == (
+            OLLAMA_BUSY if path.startswith("/api/") else "clairvoyant: the queue is full"
+        )
+        state = await until(daemon, lambda s: s.counters.rejected == 1)
+        assert [each.endpoint for each in state.queue] == ["/v1/embeddings"]
+        assert [each.outcome for each in state.recent] == ["rejected"]
         assert engine.counts.arrived == 1
 
 

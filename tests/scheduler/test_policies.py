@@ -3,7 +3,7 @@
 import pytest
 
 from clairvoyant_cli.scheduler.job import Job, Preempt, QueueFullError, Reason
-from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, Policy
+from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, SERVABLE, Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 
@@ -24,6 +24,17 @@ def drain(scheduler: Scheduler, now: float) -> list[str]:
 def test_the_default_exists() -> None:
     assert DEFAULT_POLICY in POLICIES
     assert all(name == policy.name for name, policy in POLICIES.items())
+
+
+def test_what_serves_needs_no_preemption_and_no_foresight() -> None:
+    assert SERVABLE == ("bounded", "sjf", "sjf-rationed", "aging", "hrrn", "fair", "fcfs")
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_each_policy_is_summed_up_in_one_sentence(policy: Policy) -> None:
+    assert policy.summary.endswith(".")
+    assert policy.summary[0].isupper()
+    assert ". " not in policy.summary
 
 
 def test_sjf_orders_by_the_probability_of_a_long_answer() -> None:
@@ -115,6 +126,37 @@ def test_srpt_preempts_for_a_job_with_less_left() -> None:
     assert scheduler.preemptions(1.0) == [Preempt("long", "a")]
     scheduler.requeue("long", 1.0)
     assert drain(scheduler, 1.0) == ["short", "long"]
+
+
+def test_a_preemption_does_not_restart_tau() -> None:
+    scheduler = one_slot("srpt", tau_s=10.0)
+    scheduler.submit(Job("long", 0.0, cost_s=9.0, tokens=9.0), 0.0)
+    scheduler.next(0.0)
+    scheduler.requeue("long", 8.0)
+    scheduler.submit(Job("short", 9.0, cost_s=1.0), 9.0)
+    dispatch = scheduler.next(11.0)
+    assert dispatch is not None
+    assert (dispatch.job.id, dispatch.reason, dispatch.waited_s) == ("long", Reason.TAU, 3.0)
+
+
+def test_among_the_overdue_the_first_to_arrive_goes_first_though_it_was_preempted() -> None:
+    scheduler = one_slot("srpt", tau_s=10.0)
+    scheduler.submit(Job("first", 0.0, cost_s=9.0, tokens=9.0), 0.0)
+    scheduler.next(0.0)
+    scheduler.submit(Job("second", 2.0, cost_s=8.0), 2.0)
+    scheduler.requeue("first", 12.0)
+    scheduler.submit(Job("short", 14.9, cost_s=1.0), 14.9)
+    assert drain(scheduler, 15.0) == ["first", "second", "short"]
+
+
+def test_a_preemption_does_not_restart_the_response_ratio() -> None:
+    scheduler = one_slot("hrrn")
+    scheduler.submit(Job("old", 0.0, cost_s=10.0), 0.0)
+    scheduler.next(0.0)
+    scheduler.requeue("old", 50.0)
+    scheduler.submit(Job("alike", 45.0, cost_s=10.0), 50.0)
+    scheduler.submit(Job("short", 48.0, cost_s=1.0), 50.0)
+    assert drain(scheduler, 51.0) == ["old", "short", "alike"]
 
 
 def test_what_tau_started_is_not_preempted() -> None:

@@ -1,6 +1,7 @@
 """Whatever happens to the queue, its laws hold (see the rules at the head of queue.py)."""
 
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clairvoyant_cli.scheduler.fairness import Tenant
-from clairvoyant_cli.scheduler.job import Dispatch, Job, Reason
+from clairvoyant_cli.scheduler.job import Dispatch, Job, QueueFullError, Reason
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 
@@ -22,7 +23,7 @@ actions = st.one_of(
         seconds,
         st.floats(0, 1),
         st.sampled_from(["", "m1", "m2"]),
-        st.sampled_from(["", "gold", "bob"]),
+        st.sampled_from(["", "gold", "bob", "eve"]),
         st.integers(-1, 1),
     ),
     st.tuples(st.just("next")),
@@ -35,6 +36,7 @@ actions = st.one_of(
     st.tuples(st.just("progress"), ids, st.floats(0, 200)),
     st.tuples(st.just("preempt")),
     st.tuples(st.just("policy"), names),
+    st.tuples(st.just("weigh"), st.sampled_from(["gold", "bob", "eve"]), st.floats(0.25, 4.0)),
     st.tuples(st.just("sleep"), seconds),
 )
 
@@ -44,8 +46,11 @@ class Story:
     """A scheduler, and what an onlooker knows must be in it."""
 
     scheduler: Scheduler
+    tenants: dict[str, Tenant]
     now: float = 0.0
     submitted: int = 0
+    taken: int = 0
+    displaced: int = 0
     waiting: set[str] = field(default_factory=set)
     running: set[str] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
@@ -65,8 +70,31 @@ class Story:
             client=client,
             priority=priority,
         )
-        self.scheduler.submit(job, self.now)
+        crowds = Counter(entry.job.client for entry in self.scheduler.waiting())
+        full = len(self.waiting) >= self.scheduler.capacity
+        try:
+            displaced = self.scheduler.submit(job, self.now)
+        except QueueFullError:
+            assert full
+            return
+        self.taken += 1
         self.waiting.add(job_id)
+        assert (displaced is not None) == full
+        if displaced is not None:
+            self.displaced += 1
+            assert displaced.id in self.waiting
+            self.waiting.discard(displaced.id)
+            if displaced.client != client:
+                assert self.share(displaced.client, crowds) > self.share(client, crowds + Counter([client]))
+
+    def share(self, client: str, crowds: Counter[str]) -> float:
+        """Return a client's waiting jobs for its weight."""
+        return crowds[client] / self.tenants.get(client, Tenant()).weight
+
+    def weigh(self, client: str, weight: float) -> None:
+        """Give a client another weight in mid-flight."""
+        self.tenants[client] = replace(self.tenants.get(client, Tenant()), weight=weight)
+        self.scheduler.set_tenants(self.tenants, self.now)
 
     def next(self) -> None:
         """Start what the scheduler wants started."""
@@ -141,18 +169,23 @@ class Story:
         assert {entry.job.id for entry in self.scheduler.waiting()} == self.waiting
         assert set(self.scheduler.running) == self.running
         assert not self.waiting & self.running
+        told = self.scheduler.clients
+        here = [*self.scheduler.waiting(), *self.scheduler.running.values()]
+        assert {name: sum(counts) for name, counts in told.items()} == Counter(e.job.client for e in here)
 
 
 def story(name: str, slots: int = 2) -> Story:
     """Return a story about two workers, a tenant with quotas and models that take time to load."""
+    tenants = {"gold": Tenant(tau_s=5.0, weight=2.0, max_running=1)}
     scheduler = Scheduler(
         POLICIES[name],
         workers={"a": slots, "b": 1},
         tau_s=20.0,
-        tenants={"gold": Tenant(tau_s=5.0, weight=2.0, max_running=1)},
+        capacity=5,
+        tenants=tenants,
         load_s={"m1": 5.0, "m2": 10.0},
     )
-    return Story(scheduler)
+    return Story(scheduler, dict(tenants))
 
 
 @given(names, st.lists(actions, max_size=60))
@@ -168,7 +201,8 @@ def test_no_job_is_lost_or_duplicated(name: str, script: list[tuple[Any, ...]]) 
         tale.next()
         for job_id in sorted(tale.running):
             tale.finish(int(job_id))
-    assert len(tale.gone) == tale.submitted
+    assert len(tale.gone) == tale.taken - tale.displaced
+    assert tale.scheduler.clients == {}
 
 
 @given(names, st.lists(actions, max_size=40))

@@ -4,6 +4,7 @@ import csv
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,11 @@ from tests.tui.board import Script, busy, daemon, screen_text, settled
 from tui.app import INTERVALS_S, Top
 from tui.palette import THEMES
 from tui.screens.board import BoardScreen
+from tui.screens.clients import Clients
 from tui.screens.detail import Detail
 from tui.screens.dialogs import Ask, Choose, Confirm
 from tui.screens.help import Help
-from tui.snapshot import QueuedRequest, Snapshot
+from tui.snapshot import ClientState, QueuedRequest, Snapshot
 from tui.source import Action, ActionResult, Disconnected, Verb
 from tui.widgets.table import Table
 
@@ -330,6 +332,19 @@ async def test_help_and_detail_close_by_their_own_key() -> None:
         await it.press("question_mark", "enter")
         assert isinstance(it.app.screen, Detail)
         await it.press("enter")
+        assert len(it.app.screen_stack) == 1
+
+
+async def test_the_clients_are_followed_on_a_page_that_closes_by_its_own_key() -> None:
+    async with bench() as it:
+        await it.press("c")
+        assert isinstance(it.app.screen, Clients)
+        assert "zed" in it.text
+        anew = ClientState("somebody-new", waiting=3, max_waiting=4)
+        it.app.take(replace(it.snapshot, clients=(anew,)))
+        assert "somebody-new" in await settled(it.app, it.pilot)
+        assert "3/4" in it.text
+        await it.press("j", "k", "c")
         assert len(it.app.screen_stack) == 1
 
 

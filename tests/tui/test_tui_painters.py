@@ -11,11 +11,11 @@ from tui.grid import Fitted, Order, select
 from tui.history import POINTS, SAMPLES, History
 from tui.keys import KEYS
 from tui.line import Line, clip, ends, wrap
-from tui.panels import detail, plots, stats, tau
+from tui.panels import clients, detail, plots, stats, tau
 from tui.panels.requests import QUEUE
 from tui.plan import DECK, PANELS, Wish, has_deck, plan
 from tui.screens.help import help_lines
-from tui.snapshot import ClassStats, MoveRecord, Percentiles, Snapshot
+from tui.snapshot import ClassStats, ClientState, MoveRecord, Percentiles, Snapshot
 from tui.source import Action, Verb
 
 # -- numbers ----------------------------------------------------------------------------------------------
@@ -314,3 +314,42 @@ def test_no_key_is_bound_twice() -> None:
 
 def test_moves_are_records() -> None:
     assert MoveRecord(0.0, "submitted").note == ""
+
+
+# -- clients ----------------------------------------------------------------------------------------------
+
+
+def _client_line(client: ClientState, width: int = 100) -> Line:
+    told = replace(busy(), clients=(client,))
+    heading, line = clients.body(replace(scene(), snapshot=told), width)
+    assert heading.width == line.width <= width
+    return line
+
+
+@pytest.mark.parametrize(
+    ("client", "words"),
+    [
+        (ClientState("ann"), "ann · · 1 0 – 0..100"),
+        (ClientState("ann", 3, 1, 1200, 0.5), "ann 3 1 0.5 1,200 – 0..100"),
+        (ClientState("ann", 3, 1, max_waiting=50, max_running=2), "ann 3/50 1/2 1 0 – 0..100"),
+        (ClientState("ann", tau_s=30.0, priority=(-10, 50)), "ann · · 1 0 30s -10..50"),
+        (ClientState("ann", tau_s=0.0), "ann · · 1 0 none 0..100"),
+    ],
+)
+def test_a_client_is_a_row(client: ClientState, words: str) -> None:
+    assert _client_line(client).plain.split() == words.split()
+
+
+def test_a_days_tokens_are_shown_against_the_quota_and_warned_of() -> None:
+    for had, tone, left in ((100, "accent", True), (800, "warn", True), (1000, "alert", False)):
+        line = _client_line(ClientState("ann", tokens_today=had, tokens_per_day=1000))
+        assert f"{had:,}/1,000" in line.plain
+        assert [each for text, each in line.spans if "━" in text] == [tone]
+        assert ("─" in line.plain) is left
+    narrow = _client_line(ClientState("ann", tokens_today=5, tokens_per_day=1000), width=70)
+    assert "━" not in narrow.plain
+
+
+def test_no_clients_are_said_to_be_none() -> None:
+    [line] = clients.body(replace(scene(), snapshot=replace(busy(), clients=())), 80)
+    assert line.plain == "Nobody has asked for anything today."

@@ -60,16 +60,24 @@ async def test_deck_shows_each_panel_at_80x24(deck: str) -> None:
         same(f"deck_{deck}_80x24", text)
 
 
-@pytest.mark.parametrize(("name", "key"), [("help", "question_mark"), ("detail", "enter")])
-async def test_pages(name: str, key: str) -> None:
-    snapshot, history, hardware = played("busy", 1)
+@pytest.mark.parametrize(
+    ("name", "key", "size"),
+    [
+        ("help", "question_mark", (120, 40)),
+        ("detail", "enter", (120, 40)),
+        ("clients", "c", (120, 40)),
+        ("clients", "c", (80, 24)),
+    ],
+)
+async def test_pages(name: str, key: str, size: tuple[int, int]) -> None:
+    snapshot, history, hardware = played("overloaded" if name == "clients" else "busy", 1)
     app = still(Script())
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with app.run_test(size=size) as pilot:
         app.show_history(history, hardware)
         app.take(snapshot)
         await pilot.press("j", key)
         text = await settled(app, pilot)
-        same(f"page_{name}_120x40", text)
+        same(f"page_{name}_{size[0]}x{size[1]}", text)
 
 
 @pytest.mark.parametrize("size", [(20, 5), (40, 8), (60, 12), (108, 34), (168, 46), (300, 100), (110, 20)])

@@ -1,15 +1,16 @@
 """The simulated daemon: traffic through two lanes, shown as snapshots, obeying actions."""
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tui.demo.lane import Ask, Lane, Ticket
 from tui.demo.traffic import TOKENS_PER_S, Traffic
 from tui.snapshot import (
     BackendState,
     ClassStats,
+    ClientState,
     Counters,
     FinishedRequest,
     LoadedModel,
@@ -47,6 +48,16 @@ SCENARIOS = {
 }
 
 
+_RULES = {
+    each.name: each
+    for each in (
+        ClientState("batch-report", weight=0.5, max_running=1, tau_s=3600.0, priority=(50, 100), ruled=True),
+        ClientState("cursor", weight=2.0, max_waiting=60, tokens_per_day=60_000, ruled=True),
+        ClientState("home-assist", priority=(-10, 100), tokens_per_day=5_000, ruled=True),
+    )
+}
+
+
 class DemoDaemon:
     """A Source without a daemon. The same seed and scenario give the same snapshots."""
 
@@ -65,6 +76,7 @@ class DemoDaemon:
         self._log: deque[LogEvent] = deque(maxlen=60)
         self._submitted = self._completed = self._cancelled = self._rejected = 0
         self._fired = 0
+        self._had: Counter[str] = Counter()
         self._utilisation = min(1.0, scenario.load)
         self._now = self._started_at = start_at - scenario.warm_s
         self._ticks = 0
@@ -111,6 +123,7 @@ class DemoDaemon:
     def _collect(self) -> None:
         for ticket, ended_at in self._lane.finished:
             self._completed += 1
+            self._had[ticket.ask.client] += ticket.ask.tokens
             self._recent.append(_finished(ticket, ended_at))
         for ticket, _ in self._shadow.finished:
             waits = self._shadow_waits[_class_of(ticket.ask.tokens)]
@@ -201,11 +214,26 @@ class DemoDaemon:
             queue_capacity=1024,
             utilisation=max(self._utilisation, scenario.load if scenario.load > 1.0 else 0.0),
             log=tuple(self._log),
+            clients=self._clients(),
             stats_fcfs=tuple(
                 ClassStats(name, _percentiles(self._shadow_waits[name]), Percentiles(), Percentiles())
                 for name in _CLASSES
             ),
         )
+
+    def _clients(self) -> tuple[ClientState, ...]:
+        waiting = Counter(ticket.ask.client for ticket in self._lane.waiting.values())
+        running = Counter(ticket.ask.client for ticket in self._lane.running.values())
+        states = (
+            replace(
+                _RULES.get(name, ClientState(name)),
+                waiting=waiting[name],
+                running=running[name],
+                tokens_today=had,
+            )
+            for name, had in self._had.items()
+        )
+        return tuple(sorted(states, key=lambda each: (-each.waiting - each.running, each.name)))
 
     def _queue(self) -> Iterable[QueuedRequest]:
         ahead_s = 0.0

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from clairvoyant_cli.proxy.plain import printable
 from clairvoyant_cli.proxy.protocols.bodies import Loose, Other, Part, PromptObject
 from clairvoyant_cli.proxy.protocols.condense import uncut
 
@@ -58,10 +59,7 @@ def short_name(value: object) -> str:
 
     It goes into logs, labels and dashboards, and whoever sent it may have written anything into it.
     """
-    name = plain(value)
-    if len(name) <= MAX_NAME_CHARS and name.isprintable():
-        return name
-    return "".join(c if c.isprintable() else "?" for c in name[:MAX_NAME_CHARS])
+    return printable(plain(value), MAX_NAME_CHARS)
 
 
 def text_of(value: object) -> Text:

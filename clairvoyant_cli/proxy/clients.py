@@ -1,0 +1,247 @@
+"""Who the clients are and what each may do: the records, and how the two kinds of file that say so are read.
+
+Rule 1: a file is taken whole or not at all. What is wrong with it is said in one line that names the file,
+the table and the key (or the line), and what to do.
+Rule 2: an API key is never kept and never said: of it there is only the SHA-256 of its bytes on the wire,
+which are UTF-8.
+"""
+
+import hashlib
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from clairvoyant_cli.config import did_you_mean
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.proxy.plain import NAME_CHARS
+from clairvoyant_cli.scheduler.fairness import Tenant
+
+PRIORITIES = range(-100, 101)
+"""What a client may ask for at all; lower is sooner."""
+
+OWN_PRIORITIES = (0, 100)
+"""What a client may ask for unless told otherwise: to wait for others, not to be before them."""
+
+LEAST_KEY_CHARS = 6
+GOOD_KEY_CHARS = 16
+"""Of 62 letters and digits, 16 hold 95 bits; six would be found in days over a fast network."""
+
+LONGEST_TAU_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRules:
+    """What one client may do. The comment behind each field is its help text in the reference."""
+
+    weight: float = 1.0  # its share of a full queue, and of the slots under `fair`, from 0.01 to 100
+    max_waiting: int | None = None  # its requests that may wait at once; unset: as many as there is room for
+    max_running: int | None = None  # slots it may have at once; unset: all
+    tau_s: float | None = None  # its own starvation timeout in seconds; 0: none; unset: everybody's
+    priority: tuple[int, int] = OWN_PRIORITIES  # the soonest and the latest it may ask for, from -100 to 100
+    tokens_per_day: int | None = None  # answer tokens from one local midnight to the next; unset: no limit
+
+    @property
+    def tenant(self) -> Tenant:
+        """What of it the scheduler keeps to."""
+        tau_s = float("inf") if self.tau_s == 0 else self.tau_s
+        return Tenant(tau_s, self.weight, self.max_running, self.max_waiting)
+
+    def clamped(self, priority: int) -> int:
+        """Return the nearest priority that may be asked for."""
+        soonest, latest = self.priority
+        return max(soonest, min(latest, priority))
+
+
+EVERYBODY = ClientRules()
+"""What a client may do of whom nobody has said anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """The clients of a daemon. `keys` maps the SHA-256 of an API key to its client's name; without any,
+    everybody is let in and names itself. `rules` are those of the named clients, `defaults` those of the
+    others; `weak` names the clients whose keys are short.
+    """
+
+    keys: Mapping[bytes, str] = field(default_factory=dict)
+    rules: Mapping[str, ClientRules] = field(default_factory=dict)
+    defaults: ClientRules = EVERYBODY
+    weak: tuple[str, ...] = ()
+
+    def rules_of(self, client: str) -> ClientRules:
+        """Return what a client may do."""
+        return self.rules.get(client, self.defaults)
+
+    def owner_of(self, key: bytes) -> str | None:
+        """Return whose key this is, None if nobody's."""
+        return self.keys.get(digest(key))
+
+    @property
+    def tenants(self) -> dict[str, Tenant]:
+        """What the scheduler keeps to, of each named client."""
+        return {name: rules.tenant for name, rules in self.rules.items()}
+
+
+def digest(key: bytes) -> bytes:
+    """Return what is kept of a key."""
+    return hashlib.sha256(key).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    client: str
+    key: str
+    where: str
+
+
+def parse_key_file(text: str, source: str) -> Clients:
+    """Read API keys, one a line as `name:key` or just the key; ClairvoyantError with the line's number."""
+    found: list[_Key] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.strip(" \t\r")
+        if not line or line.startswith("#"):
+            continue
+        name, colon, key = line.partition(":")
+        if not colon:
+            name, key = f"key-{number}", line
+        found.append(_Key(name.rstrip(" \t"), key.lstrip(" \t"), f"line {number}"))
+    if not found:
+        raise _wrong(f"{source} holds no key; write one a line, as name:key")
+    return _keyed(found, source, Clients(), again="write one line for each client, as name:key")
+
+
+def parse_clients(text: str, source: str) -> Clients:
+    """Read a clients' file: [defaults] and [clients.NAME]; ClairvoyantError with the table and the key."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _wrong(f"{source} is not TOML: {error}") from None
+    _known(data, ("defaults", "clients"), source, "section")
+    defaults = _rules(_table(data, "defaults", source), f"{source}: [defaults]", EVERYBODY)
+    rules: dict[str, ClientRules] = {}
+    found: list[_Key] = []
+    clients = _table(data, "clients", source)
+    for name in clients:
+        where = f"[clients.{name}]"
+        _check_name(name, f"{source}: [clients.{name!r}]")
+        table = dict(_table(clients, name, f"{source}: [clients]"))
+        if "key" in table:
+            key = table.pop("key")
+            if not isinstance(key, str):
+                raise _wrong(f"{source}: {where} key must be text, in quotes")
+            found.append(_Key(name, key, where))
+        rules[name] = _rules(table, f"{source}: {where}", defaults, more=("key",))
+    keyless = [name for name in clients if name not in {each.client for each in found}]
+    if found and keyless:
+        raise _wrong(f"{source}: [clients.{keyless[0]}] has no key although others have; give it one")
+    return _keyed(found, source, Clients(rules=rules, defaults=defaults), again="give each its own")
+
+
+def _keyed(found: Iterable[_Key], source: str, clients: Clients, *, again: str) -> Clients:
+    """Return the clients with their keys, once each key and name has been looked at."""
+    owners: dict[bytes, _Key] = {}
+    places: dict[str, str] = {}
+    weak: list[str] = []
+    for each in found:
+        here = f"{source}: {each.where}"
+        _check_name(each.client, here)
+        _check_key(each.key, here)
+        hashed = digest(each.key.encode())
+        if hashed in owners:
+            raise _wrong(f"{here} has the same key as {owners[hashed].where}; {again}")
+        if each.client in places:
+            raise _wrong(f"{here} has the same name as {places[each.client]}; {again}")
+        owners[hashed], places[each.client] = each, each.where
+        if len(each.key) < GOOD_KEY_CHARS:
+            weak.append(each.client)
+    return replace(clients, keys={hashed: each.client for hashed, each in owners.items()}, weak=tuple(weak))
+
+
+def _check_name(name: str, where: str) -> None:
+    if not name:
+        raise _wrong(f"{where} has an empty name; write name:key")
+    if not _one_word(name):
+        raise _wrong(f"{where} has a name with blanks or control characters in it; take them out")
+    if len(name) > NAME_CHARS:
+        raise _wrong(f"{where} has a name of more than {NAME_CHARS} characters; shorten it")
+
+
+def _check_key(key: str, where: str) -> None:
+    if not key:
+        raise _wrong(f"{where} has an empty key; make one with: head -c 24 /dev/urandom | base64")
+    if not _one_word(key):
+        raise _wrong(f"{where} has a key with blanks or control characters in it; take them out")
+    if len(key) < LEAST_KEY_CHARS:
+        raise _wrong(f"{where} has a key of fewer than {LEAST_KEY_CHARS} characters; make it longer")
+
+
+def _one_word(text: str) -> bool:
+    return text.isprintable() and not any(c.isspace() for c in text)
+
+
+# -- tables -----------------------------------------------------------------------------------------
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 1 << 53
+
+
+def _is_range(value: Any) -> bool:
+    if not isinstance(value, list) or len(value) != 2:
+        return False
+    return all(type(each) is int and each in PRIORITIES for each in value) and value[0] <= value[1]
+
+
+_COUNT = "a whole number of at least 1; leave it out for no limit"
+_WANTED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "weight": (lambda value: _is_number(value) and 0.01 <= value <= 100, "a number from 0.01 to 100"),
+    "max_waiting": (_is_count, _COUNT),
+    "max_running": (_is_count, _COUNT),
+    "tau_s": (
+        lambda value: _is_number(value) and 0 <= value <= LONGEST_TAU_S,
+        "seconds up to a day, 0: none",
+    ),
+    "priority": (_is_range, "[SOONEST, LATEST], two whole numbers from -100 to 100, the lower first"),
+    "tokens_per_day": (_is_count, _COUNT),
+}
+
+
+def _rules(
+    table: Mapping[str, Any], where: str, defaults: ClientRules, more: tuple[str, ...] = ()
+) -> ClientRules:
+    _known(table, (*_WANTED, *more), where, "key")
+    for key, value in table.items():
+        holds, wanted = _WANTED[key]
+        if not holds(value):
+            raise _wrong(f"{where} {key} must be {wanted}; it is {str(value)[:40]!r}")
+    return replace(defaults, **{key: _kept(key, value) for key, value in table.items()})
+
+
+def _kept(key: str, value: Any) -> Any:
+    if key == "priority":
+        return tuple(value)
+    return float(value) if key in ("weight", "tau_s") else value
+
+
+def _table(data: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+    table = data.get(name, {})
+    if not isinstance(table, dict):
+        raise _wrong(f"{where}: {name} must be a table, as in [{name}]")
+    return table
+
+
+def _known(table: Mapping[str, Any], known: Iterable[str], where: str, what: str) -> None:
+    known = tuple(known)
+    for name in table:
+        if name not in known:
+            choices = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+            raise _wrong(f"{where}{':' if what == 'section' else ''} unknown {what} {name!r}{choices}")
+
+
+def _wrong(message: str) -> ClairvoyantError:
+    return ClairvoyantError(message, ExitCode.USAGE)

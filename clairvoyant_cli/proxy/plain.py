@@ -1,0 +1,27 @@
+"""Text that comes from outside, made fit for logs, labels and dashboards."""
+
+NAME_CHARS = 64
+"""The longest name of a client that is shown or counted."""
+
+
+def printable(text: str, most_chars: int = NAME_CHARS) -> str:
+    """Return the beginning of a text; what cannot be printed becomes a question mark."""
+    text = text[:most_chars]
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
+def decoded(value: bytes) -> str:
+    """Return a header's value as text: UTF-8, or Latin-1 where it is none (RFC 9110, section 5.5)."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+def field(text: str) -> str:
+    """Return a text as one field of a log line, in quotes where it could be taken for more than one."""
+    if not text:
+        return "-"
+    if not any(c in '"=' or c.isspace() for c in text):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,163 @@
+"""Who gives way when the queue is full: the client with the most waiting jobs for its weight.
+
+Rule 1: the largest crowd gives way, and only to a client that would still have fewer (longest queue drop:
+Suter et al., INFOCOM 1998; the stochastic fairness queueing of McKenney, 1990). So no client fills more than
+its share while others wait, and a client that is alone may fill the whole queue.
+Rule 2: of a crowd, the job that would start last goes; never one that the operator has promoted or holds,
+nor one that is past its tau.
+Rule 3: joining and leaving cost O(log n) amortised, and so does finding who gives way: what no longer counts
+is dropped from the heaps when it comes up, or when it outweighs the rest.
+"""
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import count
+
+from clairvoyant_cli.scheduler.entry import Entry
+
+SLACK = 64
+"""Outdated items a heap may hold before it is worth rebuilding at all."""
+
+MOST_ASKED = 8
+"""Crowds that are looked at before a newcomer is refused: one whose jobs are all spared has none to give."""
+
+Place = tuple[float, float, int]
+"""What orders a waiting job: rank, score, sequence; the highest starts last."""
+
+_Rear = list[tuple[float, float, int, int, Entry]]
+
+
+class Crowd:
+    """One client's waiting jobs: how many, and which of them would start last.
+
+    Within a band of the policy the order does not change with time, so each band has a heap.
+    """
+
+    __slots__ = ("_rears", "client", "listed", "listing", "waiting", "weight")
+
+    def __init__(self, client: str, weight: float) -> None:
+        """Start empty. `listed` is the share it was last listed under, `listing` the number of that item."""
+        self.client = client
+        self.weight = weight
+        self.waiting = 0
+        self.listed = 0.0
+        self.listing = -1
+        self._rears: dict[int, _Rear] = {}
+
+    @property
+    def share(self) -> float:
+        """Waiting jobs for the weight."""
+        return self.waiting / self.weight
+
+    def add(self, entry: Entry, band: int) -> None:
+        """Let a job be one that may give way."""
+        rear = self._rears.setdefault(band, [])
+        heappush(rear, (-entry.rank, -entry.key, -entry.seq, entry.version, entry))
+        if len(rear) > SLACK + 2 * self.waiting:
+            rear[:] = [item for item in rear if item[3] == item[4].version]
+            heapify(rear)
+
+    def clear(self) -> None:
+        """Forget which jobs may give way: all of them are about to be added anew."""
+        self._rears.clear()
+
+    def last(self, place_of: Callable[[Entry], Place], spared: Callable[[Entry], bool]) -> Entry | None:
+        """Return the job that would start last; None if all are spared. Once spared, a job stays spared."""
+        heads = []
+        for band, rear in list(self._rears.items()):
+            while rear and (rear[0][3] != rear[0][4].version or spared(rear[0][4])):
+                heappop(rear)
+            if rear:
+                heads.append(rear[0][4])
+            else:
+                del self._rears[band]
+        return max(heads, key=place_of, default=None)
+
+
+class Crowds:
+    """Every client's crowd, and the largest of them at hand."""
+
+    def __init__(self) -> None:
+        self._by_client: dict[str, Crowd] = {}
+        self._largest: list[tuple[float, int, Crowd]] = []
+        self._numbers = count()
+
+    def __len__(self) -> int:
+        return len(self._by_client)
+
+    def get(self, client: str) -> Crowd | None:
+        """Return a client's crowd, None if nothing of it waits."""
+        return self._by_client.get(client)
+
+    def waiting(self) -> dict[str, int]:
+        """Return how many jobs wait of each client that has any."""
+        return {crowd.client: crowd.waiting for crowd in self._by_client.values()}
+
+    def join(self, client: str, weight: float) -> None:
+        """Count a job that joins the queue."""
+        crowd = self._by_client.get(client)
+        if crowd is None:
+            crowd = self._by_client[client] = Crowd(client, weight)
+        crowd.waiting += 1
+        if crowd.share > crowd.listed:
+            self._list(crowd)
+
+    def place(self, entry: Entry, band: int) -> None:
+        """Let a job that has been counted be one that may give way; call it after its lane took it."""
+        self._by_client[entry.job.client].add(entry, band)
+
+    def leave(self, client: str) -> None:
+        """Count a job that leaves the queue. The list learns of it when the crowd comes up."""
+        crowd = self._by_client[client]
+        crowd.waiting -= 1
+        if not crowd.waiting:
+            del self._by_client[client]
+
+    def reweigh(self, weight_of: Callable[[str], float]) -> None:
+        """Take other weights, and forget which jobs may give way: all are about to be added anew."""
+        self._largest.clear()
+        for crowd in self._by_client.values():
+            crowd.weight = weight_of(crowd.client)
+            crowd.clear()
+            self._list(crowd)
+
+    def give_way(self, above: float, last: Callable[[Crowd], Entry | None]) -> Entry | None:
+        """Return what `last` names of the largest crowd that it names any of; None if there is no such crowd
+        among the few largest that have a greater share than `above`.
+        """
+        passed: list[tuple[float, int, Crowd]] = []
+        found = None
+        while found is None and len(passed) < MOST_ASKED:
+            crowd = self._first()
+            if crowd is None or crowd.share <= above:
+                break
+            found = last(crowd)
+            if found is None:
+                passed.append(heappop(self._largest))
+        for item in passed:
+            heappush(self._largest, item)
+        return found
+
+    def _first(self) -> Crowd | None:
+        """Return the largest crowd. One that has shrunk since it was listed is listed anew as it comes up."""
+        items = self._largest
+        while items:
+            _, listing, crowd = items[0]
+            if listing != crowd.listing or not crowd.waiting:
+                heappop(items)
+            elif crowd.share < crowd.listed:
+                heapreplace(items, self._item(crowd))
+            else:
+                return crowd
+        return None
+
+    def _list(self, crowd: Crowd) -> None:
+        heappush(self._largest, self._item(crowd))
+        if len(self._largest) > SLACK + 2 * len(self._by_client):
+            self._largest = [self._item(each) for each in self._by_client.values()]
+            heapify(self._largest)
+
+    def _item(self, crowd: Crowd) -> tuple[float, int, Crowd]:
+        """Return what lists a crowd under its share; an item made before counts no more."""
+        crowd.listed, crowd.listing = crowd.share, next(self._numbers)
+        return -crowd.listed, crowd.listing, crowd

@@ -1,0 +1,48 @@
+"""`clairvoyant status`: what is printed of a daemon."""
+
+import asyncio
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from clairvoyant_cli.commands.status import command
+from tests.fakes.raw_http import post, raw_client
+from tests.fakes.scripted_upstream import Conversation, scripted
+from tests.fakes.serving import serving, until
+
+CHAT = json.dumps({"model": "[/]", "messages": [{"role": "user", "content": "short"}]}).encode()
+
+
+async def printed(rules: str, tmp_path: Path) -> str:
+    """Return what is printed while a client called [/] has a request running."""
+    file = tmp_path / "clients.toml"
+    file.write_text(rules)
+
+    async def script(it: Conversation) -> None:
+        await it.request()
+        await it.left()
+
+    async with (
+        scripted(script) as upstream,
+        serving(upstream.base_url, clients=str(file)) as daemon,
+        raw_client(daemon.base_url) as client,
+    ):
+        client.send(post("/v1/chat/completions", CHAT, "X-Clairvoyant-Client: [/]"))
+        await until(daemon, lambda s: len(s.running) == 1)
+        done = await asyncio.to_thread(CliRunner().invoke, command, ["--url", daemon.base_url])
+    assert done.exception is None, done.output
+    return done.output
+
+
+async def test_clients_are_printed_once_any_has_rules(tmp_path: Path) -> None:
+    text = await printed('[clients."[/]"]\nmax_running = 2\ntokens_per_day = 5000\n', tmp_path)
+    [row] = [line.split() for line in text.splitlines() if line.startswith("[/]")]
+    assert " ".join(row) == "[/] 0 1 of 2 1 0 of 5,000 0 to 100"
+    assert "max_running" not in text
+
+
+async def test_clients_without_rules_are_not(tmp_path: Path) -> None:
+    text = await printed("", tmp_path)
+    assert "weight" not in text
+    assert "1 running" in text

@@ -1,0 +1,444 @@
+"""Who is let in, as whom, and within which limits: asked through a running daemon."""
+
+import asyncio
+import json
+import logging
+import os
+import re
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clairvoyant_cli.bench.replay import Engine, Replay, Speed, tabled
+from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.control import ControlClient
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.today import Today, midnight_after
+from tests.fakes.daemon_process import daemon_process
+from tests.fakes.raw_http import Message, RawClient, get, post, raw_client
+from tests.fakes.scripted_upstream import Conversation, answer, scripted
+from tests.fakes.serving import serving, until
+from tui.snapshot import ClientState
+
+EVIL = "Origin: https://evil.example"
+ANN, BEN = "key-of-ann", "key-of-ben"
+CHAT = "/v1/chat/completions"
+SHORT: dict[str, dict[str, object]] = {
+    "/api/chat": {"messages": [{"role": "user", "content": "short"}]},
+    CHAT: {"messages": [{"role": "user", "content": "short"}]},
+    "/v1/messages": {"messages": [{"role": "user", "content": "short"}], "max_tokens": 5},
+}
+
+
+def chat(*headers: str, content: str = "short", host: str = "tests", **more: object) -> bytes:
+    body = {"model": "replay", "messages": [{"role": "user", "content": content}]} | more
+    return post(CHAT, json.dumps(body).encode(), *headers, host=host)
+
+
+def secret(path: Path, text: str) -> str:
+    path.write_text(text)
+    path.chmod(0o600)
+    return str(path)
+
+
+@asynccontextmanager
+async def heard(**settings: Any) -> AsyncIterator[tuple[list[Message], RawClient]]:
+    """Yield what an upstream hears that answers everything, and a client."""
+    seen: list[Message] = []
+
+    async def script(it: Conversation) -> None:
+        while True:
+            seen.append(await it.request())
+            it.send(answer())
+
+    async with (
+        scripted(script) as upstream,
+        serving(upstream.base_url, **settings) as daemon,
+        raw_client(daemon.base_url) as client,
+    ):
+        yield seen, client
+
+
+@asynccontextmanager
+async def occupied(**settings: Any) -> AsyncIterator[tuple[Daemon, Engine]]:
+    """A daemon whose one slot is taken by an answer that does not move."""
+    lengths = tabled({"endless": 100_000, "short": 3})
+    engine = Engine(answer_tokens=lengths, speed=Speed(decode_tokens_per_s=1e6, prefill_tokens_per_s=1e6))
+    engine.freeze()
+    async with (
+        serve_app(Replay(engine).app) as url,
+        serving(url, **settings) as daemon,
+        raw_client(daemon.base_url) as holder,
+    ):
+        holder.send(chat("X-Clairvoyant-Client: holder", "X-Api-Key: key-of-holder", content="endless"))
+        await engine.wait_until(lambda c: c.started == 1)
+        yield daemon, engine
+
+
+# -- pages ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/v1/messages", CHAT, "/completion", "/api/pull", "/any"])
+async def test_a_page_reaches_no_route(path: str) -> None:
+    async with heard() as (seen, client):
+        assert (await client.ask(post(path, b"{}"))).status == 200
+        for raw in (
+            post(path, b"{}", EVIL),
+            post(path, b"{}", "Origin: null"),
+            post(path, b"{}", host="a.b"),
+        ):
+            got = await client.ask(raw)
+            assert got.status == 403
+            error = json.loads(got.body)["error"]
+            message = error if isinstance(error, str) else error["message"]
+            assert message.startswith("clairvoyant: ")
+            assert "--allow-" in message
+        upgrade = get("/ws", EVIL, "Connection: Upgrade", "Upgrade: websocket")
+        assert (await client.ask(upgrade)).status == 403
+        assert len(seen) == 1
+
+
+async def test_hosts_and_origins_that_were_allowed_are_let_in() -> None:
+    async with heard(allow_host="a.b, c.d", allow_origin="https://evil.example,x://*") as (seen, client):
+        for raw in (chat(EVIL), chat("Origin: x://y"), chat(host="a.b"), chat(host="c.d:80")):
+            assert (await client.ask(raw)).status == 200
+        assert (await client.ask(chat("Origin: y://y"))).status == 403
+        assert len(seen) == 4
+
+
+@pytest.mark.parametrize(
+    ("setting", "given", "words"),
+    [
+        ("allow_host", "a.b:80", "'a.b:80' is none"),
+        ("allow_host", "*.b", "'*.b' is none"),
+        ("allow_origin", "https://a, chat.example", "'chat.example' is none"),
+    ],
+)
+async def test_what_could_never_match_does_not_start(setting: str, given: str, words: str) -> None:
+    settings: dict[str, Any] = {setting: given}
+    with pytest.raises(ClairvoyantError, match=re.escape(words)):
+        async with serving("http://127.0.0.1:9", **settings):
+            pass
+
+
+async def test_who_brings_a_key_is_let_in_from_anywhere(tmp_path: Path) -> None:
+    keys = secret(tmp_path / "keys", f"ann:{ANN}\nben:schlüssel\n")
+    async with heard(api_key_file=keys) as (seen, client):
+        foreign = chat(
+            EVIL, "Sec-Fetch-Site: cross-site", f"Authorization: Bearer {ANN}", host="evil.example"
+        )
+        assert (await client.ask(foreign)).status == 200
+        utf8 = chat("X-Api-Key: KEY").replace(b"KEY", "schlüssel".encode())
+        assert (await client.ask(utf8)).status == 200
+        assert (await client.ask(chat())).status == 401
+        assert (await client.ask(chat("Authorization: Bearer", "X-Api-Key:"))).status == 401
+        first_counts = chat("Authorization: Bearer wrong", f"Authorization: Bearer {ANN}")
+        assert (await client.ask(first_counts)).status == 401
+        assert len(seen) == 2
+        assert not any(each.value("authorization") or each.value("x-api-key") for each in seen)
+
+
+async def test_the_backends_key_is_lent_to_no_page_and_put_on_no_trace(tmp_path: Path) -> None:
+    key = secret(tmp_path / "backend", "backend-key")
+    async with heard(backend_key_file=key) as (seen, client):
+        assert (await client.ask(chat("Authorization: Bearer own"))).status == 200
+        assert (await client.ask(get("/", "Authorization: Bearer own", method="TRACE"))).status == 200
+        assert (await client.ask(chat(EVIL))).status == 403
+    assert [each.value("authorization") for each in seen] == [b"Bearer backend-key", None]
+
+
+# -- names ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "logged"),
+    [
+        (b"ann", "ann", "client=ann"),
+        ("zoë".encode(), "zoë", "client=zoë"),
+        ("zoë".encode("latin-1"), "zoë", "client=zoë"),
+        (b"a\x9bb", "a?b", "client=a?b"),
+        ("a\x9bb".encode(), "a?b", "client=a?b"),
+        ("a\u202eb".encode(), "a?b", "client=a?b"),
+        (b"x" * 500, "x" * 64, "client=" + "x" * 64),
+        (b"root outcome=done", "root outcome=done", 'client="root outcome=done"'),
+        (b"a=b", "a=b", 'client="a=b"'),
+        (b'a"b\\', 'a"b\\', 'client="a\\"b\\\\"'),
+        (b"  ", "127.0.0.1", "client=127.0.0.1"),
+    ],
+)
+async def test_a_name_is_shown_as_it_is_and_forges_nothing(
+    given: bytes, name: str, logged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "clairvoyant")
+    async with heard() as (_, client):
+        raw = chat("X-Clairvoyant-Client: NAME", model="m 1=x").replace(b"NAME", given)
+        assert (await client.ask(raw)).status == 200
+        state = json.loads((await client.ask(get("/_clairvoyant/state", host="localhost"))).body)
+    assert [each["client"] for each in state["recent"]] == [name]
+    [line] = [record.getMessage() for record in caplog.records if CHAT in record.getMessage()]
+    assert line.endswith(logged)
+    assert ' model="m 1=x" class=' in line
+
+
+# -- limits --------------------------------------------------------------------------------------------
+
+
+async def waiting_priority(daemon: Daemon, *headers: str, **more: Any) -> int:
+    """Ask for something, and return the priority it waits with."""
+    async with raw_client(daemon.base_url) as client:
+        client.send(chat(*headers, **more))
+        state = await until(daemon, lambda s: len(s.queue) == 1)
+    await until(daemon, lambda s: not s.queue)
+    return state.queue[0].priority
+
+
+async def test_a_client_may_only_step_back() -> None:
+    async with occupied() as (daemon, _):
+        for wish, heeded in (("-100", 0), ("-1", 0), ("7", 7), ("9999", 100), ("high", 0), ("9" * 5000, 0)):
+            assert await waiting_priority(daemon, f"X-Clairvoyant-Priority: {wish}") == heeded
+        assert await waiting_priority(daemon, service_tier="priority") == 0
+        assert await waiting_priority(daemon, service_tier="flex") == 1
+
+
+CLIENTS = f"""
+[defaults]
+max_waiting = 1
+priority = [5, 50]
+
+[clients.ann]
+key = "{ANN}"
+priority = [-10, 10]
+weight = 2
+
+[clients.ben]
+key = "{BEN}"
+max_running = 1
+
+[clients.holder]
+key = "key-of-holder"
+"""
+
+
+async def test_each_client_has_its_limits(tmp_path: Path) -> None:
+    async with occupied(clients=secret(tmp_path / "clients.toml", CLIENTS)) as (daemon, _):
+        ann, ben = f"X-Api-Key: {ANN}", f"X-Api-Key: {BEN}"
+        assert await waiting_priority(daemon, ann, "X-Clairvoyant-Priority: -50") == -10
+        assert await waiting_priority(daemon, ben) == 5
+        async with raw_client(daemon.base_url) as one, raw_client(daemon.base_url) as two:
+            one.send(chat(ann))
+            await until(daemon, lambda s: len(s.queue) == 1)
+            refused = await two.ask(chat(ann))
+            assert (refused.status, refused.value("retry-after") is not None) == (503, True)
+            assert json.loads(refused.body)["error"]["message"] == (
+                "clairvoyant: as many requests of ann wait as may; try again when one is answered"
+            )
+            two.send(chat(ben))
+            state = await until(daemon, lambda s: len(s.queue) == 2)
+        assert {each.name: (each.waiting, each.running) for each in state.clients} == {
+            "holder": (0, 1),
+            "ann": (1, 0),
+            "ben": (1, 0),
+        }
+        assert {each.name: each for each in state.clients}["ann"] == ClientState(
+            "ann", 1, 0, 0, 2.0, 1, None, None, (-10, 10), None, ruled=True
+        )
+
+
+async def test_without_keys_the_limits_hold_for_the_names_that_clients_give(tmp_path: Path) -> None:
+    file = secret(tmp_path / "clients.toml", "[defaults]\nmax_waiting = 1\n[clients.holder]\n")
+    async with (
+        occupied(clients=file) as (daemon, _),
+        raw_client(daemon.base_url) as one,
+        raw_client(daemon.base_url) as two,
+    ):
+        one.send(chat("X-Clairvoyant-Client: ann"))
+        await until(daemon, lambda s: len(s.queue) == 1)
+        assert (await two.ask(chat("X-Clairvoyant-Client: ann"))).status == 503
+        two.send(chat("X-Clairvoyant-Client: ben"))
+        state = await until(daemon, lambda s: len(s.queue) == 2)
+    assert sorted(each.name for each in state.clients) == ["ann", "ben", "holder"]
+
+
+@pytest.mark.parametrize("path", SHORT)
+async def test_a_spent_day_is_refused_until_midnight_in_the_words_of_the_route(
+    path: str, tmp_path: Path
+) -> None:
+    file = secret(tmp_path / "clients.toml", "[clients.ann]\ntokens_per_day = 3\n")
+    engine = Engine(answer_tokens=tabled({"short": 3}))
+    raw = post(path, json.dumps({"model": "replay"} | SHORT[path]).encode(), "X-Clairvoyant-Client: ann")
+    async with (
+        serve_app(Replay(engine).app) as url,
+        serving(url, clients=file) as daemon,
+        raw_client(daemon.base_url) as client,
+    ):
+        now = midnight_after(1_800_000_000.0) - 3600.0
+        daemon.gateway.books.today = Today(lambda: now)
+        assert (await client.ask(raw)).status == 200
+        state = await until(daemon, lambda s: s.counters.completed == 1)
+        assert [(each.name, each.tokens_today) for each in state.clients] == [("ann", 3)]
+        refused = await client.ask(raw)
+        assert (refused.status, refused.value("retry-after")) == (429, b"3600")
+        error = json.loads(refused.body)["error"]
+        assert (error if isinstance(error, str) else error["message"]) == (
+            "clairvoyant: this client has spent its 3 answer tokens for today; "
+            "they come back at midnight, in 1 h 00 min"
+        )
+        now += 3600.0
+        assert (await client.ask(raw)).status == 200
+
+
+async def test_what_is_under_way_counts_as_predicted(tmp_path: Path) -> None:
+    file = secret(tmp_path / "clients.toml", "[clients.ann]\ntokens_per_day = 600\n[clients.holder]\n")
+    async with (
+        occupied(clients=file) as (daemon, engine),
+        raw_client(daemon.base_url) as one,
+        raw_client(daemon.base_url) as two,
+    ):
+        one.send(chat("X-Clairvoyant-Client: ann"))
+        await until(daemon, lambda s: len(s.queue) == 1)  # 550 tokens are predicted of it
+        two.send(chat("X-Clairvoyant-Client: ann"))
+        await until(daemon, lambda s: len(s.queue) == 2)
+        async with raw_client(daemon.base_url) as three:
+            assert (await three.ask(chat("X-Clairvoyant-Client: ann"))).status == 429
+            assert (await three.ask(get("/v1/models", "X-Clairvoyant-Client: ann"))).status == 200
+        two.leave()
+        await until(daemon, lambda s: len(s.queue) == 1)
+        assert daemon.gateway.books.today.spent("ann") == 550
+        assert engine.counts.arrived == 1
+
+
+async def test_an_answer_that_was_given_up_counts_as_far_as_it_came(tmp_path: Path) -> None:
+    engine = Engine(answer_tokens=tabled({"endless": 100_000}), speed=Speed(decode_tokens_per_s=1000))
+    async with (
+        serve_app(Replay(engine).app) as url,
+        serving(url) as daemon,
+        raw_client(daemon.base_url) as client,
+    ):
+        client.send(chat("X-Clairvoyant-Client: ann", content="endless", stream=True))
+        await until(daemon, lambda s: bool(s.running) and s.running[0].tokens >= 20)
+        client.leave()
+        state = await until(daemon, lambda s: s.counters.client_cancelled == 1)
+        assert state.clients[0].tokens_today >= 20
+        client_left = daemon.gateway.books.today.had("ann")
+        async with raw_client(daemon.base_url) as unstreamed:
+            unstreamed.send(chat("X-Clairvoyant-Client: ann", content="endless"))
+            await until(daemon, lambda s: bool(s.running) and s.running[0].elapsed_s > 0.1)
+        state = await until(daemon, lambda s: s.counters.client_cancelled == 2)
+        assert client_left < state.clients[0].tokens_today < client_left + 550
+
+
+async def test_of_many_clients_the_busiest_are_shown(tmp_path: Path) -> None:
+    file = secret(tmp_path / "clients.toml", "[clients.idle]\n")
+    async with occupied(clients=file) as (daemon, _):
+        for number in range(100):
+            daemon.gateway.books.today.ended(f"c{number}", 0, 1 + number)
+        shown = daemon.snapshot().clients
+    assert [each.name for each in shown] == ["holder", *(f"c{number}" for number in range(99, 50, -1))]
+
+
+# -- the file is read again ----------------------------------------------------------------------------
+
+
+async def test_a_file_that_is_read_again_holds_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "clients.toml"
+    async with (
+        occupied(clients=secret(path, CLIENTS)) as (daemon, _),
+        raw_client(daemon.base_url) as one,
+        raw_client(daemon.base_url) as two,
+        ControlClient(daemon.base_url) as control,
+    ):
+        one.send(chat(f"X-Api-Key: {ANN}"))
+        await until(daemon, lambda s: len(s.queue) == 1)
+        secret(path, '[clients.ann]\nkey = "another-key"\n[clients.cyd]\nkey = "key-of-cyd"\nweight = 3\n')
+        told = await control.act("reload")
+        assert told["note"] == f"read {path} again: 2 clients, 2 keys"
+        assert (await two.ask(chat(f"X-Api-Key: {ANN}"))).status == 401
+        assert (await two.ask(chat(f"X-Api-Key: {BEN}"))).status == 401
+        two.send(chat("X-Api-Key: another-key"))
+        state = await until(daemon, lambda s: len(s.queue) == 2)
+        assert {each.name: (each.waiting, each.weight) for each in state.clients} == {
+            "ann": (2, 1.0),
+            "cyd": (0, 3.0),
+            "holder": (0, 1.0),
+        }
+        secret(path, "[clients.ann]\nweight = 0\n")
+        with pytest.raises(ClairvoyantError, match=r"\[clients.ann\] weight must be"):
+            await control.act("reload")
+        path.unlink()
+        with pytest.raises(ClairvoyantError, match="cannot read the clients file"):
+            await control.act("reload")
+        state = daemon.snapshot()
+        assert [each.name for each in state.clients if each.weight == 3.0] == ["cyd"]
+        assert sum("the clients stay as they were: " in event.text for event in state.log) == 2
+
+
+async def test_new_limits_hold_for_what_waits(tmp_path: Path) -> None:
+    path = tmp_path / "clients.toml"
+    text = "[clients.holder]\n[clients.ann]\nmax_running = {}\n"
+    async with (
+        occupied(clients=secret(path, text.format(1)), slots=4) as (daemon, _),
+        raw_client(daemon.base_url) as one,
+        raw_client(daemon.base_url) as two,
+    ):
+        for client in (one, two):
+            client.send(chat("X-Clairvoyant-Client: ann", content="endless"))
+        await until(daemon, lambda s: (len(s.running), len(s.queue)) == (2, 1))
+        secret(path, text.format(2))
+        daemon.reload()
+        state = daemon.snapshot()
+        assert (len(state.running), len(state.queue)) == (3, 0)
+
+
+async def test_beyond_loopback_keys_are_demanded_and_short_ones_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "clairvoyant")
+    path, token = tmp_path / "clients.toml", secret(tmp_path / "token", "token")
+    settings: dict[str, Any] = {"listen": "0.0.0.0:0", "admin_token_file": token, "clients": str(path)}
+    secret(path, "[clients.ann]\n")
+    with pytest.raises(ClairvoyantError, match="holds no API keys"):
+        async with serving("http://127.0.0.1:9", **settings):
+            pass
+    secret(path, f'[clients.ann]\nkey = "{ANN}"\n[clients.ben]\nkey = "a-key-that-is-long-enough"\n')
+    async with serving("http://127.0.0.1:9", **settings) as daemon:
+        [warned] = [record.getMessage() for record in caplog.records if "guessed" in record.getMessage()]
+        assert warned.endswith("for: ann")
+        assert ANN not in warned
+        secret(path, "[clients.ann]\n")
+        with pytest.raises(ClairvoyantError, match="holds no API keys"):
+            daemon.reload()
+        assert daemon.gateway.access.clients.keys
+
+
+async def test_sighup_reads_the_file_again(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    secret(keys, f"ann:{ANN}\n")
+    engine = Engine(answer_tokens=tabled({"short": 3}))
+    async with serve_app(Replay(engine).app) as url, AsyncExitStack() as stack:
+        started = daemon_process(url, "--api-key-file", str(keys), home=tmp_path)
+        process = await asyncio.to_thread(stack.enter_context, started)
+        client = await stack.enter_async_context(raw_client(process.base_url))
+        assert (await client.ask(chat(f"X-Api-Key: {BEN}"))).status == 401
+        secret(keys, f"ben:{BEN}\n")
+        process.signal(signal.SIGHUP)
+        await asyncio.to_thread(process.await_line, f"read {keys} again: 1 client, 1 key")
+        assert (await client.ask(chat(f"X-Api-Key: {BEN}"))).status == 200
+        secret(keys, "ben:\n")
+        process.signal(signal.SIGHUP)
+        await asyncio.to_thread(process.await_line, "the clients stay as they were")
+        assert (await client.ask(chat(f"X-Api-Key: {BEN}"))).status == 200
+    assert not any(BEN in line for line in process.lines)
+
+
+def test_a_terminal_that_is_closed_still_ends_the_daemon(tmp_path: Path) -> None:
+    outside, inside = os.openpty()
+    with daemon_process("http://127.0.0.1:9", home=tmp_path, stdin=inside) as process:
+        os.close(inside)
+        os.close(outside)
+        process.signal(signal.SIGHUP)
+        assert process.wait() == 0

@@ -1,0 +1,180 @@
+"""Which Hosts are answered to, and pages of which origins may send requests."""
+
+import pytest
+
+from clairvoyant_cli.http.framing import Fields, Header, RequestHead
+from clairvoyant_cli.proxy.origins import Walls, origin_patterns
+
+WALLS = Walls(frozenset({"box.example"}), origin_patterns(["https://chat.example", "chrome-extension://*"]))
+
+
+def head(*headers: Header, method: bytes = b"POST", host: bytes | None = b"localhost:8080") -> RequestHead:
+    """Return the head of a request."""
+    fields = Fields([*headers, *([] if host is None else [(b"Host", host)])])
+    return RequestHead(method, b"/api/chat", fields, http10=host is None)
+
+
+@pytest.mark.parametrize(
+    ("host", "answered", "ours"),
+    [
+        ("localhost", True, True),
+        ("LOCALHOST:8080", True, True),
+        ("127.0.0.1:8080", True, True),
+        ("192.168.1.5", True, True),
+        ("[::1]:8080", True, True),
+        ("[::ffff:127.0.0.1]", True, True),
+        ("box.example:8080", True, True),
+        ("", True, False),
+        ("x", True, False),
+        ("ollama_proxy:8080", True, False),
+        ("2130706433", True, False),
+        ("app.localhost", True, False),
+        ("box.local", True, False),
+        ("host.docker.internal:8080", True, False),
+        ("nas.home.arpa", True, False),
+        ("proxy.test", True, False),
+        ("evil.example", False, False),
+        ("localhost.evil.example", False, False),
+        ("127.0.0.1.evil.example:80", False, False),
+        ("evil.example:127.0.0.1", False, False),
+        ("box.example.evil.example", False, False),
+        ("local", True, False),
+        ("evillocal.example", False, False),
+        ("localhost.", False, False),
+        ("localhost@evil.example", False, False),
+        ("localhost@evil", False, False),
+        ("evil.example\tlocalhost", False, False),
+        ("[127.0.0.1", False, False),
+        ("[127.0.0.1]", False, False),
+        ("127.0.0.1]", False, False),
+        ("::1", False, False),
+        ("[::1]x", False, False),
+        ("localhost:80:80", False, False),
+        ("localhost:\u0668", False, False),
+        ("0x7f.1", False, False),
+        ("http://localhost", False, False),
+    ],
+)
+def test_hosts(host: str, answered: bool, ours: bool) -> None:
+    assert WALLS.answers_to(host.lower()) is answered
+    assert WALLS.is_ours(host) is ours
+
+
+def test_a_request_without_a_host_is_answered() -> None:
+    assert WALLS.objection(head(host=None)) is None
+
+
+def test_another_host_is_refused_with_the_flag_that_lets_it_in() -> None:
+    assert WALLS.objection(head(host=b"evil.example:80")) == (
+        "requests for Host 'evil.example:80' are refused; let them in with --allow-host evil.example:80"
+    )
+    told = WALLS.objection(head(host=b"\x1b[31m.evil" + b"x" * 5000))
+    assert told is not None
+    assert told.isprintable()
+    assert len(told) < 300
+
+
+@pytest.mark.parametrize(
+    ("origin", "let_in"),
+    [
+        ("http://localhost:8080", True),
+        ("https://localhost:8080", True),
+        ("http://localhost:3000", True),
+        ("https://127.0.0.1", True),
+        ("http://127.1.2.3:9", True),
+        ("http://[::1]:5173", True),
+        ("http://0.0.0.0:3000", True),
+        ("http://LOCALHOST:3000", True),
+        ("app://obsidian.md", True),
+        ("file://", True),
+        ("tauri://localhost", True),
+        ("vscode-webview://1abc", True),
+        ("vscode-file://vscode-app", True),
+        ("https://chat.example", True),
+        ("chrome-extension://abcdef", True),
+        ("127.0.0.1", True),  # no page sends that
+        ("null", False),
+        ("http://evil.example", False),
+        ("http://chat.example", False),
+        ("https://chat.example:444", False),
+        ("https://chat.example.evil.example", False),
+        ("https://xchat.example", False),
+        ("http://localhost.evil.example", False),
+        ("http://192.168.1.5", False),
+        ("http://127.0.0.1.evil.example", False),
+        ("http://localhost@evil.example", False),
+        ("ftp://localhost", False),
+        ("moz-extension://abcdef", False),
+        ("http://app://", False),
+    ],
+)
+def test_origins(origin: str, let_in: bool) -> None:
+    told = WALLS.objection(head((b"Origin", origin.encode())))
+    assert (told is None) is let_in
+    if told is not None:
+        assert told.endswith(f"let them in with --allow-origin {origin}")
+
+
+def test_a_page_of_the_host_that_was_asked_for_is_ours() -> None:
+    assert WALLS.objection(head((b"Origin", b"http://box.local:8080"), host=b"box.local:8080")) is None
+    assert WALLS.objection(head((b"Origin", b"http://box.local:3000"), host=b"box.local:8080")) is not None
+    assert WALLS.objection(head((b"Origin", b"http://"), host=None)) is not None
+
+
+def fetched(mode: bytes, dest: bytes, site: bytes = b"cross-site") -> list[Header]:
+    """Return the headers that a browser adds (Fetch Metadata)."""
+    return [(b"Sec-Fetch-Site", site), (b"Sec-Fetch-Mode", mode), (b"Sec-Fetch-Dest", dest)]
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "let_in"),
+    [
+        (b"GET", fetched(b"navigate", b"document"), True),
+        (b"HEAD", fetched(b"navigate", b"document"), True),
+        (b"POST", fetched(b"navigate", b"document"), False),
+        (b"GET", fetched(b"navigate", b"iframe"), False),
+        (b"GET", fetched(b"no-cors", b"image"), False),
+        (b"GET", fetched(b"no-cors", b"document"), False),
+        (b"GET", [(b"Sec-Fetch-Site", b"Cross-Site")], False),
+        (b"GET", fetched(b"no-cors", b"image", b"same-origin"), True),
+        (b"GET", fetched(b"no-cors", b"image", b"same-site"), True),
+        (b"GET", fetched(b"navigate", b"document", b"none"), True),
+        (b"POST", [*fetched(b"cors", b"empty"), (b"Origin", b"http://localhost:3000")], True),
+        (b"POST", [*fetched(b"cors", b"empty"), (b"Origin", b"")], False),
+    ],
+)
+def test_what_a_page_of_another_site_fetches(method: bytes, headers: list[Header], let_in: bool) -> None:
+    told = WALLS.objection(head(*headers, method=method))
+    assert (told is None) is let_in
+    assert told is None or "--allow-origin" in told
+
+
+def test_a_star_lets_every_page_in() -> None:
+    walls = Walls(origins=origin_patterns(["*"]))
+    assert walls.objection(head((b"Origin", b"null"))) is None
+    assert walls.objection(head((b"Origin", b"https://evil.example"))) is None
+    assert walls.objection(head(*fetched(b"no-cors", b"image"), method=b"GET")) is None
+    assert walls.objection(head(host=b"evil.example")) is not None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "origin", "matches"),
+    [
+        ("https://*.example", "https://a.b.example", True),
+        ("https://*.example", "https://example", False),
+        ("http://box:*", "http://box:3000", True),
+        ("http://b?x", "http://bix", False),
+        ("http://[::2]:80", "http://[::2]:80", True),
+        ("HTTPS://Chat.Example", "https://chat.example", True),
+        ("null", "null", True),
+    ],
+)
+def test_patterns(pattern: str, origin: str, matches: bool) -> None:
+    walls = Walls(origins=origin_patterns([pattern]))
+    assert (walls.objection(head((b"Origin", origin.encode()))) is None) is matches
+
+
+@pytest.mark.parametrize("text", ["chat.example", "https://", "https://a/b", "", "http://a b", "://x"])
+def test_what_no_page_can_have_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        origin_patterns([text])

@@ -1,0 +1,217 @@
+"""A full queue is shared: who gives way to whom, and who does not."""
+
+import pytest
+
+from clairvoyant_cli.scheduler.fairness import Tenant
+from clairvoyant_cli.scheduler.job import ClientFullError, Job, QueueFullError
+from clairvoyant_cli.scheduler.policy import POLICIES
+from clairvoyant_cli.scheduler.queue import Scheduler
+
+
+def full_of(*jobs: Job, policy: str = "bounded", tau_s: float | None = None, **tenants: Tenant) -> Scheduler:
+    """Return a scheduler without a slot that has room for just these jobs."""
+    scheduler = Scheduler(
+        POLICIES[policy], workers={"a": 0}, capacity=len(jobs), tau_s=tau_s, tenants=tenants
+    )
+    for job in jobs:
+        assert scheduler.submit(job, job.arrival_s) is None
+    return scheduler
+
+
+def job(name: str, cost_s: float = 1.0, *, at: float = 0.0, priority: int = 0) -> Job:
+    """Return a job of the client whose name is the first letter."""
+    return Job(name, at, cost_s=cost_s, client=name[0], priority=priority)
+
+
+def displaced(scheduler: Scheduler, newcomer: Job, now: float = 0.0) -> str:
+    """Submit a job to a full queue and return who gave way; "nobody" if it was refused."""
+    before = len(scheduler)
+    try:
+        gone = scheduler.submit(newcomer, now)
+    except QueueFullError:
+        assert newcomer.id not in scheduler
+        gone = None
+    else:
+        assert newcomer.id in scheduler
+    assert len(scheduler) == before
+    if gone is None:
+        return "nobody"
+    assert gone.id not in scheduler
+    return gone.id
+
+
+def test_the_last_job_of_the_largest_crowd_gives_way() -> None:
+    scheduler = full_of(job("a1", 3.0), job("a2", 9.0), job("a3", 1.0), job("b1", 50.0))
+    assert displaced(scheduler, job("c1", 20.0)) == "a2"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_is_last_is_what_the_policy_would_start_last(policy: str) -> None:
+    jobs = [
+        Job(f"a{n}", n / 10, n * 0.1, 8.0 / (n + 1), tokens=9.0 - n, client="a", urgency=n) for n in range(8)
+    ]
+    scheduler = full_of(*jobs, policy=policy)
+    assert scheduler.next(1.0) is None
+    last = list(scheduler.waiting())[-1].job.id
+    assert displaced(scheduler, job("b"), 1.0) == last
+
+
+def test_who_has_as_many_already_displaces_nobody() -> None:
+    scheduler = full_of(job("a1"), job("a2"), job("b1"), job("b2"))
+    assert displaced(scheduler, job("b3", 100.0)) == "nobody"
+    assert displaced(scheduler, job("c1", 100.0)) == "a2"
+
+
+def test_a_client_with_one_job_does_not_give_way_to_another_with_none() -> None:
+    assert displaced(full_of(job("a1", 9.0), job("b1", 9.0)), job("c1")) == "nobody"
+
+
+def test_alone_a_client_keeps_what_would_start_first() -> None:
+    scheduler = full_of(job("a1", 3.0), job("a2", 9.0))
+    assert displaced(scheduler, job("a3", 20.0)) == "nobody"
+    assert displaced(scheduler, job("a4", 1.0)) == "a2"
+    assert displaced(scheduler, job("a5", 2.0)) == "a1"
+
+
+def test_a_lower_priority_is_the_first_to_go() -> None:
+    scheduler = full_of(job("a1", 9.0), job("a2", 1.0, priority=10), job("a3", 5.0))
+    assert displaced(scheduler, job("b1", 30.0)) == "a2"
+
+
+def test_a_weight_is_a_larger_share() -> None:
+    jobs = [job(f"a{n}") for n in range(4)] + [job(f"b{n}") for n in range(3)]
+    heavy = full_of(*jobs, a=Tenant(weight=2.0))
+    assert displaced(heavy, job("c1", 9.0))[0] == "b"
+    assert displaced(full_of(*jobs), job("c1", 9.0))[0] == "a"
+
+
+def test_what_is_promoted_held_or_overdue_stays() -> None:
+    scheduler = full_of(job("a1", 9.0), job("a2", 8.0), job("a3", 7.0), job("a4", 2.0, at=5.0), tau_s=10.0)
+    scheduler.promote("a1", 6.0)
+    scheduler.hold("a2", 6.0)
+    assert displaced(scheduler, job("b1", 50.0, at=11.0), 11.0) == "a4"
+    assert displaced(scheduler, job("c1", 1.0, at=12.0), 12.0) == "nobody"
+    scheduler.release("a2", 30.0)
+    assert displaced(scheduler, job("c2", 1.0, at=30.0), 30.0) == "nobody"
+
+
+def test_tau_means_nothing_under_a_policy_without_a_guard() -> None:
+    scheduler = full_of(job("a1"), job("a2"), policy="fcfs", tau_s=1.0)
+    assert displaced(scheduler, job("b1", at=99.0), 99.0) == "a2"
+
+
+def test_a_crowd_that_is_spared_leaves_it_to_the_next() -> None:
+    scheduler = full_of(*(job(f"a{n}") for n in range(3)), job("b1", at=9.0), job("b2", at=9.0), tau_s=5.0)
+    assert displaced(scheduler, job("c1", at=10.0), 10.0) == "b2"
+
+
+def test_the_operators_choices_stay_whatever_they_are() -> None:
+    scheduler = full_of(job("a1", 9.0), job("a2", 8.0), job("a3", 7.0))
+    for job_id in ("a1", "a2"):
+        scheduler.promote(job_id, 0.0)
+    scheduler.hold("a3", 0.0)
+    assert displaced(scheduler, job("b1")) == "nobody"
+    scheduler.reprioritise("a2", 0, 0.0)
+    assert displaced(scheduler, job("b1")) == "a2"
+
+
+def test_a_crowd_that_was_passed_over_is_asked_again() -> None:
+    scheduler = full_of(*(job(f"a{n}") for n in range(3)), job("b1"), job("b2"))
+    for number in range(3):
+        scheduler.hold(f"a{number}", 0.0)
+    assert displaced(scheduler, job("c1")) == "b2"
+    for number in range(3):
+        scheduler.release(f"a{number}", 0.0)
+    assert displaced(scheduler, job("d1")) == "a2"
+
+
+def test_a_crowd_that_has_shrunk_is_not_the_largest_any_more() -> None:
+    scheduler = full_of(*(job(f"a{n}") for n in range(4)), job("b1"), job("b2"))
+    for number in range(3):
+        scheduler.cancel(f"a{number}", 0.0)
+    for name in ("b3", "c1", "d1"):
+        scheduler.submit(job(name), 0.0)
+    assert displaced(scheduler, job("e1")) == "b3"
+
+
+def test_another_weight_is_another_share_of_what_waits_already() -> None:
+    scheduler = full_of(*(job(f"a{n}") for n in range(4)), *(job(f"b{n}") for n in range(3)))
+    scheduler.set_tenants({"a": Tenant(weight=2.0)}, 0.0)
+    assert displaced(scheduler, job("c1")) == "b2"
+
+
+def test_a_crowd_follows_what_happens_to_its_jobs() -> None:
+    scheduler = full_of(job("a1", 1.0), job("a2", 2.0), job("a3", 3.0))
+    scheduler.reprioritise("a1", 5, 0.0)
+    assert displaced(scheduler, job("b1")) == "a1"
+    scheduler.set_policy(POLICIES["fcfs"], 1.0)
+    scheduler.set_slots("a", 1)
+    for expected in ("a2", "a3", "b1"):
+        dispatch = scheduler.next(1.0)
+        assert dispatch is not None
+        assert dispatch.job.id == expected
+        scheduler.finish(expected, 1.0)
+    assert scheduler.clients == {}
+
+
+def test_what_gave_way_is_not_paid_for() -> None:
+    scheduler = full_of(job("a1", 60.0), job("a2", 60.0), policy="fair")
+    displaced(scheduler, job("b1", 1.0))
+    assert scheduler._counters.used_s("a", 0.0) == pytest.approx(60.0)
+
+
+def test_new_limits_hold_for_what_waits() -> None:
+    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 3}, tenants={"a": Tenant(max_running=1)})
+    for name in ("a1", "a2", "b1", "b2"):
+        scheduler.submit(job(name), 0.0)
+    first = [scheduler.next(0.0), scheduler.next(0.0)]
+    assert [each.job.id for each in first if each is not None] == ["a1", "b1"]
+    scheduler.set_tenants({"b": Tenant(max_running=1, max_waiting=1)}, 1.0)
+    assert scheduler.clients == {"a": (1, 1), "b": (1, 1)}
+    dispatch = scheduler.next(1.0)
+    assert dispatch is not None
+    assert dispatch.job.id == "a2"
+    scheduler.set_slots("a", 9)
+    assert scheduler.next(1.0) is None
+    with pytest.raises(ClientFullError):
+        scheduler.submit(job("b3"), 1.0)
+
+
+def test_rules_for_everybody_hold_for_each_client_by_itself() -> None:
+    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 9}, everybody=Tenant(max_running=1, max_waiting=1))
+    for name in ("a1", "b1"):
+        scheduler.submit(job(name), 0.0)
+    with pytest.raises(ClientFullError):
+        scheduler.submit(job("a2"), 0.0)
+    assert {scheduler.next(0.0) is not None for _ in range(2)} == {True}
+    scheduler.submit(job("a3"), 0.0)
+    assert scheduler.next(0.0) is None
+
+
+def test_another_weight_reorders_what_waits_under_fair() -> None:
+    def next_after(weight: float) -> str:
+        scheduler = Scheduler(POLICIES["fair"], workers={"a": 1})
+        for name, cost_s in (("a0", 30.0), ("b0", 10.0), ("a1", 1.0), ("b1", 1.0)):
+            scheduler.submit(job(name, cost_s), 0.0)
+        for each in ("a0", "b0"):
+            scheduler.cancel(each, 0.0)
+        scheduler.set_tenants({"a": Tenant(weight=weight)}, 0.0)
+        dispatch = scheduler.next(0.0)
+        assert dispatch is not None
+        return dispatch.job.id
+
+    assert (next_after(1.0), next_after(4.0)) == ("b1", "a1")
+
+
+def test_the_books_of_a_full_queue_stay_small() -> None:
+    scheduler = full_of(*(job(f"a{n}") for n in range(20)))
+    for number in range(5000):
+        displaced(scheduler, Job(str(number), 0.0, cost_s=0.5, client=f"c{number % 200}"))
+        scheduler.cancel(str(number), 0.0)
+        if len(scheduler) < 20:
+            scheduler.submit(Job(f"x{number}", 0.0, cost_s=1.0, client="a"), 0.0)
+    crowds = scheduler._crowds
+    assert len(crowds) == 1
+    assert len(crowds._largest) < 300
+    [crowd] = crowds._by_client.values()
+    assert sum(map(len, crowd._rears.values())) < 300

@@ -1,0 +1,87 @@
+"""The clients: what each has waiting and running, what it may, and what is left of its day."""
+
+from tui.figures import NOTHING, bar, brief, count, duration
+from tui.grid import Column, Fitted, Grid, Order
+from tui.line import Line, Tone
+from tui.scene import Scene
+from tui.snapshot import ClientState
+
+_NEARLY = 0.75
+
+
+def body(scene: Scene, width: int) -> list[Line]:
+    """A row for each client, the busiest first."""
+    clients = CLIENTS.rows(scene)
+    if not clients:
+        return [Line(CLIENTS.empty(scene), "soft")]
+    fitted = Fitted.of(CLIENTS, width)
+    return [fitted.heading(Order()), *(fitted.draw(client, scene) for client in clients)]
+
+
+def of_limit(has: int, may: int | None) -> str:
+    """`3/50`, or `3` where there is no limit."""
+    return f"{has}" if may is None else f"{has}/{brief(may)}"
+
+
+def own_tau(client: ClientState) -> str:
+    """Its own starvation timeout, nothing where everybody's holds."""
+    return "none" if client.tau_s == 0 else duration(client.tau_s)
+
+
+def span(priority: tuple[int, int]) -> str:
+    """`-10..100`."""
+    return f"{priority[0]}..{priority[1]}"
+
+
+def _tone(has: int, may: int | None, otherwise: Tone = "ink") -> Tone:
+    """Tell what is at its limit, and what soon will be."""
+    if may is None or has < _NEARLY * may:
+        return otherwise
+    return "warn" if has < may else "alert"
+
+
+def _of_limit(has: int, may: int | None) -> Line:
+    if not has and may is None:
+        return Line("·", "track")
+    line = Line(count(has), _tone(has, may, "strong" if has else "soft"))
+    return line if may is None else line.add("/", "faint").add(brief(may), "soft")
+
+
+def _tokens(client: ClientState, scene: Scene, width: int) -> Line:
+    has, may = client.tokens_today, client.tokens_per_day
+    line = Line(count(has), _tone(has, may))
+    return line if may is None else line.add("/", "faint").add(count(may), "soft")
+
+
+def _day(client: ClientState, scene: Scene, width: int) -> Line:
+    if client.tokens_per_day is None:
+        return Line()
+    fraction = client.tokens_today / client.tokens_per_day
+    return bar(fraction, width, _tone(client.tokens_today, client.tokens_per_day, "accent"))
+
+
+def _weight(client: ClientState, scene: Scene, width: int) -> Line:
+    return Line(f"{client.weight:g}", "soft" if client.weight == 1.0 else "ink")
+
+
+def _own_tau(client: ClientState, scene: Scene, width: int) -> Line:
+    text = own_tau(client)
+    return Line(text, "track" if text == NOTHING else "ink")
+
+
+CLIENTS: Grid[ClientState] = Grid(
+    columns=(
+        Column("name", "client", 12, lambda r, s, w: Line(r.name), flex=2),
+        Column("waiting", "waiting", 9, lambda r, s, w: _of_limit(r.waiting, r.max_waiting), right=True),
+        Column("running", "running", 7, lambda r, s, w: _of_limit(r.running, r.max_running), right=True),
+        Column("weight", "weight", 6, _weight, right=True),
+        Column("tokens", "tokens today", 13, _tokens, right=True),
+        Column("day", "of the day", 10, _day, from_width=84, flex=1),
+        Column("tau", "own τ", 5, _own_tau, right=True),
+        Column("priority", "priority", 9, lambda r, s, w: Line(span(r.priority), "soft"), right=True),
+    ),
+    rows=lambda scene: scene.snapshot.clients if scene.snapshot else (),
+    id=lambda row: row.name,
+    text=lambda row: row.name,
+    empty=lambda scene: "Nobody has asked for anything today.",
+)

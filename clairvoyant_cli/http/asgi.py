@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from clairvoyant_cli.http.framing import ResponseHead
+from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.listener import Request
 from clairvoyant_cli.http.status import reason_of
 

@@ -1,34 +1,36 @@
 """HTTP/1.1 framing for both directions: what a message is on the wire, and where it ends.
 
-Bytes in, events out, no I/O. Everything that decides where a message ends stands in this file.
+Bytes in, events out, no I/O. Everything that decides where a message ends stands in this file; how a first
+line and a field are written stands in `heads` and `fields`.
 
 Rule 1: a message has one reading, or none. What two parsers could read differently is refused, never repaired
 (RFC 9112, 11.2): bare CR or LF, folded lines, blanks around names, two lengths, any coding but chunked.
-Rule 2: what is end-to-end passes untouched: order, duplicates, letter case and bytes of every field.
-Rule 3: what is hop-by-hop (RFC 9110, 7.6.1) ends here and is made anew for the next hop. `Connection` cannot
-make hop-by-hop what is not: fields that frame, route, authenticate or guard pass whatever it says.
-Rule 4: everything that is held until it is whole has a limit: a head, a chunk's line, the trailers.
-Rule 5: an answer that was cut looks cut to every client, whatever its version (RFC 9112, 6.3 and 8).
+Rule 2: a body keeps its framing, Content-Length or chunked, unless the receiver cannot read it.
+Rule 3: everything that is held until it is whole has a limit: a head, a chunk's line, the trailers.
+Rule 4: an answer that was cut looks cut to every client, whatever its version (RFC 9112, 6.3 and 8).
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from enum import Enum, auto
-from typing import ClassVar, NamedTuple, Union
+from typing import ClassVar, NamedTuple
 
-Header = tuple[bytes, bytes]
+from clairvoyant_cli.http.fields import (
+    BARE_LINE_END,
+    FRAMING_FIELDS,
+    NO_TRAILERS,
+    NOT_CRLF,
+    TCHAR,
+    VALUE,
+    Fields,
+    FramingError,
+    Header,
+)
+from clairvoyant_cli.http.heads import RequestHead, ResponseHead, request_line, status_line
 
 HEAD_LIMIT_BYTES = 256 * 1024
 """The longest head taken, on both sides. Node takes 16 KiB, nginx 32, h11 and uvicorn 64, Go 1024."""
 
-MAX_FIELDS = 1000
-"""The most fields in a head or a trailer section (Apache: 100, hyper: 100, Node: 2000)."""
-
-MAX_MEMBERS = 50
-"""The most members in a line of a comma-separated field that is read here (`Connection` and its kind)."""
-
-TARGET_LIMIT_BYTES = 64 * 1024
 TRAILER_LIMIT_BYTES = 64 * 1024
 
 CHUNK_LINE_LIMIT_BYTES = 4096
@@ -44,58 +46,10 @@ CHUNKS_AT_ONCE = 2000
 MAX_INFORMATIONAL = 16
 """1xx answers before the final one; more are a flood (Go's net/http: 5)."""
 
-IGNORED_UPGRADES = (b"h2c", b"tls/")
-"""Protocols whose offer is dropped, as any server may (RFC 9110, 7.8): Java's HTTP client offers h2c with
-every first request, and TLS is not to begin in the middle of a connection."""
-
-HOP_BY_HOP = frozenset(
-    b"connection keep-alive proxy-connection transfer-encoding upgrade te expect http2-settings".split()
-)
-"""Fields of one connection only. `Expect` is among them because the proxy answers or re-sends it."""
-
-FRAMING_FIELDS = frozenset(b"content-length transfer-encoding host trailer".split())
-"""Fields that say where a message ends or where it goes. A request that calls one of them hop-by-hop is
-refused: the next server would see another message than we did."""
-
-END_TO_END = frozenset(
-    b"authorization proxy-authorization proxy-authenticate www-authenticate cookie set-cookie x-api-key "
-    b"api-key origin referer forwarded via accept date vary cache-control range x-real-ip user-agent".split()
-)
-END_TO_END_PREFIXES = (b"content-", b"accept-", b"if-", b"sec-", b"access-control-", b"x-forwarded-")
-"""Fields that pass although `Connection` names them: they authenticate, guard or describe, and a client that
-could have them removed would meet a backend that knows less of it than we do. All else it names goes."""
-
-NO_TRAILERS = (
-    FRAMING_FIELDS | END_TO_END | HOP_BY_HOP | {b"content-type", b"content-encoding", b"content-range"}
-)
-"""Fields that mean nothing, or too much, after a body (RFC 9110, 6.5.1); they are not passed on there."""
-
 LAST_CHUNK = b"0\r\n\r\n"
 
-_TCHAR = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
-_VALUE = rb"[\t\x20-\x7e\x80-\xff]*+"
-_FIELD_LINES = re.compile(rb"(?:" + _TCHAR + rb"++:" + _VALUE + rb"\r\n)*+")
-_REQUEST_LINE = re.compile(rb"(" + _TCHAR + rb"++) ([\x21-\x7e]++) HTTP/([0-9])\.([0-9])\r\n")
-_STATUS_LINE = re.compile(rb"HTTP/([0-9])\.([0-9]) ([1-9][0-9][0-9])(?: (" + _VALUE + rb"))?\r\n")
-_ABSOLUTE = re.compile(rb"https?://([^/?#@]++)([/?].*)?", re.IGNORECASE)
-_AUTHORITY = re.compile(rb"(?:\[[0-9A-Fa-f:.]++\]|[^/?#@:\[\]]++):[0-9]{1,5}")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
-_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;" + _VALUE + rb")?\r\n")
-_BARE = re.compile(rb"(?<!\r)\n|\r(?=[^\n])")
-
-_LISTED = frozenset(b"connection transfer-encoding te upgrade expect".split())
-_SINGLE = frozenset(b"host content-length".split())
-
-
-NOT_CRLF = "a line of the head does not end with CRLF"
-
-
-class FramingError(Exception):
-    """A message that has no single reading; `status` is what a server answers to it."""
-
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
-        self.status = status
+_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;" + VALUE + rb")?\r\n")
 
 
 # -- events -----------------------------------------------------------------------------------------
@@ -114,197 +68,45 @@ class Malformed(NamedTuple):
     why: str
 
 
-Event = Union["RequestHead", "ResponseHead", bytes, End, Malformed]
+Event = RequestHead | ResponseHead | bytes | End | Malformed
 """What a reader finds, in order: a head, pieces of its body, the end; `Malformed` is the last of all."""
 
 
 # -- heads ------------------------------------------------------------------------------------------
 
 
-class Fields:
-    """The fields of a head: as they came, and what must be known of them."""
-
-    __slots__ = ("first", "items", "keys", "listed")
-
-    def __init__(self, items: Iterable[Header]) -> None:
-        """Take the fields; FramingError if one that must stand alone is repeated."""
-        self.items: list[Header] = []
-        self.keys: list[bytes] = []
-        self.first: dict[bytes, bytes] = {}
-        self.listed: dict[bytes, list[bytes]] = {}
-        for item in items:
-            name, value = item
-            key = name.lower()
-            self.items.append(item)
-            self.keys.append(key)
-            if key in _LISTED:
-                self._list(key, value)
-            elif key in self.first:
-                if key in _SINGLE:
-                    raise FramingError(400, f"more than one {key.decode().title()} field")
-                continue
-            self.first[key] = value
-
-    @classmethod
-    def parse(cls, block: bytes, start: int = 0) -> "Fields":
-        """Read lines, each with its CRLF; FramingError if they are no fields (RFC 9112, 5; RFC 9110, 5.5)."""
-        lines = block[start:].split(b"\r\n")
-        if len(lines) > MAX_FIELDS + 1:
-            raise FramingError(431, f"more than {MAX_FIELDS} fields")
-        if _FIELD_LINES.fullmatch(block, start) is None:
-            raise _no_head(block, "a line of the head is no field")
-        lines.pop()
-        split = [line.partition(b":") for line in lines]
-        return cls([(name, value.strip(b" \t")) for name, _, value in split])
-
-    def _list(self, key: bytes, value: bytes) -> None:
-        if value.count(b",") > MAX_MEMBERS:
-            raise FramingError(431, f"more than {MAX_MEMBERS} members in {key.decode().title()}")
-        members = self.listed.setdefault(key, [])
-        members += [member.strip(b" \t").lower() for member in value.split(b",")]
-
-    def members(self, key: bytes) -> list[bytes]:
-        """Return the members of a comma-separated field, all its lines together, in lower case."""
-        return self.listed.get(key, [])
-
-    def passing(self, *dropped: bytes) -> list[Header]:
-        """Return the fields that pass to the next hop, without those named (Rules 2 and 3)."""
-        stop = HOP_BY_HOP.union(dropped)
-        named = self.listed.get(b"connection")
-        if named:
-            stop = stop.union(name for name in named if _may_be_named(name))
-        return [item for key, item in zip(self.keys, self.items, strict=True) if key not in stop]
+def request_head(method: bytes, target: bytes, fields: Fields, *, http10: bool = False) -> RequestHead:
+    """Return the head of a request; FramingError if its body has no single length."""
+    options = fields.members(b"connection")
+    for name in options:
+        if name in FRAMING_FIELDS and name in fields.first:
+            raise FramingError(400, f"Connection must not name {name.decode().title()}")
+    declared = _declared(fields, http10=http10, coding_status=501)
+    length = None if b"transfer-encoding" in fields.first else declared or 0
+    keep = _persists(options, http10=http10)
+    return RequestHead(method, target, fields, length, keep_alive=keep, http10=http10)
 
 
-def _may_be_named(name: bytes) -> bool:
-    """Whether `Connection` may call a field hop-by-hop, so that it ends here (RFC 9110, 7.6.1)."""
-    return name not in FRAMING_FIELDS and name not in END_TO_END and not name.startswith(END_TO_END_PREFIXES)
+def read_request_head(block: bytes) -> RequestHead:
+    """Read a request's head, its lines each with their CRLF; FramingError if it is none."""
+    line = request_line(block)
+    fields = Fields.parse(block, line.end)
+    return request_head(line.method, line.target, fields, http10=line.http10)
 
 
-def _no_head(block: bytes, why: str) -> FramingError:
-    return FramingError(400, NOT_CRLF if _BARE.search(block) is not None else why)
+def read_response_head(block: bytes) -> ResponseHead:
+    """Read a response's head, its lines each with their CRLF; FramingError if it is none."""
+    line = status_line(block)
+    fields = Fields.parse(block, line.end)
+    length = _declared(fields, http10=line.http10, coding_status=502)
+    chunked = b"transfer-encoding" in fields.first
+    keep = _persists(fields.members(b"connection"), http10=line.http10)
+    return ResponseHead(line.status, line.reason, fields.items, length, chunked, keep, fields)
 
 
-class RequestHead:
-    """The first line and the fields of a request, and what follows from them.
-
-    `target` stands as it came; `path` is without scheme, authority and query. `authority` is who is asked:
-    that of the target where it is absolute, else `Host` (RFC 9112, 3.2.2). `length` counts the body's bytes,
-    None where it comes in chunks. `upgrade` holds the protocols offered in place of HTTP, b"" for none.
-    """
-
-    __slots__ = (
-        "authority",
-        "expects_continue",
-        "fields",
-        "http10",
-        "keep_alive",
-        "length",
-        "method",
-        "origin_form",
-        "target",
-        "upgrade",
-    )
-
-    def __init__(self, method: bytes, target: bytes, fields: Fields, *, http10: bool = False) -> None:
-        """Work out the framing; FramingError if there is no single one."""
-        self.method = method
-        self.target = target
-        self.fields = fields
-        self.http10 = http10
-        options = fields.members(b"connection")
-        for name in options:
-            if name in FRAMING_FIELDS and name in fields.first:
-                raise FramingError(400, f"Connection must not name {name.decode().title()}")
-        self.keep_alive = (b"keep-alive" in options) if http10 else (b"close" not in options)
-        self.authority, self.origin_form = _resolve(method, target, fields, http10=http10)
-        declared = _declared(fields, http10=http10, coding_status=501)
-        self.length = None if b"transfer-encoding" in fields.first else declared or 0
-        self.expects_continue = _expects_continue(fields) and not http10
-        self.upgrade = b""
-        if b"upgrade" in options and method == b"GET" and self.length == 0 and not http10:
-            self.upgrade = b", ".join(_worth_passing(fields.first.get(b"upgrade", b"")))
-
-    def __repr__(self) -> str:
-        return f"<RequestHead {self.method.decode()} {self.path!r}>"
-
-    @classmethod
-    def parse(cls, block: bytes) -> "RequestHead":
-        """Read a head, its lines each with their CRLF; FramingError if it is none."""
-        line = _REQUEST_LINE.match(block)
-        if line is None:
-            if block.find(b"\r\n") > TARGET_LIMIT_BYTES:
-                raise FramingError(414, f"the target is longer than {TARGET_LIMIT_BYTES} bytes")
-            raise _no_head(block, "the first line is no HTTP/1.1 request line")
-        method, target, major, minor = line.groups()
-        if len(target) > TARGET_LIMIT_BYTES:
-            raise FramingError(414, f"the target is longer than {TARGET_LIMIT_BYTES} bytes")
-        if major != b"1":
-            raise FramingError(505, "only HTTP/1.0 and HTTP/1.1 are spoken here")
-        return cls(method, target, Fields.parse(block, line.end()), http10=minor == b"0")
-
-    @property
-    def headers(self) -> list[Header]:
-        """The fields as they came."""
-        return self.fields.items
-
-    def get(self, name: bytes) -> bytes | None:
-        """Return the first value of a field; `name` in lower case."""
-        return self.fields.first.get(name)
-
-    @property
-    def path(self) -> str:
-        """The target's path, without scheme, authority and query."""
-        return self.origin_form.partition(b"?")[0].decode("ascii")
-
-    @property
-    def query(self) -> bytes:
-        """What follows the path's question mark."""
-        return self.origin_form.partition(b"?")[2]
-
-    @property
-    def chunked(self) -> bool:
-        """Whether the body comes in chunks."""
-        return self.length is None
-
-    @property
-    def has_body(self) -> bool:
-        """Whether a body follows."""
-        return self.length != 0
-
-    def encode(self, host: bytes, *extra: Header, drop: Sequence[bytes] = ()) -> bytes:
-        """Return the head for the next server: `Host` is its own, the rest end-to-end, then `extra`."""
-        lines = [self.method + b" " + self.origin_form + b" HTTP/1.1", b"Host: " + host]
-        lines += [name + b": " + value for name, value in self.fields.passing(b"host", *drop)]
-        if self.chunked:
-            lines.append(b"Transfer-Encoding: chunked")
-        if self.upgrade:
-            lines += [b"Connection: Upgrade", b"Upgrade: " + self.upgrade]
-        if b"trailers" in self.fields.members(b"te"):
-            lines += [b"Connection: TE", b"TE: trailers"]
-        lines += [name + b": " + value for name, value in extra]
-        return b"\r\n".join(lines) + b"\r\n\r\n"
-
-
-def _resolve(method: bytes, target: bytes, fields: Fields, *, http10: bool) -> tuple[bytes, bytes]:
-    """Return who is asked and the target in origin form (RFC 9112, 3.2 and 3.3)."""
-    host = fields.first.get(b"host")
-    if host is None and not http10:
-        raise FramingError(400, "the Host field is missing")
-    if b"#" in target.partition(b"?")[0]:
-        # Servers that cut a fragment off would see another path; in the query it changes nothing.
-        raise FramingError(400, "the target holds a fragment")
-    if method == b"CONNECT":
-        if _AUTHORITY.fullmatch(target) is None:
-            raise FramingError(400, "CONNECT takes host:port")
-        return target, b""
-    if target.startswith(b"/") or (target == b"*" and method == b"OPTIONS"):
-        return host or b"", target
-    absolute = _ABSOLUTE.fullmatch(target)
-    if absolute is None:
-        raise FramingError(400, "the target is neither a path nor an http URL")
-    authority, rest = absolute.groups(b"")
-    return authority, rest if rest.startswith(b"/") else b"/" + rest
+def _persists(options: list[bytes], *, http10: bool) -> bool:
+    """Whether the connection takes another message after this one (RFC 9112, 9.3)."""
+    return (b"keep-alive" in options) if http10 else (b"close" not in options)
 
 
 def _declared(fields: Fields, *, http10: bool, coding_status: int) -> int | None:
@@ -323,72 +125,6 @@ def _declared(fields: Fields, *, http10: bool, coding_status: int) -> int | None
     if _LENGTH.fullmatch(length) is None:
         raise FramingError(400, "Content-Length is no number of bytes")
     return int(length)
-
-
-def _expects_continue(fields: Fields) -> bool:
-    expected = fields.listed.get(b"expect")
-    if expected is not None and expected != [b"100-continue"]:
-        raise FramingError(417, "the only expectation met here is 100-continue")
-    return expected is not None
-
-
-def _worth_passing(offer: bytes) -> list[bytes]:
-    members = [member.strip(b" \t") for member in offer.split(b",")]
-    return [member for member in members if member and not member.lower().startswith(IGNORED_UPGRADES)]
-
-
-@dataclass(slots=True)
-class ResponseHead:
-    """The status line and the fields of a response. `length` counts the body's bytes; None where it comes in
-    chunks, or ends with the connection.
-    """
-
-    status: int
-    reason: bytes
-    headers: list[Header] = field(default_factory=list)
-    length: int | None = None
-    chunked: bool = False
-    keep_alive: bool = True
-    fields: Fields | None = None
-
-    @classmethod
-    def parse(cls, block: bytes) -> "ResponseHead":
-        """Read a head, its lines each with their CRLF; FramingError if it is none."""
-        line = _STATUS_LINE.match(block)
-        if line is None:
-            raise _no_head(block, "the first line is no HTTP/1.1 status line")
-        major, minor, status, reason = line.groups(b"")
-        if major != b"1":
-            raise FramingError(502, "it does not speak HTTP/1.1")
-        http10 = minor == b"0"
-        fields = Fields.parse(block, line.end())
-        length = _declared(fields, http10=http10, coding_status=502)
-        options = fields.members(b"connection")
-        keep = (b"keep-alive" in options) if http10 else (b"close" not in options)
-        chunked = b"transfer-encoding" in fields.first
-        return cls(int(status), reason, fields.items, length, chunked, keep, fields)
-
-    def get(self, name: bytes) -> bytes | None:
-        """Return the first value of a field; `name` in lower case."""
-        return self._fields().first.get(name)
-
-    def upgraded_to(self) -> list[bytes]:
-        """Return the protocols that a 101 names, in lower case."""
-        return self._fields().members(b"upgrade")
-
-    def encode(self, *extra: Header) -> bytes:
-        """Return the head for the client: end-to-end fields, then `extra`."""
-        # RFC 9110, 8.6: a 1xx or a 204 has no length, and a client that believed one would wait for it.
-        drop = (b"content-length",) if self.status < 200 or self.status == 204 else ()
-        lines = [b"HTTP/1.1 %d %b" % (self.status, self.reason)]
-        lines += [name + b": " + value for name, value in self._fields().passing(*drop)]
-        lines += [name + b": " + value for name, value in extra]
-        return b"\r\n".join(lines) + b"\r\n\r\n"
-
-    def _fields(self) -> Fields:
-        if self.fields is None:
-            self.fields = Fields(self.headers)
-        return self.fields
 
 
 def bodiless(method: bytes, status: int) -> bool:
@@ -514,7 +250,7 @@ class Reader:
             raise FramingError(status, f"{what} is longer than {limit} bytes")
         if self._state is _State.HEAD and self._start.match(self._held) is None:
             raise FramingError(400, "this is no HTTP/1.1")
-        if _BARE.search(self._held, start) is not None:
+        if BARE_LINE_END.search(self._held, start) is not None:
             raise FramingError(400, NOT_CRLF)
 
     # Each step reads from `pos` on and returns where it stopped.
@@ -641,7 +377,7 @@ class Reader:
 class RequestReader(Reader):
     """Reads a client's requests. One at a time: what is pipelined is held until `next_request`."""
 
-    _start = re.compile(rb"(?:\r\n)?+" + _TCHAR + rb"*+(?: |\Z)|\r\Z")
+    _start = re.compile(rb"(?:\r\n)?+" + TCHAR + rb"*+(?: |\Z)|\r\Z")
 
     def __init__(self) -> None:
         super().__init__(_State.HEAD)
@@ -666,7 +402,7 @@ class RequestReader(Reader):
 
     def _take_head(self, block: bytes, events: list[Event]) -> None:
         # RFC 9112, 2.2: an empty line before a request is passed over; some clients end a body with one.
-        head = RequestHead.parse(block.removeprefix(b"\r\n"))
+        head = read_request_head(block.removeprefix(b"\r\n"))
         events.append(head)
         self._begin_body(head.length, events, chunked=head.chunked)
 
@@ -713,7 +449,7 @@ class ResponseReader(Reader):
         return [Malformed(502, "it closed the connection before its answer was complete")]
 
     def _take_head(self, block: bytes, events: list[Event]) -> None:
-        head = ResponseHead.parse(block)
+        head = read_response_head(block)
         if head.status == 101:
             if not self._offered or not set(head.upgraded_to()) & set(self._offered):
                 raise FramingError(502, "it switches to a protocol that nobody offered")

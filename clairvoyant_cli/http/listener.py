@@ -13,16 +13,9 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
 from clairvoyant_cli.http.body import SHORT_BYTES, Piece, WaitingBody
-from clairvoyant_cli.http.framing import (
-    End,
-    Event,
-    Header,
-    Malformed,
-    RequestHead,
-    RequestReader,
-    ResponseHead,
-    ResponseWriter,
-)
+from clairvoyant_cli.http.fields import Header
+from clairvoyant_cli.http.framing import End, Event, Malformed, RequestReader, ResponseWriter
+from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.patience import HOLDER_TIMEOUT_S, IDLE_CLIENT_S, ConnectionTable, Patience
 from clairvoyant_cli.http.sockets import Peer, end_with_reset, keep_alive, peer_of, unacknowledged
 from clairvoyant_cli.http.status import reason_of

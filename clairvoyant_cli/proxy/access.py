@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.http.framing import RequestHead
+from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.listener import Request
 from clairvoyant_cli.proxy.clients import Clients, parse_clients, parse_key_file
 from clairvoyant_cli.proxy.origins import Walls

@@ -6,7 +6,8 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from clairvoyant_cli.http.framing import Header, RequestHead, ResponseHead
+from clairvoyant_cli.http.fields import Header
+from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.listener import Request
 from clairvoyant_cli.http.upstream import (
     NotReadyError,

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from clairvoyant_cli.http.framing import RequestHead
+from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.proxy.plain import printable
 
 HOST = re.compile(r"(?:\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]+))(?::[0-9]*)?", re.IGNORECASE)

@@ -8,7 +8,9 @@ import asyncio
 
 import httpx
 
-from clairvoyant_cli.http.framing import Fields, Header, RequestHead, ResponseHead
+from clairvoyant_cli.http.fields import Fields, Header
+from clairvoyant_cli.http.framing import request_head
+from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.upstream import UnreachableError, Upstream, UpstreamConnection, UpstreamError
 
 
@@ -31,7 +33,7 @@ class OwnTransport(httpx.AsyncBaseTransport):
             connection = await upstream.connect()
         except UnreachableError as error:
             raise httpx.ConnectError(str(error), request=request) from None
-        head = RequestHead(request.method.encode("ascii"), url.raw_path, Fields(request.headers.raw))
+        head = request_head(request.method.encode("ascii"), url.raw_path, Fields(request.headers.raw))
         answer = _Collected(connection, self._limit_bytes)
         try:
             connection.begin(head, head.encode(upstream.host_header), answer)

@@ -13,20 +13,19 @@ from typing import TypeVar
 
 import h11
 
+from clairvoyant_cli.http.fields import NO_TRAILERS, Header
 from clairvoyant_cli.http.framing import (
-    NO_TRAILERS,
     End,
     Event,
-    Header,
     Malformed,
-    RequestHead,
     RequestReader,
-    ResponseHead,
     ResponseReader,
     ResponseWriter,
     chunk,
     last_chunk,
+    read_request_head,
 )
+from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 
 T = TypeVar("T")
 
@@ -439,7 +438,7 @@ def responses_agree(random: Random, messages: Messages) -> None:
     """
     method = random.choice([b"GET", b"GET", b"POST", b"HEAD"])
     raw = messages.response(method)
-    request = RequestHead.parse(method + b" / HTTP/1.1\r\nHost: t\r\n")
+    request = read_request_head(method + b" / HTTP/1.1\r\nHost: t\r\n")
     ours = our_responses(packets(random, raw), request)
     assert ours.same_as(our_responses([raw], request)), raw
     assert complaint(ours, h11_responses(raw, method, close=True)) is None, raw
@@ -447,7 +446,7 @@ def responses_agree(random: Random, messages: Messages) -> None:
         return
     answer = ours.messages[-1]
     for version in (b"1.1", b"1.0"):
-        client = RequestHead.parse(method + b" / HTTP/" + version + b"\r\nHost: t\r\n")
+        client = read_request_head(method + b" / HTTP/" + version + b"\r\nHost: t\r\n")
         wire, writer = answered(client, ours)
         assert version == b"1.1" or b"chunked" not in wire.split(b"\r\n\r\n")[0].lower(), raw
         seen = h11_responses(wire, method, close=not writer.keep_alive).messages[-1]

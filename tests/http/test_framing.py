@@ -2,23 +2,21 @@
 
 import pytest
 
+from clairvoyant_cli.http.fields import MAX_FIELDS
 from clairvoyant_cli.http.framing import (
     CHUNKS_AT_ONCE,
     HEAD_LIMIT_BYTES,
-    MAX_FIELDS,
     MAX_INFORMATIONAL,
-    TARGET_LIMIT_BYTES,
     TRAILER_LIMIT_BYTES,
     End,
     Event,
     Malformed,
-    RequestHead,
     RequestReader,
-    ResponseHead,
     ResponseReader,
     ResponseWriter,
     chunk,
 )
+from clairvoyant_cli.http.heads import TARGET_LIMIT_BYTES, RequestHead, ResponseHead
 
 
 def request(*lines: str, target: str = "/a", method: str = "POST", version: str = "1.1") -> bytes:

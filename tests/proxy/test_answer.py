@@ -5,7 +5,7 @@ from types import NoneType
 
 import pytest
 
-from clairvoyant_cli.http.framing import ResponseHead
+from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.proxy.protocols.answer import (
     FIRST_LINES,
     LAST_LINES,

@@ -2,7 +2,9 @@
 
 import pytest
 
-from clairvoyant_cli.http.framing import Fields, Header, RequestHead
+from clairvoyant_cli.http.fields import Fields, Header
+from clairvoyant_cli.http.framing import request_head
+from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.proxy.origins import Walls, origin_patterns
 
 WALLS = Walls(frozenset({"box.example"}), origin_patterns(["https://chat.example", "chrome-extension://*"]))
@@ -11,7 +13,7 @@ WALLS = Walls(frozenset({"box.example"}), origin_patterns(["https://chat.example
 def head(*headers: Header, method: bytes = b"POST", host: bytes | None = b"localhost:8080") -> RequestHead:
     """Return the head of a request."""
     fields = Fields([*headers, *([] if host is None else [(b"Host", host)])])
-    return RequestHead(method, b"/api/chat", fields, http10=host is None)
+    return request_head(method, b"/api/chat", fields, http10=host is None)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from clairvoyant_cli.http import upstream as upstream_module
-from clairvoyant_cli.http.framing import Header, RequestHead, ResponseHead
+from clairvoyant_cli.http.fields import Header
+from clairvoyant_cli.http.framing import read_request_head
+from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.upstream import Upstream, UpstreamConnection, UpstreamError
 from tests.fakes.raw_http import PATIENCE_S, read_message
 from tests.fakes.scripted_upstream import answer
@@ -104,7 +106,7 @@ async def upstream_of(server: Server) -> AsyncIterator[tuple[Upstream, Opened]]:
 
 def send(connection: UpstreamConnection) -> Sink:
     sink = Sink()
-    head = RequestHead.parse(b"GET / HTTP/1.1\r\nHost: t\r\n")
+    head = read_request_head(b"GET / HTTP/1.1\r\nHost: t\r\n")
     connection.begin(head, head.encode(b"t"), sink)
     return sink
 

@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from clairvoyant_cli.http.framing import ResponseHead
+from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.proxy.protocols.loose import Loose, Other, number
 
 TAIL_BYTES = 64 * 1024

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from clairvoyant_cli.http.framing import Header, ResponseHead
+from clairvoyant_cli.http.fields import Header
+from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.status import reason_of
 from clairvoyant_cli.proxy.protocols.routes import BackendKind, Family
 

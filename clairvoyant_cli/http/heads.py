@@ -1,0 +1,226 @@
+"""The heads of requests and responses: what stands in them, and how they go on to the next hop.
+
+What a head says about its body is decided where messages are framed and only kept here.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from clairvoyant_cli.http.fields import TCHAR, VALUE, Fields, FramingError, Header, no_head
+
+TARGET_LIMIT_BYTES = 64 * 1024
+
+IGNORED_UPGRADES = (b"h2c", b"tls/")
+"""Protocols whose offer is dropped, as any server may (RFC 9110, 7.8): Java's HTTP client offers h2c with
+every first request, and TLS is not to begin in the middle of a connection."""
+
+_REQUEST_LINE = re.compile(rb"(" + TCHAR + rb"++) ([\x21-\x7e]++) HTTP/([0-9])\.([0-9])\r\n")
+_STATUS_LINE = re.compile(rb"HTTP/([0-9])\.([0-9]) ([1-9][0-9][0-9])(?: (" + VALUE + rb"))?\r\n")
+_ABSOLUTE = re.compile(rb"https?://([^/?#@]++)([/?].*)?", re.IGNORECASE)
+_AUTHORITY = re.compile(rb"(?:\[[0-9A-Fa-f:.]++\]|[^/?#@:\[\]]++):[0-9]{1,5}")
+
+
+class RequestLine(NamedTuple):
+    """The first line of a request, and where it ends in its head."""
+
+    method: bytes
+    target: bytes
+    http10: bool
+    end: int
+
+
+class StatusLine(NamedTuple):
+    """The first line of a response, and where it ends in its head."""
+
+    status: int
+    reason: bytes
+    http10: bool
+    end: int
+
+
+def request_line(block: bytes) -> RequestLine:
+    """Read the first line of a request's head; FramingError if it is none (RFC 9112, 3)."""
+    line = _REQUEST_LINE.match(block)
+    if line is None:
+        if block.find(b"\r\n") > TARGET_LIMIT_BYTES:
+            raise FramingError(414, f"the target is longer than {TARGET_LIMIT_BYTES} bytes")
+        raise no_head(block, "the first line is no HTTP/1.1 request line")
+    method, target, major, minor = line.groups()
+    if len(target) > TARGET_LIMIT_BYTES:
+        raise FramingError(414, f"the target is longer than {TARGET_LIMIT_BYTES} bytes")
+    if major != b"1":
+        raise FramingError(505, "only HTTP/1.0 and HTTP/1.1 are spoken here")
+    return RequestLine(method, target, minor == b"0", line.end())
+
+
+def status_line(block: bytes) -> StatusLine:
+    """Read the first line of a response's head; FramingError if it is none (RFC 9112, 4)."""
+    line = _STATUS_LINE.match(block)
+    if line is None:
+        raise no_head(block, "the first line is no HTTP/1.1 status line")
+    major, minor, status, reason = line.groups(b"")
+    if major != b"1":
+        raise FramingError(502, "it does not speak HTTP/1.1")
+    return StatusLine(int(status), reason, minor == b"0", line.end())
+
+
+class RequestHead:
+    """The first line and the fields of a request, and what follows from them.
+
+    `target` stands as it came; `path` is without scheme, authority and query. `authority` is who is asked:
+    that of the target where it is absolute, else `Host` (RFC 9112, 3.2.2). `length` counts the body's bytes,
+    None where it comes in chunks. `upgrade` holds the protocols offered in place of HTTP, b"" for none.
+    """
+
+    __slots__ = (
+        "authority",
+        "expects_continue",
+        "fields",
+        "http10",
+        "keep_alive",
+        "length",
+        "method",
+        "origin_form",
+        "target",
+        "upgrade",
+    )
+
+    def __init__(
+        self,
+        method: bytes,
+        target: bytes,
+        fields: Fields,
+        length: int | None,
+        *,
+        keep_alive: bool,
+        http10: bool,
+    ) -> None:
+        """Work out what is asked, and of whom; FramingError if that has no single answer."""
+        self.method = method
+        self.target = target
+        self.fields = fields
+        self.length = length
+        self.keep_alive = keep_alive
+        self.http10 = http10
+        self.authority, self.origin_form = _resolve(method, target, fields, http10=http10)
+        self.expects_continue = _expects_continue(fields) and not http10
+        self.upgrade = b""
+        if method == b"GET" and length == 0 and not http10 and b"upgrade" in fields.members(b"connection"):
+            self.upgrade = b", ".join(_worth_passing(fields.first.get(b"upgrade", b"")))
+
+    def __repr__(self) -> str:
+        return f"<RequestHead {self.method.decode()} {self.path!r}>"
+
+    @property
+    def headers(self) -> list[Header]:
+        """The fields as they came."""
+        return self.fields.items
+
+    def get(self, name: bytes) -> bytes | None:
+        """Return the first value of a field; `name` in lower case."""
+        return self.fields.first.get(name)
+
+    @property
+    def path(self) -> str:
+        """The target's path, without scheme, authority and query."""
+        return self.origin_form.partition(b"?")[0].decode("ascii")
+
+    @property
+    def query(self) -> bytes:
+        """What follows the path's question mark."""
+        return self.origin_form.partition(b"?")[2]
+
+    @property
+    def chunked(self) -> bool:
+        """Whether the body comes in chunks."""
+        return self.length is None
+
+    @property
+    def has_body(self) -> bool:
+        """Whether a body follows."""
+        return self.length != 0
+
+    def encode(self, host: bytes, *extra: Header, drop: Sequence[bytes] = ()) -> bytes:
+        """Return the head for the next server: `Host` is its own, the rest end-to-end, then `extra`."""
+        lines = [self.method + b" " + self.origin_form + b" HTTP/1.1", b"Host: " + host]
+        lines += [name + b": " + value for name, value in self.fields.passing(b"host", *drop)]
+        if self.chunked:
+            lines.append(b"Transfer-Encoding: chunked")
+        if self.upgrade:
+            lines += [b"Connection: Upgrade", b"Upgrade: " + self.upgrade]
+        if b"trailers" in self.fields.members(b"te"):
+            lines += [b"Connection: TE", b"TE: trailers"]
+        lines += [name + b": " + value for name, value in extra]
+        return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+def _resolve(method: bytes, target: bytes, fields: Fields, *, http10: bool) -> tuple[bytes, bytes]:
+    """Return who is asked and the target in origin form (RFC 9112, 3.2 and 3.3)."""
+    host = fields.first.get(b"host")
+    if host is None and not http10:
+        raise FramingError(400, "the Host field is missing")
+    if b"#" in target.partition(b"?")[0]:
+        # Servers that cut a fragment off would see another path; in the query it changes nothing.
+        raise FramingError(400, "the target holds a fragment")
+    if method == b"CONNECT":
+        if _AUTHORITY.fullmatch(target) is None:
+            raise FramingError(400, "CONNECT takes host:port")
+        return target, b""
+    if target.startswith(b"/") or (target == b"*" and method == b"OPTIONS"):
+        return host or b"", target
+    absolute = _ABSOLUTE.fullmatch(target)
+    if absolute is None:
+        raise FramingError(400, "the target is neither a path nor an http URL")
+    authority, rest = absolute.groups(b"")
+    return authority, rest if rest.startswith(b"/") else b"/" + rest
+
+
+def _expects_continue(fields: Fields) -> bool:
+    expected = fields.listed.get(b"expect")
+    if expected is not None and expected != [b"100-continue"]:
+        raise FramingError(417, "the only expectation met here is 100-continue")
+    return expected is not None
+
+
+def _worth_passing(offer: bytes) -> list[bytes]:
+    members = [member.strip(b" \t") for member in offer.split(b",")]
+    return [member for member in members if member and not member.lower().startswith(IGNORED_UPGRADES)]
+
+
+@dataclass(slots=True)
+class ResponseHead:
+    """The status line and the fields of a response. `length` counts the body's bytes; None where it comes in
+    chunks, or ends with the connection.
+    """
+
+    status: int
+    reason: bytes
+    headers: list[Header] = field(default_factory=list)
+    length: int | None = None
+    chunked: bool = False
+    keep_alive: bool = True
+    fields: Fields | None = None
+
+    def get(self, name: bytes) -> bytes | None:
+        """Return the first value of a field; `name` in lower case."""
+        return self._fields().first.get(name)
+
+    def upgraded_to(self) -> list[bytes]:
+        """Return the protocols that a 101 names, in lower case."""
+        return self._fields().members(b"upgrade")
+
+    def encode(self, *extra: Header) -> bytes:
+        """Return the head for the client: end-to-end fields, then `extra`."""
+        # RFC 9110, 8.6: a 1xx or a 204 has no length, and a client that believed one would wait for it.
+        drop = (b"content-length",) if self.status < 200 or self.status == 204 else ()
+        lines = [b"HTTP/1.1 %d %b" % (self.status, self.reason)]
+        lines += [name + b": " + value for name, value in self._fields().passing(*drop)]
+        lines += [name + b": " + value for name, value in extra]
+        return b"\r\n".join(lines) + b"\r\n\r\n"
+
+    def _fields(self) -> Fields:
+        if self.fields is None:
+            self.fields = Fields(self.headers)
+        return self.fields

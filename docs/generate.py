@@ -1,7 +1,7 @@
 """Write docs/reference.md from the code: commands, settings, exit codes, the control API.
 
-    python docs/generate.py            writes it
-    python docs/generate.py --check    says whether it is current
+python docs/generate.py            writes it
+python docs/generate.py --check    says whether it is current
 """
 
 import inspect
@@ -22,13 +22,22 @@ from clairvoyant_cli.scheduler import policy  # noqa: E402
 
 TARGET = ROOT / "docs" / "reference.md"
 
+SECURITY_MODEL = (
+    "What is promised, to whom, the threat that each default answers, and how it is tested, has "
+    "[a page of its own](security-model.md)."
+)
+
 
 def reference() -> str:
     """Return the whole page."""
-    parts = ["# Reference", "Written by `python docs/generate.py` from the code; a test checks that it is current."]
+    parts = [
+        "# Reference",
+        "Written by `python docs/generate.py` from the code; a test checks that it is current.",
+    ]
     parts += ["## Commands", *commands(), "## Settings of `serve`", *settings(), "## Policies", *policies()]
     parts += ["## The clients' file", *clients_file()]
     parts += ["## Exit codes", *exit_codes(), "## Control API", *control_api()]
+    parts += ["## Security model", SECURITY_MODEL]
     return "\n\n".join(parts) + "\n"
 
 

@@ -58,3 +58,13 @@ def test_the_daemon_needs_no_front_end_and_no_training_library() -> None:
     # httpx brings click and rich along for its own command line; that is not ours to change.
     loaded = loaded_by("import clairvoyant_cli.proxy.daemon")
     assert loaded.isdisjoint({"textual", "onnxruntime", "numpy", "uvicorn", "xgboost", "sklearn"})
+
+
+def test_no_library_reports_to_its_maker() -> None:
+    program = (
+        "import os, sys, predictor; print(os.environ['ORT_DISABLE_TELEMETRY'], 'onnxruntime' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["1", "False"]

@@ -2,8 +2,12 @@
 
 import json
 
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
 from clairvoyant_cli.proxy.exchange import Exchange
-from clairvoyant_cli.proxy.protocols.routes import BackendKind, Work, route_of
+from clairvoyant_cli.proxy.metrics import MAX_MODELS
+from clairvoyant_cli.proxy.protocols.routes import ROUTES, BackendKind, Work, route_of
 from tests.fakes.llamacpp_server import LlamaServer
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.serving import serving, until
@@ -25,3 +29,27 @@ async def test_no_text_of_a_request_outlives_it(llama: LlamaServer) -> None:
 def test_an_encoded_path_waits_like_any_other() -> None:
     assert route_of(b"POST", "/api/%63hat", BackendKind.OLLAMA).work is Work.GENERATE
     assert route_of(b"POST", "/v1/chat%2Fcompletions", BackendKind.OLLAMA).work is Work.GENERATE
+
+
+async def test_whatever_clients_make_up_the_labels_have_an_end(llama: LlamaServer) -> None:
+    spelled = [
+        "/v1/chat/completions",
+        "/v1/chat%2Fcompletions",
+        "/v1/%63hat/completions",
+        "/v1/chat/completions/",
+    ]
+    count = MAX_MODELS + 10
+    async with serving(llama.base_url) as daemon, raw_client(daemon.base_url) as client:
+        for number in range(count):
+            body = {"model": f"m{number}" * 100, "messages": [], "max_tokens": 1}
+            path = spelled[number % len(spelled)]
+            await client.ask(post(f"{path}?{number}", json.dumps(body).encode()))
+        await until(daemon, lambda s: s.counters.submitted == count and not s.running)
+        async with httpx.AsyncClient(base_url=daemon.base_url) as operator:
+            text = (await operator.get("/_clairvoyant/metrics")).text
+    labels = [s.labels for family in text_string_to_metric_families(text) for s in family.samples]
+    assert {each["endpoint"] for each in labels if "endpoint" in each} <= set(ROUTES)
+    models = {each["model"] for each in labels if "model" in each}
+    assert "other" in models
+    assert len(models) <= MAX_MODELS + 1
+    assert max(map(len, models)) < 300

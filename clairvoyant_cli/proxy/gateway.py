@@ -325,7 +325,10 @@ class Gateway:
             else:
                 status = relay.status if relay is not None and relay.status else 499
                 exchange.connection.let_go()
-                self.dispatcher.abandon(exchange, Outcome.CLIENT_CANCELLED, status, self.released)
+                outcome = Outcome.COMPLETED if _has_heard_all(exchange) else Outcome.CLIENT_CANCELLED
+                self.dispatcher.abandon(exchange, outcome, status, self.released)
+                if outcome is Outcome.COMPLETED:
+                    self._learn(exchange)
             if exchange.stopped_by_operator and not request.connection.head_sent:
                 self._refuse(request, exchange.route, STOPPED, self._told(exchange))
                 return True
@@ -367,6 +370,10 @@ class Gateway:
         if self.residents is not None:
             self.residents.answered(exchange)
         self.dispatcher.end(exchange, outcome, status)
+        self._learn(exchange)
+
+    def _learn(self, exchange: Exchange) -> None:
+        totals = exchange.totals
         if totals.complete and totals.tokens is not None:
             speeds = self.watch.backend.speeds
             speeds.learn(totals.tokens, totals.decode_s, totals.prefilled_tokens, totals.prefill_s)
@@ -439,6 +446,19 @@ class Gateway:
         backend = self.watch.backend
         why = why or backend.detail or "no connection"
         return f"clairvoyant: {backend.kind.spoken} at {backend.upstream.url} is not reachable ({why})"
+
+
+def _has_heard_all(exchange: Exchange) -> bool:
+    """Whether a client that left had its whole answer: OpenAI's SDK leaves with the last event of a stream,
+    before the end of the message. Takes note of the totals if so.
+    """
+    watch = exchange.watch
+    if watch is None or not watch.streaming:
+        return False
+    totals = watch.totals()
+    if totals.complete:
+        exchange.totals = totals
+    return totals.complete
 
 
 def _repeatable(head: RequestHead) -> bool:

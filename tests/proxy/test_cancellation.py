@@ -19,7 +19,7 @@ from clairvoyant_cli.proxy.relay import Relay
 from tests.fakes.llamacpp_server import LlamaServer, llama_server
 from tests.fakes.raw_http import RawClient, get, post, raw_client
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
-from tests.fakes.serving import serving, until
+from tests.fakes.serving import ByFirstWord, serving, until
 from tui.snapshot import Snapshot
 
 # -- on a real llama.cpp server ----------------------------------------------------------------------
@@ -359,3 +359,25 @@ async def test_leaving_with_the_last_byte_spares_the_connection(
         counts = daemon.snapshot().counters
         assert counts.submitted == counts.completed
         assert not daemon.gateway.dispatcher.scheduler.running
+
+
+@pytest.mark.parametrize("last", [b"data: [DONE]\n\n", b""], ids=["has heard all", "left half-way"])
+async def test_a_client_that_leaves_with_the_last_event_was_answered(last: bytes) -> None:
+    """OpenAI's SDK closes the connection at `[DONE]`, and the end of the message may still be on its way."""
+    event = b'data: {"choices": [], "usage": {"completion_tokens": 7}}\n\n'
+    body = post("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "hi"}], "stream": true}')
+
+    async def script(it: Conversation) -> None:
+        await it.request()
+        it.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        it.send(b"%x\r\n%b\r\n" % (len(event + last), event + last))
+        await it.left()
+
+    predictor = ByFirstWord()
+    async with scripted(script) as upstream, serving(upstream.base_url, predictor) as daemon:
+        async with raw_client(daemon.base_url) as client:
+            client.send(body)
+            await client.receive(last or event)
+        state = await until(daemon, lambda s: s.counters.submitted == 1 and not s.running)
+        assert (state.counters.completed, state.counters.client_cancelled) == ((1, 0) if last else (0, 1))
+    assert predictor.learned == ([7] if last else [])

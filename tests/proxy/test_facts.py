@@ -32,7 +32,8 @@ def read(path: str, body: Any, kind: BackendKind = BackendKind.OLLAMA) -> Reques
         ("/v1/messages", {"messages": [USER], "max_tokens": 7}, 7),
         ("/completion", {"prompt": "river", "n_predict": 7}, 7),
         ("/infill", {"input_prefix": "river", "n_predict": 7}, 7),
-        ("/v1/chat/completions", {"messages": [USER], "max_tokens": 10**400}, 1 << 30),
+        ("/v1/chat/completions", {"messages": [USER], "max_tokens": 10**30}, 1 << 30),
+        ("/v1/chat/completions", {"messages": [USER], "max_tokens": 10**400}, None),
         ("/v1/chat/completions", {"messages": [USER], "max_tokens": True}, None),
     ],
 )
@@ -44,11 +45,12 @@ def test_prompt_and_cap(path: str, body: dict[str, Any], cap: int | None) -> Non
     assert facts.prompt_tokens == len("river") / 4
 
 
-def test_the_newer_cap_counts_elsewhere() -> None:
-    body = {"messages": [USER], "max_completion_tokens": 7, "max_tokens": 9}
+@pytest.mark.parametrize(("caps", "believed"), [((7, 9), 9), ((9, 7), 9), ((7, -1), None), ((7, "9"), 7)])
+def test_of_several_caps_the_largest_is_believed(caps: tuple[Any, Any], believed: int | None) -> None:
+    body = {"messages": [USER], "max_completion_tokens": caps[0], "n_predict": caps[1]}
     facts = read("/v1/chat/completions", body, BackendKind.LLAMACPP)
     assert facts.view is not None
-    assert facts.view.max_tokens == 7
+    assert facts.view.max_tokens == believed
 
 
 def test_a_conversation() -> None:
@@ -84,6 +86,31 @@ def test_a_conversation() -> None:
 )
 def test_what_does_not_wait(path: str, body: dict[str, Any], bypass: str) -> None:
     assert read(path, body).bypass == bypass
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        # Go matches names without regard to case, to which the long s belongs, and takes the last of several.
+        ("/api/chat", '{"model": "m", "Messages": [{"role": "user", "content": "river"}]}'),
+        ("/api/chat", '{"model": "m", "meſſages": [{"role": "user", "content": "river"}]}'),
+        ("/api/generate", '{"model": "m", "PROMPT": "river"}'),
+        ("/api/generate", '{"model": "m", "prompt": "river", "prompt": null}'),
+        ("/api/generate", '{"model": "m", "prompt": "river", "\\u0070rompt": null}'),
+        ("/api/chat", '{"model": "m:cloud", "MODEL": "m", "messages": ["river"]}'),
+        ("/api/chat", '{"model": "m:cloud", "messages": ["river"], "model": "m:cloud"}'),
+        ("/api/chat", '{"_debug_render_only": true, "_Debug_render_only": false, "messages": ["river"]}'),
+    ],
+)
+def test_what_may_mean_another_thing_to_ollama_waits_as_unknown(path: str, body: str) -> None:
+    facts = read(path, body.encode())
+    assert (facts.bypass, facts.view) == ("", None)
+
+
+def test_names_that_mean_nothing_there_may_be_written_in_any_way() -> None:
+    assert (
+        read("/api/generate", b' {"Model_" : "x",\n "model": "m" , "keep_alive": 0.0e0 } ').bypass == "unload"
+    )
 
 
 @pytest.mark.parametrize(("path", "streams"), [("/api/chat", True), ("/v1/chat/completions", False)])
@@ -125,6 +152,9 @@ def test_a_models_name_is_one_short_line() -> None:
     ("method", "path", "kind", "prefix", "family", "work"),
     [
         (b"POST", "/api/chat", BackendKind.OLLAMA, "", Family.OLLAMA, Work.GENERATE),
+        (b"POST", "/v1//chat/completions", BackendKind.LMSTUDIO, "", Family.OPENAI, Work.GENERATE),
+        (b"POST", "//V1/Chat/./x/../Completions/", BackendKind.LMSTUDIO, "", Family.OPENAI, Work.GENERATE),
+        (b"POST", "/v1/chat/%63ompletions", BackendKind.LLAMACPP, "", Family.OPENAI, Work.GENERATE),
         (b"GET", "/api/chat", BackendKind.OLLAMA, "", Family.OLLAMA, Work.PASS),
         (b"POST", "/v1/messages/count_tokens", BackendKind.OLLAMA, "", Family.ANTHROPIC, Work.PASS),
         (b"POST", "/llm/v1/messages", BackendKind.LLAMACPP, "/llm", Family.ANTHROPIC, Work.GENERATE),

@@ -15,7 +15,13 @@ from clairvoyant_cli.http.framing import CHUNKS_AT_ONCE
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.proxy.backend import NOT_UNDERSTOOD, Backend, Prober, find_backend
 from clairvoyant_cli.proxy.protocols import probes
-from clairvoyant_cli.proxy.protocols.probes import ANSWER_BYTES, ANSWER_OBJECTS, MOST_MODELS, MOST_SLOTS
+from clairvoyant_cli.proxy.protocols.probes import (
+    ANSWER_BYTES,
+    ANSWER_ENTRIES,
+    ANSWER_OBJECTS,
+    MOST_MODELS,
+    MOST_SLOTS,
+)
 from clairvoyant_cli.proxy.protocols.routes import BackendKind
 from clairvoyant_cli.proxy.protocols.texts import MAX_NAME_CHARS
 from tests.fakes.raw_http import read_message
@@ -96,6 +102,7 @@ def test_what_is_no_answer_is_not_understood(body: bytes | None) -> None:
 def test_an_answer_that_holds_too_much_is_not_understood() -> None:
     assert probes.loaded_models(b'{"models":[' + b"{}," * ANSWER_OBJECTS + b"{}]}") is None
     assert probes.busy_slots(b"[" + b"{}," * ANSWER_OBJECTS + b"{}]") is None
+    assert probes.busy_slots(b"[" + b"0," * ANSWER_ENTRIES + b"0,0]") is None
     assert probes.version_of(b'{"version": "1", "x": "' + b"x" * ANSWER_BYTES + b'"}') is None
 
 

@@ -7,14 +7,23 @@ Rule 3: no text is kept beyond the tail that carries the totals, and that is dro
 Rule 4: a number that no backend can mean is none: what follows may store, add and divide what is told here.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 import msgspec
+from msgspec import Raw
 
 from clairvoyant_cli.http.heads import ResponseHead
-from clairvoyant_cli.proxy.protocols.loose import Loose, Other, number
+from clairvoyant_cli.proxy.protocols.loose import (
+    ABSENT,
+    fields,
+    is_given,
+    measure,
+    scalar,
+    text,
+    whole_number,
+)
 
 TAIL_BYTES = 64 * 1024
 """How much of a stream's end is kept: a Responses stream repeats the whole answer in its last event."""
@@ -35,61 +44,66 @@ NS_PER_S = 1e9
 MS_PER_S = 1e3
 
 
-class Usage(TypedDict, total=False):
+class Usage(msgspec.Struct, gc=False):
     """OpenAI's, Anthropic's and Responses' count of tokens."""
 
-    completion_tokens: Loose
-    output_tokens: Loose
-    total_output_tokens: Loose
-    prompt_tokens: Loose
-    input_tokens: Loose
+    completion_tokens: Raw = ABSENT
+    output_tokens: Raw = ABSENT
+    total_output_tokens: Raw = ABSENT
+    prompt_tokens: Raw = ABSENT
+    input_tokens: Raw = ABSENT
 
 
-class Timings(TypedDict, total=False):
+class Timings(msgspec.Struct, gc=False):
     """llama.cpp's."""
 
-    predicted_n: Loose
-    predicted_ms: Loose
-    prompt_n: Loose
-    prompt_ms: Loose
+    predicted_n: Raw = ABSENT
+    predicted_ms: Raw = ABSENT
+    prompt_n: Raw = ABSENT
+    prompt_ms: Raw = ABSENT
 
 
-class Stats(TypedDict, total=False):
+class Stats(msgspec.Struct, gc=False):
     """LM Studio's."""
 
-    total_output_tokens: Loose
-    predicted_tokens_count: Loose
+    total_output_tokens: Raw = ABSENT
+    predicted_tokens_count: Raw = ABSENT
 
 
-class Inner(TypedDict, total=False):
+class Inner(msgspec.Struct, gc=False):
     """What a Responses event, or LM Studio's last one, wraps its totals in."""
 
-    usage: Other | Usage
-    stats: Other | Stats
+    usage: Raw = ABSENT
+    stats: Raw = ABSENT
 
 
 class Event(msgspec.Struct, gc=False):
-    """An event of a stream, or a whole answer; of each what is read, which may be of any type."""
+    """An event of a stream, or a whole answer; of each what is read."""
 
-    type: Loose = None
-    done: Loose = None
-    stop: Loose = None
-    error: Loose = None
-    usage: Other | Usage = None
-    timings: Other | Timings = None
-    stats: Other | Stats = None
-    response: Other | Inner = None
-    result: Other | Inner = None
-    tokens_predicted: Loose = None
-    tokens_evaluated: Loose = None
-    eval_count: Loose = None
-    eval_duration: Loose = None
-    prompt_eval_count: Loose = None
-    prompt_eval_duration: Loose = None
-    load_duration: Loose = None
+    type: Raw = ABSENT
+    done: Raw = ABSENT
+    stop: Raw = ABSENT
+    error: Raw = ABSENT
+    usage: Raw = ABSENT
+    timings: Raw = ABSENT
+    stats: Raw = ABSENT
+    response: Raw = ABSENT
+    result: Raw = ABSENT
+    tokens_predicted: Raw = ABSENT
+    tokens_evaluated: Raw = ABSENT
+    eval_count: Raw = ABSENT
+    eval_duration: Raw = ABSENT
+    prompt_eval_count: Raw = ABSENT
+    prompt_eval_duration: Raw = ABSENT
+    load_duration: Raw = ABSENT
 
 
 EVENT = msgspec.json.Decoder(Event)
+
+_INNER, _NO_INNER = msgspec.json.Decoder(Inner), Inner()
+_USAGE, _NO_USAGE = msgspec.json.Decoder(Usage), Usage()
+_TIMINGS, _NO_TIMINGS = msgspec.json.Decoder(Timings), Timings()
+_STATS, _NO_STATS = msgspec.json.Decoder(Stats), Stats()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +185,10 @@ class AnswerWatch:
                 yield from _decoded(line[5:])
 
 
-def _decoded(text: bytes | bytearray) -> Iterator[Event]:
-    """Yield the event that a text is, if it is one."""
+def _decoded(line: bytes | bytearray) -> Iterator[Event]:
+    """Yield the event that a line is, if it is one."""
     try:
-        yield EVENT.decode(text)
+        yield EVENT.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return
 
@@ -182,9 +196,9 @@ def _decoded(text: bytes | bytearray) -> Iterator[Event]:
 def _closes(event: Event) -> bool:
     """Whether an event says that the answer is whole (Ollama, llama.cpp, Anthropic, Responses)."""
     return (
-        event.done is True
-        or event.stop is True
-        or event.type in ("message_stop", "response.completed", "response.incomplete", "chat.end")
+        scalar(event.done) is True
+        or scalar(event.stop) is True
+        or text(event.type) in ("message_stop", "response.completed", "response.incomplete", "chat.end")
     )
 
 
@@ -193,41 +207,35 @@ def _merge(events: list[Event], closed: bool) -> Totals:
     told: dict[str, Any] = {}
     error = False
     for event in events:
-        error = error or bool(event.error) or event.type in ("error", "response.failed")
+        error = error or is_given(event.error) or text(event.type) in ("error", "response.failed")
         told |= {name: value for name, value in _told_by(event).items() if value}
     return Totals(**told, complete=closed and not error, error=error)
 
 
 def _told_by(event: Event) -> dict[str, int | float | None]:
-    response, result = _object(event.response), _object(event.result)
-    usage = _object(event.usage or response.get("usage"))
-    timings = _object(event.timings)
-    stats = _object(event.stats or result.get("stats"))
+    response = fields(_INNER, event.response) or _NO_INNER
+    result = fields(_INNER, event.result) or _NO_INNER
+    usage = fields(_USAGE, event.usage) or fields(_USAGE, response.usage) or _NO_USAGE
+    timings = fields(_TIMINGS, event.timings) or _NO_TIMINGS
+    stats = fields(_STATS, event.stats) or fields(_STATS, result.stats) or _NO_STATS
     return {
-        "tokens": _tokens(stats.get("total_output_tokens"), stats.get("predicted_tokens_count"))
-        or _tokens(event.tokens_predicted, timings.get("predicted_n"), event.eval_count)
-        or _tokens(*(usage.get(f"{name}_tokens") for name in ("completion", "output", "total_output"))),
+        "tokens": _tokens(stats.total_output_tokens, stats.predicted_tokens_count)
+        or _tokens(event.tokens_predicted, timings.predicted_n, event.eval_count)
+        or _tokens(usage.completion_tokens, usage.output_tokens, usage.total_output_tokens),
         "prompt_tokens": _tokens(event.tokens_evaluated, event.prompt_eval_count)
-        or _tokens(usage.get("prompt_tokens"), usage.get("input_tokens")),
-        "prefilled_tokens": _tokens(timings.get("prompt_n"), event.prompt_eval_count),
-        "decode_s": _seconds(timings.get("predicted_ms"), MS_PER_S)
-        or _seconds(event.eval_duration, NS_PER_S),
-        "prefill_s": _seconds(timings.get("prompt_ms"), MS_PER_S)
-        or _seconds(event.prompt_eval_duration, NS_PER_S),
+        or _tokens(usage.prompt_tokens, usage.input_tokens),
+        "prefilled_tokens": _tokens(timings.prompt_n, event.prompt_eval_count),
+        "decode_s": _seconds(timings.predicted_ms, MS_PER_S) or _seconds(event.eval_duration, NS_PER_S),
+        "prefill_s": _seconds(timings.prompt_ms, MS_PER_S) or _seconds(event.prompt_eval_duration, NS_PER_S),
         "load_s": _seconds(event.load_duration, NS_PER_S),
     }
 
 
-def _object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _tokens(*values: object) -> int | None:
+def _tokens(*values: Raw) -> int | None:
     """Return the first of the values that is a number of tokens, and not none."""
-    return next((tokens for value in values if (tokens := number(value, MOST_TOKENS))), None)
+    return next((tokens for value in values if (tokens := whole_number(value, MOST_TOKENS))), None)
 
 
-def _seconds(value: object, unit: float) -> float | None:
-    if isinstance(value, float) and 0 < value <= LONGEST_S * unit:
-        return value / unit
-    return None
+def _seconds(value: Raw, unit: float) -> float | None:
+    told = measure(value, LONGEST_S * unit)
+    return None if told is None else told / unit

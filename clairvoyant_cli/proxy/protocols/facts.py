@@ -10,27 +10,27 @@ Rule 3: what is kept of a request is bounded, but for its text, which goes when 
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 
 import msgspec
 
 from clairvoyant_cli.http.body import Piece
-from clairvoyant_cli.proxy.protocols.bodies import Body, Chat, OllamaBody, OllamaChat, OllamaGenerate, Options
+from clairvoyant_cli.proxy.protocols.bodies import Body, Chat, OllamaBody, OllamaChat, OllamaGenerate
 from clairvoyant_cli.proxy.protocols.condense import Condenser
+from clairvoyant_cli.proxy.protocols.loose import ABSENT, fields, is_given, scalar, text, whole_number
 from clairvoyant_cli.proxy.protocols.routes import BackendKind, Route, Shape, Work
-from clairvoyant_cli.proxy.protocols.texts import plain, short_name
-from clairvoyant_cli.proxy.protocols.views import DIALECTS, ViewOf
+from clairvoyant_cli.proxy.protocols.texts import short_name
+from clairvoyant_cli.proxy.protocols.views import DIALECTS, OPTIONS
 from predictor.record import PromptView, Task
 
-TINY_BYTES = 16 * 1024
-"""A body up to this is decoded as it comes, which takes half a millisecond at most."""
-
 SMALL_BYTES = 256 * 1024
-"""A body up to this is decoded at once, which takes at most 7 ms (nothing but empty objects)."""
+"""A body up to this is decoded at once, which takes 3 ms at most."""
 
 SLICE_BYTES = 64 * 1024
 """How much of a longer one is condensed at a time: at most 0.8 ms."""
 
-SMALLEST_SLICE_BYTES = 8 * 1024
+TURN_S = 0.004
+"""How long bodies may be read in one turn of the event loop; one that has been begun is read to its end."""
 
 MOST_PIECES = 1024
 """A body in more pieces than this counts as long, and so many are joined at a time."""
@@ -40,6 +40,11 @@ RUNNER_OPTIONS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "nu
 
 MAX_CHOICES = 1024
 """Answers to one request that are believed; OpenAI allows 128."""
+
+DECIDING = frozenset({"model", "messages", "prompt", "images", "keep_alive", "_debug_render_only"})
+"""Fields that decide whether a request waits."""
+
+NAMES = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 SERVICE_TIERS = {"priority": -1, "flex": 1}
 
@@ -70,21 +75,22 @@ async def read_facts(
     """
     if pieces is None or route.shape is Shape.OPAQUE:
         return facts_of(None, route, kind, client)
-    size = sum(map(len, pieces)) if len(pieces) <= MOST_PIECES else SMALL_BYTES + 1
-    if size > SMALL_BYTES:
-        return facts_of(await _condensed(pieces), route, kind, client)
-    if size > TINY_BYTES:
+    if len(pieces) <= MOST_PIECES and sum(map(len, pieces)) <= SMALL_BYTES:
         await _reading.turn()
-    return facts_of(pieces[0] if len(pieces) == 1 else b"".join(pieces), route, kind, client)
+        with _reading:
+            return facts_of(pieces[0] if len(pieces) == 1 else b"".join(pieces), route, kind, client)
+    condensed = await _condensed(pieces)
+    await _reading.turn()
+    with _reading:
+        return facts_of(condensed, route, kind, client)
 
 
 def facts_of(body: Piece | None, route: Route, kind: BackendKind, client: str = "") -> RequestFacts:
     """Read a short body, or one that has been condensed; None means that it was too long for either."""
     if body is None or route.shape is Shape.OPAQUE:
         return _unknown(route, client)
-    decoder, view_of = DIALECTS[route.shape]
     try:
-        return _read(decoder.decode(body), view_of, route, kind, client)
+        return _read(body, route, kind, client)
     except (msgspec.DecodeError, TypeError, ValueError, RecursionError, OverflowError):
         # No JSON, or something else than any client sends. The backend will say so better than we can.
         return _unknown(route, client)
@@ -97,33 +103,32 @@ def _unknown(route: Route, client: str) -> RequestFacts:
 
 
 class _Reading:
-    """Sees to it that many bodies together take no longer turns of the loop than one does."""
+    """Sees to it that bodies which come at once take no longer turns of the event loop than one does."""
 
     def __init__(self) -> None:
-        self.bodies = 0
-        self._decoding: asyncio.AbstractEventLoop | None = None
+        self._spent_s = 0.0
+        self._turn_of: asyncio.AbstractEventLoop | None = None
+        self._began_s = 0.0
 
     def __enter__(self) -> None:
-        self.bodies += 1
+        self._began_s = perf_counter()
 
     def __exit__(self, *exc: object) -> None:
-        self.bodies -= 1
-
-    @property
-    def slice_bytes(self) -> int:
-        """How much of a body may be condensed at a time; the less, the more bodies there are."""
-        return max(SMALLEST_SLICE_BYTES, SLICE_BYTES // self.bodies)
+        loop = asyncio.get_running_loop()
+        if self._turn_of is not loop:
+            self._turn_of, self._spent_s = loop, 0.0
+            loop.call_soon(self._next_turn)
+        self._spent_s += perf_counter() - self._began_s
 
     async def turn(self) -> None:
-        """Return in a turn of the loop in which no other body is decoded."""
+        """Return in a turn of the loop that has time left."""
         loop = asyncio.get_running_loop()
-        while self._decoding is loop:  # noqa: ASYNC110 - an event would wake all in the same turn
+        while self._turn_of is loop and self._spent_s >= TURN_S:  # noqa: ASYNC110 - an event would wake all
             await asyncio.sleep(0)
-        self._decoding = loop
-        loop.call_soon(self._decoded)
 
-    def _decoded(self) -> None:
-        self._decoding = None
+    def _next_turn(self) -> None:
+        self._spent_s = 0.0
+        self._turn_of = None
 
 
 _reading = _Reading()
@@ -131,13 +136,12 @@ _reading = _Reading()
 
 async def _condensed(pieces: Sequence[Piece]) -> bytes | None:
     condenser = Condenser()
-    with _reading:
-        for part in _slices(pieces):
+    for part in _slices(pieces):
+        await _reading.turn()
+        with _reading:
             condenser.feed(part)
-            if condenser.given_up:
-                return None
-            await asyncio.sleep(0)
-    await _reading.turn()
+        if condenser.given_up:
+            return None
     return condenser.condensed()
 
 
@@ -146,58 +150,75 @@ def _slices(pieces: Sequence[Piece]) -> Iterator[Piece]:
     small: list[Piece] = []
     size = 0
     for piece in pieces:
-        limit = _reading.slice_bytes
-        if size + len(piece) <= limit and len(small) < MOST_PIECES:
+        if size + len(piece) <= SLICE_BYTES and len(small) < MOST_PIECES:
             small.append(piece)
             size += len(piece)
             continue
         if small:
             yield b"".join(small)
         at = 0
-        while len(piece) - at > limit:
-            yield piece[at : at + limit]
-            at += limit
-            limit = _reading.slice_bytes
+        while len(piece) - at > SLICE_BYTES:
+            yield piece[at : at + SLICE_BYTES]
+            at += SLICE_BYTES
         small = [piece[at:]]
         size = len(piece) - at
     yield b"".join(small)
 
 
-def _read(body: Body, view_of: ViewOf, route: Route, kind: BackendKind, client: str) -> RequestFacts:
+def _read(raw: Piece, route: Route, kind: BackendKind, client: str) -> RequestFacts:
+    decoder, view_of = DIALECTS[route.shape]
+    body: Body = decoder.decode(raw)
     model = short_name(body.model)
     if kind is BackendKind.OLLAMA and isinstance(body, Chat):
-        body.max_completion_tokens = None  # Ollama has no such field and does not obey it
+        body.max_completion_tokens = ABSENT  # Ollama has no such field and does not obey it
     view = view_of(body, model, client)
+    bypass = _bypass(body, view, kind, model)
+    if bypass and not _is_plain(raw):
+        return _unknown(route, client)
     characters = view.characters + len(view.system) + sum(turn.characters for turn in view.history)
     return RequestFacts(
         model=model,
-        stream=route.streams if body.stream is None else bool(body.stream),
+        stream=is_given(body.stream) if scalar(body.stream) is not None else route.streams,
         view=view,
         choices=_choices(body),
         prompt_tokens=characters / 4,
         affinity=_affinity(body, model),
-        priority=SERVICE_TIERS.get(plain(body.service_tier), 0),
-        bypass=_bypass(body, view, kind, model),
+        priority=SERVICE_TIERS.get(text(body.service_tier), 0),
+        bypass=bypass,
     )
 
 
 def _bypass(body: Body, view: PromptView, kind: BackendKind, model: str) -> str:
     if isinstance(body, OllamaChat | OllamaGenerate):
         wanted = body.messages if isinstance(body, OllamaChat) else body.prompt
-        if not wanted and not view.images:
-            return "unload" if body.keep_alive in (0, "0") else "load"
-        if body.debug_render_only:
+        if not is_given(wanted) and not view.images:
+            return "unload" if scalar(body.keep_alive) in (0, "0") else "load"
+        if is_given(body.debug_render_only):
             return "render"
     if kind is BackendKind.OLLAMA and model.endswith((":cloud", "-cloud")):
         return "cloud"
     return ""
 
 
+def _is_plain(raw: Piece) -> bool:
+    """Whether a body can mean only one thing to whoever reads it.
+
+    Go, and so Ollama, matches names without regard to case and takes the last of several: what seems to ask
+    for nothing may ask for an essay. Such a body is treated as one that is not understood.
+    """
+    bare = msgspec.json.format(bytes(raw), indent=-1)
+    named = NAMES.decode(bare)
+    if any(name not in DECIDING and name.casefold() in DECIDING for name in named):
+        return False
+    # Written out again it is shorter if a name was repeated, and differs if one was written with escapes.
+    return msgspec.json.encode(named) == bare
+
+
 def _affinity(body: Body, model: str) -> str:
-    options = body.options if isinstance(body, OllamaBody) else None
-    if not isinstance(options, Options):
+    options = fields(OPTIONS, body.options) if isinstance(body, OllamaBody) else None
+    if options is None:
         return model
-    wanted = ((name, getattr(options, name)) for name in RUNNER_OPTIONS)
+    wanted = ((name, scalar(getattr(options, name))) for name in RUNNER_OPTIONS)
     # Numbers and switches; Ollama refuses anything else.
     chosen = [
         f"{name}={value}" for name, value in wanted if isinstance(value, int | float) and _is_sane(value)
@@ -210,5 +231,5 @@ def _is_sane(value: float) -> bool:
 
 
 def _choices(body: Body) -> int:
-    wanted = (body.n, body.best_of, body.n_cmpl)
-    return min(MAX_CHOICES, max([1, *(n for n in wanted if isinstance(n, int))]))
+    wanted = (whole_number(given, 2**63) for given in (body.n, body.best_of, body.n_cmpl))
+    return min(MAX_CHOICES, max([1, *filter(None, wanted)]))

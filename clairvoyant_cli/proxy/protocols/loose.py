@@ -1,32 +1,120 @@
-"""Types for what others write: any JSON fits, and what is not of the expected type costs next to nothing.
+"""JSON that others wrote: any value fits any field, and costs next to nothing until it is looked at.
 
-msgspec skips what no type asks for; an object or a list where a number is expected must be skipped as well,
-and may be a megabyte of empty objects.
+Rule 1: a field is taken undecoded (`Raw`), and decoded by itself when it is looked at. To decode a number may
+take 7 us (6e-317, by msgspec 0.22), and a list, or a name that is repeated, may hold a hundred thousand.
+Rule 2: what is not of the expected type reads as nothing, and costs nobody the other fields.
 """
 
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 
 import msgspec
+from msgspec import Raw
+
+T = TypeVar("T")
+
+ABSENT = Raw(b"null")
+"""What a field holds that is not there."""
+
+LONGEST_NUMBER = 40
+"""Characters of a number that is read. To decode one takes time that grows with the square of its length."""
 
 
-class Skipped(TypedDict, total=False):
+class AnObject(TypedDict, total=False):
     """An object of which nothing is read."""
 
 
-class SkippedList(msgspec.Struct, array_like=True, gc=False):
+class AList(msgspec.Struct, array_like=True, gc=False):
     """A list of which nothing is read."""
 
 
-# Numbers are read as floats: to read an integer takes time that grows with the square of its length.
-Other = str | float | bool | SkippedList | None
-"""Anything but an object."""
+_SCALAR = msgspec.json.Decoder(str | int | float | bool | AList | AnObject | None)
+_ENTRIES = msgspec.json.Decoder(list[Raw])
+_TEXT = msgspec.json.Decoder(str)
+_NUMBER = msgspec.json.Decoder(float)
 
-Loose = Other | Skipped
-"""Anything."""
+_NOTHING = {b"null", b"false", b"0", b'""', b"[]", b"{}"}
+_LONGEST_NOTHING = 5
+
+_TEXT_BEGINS, _LIST_BEGINS, _OBJECT_BEGINS = b'"[{'
 
 
-def number(value: object, most: float) -> int | None:
-    """Return a whole number from 0 to `most`, as which no bool counts; None for anything else."""
-    if isinstance(value, float) and value.is_integer() and 0 <= value <= most:
-        return int(value)
-    return None
+def fitting(decoder: msgspec.json.Decoder[T], raw: Raw) -> T | None:
+    """Return what a decoder makes of a field; None if it is of another type, or no JSON within."""
+    if raw is ABSENT:
+        return None
+    try:
+        return decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def fields(decoder: msgspec.json.Decoder[T], raw: Raw) -> T | None:
+    """Return what a decoder makes of an object; None if it is none, whatever that would cost to find out."""
+    return None if raw is ABSENT or begins(raw) != _OBJECT_BEGINS else fitting(decoder, raw)
+
+
+def scalar(raw: Raw) -> str | int | float | bool | None:
+    """Return a text, a number or a switch; None for lists, objects, and numbers that nobody means."""
+    held = None if raw is ABSENT or _is_long_number(raw) else fitting(_SCALAR, raw)
+    return None if isinstance(held, AList | dict) else held
+
+
+def text(raw: Raw) -> str:
+    """Return a field that should be a text; "" if it is anything else."""
+    return "" if raw is ABSENT or begins(raw) != _TEXT_BEGINS else fitting(_TEXT, raw) or ""
+
+
+def entries(raw: Raw) -> list[Raw] | None:
+    """Return the entries of a list, undecoded; None if it is no list."""
+    return None if raw is ABSENT or begins(raw) != _LIST_BEGINS else fitting(_ENTRIES, raw)
+
+
+def count(raw: Raw) -> int:
+    """Return how many entries a list has; 0 if it is none."""
+    return 0 if raw is ABSENT else len(entries(raw) or ())
+
+
+def is_given(raw: Raw) -> bool:
+    """Whether a field holds anything: neither null nor false, nor 0, nor an empty text, list or object."""
+    return raw is not ABSENT and (len(raw) > _LONGEST_NOTHING or bytes(raw) not in _NOTHING)
+
+
+def is_text(raw: Raw) -> bool:
+    """Whether a field holds a text."""
+    return begins(raw) == _TEXT_BEGINS
+
+
+def is_list(raw: Raw) -> bool:
+    """Whether a field holds a list."""
+    return begins(raw) == _LIST_BEGINS
+
+
+def is_object(raw: Raw) -> bool:
+    """Whether a field holds an object."""
+    return begins(raw) == _OBJECT_BEGINS
+
+
+def begins(raw: Raw) -> int:
+    """Return a field's first byte, which tells its type."""
+    return memoryview(raw)[0]
+
+
+def number(raw: Raw) -> float | None:
+    """Return a number; None for anything else."""
+    return None if raw is ABSENT or _is_long_number(raw) else fitting(_NUMBER, raw)
+
+
+def measure(raw: Raw, most: float) -> float | None:
+    """Return a number above 0, up to `most`; None for anything else."""
+    held = number(raw)
+    return held if held is not None and 0 < held <= most else None
+
+
+def whole_number(raw: Raw, most: int) -> int | None:
+    """Return a whole number from 0 to `most`; None for anything else."""
+    held = number(raw)
+    return int(held) if held is not None and 0 <= held <= most and held.is_integer() else None
+
+
+def _is_long_number(raw: Raw) -> bool:
+    return len(raw) > LONGEST_NUMBER and begins(raw) not in b'"[{'

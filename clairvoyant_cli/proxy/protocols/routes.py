@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from posixpath import normpath
 from urllib.parse import unquote
 
 
@@ -120,11 +121,20 @@ def family_of(path: str, kind: BackendKind) -> Family:
 
 
 def route_of(method: bytes, path: str, kind: BackendKind, prefix: str = "") -> Route:
-    """Return what a request is. `prefix` is the backend's API prefix (llama.cpp's `--api-prefix`)."""
+    """Return what a request is. `prefix` is the backend's API prefix (llama.cpp's `--api-prefix`).
+
+    A path may be spelled in any way that one of the servers takes for the same: what one of them would answer
+    with 404 may wait in the queue, but what one of them would generate for may not pass it by.
+    """
     path = unquote(path)
     if prefix and path.startswith(prefix):
         path = path[len(prefix) :]
-    route = ROUTES.get(path.rstrip("/") or "/") if method == b"POST" else None
+    route = ROUTES.get(_plainly_spelled(path)) if method == b"POST" else None
     if route is None:
         return Route(family_of(path, kind), Work.PASS, Shape.OPAQUE)
     return route
+
+
+def _plainly_spelled(path: str) -> str:
+    """Return a path in lower case (LM Studio's router minds none), without `.`, `..` and empty segments."""
+    return "/" + normpath(path.lower()).lstrip("/")

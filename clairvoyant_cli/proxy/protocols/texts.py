@@ -1,23 +1,39 @@
 """Text out of prompts and messages: both its ends, and about how much there is of it.
 
 Rule: what is looked at has an end, whatever a body holds: so many entries of a list from either end of it, so
-many levels of lists within lists. What is passed over counts as much as what was looked at does.
+many levels of lists within lists, and so many entries in all (`Allowance`). What is passed over counts as
+much as what was looked at does.
 """
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
+from msgspec import Raw
 
 from clairvoyant_cli.proxy.plain import printable
-from clairvoyant_cli.proxy.protocols.bodies import Loose, Other, Part, PromptObject
+from clairvoyant_cli.proxy.protocols.bodies import Part, PromptObject
 from clairvoyant_cli.proxy.protocols.condense import uncut
+from clairvoyant_cli.proxy.protocols.loose import (
+    ABSENT,
+    entries,
+    fields,
+    is_given,
+    is_list,
+    is_object,
+    is_text,
+    text,
+)
 
 MOST_PARTS = 64
 """Parts of a message that are looked at."""
 
 MOST_ENTRIES = 256
 """Entries of a prompt that are looked at: token ids, or texts."""
+
+MOST_IN_ALL = 512
+"""Entries of lists that are looked at in a body, at some 5 us each."""
 
 NARROWER = 8
 """Of lists within these lists so many times fewer entries are looked at, which ends after two levels."""
@@ -30,7 +46,25 @@ MAX_NAME_CHARS = 200
 
 Entry = TypeVar("Entry")
 
-PART = msgspec.json.Decoder(Other | Part)
+PART = msgspec.json.Decoder(Part)
+PROMPT_OBJECT = msgspec.json.Decoder(PromptObject)
+
+_NO_PLAIN_LIST = re.compile(rb"[\"\[{]")
+
+
+class Allowance:
+    """How many entries of lists may still be looked at in a body."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, entries: int = MOST_IN_ALL) -> None:
+        self.left = entries
+
+    def ends(self, entries: Sequence[Entry], most: int) -> Sequence[Entry]:
+        """Return the first and the last entries, in order: `most` together, or as many as are left."""
+        shown = ends(entries, min(most, self.left))
+        self.left -= len(shown)
+        return shown
 
 
 class Text(NamedTuple):
@@ -49,49 +83,54 @@ class Text(NamedTuple):
 NOTHING = Text()
 
 
-def plain(value: object) -> str:
-    """Return a value that should be a name or a short text; "" if it is anything else."""
-    return value if isinstance(value, str) else ""
-
-
-def short_name(value: object) -> str:
+def short_name(raw: Raw) -> str:
     """Return a name as one short line; "" for what is no text.
 
     It goes into logs, labels and dashboards, and whoever sent it may have written anything into it.
     """
-    return printable(plain(value), MAX_NAME_CHARS)
+    return printable(text(raw), MAX_NAME_CHARS)
 
 
-def text_of(value: object) -> Text:
-    """Return a value that should be a text; nothing if it is anything else."""
-    return Text(*uncut(value)) if isinstance(value, str) else NOTHING
+def text_of(raw: Raw) -> Text:
+    """Return a field that should be a text; nothing if it is anything else."""
+    return Text(*uncut(text(raw)))
 
 
-def content_text(content: Loose, most: int = MOST_PARTS) -> Text:
+def content_text(content: Raw, allowance: Allowance, most: int = MOST_PARTS) -> Text:
     """Return the text of a message: text itself, or a list of parts."""
-    if not isinstance(content, list):
+    if is_text(content):
         return text_of(content)
-    if most < 2:
+    parts = entries(content) if most > 1 else None
+    if not parts:
         return NOTHING
-    shown = ends(content, most)
-    parts = [_part_text(PART.decode(entry), most // NARROWER) for entry in shown]
-    return joined([part for part in parts if part is not None], "\n", _passed_over(content, shown))
+    shown = allowance.ends(parts, most)
+    texts = [_part_text(part, allowance, most // NARROWER) for part in shown]
+    return joined([each for each in texts if each is not None], "\n", _passed_over(parts, shown))
 
 
-def prompt_text(prompt: object, most: int = MOST_ENTRIES) -> Text:
-    """Return the text of a `Prompt`: of a completion, or of what is to be embedded."""
-    if isinstance(prompt, str):
-        return Text(*uncut(prompt))
-    if isinstance(prompt, int):
-        return Text(TOKEN_ID)
-    if isinstance(prompt, PromptObject):
-        return text_of(prompt.prompt_string)
-    if not isinstance(prompt, list):
+def prompt_text(prompt: Raw, allowance: Allowance, most: int = MOST_ENTRIES) -> Text:
+    """Return the text of a prompt, of a completion or to be embedded: text, token ids, or a list of both."""
+    if is_text(prompt):
+        return text_of(prompt)
+    if is_object(prompt):
+        held = fields(PROMPT_OBJECT, prompt)
+        return NOTHING if held is None else text_of(held.prompt_string)
+    if not is_list(prompt):
+        return Text(TOKEN_ID) if is_given(prompt) else NOTHING
+    if _NO_PLAIN_LIST.search(prompt, 1) is None:
+        return _token_ids(bytes(prompt).count(b",") + 1 if len(prompt) > len("[]") else 0, most)
+    listed = entries(prompt) if most > 1 else None
+    if not listed:
         return NOTHING
-    shown = ends(prompt, most)
-    are_ids = all(type(entry) is int for entry in shown)
-    texts = [prompt_text(entry, most // NARROWER) for entry in shown]
-    return joined(texts, "" if are_ids else "\n", _passed_over(prompt, shown))
+    shown = allowance.ends(listed, most)
+    texts = [prompt_text(entry, allowance, most // NARROWER) for entry in shown]
+    return joined(texts, "\n", _passed_over(listed, shown))
+
+
+def _token_ids(how_many: int, most: int) -> Text:
+    """Return what stands for token ids alone, of which there may be a hundred thousand."""
+    shown = min(how_many, most)
+    return Text(TOKEN_ID * shown, len(TOKEN_ID) * (how_many - shown))
 
 
 def joined(texts: Sequence[Text], separator: str, passed_over: float = 0.0) -> Text:
@@ -106,19 +145,23 @@ def ends(entries: Sequence[Entry], most: int) -> Sequence[Entry]:
     """Return the first and the last entries, `most` of them together, in order."""
     if len(entries) <= most:
         return entries
-    return [*entries[: most // 2], *entries[-(most // 2) :]]
+    half = most // 2
+    return [*entries[: most - half], *entries[len(entries) - half :]]
 
 
 def _passed_over(entries: Sequence[object], shown: Sequence[object]) -> float:
     return (len(entries) - len(shown)) / (len(shown) or 1)
 
 
-def _part_text(part: Other | Part, most: int) -> Text | None:
-    if not isinstance(part, Part):
-        return text_of(part) if isinstance(part, str) else None
-    if isinstance(part.text, str):
+def _part_text(entry: Raw, allowance: Allowance, most: int) -> Text | None:
+    if is_text(entry):
+        return text_of(entry)
+    part = fields(PART, entry)
+    if part is None:
+        return None
+    if is_text(part.text):
         return text_of(part.text)
-    if "image" in plain(part.type):
+    if "image" in text(part.type):
         return Text(images=1)
     # Anthropic's tool_result, Responses' tool output
-    return None if part.content is None else content_text(part.content, most)
+    return None if part.content is ABSENT else content_text(part.content, allowance, most)

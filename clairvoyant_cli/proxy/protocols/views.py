@@ -4,7 +4,7 @@ Rule: a request's cost here is bounded, however long its lists are (`texts`).
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -15,27 +15,37 @@ from clairvoyant_cli.proxy.protocols.bodies import (
     Embedding,
     Infill,
     LmStudioChat,
-    Loose,
     Message,
     Messages,
     OllamaBody,
     OllamaChat,
     OllamaGenerate,
     Options,
-    Other,
+    PlainMessage,
     Reasoning,
     Responses,
     TextFormat,
     Typed,
 )
 from clairvoyant_cli.proxy.protocols.condense import uncut
+from clairvoyant_cli.proxy.protocols.loose import (
+    ABSENT,
+    count,
+    entries,
+    fields,
+    is_given,
+    is_text,
+    number,
+    scalar,
+    text,
+)
 from clairvoyant_cli.proxy.protocols.routes import Shape
 from clairvoyant_cli.proxy.protocols.texts import (
     MOST_PARTS,
+    Allowance,
     content_text,
     ends,
     joined,
-    plain,
     prompt_text,
     text_of,
 )
@@ -54,15 +64,35 @@ SAMPLED_MESSAGES = 256
 HISTORY_PARTS = 16
 """Parts of a message that are looked at, of all but the last."""
 
-MESSAGE = msgspec.json.Decoder(Other | Message)
+SAMPLED_PARTS = 4
+"""Parts of a message in between that are looked at."""
+
+SYSTEM, USER = Raw(b'"system"'), Raw(b'"user"')
+"""Roles, as a message has them."""
+
+MESSAGE = msgspec.json.Decoder(Message)
+PLAIN_MESSAGE = msgspec.json.Decoder(PlainMessage)
+OPTIONS = msgspec.json.Decoder(Options)
+REASONING = msgspec.json.Decoder(Reasoning)
+TEXT_FORMAT = msgspec.json.Decoder(TextFormat)
+TYPED = msgspec.json.Decoder(Typed)
+
+
+class Said(NamedTuple):
+    """A message: who said it, what, how many characters more it was, and its pictures."""
+
+    role: str
+    text: str
+    cut: int
+    images: int
 
 
 def _ollama_chat(body: OllamaChat, model: str, client: str) -> PromptView:
     return _conversation(
         _listed(body.messages),
         cap=_ollama_cap(body),
-        json_mode=bool(body.format),
-        tools=_count(body.tools),
+        json_mode=is_given(body.format),
+        tools=count(body.tools),
         thinking=_thinking(body.think),
         model=model,
         client=client,
@@ -76,10 +106,10 @@ def _ollama_generate(body: OllamaGenerate, model: str, client: str) -> PromptVie
         prompt=whole.text,
         cut=whole.cut,
         system=text_of(body.system).text,
-        task=Task.INFILL if suffix.text else Task.COMPLETION if body.raw else Task.CHAT,
+        task=Task.INFILL if suffix.text else Task.COMPLETION if is_given(body.raw) else Task.CHAT,
         max_tokens=_ollama_cap(body),
-        json_mode=bool(body.format),
-        images=_count(body.images),
+        json_mode=is_given(body.format),
+        images=count(body.images),
         thinking=_thinking(body.think),
         model=model,
         client=client,
@@ -90,8 +120,8 @@ def _chat(body: Chat, model: str, client: str) -> PromptView:
     return _conversation(
         _listed(body.messages),
         cap=_cap(body.max_completion_tokens, body.max_tokens, body.n_predict),
-        json_mode=_is_json(body.response_format) or body.json_schema is not None or body.grammar is not None,
-        tools=_count(body.tools) + _count(body.functions),
+        json_mode=_is_json(body.response_format) or is_given(body.json_schema) or is_given(body.grammar),
+        tools=count(body.tools) + count(body.functions),
         thinking=_thinking(body.reasoning_effort),
         model=model,
         client=client,
@@ -99,14 +129,14 @@ def _chat(body: Chat, model: str, client: str) -> PromptView:
 
 
 def _completion(body: Completion, model: str, client: str) -> PromptView:
-    prompt, suffix = prompt_text(body.prompt), text_of(body.suffix)
+    prompt, suffix = prompt_text(body.prompt, Allowance()), text_of(body.suffix)
     whole = joined((prompt, suffix), "") if suffix.text else prompt
     return PromptView(
         prompt=whole.text,
         cut=whole.cut,
         task=Task.INFILL if suffix.text else Task.COMPLETION,
         max_tokens=_cap(body.max_tokens, body.n_predict),
-        json_mode=body.json_schema is not None or body.grammar is not None,
+        json_mode=is_given(body.json_schema) or is_given(body.grammar),
         model=model,
         client=client,
     )
@@ -126,13 +156,13 @@ def _infill(body: Infill, model: str, client: str) -> PromptView:
 
 
 def _responses(body: Responses, model: str, client: str) -> PromptView:
-    text, reasoning = body.text, body.reasoning
+    wanted, reasoning = fields(TEXT_FORMAT, body.text), fields(REASONING, body.reasoning)
     return _conversation(
         *_asked(body.instructions, body.input),
         cap=_cap(body.max_output_tokens),
-        json_mode=isinstance(text, TextFormat) and _is_json(text.format),
-        tools=_count(body.tools),
-        thinking=_thinking(reasoning.effort) if isinstance(reasoning, Reasoning) else None,
+        json_mode=wanted is not None and _is_json(wanted.format),
+        tools=count(body.tools),
+        thinking=None if reasoning is None else _thinking(reasoning.effort),
         model=model,
         client=client,
     )
@@ -143,20 +173,20 @@ def _lmstudio_chat(body: LmStudioChat, model: str, client: str) -> PromptView:
         *_asked(body.system_prompt, body.input),
         cap=_cap(body.max_output_tokens),
         json_mode=False,
-        tools=_count(body.integrations),
-        thinking=None if body.reasoning is None else body.reasoning != "off",
+        tools=count(body.integrations),
+        thinking=text(body.reasoning) != "off" if is_given(body.reasoning) else None,
         model=model,
         client=client,
     )
 
 
 def _messages(body: Messages, model: str, client: str) -> PromptView:
-    thinking = plain(body.thinking.type) if isinstance(body.thinking, Typed) else ""
+    thinking = _type(body.thinking)
     return _conversation(
-        *_asked(body.system, _listed(body.messages)),
+        *_asked(body.system, body.messages),
         cap=_cap(body.max_tokens),
         json_mode=False,
-        tools=_count(body.tools),
+        tools=count(body.tools),
         thinking=thinking == "enabled" if thinking else None,
         model=model,
         client=client,
@@ -164,8 +194,9 @@ def _messages(body: Messages, model: str, client: str) -> PromptView:
 
 
 def _embedding(body: Embedding, model: str, client: str) -> PromptView:
-    text = prompt_text(body.input or body.prompt or body.content)
-    return PromptView("", cut=text.characters, task=Task.EMBEDDING, model=model, client=client)
+    given = next(filter(is_given, (body.input, body.prompt, body.content)), ABSENT)
+    cut = prompt_text(given, Allowance()).characters
+    return PromptView("", cut=cut, task=Task.EMBEDDING, model=model, client=client)
 
 
 ViewOf = Callable[[Any, str, str], PromptView]
@@ -184,20 +215,19 @@ DIALECTS: dict[Shape, tuple[msgspec.json.Decoder[Any], ViewOf]] = {
 }
 
 
-def _asked(system: Loose, given: Loose) -> tuple[list[Raw], tuple[Message, ...]]:
+def _asked(system: Raw, given: Raw) -> tuple[list[Raw], tuple[Message, ...]]:
     """Return the messages of a request that has its system prompt beside them, and what comes before them."""
-    opening = Message(role="system", content=system)
-    if isinstance(given, str):
-        return [], (opening, Message(role="user", content=given))
+    opening = Message(role=SYSTEM, content=system)
+    if is_text(given):
+        return [], (opening, Message(role=USER, content=given))
     return _listed(given), (opening,)
 
 
-def _listed(messages: Loose) -> list[Raw]:
-    if isinstance(messages, list):
-        return messages
-    if messages:
+def _listed(messages: Raw) -> list[Raw]:
+    listed = entries(messages)
+    if listed is None and is_given(messages):
         raise TypeError("these are no messages")
-    return []
+    return listed or []
 
 
 def _conversation(
@@ -214,28 +244,25 @@ def _conversation(
     system: list[str] = []
     turns: list[Turn] = []
     images = 0
-    looked_at = [*before, *map(MESSAGE.decode, ends(messages, MOST_MESSAGES))]
-    for place, message in enumerate(looked_at, 1):
-        if not isinstance(message, Message):
+    allowance = Allowance()
+    looked_at: list[Raw | Message] = [*before, *ends(messages, MOST_MESSAGES)]
+    # The last one is what is asked, and has an allowance of its own.
+    told = [_said(message, allowance, HISTORY_PARTS) for message in looked_at[:-1]]
+    told += [_said(message, Allowance(), MOST_PARTS) for message in looked_at[-1:]]
+    for said in told:
+        if said is None:
             continue
-        if isinstance(message.content, str):  # nearly always, and faster so
-            text, cut = uncut(message.content)
+        images += said.images
+        if said.role in ("system", "developer"):
+            system.append(said.text)
         else:
-            most = HISTORY_PARTS if place < len(looked_at) else MOST_PARTS
-            text, cut, pictures = content_text(message.content, most)
-            images += pictures
-        images += _count(message.images)
-        role = plain(message.role) or plain(message.type)
-        if role in ("system", "developer"):
-            system.append(text)
-        else:
-            turns.append(Turn(role, text, cut))
-    last = turns.pop() if turns else Turn("user", "")
+            turns.append(Turn(said.role, said.text, said.cut))
+    asked = turns.pop() if turns else Turn("user", "")
     return PromptView(
-        prompt=last.text,
-        cut=last.cut,
+        prompt=asked.text,
+        cut=asked.cut,
         system="\n".join(filter(None, system)),
-        history=(*_passed_over(messages), *turns),
+        history=(*_passed_over(messages, allowance), *turns),
         max_tokens=cap,
         json_mode=json_mode,
         tools=tools,
@@ -246,43 +273,60 @@ def _conversation(
     )
 
 
-def _passed_over(messages: list[Raw]) -> tuple[Turn, ...]:
+def _passed_over(messages: list[Raw], allowance: Allowance) -> tuple[Turn, ...]:
     """Return one turn, of nobody and without words, that is as long as all between a conversation's ends."""
     if len(messages) <= MOST_MESSAGES:
         return ()
     between = messages[MOST_MESSAGES // 2 : -(MOST_MESSAGES // 2)]
     # An odd step: every other message is an answer.
     sample = between[:: len(between) // SAMPLED_MESSAGES | 1]
-    characters = sum(map(_characters, sample)) * len(between) // len(sample)
+    characters = sum(_characters(message, allowance) for message in sample) * len(between) // len(sample)
     return (Turn("", "", characters),)
 
 
-def _characters(message: Raw) -> int:
-    decoded = MESSAGE.decode(message)
-    return content_text(decoded.content, HISTORY_PARTS).characters if isinstance(decoded, Message) else 0
+def _characters(message: Raw, allowance: Allowance) -> int:
+    said = _said(message, allowance, SAMPLED_PARTS)
+    return 0 if said is None else len(said.text) + said.cut
 
 
-def _cap(*wanted: Loose) -> int | None:
-    """Return the first cap given; negative ones mean none (Ollama and llama.cpp: -1 is unlimited)."""
-    for value in wanted:
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return min(int(value), MAX_CAP_TOKENS) if value >= 0 else None
-    return None
+def _said(message: Raw | Message, allowance: Allowance, most_parts: int) -> Said | None:
+    """Read a message; None if it is none."""
+    if not isinstance(message, Message):
+        plain = fields(PLAIN_MESSAGE, message)
+        if plain is not None:
+            return Said(plain.role, *uncut(plain.content), count(plain.images))
+        held = fields(MESSAGE, message)
+        if held is None:
+            return None
+        message = held
+    said, cut, images = content_text(message.content, allowance, most_parts)
+    return Said(text(message.role) or text(message.type), said, cut, images + count(message.images))
+
+
+def _cap(*given: Raw) -> int | None:
+    """Return the largest of the caps given: which of them counts depends on the server, and an answer must
+    not pass for shorter than it may become. Negative ones mean none (Ollama and llama.cpp: -1 is unlimited).
+    """
+    caps = [cap for cap in map(number, given) if cap is not None]
+    if not caps or min(caps) < 0:
+        return None
+    return int(min(max(caps), MAX_CAP_TOKENS))
 
 
 def _ollama_cap(body: OllamaBody) -> int | None:
-    return _cap(body.options.num_predict) if isinstance(body.options, Options) else None
+    options = fields(OPTIONS, body.options)
+    return None if options is None else _cap(options.num_predict)
 
 
-def _is_json(response_format: Other | Typed) -> bool:
-    return isinstance(response_format, Typed) and plain(response_format.type).startswith("json")
+def _is_json(response_format: Raw) -> bool:
+    return _type(response_format).startswith("json")
 
 
-def _thinking(value: Loose) -> bool | None:
-    if value is None:
-        return None
-    return value not in (False, "none", "minimal", "false")
+def _type(raw: Raw) -> str:
+    typed = fields(TYPED, raw)
+    return "" if typed is None else text(typed.type)
 
 
-def _count(value: Loose) -> int:
-    return len(value) if isinstance(value, list) else 0
+def _thinking(raw: Raw) -> bool | None:
+    value = scalar(raw)
+    return None if value is None else value not in (False, "none", "minimal", "false")

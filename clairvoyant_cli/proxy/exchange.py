@@ -3,11 +3,12 @@
 import asyncio
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import ceil
 from typing import TYPE_CHECKING
 
 from clairvoyant_cli.proxy.protocols.answer import AnswerWatch, Totals
 from clairvoyant_cli.proxy.protocols.facts import RequestFacts
-from clairvoyant_cli.proxy.protocols.routes import Route
+from clairvoyant_cli.proxy.protocols.routes import Route, Work
 from clairvoyant_cli.scheduler.job import Dispatch, Job, Move
 from predictor.record import Prediction
 from tui.snapshot import Foretold
@@ -126,19 +127,24 @@ class Exchange:
         return self.watch.events if self.watch is not None else 0
 
     def generated(self, now: float) -> int:
-        """Return the tokens of the answer; of one that the client gave up, those so far.
+        """Return the tokens of the answer; of one that was given up, those so far.
 
-        An unstreamed one does not tell: it had the share of the predicted tokens that its time was of the
-        predicted seconds.
+        Where the backend did not tell (the answer is too long to be read, or in a coding) its events are
+        counted; where it did not stream, its time, at the speed that was predicted.
         """
-        if self.totals.complete:
-            return self.totals.tokens or 0
-        if self.outcome is not Outcome.CLIENT_CANCELLED or self.dispatched_s is None:
+        if self.dispatched_s is None or self.route.work is not Work.GENERATE:
             return 0
-        if self.tokens:
-            return self.tokens
+        if self.watch is not None and not self.watch.is_answer:
+            return 0
+        told = self.totals.tokens if self.totals.complete else None
+        if told or self.tokens:
+            return told or self.tokens
         share = (now - self.dispatched_s) / self.job.cost_s if self.job.cost_s > 0 else 1.0
-        return int(self.job.tokens * min(1.0, share))
+        if self.outcome is Outcome.CLIENT_CANCELLED:
+            share = min(1.0, share)  # no longer than it was predicted to take: the backend may have been slow
+        elif self.outcome is not Outcome.COMPLETED:
+            return 0
+        return ceil(self.job.tokens * share)
 
     def waited_s(self, now: float) -> float:
         """Seconds spent in the queue up to now."""

@@ -22,7 +22,7 @@ from clairvoyant_cli.proxy.today import Today, midnight_after
 from tests.fakes.daemon_process import daemon_process
 from tests.fakes.raw_http import Message, RawClient, get, post, raw_client
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
-from tests.fakes.serving import serving, until
+from tests.fakes.serving import ByFirstWord, serving, until
 from tui.snapshot import ClientState
 
 EVIL = "Origin: https://evil.example"
@@ -330,6 +330,47 @@ async def test_an_answer_that_was_given_up_counts_as_far_as_it_came(tmp_path: Pa
             await until(daemon, lambda s: bool(s.running) and s.running[0].elapsed_s > 0.1)
         state = await until(daemon, lambda s: s.counters.client_cancelled == 2)
         assert client_left < state.clients[0].tokens_today < client_left + 550
+
+
+UNREADABLE: dict[str, tuple[bytes, str]] = {
+    "too long": (b"x" * 3 * 1024 * 1024, "Accept-Ranges: none"),
+    "coded": (b"x" * 50, "Content-Encoding: gzip"),
+    "silent": (b"{}", "Accept-Ranges: none"),
+}
+DELTA = b'data: {"type":"response.output_text.delta","delta":"w"}\n\n'
+LONG_LAST = b'data: {"type":"response.completed","response":{"output":"' + b"w" * 200_000 + b'"}}\n\n'
+
+
+async def tokens_counted(body: bytes, *headers: str, status: str = "200 OK") -> int:
+    """Return the tokens that one answer counts for."""
+
+    async def script(it: Conversation) -> None:
+        await it.request()
+        it.send(answer(body, *headers, status=status))
+
+    async with (
+        scripted(script) as upstream,
+        serving(upstream.base_url, ByFirstWord()) as daemon,
+        raw_client(daemon.base_url) as client,
+    ):
+        await client.ask(chat("X-Clairvoyant-Client: ann", content="1.0 of many words"))
+        await until(daemon, lambda s: s.counters.completed == 1)
+        return daemon.gateway.books.today.had("ann")
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+async def test_an_answer_that_cannot_be_read_counts_by_its_time(name: str) -> None:
+    body, header = UNREADABLE[name]
+    assert await tokens_counted(body, "Content-Type: application/json", header) >= 1
+
+
+async def test_a_stream_whose_end_cannot_be_read_counts_by_its_events() -> None:
+    assert await tokens_counted(DELTA * 3000 + LONG_LAST, "Content-Type: text/event-stream") == 3001
+
+
+async def test_a_refusal_of_the_backend_counts_for_nothing() -> None:
+    body = UNREADABLE["too long"][0]
+    assert await tokens_counted(body, "Content-Type: application/json", status="400 Bad Request") == 0
 
 
 async def test_of_many_clients_the_busiest_are_shown(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ class AnswerWatch:
         self.readable = head.get(b"content-encoding") in (None, b"identity")
         self._sse = b"event-stream" in content_type
         self._ndjson = b"ndjson" in content_type
-        self._ok = 200 <= head.status < 300
+        self.is_answer = 200 <= head.status < 300
         self._tail = bytearray()
         self.events = 0
 
@@ -143,6 +143,8 @@ class AnswerWatch:
 
     def feed(self, data: bytes) -> None:
         """Take note of a piece of the body."""
+        if not self.readable:
+            return
         if self._sse:
             self.events += data.count(b"\n\n") or (data.count(b"\r\n\r\n") if b"\r" in data else 0)
         elif self._ndjson:
@@ -152,7 +154,7 @@ class AnswerWatch:
             tail += data
             if len(tail) > 2 * TAIL_BYTES:
                 del tail[:-TAIL_BYTES]
-        elif self.readable:
+        else:
             tail += data
             if len(tail) > WHOLE_BYTES:
                 self.readable = False
@@ -162,7 +164,7 @@ class AnswerWatch:
         """Return what the answer said of itself; call once it has ended. Never raises: a shape that is not
         known says nothing.
         """
-        if not self.readable or not self._ok:
+        if not self.readable or not self.is_answer:
             return Totals()
         if not self.streaming:
             return _merge(list(_decoded(self._tail)), True)

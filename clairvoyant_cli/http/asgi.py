@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from clairvoyant_cli.http.heads import ResponseHead
-from clairvoyant_cli.http.listener import Request
+from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.status import reason_of
 
 Message = MutableMapping[str, Any]

@@ -40,7 +40,7 @@ CHUNK_SLACK_BYTES = 16 * 1024
 """Framing beyond 16 bytes a chunk and two a byte of data that one body may hold, as in Go's net/http: chunks
 of one byte with long extensions would cost a hundred times what they carry (CVE-2023-39326)."""
 
-CHUNKS_AT_ONCE = 2000
+CHUNKS_AT_ONCE = 256
 """Chunks read in one go: a quarter of a megabyte of one-byte chunks would stop everybody for 30 ms."""
 
 MAX_INFORMATIONAL = 16
@@ -209,6 +209,14 @@ class Reader:
             self._held.clear()
             events.append(Malformed(error.status, str(error)))
         return events
+
+    def postpone(self, data: bytes) -> bool:
+        """Hold what has come, to be read later by `receive(b"")`; False where it is nobody's turn anyway."""
+        if self._state in (_State.DONE, _State.BROKEN):
+            return False
+        self._held += data
+        self.pending = True
+        return True
 
     def _with_held(self, data: bytes) -> bytes:
         """Return what can be read now: what was held, and `data`; b"" if it is still not whole."""
@@ -393,6 +401,7 @@ class RequestReader(Reader):
         """Read nothing more, and let go of what is held."""
         self._state = _State.BROKEN
         self._held.clear()
+        self.pending = False
 
     def rest(self) -> bytes:
         """Return what followed the last request, and let go of it: after a 101 it is no HTTP."""

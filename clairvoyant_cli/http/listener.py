@@ -1,191 +1,31 @@
 """The clients' side of the proxy: a connection, its requests in turn, the answers written back.
 
 Rule 1: one request of a connection is served at a time; pipelined ones wait unread.
-Rule 2: nothing is buffered without bound: a body nobody reads stops the reading of the socket.
+Rule 2: nothing is buffered without bound: what nobody takes stops the reading of the socket.
 Rule 3: when the client leaves, the task that serves it is cancelled: at once, or within `TICK_S` where what
 it sent before lies unread.
 Rule 4: an answer that cannot be finished ends with the connection, never with a faked ending.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
-from clairvoyant_cli.http.body import SHORT_BYTES, Piece, WaitingBody
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.framing import End, Event, Malformed, RequestReader, ResponseWriter
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
+from clairvoyant_cli.http.loop_turn import READING
 from clairvoyant_cli.http.patience import HOLDER_TIMEOUT_S, IDLE_CLIENT_S, ConnectionTable, Patience
+from clairvoyant_cli.http.request import READ_AHEAD_BYTES, Request
 from clairvoyant_cli.http.sockets import Peer, end_with_reset, keep_alive, peer_of, unacknowledged
 from clairvoyant_cli.http.status import reason_of
-
-READ_AHEAD_BYTES = SHORT_BYTES
-"""How much of a body, or of pipelined requests, may wait before the socket is left alone (as in uvicorn)."""
 
 DROPPED_LIMIT_BYTES = 16 * 1024 * 1024
 """What a client may send behind a request that waits in the queue, before it is taken for an attack."""
 
+REFUSED_LINGER_S = 0.5
 LINGER_S = 2.0
 """How long a client that has its answer may take to end its side, too (nginx: lingering_timeout 5 s)."""
-
-
-class BodySink(Protocol):
-    """Where a request's body flows while it is still arriving."""
-
-    def body(self, data: Piece) -> None:
-        """Take one piece."""
-        ...
-
-    def body_end(self, trailers: list[Header]) -> None:
-        """Take the end."""
-        ...
-
-
-class Request:
-    """A request on its way in: its head is here, its body may still be arriving."""
-
-    def __init__(self, head: RequestHead, connection: "ServerConnection") -> None:
-        self.head = head
-        self.connection = connection
-        self.complete = False
-        self.trailers: list[Header] = []
-        self.scheduled = False
-        self.holds_slot = False
-        self._body = WaitingBody()
-        self._charged = 0
-        self._limit = READ_AHEAD_BYTES
-        self._arrived: asyncio.Future[None] | None = None
-        self._sink: BodySink | None = None
-        self._flow: deque[Piece] = deque()
-        self._flow_stopped = False
-        self._discarded = False
-        self._expects = head.expects_continue
-
-    def __repr__(self) -> str:
-        state = "complete" if self.complete else f"{self._body.size} bytes waiting"
-        return f"<Request {self.head.method.decode()} {self.head.path} ({state})>"
-
-    @property
-    def expects_continue(self) -> bool:
-        """Whether the client still waits for `100 Continue` before it sends its body."""
-        return self._expects and not self.complete and self._body.size == 0
-
-    @property
-    def wanted(self) -> bool:
-        """Whether the client is waited for: more of the body is to come, and it may come."""
-        return not (self.complete or self._discarded or self.expects_continue)
-
-    def schedule(self) -> None:
-        """Take note that it waits in the queue: a client that has ended its side, or does so, gives it up."""
-        self.scheduled = True
-        self.connection.waits_in_queue()
-
-    def continued(self) -> None:
-        """The client has been told that it may send its body."""
-        self._expects = False
-
-    def welcome_body(self) -> None:
-        """Tell a client that asked that it may send its body."""
-        if self.expects_continue:
-            self._expects = False
-            self.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    async def read(self, limit_bytes: int) -> list[Piece] | None:
-        """Return the whole body in pieces; None if it is longer than `limit_bytes`, or if the bodies of all
-        clients together take too much room. What has arrived is kept then, and the rest stays in the socket.
-        """
-        self._limit = limit_bytes
-        self.welcome_body()
-        while not self.complete and not self._too_long():
-            self.connection.resume_reading()
-            self._arrived = asyncio.get_running_loop().create_future()
-            await self._arrived
-        self._limit = READ_AHEAD_BYTES
-        if not self.complete or self._body.size > limit_bytes:
-            self.connection.pause_reading()
-            return None
-        return self._body.pieces
-
-    def flow_to(self, sink: BodySink, *, keep: bool = False) -> None:
-        """Send what has arrived, and all that will, to `sink`; `keep` a whole body, to send it again."""
-        self._sink = sink
-        self._flow = deque(self._body.pieces)
-        self._flow_stopped = False
-        if not keep:
-            self._body.clear()
-        self._pump()
-
-    def stop_flow(self) -> None:
-        """The sink has enough for now."""
-        self._flow_stopped = True
-
-    def resume_flow(self) -> None:
-        """The sink can take more."""
-        self._flow_stopped = False
-        if self._flow:
-            self._pump()
-
-    def _pump(self) -> None:
-        sink = self._sink
-        if sink is None:
-            return
-        while self._flow and not self._flow_stopped:
-            sink.body(self._flow.popleft())
-        if self._flow:
-            return
-        self._charge()
-        if self.complete:
-            sink.body_end(self.trailers)
-        elif not self._flow_stopped:
-            self.connection.resume_reading()
-
-    def sent(self) -> None:
-        """Let go of what has been sent: it will not be asked for again."""
-        self._body.clear()
-        self._charge()
-
-    def discard(self) -> None:
-        """Forget the body, what has come of it and what may come; the sink, if any, gets no more of it."""
-        self._discarded = True
-        self._sink = None
-        self._flow.clear()
-        self.sent()
-
-    def _too_long(self) -> bool:
-        return self._body.size > self._limit or (self._charged > 0 and self.connection.table.budget.spent)
-
-    def _charge(self) -> None:
-        charged = self._body.charged
-        self.connection.table.budget.used_bytes += charged - self._charged
-        self._charged = charged
-
-    # Called by the connection as bytes arrive.
-
-    def feed(self, data: bytes) -> None:
-        """Take a piece of the body from the wire."""
-        if self._flow:
-            self._flow.append(data)
-        elif self._sink is not None:
-            self._sink.body(data)
-        elif not self._discarded:
-            self._body.append(data)
-            self._charge()
-            if self._too_long():
-                self.connection.pause_reading()
-                self._wake()
-
-    def feed_end(self, trailers: list[Header]) -> None:
-        """Take the end of the body from the wire."""
-        self.complete = True
-        self.trailers = trailers
-        if self._sink is not None and not self._flow:
-            self._sink.body_end(trailers)
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._arrived is not None and not self._arrived.done():
-            self._arrived.set_result(None)
 
 
 class Throttle(Protocol):
@@ -218,6 +58,8 @@ class ServerConnection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport | None = None
         self._reading = True
+        self._slicing = False
+        self._socket_reads = True
         self._half_closed = False
         self._ending = False
         self._dropped_bytes: int | None = None
@@ -261,6 +103,8 @@ class ServerConnection(asyncio.Protocol):
         self.peer = str(peer[0]) if isinstance(peer, tuple) else "local"
         if not self.table.admit(self):
             self._write_refusal(Malformed(503, "too many connections; try again in a moment"))
+            # It is not in the table, so nothing else looks after it.
+            asyncio.get_running_loop().call_later(REFUSED_LINGER_S, self._let_go)
 
     def data_received(self, data: bytes) -> None:
         """Read what the client sent."""
@@ -272,7 +116,7 @@ class ServerConnection(asyncio.Protocol):
                 self.abort()
         elif not self._ending:
             self._received += len(data)
-            self._take(self._reader.receive(data))
+            self._read(data)
 
     def eof_received(self) -> bool:
         """The client will send no more. A scheduled request is given up, as Ollama and llama.cpp do; any
@@ -288,15 +132,14 @@ class ServerConnection(asyncio.Protocol):
         """What the client asked for may take long: from now on, above all, its leaving must be noticed."""
         if self._half_closed:
             self.abort()
-        elif self._reader.held > READ_AHEAD_BYTES:
+        elif self._reader.held > READ_AHEAD_BYTES and not self._slicing:
             self._drop_pipelined()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: so is the reason to work for it."""
         self._transport = None
         self.table.remove(self)
-        if self._task is not None:
-            self._task.cancel()
+        self._cancel_task()
 
     def pause_writing(self) -> None:
         """The client reads slowly: whatever feeds it must wait."""
@@ -331,8 +174,9 @@ class ServerConnection(asyncio.Protocol):
             elif isinstance(event, Malformed):
                 self._refuse(event)
                 return
-        if self._reader.pending:
-            self.pause_reading()
+        self._slicing = self._reader.pending
+        self._follow_reading()
+        if self._slicing:
             asyncio.get_running_loop().call_soon(self._read_on)
         elif self._request is not None and self._reader.held > READ_AHEAD_BYTES:
             if self._request.scheduled:
@@ -340,11 +184,20 @@ class ServerConnection(asyncio.Protocol):
             else:
                 self.pause_reading()
 
-    def _read_on(self) -> None:
-        if self._transport is None or not self._reader.pending:
+    def _read(self, data: bytes) -> None:
+        """Read what has come, or the next slice of it, if this turn of the loop has time for that."""
+        if READING.over and self._reader.postpone(data):
+            self._slicing = True
+            self._follow_reading()
+            asyncio.get_running_loop().call_soon(self._read_on)
             return
-        self.resume_reading()
-        self._take(self._reader.receive(b""))
+        with READING:
+            self._take(self._reader.receive(data))
+
+    def _read_on(self) -> None:
+        """Read the next slice of what has been received; `resume_reading` comes back here."""
+        if self._slicing and self._reading and self._transport is not None and not self._ending:
+            self._read(b"")
 
     def _drop_pipelined(self) -> None:
         """Take up no more requests of a client that sends them behind one that waits in the queue.
@@ -353,6 +206,7 @@ class ServerConnection(asyncio.Protocol):
         the present answer, and that the others were not processed (RFC 9112, 9.3.2).
         """
         self._reader.stop()
+        self._slicing = False
         self._dropped_bytes = 0
         if self._writer is not None:
             self._writer.keep_alive = False
@@ -366,12 +220,19 @@ class ServerConnection(asyncio.Protocol):
 
     def _refuse(self, event: Malformed) -> None:
         """Answer what cannot be read, and end the connection: nobody knows where its next request begins."""
+        if self._ending:
+            return
         self.pause_reading()
         if self._task is not None:
             self._refusal = event
-            self._task.cancel()
+            self._cancel_task()
         else:
             self._write_refusal(event)
+
+    def _cancel_task(self) -> None:
+        """Cancel the task that serves, after its first step: before that it could not clean up."""
+        if self._task is not None:
+            asyncio.get_running_loop().call_soon(self._task.cancel)
 
     def _write_refusal(self, refusal: Malformed) -> None:
         text = f"clairvoyant: {refusal.why}\n".encode()
@@ -401,7 +262,9 @@ class ServerConnection(asyncio.Protocol):
             self._throttle = None
             self._request = None
             self._task = None
-        if self._transport is not None and self._tunnel is None:
+        if self._tunnel is not None:
+            self._let_go()  # the backend has ended it
+        elif self._transport is not None and not self._ending:
             self._after_answer(request)
 
     def _apologise(self) -> None:
@@ -474,7 +337,9 @@ class ServerConnection(asyncio.Protocol):
 
     def _notice_leaving(self) -> None:
         """See whether a client has left whose leaving stands behind bytes that are not read now."""
-        if self._reading or self._transport is None or self._request is None:
+        if self._transport is None or self._request is None:
+            return
+        if self._socket_reads and not self._half_closed:
             return
         peer = peer_of(self._transport)
         if peer is Peer.GONE or (peer is Peer.HALF_CLOSED and self._request.scheduled):
@@ -516,6 +381,9 @@ class ServerConnection(asyncio.Protocol):
 
     def tunnel(self, receive: Callable[[bytes], None]) -> None:
         """From now on, what the client sends goes to `receive` as it is (after 101 Switching Protocols)."""
+        if self._half_closed:
+            self.abort()
+            return
         self._tunnel = receive
         rest = self._reader.rest()
         if rest:
@@ -524,21 +392,32 @@ class ServerConnection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Put bytes on the wire; nothing happens once the client is gone."""
-        if self._transport is not None and data:
+        if self._transport is not None and data and not self._ending:
             self._sent += len(data)
             self._transport.write(data)
 
     def pause_reading(self) -> None:
-        """Leave what the client sends in the socket."""
-        if self._reading and self._transport is not None and not self._transport.is_closing():
-            self._reading = False
-            self._transport.pause_reading()
+        """Leave what the client sends in the socket, and what has been received unread."""
+        self._reading = False
+        self._follow_reading()
 
     def resume_reading(self) -> None:
-        """Read the socket again."""
-        if not self._reading and self._transport is not None and not self._transport.is_closing():
-            self._reading = True
+        """Read again."""
+        if not self._reading and self._slicing:
+            asyncio.get_running_loop().call_soon(self._read_on)
+        self._reading = True
+        self._follow_reading()
+
+    def _follow_reading(self) -> None:
+        """Have the socket read if there is anyone to read for, and nothing left of what was received."""
+        reads = self._reading and not self._slicing
+        if reads is self._socket_reads or self._transport is None or self._transport.is_closing():
+            return
+        self._socket_reads = reads
+        if reads:
             self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
 
     def pause(self) -> None:
         """Stop feeding the request's body onward (the upstream reads slowly)."""

@@ -8,6 +8,7 @@ Rule 3: there is a limit on connecting, none on answering: a long answer is what
 """
 
 import asyncio
+import errno
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -262,6 +263,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.rested = True
         if self._reader.reusable and self._request_complete:
             self._pool.keep(self)
+        elif self._transport is not None and self._transport.get_write_buffer_size():
+            self._transport.abort()  # it answered early, and may never read the rest of the request
         else:
             self.close()
         sink.end(trailers)
@@ -310,7 +313,9 @@ class Upstream:
         self._spawn = spawn
 
     async def connect(self, *, fresh: bool = False) -> UpstreamConnection:
-        """Return a connection that is free, a new one if `fresh`; `UnreachableError` if none can be made."""
+        """Return a connection that is free, a new one if `fresh`; `UpstreamError` if none can be made, and
+        `UnreachableError` where that is not our own fault.
+        """
         now = asyncio.get_running_loop().time()
         while not fresh and self._idle and now - self._idle[0].idle_since >= MIN_IDLE_S:
             connection = self._idle.popleft()
@@ -336,6 +341,8 @@ class Upstream:
         except ssl.SSLError as error:
             raise UnreachableError(f"TLS failed: {error.reason or error}") from None
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise UpstreamError("this machine allows no more open files") from None
             raise UnreachableError(reason(error)) from None
         return connection
 
@@ -373,7 +380,7 @@ class Upstream:
     async def _open_spare(self) -> None:
         try:
             spare = await self._open()
-        except UnreachableError:
+        except UpstreamError:
             return  # whoever asks next hears why
         finally:
             self._opening_spare = False

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.heads import RequestHead
-from clairvoyant_cli.http.listener import Request
+from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.proxy.clients import Clients, parse_clients, parse_key_file
 from clairvoyant_cli.proxy.origins import Walls
 from clairvoyant_cli.proxy.plain import decoded, printable

@@ -17,7 +17,7 @@ from clairvoyant_cli.control import ACTIONS, PREFIX, encode
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.http.asgi import serve_asgi
 from clairvoyant_cli.http.heads import ResponseHead
-from clairvoyant_cli.http.listener import Request
+from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.status import reason_of
 from clairvoyant_cli.proxy.gateway import Gateway
 from clairvoyant_cli.proxy.metrics import Metrics

@@ -16,8 +16,9 @@ import msgspec
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.control import state_dir
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.http.listener import Request, ServerConnection
+from clairvoyant_cli.http.listener import ServerConnection
 from clairvoyant_cli.http.patience import Budget, ConnectionTable
+from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.proxy.access import Access, is_loopback, read_secret
 from clairvoyant_cli.proxy.backend import Backend, BackendWatch, Found, Prober, find_backend

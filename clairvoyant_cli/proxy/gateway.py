@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
-from clairvoyant_cli.http.listener import Request
+from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import (
     NotReadyError,
     StaleError,
@@ -160,6 +160,7 @@ class Gateway:
         extra: list[Header] = []
         if request.expects_continue:
             extra.append((b"Expect", b"100-continue"))
+            request.welcome_body_soon()
         drop = self.access.consumed_headers
         if self.rules.backend_key is not None:
             drop = (*drop, b"authorization")

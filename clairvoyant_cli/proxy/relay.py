@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import ResponseHead
-from clairvoyant_cli.http.listener import Request
+from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, UpstreamConnection, UpstreamError
 from clairvoyant_cli.proxy.protocols.answer import AnswerWatch
 

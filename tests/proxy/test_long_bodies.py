@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import predictor
-from clairvoyant_cli.proxy.protocols import facts as reading
+from clairvoyant_cli.http import loop_turn
 from clairvoyant_cli.proxy.protocols import loose
 from clairvoyant_cli.proxy.protocols.facts import (
     MOST_PIECES,
@@ -182,8 +182,8 @@ async def turns_meanwhile(*bodies: Sequence[bytes]) -> int:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every reading, of a slice or of a body, seem to take half of what a turn has."""
-    ticks = itertools.count(0.0, reading.TURN_S / 2)
-    monkeypatch.setattr(reading, "perf_counter", lambda: next(ticks))
+    ticks = itertools.count(0.0, loop_turn.TURN_S / 2)
+    monkeypatch.setattr(loop_turn, "perf_counter", lambda: next(ticks))
 
 
 @pytest.mark.usefixtures("slow")
@@ -208,7 +208,7 @@ async def test_bodies_that_come_at_once_are_not_decoded_at_once(characters: int)
 
 
 async def test_bodies_that_take_no_time_wait_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "perf_counter", lambda: 0.0)
+    monkeypatch.setattr(loop_turn, "perf_counter", lambda: 0.0)
     assert await turns_meanwhile(*[[b'{"messages":[]}']] * 100) <= 3
 
 

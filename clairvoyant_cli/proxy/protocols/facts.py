@@ -7,14 +7,13 @@ once. A long one is condensed a slice at a time first; of what is left, so much 
 Rule 3: what is kept of a request is bounded, but for its text, which goes when the request ends.
 """
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from time import perf_counter
 
 import msgspec
 
 from clairvoyant_cli.http.body import Piece
+from clairvoyant_cli.http.loop_turn import READING
 from clairvoyant_cli.proxy.protocols.bodies import Body, Chat, OllamaBody, OllamaChat, OllamaGenerate
 from clairvoyant_cli.proxy.protocols.condense import Condenser
 from clairvoyant_cli.proxy.protocols.loose import ABSENT, fields, is_given, scalar, text, whole_number
@@ -28,9 +27,6 @@ SMALL_BYTES = 256 * 1024
 
 SLICE_BYTES = 64 * 1024
 """How much of a longer one is condensed at a time: at most 0.8 ms."""
-
-TURN_S = 0.004
-"""How long bodies may be read in one turn of the event loop; one that has been begun is read to its end."""
 
 MOST_PIECES = 1024
 """A body in more pieces than this counts as long, and so many are joined at a time."""
@@ -76,12 +72,12 @@ async def read_facts(
     if pieces is None or route.shape is Shape.OPAQUE:
         return facts_of(None, route, kind, client)
     if len(pieces) <= MOST_PIECES and sum(map(len, pieces)) <= SMALL_BYTES:
-        await _reading.turn()
-        with _reading:
+        await READING.next()
+        with READING:
             return facts_of(pieces[0] if len(pieces) == 1 else b"".join(pieces), route, kind, client)
     condensed = await _condensed(pieces)
-    await _reading.turn()
-    with _reading:
+    await READING.next()
+    with READING:
         return facts_of(condensed, route, kind, client)
 
 
@@ -102,43 +98,11 @@ def _unknown(route: Route, client: str) -> RequestFacts:
     return RequestFacts(stream=route.streams, view=embedding)
 
 
-class _Reading:
-    """Sees to it that bodies which come at once take no longer turns of the event loop than one does."""
-
-    def __init__(self) -> None:
-        self._spent_s = 0.0
-        self._turn_of: asyncio.AbstractEventLoop | None = None
-        self._began_s = 0.0
-
-    def __enter__(self) -> None:
-        self._began_s = perf_counter()
-
-    def __exit__(self, *exc: object) -> None:
-        loop = asyncio.get_running_loop()
-        if self._turn_of is not loop:
-            self._turn_of, self._spent_s = loop, 0.0
-            loop.call_soon(self._next_turn)
-        self._spent_s += perf_counter() - self._began_s
-
-    async def turn(self) -> None:
-        """Return in a turn of the loop that has time left."""
-        loop = asyncio.get_running_loop()
-        while self._turn_of is loop and self._spent_s >= TURN_S:  # noqa: ASYNC110 - an event would wake all
-            await asyncio.sleep(0)
-
-    def _next_turn(self) -> None:
-        self._spent_s = 0.0
-        self._turn_of = None
-
-
-_reading = _Reading()
-
-
 async def _condensed(pieces: Sequence[Piece]) -> bytes | None:
     condenser = Condenser()
     for part in _slices(pieces):
-        await _reading.turn()
-        with _reading:
+        await READING.next()
+        with READING:
             condenser.feed(part)
         if condenser.given_up:
             return None

@@ -1,0 +1,189 @@
+"""A request on its way in, and its body: waiting, flowing on, or forgotten.
+
+Rule: nothing is buffered without bound: a body nobody reads stops the reading of the socket.
+"""
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from clairvoyant_cli.http.body import SHORT_BYTES, Piece, WaitingBody
+from clairvoyant_cli.http.fields import Header
+from clairvoyant_cli.http.heads import RequestHead
+
+if TYPE_CHECKING:
+    from clairvoyant_cli.http.listener import ServerConnection
+
+READ_AHEAD_BYTES = SHORT_BYTES
+"""How much of a body, or of pipelined requests, may wait before the socket is left alone (as in uvicorn)."""
+
+CONTINUE_S = 1.0
+"""How long a client waits for a backend's `100 Continue` before it gets one of ours; an HTTP/1.0 server sends
+none (RFC 9110, 10.1.1)."""
+
+
+class BodySink(Protocol):
+    """Where a request's body flows while it is still arriving."""
+
+    def body(self, data: Piece) -> None:
+        """Take one piece."""
+        ...
+
+    def body_end(self, trailers: list[Header]) -> None:
+        """Take the end."""
+        ...
+
+
+class Request:
+    """A request on its way in: its head is here, its body may still be arriving."""
+
+    def __init__(self, head: RequestHead, connection: "ServerConnection") -> None:
+        self.head = head
+        self.connection = connection
+        self.complete = False
+        self.trailers: list[Header] = []
+        self.scheduled = False
+        self.holds_slot = False
+        self._body = WaitingBody()
+        self._charged = 0
+        self._limit = READ_AHEAD_BYTES
+        self._arrived: asyncio.Future[None] | None = None
+        self._sink: BodySink | None = None
+        self._flow: deque[Piece] = deque()
+        self._flow_stopped = False
+        self._discarded = False
+        self._expects = head.expects_continue
+
+    def __repr__(self) -> str:
+        state = "complete" if self.complete else f"{self._body.size} bytes waiting"
+        return f"<Request {self.head.method.decode()} {self.head.path} ({state})>"
+
+    @property
+    def expects_continue(self) -> bool:
+        """Whether the client still waits for `100 Continue` before it sends its body."""
+        return self._expects and not self.complete and self._body.size == 0
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the client is waited for: more of the body is to come, and it may come."""
+        return not (self.complete or self._discarded or self.expects_continue)
+
+    def schedule(self) -> None:
+        """Take note that it waits in the queue: a client that has ended its side, or does so, gives it up."""
+        self.scheduled = True
+        self.connection.waits_in_queue()
+
+    def continued(self) -> None:
+        """The client has been told that it may send its body."""
+        self._expects = False
+
+    def welcome_body(self) -> None:
+        """Tell a client that asked that it may send its body."""
+        if self.expects_continue:
+            self._expects = False
+            self.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def welcome_body_soon(self) -> None:
+        """Tell a client that asked that it may send its body, unless the backend says something first."""
+        if self.expects_continue:
+            asyncio.get_running_loop().call_later(CONTINUE_S, self._welcome_late_body)
+
+    def _welcome_late_body(self) -> None:
+        if not self._discarded and not self.connection.head_sent:
+            self.welcome_body()
+
+    async def read(self, limit_bytes: int) -> list[Piece] | None:
+        """Return the whole body in pieces; None if it is longer than `limit_bytes`, or if the bodies of all
+        clients together take too much room. What has arrived is kept then, and the rest stays in the socket.
+        """
+        self._limit = limit_bytes
+        self.welcome_body()
+        while not self.complete and not self._too_long():
+            self.connection.resume_reading()
+            self._arrived = asyncio.get_running_loop().create_future()
+            await self._arrived
+        self._limit = READ_AHEAD_BYTES
+        if not self.complete or self._body.size > limit_bytes:
+            self.connection.pause_reading()
+            return None
+        return self._body.pieces
+
+    def flow_to(self, sink: BodySink, *, keep: bool = False) -> None:
+        """Send what has arrived, and all that will, to `sink`; `keep` a whole body, to send it again."""
+        self._sink = sink
+        self._flow = deque(self._body.pieces)
+        self._flow_stopped = False
+        if not keep:
+            self._body.clear()
+        self._pump()
+
+    def stop_flow(self) -> None:
+        """The sink has enough for now."""
+        self._flow_stopped = True
+
+    def resume_flow(self) -> None:
+        """The sink can take more."""
+        self._flow_stopped = False
+        if self._flow:
+            self._pump()
+
+    def _pump(self) -> None:
+        sink = self._sink
+        if sink is None:
+            return
+        while self._flow and not self._flow_stopped:
+            sink.body(self._flow.popleft())
+        if self._flow:
+            return
+        self._charge()
+        if self.complete:
+            sink.body_end(self.trailers)
+        elif not self._flow_stopped:
+            self.connection.resume_reading()
+
+    def sent(self) -> None:
+        """Let go of what has been sent: it will not be asked for again."""
+        self._body.clear()
+        self._charge()
+
+    def discard(self) -> None:
+        """Forget the body, what has come of it and what may come; the sink, if any, gets no more of it."""
+        self._discarded = True
+        self._sink = None
+        self._flow.clear()
+        self.sent()
+
+    def _too_long(self) -> bool:
+        return self._body.size > self._limit or (self._charged > 0 and self.connection.table.budget.spent)
+
+    def _charge(self) -> None:
+        charged = self._body.charged
+        self.connection.table.budget.used_bytes += charged - self._charged
+        self._charged = charged
+
+    # Called by the connection as bytes arrive.
+
+    def feed(self, data: bytes) -> None:
+        """Take a piece of the body from the wire."""
+        if self._flow:
+            self._flow.append(data)
+        elif self._sink is not None:
+            self._sink.body(data)
+        elif not self._discarded:
+            self._body.append(data)
+            self._charge()
+            if self._too_long():
+                self.connection.pause_reading()
+                self._wake()
+
+    def feed_end(self, trailers: list[Header]) -> None:
+        """Take the end of the body from the wire."""
+        self.complete = True
+        self.trailers = trailers
+        if self._sink is not None and not self._flow:
+            self._sink.body_end(trailers)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)

@@ -1,0 +1,326 @@
+"""How connections end, on either side and at any moment: nothing is owed afterwards, and nothing is kept."""
+
+import asyncio
+import socket
+import struct
+
+import pytest
+
+from clairvoyant_cli.http import loop_turn, patience, request
+from clairvoyant_cli.http.framing import CHUNKS_AT_ONCE
+from clairvoyant_cli.proxy.daemon import Daemon
+from tests.fakes.raw_http import RawClient, get, post, raw_client
+from tests.fakes.scripted_upstream import Conversation, answer, scripted
+from tests.fakes.serving import serving, until
+
+CHAT = "/v1/chat/completions"
+CHUNKED = b"POST %b HTTP/1.1\r\nHost: tests\r\nTransfer-Encoding: chunked\r\n\r\n"
+NO_CHUNK = b"zz\r\n"
+
+
+@pytest.fixture(autouse=True)
+def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look after connections often, so that no test waits for it."""
+    monkeypatch.setattr(patience, "TICK_S", 0.01)
+
+
+async def answering(it: Conversation) -> None:
+    while True:
+        await it.request()
+        it.send(answer())
+
+
+async def silent(it: Conversation) -> None:
+    await it.request()
+    await it.left()
+
+
+def reset(client: RawClient) -> None:
+    """End a connection as a machine does that goes away."""
+    client.writer.get_extra_info("socket").setsockopt(
+        socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+    )
+    client.writer.transport.abort()
+
+
+def half_closed(connection: object) -> bool:
+    """Whether the daemon knows that the client has ended its side."""
+    return bool(getattr(connection, "_half_closed", False))
+
+
+async def emptied(daemon: Daemon) -> None:
+    """Return when no client is left, nor anything of one."""
+    await until(daemon, lambda _: not daemon.connections.every)
+    assert daemon.connections.budget.used_bytes == 0
+
+
+# -- what cannot be read -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/x", CHAT])
+async def test_a_body_that_cannot_be_read_is_refused_also_if_it_comes_with_its_head(path: str) -> None:
+    raw = CHUNKED % path.encode() + b"%x\r\n" % 100_000 + bytes(100_000) + b"\r\n" + NO_CHUNK
+    async with scripted(answering) as upstream, serving(upstream.base_url) as daemon:
+        for before in (b"", get("/first")):
+            async with raw_client(daemon.base_url) as client:
+                client.send(before + raw)
+                if before:
+                    assert (await client.response()).status == 200
+                got = await client.response()
+                assert (got.status, await client.rest()) == (400, b"")
+        await emptied(daemon)
+
+
+async def test_a_client_that_resets_behind_its_request_leaves_nothing() -> None:
+    async with scripted(silent) as upstream, serving(upstream.base_url) as daemon:
+        for path in ("/x", CHAT):
+            async with raw_client(daemon.base_url) as client:
+                client.send(post(path, bytes(200_000)))
+                await client.writer.drain()
+                reset(client)
+        await emptied(daemon)
+
+
+# -- bodies in crumbs --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/x", CHAT])
+@pytest.mark.parametrize("count", [CHUNKS_AT_ONCE + 1, 20_000])
+async def test_a_body_of_tiny_chunks_is_a_body(path: str, count: int) -> None:
+    body: list[bytes] = []
+
+    async def script(it: Conversation) -> None:
+        body.append((await it.request()).body)
+        it.send(answer())
+
+    async with (
+        scripted(script) as upstream,
+        serving(upstream.base_url) as daemon,
+        raw_client(daemon.base_url) as client,
+    ):
+        crumbs = b"1\r\n{\r\n" + b"1\r\n \r\n" * count + b"1\r\n}\r\n0\r\n\r\n"
+        assert (await client.ask(CHUNKED % path.encode() + crumbs)).status == 200
+    assert body == [b"{" + b" " * count + b"}"]
+
+
+async def test_bodies_in_crumbs_that_come_at_once_are_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(10**9))
+    monkeypatch.setattr(loop_turn, "perf_counter", lambda: next(clock) * loop_turn.TURN_S)
+    async with scripted(answering) as upstream, serving(upstream.base_url) as daemon:
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(_crumbs(daemon)) for _ in range(8)]
+        assert [each.result() for each in asked] == [200] * 8
+
+
+async def _crumbs(daemon: Daemon) -> int:
+    async with raw_client(daemon.base_url) as client:
+        got = await client.ask(CHUNKED % b"/x" + b"1\r\n \r\n" * 3 * CHUNKS_AT_ONCE + b"0\r\n\r\n")
+        return got.status
+
+
+async def test_a_backend_that_does_not_read_stops_a_body_of_crumbs_too() -> None:
+    async def script(it: Conversation) -> None:
+        it.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await asyncio.Event().wait()
+
+    crumbs = (b"14\r\n" + bytes(20) + b"\r\n") * 20_000
+    async with (
+        scripted(script, raw=True, read_ahead_bytes=65536) as upstream,
+        serving(upstream.base_url) as daemon,
+        raw_client(daemon.base_url) as client,
+    ):
+        client.send(CHUNKED % b"/x")
+        # The kernel's buffers on both sides, and little of ours.
+        assert await sent_until_it_stops(client, crumbs, 64 * 2**20) < 64 * 2**20
+        client.leave()
+
+
+async def sent_until_it_stops(client: RawClient, piece: bytes, most: int) -> int:
+    """Send until nobody takes any more, or `most` bytes; return how many that were."""
+    client.writer.transport.set_write_buffer_limits(high=0)
+    taken = 0
+    while taken < most:
+        client.send(piece)
+        try:
+            async with asyncio.timeout(0.5):
+                await client.writer.drain()
+        except TimeoutError:
+            break
+        taken += len(piece)
+    return taken
+
+
+# -- after the end -----------------------------------------------------------------------------------
+
+
+async def test_nothing_is_done_behind_an_answer_that_was_cut() -> None:
+    seen: list[bytes] = []
+
+    async def script(it: Conversation) -> None:
+        seen.append((await it.request()).target)
+        it.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
+
+    async with (
+        scripted(script) as upstream,
+        serving(upstream.base_url) as daemon,
+        raw_client(daemon.base_url) as client,
+    ):
+        client.send(get("/cut"), post(CHAT, b'{"messages": []}'))
+        got = await client.response()
+        assert (got.body, got.whole, await client.rest()) == (b"abc", False, b"")
+        await emptied(daemon)
+    assert seen == [b"/cut"]
+
+
+async def test_an_upload_that_goes_on_behind_a_refusal_is_of_no_interest(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        scripted(answering) as upstream,
+        serving(upstream.base_url) as daemon,
+        raw_client(daemon.base_url) as client,
+    ):
+        head = CHUNKED.replace(b"Host: tests", b"Host: tests\r\nOrigin: https://evil.example") % CHAT.encode()
+        client.send(head, b"1\r\n \r\n" * 3 * CHUNKS_AT_ONCE, NO_CHUNK)
+        assert (await client.response()).status == 403
+        client.leave()
+        await emptied(daemon)
+    assert not [each for each in caplog.records if each.exc_info]
+
+
+async def test_a_backend_that_answers_early_and_reads_no_more_keeps_no_connection() -> None:
+    full, gone = asyncio.Event(), asyncio.Event()
+
+    async def script(it: Conversation) -> None:
+        it.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await full.wait()
+        it.send(answer(status="413 Too Large"))
+        await asyncio.Event().wait()
+
+    async with (
+        scripted(script, raw=True, read_ahead_bytes=65536) as upstream,
+        serving(upstream.base_url) as daemon,
+        raw_client(daemon.base_url) as client,
+    ):
+        opened = daemon.backend.upstream.connect
+
+        async def connect(*, fresh: bool = False) -> object:
+            connection = await opened(fresh=fresh)
+            connection.closed.add_done_callback(lambda _: gone.set())
+            return connection
+
+        daemon.backend.upstream.connect = connect  # type: ignore[method-assign, assignment]
+        client.send(post("/upload", b"", f"Content-Length: {2**30}").replace(b"Content-Length: 0\r\n", b""))
+        await sent_until_it_stops(client, bytes(2**20), 2**30)
+        full.set()
+        assert (await client.response(b"POST")).status == 413
+        async with asyncio.timeout(10):
+            await gone.wait()
+
+
+# -- who waits for whom ------------------------------------------------------------------------------
+
+
+async def test_a_client_that_waits_for_a_continue_that_never_comes_gets_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(request, "CONTINUE_S", 0.01)
+
+    async def script(it: Conversation) -> None:  # as Python's http.server does, which speaks HTTP/1.0
+        head = await it.reader.readuntil(b"\r\n\r\n")
+        assert b"100-continue" in head
+        assert await it.reader.readexactly(2) == b"{}"
+        it.send(answer())
+
+    async with (
+        scripted(script, raw=True) as upstream,
+        serving(upstream.base_url) as daemon,
+        raw_client(daemon.base_url) as client,
+    ):
+        client.send(post("/x", b"{}", "Expect: 100-continue").removesuffix(b"{}"))
+        assert (await client.response()).status == 100
+        client.send(b"{}")
+        assert (await client.response()).status == 200
+
+
+async def test_a_client_that_ends_its_side_and_goes_away_is_noticed() -> None:
+    async with (
+        scripted(silent) as upstream,
+        serving(upstream.base_url) as daemon,
+        raw_client(daemon.base_url) as client,
+    ):
+        client.send(get("/long"))
+        client.writer.write_eof()
+        await until(daemon, lambda s: s.counters.passed_through == 1)
+        reset(client)
+        await emptied(daemon)
+
+
+# -- tunnels -----------------------------------------------------------------------------------------
+
+UPGRADE = get("/socket", "Connection: Upgrade", "Upgrade: websocket")
+SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+
+
+async def test_a_tunnel_ends_with_its_backend() -> None:
+    async def script(it: Conversation) -> None:
+        await it.request()
+        it.send(SWITCHED, b"hello")
+
+    async with (
+        scripted(script) as upstream,
+        serving(upstream.base_url) as daemon,
+        raw_client(daemon.base_url) as client,
+    ):
+        client.send(UPGRADE)
+        assert (await client.response()).status == 101
+        assert await client.rest() == b"hello"
+        await emptied(daemon)
+
+
+async def test_a_client_that_ended_its_side_gets_no_tunnel() -> None:
+    ended = asyncio.Event()
+    asked = asyncio.Event()
+
+    async def script(it: Conversation) -> None:
+        await it.request()
+        asked.set()
+        await ended.wait()
+        it.send(SWITCHED)
+        await it.left()
+
+    async with (
+        scripted(script) as upstream,
+        serving(upstream.base_url) as daemon,
+        raw_client(daemon.base_url) as client,
+    ):
+        client.send(UPGRADE)
+        await asked.wait()
+        client.writer.write_eof()
+        await until(daemon, lambda _: any(half_closed(each) for each in daemon.connections.every))
+        ended.set()
+        await emptied(daemon)
+
+
+# -- no room -----------------------------------------------------------------------------------------
+
+
+async def test_who_is_refused_for_lack_of_room_is_not_kept() -> None:
+    async def goes_on(client: RawClient) -> None:
+        while True:
+            client.send(b"x")
+            await client.writer.drain()
+            await asyncio.sleep(0)
+
+    async with (
+        scripted(silent) as upstream,
+        serving(upstream.base_url, max_connections=1) as daemon,
+        raw_client(daemon.base_url) as busy,
+    ):
+        busy.send(get("/long"))
+        await until(daemon, lambda s: s.counters.passed_through == 1)
+        async with raw_client(daemon.base_url) as refused:
+            assert (await refused.response()).status == 503
+            # Once our side has gone altogether, what it sends is met by a reset.
+            with pytest.raises(ConnectionError):
+                await asyncio.wait_for(goes_on(refused), 10)

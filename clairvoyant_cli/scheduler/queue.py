@@ -130,16 +130,21 @@ class Scheduler:
         the newcomer's own that would start after it.
         """
         waiting = own.waiting if own is not None else 0
-        given = self._crowds.give_way((waiting + 1) / weight, self._last_of)
+        fair_share = self.capacity / self._crowds.weight_with(newcomer.job.client, weight)
+        given = self._crowds.give_way((waiting + 1) / weight, lambda crowd: self._last_of(crowd, fair_share))
         if given is not None:
             return given
-        last = self._last_of(own) if own is not None else None
+        last = own.last(self._place_of, self._overdue) if own is not None else None
         if last is None or self._place_of(newcomer) > self._place_of(last):
             raise QueueFullError
         return last
 
-    def _last_of(self, crowd: Crowd) -> Entry | None:
-        return crowd.last(self._place_of, self._overdue)
+    def _last_of(self, crowd: Crowd, fair_share: float) -> Entry | None:
+        """Return the job of a crowd that gives way, None if all are spared; `fair_share` is per weight."""
+        last = crowd.last(self._place_of, self._overdue)
+        if last is None and crowd.waiting > 1 and crowd.share > fair_share:
+            return crowd.latest_overdue()
+        return last
 
     def next(self, now: float) -> Dispatch | None:
         """Decide which job takes which free slot now, and mark it running; None if nothing can start."""

@@ -119,6 +119,7 @@ class Scheduler:
             self.cancel(displaced.job.id, now)
         if client:
             self._counters.charge(client, job.cost_s, now)
+            entry.charged_s = now
         entry.moves.append(Move(now, MoveKind.SUBMITTED))
         self._wait(entry)
         return None if displaced is None else displaced.job
@@ -179,7 +180,8 @@ class Scheduler:
         entry = self._stop(job_id, now)
         client = entry.job.client
         if client:
-            self._counters.charge(client, entry.served_s - entry.job.cost_s, now)
+            self._counters.give_back(client, entry.job.cost_s, entry.charged_s, now)
+            self._counters.charge(client, entry.served_s, now)
 
     def progress(self, job_id: str, tokens_done: float, resume_s: float = 0.0) -> None:
         """Take note of how far a running job is, and what resuming it would cost if it were preempted now.
@@ -204,7 +206,7 @@ class Scheduler:
             return False
         self._leave(entry)
         if entry.job.client:
-            self._counters.charge(entry.job.client, -entry.job.cost_s, now)
+            self._counters.give_back(entry.job.client, entry.job.cost_s, entry.charged_s, now)
         return True
 
     def promote(self, job_id: str, now: float) -> bool:

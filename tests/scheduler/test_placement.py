@@ -125,6 +125,47 @@ def test_charges_decay_and_are_forgotten() -> None:
     assert len(counters) == 1
 
 
+def in_debt() -> Scheduler:
+    """Return a scheduler under `fair` whose client "a" has been served 60 s, and whose slot is taken."""
+    scheduler = Scheduler(POLICIES["fair"], workers={"w": 1}, capacity=3)
+    scheduler.submit(Job("a0", 0.0, cost_s=60.0, client="a"), 0.0)
+    scheduler.next(0.0)
+    scheduler.finish("a0", 60.0)
+    scheduler.submit(Job("blocker", 60.0, cost_s=1.0, client="x"), 60.0)
+    scheduler.next(60.0)
+    return scheduler
+
+
+def test_a_job_that_is_taken_back_takes_no_debt_with_it() -> None:
+    scheduler = in_debt()
+    scheduler.submit(Job("phantom", 60.0, cost_s=27_000.0, client="a"), 60.0)
+    scheduler.cancel("phantom", 70.0)
+    assert scheduler._counters.used_s("a", 70.0) == pytest.approx(in_debt()._counters.used_s("a", 70.0))
+    scheduler.submit(Job("b1", 70.0, cost_s=30.0, client="b"), 70.0)
+    scheduler.submit(Job("a1", 70.0, cost_s=10.0, client="a"), 70.0)
+    scheduler.finish("blocker", 70.0)
+    assert started(scheduler, 70.0) == {"b1": "w"}
+
+
+def test_a_job_that_was_shorter_than_foretold_takes_no_debt_with_it() -> None:
+    scheduler = in_debt()
+    scheduler.finish("blocker", 60.0)
+    scheduler.submit(Job("foretold long", 50.0, cost_s=27_000.0, client="a"), 60.0)
+    assert scheduler.next(90.0) is not None
+    scheduler.finish("foretold long", 91.0)
+    assert scheduler._counters.used_s("a", 91.0) == pytest.approx(in_debt()._counters.used_s("a", 91.0) + 1.0)
+
+
+def test_what_gives_way_takes_no_debt_with_it() -> None:
+    scheduler = in_debt()
+    for number in range(3):
+        scheduler.submit(Job(f"a{number}", 60.0, cost_s=9_000.0, client="a"), 60.0)
+    displaced = [scheduler.submit(Job(name, 90.0, client=name), 90.0) for name in ("b", "c")]
+    scheduler.cancel("a0", 90.0)
+    assert [each.client for each in displaced if each is not None] == ["a", "a"]
+    assert scheduler._counters.used_s("a", 90.0) == pytest.approx(in_debt()._counters.used_s("a", 90.0))
+
+
 def test_memory_follows_the_living() -> None:
     scheduler = Scheduler(POLICIES["sjf"], workers={"a": 1}, tau_s=1e9)
     for number in range(5000):

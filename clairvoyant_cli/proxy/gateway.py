@@ -119,7 +119,11 @@ class Gateway:
         """Let other clients in, by other rules, from now on; what waits follows them."""
         self.access.clients = clients
         everybody = clients.defaults.tenant
-        self.dispatcher.scheduler.set_tenants(clients.tenants, self.books.clock(), everybody)
+
+        def priority_of(job: Job) -> int:
+            return clients.rules_of(job.client).clamped(job.priority)
+
+        self.dispatcher.scheduler.set_tenants(clients.tenants, self.books.clock(), everybody, priority_of)
         self.dispatcher.moved()
 
     # -- straight through ---------------------------------------------------------------------------

@@ -32,6 +32,7 @@ class Entry:
     usage_s: float = 0.0
     charged_s: float = 0.0
     key: float = 0.0
+    by_operator: bool = False
     held: bool = False
     version: int = 0
     lane: Optional["Lane"] = None

@@ -11,7 +11,7 @@ Rule 5: a full queue is shared: see `crowd` for who gives way to a newcomer.
 Rule 6: a job's age counts from its arrival, whatever happened to it since; a preemption does not restart tau.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from typing import NamedTuple
 
@@ -229,6 +229,7 @@ class Scheduler:
             return False
         self._leave(entry)
         entry.rank = float(priority)
+        entry.by_operator = True
         entry.moves.append(Move(now, MoveKind.REPRIORITISED, str(priority)))
         self._wait(entry)
         return True
@@ -299,15 +300,32 @@ class Scheduler:
         self.policy = policy
         self._place_all()
 
-    def set_tenants(self, tenants: Mapping[str, Tenant], now: float, everybody: Tenant = EVERYBODY) -> None:
-        """Give clients other rules; what waits follows them. Nothing that waits or runs is sent away."""
+    def set_tenants(
+        self,
+        tenants: Mapping[str, Tenant],
+        now: float,
+        everybody: Tenant = EVERYBODY,
+        priority_of: Callable[[Job], int] | None = None,
+    ) -> None:
+        """Give clients other rules; what waits follows them. Nothing that waits or runs is sent away.
+
+        `priority_of` says what priority a job may have from now on; what the operator promoted or set stays.
+        """
         self._now = now
-        weights = {entry.job.client: self._rules(entry.job.client).weight for entry in self._waiting.values()}
+        here = [*self._waiting.values(), *self._running.values()]  # what runs may come back
+        weights = {entry.job.client: self._rules(entry.job.client).weight for entry in here}
         self._tenants = dict(tenants)
         self._everybody = everybody
-        for entry in self._waiting.values():
+        for entry in here:
             entry.usage_s *= weights[entry.job.client] / self._rules(entry.job.client).weight
+            if priority_of is not None and not entry.promoted and not entry.by_operator:
+                self._rank(entry, priority_of(entry.job), now)
         self._place_all()
+
+    def _rank(self, entry: Entry, priority: int, now: float) -> None:
+        if entry.rank != priority:
+            entry.rank = float(priority)
+            entry.moves.append(Move(now, MoveKind.REPRIORITISED, str(priority)))
 
     def set_slots(self, worker: str, slots: int) -> None:
         """Set how many jobs a worker runs at once, 0 if it is down; what runs already is left alone."""

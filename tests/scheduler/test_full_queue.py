@@ -244,6 +244,37 @@ def test_new_limits_hold_for_what_waits() -> None:
         scheduler.submit(job("b3"), 1.0)
 
 
+def test_new_priorities_hold_for_what_waits_and_what_comes_back() -> None:
+    """But for what the operator has promoted, or given a priority."""
+    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 1})
+    for number, name in enumerate(("a0", "a1", "a2", "a3", "a4", "b1")):
+        scheduler.submit(job(name, at=float(number), priority=0 if name == "b1" else -10), float(number))
+    assert scheduler.next(9.0) is not None
+    scheduler.promote("a2", 9.0)
+    scheduler.reprioritise("a3", -10, 9.0)
+    scheduler.hold("a4", 9.0)
+    scheduler.set_tenants({}, 9.0, priority_of=lambda job: max(job.priority, 50 if job.client == "a" else 0))
+    scheduler.requeue("a0", 9.0)
+    scheduler.release("a4", 9.0)
+    ranks = {entry.job.id: entry.rank for entry in scheduler.waiting()}
+    assert ranks == {"a2": float("-inf"), "a3": -10.0, "b1": 0.0, "a0": 50.0, "a1": 50.0, "a4": 50.0}
+    order = []
+    while (dispatch := scheduler.next(9.0)) is not None:
+        order.append(dispatch.job.id)
+        scheduler.finish(dispatch.job.id, 9.0)
+    assert order == list(ranks)
+
+
+def test_a_range_that_is_given_back_gives_back_the_place() -> None:
+    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 1})
+    scheduler.submit(job("a1", priority=-10), 0.0)
+    scheduler.set_tenants({}, 1.0, priority_of=lambda job: max(job.priority, 50))
+    scheduler.set_tenants({}, 2.0, priority_of=lambda job: max(job.priority, -100))
+    [entry] = scheduler.waiting()
+    assert entry.rank == -10.0
+    assert [move.note for move in entry.moves] == ["", "50", "-10"]
+
+
 def test_rules_for_everybody_hold_for_each_client_by_itself() -> None:
     scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 9}, everybody=Tenant(max_running=1, max_waiting=1))
     for name in ("a1", "b1"):

@@ -188,8 +188,6 @@ class Gateway:
             self._reject(request, route, Refusal(503, self._away(), 5))
             return
         exchange = self._exchange(request, route, facts, client)
-        if self.residents is not None:
-            self.residents.arrived(exchange)
         try:
             self.dispatcher.submit(exchange)
         except ClientFullError:
@@ -254,7 +252,7 @@ class Gateway:
             prompt_tokens=facts.prompt_tokens,
             client=client,
             model=facts.model,
-            affinity=facts.affinity,
+            affinity=facts.affinity if self.residents is None else self.residents.affinity_of(facts),
             priority=self.access.priority_of(request, client, facts.priority),
         )
         return Exchange(
@@ -372,7 +370,7 @@ class Gateway:
         totals = exchange.totals = watch.totals() if watch is not None else exchange.totals
         outcome = Outcome.UPSTREAM_ERROR if totals.error or status >= 500 else Outcome.COMPLETED
         if self.residents is not None:
-            self.residents.answered(exchange)
+            self.residents.answered(exchange, status)
         self.dispatcher.end(exchange, outcome, status)
         self._learn(exchange)
 

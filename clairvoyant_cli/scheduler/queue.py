@@ -166,8 +166,8 @@ class Scheduler:
         self._running[job.id] = entry
         self._busy[worker] += 1
         self._clients_running[job.client] = self._clients_running.get(job.client, 0) + 1
-        if self.residency.load_s:
-            self.residency.dispatched(worker, job.affinity, now)
+        if self.residency.prices:
+            self.residency.dispatched(worker, job.id, job.affinity, now)
         if reason is Reason.TAU:
             self.tau_firings += 1
             self._since_promotion = 0
@@ -175,9 +175,12 @@ class Scheduler:
             self._since_promotion += 1
         return Dispatch(job, worker, reason, now - entry.queued_s)
 
-    def finish(self, job_id: str, now: float) -> None:
-        """Give back the slot of a running job; KeyError if it does not run."""
-        entry = self._stop(job_id, now)
+    def finish(self, job_id: str, now: float, *, served: bool = True) -> None:
+        """Give back the slot of a running job; KeyError if it does not run.
+
+        `served` says that the worker did run it, so that what it needs is loaded there.
+        """
+        entry = self._stop(job_id, now, served=served)
         client = entry.job.client
         if client:
             self._counters.give_back(client, entry.job.cost_s, entry.charged_s, now)
@@ -192,9 +195,12 @@ class Scheduler:
         entry.done_tokens = tokens_done
         entry.resume_s = resume_s
 
-    def requeue(self, job_id: str, now: float) -> None:
-        """Put a preempted job back into the queue, with its progress; KeyError if it does not run."""
-        entry = self._stop(job_id, now)
+    def requeue(self, job_id: str, now: float, *, served: bool = True) -> None:
+        """Put a preempted job back into the queue, with its progress; KeyError if it does not run.
+
+        `served` as in `finish`.
+        """
+        entry = self._stop(job_id, now, served=served)
         entry.queued_s = now
         entry.moves.append(Move(now, MoveKind.PREEMPTED))
         self._wait(entry)
@@ -404,8 +410,12 @@ class Scheduler:
         if not lane.live and len(self._lanes) > IDLE_LANES:
             del self._lanes[lane.id]
 
-    def _stop(self, job_id: str, now: float) -> Entry:
+    def _stop(self, job_id: str, now: float, *, served: bool) -> Entry:
         entry = self._running.pop(job_id)
+        if served:
+            self.residency.loaded(entry.worker, job_id)
+        else:
+            self.residency.not_loaded(entry.worker, job_id)
         entry.served_s += now - entry.started_s
         self._busy[entry.worker] -= 1
         client = entry.job.client
@@ -486,7 +496,7 @@ class Scheduler:
         score = self.policy.score
         if score is not None:
             return [(e.rank, e.key if e.rank == FIRST else score(e, now), e.seq, e) for e in heads]
-        if not self.policy.in_seconds or not self.residency.load_s:
+        if not self.policy.in_seconds or not self.residency.prices:
             return [(e.rank, e.key, e.seq, e) for e in heads]
         price_s = self.residency.price_s
         return [(e.rank, e.key + price_s(worker, e.job.affinity), e.seq, e) for e in heads]

@@ -28,7 +28,7 @@ actions = st.one_of(
         st.integers(-1, 1),
     ),
     st.tuples(st.just("next")),
-    st.tuples(st.just("finish"), ids),
+    st.tuples(st.just("finish"), ids, st.booleans()),
     st.tuples(st.just("cancel"), ids),
     st.tuples(st.just("promote"), ids),
     st.tuples(st.just("hold"), ids),
@@ -121,11 +121,11 @@ class Story:
         self.running.add(dispatch.job.id)
         self.trace.append(dispatch)
 
-    def finish(self, number: int) -> None:
+    def finish(self, number: int, served: bool = True) -> None:
         """Finish a job if it runs."""
         job_id = str(number)
         if job_id in self.running:
-            self.scheduler.finish(job_id, self.now)
+            self.scheduler.finish(job_id, self.now, served=served)
             self.running.discard(job_id)
             self.gone.add(job_id)
 
@@ -184,6 +184,10 @@ class Story:
         assert {entry.job.id for entry in self.scheduler.waiting()} == self.waiting
         assert set(self.scheduler.running) == self.running
         assert not self.waiting & self.running
+        starts = {
+            start.job_id for each in self.scheduler.residency._workers.values() for start in each.starts
+        }
+        assert starts <= self.running
         told = self.scheduler.clients
         here = [*self.scheduler.waiting(), *self.scheduler.running.values()]
         assert {name: sum(counts) for name, counts in told.items()} == Counter(e.job.client for e in here)

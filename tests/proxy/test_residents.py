@@ -1,6 +1,8 @@
 """With two models and a slow load, the queue does not go back and forth between them."""
 
+import asyncio
 import json
+from collections.abc import Awaitable, Coroutine
 from dataclasses import replace
 from itertools import pairwise
 from typing import cast
@@ -9,9 +11,12 @@ import pytest
 
 from clairvoyant_cli.bench.replay import Engine, Replay, tabled
 from clairvoyant_cli.bench.serving import serve_app
-from clairvoyant_cli.proxy.exchange import Exchange, Phase
+from clairvoyant_cli.proxy.dispatcher import Dispatcher
+from clairvoyant_cli.proxy.exchange import Exchange, Outcome, Phase
+from clairvoyant_cli.proxy.gateway import UNKNOWN
 from clairvoyant_cli.proxy.protocols.answer import Totals
 from clairvoyant_cli.proxy.protocols.facts import RequestFacts
+from clairvoyant_cli.proxy.protocols.routes import BackendKind, route_of
 from clairvoyant_cli.proxy.residents import ASSUMED_LOAD_S, MOST_AFFINITIES, Residents, full_name
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
@@ -131,6 +136,55 @@ def test_the_price_used_longest_ago_is_forgotten_when_there_are_too_many() -> No
     assert len(prices) == MOST_AFFINITIES == len(residents._affinity_of)
     assert prices["mine"] == 14.0
     assert {f"real-{3 * MOST_AFFINITIES - n}" for n in range(1, MOST_AFFINITIES)} == prices.keys() - {"mine"}
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "counts"),
+    [
+        ("ended", 200, True),
+        ("ended", 404, False),
+        ("ended", 502, False),
+        ("left", 499, False),
+        ("left", 200, True),  # in mid-answer
+        ("sent back", 0, False),
+    ],
+)
+async def test_a_start_counts_only_if_an_answer_began(how: str, status: int, counts: bool) -> None:
+    queue = scheduler()
+    Residents(queue, "ollama")
+    queue.residency.load_s["a"] = 10.0
+
+    async def released(_: Exchange) -> None:
+        return
+
+    async with asyncio.TaskGroup() as tasks:
+
+        def spawn(work: Awaitable[None]) -> asyncio.Task[None]:
+            return tasks.create_task(cast("Coroutine[None, None, None]", work))
+
+        dispatcher = Dispatcher(
+            queue, clock=lambda: 1.0, spawn=spawn, on_change=lambda: None, on_end=lambda _: None
+        )
+        route, prediction = route_of(b"POST", "/api/chat", BackendKind.OLLAMA), UNKNOWN
+        exchange = Exchange(
+            asked("a").job,
+            route,
+            "",
+            RequestFacts("a"),
+            prediction,
+            asyncio.get_running_loop().create_future(),
+        )
+        dispatcher.submit(exchange)
+        assert queue.residency.price_s("ollama", "a") == 0.0
+        queue.pause()
+        if how == "ended":
+            dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, status)
+        elif how == "left":
+            dispatcher.abandon(exchange, Outcome.CLIENT_CANCELLED, status, released)
+        else:
+            dispatcher.wait_again(exchange)
+    assert (queue.residency.price_s("ollama", "a") == 0.0) is counts
+    assert queue.residency.must_stay("ollama", 2.0) is counts
 
 
 async def test_models_that_do_not_exist_keep_nobody_waiting() -> None:

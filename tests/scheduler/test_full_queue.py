@@ -146,14 +146,20 @@ def test_an_only_job_that_is_overdue_stays_whatever_its_weight() -> None:
     assert displaced(full_of(job("a1"), job("a2"), tau_s=5.0, a=light), job("b1", at=9.0), 9.0) == "a2"
 
 
+def test_an_only_job_that_was_held_may_give_way_once_it_is_released() -> None:
+    scheduler = full_of(job("a1"), a=Tenant(weight=0.1))
+    scheduler.hold("a1", 0.0)
+    assert displaced(scheduler, job("b1")) == "nobody"
+    scheduler.release("a1", 0.0)
+    assert displaced(scheduler, job("b1")) == "a1"
+
+
 def test_many_light_clients_with_an_overdue_job_each_do_not_hide_a_crowd() -> None:
     light = {name: Tenant(weight=0.1) for name in "cdefghijklmn"}
     young = [job(f"a{n}", at=5.0) for n in range(4)]
     scheduler = full_of(*(job(f"{name}1") for name in light), *young, tau_s=5.0)
     scheduler.set_tenants(light, 0.0)
     assert displaced(scheduler, job("b1", at=9.0), 9.0) == "a3"
-    scheduler.hold("c1", 9.0)
-    scheduler.release("c1", 9.0)
     assert displaced(scheduler, job("b2", at=9.0), 9.0) == "a2"
     scheduler.cancel("a1", 9.0)
     scheduler.submit(job("c2", at=9.0), 9.0)

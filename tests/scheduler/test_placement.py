@@ -116,11 +116,28 @@ def test_of_two_starts_the_one_that_was_served_counts() -> None:
         assert scheduler.residency.must_stay("a", 39.0)
 
 
-def test_what_was_reloaded_only_because_of_a_failed_start_may_go_at_once() -> None:
+def swapping_to_and_fro() -> Scheduler:
+    """Return a scheduler whose worker had "m" loaded, has started a job for "n", and then one for "m"."""
     scheduler = swapping("n", "m")
-    scheduler.promote("n0", 0.0)
-    scheduler.promote("m1", 0.0)
-    assert started(scheduler, 0.0) == {"n0": "a", "m1": "a"}
+    for name in ("n0", "m1"):
+        scheduler.promote(name, 0.0)
+        dispatch = scheduler.next(0.0)
+        assert dispatch is not None
+        assert dispatch.job.id == name
+    return scheduler
+
+
+def test_what_started_last_is_loaded_whoever_ends_first() -> None:
+    for order in (("n0", "m1"), ("m1", "n0")):
+        scheduler = swapping_to_and_fro()
+        for name in order:
+            scheduler.finish(name, 1.0)
+            assert scheduler.residency.price_s("a", "m") == 0.0
+            assert scheduler.residency.price_s("a", "n") == 10.0
+
+
+def test_what_was_reloaded_only_because_of_a_failed_start_may_go_at_once() -> None:
+    scheduler = swapping_to_and_fro()
     assert scheduler.residency.must_stay("a", 1.0)
     scheduler.finish("n0", 1.0, served=False)
     assert not scheduler.residency.must_stay("a", 1.0)

@@ -90,7 +90,7 @@ class Dispatcher:
             if exchange.dispatch is None:
                 self.scheduler.cancel(exchange.id, self._clock())
             else:
-                self.scheduler.finish(exchange.id, self._clock())
+                self.scheduler.finish(exchange.id, self._clock(), served=_is_success(status))
             self._forget(exchange)
 
     def abandon(self, exchange: Exchange, outcome: Outcome, status: int, release: Release) -> None:
@@ -115,7 +115,7 @@ class Dispatcher:
 
     def wait_again(self, exchange: Exchange) -> None:
         """Take a slot back from an exchange that could not be sent; it keeps its place in the queue."""
-        self.scheduler.requeue(exchange.id, self._clock())
+        self.scheduler.requeue(exchange.id, self._clock(), served=False)
         exchange.wait_again()
         self.moved()
 
@@ -141,7 +141,7 @@ class Dispatcher:
         try:
             await release(exchange)
         finally:
-            self.scheduler.finish(exchange.id, self._clock())
+            self.scheduler.finish(exchange.id, self._clock(), served=_is_success(exchange.status))
             self._forget(exchange)
 
     def _close_books(self, exchange: Exchange, outcome: Outcome, status: int) -> None:
@@ -157,3 +157,8 @@ class Dispatcher:
         self.live.pop(exchange.id, None)
         self.pump()
         self._on_change()
+
+
+def _is_success(status: int) -> bool:
+    """Whether the backend began an answer that is no error: then it had loaded what that needs."""
+    return 200 <= status < 300

@@ -119,7 +119,11 @@ class Gateway:
         """Let other clients in, by other rules, from now on; what waits follows them."""
         self.access.clients = clients
         everybody = clients.defaults.tenant
-        self.dispatcher.scheduler.set_tenants(clients.tenants, self.books.clock(), everybody)
+
+        def priority_of(job: Job) -> int:
+            return clients.rules_of(job.client).clamped(job.priority)
+
+        self.dispatcher.scheduler.set_tenants(clients.tenants, self.books.clock(), everybody, priority_of)
         self.dispatcher.moved()
 
     # -- straight through ---------------------------------------------------------------------------
@@ -185,8 +189,6 @@ class Gateway:
             self._reject(request, route, Refusal(503, self._away(), 5))
             return
         exchange = self._exchange(request, route, facts, client)
-        if self.residents is not None:
-            self.residents.arrived(exchange)
         try:
             self.dispatcher.submit(exchange)
         except ClientFullError:
@@ -251,7 +253,7 @@ class Gateway:
             prompt_tokens=facts.prompt_tokens,
             client=client,
             model=facts.model,
-            affinity=facts.affinity,
+            affinity=facts.affinity if self.residents is None else self.residents.affinity_of(facts),
             priority=self.access.priority_of(request, client, facts.priority),
         )
         return Exchange(
@@ -369,7 +371,7 @@ class Gateway:
         totals = exchange.totals = watch.totals() if watch is not None else exchange.totals
         outcome = Outcome.UPSTREAM_ERROR if totals.error or status >= 500 else Outcome.COMPLETED
         if self.residents is not None:
-            self.residents.answered(exchange)
+            self.residents.answered(exchange, status)
         self.dispatcher.end(exchange, outcome, status)
         self._learn(exchange)
 

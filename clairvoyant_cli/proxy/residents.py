@@ -7,6 +7,7 @@ not know goes back and forth between two models and serves neither.
 from collections.abc import Iterable
 
 from clairvoyant_cli.proxy.exchange import Exchange, Phase
+from clairvoyant_cli.proxy.protocols.facts import RequestFacts
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 ASSUMED_LOAD_S = 8.0
@@ -19,41 +20,71 @@ LONGEST_LOAD_S = 600.0
 """Ollama gives up after five minutes (OLLAMA_LOAD_TIMEOUT): what says it took longer is wrong."""
 
 MOST_AFFINITIES = 200
-"""Clients choose model names: what is remembered of them is bounded."""
+"""So many prices are remembered, those used last: clients choose the runner's options, if not the models."""
+
+OLLAMAS_OWN = ("registry.ollama.ai/", "library/")
+"""What Ollama leaves out of a name when it lists its models."""
 
 
 class Residents:
-    """Keeps a scheduler's residency in step with one backend."""
+    """Keeps a scheduler's residency in step with one backend.
+
+    A price of its own has only what the backend has answered for, or lists as loaded; all else has the
+    assumed one, and counts as loaded only once it was answered well. So nothing that a client makes up
+    moves anybody else's price.
+    """
 
     def __init__(self, scheduler: Scheduler, worker: str) -> None:
         self._residency = scheduler.residency
+        self._residency.unknown_s = ASSUMED_LOAD_S
         self._worker = worker
-        self._affinity_of: dict[str, str] = {}
+        self._affinity_of: dict[str, str] = {}  # a model's listed name -> what was asked of it last
 
-    def arrived(self, exchange: Exchange) -> None:
-        """A request that may need another model: it has a price from now on."""
-        prices = self._residency.load_s
-        if exchange.job.affinity and exchange.job.affinity not in prices and len(prices) < MOST_AFFINITIES:
-            prices[exchange.job.affinity] = ASSUMED_LOAD_S
+    def affinity_of(self, facts: RequestFacts) -> str:
+        """Return what a request needs loaded: one name for a model, however it is written."""
+        return full_name(facts.model) + facts.affinity.removeprefix(facts.model) if facts.model else ""
 
-    def answered(self, exchange: Exchange) -> None:
-        """An answer tells whether its model had to be loaded, and how long that took."""
-        affinity, load_s = exchange.job.affinity, exchange.totals.load_s
-        if affinity not in self._residency.load_s:
+    def answered(self, exchange: Exchange, status: int) -> None:
+        """An answer tells whether its model had to be loaded, and how long that took; an error does not."""
+        job_id, affinity, load_s = exchange.job.id, exchange.job.affinity, exchange.totals.load_s
+        if not 200 <= status < 300 or exchange.totals.error:
+            self._residency.not_loaded(self._worker, job_id)
             return
+        if not affinity:
+            return
+        if load_s is not None and load_s < LEAST_LOAD_S:
+            self._residency.was_there(self._worker, job_id)
+        else:
+            self._residency.loaded(self._worker, job_id)
+        learned = load_s is not None and LEAST_LOAD_S <= load_s <= LONGEST_LOAD_S
+        self._remember(affinity, load_s if learned else None)
         self._affinity_of[full_name(exchange.facts.model)] = affinity
-        if load_s is not None and LEAST_LOAD_S <= load_s <= LONGEST_LOAD_S:
-            self._residency.load_s[affinity] = load_s
 
     def listed(self, names: Iterable[str], live: Iterable[Exchange]) -> None:
         """The backend has listed its loaded models; while one may be loading, the list tells nothing."""
         if any(each.phase in (Phase.CONNECTING, Phase.PREFILL) for each in live):
             return
-        loaded = frozenset(self._affinity_of[name] for name in names if name in self._affinity_of)
+        names = [full_name(name) for name in names]
+        loaded = frozenset(self._affinity_of.get(name, name) for name in names)
+        for affinity in loaded:
+            self._remember(affinity, None)
         if loaded:
             self._residency.set(self._worker, loaded)
 
+    def _remember(self, affinity: str, load_s: float | None) -> None:
+        """Keep a price, the one there is where None is given, as the one used last."""
+        prices = self._residency.load_s
+        known_s = prices.pop(affinity, ASSUMED_LOAD_S)
+        if len(prices) >= MOST_AFFINITIES:
+            forgotten = next(iter(prices))
+            del prices[forgotten]
+            self._affinity_of = {n: kept for n, kept in self._affinity_of.items() if kept != forgotten}
+        prices[affinity] = known_s if load_s is None else load_s
+
 
 def full_name(model: str) -> str:
-    """Return a model's name as Ollama lists it, with its tag."""
-    return model if ":" in model else f"{model}:latest"
+    """Return a model's name as Ollama lists it, with its tag; Ollama tells no case apart."""
+    name = model.lower()
+    for prefix in OLLAMAS_OWN:
+        name = name.removeprefix(prefix)
+    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"

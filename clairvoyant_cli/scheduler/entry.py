@@ -16,12 +16,13 @@ FIRST = float("-inf")
 class Entry:
     """A job in the queue. Heap items made before a change carry an older `version` and count no more.
 
-    `rank` is the client's priority, or FIRST once the operator has promoted the job; `key` orders equals.
-    `queued_s` is when it last joined the queue: its arrival, or its preemption; its age counts from its
-    arrival all the same. `usage_s` is what its client had been served, in decayed seconds for its weight,
-    when it was submitted. `served_s` is the time it has held a
-    slot in earlier runs, `slice_start_tokens` its progress when this run started, `resume_s` what resuming
-    it after a preemption costs. `lane` is where it waits, None while it is held or runs.
+    `rank` is the client's priority, or FIRST once the operator has promoted the job; `by_operator` says that
+    the operator has set it; `key` orders equals. `queued_s` is when it last joined the queue: its arrival, or
+    its preemption; its age counts from its arrival all the same. `usage_s` is what its client had been
+    served, in decayed seconds for its weight, when it was submitted and charged for, at `charged_s`.
+    `served_s` is the time it has held a slot in earlier runs, `slice_start_tokens` its progress when this run
+    started, `resume_s` what resuming it after a preemption costs. `lane` is where it waits, None while it is
+    held or runs.
     """
 
     job: Job
@@ -29,7 +30,9 @@ class Entry:
     rank: float
     queued_s: float
     usage_s: float = 0.0
+    charged_s: float = 0.0
     key: float = 0.0
+    by_operator: bool = False
     held: bool = False
     version: int = 0
     lane: Optional["Lane"] = None

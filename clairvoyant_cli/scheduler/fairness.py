@@ -3,7 +3,9 @@
 Rule 1: a job is charged at its predicted cost when it is submitted and corrected when it ends, so that a
 client who sends a hundred requests at once pays for the queued ones too (QUARTZ charges at the first token;
 a burst would then be free).
-Rule 2: charges decay exponentially, and a client whose charge has decayed to nothing is forgotten (QUARTZ,
+Rule 2: what is given back of a charge has decayed as the charge has. Otherwise a large one that is taken back
+a while later would wipe out what its client owes for other jobs.
+Rule 3: charges decay exponentially, and a client whose charge has decayed to nothing is forgotten (QUARTZ,
 section 4.3), so an old debt never starves and memory follows the active clients alone.
 """
 
@@ -58,15 +60,27 @@ class ServiceCounters:
     def used_s(self, client: str, now: float) -> float:
         """Return what the client has been charged, decayed to now."""
         charge_s, at = self._charges.get(client, (0.0, now))
-        return charge_s * exp(-self._rate * max(now - at, 0.0))
+        return charge_s * self._left(now - at)
 
     def charge(self, client: str, seconds: float, now: float) -> None:
-        """Add to what the client has been charged; a negative amount gives back, never below zero."""
+        """Add to what the client has been charged."""
+        self._add(client, seconds, now)
+
+    def give_back(self, client: str, seconds: float, charged_s: float, now: float) -> None:
+        """Take back what is left of a charge made at `charged_s`."""
+        self._add(client, -seconds * self._left(now - charged_s), now)
+
+    def _add(self, client: str, seconds: float, now: float) -> None:
+        # Rounding may leave a hair less than nothing of what is given back.
         self._charges[client] = (max(self.used_s(client, now) + seconds, 0.0), now)
         self._until_sweep -= 1
         if self._until_sweep <= 0:
             self._until_sweep = SWEEP_EVERY
             self._forget(now)
+
+    def _left(self, age_s: float) -> float:
+        """Return how much of a second charged is left after a while."""
+        return exp(-self._rate * max(age_s, 0.0))
 
     def _forget(self, now: float) -> None:
         for client in [c for c in self._charges if self.used_s(c, now) < FORGOTTEN_S]:

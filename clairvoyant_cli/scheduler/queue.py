@@ -11,7 +11,7 @@ Rule 5: a full queue is shared: see `crowd` for who gives way to a newcomer.
 Rule 6: a job's age counts from its arrival, whatever happened to it since; a preemption does not restart tau.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from typing import NamedTuple
 
@@ -119,6 +119,7 @@ class Scheduler:
             self.cancel(displaced.job.id, now)
         if client:
             self._counters.charge(client, job.cost_s, now)
+            entry.charged_s = now
         entry.moves.append(Move(now, MoveKind.SUBMITTED))
         self._wait(entry)
         return None if displaced is None else displaced.job
@@ -130,16 +131,21 @@ class Scheduler:
         the newcomer's own that would start after it.
         """
         waiting = own.waiting if own is not None else 0
-        given = self._crowds.give_way((waiting + 1) / weight, self._last_of)
+        fair_share = self.capacity / self._crowds.weight_with(newcomer.job.client, weight)
+        given = self._crowds.give_way((waiting + 1) / weight, lambda crowd: self._last_of(crowd, fair_share))
         if given is not None:
             return given
-        last = self._last_of(own) if own is not None else None
+        last = own.last(self._place_of, self._overdue) if own is not None else None
         if last is None or self._place_of(newcomer) > self._place_of(last):
             raise QueueFullError
         return last
 
-    def _last_of(self, crowd: Crowd) -> Entry | None:
-        return crowd.last(self._place_of, self._overdue)
+    def _last_of(self, crowd: Crowd, fair_share: float) -> Entry | None:
+        """Return the job of a crowd that gives way, None if all are spared; `fair_share` is per weight."""
+        last = crowd.last(self._place_of, self._overdue)
+        if last is None and crowd.waiting > 1 and crowd.share > fair_share:
+            return crowd.latest_overdue()
+        return last
 
     def next(self, now: float) -> Dispatch | None:
         """Decide which job takes which free slot now, and mark it running; None if nothing can start."""
@@ -160,8 +166,8 @@ class Scheduler:
         self._running[job.id] = entry
         self._busy[worker] += 1
         self._clients_running[job.client] = self._clients_running.get(job.client, 0) + 1
-        if self.residency.load_s:
-            self.residency.dispatched(worker, job.affinity, now)
+        if self.residency.prices:
+            self.residency.dispatched(worker, job.id, job.affinity, now)
         if reason is Reason.TAU:
             self.tau_firings += 1
             self._since_promotion = 0
@@ -169,12 +175,16 @@ class Scheduler:
             self._since_promotion += 1
         return Dispatch(job, worker, reason, now - entry.queued_s)
 
-    def finish(self, job_id: str, now: float) -> None:
-        """Give back the slot of a running job; KeyError if it does not run."""
-        entry = self._stop(job_id, now)
+    def finish(self, job_id: str, now: float, *, served: bool = True) -> None:
+        """Give back the slot of a running job; KeyError if it does not run.
+
+        `served` says that the worker did run it, so that what it needs is loaded there.
+        """
+        entry = self._stop(job_id, now, served=served)
         client = entry.job.client
         if client:
-            self._counters.charge(client, entry.served_s - entry.job.cost_s, now)
+            self._counters.give_back(client, entry.job.cost_s, entry.charged_s, now)
+            self._counters.charge(client, entry.served_s, now)
 
     def progress(self, job_id: str, tokens_done: float, resume_s: float = 0.0) -> None:
         """Take note of how far a running job is, and what resuming it would cost if it were preempted now.
@@ -185,9 +195,12 @@ class Scheduler:
         entry.done_tokens = tokens_done
         entry.resume_s = resume_s
 
-    def requeue(self, job_id: str, now: float) -> None:
-        """Put a preempted job back into the queue, with its progress; KeyError if it does not run."""
-        entry = self._stop(job_id, now)
+    def requeue(self, job_id: str, now: float, *, served: bool = True) -> None:
+        """Put a preempted job back into the queue, with its progress; KeyError if it does not run.
+
+        `served` as in `finish`.
+        """
+        entry = self._stop(job_id, now, served=served)
         entry.queued_s = now
         entry.moves.append(Move(now, MoveKind.PREEMPTED))
         self._wait(entry)
@@ -199,7 +212,7 @@ class Scheduler:
             return False
         self._leave(entry)
         if entry.job.client:
-            self._counters.charge(entry.job.client, -entry.job.cost_s, now)
+            self._counters.give_back(entry.job.client, entry.job.cost_s, entry.charged_s, now)
         return True
 
     def promote(self, job_id: str, now: float) -> bool:
@@ -222,6 +235,7 @@ class Scheduler:
             return False
         self._leave(entry)
         entry.rank = float(priority)
+        entry.by_operator = True
         entry.moves.append(Move(now, MoveKind.REPRIORITISED, str(priority)))
         self._wait(entry)
         return True
@@ -292,15 +306,32 @@ class Scheduler:
         self.policy = policy
         self._place_all()
 
-    def set_tenants(self, tenants: Mapping[str, Tenant], now: float, everybody: Tenant = EVERYBODY) -> None:
-        """Give clients other rules; what waits follows them. Nothing that waits or runs is sent away."""
+    def set_tenants(
+        self,
+        tenants: Mapping[str, Tenant],
+        now: float,
+        everybody: Tenant = EVERYBODY,
+        priority_of: Callable[[Job], int] | None = None,
+    ) -> None:
+        """Give clients other rules; what waits follows them. Nothing that waits or runs is sent away.
+
+        `priority_of` says what priority a job may have from now on; what the operator promoted or set stays.
+        """
         self._now = now
-        weights = {entry.job.client: self._rules(entry.job.client).weight for entry in self._waiting.values()}
+        here = [*self._waiting.values(), *self._running.values()]  # what runs may come back
+        weights = {entry.job.client: self._rules(entry.job.client).weight for entry in here}
         self._tenants = dict(tenants)
         self._everybody = everybody
-        for entry in self._waiting.values():
+        for entry in here:
             entry.usage_s *= weights[entry.job.client] / self._rules(entry.job.client).weight
+            if priority_of is not None and not entry.promoted and not entry.by_operator:
+                self._rank(entry, priority_of(entry.job), now)
         self._place_all()
+
+    def _rank(self, entry: Entry, priority: int, now: float) -> None:
+        if entry.rank != priority:
+            entry.rank = float(priority)
+            entry.moves.append(Move(now, MoveKind.REPRIORITISED, str(priority)))
 
     def set_slots(self, worker: str, slots: int) -> None:
         """Set how many jobs a worker runs at once, 0 if it is down; what runs already is left alone."""
@@ -379,8 +410,12 @@ class Scheduler:
         if not lane.live and len(self._lanes) > IDLE_LANES:
             del self._lanes[lane.id]
 
-    def _stop(self, job_id: str, now: float) -> Entry:
+    def _stop(self, job_id: str, now: float, *, served: bool) -> Entry:
         entry = self._running.pop(job_id)
+        if served:
+            self.residency.loaded(entry.worker, job_id)
+        else:
+            self.residency.not_loaded(entry.worker, job_id)
         entry.served_s += now - entry.started_s
         self._busy[entry.worker] -= 1
         client = entry.job.client
@@ -461,7 +496,7 @@ class Scheduler:
         score = self.policy.score
         if score is not None:
             return [(e.rank, e.key if e.rank == FIRST else score(e, now), e.seq, e) for e in heads]
-        if not self.policy.in_seconds or not self.residency.load_s:
+        if not self.policy.in_seconds or not self.residency.prices:
             return [(e.rank, e.key, e.seq, e) for e in heads]
         price_s = self.residency.price_s
         return [(e.rank, e.key + price_s(worker, e.job.affinity), e.seq, e) for e in heads]

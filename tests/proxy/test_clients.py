@@ -8,6 +8,7 @@ import re
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from tests.fakes.daemon_process import daemon_process
 from tests.fakes.raw_http import Message, RawClient, get, post, raw_client
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
 from tests.fakes.serving import ByFirstWord, serving, until
-from tui.snapshot import ClientState
+from tui.snapshot import ClientState, Snapshot
 
 EVIL = "Origin: https://evil.example"
 ANN, BEN = "key-of-ann", "key-of-ben"
@@ -433,6 +434,32 @@ async def test_new_limits_hold_for_what_waits(tmp_path: Path) -> None:
         daemon.reload()
         state = daemon.snapshot()
         assert (len(state.running), len(state.queue)) == (3, 0)
+
+
+def waits(count: int, state: Snapshot) -> bool:
+    return len(state.queue) == count
+
+
+async def test_a_new_range_holds_for_what_waits_but_not_for_the_operators_choice(tmp_path: Path) -> None:
+    path = tmp_path / "clients.toml"
+    text = "[clients.ann]\npriority = {}\n"
+    async with (
+        occupied(clients=secret(path, text.format("[-10, 100]"))) as (daemon, _),
+        AsyncExitStack() as stack,
+        ControlClient(daemon.base_url) as control,
+    ):
+        for number, name in enumerate(("ann", "ann", "ann", "ben"), 1):
+            client = await stack.enter_async_context(raw_client(daemon.base_url))
+            client.send(chat(f"X-Clairvoyant-Client: {name}", "X-Clairvoyant-Priority: -10"))
+            await until(daemon, partial(waits, number))
+        state = daemon.snapshot()
+        anns = [each.id for each in state.queue if each.client == "ann"]
+        await control.act("promote", {"id": anns[1]})
+        await control.act("priority", {"id": anns[2], "priority": -5})
+        secret(path, text.format("[50, 100]"))
+        await control.act("reload")
+        shown = [(each.client, each.priority, each.promoted) for each in daemon.snapshot().queue]
+    assert shown == [("ann", -10, True), ("ann", -5, False), ("ben", 0, False), ("ann", 50, False)]
 
 
 async def test_beyond_loopback_keys_are_demanded_and_short_ones_are_warned_of(

@@ -85,14 +85,85 @@ def test_a_weight_is_a_larger_share() -> None:
     assert displaced(full_of(*jobs), job("c1", 9.0))[0] == "a"
 
 
-def test_what_is_promoted_held_or_overdue_stays() -> None:
+def test_what_is_promoted_or_held_stays_and_what_is_overdue_goes_after_the_rest() -> None:
     scheduler = full_of(job("a1", 9.0), job("a2", 8.0), job("a3", 7.0), job("a4", 2.0, at=5.0), tau_s=10.0)
     scheduler.promote("a1", 6.0)
     scheduler.hold("a2", 6.0)
     assert displaced(scheduler, job("b1", 50.0, at=11.0), 11.0) == "a4"
-    assert displaced(scheduler, job("c1", 1.0, at=12.0), 12.0) == "nobody"
+    assert displaced(scheduler, job("c1", 1.0, at=12.0), 12.0) == "a3"
+    assert displaced(scheduler, job("d1", 1.0, at=12.0), 12.0) == "nobody"
     scheduler.release("a2", 30.0)
-    assert displaced(scheduler, job("c2", 1.0, at=30.0), 30.0) == "nobody"
+    assert displaced(scheduler, job("d2", 1.0, at=30.0), 30.0) == "a2"
+
+
+def test_who_fills_the_queue_and_waits_keeps_nobody_out() -> None:
+    scheduler = full_of(*(job(f"a{n}", 9.0 - n, at=float(n)) for n in range(6)), tau_s=5.0)
+    gone = [displaced(scheduler, job(f"b{n}", 50.0, at=20.0), 20.0) for n in range(4)]
+    assert gone == ["a5", "a4", "a3", "nobody"]
+    assert displaced(scheduler, job("a6", 0.1, at=20.0), 20.0) == "nobody"
+
+
+def test_what_is_overdue_is_set_aside_but_not_lost() -> None:
+    scheduler = full_of(*(job(f"a{n}", at=float(n)) for n in range(5)), tau_s=5.0)
+    assert displaced(scheduler, job("b1", at=20.0), 20.0) == "a4"
+    scheduler.cancel("a3", 20.0)
+    scheduler.promote("a2", 20.0)
+    assert scheduler.submit(job("b2", 9.0, at=20.0), 20.0) is None
+    assert displaced(scheduler, job("c1", at=20.0), 20.0) == "a1"
+    scheduler.set_slots("a", 1)
+    dispatch = scheduler.next(20.0)
+    assert dispatch is not None
+    assert dispatch.job.id == "a2"
+
+
+def test_what_is_overdue_is_spared_up_to_a_fair_share() -> None:
+    """The fair share of three clients in a queue of six is two: b has that, or one more."""
+
+    def gives_way(of_a: int, of_b: int) -> str:
+        jobs = [*(job(f"a{n}") for n in range(of_a)), *(job(f"b{n}", at=1.0) for n in range(of_b))]
+        scheduler = full_of(*jobs, tau_s=5.0)
+        for number in range(of_a):
+            scheduler.hold(f"a{number}", 1.0)
+        return displaced(scheduler, job("c1", at=20.0), 20.0)
+
+    assert (gives_way(4, 2), gives_way(3, 3)) == ("nobody", "b2")
+
+
+def test_a_weight_is_a_larger_fair_share() -> None:
+    jobs = [*(job(f"a{n}") for n in range(3)), *(job(f"b{n}", at=1.0) for n in range(3))]
+    scheduler = full_of(*jobs, tau_s=5.0, b=Tenant(weight=2.0))
+    for number in range(3):
+        scheduler.hold(f"a{number}", 1.0)
+    assert displaced(scheduler, job("c1", at=20.0), 20.0) == "nobody"
+    scheduler.set_tenants({"b": Tenant(weight=1.0)}, 20.0)
+    assert displaced(scheduler, job("c1", at=20.0), 20.0) == "b2"
+
+
+def test_an_only_job_that_is_overdue_stays_whatever_its_weight() -> None:
+    light = Tenant(weight=0.1)
+    assert displaced(full_of(job("a1"), tau_s=5.0, a=light), job("b1", at=9.0), 9.0) == "nobody"
+    assert displaced(full_of(job("a1"), tau_s=50.0, a=light), job("b1", at=9.0), 9.0) == "a1"
+    assert displaced(full_of(job("a1"), job("a2"), tau_s=5.0, a=light), job("b1", at=9.0), 9.0) == "a2"
+
+
+def test_an_only_job_that_was_held_may_give_way_once_it_is_released() -> None:
+    scheduler = full_of(job("a1"), a=Tenant(weight=0.1))
+    scheduler.hold("a1", 0.0)
+    assert displaced(scheduler, job("b1")) == "nobody"
+    scheduler.release("a1", 0.0)
+    assert displaced(scheduler, job("b1")) == "a1"
+
+
+def test_many_light_clients_with_an_overdue_job_each_do_not_hide_a_crowd() -> None:
+    light = {name: Tenant(weight=0.1) for name in "cdefghijklmn"}
+    young = [job(f"a{n}", at=5.0) for n in range(4)]
+    scheduler = full_of(*(job(f"{name}1") for name in light), *young, tau_s=5.0)
+    scheduler.set_tenants(light, 0.0)
+    assert displaced(scheduler, job("b1", at=9.0), 9.0) == "a3"
+    assert displaced(scheduler, job("b2", at=9.0), 9.0) == "a2"
+    scheduler.cancel("a1", 9.0)
+    scheduler.submit(job("c2", at=9.0), 9.0)
+    assert displaced(scheduler, job("o1", at=9.0), 9.0) == "c2"
 
 
 def test_tau_means_nothing_under_a_policy_without_a_guard() -> None:
@@ -102,6 +173,8 @@ def test_tau_means_nothing_under_a_policy_without_a_guard() -> None:
 
 def test_a_crowd_that_is_spared_leaves_it_to_the_next() -> None:
     scheduler = full_of(*(job(f"a{n}") for n in range(3)), job("b1", at=9.0), job("b2", at=9.0), tau_s=5.0)
+    for number in range(3):
+        scheduler.promote(f"a{number}", 9.0)
     assert displaced(scheduler, job("c1", at=10.0), 10.0) == "b2"
 
 
@@ -177,6 +250,37 @@ def test_new_limits_hold_for_what_waits() -> None:
         scheduler.submit(job("b3"), 1.0)
 
 
+def test_new_priorities_hold_for_what_waits_and_what_comes_back() -> None:
+    """But for what the operator has promoted, or given a priority."""
+    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 1})
+    for number, name in enumerate(("a0", "a1", "a2", "a3", "a4", "b1")):
+        scheduler.submit(job(name, at=float(number), priority=0 if name == "b1" else -10), float(number))
+    assert scheduler.next(9.0) is not None
+    scheduler.promote("a2", 9.0)
+    scheduler.reprioritise("a3", -10, 9.0)
+    scheduler.hold("a4", 9.0)
+    scheduler.set_tenants({}, 9.0, priority_of=lambda job: max(job.priority, 50 if job.client == "a" else 0))
+    scheduler.requeue("a0", 9.0)
+    scheduler.release("a4", 9.0)
+    ranks = {entry.job.id: entry.rank for entry in scheduler.waiting()}
+    assert ranks == {"a2": float("-inf"), "a3": -10.0, "b1": 0.0, "a0": 50.0, "a1": 50.0, "a4": 50.0}
+    order = []
+    while (dispatch := scheduler.next(9.0)) is not None:
+        order.append(dispatch.job.id)
+        scheduler.finish(dispatch.job.id, 9.0)
+    assert order == list(ranks)
+
+
+def test_a_range_that_is_given_back_gives_back_the_place() -> None:
+    scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 1})
+    scheduler.submit(job("a1", priority=-10), 0.0)
+    scheduler.set_tenants({}, 1.0, priority_of=lambda job: max(job.priority, 50))
+    scheduler.set_tenants({}, 2.0, priority_of=lambda job: max(job.priority, -100))
+    [entry] = scheduler.waiting()
+    assert entry.rank == -10.0
+    assert [move.note for move in entry.moves] == ["", "50", "-10"]
+
+
 def test_rules_for_everybody_hold_for_each_client_by_itself() -> None:
     scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 9}, everybody=Tenant(max_running=1, max_waiting=1))
     for name in ("a1", "b1"):
@@ -215,3 +319,20 @@ def test_the_books_of_a_full_queue_stay_small() -> None:
     assert len(crowds._largest) < 300
     [crowd] = crowds._by_client.values()
     assert sum(map(len, crowd._rears.values())) < 300
+
+
+def test_the_books_of_what_is_overdue_stay_small() -> None:
+    scheduler = full_of(*(job(f"a{n}") for n in range(20)), tau_s=5.0)
+    for number in range(2000):
+        now = 10.0 * (number + 1)
+        newcomer = Job(str(number), now, cost_s=0.5, client=f"c{number % 200}")
+        assert displaced(scheduler, newcomer, now)[0] == "a"
+        scheduler.cancel(newcomer.id, now)
+        scheduler.submit(job(f"a{number + 20}", at=now), now)
+    crowds = scheduler._crowds
+    [crowd] = crowds._by_client.values()
+    assert len(crowd._late) + sum(map(len, crowd._rears.values())) < 300
+    assert crowds._weight == crowd.weight
+    for entry in list(scheduler.waiting()):
+        scheduler.cancel(entry.job.id, 1e6)
+    assert crowds._weight == 0.0

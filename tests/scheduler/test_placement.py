@@ -81,6 +81,109 @@ def test_what_was_loaded_a_moment_ago_stays_but_for_the_operator() -> None:
     assert started(scheduler, 18.0) == {"1": "a"}
 
 
+def swapping(*names: str) -> Scheduler:
+    """Return a scheduler of two slots of a worker where "m" and "n" have a price of 10 s, and all else 8 s.
+
+    "m" has just been served; a short job of each of `names` waits.
+    """
+    scheduler = Scheduler(POLICIES["bounded"], workers={"a": 2}, load_s={"m": 10.0, "n": 10.0})
+    scheduler.residency.unknown_s = 8.0
+    scheduler.residency.set("a", frozenset({"m"}))
+    for number, name in enumerate(names):
+        scheduler.submit(Job(f"{name}{number}", 0.0, cost_s=1.0, affinity=name), 0.0)
+    return scheduler
+
+
+def test_a_start_that_came_to_nothing_was_none() -> None:
+    scheduler = swapping("n", "m", "n")
+    scheduler.promote("n0", 0.0)
+    assert started(scheduler, 0.0) == {"n0": "a", "n2": "a"}
+    scheduler.finish("n0", 0.1, served=False)
+    assert scheduler.residency.price_s("a", "m") == 10.0  # while the other may have it loaded
+    scheduler.requeue("n2", 0.1, served=False)
+    assert (scheduler.residency.price_s("a", "m"), scheduler.residency.must_stay("a", 0.1)) == (0.0, False)
+    assert next(iter(started(scheduler, 0.1))) == "m1"
+
+
+def test_of_two_starts_the_one_that_was_served_counts() -> None:
+    for first_served in (True, False):
+        scheduler = swapping("n", "n")
+        assert started(scheduler, 0.0) == {"n0": "a", "n1": "a"}
+        scheduler.finish("n0", 1.0, served=first_served)
+        scheduler.finish("n1", 1.0, served=not first_served)
+        assert scheduler.residency.price_s("a", "n") == 0.0
+        assert scheduler.residency.price_s("a", "m") == 10.0
+        assert scheduler.residency.must_stay("a", 39.0)
+
+
+def swapping_to_and_fro() -> Scheduler:
+    """Return a scheduler whose worker had "m" loaded, has started a job for "n", and then one for "m"."""
+    scheduler = swapping("n", "m")
+    for name in ("n0", "m1"):
+        scheduler.promote(name, 0.0)
+        dispatch = scheduler.next(0.0)
+        assert dispatch is not None
+        assert dispatch.job.id == name
+    return scheduler
+
+
+def test_what_started_last_is_loaded_whoever_ends_first() -> None:
+    for order in (("n0", "m1"), ("m1", "n0")):
+        scheduler = swapping_to_and_fro()
+        for name in order:
+            scheduler.finish(name, 1.0)
+            assert scheduler.residency.price_s("a", "m") == 0.0
+            assert scheduler.residency.price_s("a", "n") == 10.0
+
+
+def test_what_was_reloaded_only_because_of_a_failed_start_may_go_at_once() -> None:
+    scheduler = swapping_to_and_fro()
+    assert scheduler.residency.must_stay("a", 1.0)
+    scheduler.finish("n0", 1.0, served=False)
+    assert not scheduler.residency.must_stay("a", 1.0)
+    scheduler.finish("m1", 1.0)
+    assert scheduler.residency.price_s("a", "m") == 0.0
+
+
+def test_a_model_nobody_knows_moves_nobodys_price_before_it_is_served() -> None:
+    scheduler = swapping("junk", "m", "junk")
+    scheduler.promote("junk0", 0.0)
+    assert list(started(scheduler, 0.0)) == ["junk0", "m1"]
+    scheduler.finish("m1", 1.0)
+    assert scheduler.residency.price_s("a", "m") == 0.0
+    assert scheduler.residency.price_s("a", "junk") == 8.0
+    scheduler.finish("junk0", 2.0)
+    assert scheduler.residency.price_s("a", "junk") == 0.0
+    assert scheduler.residency.price_s("a", "m") == 10.0
+    assert scheduler.residency.must_stay("a", 31.0)
+
+
+def test_what_was_served_without_a_load_is_loaded_beside_the_rest() -> None:
+    scheduler = swapping("alias")
+    started(scheduler, 0.0)
+    scheduler.residency.was_there("a", "alias0")
+    scheduler.finish("alias0", 1.0)
+    assert {scheduler.residency.price_s("a", name) for name in ("m", "alias")} == {0.0}
+    assert not scheduler.residency.must_stay("a", 1.0)
+
+
+def test_what_was_there_when_another_may_have_loaded_it_tells_nothing_of_the_rest() -> None:
+    scheduler = swapping("n", "n")
+    started(scheduler, 0.0)
+    scheduler.residency.was_there("a", "n1")
+    assert scheduler.residency.price_s("a", "m") == 10.0
+
+
+def test_what_is_known_to_be_loaded_together_is_bounded() -> None:
+    residency = swapping().residency
+    for number in range(500):
+        residency.dispatched("a", str(number), f"alias {number}", 0.0)
+        residency.was_there("a", str(number))
+    assert residency.price_s("a", "m") == 0.0
+    assert len(residency._workers["a"].known.affinities) <= 64
+    assert not residency._workers["a"].starts
+
+
 def test_a_tenants_own_tau() -> None:
     scheduler = Scheduler(POLICIES["sjf"], workers={"a": 1}, tau_s=1e9, tenants={"gold": Tenant(tau_s=10.0)})
     scheduler.submit(Job("plain", 0.0, p_long=0.9), 0.0)
@@ -123,6 +226,47 @@ def test_charges_decay_and_are_forgotten() -> None:
     for _ in range(1024):
         counters.charge("b", 1.0, 1e6)
     assert len(counters) == 1
+
+
+def in_debt() -> Scheduler:
+    """Return a scheduler under `fair` whose client "a" has been served 60 s, and whose slot is taken."""
+    scheduler = Scheduler(POLICIES["fair"], workers={"w": 1}, capacity=3)
+    scheduler.submit(Job("a0", 0.0, cost_s=60.0, client="a"), 0.0)
+    scheduler.next(0.0)
+    scheduler.finish("a0", 60.0)
+    scheduler.submit(Job("blocker", 60.0, cost_s=1.0, client="x"), 60.0)
+    scheduler.next(60.0)
+    return scheduler
+
+
+def test_a_job_that_is_taken_back_takes_no_debt_with_it() -> None:
+    scheduler = in_debt()
+    scheduler.submit(Job("phantom", 60.0, cost_s=27_000.0, client="a"), 60.0)
+    scheduler.cancel("phantom", 70.0)
+    assert scheduler._counters.used_s("a", 70.0) == pytest.approx(in_debt()._counters.used_s("a", 70.0))
+    scheduler.submit(Job("b1", 70.0, cost_s=30.0, client="b"), 70.0)
+    scheduler.submit(Job("a1", 70.0, cost_s=10.0, client="a"), 70.0)
+    scheduler.finish("blocker", 70.0)
+    assert started(scheduler, 70.0) == {"b1": "w"}
+
+
+def test_a_job_that_was_shorter_than_foretold_takes_no_debt_with_it() -> None:
+    scheduler = in_debt()
+    scheduler.finish("blocker", 60.0)
+    scheduler.submit(Job("foretold long", 50.0, cost_s=27_000.0, client="a"), 60.0)
+    assert scheduler.next(90.0) is not None
+    scheduler.finish("foretold long", 91.0)
+    assert scheduler._counters.used_s("a", 91.0) == pytest.approx(in_debt()._counters.used_s("a", 91.0) + 1.0)
+
+
+def test_what_gives_way_takes_no_debt_with_it() -> None:
+    scheduler = in_debt()
+    for number in range(3):
+        scheduler.submit(Job(f"a{number}", 60.0, cost_s=9_000.0, client="a"), 60.0)
+    displaced = [scheduler.submit(Job(name, 90.0, client=name), 90.0) for name in ("b", "c")]
+    scheduler.cancel("a0", 90.0)
+    assert [each.client for each in displaced if each is not None] == ["a", "a"]
+    assert scheduler._counters.used_s("a", 90.0) == pytest.approx(in_debt()._counters.used_s("a", 90.0))
 
 
 def test_memory_follows_the_living() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clairvoyant_cli.scheduler.entry import Entry
 from clairvoyant_cli.scheduler.fairness import Tenant
 from clairvoyant_cli.scheduler.job import Dispatch, Job, QueueFullError, Reason
 from clairvoyant_cli.scheduler.policy import POLICIES
@@ -27,7 +28,7 @@ actions = st.one_of(
         st.integers(-1, 1),
     ),
     st.tuples(st.just("next")),
-    st.tuples(st.just("finish"), ids),
+    st.tuples(st.just("finish"), ids, st.booleans()),
     st.tuples(st.just("cancel"), ids),
     st.tuples(st.just("promote"), ids),
     st.tuples(st.just("hold"), ids),
@@ -70,7 +71,8 @@ class Story:
             client=client,
             priority=priority,
         )
-        crowds = Counter(entry.job.client for entry in self.scheduler.waiting())
+        before = {entry.job.id: entry for entry in self.scheduler.waiting()}
+        crowds = Counter(entry.job.client for entry in before.values())
         full = len(self.waiting) >= self.scheduler.capacity
         try:
             displaced = self.scheduler.submit(job, self.now)
@@ -84,8 +86,21 @@ class Story:
             self.displaced += 1
             assert displaced.id in self.waiting
             self.waiting.discard(displaced.id)
+            self.may_go(before[displaced.id], client, crowds)
             if displaced.client != client:
                 assert self.share(displaced.client, crowds) > self.share(client, crowds + Counter([client]))
+
+    def may_go(self, entry: Entry, newcomer: str, crowds: Counter[str]) -> None:
+        """Check that a job that gave way to a newcomer's was not spared."""
+        client = entry.job.client
+        assert not entry.held
+        assert not entry.promoted
+        tau_s = self.tenants.get(client, Tenant()).tau_s or self.scheduler.tau_s or 0.0
+        if self.scheduler.policy.guarded and self.now - entry.job.arrival_s > tau_s:
+            weight = sum(self.tenants.get(name, Tenant()).weight for name in {*crowds, newcomer})
+            assert client != newcomer
+            assert crowds[client] > 1
+            assert self.share(client, crowds) > self.scheduler.capacity / weight * (1.0 - 1e-9)
 
     def share(self, client: str, crowds: Counter[str]) -> float:
         """Return a client's waiting jobs for its weight."""
@@ -106,11 +121,11 @@ class Story:
         self.running.add(dispatch.job.id)
         self.trace.append(dispatch)
 
-    def finish(self, number: int) -> None:
+    def finish(self, number: int, served: bool = True) -> None:
         """Finish a job if it runs."""
         job_id = str(number)
         if job_id in self.running:
-            self.scheduler.finish(job_id, self.now)
+            self.scheduler.finish(job_id, self.now, served=served)
             self.running.discard(job_id)
             self.gone.add(job_id)
 
@@ -169,6 +184,10 @@ class Story:
         assert {entry.job.id for entry in self.scheduler.waiting()} == self.waiting
         assert set(self.scheduler.running) == self.running
         assert not self.waiting & self.running
+        starts = {
+            start.job_id for each in self.scheduler.residency._workers.values() for start in each.starts
+        }
+        assert starts <= self.running
         told = self.scheduler.clients
         here = [*self.scheduler.waiting(), *self.scheduler.running.values()]
         assert {name: sum(counts) for name, counts in told.items()} == Counter(e.job.client for e in here)

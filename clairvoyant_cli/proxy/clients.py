@@ -7,12 +7,11 @@ which are UTF-8.
 """
 
 import hashlib
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clairvoyant_cli.config import did_you_mean
+from clairvoyant_cli.config import did_you_mean, parse_toml
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.proxy.plain import NAME_CHARS
 from clairvoyant_cli.scheduler.fairness import Tenant
@@ -114,9 +113,9 @@ def parse_key_file(text: str, source: str) -> Clients:
 def parse_clients(text: str, source: str) -> Clients:
     """Read a clients' file: [defaults] and [clients.NAME]; ClairvoyantError with the table and the key."""
     try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise _wrong(f"{source} is not TOML: {error}") from None
+        data = parse_toml(text)
+    except ValueError as error:
+        raise _wrong(f"{source} cannot be read as TOML: {error}") from None
     _known(data, ("defaults", "clients"), source, "section")
     defaults = _rules(_table(data, "defaults", source), f"{source}: [defaults]", EVERYBODY)
     rules: dict[str, ClientRules] = {}

@@ -26,6 +26,9 @@ from clairvoyant_cli.proxy.protocols.errors import Refusal
 PRIORITY_HEADER = b"x-clairvoyant-priority"
 CLIENT_HEADER = b"x-clairvoyant-client"
 
+LARGEST_FILE_BYTES = 4 << 20
+"""Of what is read while the daemon runs: some 30,000 clients, for which nobody is served for a second."""
+
 NO_KEY = Refusal(401, "clairvoyant: missing or unknown API key")
 
 
@@ -106,34 +109,59 @@ def read_secret(path: Path, what: str) -> str:
 
 def read_keys(path: Path) -> Clients:
     """Read API keys, one a line as `name:key` or just `key`."""
-    text, mode = _read(path, "API key")
+    text, mode = _read(path, "API key", again=True)
     _demand_owner_alone(path, "API key", mode)
     return parse_key_file(text, f"the API key file {path}")
 
 
 def read_clients(path: Path) -> Clients:
     """Read a clients' file; one that holds keys must be the owner's alone."""
-    text, mode = _read(path, "clients")
+    text, mode = _read(path, "clients", again=True)
     clients = parse_clients(text, str(path))
     if clients.keys:
         _demand_owner_alone(path, "clients", mode)
     return clients
 
 
-def _read(path: Path, what: str) -> tuple[str, int]:
+def _read(path: Path, what: str, *, again: bool = False) -> tuple[str, int]:
+    """Return a file's text and mode; one that is read `again` while the daemon runs must be a regular one.
+
+    A pipe, say, would be empty the second time, and reading it would keep the daemon from everything else.
+    """
     try:
-        with path.open("rb") as file:
-            mode, data = os.fstat(file.fileno()).st_mode, file.read()
+        # Nothing is waited for before it is known what was opened: a FIFO without a writer would never open.
+        with open(path, "rb", opener=_without_waiting if again else None) as file:
+            found = os.fstat(file.fileno())
+            if again:
+                _demand_regular(path, what, found)
+            data = file.read()
     except OSError as error:
         why = error.strerror or error
         raise ClairvoyantError(f"cannot read the {what} file {path}: {why}", ExitCode.USAGE) from None
     try:
-        return data.decode("utf-8-sig"), mode
+        return data.decode("utf-8-sig"), found.st_mode
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ClairvoyantError(
             f"the {what} file {path}, line {line}, is not UTF-8 text; write it as such", ExitCode.USAGE
         ) from None
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def _demand_regular(path: Path, what: str, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise ClairvoyantError(
+            f"the {what} file {path} is not a regular file; write it to one, so that it can be read again",
+            ExitCode.USAGE,
+        )
+    if found.st_size > LARGEST_FILE_BYTES:
+        raise ClairvoyantError(
+            f"the {what} file {path} is larger than {LARGEST_FILE_BYTES >> 20} MiB; is it the right one?",
+            ExitCode.USAGE,
+        )
 
 
 def _demand_owner_alone(path: Path, what: str, mode: int) -> None:

@@ -131,9 +131,10 @@ def parse_clients(text: str, source: str) -> Clients:
                 raise _wrong(f"{source}: {where} key must be text, in quotes")
             found.append(_Key(name, key, where))
         rules[name] = _rules(table, f"{source}: {where}", defaults, more=("key",))
-    keyless = [name for name in clients if name not in {each.client for each in found}]
-    if found and keyless:
-        raise _wrong(f"{source}: [clients.{keyless[0]}] has no key although others have; give it one")
+    keyed = {each.client for each in found}
+    keyless = next((name for name in clients if name not in keyed), None)
+    if found and keyless is not None:
+        raise _wrong(f"{source}: [clients.{keyless}] has no key although others have; give it one")
     return _keyed(found, source, Clients(rules=rules, defaults=defaults), again="give each its own")
 
 

@@ -247,7 +247,7 @@ def _compose(
     painter = Painter(gateway, f"{shown}:{port}", time.monotonic(), tau_source)
 
     def reload() -> str:
-        return roster.read_again(gateway.set_clients, books)
+        return roster.read_again(access.clients, gateway.set_clients, books)
 
     api = ControlApi(gateway, painter, changes, metrics, reload)
     reachable = "127.0.0.1" if host in ("0.0.0.0", "::") else shown  # noqa: S104 - compared, not bound

@@ -1,12 +1,21 @@
 """Keys, tokens, hosts and origins; and the configuration they stand in."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.proxy.access import Access, is_loopback, read_clients, read_keys, read_secret
+from clairvoyant_cli.proxy.access import (
+    LARGEST_FILE_BYTES,
+    Access,
+    is_loopback,
+    read_clients,
+    read_keys,
+    read_secret,
+)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +75,42 @@ def test_a_file_that_is_no_text_is_named_with_its_line(tmp_path: Path) -> None:
         read_keys(path)
     assert "line 2" in str(wrong.value)
     assert "secret" not in str(wrong.value)
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path, 0o600)
+
+
+def _device(path: Path) -> None:
+    path.symlink_to("/dev/null")
+
+
+def _endless(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(LARGEST_FILE_BYTES + 1)
+    path.chmod(0o600)
+
+
+@pytest.mark.parametrize("reader", [read_keys, read_clients])
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (_fifo, "is not a regular file"),
+        (_device, "is not a regular file"),
+        (Path.mkdir, "Is a directory"),
+        (_endless, "is larger than 4 MiB"),
+    ],
+)
+def test_only_files_are_read_that_cannot_keep_the_daemon(
+    tmp_path: Path, reader: Callable[[Path], object], make: Callable[[Path], None], words: str
+) -> None:
+    path = tmp_path / "clients"
+    make(path)
+    with pytest.raises(ClairvoyantError) as wrong:
+        reader(path)  # one that waits for a writer is ended by the test's timeout
+    said = str(wrong.value)
+    assert words in said
+    assert "\n" not in said
 
 
 @pytest.mark.parametrize(

@@ -157,9 +157,10 @@ async def test_the_backends_key_is_lent_to_no_page_and_put_on_no_trace(tmp_path:
     key = secret(tmp_path / "backend", "backend-key")
     async with heard(backend_key_file=key) as (seen, client):
         assert (await client.ask(chat("Authorization: Bearer own"))).status == 200
-        assert (await client.ask(get("/", "Authorization: Bearer own", method="TRACE"))).status == 200
+        for method in ("TRACE", "trace"):  # a lenient backend takes either
+            assert (await client.ask(get("/", "Authorization: Bearer own", method=method))).status == 200
         assert (await client.ask(chat(EVIL))).status == 403
-    assert [each.value("authorization") for each in seen] == [b"Bearer backend-key", None]
+    assert [each.value("authorization") for each in seen] == [b"Bearer backend-key", None, None]
 
 
 # -- names ---------------------------------------------------------------------------------------------

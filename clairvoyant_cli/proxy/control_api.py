@@ -236,7 +236,8 @@ class ControlApi:
         try:
             arguments = msgspec.json.decode(await request.body() or b"{}", type=dict[str, Any])
             return JSONResponse(self._actions.run(action, arguments))
-        except msgspec.DecodeError:
-            return JSONResponse({"error": "the body is not a JSON object"}, 400)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            # msgspec says by the latter two what is not UTF-8, and what is nested too deeply.
+            return JSONResponse({"error": "the body is not a JSON object, or nested too deeply"}, 400)
         except RefusedError as error:
             return JSONResponse({"error": str(error)}, 409)

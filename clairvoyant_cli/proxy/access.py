@@ -6,11 +6,14 @@ Rule 2: a request without a key is let in only where none is needed, and not fro
 Rule 3: a web page must not reach the daemon's actions: the Host must be ours by name (DNS rebinding), a
 browser's Origin must be ours, and a change needs a JSON content type, which a page cannot send across sites
 unasked.
+Rule 4: where requests need a key, so does the daemon: whoever reaches the port must not do more without a key
+than with one. A token that nobody has given is made, for one run and for the account that runs it.
 """
 
 import hmac
 import ipaddress
 import os
+import secrets
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,16 +32,22 @@ CLIENT_HEADER = b"x-clairvoyant-client"
 LARGEST_FILE_BYTES = 4 << 20
 """Of what is read while the daemon runs: some 30,000 clients, for which nobody is served for a second."""
 
+NO_ADMIN_TOKEN = "the admin token is missing or wrong; pass it with --token-file"  # noqa: S105 - says so
+NO_RUN_TOKEN = "only the account that runs this daemon may; for others start it with --admin-token-file"  # noqa: S105 - says so
 NO_KEY = Refusal(401, "clairvoyant: missing or unknown API key")
 
 
 @dataclass(slots=True)
 class Access:
-    """The daemon's keys and walls. `clients` is exchanged as a whole when their file is read again."""
+    """The daemon's keys and walls. `clients` is exchanged as a whole when their file is read again.
+
+    `admin_token` is the operator's own. Without one, `run_token` is asked for as long as there are keys.
+    """
 
     clients: Clients = field(default_factory=Clients)
-    admin_token: bytes | None = None
+    admin_token: bytes | None = field(default=None, repr=False)
     walls: Walls = field(default_factory=Walls)
+    run_token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
     @property
     def consumed_headers(self) -> tuple[bytes, ...]:
@@ -68,9 +77,15 @@ class Access:
             priority = default
         return self.clients.rules_of(client).clamped(priority)
 
-    def admin(self, head: RequestHead) -> bool:
-        """Whether the request carries the admin token, or none is needed."""
-        return self.admin_token is None or hmac.compare_digest(bearer(head), self.admin_token)
+    def admin_objection(self, head: RequestHead) -> str | None:
+        """Say why a request may not have the daemon's own routes; None if it carries what they take."""
+        if self.admin_token is not None:
+            wanted, why = self.admin_token, NO_ADMIN_TOKEN
+        elif self.clients.keys:
+            wanted, why = self.run_token.encode(), NO_RUN_TOKEN
+        else:
+            return None
+        return None if hmac.compare_digest(bearer(head), wanted) else why
 
     def our_origin(self, origin: str | None, host: str) -> bool:
         """Whether a request came from our own pages, or from no page at all."""

@@ -195,8 +195,9 @@ class ControlApi:
             return 403, "requests from other sites' pages are refused"
         if head.path == f"{PREFIX}/health":
             return None
-        if not self._access.admin(head):
-            return 401, "the admin token is missing or wrong; pass it with --token-file"
+        not_admin = self._access.admin_objection(head)
+        if not_admin is not None:
+            return 401, not_admin
         if head.method == b"POST" and not _is_json(head.get(b"content-type") or b""):
             return 400, "actions take a JSON body with Content-Type: application/json"
         return None

@@ -361,7 +361,7 @@ async def test_a_file_that_is_read_again_holds_at_once(tmp_path: Path) -> None:
         occupied(clients=secret(path, CLIENTS)) as (daemon, _),
         raw_client(daemon.base_url) as one,
         raw_client(daemon.base_url) as two,
-        ControlClient(daemon.base_url) as control,
+        ControlClient(daemon.base_url, daemon.gateway.access.run_token) as control,
     ):
         one.send(chat(f"X-Api-Key: {ANN}"))
         await until(daemon, lambda s: len(s.queue) == 1)

@@ -3,9 +3,9 @@
 Rule 1: a secret is never logged, and compared as the bytes that came: by its hash, or in constant time.
 Rule 2: a request without a key is let in only where none is needed, and not from just any web page: see
 `origins`. A page has no key that its visitor did not give it.
-Rule 3: a web page must not reach the daemon's actions: the Host must be ours by name (DNS rebinding), a
-browser's Origin must be ours, and a change needs a JSON content type, which a page cannot send across sites
-unasked.
+Rule 3: a web page must not reach the daemon's own routes: the Host must be ours by name (DNS rebinding), a
+browser's Origin must be ours, nothing may come from another page without one, and a change needs a JSON
+content type, which a page cannot send across sites unasked.
 Rule 4: where requests need a key, so does the daemon: whoever reaches the port must not do more without a key
 than with one. A token that nobody has given is made, for one run and for the account that runs it.
 """
@@ -86,10 +86,6 @@ class Access:
         else:
             return None
         return None if hmac.compare_digest(bearer(head), wanted) else why
-
-    def our_origin(self, origin: str | None, host: str) -> bool:
-        """Whether a request came from our own pages, or from no page at all."""
-        return origin is None or origin.split("://", 1)[-1] == host
 
 
 def bearer(head: RequestHead) -> bytes:

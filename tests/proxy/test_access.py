@@ -10,20 +10,11 @@ from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.proxy.access import (
     LARGEST_FILE_BYTES,
-    Access,
     is_loopback,
     read_clients,
     read_keys,
     read_secret,
 )
-
-
-@pytest.mark.parametrize(
-    ("origin", "ours"),
-    [(None, True), ("http://localhost:8080", True), ("http://localhost", False), ("null", False)],
-)
-def test_our_origin(origin: str | None, ours: bool) -> None:
-    assert Access().our_origin(origin, "localhost:8080") is ours
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ class ServeConfig:
     profile: str | None = None  # name of a measured profile
     api_key_file: str | None = None  # API keys, one name:key a line; needed to listen beyond loopback
     clients: str | None = None  # clients, their API keys and limits, as TOML; in place of api_key_file
-    admin_token_file: str | None = None  # token for the daemon's actions; needed beyond loopback
+    admin_token_file: str | None = None  # token for the control API, needed beyond loopback (see Control API)
     backend_key_file: str | None = None  # the backend's own API key, sent with every request
     allow_host: str | None = None  # further Host names that are answered to, by commas
     allow_origin: str | None = None  # further origins of web pages that are answered; * is any text

@@ -16,6 +16,9 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 ENV_PREFIX = "CLAIRVOYANT_"
 KIND_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
+DEEPEST = 20
+"""Levels of tables and lists that a file may have; ours have three."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
@@ -33,7 +36,7 @@ class ServeConfig:
     profile: str | None = None  # name of a measured profile
     api_key_file: str | None = None  # API keys, one name:key a line; needed to listen beyond loopback
     clients: str | None = None  # clients, their API keys and limits, as TOML; in place of api_key_file
-    admin_token_file: str | None = None  # token for the daemon's actions; needed beyond loopback
+    admin_token_file: str | None = None  # token for the control API, needed beyond loopback (see Control API)
     backend_key_file: str | None = None  # the backend's own API key, sent with every request
     allow_host: str | None = None  # further Host names that are answered to, by commas
     allow_origin: str | None = None  # further origins of web pages that are answered; * is any text
@@ -111,16 +114,47 @@ def default_config_file() -> Path | None:
     return user_config_path("clairvoyant", appauthor=False) / "config.toml"
 
 
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return what a TOML text says; ValueError, in one line, if it is none or holds what no setting can be.
+
+    Whatever passes can be compared, converted and said without care for its size: `tomllib` takes numbers of
+    any length, and tables as deep as a dotted key is long.
+    """
+    try:
+        data = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:  # a decimal number of thousands of digits, which Python itself refuses to read
+        raise ValueError("it holds a number beyond 64 bits") from None
+    level: list[Any] = [data]
+    for _ in range(DEEPEST):
+        # TOML 1.0: integers have 64 bits.
+        if any(type(value) is int and not -(1 << 63) <= value < 1 << 63 for value in level):
+            raise ValueError("it holds a number beyond 64 bits")
+        level = [value for each in level if isinstance(each, dict | list) for value in _values(each)]
+        if not level:
+            return data
+    raise ValueError("it is nested too deeply")
+
+
+def _values(each: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return each.values() if isinstance(each, dict) else each
+
+
 def _from_file(path: Path) -> dict[str, Any]:
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        data = parse_toml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ClairvoyantError(f"cannot read the configuration {path}: {why}", ExitCode.USAGE) from None
     unknown = set(data) - {"serve"}
     if unknown:
         raise ClairvoyantError(f"{path}: unknown section [{min(unknown)}]; there is [serve]", ExitCode.USAGE)
     section = data.get("serve", {})
+    if not isinstance(section, dict):
+        raise ClairvoyantError(f"{path}: serve must be a table, as in [serve]", ExitCode.USAGE)
     known = _kinds()
     for key, value in section.items():
         if key not in known:

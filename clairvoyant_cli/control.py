@@ -3,8 +3,10 @@
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -42,11 +44,26 @@ def decode(data: bytes) -> Snapshot:
         raise ClairvoyantError(f"the daemon's state cannot be read ({error}); use the same version") from None
 
 
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What a running daemon leaves for the commands of its own account, in a file that nobody else can read.
+
+    `token` is the admin token that it made for this run; None if it was given one, which stays where it is.
+    """
+
+    url: str
+    pid: int
+    token: str | None = None
+
+
 class ControlClient:
     """Reads a daemon's state and asks it to act. Use as an async context manager."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
+        """`token` is the admin token; without one, that of a daemon that this account runs is found."""
         self.url = url.rstrip("/")
+        if not token:
+            self.url, token = _as_its_owner(self.url)
         headers = {b"Authorization": b"Bearer " + token.encode()} if token else {}
         timeout = httpx.Timeout(5.0, read=None)
         self._client = httpx.AsyncClient(
@@ -117,15 +134,43 @@ def local_url(named: str | None) -> str:
     """Return the URL of the daemon to talk to: the one named, the one last started here, or the default."""
     if named is not None:
         return named if "://" in named else f"http://{named}"
+    return next((word.url for word in _words()), DEFAULT_URL)
+
+
+def _words() -> list[Word]:
+    """Return the words of the daemons that this account runs, the newest first."""
+    found: list[Word] = []
     with suppress(OSError):
-        words = sorted(state_dir().glob("daemon-*.json"), key=lambda path: path.stat().st_mtime)
-        for path in reversed(words):
+        paths = sorted(state_dir().glob("daemon-*.json"), key=lambda path: path.stat().st_mtime)
+        for path in reversed(paths):
             # A daemon that was killed leaves its word behind; one whose process is gone does not count.
-            with suppress(OSError, ValueError, KeyError, TypeError, msgspec.DecodeError):
-                word = msgspec.json.decode(path.read_bytes())
-                os.kill(word["pid"], 0)
-                return str(word["url"])
-    return DEFAULT_URL
+            with suppress(OSError, ValueError, OverflowError, RecursionError):
+                word = msgspec.json.decode(path.read_bytes(), type=Word)
+                os.kill(word.pid, 0)
+                found.append(word)
+    return found
+
+
+def _as_its_owner(url: str) -> tuple[str, str | None]:
+    """Return where to ask a daemon and its token for this run, if it is one that this account runs."""
+    place = _place(url)
+    for word in _words():
+        if word.token is not None and place is not None and place == _place(word.url):
+            # Asked at the address that it has: under another name of it somebody else might get the token.
+            return word.url, word.token
+    return url, None
+
+
+def _place(url: str) -> tuple[str, int] | None:
+    """Return the host and port of a daemon's own URL, None if it is none; `localhost` is where we listen."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or 80
+    except ValueError:
+        return None
+    if parts.scheme != "http" or host is None or parts.path not in ("", "/"):
+        return None
+    return ("127.0.0.1" if host == "localhost" else host), port
 
 
 def admin_token(file: Path | None) -> str | None:

@@ -128,7 +128,12 @@ def control_api() -> list[str]:
     actions = ", ".join(f"`{action}`" for action in control.ACTIONS)
     return [
         f"`GET {prefix}/health`, `{prefix}/state` (JSON), `{prefix}/events` (server-sent events), "
-        f"`{prefix}/metrics` (Prometheus). `POST {prefix}/actions/<action>` with a JSON body: {actions}."
+        f"`{prefix}/metrics` (Prometheus). `POST {prefix}/actions/<action>` with a JSON body: {actions}.",
+        "All but `health` take the admin token, as `Authorization: Bearer TOKEN`, if `serve` was given one. If it "
+        "was not and clients have keys, they take one that is made for each run: `token` in "
+        "`daemon-PORT.json` in the user's state directory (`~/.local/state/clairvoyant` on Linux), which only "
+        "that account can read. `status`, `top`, `doctor` and `bench --daemon` find it there. What a web page "
+        "sends is refused, unless the daemon's own.",
     ]
 
 

@@ -63,7 +63,10 @@ def _by_commas(context: click.Context, parameter: click.Parameter, given: tuple[
     "--api-key-file", metavar="FILE", help="API keys, one name:key a line. Needed to listen beyond loopback."
 )
 @click.option(
-    "--admin-token-file", metavar="FILE", help="Token for the control API. Needed to listen beyond loopback."
+    "--admin-token-file",
+    metavar="FILE",
+    help="Token for the control API. Needed to listen beyond loopback. Unset: where clients have keys, one "
+    "is made for each run, which only commands of your own account find.",
 )
 @click.option(
     "--backend-key-file", metavar="FILE", help="The backend's own API key, sent with every request."

@@ -3,14 +3,17 @@
 Rule 1: a secret is never logged, and compared as the bytes that came: by its hash, or in constant time.
 Rule 2: a request without a key is let in only where none is needed, and not from just any web page: see
 `origins`. A page has no key that its visitor did not give it.
-Rule 3: a web page must not reach the daemon's actions: the Host must be ours by name (DNS rebinding), a
-browser's Origin must be ours, and a change needs a JSON content type, which a page cannot send across sites
-unasked.
+Rule 3: a web page must not reach the daemon's own routes: the Host must be ours by name (DNS rebinding), a
+browser's Origin must be ours, nothing may come from another page without one, and a change needs a JSON
+content type, which a page cannot send across sites unasked.
+Rule 4: where requests need a key, so does the daemon: whoever reaches the port must not do more without a key
+than with one. A token that nobody has given is made, for one run and for the account that runs it.
 """
 
 import hmac
 import ipaddress
 import os
+import secrets
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,16 +29,25 @@ from clairvoyant_cli.proxy.protocols.errors import Refusal
 PRIORITY_HEADER = b"x-clairvoyant-priority"
 CLIENT_HEADER = b"x-clairvoyant-client"
 
+LARGEST_FILE_BYTES = 4 << 20
+"""Of what is read while the daemon runs: some 30,000 clients, for which nobody is served for a second."""
+
+NO_ADMIN_TOKEN = "the admin token is missing or wrong; pass it with --token-file"  # noqa: S105 - says so
+NO_RUN_TOKEN = "only the account that runs this daemon may; for others start it with --admin-token-file"  # noqa: S105 - says so
 NO_KEY = Refusal(401, "clairvoyant: missing or unknown API key")
 
 
 @dataclass(slots=True)
 class Access:
-    """The daemon's keys and walls. `clients` is exchanged as a whole when their file is read again."""
+    """The daemon's keys and walls. `clients` is exchanged as a whole when their file is read again.
+
+    `admin_token` is the operator's own. Without one, `run_token` is asked for as long as there are keys.
+    """
 
     clients: Clients = field(default_factory=Clients)
-    admin_token: bytes | None = None
+    admin_token: bytes | None = field(default=None, repr=False)
     walls: Walls = field(default_factory=Walls)
+    run_token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
     @property
     def consumed_headers(self) -> tuple[bytes, ...]:
@@ -65,13 +77,15 @@ class Access:
             priority = default
         return self.clients.rules_of(client).clamped(priority)
 
-    def admin(self, head: RequestHead) -> bool:
-        """Whether the request carries the admin token, or none is needed."""
-        return self.admin_token is None or hmac.compare_digest(bearer(head), self.admin_token)
-
-    def our_origin(self, origin: str | None, host: str) -> bool:
-        """Whether a request came from our own pages, or from no page at all."""
-        return origin is None or origin.split("://", 1)[-1] == host
+    def admin_objection(self, head: RequestHead) -> str | None:
+        """Say why a request may not have the daemon's own routes; None if it carries what they take."""
+        if self.admin_token is not None:
+            wanted, why = self.admin_token, NO_ADMIN_TOKEN
+        elif self.clients.keys:
+            wanted, why = self.run_token.encode(), NO_RUN_TOKEN
+        else:
+            return None
+        return None if hmac.compare_digest(bearer(head), wanted) else why
 
 
 def bearer(head: RequestHead) -> bytes:
@@ -106,34 +120,59 @@ def read_secret(path: Path, what: str) -> str:
 
 def read_keys(path: Path) -> Clients:
     """Read API keys, one a line as `name:key` or just `key`."""
-    text, mode = _read(path, "API key")
+    text, mode = _read(path, "API key", again=True)
     _demand_owner_alone(path, "API key", mode)
     return parse_key_file(text, f"the API key file {path}")
 
 
 def read_clients(path: Path) -> Clients:
     """Read a clients' file; one that holds keys must be the owner's alone."""
-    text, mode = _read(path, "clients")
+    text, mode = _read(path, "clients", again=True)
     clients = parse_clients(text, str(path))
     if clients.keys:
         _demand_owner_alone(path, "clients", mode)
     return clients
 
 
-def _read(path: Path, what: str) -> tuple[str, int]:
+def _read(path: Path, what: str, *, again: bool = False) -> tuple[str, int]:
+    """Return a file's text and mode; one that is read `again` while the daemon runs must be a regular one.
+
+    A pipe, say, would be empty the second time, and reading it would keep the daemon from everything else.
+    """
     try:
-        with path.open("rb") as file:
-            mode, data = os.fstat(file.fileno()).st_mode, file.read()
+        # Nothing is waited for before it is known what was opened: a FIFO without a writer would never open.
+        with open(path, "rb", opener=_without_waiting if again else None) as file:
+            found = os.fstat(file.fileno())
+            if again:
+                _demand_regular(path, what, found)
+            data = file.read()
     except OSError as error:
         why = error.strerror or error
         raise ClairvoyantError(f"cannot read the {what} file {path}: {why}", ExitCode.USAGE) from None
     try:
-        return data.decode("utf-8-sig"), mode
+        return data.decode("utf-8-sig"), found.st_mode
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ClairvoyantError(
             f"the {what} file {path}, line {line}, is not UTF-8 text; write it as such", ExitCode.USAGE
         ) from None
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def _demand_regular(path: Path, what: str, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise ClairvoyantError(
+            f"the {what} file {path} is not a regular file; write it to one, so that it can be read again",
+            ExitCode.USAGE,
+        )
+    if found.st_size > LARGEST_FILE_BYTES:
+        raise ClairvoyantError(
+            f"the {what} file {path} is larger than {LARGEST_FILE_BYTES >> 20} MiB; is it the right one?",
+            ExitCode.USAGE,
+        )
 
 
 def _demand_owner_alone(path: Path, what: str, mode: int) -> None:

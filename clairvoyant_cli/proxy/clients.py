@@ -7,12 +7,11 @@ which are UTF-8.
 """
 
 import hashlib
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clairvoyant_cli.config import did_you_mean
+from clairvoyant_cli.config import did_you_mean, parse_toml
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.proxy.plain import NAME_CHARS
 from clairvoyant_cli.scheduler.fairness import Tenant
@@ -114,9 +113,9 @@ def parse_key_file(text: str, source: str) -> Clients:
 def parse_clients(text: str, source: str) -> Clients:
     """Read a clients' file: [defaults] and [clients.NAME]; ClairvoyantError with the table and the key."""
     try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise _wrong(f"{source} is not TOML: {error}") from None
+        data = parse_toml(text)
+    except ValueError as error:
+        raise _wrong(f"{source} cannot be read as TOML: {error}") from None
     _known(data, ("defaults", "clients"), source, "section")
     defaults = _rules(_table(data, "defaults", source), f"{source}: [defaults]", EVERYBODY)
     rules: dict[str, ClientRules] = {}
@@ -132,9 +131,10 @@ def parse_clients(text: str, source: str) -> Clients:
                 raise _wrong(f"{source}: {where} key must be text, in quotes")
             found.append(_Key(name, key, where))
         rules[name] = _rules(table, f"{source}: {where}", defaults, more=("key",))
-    keyless = [name for name in clients if name not in {each.client for each in found}]
-    if found and keyless:
-        raise _wrong(f"{source}: [clients.{keyless[0]}] has no key although others have; give it one")
+    keyed = {each.client for each in found}
+    keyless = next((name for name in clients if name not in keyed), None)
+    if found and keyless is not None:
+        raise _wrong(f"{source}: [clients.{keyless}] has no key although others have; give it one")
     return _keyed(found, source, Clients(rules=rules, defaults=defaults), again="give each its own")
 
 

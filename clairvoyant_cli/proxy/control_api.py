@@ -21,6 +21,7 @@ from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.status import reason_of
 from clairvoyant_cli.proxy.gateway import Gateway
 from clairvoyant_cli.proxy.metrics import Metrics
+from clairvoyant_cli.proxy.origins import from_our_own_page
 from clairvoyant_cli.proxy.plain import printable
 from clairvoyant_cli.proxy.state import Painter
 from clairvoyant_cli.scheduler.policy import SERVABLE
@@ -29,7 +30,8 @@ EVENT_EVERY_S = 0.08
 """Snapshots a second on the event stream are bounded by this; changes in between are one change."""
 
 DRAWING_SHARE = 25
-"""A long queue takes longer to draw and is drawn less often: never more than 4 % of the daemon's time."""
+"""A long queue takes longer to draw and is drawn less often, however many ask: never more than 4 % of the
+daemon's time for the states, nor for the metrics."""
 
 HEARTBEAT_S = 1.0
 """A stream without changes still ticks, so that ages and elapsed times move."""
@@ -57,6 +59,42 @@ class Changes:
                 await self._next.wait()
         except TimeoutError:
             return
+
+
+class Drawings:
+    """Draws once for all who have asked by then, and hands it to one after the other.
+
+    What one is handed was drawn after one asked: who has acted sees what came of it.
+    """
+
+    def __init__(self, draw: Callable[[], bytes], clock: Callable[[], float]) -> None:
+        self._draw = draw
+        self._clock = clock
+        self._coming: asyncio.Future[bytes] | None = None
+        self._turn = asyncio.Lock()
+        self._rests_until_s = 0.0
+
+    async def next(self) -> bytes:
+        """Return the next drawing."""
+        if self._coming is None:
+            loop = asyncio.get_running_loop()
+            self._coming = loop.create_future()
+            loop.call_later(max(0.0, self._rests_until_s - self._clock()), self._drawn, self._coming)
+        data = await asyncio.shield(self._coming)
+        async with self._turn:
+            # Megabytes for each of a thousand askers are written in as many turns of the loop, not in one.
+            await asyncio.sleep(0)
+        return data
+
+    def _drawn(self, coming: "asyncio.Future[bytes]") -> None:
+        self._coming = None
+        begun_s = self._clock()
+        try:
+            coming.set_result(self._draw())
+        except Exception as error:
+            coming.set_exception(error)
+        ended_s = self._clock()
+        self._rests_until_s = ended_s + DRAWING_SHARE * (ended_s - begun_s)
 
 
 @dataclass(slots=True)
@@ -161,8 +199,10 @@ class ControlApi:
         """`reload` reads the clients' file again and returns what came of it, or raises ClairvoyantError."""
         self._painter = painter
         self._changes = changes
-        self._metrics = metrics
         self._access = gateway.access
+        clock = gateway.books.clock
+        self._states = Drawings(lambda: encode(painter.snapshot()), clock)
+        self._metrics = Drawings(lambda: metrics.render(painter.snapshot()), clock)
         self._actions = Actions(gateway, painter, reload)
         self.stopping = False
         self._app = Starlette(
@@ -190,13 +230,13 @@ class ControlApi:
         host = head.authority.decode("latin-1")
         if not self._access.walls.is_ours(host):
             return 403, f"unknown Host {printable(host)!r}; allow it with --allow-host"
-        origin = head.get(b"origin")
-        if not self._access.our_origin(origin.decode("latin-1") if origin else None, host):
+        if not from_our_own_page(head):
             return 403, "requests from other sites' pages are refused"
         if head.path == f"{PREFIX}/health":
             return None
-        if not self._access.admin(head):
-            return 401, "the admin token is missing or wrong; pass it with --token-file"
+        not_admin = self._access.admin_objection(head)
+        if not_admin is not None:
+            return 401, not_admin
         if head.method == b"POST" and not _is_json(head.get(b"content-type") or b""):
             return 400, "actions take a JSON body with Content-Type: application/json"
         return None
@@ -213,7 +253,7 @@ class ControlApi:
         )
 
     async def _state(self, request: WebRequest) -> Response:
-        return Response(encode(self._painter.snapshot()), media_type="application/json")
+        return Response(await self._states.next(), media_type="application/json")
 
     async def _events(self, request: WebRequest) -> Response:
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -221,13 +261,12 @@ class ControlApi:
 
     async def _stream(self) -> AsyncIterator[bytes]:
         while not self.stopping:
-            data, took_s = self._painter.drawn()
-            yield b"event: snapshot\ndata: " + data + b"\n\n"
-            await asyncio.sleep(max(EVENT_EVERY_S, DRAWING_SHARE * took_s))
+            yield b"event: snapshot\ndata: " + await self._states.next() + b"\n\n"
+            await asyncio.sleep(EVENT_EVERY_S)
             await self._changes.wait(HEARTBEAT_S)
 
     async def _metrics_text(self, request: WebRequest) -> Response:
-        return Response(self._metrics.render(self._painter.snapshot()), media_type=self._metrics.CONTENT_TYPE)
+        return Response(await self._metrics.next(), media_type=Metrics.CONTENT_TYPE)
 
     async def _act(self, request: WebRequest) -> Response:
         action = request.path_params["action"]
@@ -236,7 +275,8 @@ class ControlApi:
         try:
             arguments = msgspec.json.decode(await request.body() or b"{}", type=dict[str, Any])
             return JSONResponse(self._actions.run(action, arguments))
-        except msgspec.DecodeError:
-            return JSONResponse({"error": "the body is not a JSON object"}, 400)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            # msgspec says by the latter two what is not UTF-8, and what is nested too deeply.
+            return JSONResponse({"error": "the body is not a JSON object, or nested too deeply"}, 400)
         except RefusedError as error:
             return JSONResponse({"error": str(error)}, 409)

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from clairvoyant_cli.config import ServeConfig
-from clairvoyant_cli.control import state_dir
+from clairvoyant_cli.control import Word, state_dir
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.listener import ServerConnection
 from clairvoyant_cli.http.patience import Budget, ConnectionTable
@@ -248,10 +248,11 @@ def _compose(
     painter = Painter(gateway, f"{shown}:{port}", time.monotonic(), tau_source)
 
     def reload() -> str:
-        return roster.read_again(gateway.set_clients, books)
+        return roster.read_again(access.clients, gateway.set_clients, books)
 
     api = ControlApi(gateway, painter, changes, metrics, reload)
-    reachable = "127.0.0.1" if host in ("0.0.0.0", "::") else shown  # noqa: S104 - compared, not bound
+    # A name may lead elsewhere for others, localhost to ::1 say, and this run's token must not go there.
+    reachable = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else shown  # noqa: S104 - compared
     return Daemon(
         gateway,
         backend,
@@ -352,17 +353,26 @@ class _word_of:  # noqa: N801 - reads as a phrase where it is used
     """Leaves word of a running daemon for `status` and `top`, readable by its owner alone."""
 
     def __init__(self, daemon: Daemon, port: int) -> None:
-        self._daemon = daemon
+        access = daemon.gateway.access
+        token = access.run_token if access.admin_token is None else None
+        self._word = Word(daemon.base_url, os.getpid(), token)
+        self._needed = token is not None and bool(access.clients.keys)
         self._path = state_dir() / f"daemon-{port}.json"
 
     def __enter__(self) -> None:
-        word = msgspec.json.encode({"url": self._daemon.base_url, "pid": os.getpid()})
-        with suppress(OSError):  # a read-only home costs a convenience, not the service
+        try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._path.unlink(missing_ok=True)
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb") as file:
-                file.write(word)
+                file.write(msgspec.json.encode(self._word))
+        except OSError as error:  # a read-only home costs a convenience, not the service
+            if self._needed:
+                logging.getLogger("clairvoyant").warning(
+                    "cannot write %s (%s), so nobody can see or steer this daemon; give --admin-token-file",
+                    self._path,
+                    error.strerror or error,
+                )
 
     def __exit__(self, *exc: object) -> None:
         with suppress(OSError):

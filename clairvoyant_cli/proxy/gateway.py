@@ -168,7 +168,7 @@ class Gateway:
         drop = self.access.consumed_headers
         if self.rules.backend_key is not None:
             drop = (*drop, b"authorization")
-            if head.method != b"TRACE":  # whose answer is the request itself
+            if head.method.upper() != b"TRACE":  # whose answer is the request itself
                 extra.append((b"Authorization", b"Bearer " + self.rules.backend_key))
         upstream.throttle = request.connection
         upstream.begin(head, head.encode(self.watch.backend.upstream.host_header, *extra, drop=drop), relay)

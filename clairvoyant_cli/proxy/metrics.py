@@ -1,13 +1,20 @@
 """Prometheus metrics; the names end like vLLM's, so that its panels fit after a change of prefix."""
 
+from http import HTTPStatus
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from clairvoyant_cli.http.status import REASONS
 from clairvoyant_cli.proxy.exchange import Exchange, Outcome
 from tui.snapshot import Snapshot
 
 SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)
 TOKENS = (1, 4, 16, 64, 200, 400, 800, 1600, 4096, 16384)
 MAX_MODELS = 50
+
+CODES = {0, *HTTPStatus, *REASONS}
+"""Statuses that are counted by themselves: the registered ones, our own, and 0 for no answer. A backend may
+send any three digits, and each would be a time series of its own."""
 
 
 class Metrics:
@@ -93,7 +100,8 @@ class Metrics:
     def ended(self, exchange: Exchange) -> None:
         """Count a finished request."""
         outcome = exchange.outcome or Outcome.UPSTREAM_ERROR
-        self._requests.labels(exchange.endpoint, str(exchange.status), outcome.value).inc()
+        code = str(exchange.status) if exchange.status in CODES else "other"
+        self._requests.labels(exchange.endpoint, code, outcome.value).inc()
         now = exchange.ended_s or exchange.job.arrival_s
         self._predicting.observe(exchange.predicted_in_s)
         self._queue_time.labels(exchange.prediction.length_class.value).observe(exchange.waited_s(now))

@@ -40,13 +40,12 @@ class Walls:
         if not self.answers_to(host):
             shown = printable(host)
             return f"requests for Host {shown!r} are refused; let them in with --allow-host {shown}"
-        origin = _text(head, b"origin")
-        if origin == "null" or "://" in origin:
-            if self._trusts(origin, host):
-                return None
-            shown = printable(origin)
-            return f"web pages of {shown} are refused; let them in with --allow-origin {shown}"
-        if _from_another_site(head) and not self._let_in(""):
+        pages = [origin for origin in _origins(head) if origin == "null" or "://" in origin]
+        for origin in pages:
+            if not self._trusts(origin, host):
+                shown = printable(origin)
+                return f"web pages of {shown} are refused; let them in with --allow-origin {shown}"
+        if not pages and _sent_by_page(head, ("cross-site",)) and not self._let_in(""):
             return "web pages of other sites are refused; let an origin in with --allow-origin"
         return None
 
@@ -72,6 +71,20 @@ class Walls:
 
     def _let_in(self, origin: str) -> bool:
         return any(pattern.fullmatch(origin) for pattern in self.origins)
+
+
+def from_our_own_page(head: RequestHead) -> bool:
+    """Whether a request comes from a page of this daemon, by its only Origin, or from no page at all.
+
+    An image or a script of another page bears no Origin, and in all but the oldest browsers a Sec-Fetch-Site.
+    """
+    origins = _origins(head)
+    if origins:
+        scheme, _, authority = origins[0].partition("://")
+        ours = scheme in ("http", "https") and authority == head.authority.decode("latin-1").lower()
+        if len(origins) > 1 or not ours:
+            return False
+    return not _sent_by_page(head, ("cross-site", "same-site"))
 
 
 def origin_patterns(given: Iterable[str]) -> tuple[re.Pattern[str], ...]:
@@ -117,14 +130,22 @@ def _is_this_machine(authority: str) -> bool:
     return name == "localhost" or (address is not None and (address.is_loopback or name == "0.0.0.0"))  # noqa: S104 - compared
 
 
-def _from_another_site(head: RequestHead) -> bool:
-    """Whether a page of another site sent it, and not a user who follows a link: an answer to that is shown
-    to the user, not to the page.
+def _sent_by_page(head: RequestHead, sites: tuple[str, ...]) -> bool:
+    """Whether a page of such a site sent it (Fetch Metadata), and not a user who follows a link: an answer to
+    that is shown to the user, not to the page.
     """
-    if _text(head, b"sec-fetch-site") != "cross-site":
+    if _text(head, b"sec-fetch-site") not in sites:
         return False
     follows = (_text(head, b"sec-fetch-mode"), _text(head, b"sec-fetch-dest")) == ("navigate", "document")
     return not (follows and head.method in (b"GET", b"HEAD"))
+
+
+def _origins(head: RequestHead) -> list[str]:
+    """Return what all its Origin fields say; a browser sends one."""
+    if head.get(b"origin") is None:
+        return []
+    fields = zip(head.fields.keys, head.fields.items, strict=True)
+    return [value.decode("latin-1").lower() for key, (_, value) in fields if key == b"origin"]
 
 
 def _text(head: RequestHead, name: bytes) -> str:

@@ -2,6 +2,8 @@
 and the walls against web pages.
 
 Rule 1: a file that is wrong changes nothing: it stops a start, and a running daemon keeps what it has.
+Rule 2: a daemon that asks for keys does not stop asking while it runs: a file without any would let in
+everybody whom it kept out a moment ago, and is far more often an emptied file than a wish.
 """
 
 import logging
@@ -44,13 +46,13 @@ class Roster:
             )
         return clients
 
-    def read_again(self, take: Callable[[Clients], None], books: Books) -> str:
+    def read_again(self, before: Clients, take: Callable[[Clients], None], books: Books) -> str:
         """Read the file again and hand the clients to `take`; return what is said of it.
 
-        ClairvoyantError, with everything left as it was, if that cannot be.
+        `before` are those in force. ClairvoyantError, with everything left as it was, if that cannot be.
         """
         try:
-            clients = self._read_again()
+            clients = self._read_again(before)
         except ClairvoyantError as error:
             books.event(logging.WARNING, f"the clients stay as they were: {error}")
             raise
@@ -60,10 +62,15 @@ class Roster:
         books.event(logging.INFO, note)
         return note
 
-    def _read_again(self) -> Clients:
+    def _read_again(self, before: Clients) -> Clients:
         if self.path is None:
             raise ClairvoyantError("there is no file to read again; start with --clients or --api-key-file")
-        return self.read()
+        clients = self.read()
+        if before.keys and not clients.keys:
+            raise ClairvoyantError(
+                f"{self.path} holds no API keys any more, which would let everybody in; restart to do so"
+            )
+        return clients
 
 
 def roster_of(config: ServeConfig, *, exposed: bool) -> Roster:

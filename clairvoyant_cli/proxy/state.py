@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from heapq import nsmallest
 
 from clairvoyant_cli import __version__
-from clairvoyant_cli.control import encode
 from clairvoyant_cli.proxy.clients import EVERYBODY
 from clairvoyant_cli.proxy.exchange import Exchange, Phase
 from clairvoyant_cli.proxy.gateway import Gateway
@@ -32,8 +31,6 @@ EXPLAINED = 8
 EXPLAINED_AFTER_S = 0.25
 """Nobody reads why of a request that is gone in the blink of an eye, and the reasons take a millisecond."""
 
-SHARED_FOR_S = 0.05
-
 
 @dataclass(slots=True)
 class Painter:
@@ -44,16 +41,6 @@ class Painter:
     started_s: float
     tau_source: str = "default"
     mu_short_s: float | None = None
-    _drawn: tuple[float, float, bytes] = (0.0, 0.0, b"")
-
-    def drawn(self) -> tuple[bytes, float]:
-        """Return the encoded snapshot and the seconds that drawing it took; the dashboards share one."""
-        clock = self.gateway.books.clock
-        now = clock()
-        if now - self._drawn[0] > SHARED_FOR_S:
-            data = encode(self.snapshot())
-            self._drawn = (now, clock() - now, data)
-        return self._drawn[2], self._drawn[1]
 
     @property
     def mode(self) -> str:

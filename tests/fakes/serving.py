@@ -43,12 +43,17 @@ class ByFirstWord:
 
 @asynccontextmanager
 async def serving(
-    backend: str | None, predictor: Predictor | None = None, *, faults_expected: bool = False, **settings: Any
+    backend: str | None,
+    predictor: Predictor | None = None,
+    *,
+    faults_expected: bool = False,
+    announced: bool = False,
+    **settings: Any,
 ) -> AsyncIterator[Daemon]:
     """Run the proxy before `backend` on a free port; an internal error in it fails the test."""
     config = ServeConfig(backend=backend, **({"listen": "127.0.0.1:0"} | settings))
     with _internal_errors() as errors:
-        async with running_daemon(config, predictor or ByFirstWord()) as daemon:
+        async with running_daemon(config, predictor or ByFirstWord(), announced=announced) as daemon:
             yield daemon
     if not faults_expected:
         assert not errors, errors

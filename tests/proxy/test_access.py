@@ -1,20 +1,20 @@
 """Keys, tokens, hosts and origins; and the configuration they stand in."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.proxy.access import Access, is_loopback, read_clients, read_keys, read_secret
-
-
-@pytest.mark.parametrize(
-    ("origin", "ours"),
-    [(None, True), ("http://localhost:8080", True), ("http://localhost", False), ("null", False)],
+from clairvoyant_cli.proxy.access import (
+    LARGEST_FILE_BYTES,
+    is_loopback,
+    read_clients,
+    read_keys,
+    read_secret,
 )
-def test_our_origin(origin: str | None, ours: bool) -> None:
-    assert Access().our_origin(origin, "localhost:8080") is ours
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,42 @@ def test_a_file_that_is_no_text_is_named_with_its_line(tmp_path: Path) -> None:
     assert "secret" not in str(wrong.value)
 
 
+def _fifo(path: Path) -> None:
+    os.mkfifo(path, 0o600)
+
+
+def _device(path: Path) -> None:
+    path.symlink_to("/dev/null")
+
+
+def _endless(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(LARGEST_FILE_BYTES + 1)
+    path.chmod(0o600)
+
+
+@pytest.mark.parametrize("reader", [read_keys, read_clients])
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (_fifo, "is not a regular file"),
+        (_device, "is not a regular file"),
+        (Path.mkdir, "Is a directory"),
+        (_endless, "is larger than 4 MiB"),
+    ],
+)
+def test_only_files_are_read_that_cannot_keep_the_daemon(
+    tmp_path: Path, reader: Callable[[Path], object], make: Callable[[Path], None], words: str
+) -> None:
+    path = tmp_path / "clients"
+    make(path)
+    with pytest.raises(ClairvoyantError) as wrong:
+        reader(path)  # one that waits for a writer is ended by the test's timeout
+    said = str(wrong.value)
+    assert words in said
+    assert "\n" not in said
+
+
 @pytest.mark.parametrize(
     ("text", "mode"), [("x", 0o640), ("x", 0o604), ("  \n", 0o600), ("one\ntwo", 0o600), ("a\x00b", 0o600)]
 )
@@ -94,6 +130,9 @@ def test_defaults_then_file_then_environment_then_flags(tmp_path: Path) -> None:
         ("[serve]\nslots = true\n", "must be a whole number"),
         ("[serve]\nslots = 0\n", "at least 1"),
         ("[serve\n", "cannot read"),
+        ("serve = 1\n", "serve must be a table"),
+        ("[serve]\ntau = " + "[" * 5000, "nested too deeply"),
+        ("[serve]\ntau = 0x" + "f" * 9000, "beyond 64 bits"),
         ('[serve]\nlisten = "8080"\n', "HOST:PORT"),
         ("[serve]\noverload_status = 500\n", "503 or 429"),
         ('[serve]\nclients = "a"\napi_key_file = "b"\n', "exclude each other"),

@@ -112,7 +112,8 @@ def test_no_file_has_no_rules_but_everybodys() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[clients", "is not TOML"),
+        ("[clients", "cannot be read as TOML"),
+        ("clients = 1979-99-99", "cannot be read as TOML"),
         ("[client.ann]", "FILE: unknown section 'client'; did you mean clients?"),
         ("tokens = 1", "FILE: unknown section 'tokens'; there are defaults, clients"),
         ("[defaults]\nwieght = 1", "FILE: [defaults] unknown key 'wieght'; did you mean weight?"),
@@ -139,6 +140,31 @@ def test_no_file_has_no_rules_but_everybodys() -> None:
 )
 def test_what_is_wrong_with_a_clients_file_is_said_with_table_and_key(text: str, words: str) -> None:
     assert words in complaint(parse_clients, text)
+
+
+DEEP, WIDE = "it is nested too deeply", "it holds a number beyond 64 bits"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a = " + "[" * 5000, DEEP),
+        ("a = " + "{a = " * 3000, DEEP),
+        ("[defaults." + "a." * 5000 + "a]", DEEP),
+        ("[defaults]\nweight" + ".a" * 5000 + " = 1", DEEP),
+        ("[defaults]\npriority = " + "[" * 30 + "]" * 30, DEEP),
+        ("[defaults]\nmax_waiting = " + "9" * 5000, WIDE),
+        ("[defaults]\nmax_waiting = 0x" + "f" * 9000, WIDE),
+        ("[defaults]\nweight = 9223372036854775808", WIDE),
+        ("[defaults]\npriority = [-9223372036854775809, 0]", WIDE),
+        ("[defaults]\nmax_waiting = 9223372036854775807", "it is '9223372036854775807'"),
+    ],
+)
+def test_what_no_file_needs_is_said_in_one_line_too(text: str, words: str) -> None:
+    """`tomllib` recurses by brackets, takes numbers of any length, and dotted keys of any depth."""
+    message = complaint(parse_clients, text)
+    assert words in message
+    assert len(message) < 200
 
 
 @pytest.mark.parametrize(

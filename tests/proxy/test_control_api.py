@@ -1,6 +1,8 @@
 """The daemon's own routes: what they tell, what they do, and whom they let."""
 
+import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -8,15 +10,20 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.requests import Request as WebRequest
 
 import predictor
 from clairvoyant_cli.bench.replay import Engine, Replay, tabled
 from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.control import ACTIONS, ControlClient, decode
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.proxy.control_api import DRAWING_SHARE, Drawings
 from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.state import Painter
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.serving import serving, until
+from tests.fakes.virtual_clock import VirtualClockLoop, run_virtually
+from tui.snapshot import Snapshot
 
 LENGTHS = tabled({"0.9 endless": 100_000, "0.1 short": 3})
 
@@ -142,6 +149,7 @@ async def test_what_cannot_be_done_is_refused(
 
 
 PAGE = "http://page.example"
+IMAGE = ("Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: no-cors", "Sec-Fetch-Dest: image")
 
 
 @pytest.mark.parametrize(
@@ -155,12 +163,25 @@ PAGE = "http://page.example"
         (get("/_clairvoyant/state", "Origin: http://localhost:3000", host="localhost"), 403),
         (get("/_clairvoyant/state", f"Origin: {PAGE}", host="localhost"), 403),
         (get("/_clairvoyant/state", "Origin: null", host="localhost"), 403),
+        (get("/_clairvoyant/state", "Origin: localhost", host="localhost"), 403),
+        (get("/_clairvoyant/state", "Origin: http://localhost", f"Origin: {PAGE}", host="localhost"), 403),
+        (get("/_clairvoyant/state", *IMAGE, host="localhost"), 403),
+        (get("/_clairvoyant/metrics", *IMAGE, host="localhost"), 403),
+        (get("/_clairvoyant/events", *IMAGE, host="localhost"), 403),
+        (get("/_clairvoyant/health", *IMAGE, host="localhost"), 403),
+        (get("/_clairvoyant/state", "Sec-Fetch-Site: same-site", host="localhost"), 403),
+        (get("/_clairvoyant/state", "Sec-Fetch-Site: same-origin", host="localhost"), 200),
+        (get("/_clairvoyant/state", "Sec-Fetch-Site: none", host="localhost"), 200),
         (get("/_clairvoyant/state", host="[::1]:8080"), 200),
         (get("/_clairvoyant/state", "Origin: http://localhost", host="localhost"), 200),
         (post("/_clairvoyant/actions/pause", b"{}", f"Origin: {PAGE}", host="localhost"), 403),
         (post("/_clairvoyant/actions/pause", b"{}", host="evil.example"), 403),
         (post("/_clairvoyant/actions/pause", b"[]", host="localhost"), 400),
         (post("/_clairvoyant/actions/pause", b"{", host="localhost"), 400),
+        (post("/_clairvoyant/actions/pause", b'{"a": "\xff"}', host="localhost"), 400),
+        (post("/_clairvoyant/actions/pause", b'{"\xff": 1}', host="localhost"), 400),
+        (post("/_clairvoyant/actions/pause", b'{"a": ' + b"[" * 60_000, host="localhost"), 400),
+        (post("/_clairvoyant/actions/pause", b'{"a": ' * 9_000, host="localhost"), 400),
         (post("/_clairvoyant/actions/pause", b" " * 70_000, host="localhost"), 413),
         (get("/_clairvoyant/actions/pause", host="localhost"), 405),
         (get("/_clairvoyant/nothing", host="localhost"), 404),
@@ -262,3 +283,71 @@ async def test_what_drove_a_prediction_is_told_once_a_request_stays(shown: bool)
     named = [name for name, _ in state.running[0].predicted.features]
     assert "characters" in named
     assert ("joke" in " ".join(named)) == shown
+
+
+# -- drawings ------------------------------------------------------------------------------------------
+
+
+async def test_a_thousand_askers_cost_one_drawing(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Snapshot] = []
+    snapshot = Painter.snapshot
+
+    def counted(self: Painter) -> Snapshot:
+        drawn.append(snapshot(self))
+        return drawn[-1]
+
+    monkeypatch.setattr(Painter, "snapshot", counted)
+    asked = WebRequest({"type": "http"})
+    for route in (daemon.control._state, daemon.control._metrics_text):
+        drawn.clear()
+        answers = await asyncio.gather(*(route(asked) for _ in range(1000)))
+        assert len(drawn) == 1
+        assert len({answer.body for answer in answers}) == 1
+
+
+async def test_who_has_acted_sees_what_came_of_it(daemon: Daemon) -> None:
+    """A drawing that was asked for a moment before would show the state before the action."""
+    async with ControlClient(daemon.base_url) as control:
+        for action, mode in (("pause", "paused"), ("resume", "serving")) * 5:
+            await control.snapshot()
+            await control.act(action)
+            assert (await control.snapshot()).mode == mode
+
+
+async def test_an_asker_who_leaves_or_a_drawing_that_fails_costs_the_others_nothing() -> None:
+    results: list[bytes | Exception] = [b"first", ValueError("torn"), b"third"]
+
+    def draw() -> bytes:
+        result = results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    drawings = Drawings(draw, time.monotonic)
+    leaves, stays = asyncio.ensure_future(drawings.next()), asyncio.ensure_future(drawings.next())
+    await asyncio.sleep(0)  # both have asked
+    leaves.cancel()
+    assert await stays == b"first"
+    with pytest.raises(ValueError, match="torn"):
+        await drawings.next()
+    assert await drawings.next() == b"third"
+
+
+def test_drawing_takes_no_more_than_its_share_of_the_time() -> None:
+    begun_s: list[float] = []
+
+    async def ask() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualClockLoop)
+
+        def draw() -> bytes:
+            begun_s.append(loop.time())
+            loop._virtual_s += 0.04  # what a drawing of a long queue takes
+            return b""
+
+        drawings = Drawings(draw, loop.time)
+        for _ in range(4):
+            await asyncio.gather(drawings.next(), drawings.next())
+
+    run_virtually(ask())
+    assert begun_s == [pytest.approx(0.04 * (1 + DRAWING_SHARE) * each) for each in range(4)]

@@ -5,7 +5,7 @@ import pytest
 from clairvoyant_cli.http.fields import Fields, Header
 from clairvoyant_cli.http.framing import request_head
 from clairvoyant_cli.http.heads import RequestHead
-from clairvoyant_cli.proxy.origins import Walls, origin_patterns
+from clairvoyant_cli.proxy.origins import Walls, from_our_own_page, origin_patterns
 
 WALLS = Walls(frozenset({"box.example"}), origin_patterns(["https://chat.example", "chrome-extension://*"]))
 
@@ -149,6 +149,58 @@ def test_what_a_page_of_another_site_fetches(method: bytes, headers: list[Header
     told = WALLS.objection(head(*headers, method=method))
     assert (told is None) is let_in
     assert told is None or "--allow-origin" in told
+
+
+def test_every_origin_must_be_let_in() -> None:
+    """A browser sends one; what two parsers could read differently is not taken by its first."""
+    ours, evil = (b"Origin", b"http://localhost:3000"), (b"origin", b"https://evil.example")
+    assert WALLS.objection(head(ours, ours)) is None
+    for fields in ((ours, evil), (evil, ours), ((b"Origin", b""), evil)):
+        assert "evil.example" in (WALLS.objection(head(*fields)) or "")
+
+
+@pytest.mark.parametrize(
+    ("fields", "ours"),
+    [
+        ([], True),
+        ([b"http://localhost:8080"], True),
+        ([b"https://LOCALHOST:8080"], True),
+        ([b"http://localhost"], False),
+        ([b"http://localhost:3000"], False),
+        ([b"http://localhost:8080.evil.example"], False),
+        ([b"null"], False),
+        ([b""], False),
+        ([b"localhost:8080"], False),
+        ([b"://localhost:8080"], False),
+        ([b"evil://localhost:8080"], False),
+        ([b"http://evil://localhost:8080"], False),
+        ([b"http://localhost:8080 http://evil.example"], False),
+        ([b"http://localhost:8080, http://evil.example"], False),
+        ([b"http://localhost:8080", b"http://evil.example"], False),
+        ([b"http://localhost:8080", b"http://localhost:8080"], False),
+    ],
+)
+def test_our_own_page_has_exactly_one_origin(fields: list[bytes], ours: bool) -> None:
+    assert from_our_own_page(head(*((b"Origin", value) for value in fields))) is ours
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "ours"),
+    [
+        (b"GET", fetched(b"no-cors", b"image"), False),
+        (b"GET", fetched(b"no-cors", b"image", b"same-site"), False),
+        (b"GET", fetched(b"navigate", b"iframe"), False),
+        (b"GET", fetched(b"cors", b"empty", b"same-origin"), True),
+        (b"GET", fetched(b"navigate", b"document", b"none"), True),
+        (b"GET", fetched(b"navigate", b"document"), True),  # a link that the user followed
+        (b"POST", fetched(b"navigate", b"document"), False),
+        (b"GET", [*fetched(b"no-cors", b"image"), (b"Origin", b"http://localhost:8080")], False),
+    ],
+)
+def test_a_page_without_an_origin_is_told_by_what_the_browser_says(
+    method: bytes, headers: list[Header], ours: bool
+) -> None:
+    assert from_our_own_page(head(*headers, method=method)) is ours
 
 
 def test_a_star_lets_every_page_in() -> None:

@@ -10,6 +10,7 @@ from clairvoyant_cli.proxy.metrics import MAX_MODELS
 from clairvoyant_cli.proxy.protocols.routes import ROUTES, BackendKind, Work, route_of
 from tests.fakes.llamacpp_server import LlamaServer
 from tests.fakes.raw_http import post, raw_client
+from tests.fakes.scripted_upstream import Conversation, answer, scripted
 from tests.fakes.serving import serving, until
 
 
@@ -53,3 +54,32 @@ async def test_whatever_clients_make_up_the_labels_have_an_end(llama: LlamaServe
     assert "other" in models
     assert len(models) <= MAX_MODELS + 1
     assert max(map(len, models)) < 300
+
+
+async def test_statuses_that_a_backend_makes_up_are_counted_together() -> None:
+    sent = [200, 299, 404, 499, 529, 599, 600, 777, 999]
+
+    to_send = iter(sent)
+
+    async def script(it: Conversation) -> None:
+        while True:
+            await it.request()
+            it.send(answer(status=f"{next(to_send)} X"))
+
+    async with (
+        scripted(script) as upstream,
+        serving(upstream.base_url) as daemon,
+        raw_client(daemon.base_url) as client,
+    ):
+        for status in sent:
+            got = await client.ask(post("/v1/chat/completions", b"{}"))
+            assert got.status == status, "what is forwarded is forwarded as it came"
+        await until(daemon, lambda s: s.counters.submitted == len(sent) and not s.running)
+        async with httpx.AsyncClient(base_url=daemon.base_url) as operator:
+            text = (await operator.get("/_clairvoyant/metrics")).text
+    samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
+    counted: dict[str, float] = {}
+    for each in samples:
+        if each.name == "clairvoyant_requests_total":
+            counted[each.labels["code"]] = counted.get(each.labels["code"], 0) + each.value
+    assert counted == {"200": 1, "404": 1, "499": 1, "529": 1, "other": 5}

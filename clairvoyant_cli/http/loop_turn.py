@@ -1,7 +1,7 @@
 """How much of one turn of the event loop goes into reading what clients send, however many send at once.
 
-One request is read in some milliseconds at most, whatever it is; a hundred that come in the same turn must not
-take a hundred times as long.
+One request is read in some milliseconds at most, whatever it is; a hundred that come in the same turn must
+not take a hundred times as long.
 """
 
 import asyncio

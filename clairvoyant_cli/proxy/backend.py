@@ -40,6 +40,7 @@ SLOTS_EVERY_S = 1.25
 """Time between looks at llama.cpp's /slots. Each look restarts the 1 s timer by which the server notices
 that the client of an unstreamed request has left, so it must stay above a second."""
 
+LOOKS_TRUSTED = 3
 STARTED_FOR_S = 0.2
 """A request sent this long ago is counted by /slots, if it has one."""
 
@@ -195,8 +196,8 @@ class Prober:
             await self._refresh_ollama(backend, base, answer, was_up=was_up)
         elif backend.kind is not BackendKind.LLAMACPP:
             backend.detail = ""
-        elif not was_up:
-            await self._refresh_llamacpp(backend, base)
+        else:
+            await self._refresh_llamacpp(backend, base, was_up=was_up)
 
     async def _refresh_ollama(self, backend: Backend, base: str, version: Answer, *, was_up: bool) -> None:
         listing = await self._answer(f"{base}/api/ps")
@@ -209,8 +210,11 @@ class Prober:
         if not was_up:
             backend.remote_models = probes.remote_models((await self._answer(f"{base}/api/tags")).body)
 
-    async def _refresh_llamacpp(self, backend: Backend, base: str) -> None:
+    async def _refresh_llamacpp(self, backend: Backend, base: str, *, was_up: bool) -> None:
+        # At every look: a server that was restarted in between may have other slots.
         answer = await self._answer(f"{base}/props")
+        if was_up and not answer.ok:
+            return
         props = probes.props_of(answer.body) or probes.NO_PROPS
         backend.version = props.build or backend.version
         backend.models = () if props.model is None else (props.model,)
@@ -329,15 +333,18 @@ class BackendWatch:
         """Return when llama.cpp shows no more busy slots than we have requests in flight there.
 
         `others_started_at` gives, on the monotonic clock, when those were sent; one just sent may not be
-        counted by the server yet, so a look is trusted only when all have been there for a moment.
+        counted by the server yet, so a look is trusted only when all have been there for a moment, or when
+        `LOOKS_TRUSTED` in a row say the same: where requests are short, there is always one just sent.
         """
+        free = 0
         while self.backend.kind is BackendKind.LLAMACPP:
             asked = time.monotonic()
             busy = await self._prober.busy_slots(self.backend)
             if busy is None:
                 return
             started = others_started_at()
-            if busy <= len(started) and all(asked - at >= STARTED_FOR_S for at in started):
+            free = free + 1 if busy <= len(started) else 0
+            if free and (free == LOOKS_TRUSTED or all(asked - at >= STARTED_FOR_S for at in started)):
                 return
             if busy == 0:
                 return

@@ -141,6 +141,8 @@ class Actions:
         if action == "pause":
             scheduler.pause()
         elif action == "resume":
+            if gateway.stopping:
+                raise RefusedError("the daemon is going down; start it again")
             scheduler.resume()
             gateway.draining = False
         elif action == "drain":

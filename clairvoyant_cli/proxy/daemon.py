@@ -78,7 +78,7 @@ class Daemon:
     def drain(self) -> None:
         """Go down in good order: refuse new work, send the waiting away, finish what runs."""
         gateway = self.gateway
-        gateway.draining = True
+        gateway.draining = gateway.stopping = True
         self.control.stopping = True
         sent_away = gateway.dispatcher.send_away_waiting(DrainingError)
         running = len(gateway.dispatcher.scheduler.running)

@@ -65,6 +65,7 @@ class Exchange:
     dispatch: Dispatch | None = None
     dispatched_s: float | None = None
     first_byte_s: float | None = None
+    not_ready_s: float | None = None
     ended_s: float | None = None
     watch: AnswerWatch | None = None
     totals: Totals = field(default_factory=Totals)

@@ -78,6 +78,7 @@ class Gateway:
     residents: Residents | None = None
     lessons: Lessons = field(init=False)
     draining: bool = False
+    stopping: bool = False
     _ids: int = field(default=0)
     _boot: str = field(default_factory=lambda: f"{int(time.time()) & 0xFFFFF:05x}")
 
@@ -98,6 +99,9 @@ class Gateway:
             return
         if request.head.method == b"CONNECT":
             self._refuse(request, route, Refusal(405, "clairvoyant: CONNECT is not spoken here"))
+            return
+        if self.stopping:
+            self._refuse(request, route, GOING_DOWN)
             return
         if not route.scheduled:
             await self._pass(request, route)
@@ -173,7 +177,7 @@ class Gateway:
         upstream.throttle = request.connection
         upstream.begin(head, head.encode(self.watch.backend.upstream.host_header, *extra, drop=drop), relay)
         if head.has_body:
-            request.flow_to(upstream, keep=request.scheduled and self._may_wait(request))
+            request.flow_to(upstream, keep=relay.may_wait)
 
     # -- through the queue --------------------------------------------------------------------------
 
@@ -185,7 +189,7 @@ class Gateway:
         if quota is not None and self.books.today.spent(client) >= quota:
             self._reject(request, route, self.books.today.refusal(quota))
             return
-        if self.outage.over:
+        if self.outage.over and not self._may_try():
             self._reject(request, route, Refusal(503, self._away(), 5))
             return
         exchange = self._exchange(request, route, facts, client)
@@ -220,8 +224,7 @@ class Gateway:
         except DisplacedError:
             self._end_refused(exchange, request, Outcome.REJECTED, self._overload(FULL))
         except DrainingError:
-            refusal = Refusal(503, "clairvoyant is going down; try again in a moment", 5)
-            self._end_refused(exchange, request, Outcome.REJECTED, refusal)
+            self._end_refused(exchange, request, Outcome.REJECTED, GOING_DOWN)
         except OutageError:
             refusal = Refusal(503, self._away(), 5)
             self._end_refused(exchange, request, Outcome.UPSTREAM_ERROR, refusal)
@@ -306,14 +309,13 @@ class Gateway:
         except UnreachableError as error:
             self.watch.lost(str(error))
             if self.watch.backend.seen and not self.outage.over:
-                self.dispatcher.wait_again(exchange)
-                return False
+                return self._sent_back(exchange, request)
             self.dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, 503)
             self._broken(request, exchange.route, error, self._told(exchange))
         except NotReadyError:
             self.watch.not_ready()
-            self.dispatcher.wait_again(exchange)
-            return False
+            exchange.not_ready_s = exchange.not_ready_s or self.books.clock()
+            return self._sent_back(exchange, request)
         except UpstreamError as error:
             status = relay.status if relay is not None and relay.status else 502
             self.dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, status)
@@ -340,6 +342,21 @@ class Gateway:
             self._settle(exchange, relay.status)
         return True
 
+    def _sent_back(self, exchange: Exchange, request: Request) -> bool:
+        """Have an exchange wait again that the backend did not take; True if there is nothing to wait for."""
+        if self.stopping:
+            self._end_refused(exchange, request, Outcome.REJECTED, GOING_DOWN)
+        elif self.outage.over:
+            self._end_refused(exchange, request, Outcome.UPSTREAM_ERROR, Refusal(503, self._away(), 5))
+        else:
+            self.dispatcher.wait_again(exchange)
+            return False
+        return True
+
+    def _may_try(self) -> bool:
+        """Whether a request is let in to see if a backend serves that has long said it does not yet."""
+        return self.watch.backend.state == "loading" and not self.dispatcher.live
+
     def _relay(self, exchange: Exchange, request: Request, upstream: UpstreamConnection) -> Relay:
         def on_head(head: ResponseHead) -> AnswerWatch:
             self.watch.answered()
@@ -358,12 +375,16 @@ class Gateway:
             *told,
             on_head=on_head,
             on_first_byte=on_first_byte,
-            may_wait=self._may_wait(request),
+            may_wait=self._may_wait(exchange, request),
         )
 
-    def _may_wait(self, request: Request) -> bool:
+    def _may_wait(self, exchange: Exchange, request: Request) -> bool:
         """Whether an answer that says "not yet" is heard by us alone, and the request sent again later."""
-        return request.complete and self.watch.backend.says_not_yet and not self.outage.over
+        if not request.complete or not self.watch.backend.says_not_yet or self.outage.over:
+            return False
+        # Others may have been served since: one model may be missing for good.
+        since_s = exchange.not_ready_s
+        return since_s is None or self.books.clock() - since_s < self.outage.grace_s
 
     def _settle(self, exchange: Exchange, status: int) -> None:
         """The answer has been passed on whole: read what it says, free the slot, learn."""
@@ -470,6 +491,8 @@ def _repeatable(head: RequestHead) -> bool:
 
 
 FULL = "clairvoyant: the queue is full"
+
+GOING_DOWN = Refusal(503, "clairvoyant is going down; try again in a moment", 5)
 
 STOPPED = Refusal(499, "request canceled by the operator")
 

@@ -43,7 +43,7 @@ class Relay:
         self._on_head = on_head
         self._on_first_byte = on_first_byte
         self._watch: AnswerWatch | None = None
-        self._may_wait = may_wait
+        self.may_wait = may_wait
         self._held: tuple[ResponseHead, bytearray] | None = None
 
     def informational(self, head: ResponseHead) -> None:
@@ -52,7 +52,7 @@ class Relay:
 
     def head(self, head: ResponseHead) -> None:
         """Pass on the head, with our own headers behind the backend's."""
-        if self._may_wait and head.status == 503 and (head.length or 0) <= NOT_READY_BYTES:
+        if self.may_wait and head.status == 503 and (head.length or 0) <= NOT_READY_BYTES:
             self._held = (head, bytearray())
         else:
             self._begin(head)

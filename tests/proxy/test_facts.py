@@ -154,6 +154,7 @@ def test_a_models_name_is_one_short_line() -> None:
         (b"POST", "/api/chat", BackendKind.OLLAMA, "", Family.OLLAMA, Work.GENERATE),
         (b"POST", "/v1//chat/completions", BackendKind.LMSTUDIO, "", Family.OPENAI, Work.GENERATE),
         (b"POST", "//V1/Chat/./x/../Completions/", BackendKind.LMSTUDIO, "", Family.OPENAI, Work.GENERATE),
+        (b"POST", "/v1%u002fchat/complet%u0069ons", BackendKind.LLAMACPP, "", Family.OPENAI, Work.GENERATE),
         (b"POST", "/v1/chat/%63ompletions", BackendKind.LLAMACPP, "", Family.OPENAI, Work.GENERATE),
         (b"GET", "/api/chat", BackendKind.OLLAMA, "", Family.OLLAMA, Work.PASS),
         (b"POST", "/v1/messages/count_tokens", BackendKind.OLLAMA, "", Family.ANTHROPIC, Work.PASS),

@@ -17,6 +17,7 @@ from tests.fakes.serving import serving, until
 
 DONE = b'{"usage": {"completion_tokens": 3}}'
 LOADING = b'{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}'
+NOT_YET = answer(LOADING, status="503 Service Unavailable")
 
 
 def asks(word: str) -> bytes:
@@ -25,9 +26,14 @@ def asks(word: str) -> bytes:
 
 
 class Server:
-    """A server on a port of its own that can be stopped and started; `seen` are the words it was asked."""
+    """A server on a port of its own that can be stopped and started; `seen` are the words it was asked.
+
+    `loads` is what it says of itself; what it is asked it answers all the same, but for the words `not_yet`.
+    """
 
     def __init__(self) -> None:
+        self.loads = False
+        self.not_yet: set[str] = set()
         self.port = free_port()
         self.seen: list[str] = []
         self.held = asyncio.Event()
@@ -67,14 +73,14 @@ class Server:
         while True:
             request = await it.request()
             if b"httpx" in (request.value("user-agent") or b""):
-                it.send(answer(b"{}", status="404 Not Found"))
+                it.send(NOT_YET if self.loads else answer(b"{}", status="404 Not Found"))
                 continue
             word = json.loads(request.body)["messages"][0]["content"]
             self.seen.append(word)
             if word == "hold":
                 self.held.set()
                 await self.release.wait()
-            it.send(answer(DONE))
+            it.send(NOT_YET if word in self.not_yet else answer(DONE))
 
 
 @asynccontextmanager
@@ -193,6 +199,7 @@ class Loading:
 def trials_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that loads is tried again at once, not each second."""
     monkeypatch.setattr("clairvoyant_cli.proxy.backend.DOWN_EVERY_S", 0.01)
+    monkeypatch.setattr("clairvoyant_cli.proxy.backend.UP_EVERY_S", 0.01)
     monkeypatch.setattr(upstream_module, "MIN_IDLE_S", 0.0)
 
 
@@ -237,6 +244,75 @@ async def test_not_yet_is_passed_on_when_the_request_cannot_be_sent_again() -> N
     ):
         got = await client.ask(asks("x" * 2**21))
         assert (got.status, got.body) == (503, LOADING)
+
+
+@pytest.mark.usefixtures("trials_at_once")
+async def test_not_yet_is_the_last_word_once_the_grace_is_over() -> None:
+    async with before_a_server(slots=1, outage_grace=0.1) as (server, daemon):
+        server.loads, server.not_yet = True, {"hold"}
+        daemon.gateway.watch.look_now()
+        await until(daemon, lambda s: s.backends[0].state == "loading")
+        async with clients(daemon, "hold") as [client]:
+            await server.held.wait()
+            await until(daemon, lambda _: daemon.gateway.outage.over)
+            server.release.set()
+            got = await client.response(b"POST")
+            assert (got.status, b"not reachable" in got.body) == (503, True)
+            assert not daemon.snapshot().queue
+
+
+@pytest.mark.usefixtures("trials_at_once")
+async def test_a_server_that_serves_although_it_says_it_loads_is_found_out() -> None:
+    async with before_a_server(slots=1, outage_grace=0.05) as (server, daemon):
+        server.loads = True
+        daemon.gateway.watch.look_now()
+        await until(daemon, lambda _: daemon.gateway.outage.over)
+        async with clients(daemon, "one") as [client]:
+            assert (await client.response(b"POST")).status == 200
+
+
+@pytest.mark.usefixtures("trials_at_once")
+async def test_what_is_never_ready_holds_nobody_up_for_longer_than_the_grace() -> None:
+    async with before_a_server(slots=1, policy="fcfs", outage_grace=0.3) as (server, daemon):
+        server.not_yet = {"never"}
+        async with clients(daemon, "never", "one", "two") as [never, *others]:
+            got = await never.response(b"POST")
+            assert (got.status, got.body) == (503, LOADING)
+            assert [(await each.response(b"POST")).status for each in others] == [200, 200]
+
+
+# -- going down --------------------------------------------------------------------------------------------
+
+
+async def test_what_cannot_be_sent_while_the_daemon_goes_down_is_told_so() -> None:
+    connecting, refused = asyncio.Event(), asyncio.Event()
+
+    async def connect(*, fresh: bool = False) -> upstream_module.UpstreamConnection:
+        connecting.set()
+        await refused.wait()
+        raise upstream_module.UnreachableError("no answer")
+
+    async with before_a_server(slots=1) as (_, daemon):
+        daemon.backend.upstream.connect = connect  # type: ignore[method-assign]
+        async with clients(daemon, "one") as [client]:
+            await connecting.wait()
+            daemon.drain()
+            refused.set()
+            got = await client.response(b"POST")
+            assert (got.status, b"going down" in got.body) == (503, True)
+
+
+async def test_nothing_new_is_begun_while_the_daemon_goes_down() -> None:
+    async with before_a_server(slots=1) as (server, daemon), clients(daemon, "hold") as [client]:
+        daemon.drain()
+        for raw in (get("/v1/models"), asks("late")):
+            async with raw_client(daemon.base_url) as late:
+                assert (await late.ask(raw)).status == 503
+        async with raw_client(daemon.base_url) as operator:
+            got = await operator.ask(post("/_clairvoyant/actions/resume", b"{}", host="localhost"))
+            assert (got.status, b"going down" in got.body) == (409, True)
+        server.release.set()
+        assert (await client.response(b"POST")).status == 200
 
 
 # -- connections that end between two requests ---------------------------------------------------------

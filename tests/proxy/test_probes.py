@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,7 +14,14 @@ from hypothesis import strategies as st
 
 from clairvoyant_cli.http.framing import CHUNKS_AT_ONCE
 from clairvoyant_cli.http.upstream import Upstream
-from clairvoyant_cli.proxy.backend import NOT_UNDERSTOOD, Backend, Prober, find_backend
+from clairvoyant_cli.proxy.backend import (
+    LOOKS_TRUSTED,
+    NOT_UNDERSTOOD,
+    Backend,
+    BackendWatch,
+    Prober,
+    find_backend,
+)
 from clairvoyant_cli.proxy.protocols import probes
 from clairvoyant_cli.proxy.protocols.probes import (
     ANSWER_BYTES,
@@ -186,6 +194,44 @@ async def test_a_number_of_slots_that_cannot_be_is_not_taken(slots: object) -> N
         backend = state.backends[0]
         assert (backend.kind, backend.slots, backend.detail) == ("llamacpp", 1, NOT_UNDERSTOOD)
         assert [model.name for model in backend.models] == ["m.gguf"]
+
+
+async def test_other_slots_after_a_restart_are_noticed_and_a_missing_answer_changes_nothing() -> None:
+    pages = {"/props": text(PROPS | {"total_slots": 4}), "/health": b"{}"}
+    prober = Prober()
+    async with server(lambda path: [answer(pages[path])] if path in pages else []) as url:
+        backend = Backend("llamacpp", BackendKind.LLAMACPP, Upstream(url))
+        slots = []
+        for props in (pages["/props"], None, text(PROPS | {"total_slots": 1})):
+            pages.pop("/props", None)
+            if props is not None:
+                pages["/props"] = props
+            await prober.refresh(backend)
+            slots.append((backend.slots, backend.detail, len(backend.models)))
+        assert slots == [(4, "", 1), (4, "", 1), (1, "", 1)]
+    await prober.close()
+
+
+async def test_where_one_is_always_just_sent_a_free_slot_is_seen_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("clairvoyant_cli.proxy.backend.SLOTS_EVERY_S", 0.0)
+    looks = 0
+
+    def answers(path: str) -> list[bytes]:
+        nonlocal looks
+        looks += path == "/slots"
+        busy = [True, True] if looks == 1 else [True, False]
+        return [answer(text([{"is_processing": each} for each in busy]))]
+
+    prober = Prober()
+    async with server(answers) as url:
+        backend = Backend("llamacpp", BackendKind.LLAMACPP, Upstream(url))
+        watch = BackendWatch(backend, prober, lambda: None)
+        async with asyncio.timeout(10):
+            await watch.slots_settled(lambda: [time.monotonic()])
+    assert looks == 1 + LOOKS_TRUSTED
+    await prober.close()
 
 
 async def test_the_loop_turns_while_an_answer_comes_in_crumbs() -> None:

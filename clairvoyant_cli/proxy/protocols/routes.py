@@ -1,5 +1,6 @@
 """Which route does what. Unknown routes pass straight through."""
 
+import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from posixpath import normpath
@@ -120,13 +121,17 @@ def family_of(path: str, kind: BackendKind) -> Family:
     return Family.OPENAI
 
 
+_UTF16_ESCAPE = re.compile("%u([0-9A-Fa-f]{4})")
+"""An escape that no standard knows, and cpp-httplib, llama.cpp's server, decodes."""
+
+
 def route_of(method: bytes, path: str, kind: BackendKind, prefix: str = "") -> Route:
     """Return what a request is. `prefix` is the backend's API prefix (llama.cpp's `--api-prefix`).
 
     A path may be spelled in any way that one of the servers takes for the same: what one of them would answer
     with 404 may wait in the queue, but what one of them would generate for may not pass it by.
     """
-    path = unquote(path)
+    path = unquote(_UTF16_ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), path))
     if prefix and path.startswith(prefix):
         path = path[len(prefix) :]
     route = ROUTES.get(_plainly_spelled(path)) if method == b"POST" else None

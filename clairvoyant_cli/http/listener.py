@@ -23,6 +23,9 @@ from clairvoyant_cli.http.status import reason_of
 DROPPED_LIMIT_BYTES = 16 * 1024 * 1024
 """What a client may send behind a request that waits in the queue, before it is taken for an attack."""
 
+LEAVING_S = 0.0002
+"""About what it takes to clean up after a request whose client has left."""
+
 REFUSED_LINGER_S = 0.5
 LINGER_S = 2.0
 """How long a client that has its answer may take to end its side, too (nginx: lingering_timeout 5 s)."""
@@ -80,6 +83,11 @@ class ServerConnection(asyncio.Protocol):
     def idle(self) -> bool:
         """Whether no request is being served or arriving, and no answer is on its way."""
         return self._request is None and not self._reader.held and not self.unsent
+
+    @property
+    def gone(self) -> bool:
+        """Whether the client has left; what is done for it is about to be cancelled."""
+        return self._transport is None
 
     @property
     def head_sent(self) -> bool:
@@ -232,7 +240,15 @@ class ServerConnection(asyncio.Protocol):
     def _cancel_task(self) -> None:
         """Cancel the task that serves, after its first step: before that it could not clean up."""
         if self._task is not None:
-            asyncio.get_running_loop().call_soon(self._task.cancel)
+            asyncio.get_running_loop().call_soon(self._cancel_in_turn, self._task)
+
+    def _cancel_in_turn(self, task: "asyncio.Task[None]") -> None:
+        # A thousand that leave at once are a fifth of a second of cleaning up: not in one turn of the loop.
+        if READING.over:
+            asyncio.get_running_loop().call_soon(self._cancel_in_turn, task)
+        elif not task.done():
+            READING.charge(LEAVING_S)
+            task.cancel()
 
     def _write_refusal(self, refusal: Malformed) -> None:
         text = f"clairvoyant: {refusal.why}\n".encode()

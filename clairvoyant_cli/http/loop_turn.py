@@ -1,4 +1,4 @@
-"""How much of one turn of the event loop goes into reading what clients send, however many send at once.
+"""How much of one turn of the event loop goes into what clients send, however many send or leave at once.
 
 One request is read in some milliseconds at most, whatever it is; a hundred that come in the same turn must
 not take a hundred times as long.
@@ -27,11 +27,15 @@ class LoopTurn:
         self._began_s = perf_counter()
 
     def __exit__(self, *exc: object) -> None:
+        self.charge(perf_counter() - self._began_s)
+
+    def charge(self, seconds: float) -> None:
+        """Count what the present turn is spent on, or what has been set going in it."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._spent_s = loop, 0.0
             loop.call_soon(self._next)
-        self._spent_s += perf_counter() - self._began_s
+        self._spent_s += seconds
 
     @property
     def over(self) -> bool:

@@ -298,6 +298,9 @@ class Gateway:
 
     async def _run(self, exchange: Exchange, request: Request) -> bool:
         """Have a granted exchange answered; False if the backend has gone and never saw it."""
+        if request.connection.gone:
+            self.dispatcher.end(exchange, Outcome.CLIENT_CANCELLED, 499)
+            return True
         relay: Relay | None = None
         try:
             exchange.connection = await self.watch.backend.upstream.connect()

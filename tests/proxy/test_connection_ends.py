@@ -3,10 +3,11 @@
 import asyncio
 import socket
 import struct
+from contextlib import AsyncExitStack
 
 import pytest
 
-from clairvoyant_cli.http import loop_turn, patience, request
+from clairvoyant_cli.http import listener, loop_turn, patience, request
 from clairvoyant_cli.http.framing import CHUNKS_AT_ONCE
 from clairvoyant_cli.proxy.daemon import Daemon
 from tests.fakes.raw_http import RawClient, get, post, raw_client
@@ -254,6 +255,30 @@ async def test_a_client_that_ends_its_side_and_goes_away_is_noticed() -> None:
         await until(daemon, lambda s: s.counters.passed_through == 1)
         reset(client)
         await emptied(daemon)
+
+
+async def test_a_crowd_that_leaves_at_once_leaves_in_turns_and_reaches_no_backend(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listener, "LEAVING_S", 2 * loop_turn.TURN_S)  # one in a turn
+    asked = 0
+
+    async def script(it: Conversation) -> None:
+        nonlocal asked
+        await it.request()
+        asked += 1
+        await it.left()
+
+    async with scripted(script) as upstream, serving(upstream.base_url, slots=1) as daemon:
+        async with AsyncExitStack() as stack:
+            crowd = [await stack.enter_async_context(raw_client(daemon.base_url)) for _ in range(20)]
+            for client in crowd:
+                client.send(post(CHAT, b'{"messages": ["river"]}'))
+            await until(daemon, lambda s: s.counters.submitted == 20 and asked == 1)
+            for client in crowd:
+                reset(client)
+            state = await until(daemon, lambda s: s.counters.client_cancelled == 20)
+        assert (state.queue, asked) == ((), 1)
 
 
 # -- tunnels -----------------------------------------------------------------------------------------

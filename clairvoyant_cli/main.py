@@ -10,7 +10,7 @@ from importlib import import_module
 import click
 
 from clairvoyant_cli import __version__
-from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.errors import ClairvoyantError, printable
 
 # name -> one-line help; the module is clairvoyant_cli.commands.<name> and its command is `command`.
 COMMANDS = {
@@ -67,5 +67,6 @@ def main() -> None:
     try:
         cli()
     except ClairvoyantError as error:
-        click.echo(f"clairvoyant: {error}", err=True)
+        # One line, whatever the names in it hold that a file or another program gave.
+        click.echo(f"clairvoyant: {printable(str(error))}", err=True)
         sys.exit(error.exit_code)

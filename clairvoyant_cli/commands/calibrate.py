@@ -7,14 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.text import Text
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.calibrate.plan import PLANS, STANDARD, Plan
 from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.calibrate.session import Step, Tell
 from clairvoyant_cli.commands.composition import database_path, db_option, load_predictor, told_plainly
+from clairvoyant_cli.commands.printing import PlainConsole
 from clairvoyant_cli.errors import ClairvoyantError
 
 
@@ -120,9 +121,9 @@ async def _measure(
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Tell]:
-    console = Console(stderr=True, quiet=quiet)
+    console = PlainConsole(stderr=True, quiet=quiet)
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
         TextColumn("{task.fields[left]}"),
@@ -158,9 +159,14 @@ def _print(outcome: Outcome, *, as_json: bool) -> None:
 
         click.echo(msgspec.json.format(msgspec.json.encode(outcome.profile), indent=2))
         return
-    console = Console()
+    console = PlainConsole()
     print_profile(console, outcome.profile)
     console.print(
-        f"kept as [bold]{outcome.profile.name}[/]; [bold]clairvoyant serve[/] uses it from now on",
-        highlight=False,
+        Text.assemble(
+            "kept as ",
+            (outcome.profile.name, "bold"),
+            "; ",
+            ("clairvoyant serve", "bold"),
+            " uses it from now on",
+        )
     )

@@ -107,11 +107,12 @@ def _predictor(config: ServeConfig) -> list[Finding]:
 
 
 def _print(findings: list[Finding]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console()
+    from clairvoyant_cli.commands.printing import PlainConsole
+
+    console = PlainConsole()
     table = Table.grid(padding=(0, 1))
     for finding in findings:
         mark, style = MARKS[finding.level]

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from clairvoyant_cli.commands.composition import database_path, db_option, told_plainly
+from clairvoyant_cli.commands.printing import PlainConsole
 from clairvoyant_cli.commands.spans import when
 from predictor.record import LengthClass
 
@@ -62,7 +62,7 @@ def command(
         elif as_json or as_csv:
             _dump(_rows(connection, span, limit), as_csv=as_csv)
         else:
-            _show(Console(), connection, span, 10 if limit is None else limit)
+            _show(PlainConsole(), connection, span, 10 if limit is None else limit)
 
 
 def _rows(connection: "sqlite3.Connection", span: "Span", limit: int | None) -> "Iterator[Finished]":
@@ -106,7 +106,7 @@ def _dump(rows: "Iterator[Finished]", *, as_csv: bool) -> None:
     writer.writerows(astuple(finished) for finished in rows)
 
 
-def _show(console: Console, connection: "sqlite3.Connection", span: "Span", limit: int) -> None:
+def _show(console: PlainConsole, connection: "sqlite3.Connection", span: "Span", limit: int) -> None:
     from profiles.history import newest, spread, totals
 
     counted = totals(connection, span)
@@ -146,7 +146,7 @@ def _show(console: Console, connection: "sqlite3.Connection", span: "Span", limi
         console.print(_listed(rows))
 
 
-def _show_drift(console: Console, connection: "sqlite3.Connection", span: "Span") -> None:
+def _show_drift(console: PlainConsole, connection: "sqlite3.Connection", span: "Span") -> None:
     from profiles.history import ranking_accuracy, spread
     from profiles.store import newest_profile
 

@@ -69,11 +69,12 @@ def progress() -> Iterator[Callable[[int], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+    from clairvoyant_cli.commands.printing import PlainConsole
+
     columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} requests simulated"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=PlainConsole(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda done: bar.advance(task, done)
 

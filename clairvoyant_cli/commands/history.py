@@ -2,7 +2,6 @@
 
 import csv
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import astuple, fields
 from pathlib import Path
@@ -13,7 +12,7 @@ from rich.table import Table
 
 from clairvoyant_cli.commands.composition import database_path, db_option, told_plainly
 from clairvoyant_cli.commands.printing import PlainConsole
-from clairvoyant_cli.commands.spans import when
+from clairvoyant_cli.commands.spans import date, when
 from predictor.record import LengthClass
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ def _show(console: PlainConsole, connection: "sqlite3.Connection", span: "Span",
     from profiles.history import newest, spread, totals
 
     counted = totals(connection, span)
-    if not counted:
+    if not counted and not newest(connection, span, 1):
         console.print("no requests yet; they are recorded while clairvoyant serve runs")
         return
     table = Table("model", "outcome", "class", "requests", "tokens", "mean wait", "mean total", box=None)
@@ -170,7 +169,7 @@ def _listed(rows: "list[Finished]") -> Table:
     table = Table("finished", "model", "client", "outcome", "foretold", "tokens", "waited", "total", box=None)
     for finished in rows:
         table.add_row(
-            time.strftime("%m-%d %H:%M:%S", time.localtime(finished.finished_at)),
+            date(finished.finished_at, "%m-%d %H:%M:%S"),
             finished.model or "-",
             finished.client,
             finished.outcome,

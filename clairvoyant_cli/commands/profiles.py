@@ -1,6 +1,5 @@
 """`clairvoyant profiles`: what `calibrate` measured."""
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -10,6 +9,7 @@ from rich.text import Text
 
 from clairvoyant_cli.commands.composition import database_path, db_option, told_plainly
 from clairvoyant_cli.commands.printing import PlainConsole
+from clairvoyant_cli.commands.spans import date
 from clairvoyant_cli.errors import ClairvoyantError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def list_(db_file: Path | None, as_json: bool) -> None:
             _seconds(profile.tau_s),
             _rate(profile.decode_tokens_per_s),
             str(profile.slots),
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(profile.measured_at)),
+            date(profile.measured_at, "%Y-%m-%d %H:%M"),
         )
     PlainConsole().print(table)
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 import clairvoyant_cli.main
+from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.commands import calibrate, reporting, status
 from clairvoyant_cli.commands.doctor import _print as print_findings
 from clairvoyant_cli.commands.printing import PlainConsole
@@ -103,7 +104,7 @@ def test_status_doctor_reports_and_calibrate_show_names_as_they_are(
     status._print(replace(snapshot, listen="[/l]", backends=(backend,), queue=queue))
     print_findings([broken("[/t]", "[/f]", "[/mend]")])
     reporting.print_tables(Report("[/r]", "[/s]", (), notes=("[/note]",)))
-    calibrate._print(calibrate.Outcome(replace(PROFILE, name="[/p]"), ()), as_json=False)
+    calibrate._print(Outcome(replace(PROFILE, name="[/p]"), ()), as_json=False)
     shown = capsys.readouterr().out
     names = ("detail", "m", "l", "t", "f", "mend", "r", "s", "note", "p")
     assert [name for name in names if f"[/{name}]" not in shown] == []

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from profiles.clocks import Clocks, Moment, system_clocks
 from profiles.database import explained, open_database
@@ -41,7 +41,7 @@ ALWAYS, FOREVER = -1e12, 1e12
 LAST_ROW = 2**63 - 1
 
 _HINTS = get_type_hints(Finished)
-_KINDS = tuple(bytes if name == "client" else _HINTS[name] for name in COLUMNS)
+_KINDS = tuple(bytes if name == "client" else get_args(_HINTS[name]) or _HINTS[name] for name in COLUMNS)
 """What a row holds, column by column, unless it is damaged: SQLite keeps any value in any column."""
 
 
@@ -288,8 +288,7 @@ def _sound(rows: Iterable[tuple[Any, ...]]) -> Iterator[Finished]:
     damaged = 0
     for row in rows:
         if all(map(isinstance, row, _KINDS)):
-            finished = Finished(*row)
-            yield replace(finished, client=row[CLIENT].hex()[:12])
+            yield Finished(*(*row[:CLIENT], row[CLIENT].hex()[:12], *row[CLIENT + 1 :]))
         else:
             damaged += 1
     if damaged:

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import msgspec
 
+from clairvoyant_cli.addresses import check_url
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from tui.snapshot import Snapshot
 
@@ -116,6 +117,7 @@ class ControlClient:
 def local_url(named: str | None) -> str:
     """Return the URL of the daemon to talk to: the one named, the one last started here, or the default."""
     if named is not None:
+        check_url(named, DEFAULT_URL)
         return named if "://" in named else f"http://{named}"
     with suppress(OSError):
         words = sorted(state_dir().glob("daemon-*.json"), key=lambda path: path.stat().st_mtime)

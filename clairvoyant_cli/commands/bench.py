@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from clairvoyant_cli.addresses import check_backend, check_url
 from clairvoyant_cli.bench.arms import DIRECT, ORACLE, Arm, parse_arm
 from clairvoyant_cli.bench.cells import Cell, open_ledger, settings_in
 from clairvoyant_cli.bench.measures import Summary, summarise
@@ -21,6 +22,7 @@ from clairvoyant_cli.bench.report import Findings, page_of, plots_of, sections_o
 from clairvoyant_cli.bench.virtual import run_virtually
 from clairvoyant_cli.commands.bench_setup import REPLAY, Settings
 from clairvoyant_cli.commands.composition import run
+from clairvoyant_cli.control import DEFAULT_URL
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY
 
@@ -234,6 +236,9 @@ def _bench(
         raise ClairvoyantError(
             "--daemon goes with neither --backend nor --set-lengths: it would see the lengths", ExitCode.USAGE
         )
+    check_backend(options["backend"])
+    if options["daemon"] is not None:
+        check_url(options["daemon"], DEFAULT_URL)
     settings = Settings(
         kind=kind,
         arms=tuple(options["arms"]) or _default_arms(replay=replay, daemon=options["daemon"] is not None),

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 
 from clairvoyant_cli import __version__
+from clairvoyant_cli.addresses import check_backend
 from clairvoyant_cli.calibrate.plan import PLANS, STANDARD, Plan
 from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.calibrate.session import Step, Tell
@@ -64,6 +65,7 @@ def command(
     from profiles.database import writing
     from profiles.store import save
 
+    check_backend(backend)
     path = database_path(db_file)
     with told_plainly(), writing(path):
         pass  # better to know now that the result cannot be kept

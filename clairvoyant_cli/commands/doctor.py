@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -56,7 +57,9 @@ async def _examine(
         config = load_serve_config({"backend": backend} if backend else {}, file=config_file)
     except ClairvoyantError as error:
         findings.append(broken("configuration", str(error), "clairvoyant serve --help"))
-        config = ServeConfig(backend=backend)
+        config = ServeConfig()
+        with suppress(ClairvoyantError):  # the backend may be what is wrong
+            config = ServeConfig(backend=backend)
     findings += await _connections(config, url, token_file)
     findings += _predictor(config)
     findings += installation.check_gpu()

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from clairvoyant_cli.commands.composition import db_option
 from clairvoyant_cli.commands.spans import when
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from profiles.records import MOST_SLOTS
 
 if TYPE_CHECKING:
     from clairvoyant_cli.commands.mixture import Mix
@@ -134,12 +135,12 @@ def run_scenario(name: str, options: "Options") -> "Report":
 )
 @click.option(
     "--slots",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, MOST_SLOTS),
     default=1,
     show_default=True,
     help="Requests a worker runs at once.",
 )
-@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Backends.")
+@click.option("--workers", type=click.IntRange(1, MOST_SLOTS), default=1, show_default=True, help="Backends.")
 @click.option(
     "--prefill-rate",
     type=click.FloatRange(min=0, min_open=True),

@@ -108,8 +108,9 @@ def _dump(rows: "Iterator[Finished]", *, as_csv: bool) -> None:
 def _show(console: PlainConsole, connection: "sqlite3.Connection", span: "Span", limit: int) -> None:
     from profiles.history import newest, spread, totals
 
-    counted = totals(connection, span)
-    if not counted and not newest(connection, span, 1):
+    # All is read before anything is printed, so that an error stands alone.
+    counted, rows = totals(connection, span), newest(connection, span, limit)
+    if not counted and not rows:
         console.print("no requests yet; they are recorded while clairvoyant serve runs")
         return
     table = Table("model", "outcome", "class", "requests", "tokens", "mean wait", "mean total", box=None)
@@ -140,7 +141,7 @@ def _show(console: PlainConsole, connection: "sqlite3.Connection", span: "Span",
     console.print()
     console.print(table)
     _show_drift(console, connection, span)
-    if rows := newest(connection, span, limit):
+    if rows:
         console.print()
         console.print(_listed(rows))
 

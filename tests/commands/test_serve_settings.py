@@ -11,11 +11,12 @@ import clairvoyant_cli.main
 from clairvoyant_cli.addresses import check_url
 from clairvoyant_cli.commands import serve
 from clairvoyant_cli.commands.composition import run
-from clairvoyant_cli.config import MOST_SLOTS, ServeConfig, load_serve_config
+from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.doctor.proxy import _port
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.main import cli
 from clairvoyant_cli.proxy.protocols import probes
+from profiles.records import MOST_SLOTS
 
 NO_URLS = (
     "http://",
@@ -103,8 +104,8 @@ def refusal(*arguments: str) -> str:
 
 @pytest.mark.parametrize("url", NO_URLS)
 def test_what_is_no_url_is_refused_by_all_who_take_one(url: str) -> None:
-    for command in (["serve"], ["calibrate"], ["bench", "burst"]):
-        why = refusal(*command, f"--backend={url}")
+    for words in (("serve",), ("calibrate",), ("bench", "burst")):
+        why = refusal(*words, f"--backend={url}")
         assert "NUL" in why or ("is not a backend URL" in why and "give one like" in why)
     for command in ("status", "env", "top", "doctor"):
         assert "is not a URL" in refusal(command, f"--url={url}")
@@ -178,7 +179,7 @@ def test_serve_ends_quietly_when_it_is_interrupted_before_it_serves(
     where: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As it does later on, when an interrupt is a drain."""
-    monkeypatch.setattr(serve.logging, "basicConfig", lambda **_: None)
+    monkeypatch.setattr("logging.basicConfig", lambda **_: None)
     if where == "import":
         monkeypatch.setattr(clairvoyant_cli.main, "import_module", interrupted)
     elif where == "configuration":

@@ -6,18 +6,24 @@ A key that is not known refuses, wherever it stands: a typo must not silently me
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_type_hints
 
+from clairvoyant_cli.addresses import SHOWN_CHARS, check_backend, is_host, is_port
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from profiles.records import MOST_SLOTS
 
 ENV_PREFIX = "CLAIRVOYANT_"
 KIND_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 DEEPEST = 20
 """Levels of tables and lists that a file may have; ours have three."""
+
+MOST_DAYS = 36_500
+"""A hundred years: for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +63,18 @@ class ServeConfig:
 
     def __post_init__(self) -> None:
         _check(self.overload_status in (429, 503), "overload_status must be 503 or 429")
+        for name, value in asdict(self).items():
+            _check(not isinstance(value, str) or "\0" not in value, f"{name} must not hold a NUL character")
+        check_backend(self.backend)
         _check(self.slots is None or self.slots >= 1, "slots must be at least 1")
-        _check(self.queue_capacity >= 0, "queue_capacity must not be negative")
+        _check(self.slots is None or self.slots <= MOST_SLOTS, f"slots must be at most {MOST_SLOTS}")
+        _check(
+            self.queue_capacity >= 1,
+            "queue_capacity must be at least 1: every request stands in the queue, if only for a moment",
+        )
         _check(self.tau is None or self.tau >= 0, "tau must not be negative; 0 turns the guard off")
         _check(self.max_wait is None or self.max_wait > 0, "max_wait must be above 0 seconds")
-        _check(self.history_days >= 1, "history_days must be at least 1")
+        _check(1 <= self.history_days <= MOST_DAYS, f"history_days must be 1 to {MOST_DAYS}")
         _check(
             self.api_key_file is None or self.clients is None,
             "api_key_file and clients exclude each other; move the keys into the clients' file",
@@ -82,11 +95,12 @@ class ServeConfig:
     def address(self) -> tuple[str, int]:
         """Return the listening host and port."""
         host, colon, port = self.listen.rpartition(":")
+        host = host.strip("[]")
         _check(
-            bool(colon) and port.isdigit() and int(port) < 65536,
-            f"listen must be HOST:PORT, not {self.listen!r}",
+            bool(colon) and is_port(port) and (not host or is_host(host)),
+            f"listen must be HOST:PORT, not {_quoted(self.listen)}",
         )
-        return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - ":8080" says so; keys are demanded
+        return host or "0.0.0.0", int(port)  # noqa: S104 - ":8080" says so; keys are demanded
 
 
 def _check(holds: bool, message: str) -> None:
@@ -147,7 +161,7 @@ def _from_file(path: Path) -> dict[str, Any]:
     try:
         data = parse_toml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
+        why = error.strerror or error if isinstance(error, OSError) else error
         raise ClairvoyantError(f"cannot read the configuration {path}: {why}", ExitCode.USAGE) from None
     unknown = set(data) - {"serve"}
     if unknown:
@@ -159,7 +173,7 @@ def _from_file(path: Path) -> dict[str, Any]:
     for key, value in section.items():
         if key not in known:
             raise ClairvoyantError(
-                f"{path}: unknown key {key!r} in [serve]{did_you_mean(key, known)}", ExitCode.USAGE
+                f"{path}: unknown key {_quoted(key)} in [serve]{did_you_mean(key, known)}", ExitCode.USAGE
             )
         section[key] = _typed(key, value, known[key], str(path))
     return dict(section)
@@ -193,10 +207,13 @@ def _kinds() -> dict[str, type]:
 
 
 def _typed(key: str, value: Any, kind: type, where: str) -> Any:
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+    with suppress(OverflowError):
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
     if type(value) is not kind:
-        raise ClairvoyantError(f"{where}: {key} must be {KIND_NAMES[kind]}, not {value!r}", ExitCode.USAGE)
+        raise ClairvoyantError(
+            f"{where}: {key} must be {KIND_NAMES[kind]}, not {_quoted(value)}", ExitCode.USAGE
+        )
     return value
 
 
@@ -206,11 +223,18 @@ def _parsed(text: str, kind: type, where: str) -> Any:
             return True
         if text.lower() in ("0", "false", "no", "off", ""):
             return False
-        raise ClairvoyantError(f"{where} must be true or false, not {text!r}", ExitCode.USAGE)
+        raise ClairvoyantError(f"{where} must be true or false, not {_quoted(text)}", ExitCode.USAGE)
     try:
         return kind(text)
     except ValueError:
-        raise ClairvoyantError(f"{where} must be {KIND_NAMES[kind]}, not {text!r}", ExitCode.USAGE) from None
+        raise ClairvoyantError(
+            f"{where} must be {KIND_NAMES[kind]}, not {_quoted(text)}", ExitCode.USAGE
+        ) from None
+
+
+def _quoted(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"
 
 
 def did_you_mean(key: str, known: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
+from clairvoyant_cli.addresses import check_url
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from tui.snapshot import Snapshot
 
@@ -40,7 +41,7 @@ def decode(data: bytes) -> Snapshot:
     """Read a snapshot; ClairvoyantError if the daemon speaks another version of it."""
     try:
         return _decoder.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ClairvoyantError(f"the daemon's state cannot be read ({error}); use the same version") from None
 
 
@@ -101,7 +102,10 @@ class ControlClient:
     async def act(self, action: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Ask for an action; ClairvoyantError with the daemon's reason if it is refused."""
         answer = await self._request("POST", f"/actions/{action}", json=dict(arguments or {}))
-        result: dict[str, Any] = answer.json()
+        try:
+            result: dict[str, Any] = answer.json()
+        except (ValueError, RecursionError):
+            raise ClairvoyantError(f"{self.url} does not answer as a clairvoyant daemon does") from None
         return result
 
     async def _request(self, method: str, path: str, **more: Any) -> httpx.Response:
@@ -122,7 +126,7 @@ class ControlClient:
     def _refused(self, answer: httpx.Response) -> ClairvoyantError:
         try:
             message = answer.json()["error"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             if answer.status_code == 404:
                 message = "this is not a clairvoyant daemon; name one with --url"
             else:
@@ -133,6 +137,7 @@ class ControlClient:
 def local_url(named: str | None) -> str:
     """Return the URL of the daemon to talk to: the one named, the one last started here, or the default."""
     if named is not None:
+        check_url(named, DEFAULT_URL)
         return named if "://" in named else f"http://{named}"
     return next((word.url for word in _words()), DEFAULT_URL)
 

@@ -13,6 +13,11 @@ class ExitCode(IntEnum):
     WARNINGS = 4
 
 
+def printable(text: str) -> str:
+    """Return a text as one line that a terminal only shows: a dot stands for what cannot be printed."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "·" for c in text)
+
+
 class ClairvoyantError(Exception):
     """Something a user can mend. The message is one line and says what to do."""
 

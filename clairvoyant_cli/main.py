@@ -10,7 +10,7 @@ from importlib import import_module
 import click
 
 from clairvoyant_cli import __version__
-from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode, printable
 
 # name -> one-line help; the module is clairvoyant_cli.commands.<name> and its command is `command`.
 COMMANDS = {
@@ -34,6 +34,9 @@ COMMANDS = {
     "completion": "Print the completion script for bash, zsh or fish.",
 }
 
+ASKED_FOR = f"{__name__}.asked_for"
+"""In a context: the command that is wanted, known before it is imported."""
+
 
 class LazyGroup(click.Group):
     """A click group whose commands are modules, imported when first asked for."""
@@ -46,9 +49,20 @@ class LazyGroup(click.Group):
         """Import the command's module and return its `command`."""
         if cmd_name not in COMMANDS:
             return None
+        ctx.meta[ASKED_FOR] = cmd_name
         command = import_module(f"clairvoyant_cli.commands.{cmd_name}").command
         assert isinstance(command, click.Command)  # noqa: S101 - a programming error, not an input
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Import the command and run it; `serve` ends as well when it is interrupted before it serves."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            # Later its own handlers make of an interrupt a drain, and the exit code is 0.
+            if ctx.meta.get(ASKED_FOR) == "serve":
+                raise click.exceptions.Exit(ExitCode.OK) from None
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands from the table, without importing them."""
@@ -67,5 +81,6 @@ def main() -> None:
     try:
         cli()
     except ClairvoyantError as error:
-        click.echo(f"clairvoyant: {error}", err=True)
+        # One line, whatever the names in it hold that a file or another program gave.
+        click.echo(f"clairvoyant: {printable(str(error))}", err=True)
         sys.exit(error.exit_code)

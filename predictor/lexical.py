@@ -133,7 +133,7 @@ class LexicalPredictor:
         try:
             fields = json.loads(head)
             model, spreads = fields["model"], int(fields["spreads"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ModelError(f"the learnt state cannot be read ({error}): it will be learnt anew") from None
         if model != self._model.card.sha256:
             raise ModelError("the learnt state belongs to another model: it will be learnt anew")

@@ -2,7 +2,8 @@
 
 Rule 1: the file is its owner's alone (0600), and so are the two that SQLite keeps beside it.
 Rule 2: a file that cannot be used is left exactly as it was found.
-Rule 3: every sqlite3 error leaves this package as one ProfilesError, through `explained`.
+Rule 3: every sqlite3 error, and every name that is no text, leaves this package as one ProfilesError, through
+`explained`.
 """
 
 import fcntl
@@ -36,6 +37,8 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise ProfilesError(explanation(path, error)) from error
+    except UnicodeEncodeError as error:
+        raise ProfilesError(f"{error.object[:40]!r} is no UTF-8 text, and nothing here is named so") from None
 
 
 def explanation(path: Path, error: BaseException) -> str:

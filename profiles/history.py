@@ -4,11 +4,14 @@ Rule 1: what is asked by default answers for a million rows in well under a seco
 tally, percentiles from the newest rows of an index, never from a scan of everything.
 """
 
+import logging
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 from profiles.clocks import Clocks, Moment, system_clocks
 from profiles.database import explained, open_database
@@ -17,7 +20,9 @@ from profiles.ranking import pairs_in_order
 from profiles.records import Finished
 from profiles.stamps import JUMP_S, first_since_start, settle
 from profiles.states import client_hash, drop_states, note_forgetting, salt
-from profiles.writer import COLUMNS
+from profiles.writer import CLIENT, COLUMNS
+
+log = logging.getLogger("clairvoyant")
 
 NEWEST = 10_000
 """Percentiles are those of so many newest answers of a class."""
@@ -34,6 +39,10 @@ ALWAYS, FOREVER = -1e12, 1e12
 """Before and after all times: a clock that was set back dates what was before it to before 1970."""
 
 LAST_ROW = 2**63 - 1
+
+_HINTS = get_type_hints(Finished)
+_KINDS = tuple(bytes if name == "client" else get_args(_HINTS[name]) or _HINTS[name] for name in COLUMNS)
+"""What a row holds, column by column, unless it is damaged: SQLite keeps any value in any column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +92,9 @@ def totals(connection: sqlite3.Connection, span: Span) -> list[Total]:
     return [
         Total(model, outcome, length_class, n, tokens, waited_s / n, sojourn_s / n)
         for model, outcome, length_class, n, tokens, waited_s, sojourn_s in rows
+        if isinstance(n, int)
+        and n > 0
+        and all(isinstance(each, str) for each in (model, outcome, length_class))
     ]
 
 
@@ -92,13 +104,14 @@ def spread(connection: sqlite3.Connection, length_class: str, span: Span) -> Spr
         "SELECT sojourn_s, waited_s FROM history INDEXED BY history_class "
         "WHERE length_class = ? AND finished_at >= ? AND finished_at < ? ORDER BY finished_at DESC LIMIT ?",
         (length_class, span.since, span.until, NEWEST),
-    ).fetchall()
-    if not rows:
+    )
+    sound = [row for row in rows if isinstance(row[0], float) and isinstance(row[1], float)]
+    if not sound:
         return None
-    sojourns, waits = (sorted(column) for column in zip(*rows, strict=True))
+    sojourns, waits = (sorted(column) for column in zip(*sound, strict=True))
     return Spread(
         length_class,
-        len(rows),
+        len(sound),
         *(_rank(sojourns, fraction) for fraction in (0.50, 0.95, 0.99)),
         *(_rank(waits, fraction) for fraction in (0.50, 0.99)),
     )
@@ -118,16 +131,15 @@ def newest(connection: sqlite3.Connection, span: Span, limit: int) -> list[Finis
     where, values = _where(connection, span)
     rows = connection.execute(
         f"{SELECT} WHERE {where} ORDER BY finished_at DESC LIMIT ?",
-        (*values, limit),
+        (*values, min(limit, LAST_ROW)),
     )
-    return [_finished(row) for row in rows]
+    return list(_sound(rows))
 
 
 def each(connection: sqlite3.Connection, span: Span) -> Iterator[Finished]:
     """Yield the requests of a span in the order they finished."""
     where, values = _where(connection, span)
-    for row in connection.execute(f"{SELECT} WHERE {where} ORDER BY finished_at", values):
-        yield _finished(row)
+    yield from _sound(connection.execute(f"{SELECT} WHERE {where} ORDER BY finished_at", values))
 
 
 def tokens_since(connection: sqlite3.Connection, since: float) -> dict[bytes, int]:
@@ -137,7 +149,11 @@ def tokens_since(connection: sqlite3.Connection, since: float) -> dict[bytes, in
         "WHERE finished_at >= ? AND tokens > 0 GROUP BY client",
         (since,),
     )
-    return {bytes(client): int(tokens) for client, tokens in rows}
+    return {
+        client: int(tokens)
+        for client, tokens in rows
+        if isinstance(client, bytes) and isfinite(tokens)  # of a damaged row, nothing is counted
+    }
 
 
 def recorded_prompts(connection: sqlite3.Connection, limit: int) -> list[tuple[str, int]]:
@@ -148,7 +164,7 @@ def recorded_prompts(connection: sqlite3.Connection, limit: int) -> list[tuple[s
         "ORDER BY finished_at DESC LIMIT ?",
         (limit,),
     )
-    return [(prompt, tokens) for prompt, tokens in rows]
+    return [row for row in rows if isinstance(row[0], str) and isinstance(row[1], int)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +214,9 @@ def _erase(connection: sqlite3.Connection, span: Span, states: bool, clocks: Clo
             *connection.execute(
                 "SELECT COUNT(*), "  # noqa: S608
                 "COALESCE(SUM(finished_at < ? OR finished_at >= ? OR finished_at > ?), 0), "
-                f"COALESCE(MIN(finished_at), 0), COALESCE(MAX(finished_at), 0) FROM history WHERE {where}",
+                # Adding a number makes one of a damaged row's text.
+                "COALESCE(MIN(finished_at + 0.0), 0), COALESCE(MAX(finished_at + 0.0), 0) "
+                f"FROM history WHERE {where}",
                 (span.since, span.until, now.wall_s, *values),
             ).fetchone()
         )
@@ -265,10 +283,16 @@ def _narrowed(connection: sqlite3.Connection, span: Span) -> tuple[str, tuple[ob
     return where, values
 
 
-def _finished(row: tuple[object, ...]) -> Finished:
-    finished = Finished(*row)  # type: ignore[arg-type]
-    client = finished.client
-    return replace(finished, client=client.hex()[:12] if isinstance(client, bytes) else client)
+def _sound(rows: Iterable[tuple[Any, ...]]) -> Iterator[Finished]:
+    """Yield the requests in rows, clients by their hashes; a damaged one is left out, and counted."""
+    damaged = 0
+    for row in rows:
+        if all(map(isinstance, row, _KINDS)):
+            yield Finished(*(*row[:CLIENT], row[CLIENT].hex()[:12], *row[CLIENT + 1 :]))
+        else:
+            damaged += 1
+    if damaged:
+        log.warning("history: left out, because they are damaged: %d", damaged)
 
 
 def _p_long(connection: sqlite3.Connection, length_class: str, span: Span) -> list[float]:
@@ -277,7 +301,7 @@ def _p_long(connection: sqlite3.Connection, length_class: str, span: Span) -> li
         "ORDER BY finished_at DESC LIMIT ?",
         (length_class, span.since, span.until, PAIRED),
     )
-    return [p_long for (p_long,) in rows]
+    return [p_long for (p_long,) in rows if isinstance(p_long, float)]
 
 
 def _rank(ordered: list[float], fraction: float) -> float:

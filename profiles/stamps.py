@@ -23,6 +23,9 @@ MOVED_ROWS = 5000
 
 SAME_S = 0.001
 
+FARTHEST_S = 1e12
+"""No machine starts farther from 1970, in seconds, whatever its clock says."""
+
 _ADJACENT = """
     SELECT earlier.first_row, later.first_row, later.offset_s - earlier.offset_s
     FROM clocks AS earlier JOIN clocks AS later
@@ -43,6 +46,10 @@ def settle(connection: sqlite3.Connection, now: Moment) -> bool:
 
     To be called in a transaction. What is written in it afterwards counts as dated by `now`.
     """
+    # An entry that is no number would move rows to nowhere; without it they stay as they are dated.
+    connection.execute(
+        "DELETE FROM clocks WHERE typeof(offset_s) != 'real' OR abs(offset_s) > ?", (FARTHEST_S,)
+    )
     _begin(connection, now)
     left = MOVED_ROWS
     while left > 0 and (adjacent := connection.execute(_ADJACENT).fetchone()):
@@ -71,7 +78,7 @@ def age_clock_s(connection: sqlite3.Connection, now: Moment) -> float:
     the machine was off in between is not believed until it has started once more.
     """
     last = connection.execute(
-        "SELECT finished_at FROM history WHERE id < ? ORDER BY id DESC LIMIT 1",
+        "SELECT finished_at + 0.0 FROM history WHERE id < ? ORDER BY id DESC LIMIT 1",
         (first_since_start(connection, now),),
     ).fetchone()
     return now.wall_s if last is None else min(now.wall_s, float(last[0]) + now.steady_s)
@@ -90,7 +97,9 @@ def _begin(connection: sqlite3.Connection, now: Moment) -> None:
 
 def _is_by(connection: sqlite3.Connection, now: Moment) -> bool:
     last = connection.execute("SELECT boot, offset_s FROM clocks ORDER BY first_row DESC LIMIT 1").fetchone()
-    return last is not None and last[0] == now.boot and abs(last[1] - now.offset_s) <= JUMP_S
+    if last is None or last[0] != now.boot or not isinstance(last[1], float):
+        return False
+    return abs(last[1] - now.offset_s) <= JUMP_S
 
 
 def _join(connection: sqlite3.Connection, earlier: int, later: int, shift_s: float, at_most: int) -> int:

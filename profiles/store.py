@@ -1,16 +1,28 @@
 """Profiles in the database: kept, found, chosen, handed on."""
 
+import logging
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import msgspec
 
 from profiles.errors import ProfilesError
-from profiles.records import Profile, Sample
+from profiles.records import MOST_SLOTS, Profile, Sample
+
+log = logging.getLogger("clairvoyant")
 
 EXPORT_FORMAT = 1
+
+LATEST = 1e12
+"""No profile bears a date farther from 1970, epoch seconds."""
+
+UNREADABLE = (msgspec.DecodeError, ValueError, TypeError)
+"""What decoding raises, beside RecursionError: for JSON of another kind, and for no text at all."""
+
+Record = TypeVar("Record")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +67,30 @@ def save(connection: sqlite3.Connection, profile: Profile, samples: Sequence[Sam
 
 
 def every(connection: sqlite3.Connection) -> list[Kept]:
-    """Return all profiles, the newest first."""
-    rows = connection.execute("SELECT record, chosen_at FROM profiles ORDER BY measured_at DESC, id DESC")
-    return [Kept(_profile(record), chosen_at) for record, chosen_at in rows]
+    """Return all profiles that can be read, the newest first."""
+    rows = connection.execute(
+        "SELECT name, record, chosen_at FROM profiles ORDER BY measured_at DESC, id DESC"
+    ).fetchall()
+    chosen = {name: chosen_at for name, _, chosen_at in rows}
+    return [
+        Kept(profile, at if isinstance(at := chosen[name], float) else None)
+        for name, profile in _readable((name, record) for name, record, _ in rows)
+    ]
 
 
 def newest_profile(
     connection: sqlite3.Connection, model: str | None = None, *, now_s: float | None = None
 ) -> Profile | None:
-    """Return the newest profile, of a model if one is named; None if there is none.
+    """Return the newest profile that can be read, of a model if one is named; None if there is none.
 
     A date after `now_s`, epoch seconds, is that of a wrong clock, and counts as the oldest.
     """
-    row = connection.execute(
-        "SELECT record FROM profiles WHERE ? IS NULL OR model = ? "
-        "ORDER BY measured_at > ?, measured_at DESC LIMIT 1",
+    rows = connection.execute(
+        "SELECT name, record FROM profiles WHERE ? IS NULL OR model = ? "
+        "ORDER BY measured_at > ?, measured_at DESC",
         (model, model, time.time() if now_s is None else now_s),
-    ).fetchone()
-    return None if row is None else _profile(row[0])
+    )
+    return next((profile for _, profile in _readable(rows)), None)
 
 
 def fitting(
@@ -88,11 +106,11 @@ def fitting(
     Without a `place`, those of all its places. For `now_s` see `newest_profile`.
     """
     rows = connection.execute(
-        "SELECT record FROM profiles WHERE host = ? AND backend = ? AND (? IS NULL OR place = ?) "
+        "SELECT name, record FROM profiles WHERE host = ? AND backend = ? AND (? IS NULL OR place = ?) "
         "ORDER BY chosen_at IS NULL, chosen_at DESC, measured_at > ?, measured_at DESC, id DESC",
         (host, backend, place, place, time.time() if now_s is None else now_s),
     )
-    return [_profile(record) for (record,) in rows]
+    return [profile for _, profile in _readable(rows)]
 
 
 def named(connection: sqlite3.Connection, name: str) -> Profile:
@@ -100,7 +118,7 @@ def named(connection: sqlite3.Connection, name: str) -> Profile:
     row = connection.execute("SELECT record FROM profiles WHERE name = ?", (name,)).fetchone()
     if row is None:
         raise ProfilesError(_no_such(connection, name))
-    return _profile(row[0])
+    return _profile(name, row[0])
 
 
 def samples_of(connection: sqlite3.Connection, name: str) -> list[Sample]:
@@ -110,7 +128,12 @@ def samples_of(connection: sqlite3.Connection, name: str) -> list[Sample]:
         "WHERE profiles.name = ? ORDER BY samples.number",
         (name,),
     )
-    return [msgspec.json.decode(record, type=Sample) for (record,) in rows]
+    try:
+        return [_decoded(record, Sample) for (record,) in rows]
+    except ValueError as error:
+        raise ProfilesError(
+            f"a sample of profile {name!r} cannot be read ({error}); measure anew: clairvoyant calibrate"
+        ) from None
 
 
 def choose(connection: sqlite3.Connection, name: str) -> Profile:
@@ -145,21 +168,65 @@ def export(connection: sqlite3.Connection, name: str) -> bytes:
 def unpack(data: bytes) -> Parcel:
     """Read what `export` wrote; ProfilesError if it is something else."""
     try:
-        parcel = msgspec.json.decode(data, type=Parcel)
-    except msgspec.DecodeError as error:
+        parcel = _decoded(data, Parcel)
+    except ValueError as error:
         raise ProfilesError(f"this is no exported profile: {error}") from None
     if parcel.format > EXPORT_FORMAT:
         raise ProfilesError(f"the profile was exported by a newer clairvoyant (format {parcel.format})")
-    if not parcel.profile.name or parcel.profile.slots < 1:
-        raise ProfilesError("this is no exported profile: it lacks a name or has no slots")
+    if fault := _fault(parcel.profile):
+        raise ProfilesError(f"this is no exported profile: {fault}")
     return parcel
 
 
-def _profile(record: str) -> Profile:
+def _readable(rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Profile]]:
+    """Yield the profiles of rows with their names; one that cannot be read costs itself, and a warning."""
+    for name, record in rows:
+        try:
+            yield name, _profile(name, record)
+        except ProfilesError as error:
+            log.warning("%s", error)
+
+
+def _profile(name: str, record: object) -> Profile:
     try:
-        return msgspec.json.decode(record, type=Profile)
-    except msgspec.DecodeError as error:
-        raise ProfilesError(f"a stored profile cannot be read ({error}); remove it or update") from None
+        profile = _decoded(record, Profile)
+    except ValueError as error:
+        fault = str(error)
+    else:
+        fault = _fault(profile)
+    if fault:
+        raise ProfilesError(
+            f"the stored profile {name!r} cannot be read ({fault}); "
+            "update, or remove it with: clairvoyant profiles rm"
+        )
+    return profile
+
+
+def _decoded(data: Any, kind: type[Record]) -> Record:
+    """Decode JSON from outside; ValueError, in one line, if it is something else."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8 text") from None
+    except UNREADABLE as error:
+        raise ValueError(str(error)) from None
+
+
+def _fault(profile: Profile) -> str:
+    """Say why a profile cannot be one that was measured, "" if it can."""
+    if not profile.name or not profile.name.isprintable():
+        return "its name is empty, or cannot be printed"
+    if not 1 <= profile.slots <= MOST_SLOTS:
+        return f"its slots are not 1 to {MOST_SLOTS}"
+    if not abs(profile.measured_at) <= LATEST:
+        return "its date is none"
+    mu_short_s = profile.mu_short_s.mean if profile.mu_short_s is not None else None
+    for value in (mu_short_s, profile.tau_s, profile.decode_tokens_per_s, profile.prefill_tokens_per_s):
+        if value is not None and value < 0.0:
+            return "a time or a speed of it is below 0"
+    return ""
 
 
 def _free_name(connection: sqlite3.Connection, wanted: str) -> str:

@@ -5,9 +5,11 @@ rows of an index, answers from the newest rows of an index.
 """
 
 import sqlite3
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from itertools import pairwise
-from math import ceil
+from math import ceil, isfinite
+from typing import get_type_hints
 
 from profiles.history import HOUR_S, Span
 from profiles.states import client_hash, salt
@@ -55,6 +57,10 @@ class Answer:
     p_long: float
     expected_tokens: float
     q90_tokens: float
+
+
+_KINDS = tuple(get_type_hints(Answer)[field.name] for field in fields(Answer))
+"""What a row of an answer holds unless it is damaged; SQLite keeps any value in any column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +117,11 @@ def by_hour(connection: sqlite3.Connection, span: Span) -> list[Hour]:
             "WHERE hour >= ? AND hour <= ? AND (? IS NULL OR model = ?) GROUP BY hour ORDER BY hour",
             (int(span.since // HOUR_S), ceil(span.until / HOUR_S), span.model, span.model),
         )
-    return [Hour(hour, requests, max(0.0, work_s)) for hour, requests, work_s in rows]
+    return [
+        Hour(hour, requests, max(0.0, work_s))
+        for hour, requests, work_s in rows
+        if isinstance(hour, int) and isinstance(requests, int) and requests > 0 and isfinite(work_s)
+    ]
 
 
 def newest_answers(connection: sqlite3.Connection, span: Span, limit: int = ANSWERS) -> list[Answer]:
@@ -130,7 +140,7 @@ def newest_answers(connection: sqlite3.Connection, span: Span, limit: int = ANSW
         "WHERE length_class != '' AND outcome = 'completed' AND (? IS NULL OR model = ?) LIMIT ?",
         (*values, LOOKED_AT, span.model, span.model, limit),
     )
-    return [Answer(*row) for row in rows]
+    return [Answer(*row) for row in rows if _is_sound(row)]
 
 
 def load(connection: sqlite3.Connection, span: Span) -> Load | None:
@@ -159,3 +169,8 @@ def _observed_s(connection: sqlite3.Connection, span: Span) -> float:
 
 def _client(connection: sqlite3.Connection, span: Span) -> bytes:
     return client_hash(salt(connection), span.client or "")
+
+
+def _is_sound(row: Sequence[object]) -> bool:
+    finite = all(isfinite(value) for value in row if isinstance(value, float))
+    return finite and all(map(isinstance, row, _KINDS))

@@ -21,6 +21,7 @@ from queue import Empty, SimpleQueue
 
 from profiles.clocks import Clocks, Moment, system_clocks
 from profiles.database import explained, explanation, open_database
+from profiles.mending import mend
 from profiles.records import Finished
 from profiles.stamps import JUMP_S, age_clock_s, is_settled, settle
 from profiles.states import Forgetting, client_hash, forgetting, salt, save_state
@@ -100,6 +101,7 @@ class Writer:
         self._clocks = clocks or system_clocks()
         self._connection = open_database(path)
         with explained(path):
+            mend(self._connection)
             self._salt = salt(self._connection)
             self._forgetting = forgetting(self._connection)
         self._queue: SimpleQueue[_Record | _State | _Look | _Stop] = SimpleQueue()
@@ -261,7 +263,7 @@ def prune(connection: sqlite3.Connection, bounds: Bounds, now: float) -> int:
         "(SELECT id FROM history WHERE finished_at < ? ORDER BY finished_at LIMIT ?)",
         (oldest, PRUNE_ROWS),
     ).rowcount
-    count = connection.execute("SELECT COALESCE(SUM(requests), 0) FROM tally").fetchone()[0]
+    count = connection.execute("SELECT CAST(TOTAL(requests) AS INTEGER) FROM tally").fetchone()[0]
     if count > bounds.rows:
         gone += connection.execute(
             "DELETE FROM history WHERE id IN (SELECT id FROM history ORDER BY id LIMIT ?)",

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from textual.app import App, SystemCommand
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
 from tui.figures import duration
 from tui.hardware.reading import Hardware
 from tui.history import History
 from tui.keys import KEYS
+from tui.line import printable
 from tui.palette import THEMES, Palette
 from tui.scene import Link, LinkState, Scene
 from tui.screens.board import BoardScreen
@@ -108,6 +110,20 @@ class Top(App[None]):
         for screen in self.screen_stack:
             for canvas in screen.query(Canvas):
                 canvas.redraw(entirely=True)
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = False,
+    ) -> None:
+        """Show a message for a while. Its words may come from a daemon or a file, so they are no markup,
+        whatever is asked.
+        """
+        super().notify(printable(message), title=title, severity=severity, timeout=timeout, markup=False)
 
     # -- what comes in ----------------------------------------------------------------------------------
 
@@ -204,7 +220,7 @@ class Top(App[None]):
         for action in actions:
             result = await self._source.act(action)
             if not result.done:
-                self.notify(result.note or f"{action.verb} was refused", severity="error", markup=False)
+                self.notify(result.note or f"{action.verb} was refused", severity="error")
 
     # -- the view as a whole ----------------------------------------------------------------------------
 

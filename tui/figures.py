@@ -77,7 +77,10 @@ def size(value_bytes: float | None) -> str:
 
 def clock(at: float) -> str:
     """A moment as local wall-clock time, to the second."""
-    return datetime.fromtimestamp(at, tz=UTC).astimezone().strftime("%H:%M:%S")
+    try:
+        return datetime.fromtimestamp(at, tz=UTC).astimezone().strftime("%H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return NOTHING  # no time that a calendar knows: a daemon's clock is wrong, or a recording is
 
 
 def bar(fraction: float, width: int, tone: Tone = "accent") -> Line:

@@ -54,8 +54,7 @@ class Line:
     def add(self, text: str, tone: Tone = "ink") -> Self:
         """Append text. An unprintable character (an escape code in a client's name) becomes a dot."""
         if text:
-            if not text.isprintable():
-                text = "".join(character if character.isprintable() else "·" for character in text)
+            text = printable(text)
             self.width += cell_len(text)
             if self.spans and self.spans[-1][1] == tone:
                 text = self.spans.pop()[0] + text
@@ -87,6 +86,11 @@ class Line:
             if cut.width == width:
                 break
         return cut
+
+
+def printable(text: str) -> str:
+    """Return a text as a terminal only shows it: a dot stands for each unprintable character."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else "·" for each in text)
 
 
 def changed(before: Line, after: Line, width: int) -> tuple[int, int]:

@@ -32,7 +32,7 @@ def decode(line: bytes | str) -> Snapshot:
     """Read a snapshot; RecordingError if it is none, or comes from a later version than we can read."""
     try:
         snapshot = _decoder.decode(line)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RecordingError(f"not a snapshot: {error}") from error
     if snapshot.schema > SCHEMA_VERSION:
         raise RecordingError(

@@ -13,6 +13,10 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 JsonObject = dict[str, Any]
 
 
+UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
+"""What decoding a line of another file raises: the last two for no UTF-8, and for endless nesting."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """One question and how it went; seconds of the model's time (see `Settings.speedup`), no text.
@@ -86,7 +90,7 @@ def settings_in(path: Path | None) -> JsonObject:
         return {}
     try:
         return msgspec.json.decode(path.read_bytes().partition(b"\n")[0], type=_Head).settings
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return {}
 
 
@@ -106,7 +110,7 @@ def open_ledger(path: Path | None, settings: Mapping[str, Any]) -> Ledger:
         path.write_bytes(b"".join(line + b"\n" for line in lines[: 1 + len(cells)]))
     except OSError as error:
         raise ClairvoyantError(f"cannot keep the bench in {path}: {error.strerror}", ExitCode.USAGE) from None
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise ClairvoyantError(f"{path} is no unfinished bench: {error}", ExitCode.USAGE) from None
     for key in plain.keys() | head.settings.keys():
         if plain.get(key) != head.settings.get(key):
@@ -123,7 +127,7 @@ def _cells(lines: list[bytes]) -> list[Cell]:
     for number, line in enumerate(lines):
         try:
             cells.append(msgspec.json.decode(line, type=Cell))
-        except msgspec.DecodeError:
+        except UNREADABLE:
             # The last line may have been cut off with the bench that was writing it.
             if number != len(lines) - 1:
                 raise

@@ -35,7 +35,7 @@ def load_prompts(path: Path = SHIPPED) -> dict[LengthClass, list[Question]]:
             continue
         try:
             read = msgspec.json.decode(line, type=_Line)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise refuse(f'{path}:{number}: want {{"prompt": text, "tokens": number}}: {error}') from None
         tokens = read.output_tokens if read.tokens is None else read.tokens
         if tokens is None:

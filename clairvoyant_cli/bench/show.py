@@ -51,7 +51,7 @@ def _lane(lane: Lane, elapsed_s: float, room: int) -> Panel:
         table.add_row("", Text(f"{below} more below", "dim"), "")
     for _ in range(min(room, len(lane.calls)) - len(shown) - bool(above) - bool(below)):
         table.add_row("", "", "")
-    return Panel(Group(_counts(lane), table), title=f"[bold]{lane.title}[/]", title_align="left")
+    return Panel(Group(_counts(lane), table), title=Text(lane.title, "bold"), title_align="left")
 
 
 def window(rows: Sequence[Row], room: int) -> tuple[Sequence[Row], int, int]:

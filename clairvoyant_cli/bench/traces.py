@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 import msgspec
+from msgspec import DecodeError
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 
@@ -34,7 +35,7 @@ def read_trace(path: Path, count: int) -> list[Recorded]:
             recorded = sorted(islice(reader(file), count), key=lambda each: each.at_s)
     except OSError as error:
         raise ClairvoyantError(f"cannot read the trace {path}: {error}", ExitCode.USAGE) from None
-    except (KeyError, ValueError, TypeError, msgspec.DecodeError) as error:
+    except (KeyError, ValueError, TypeError, EOFError, OverflowError, RecursionError, DecodeError) as error:
         raise ClairvoyantError(
             f'{path} is no trace that is known ({error}); JSONL lines {{"at": seconds, "tokens": n}} are',
             ExitCode.USAGE,

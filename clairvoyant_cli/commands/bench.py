@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from clairvoyant_cli.addresses import check_backend, check_url
 from clairvoyant_cli.bench.arms import DIRECT, ORACLE, Arm, parse_arm
 from clairvoyant_cli.bench.cells import Cell, open_ledger, settings_in
 from clairvoyant_cli.bench.measures import Summary, summarise
@@ -21,6 +22,7 @@ from clairvoyant_cli.bench.report import Findings, page_of, plots_of, sections_o
 from clairvoyant_cli.bench.virtual import run_virtually
 from clairvoyant_cli.commands.bench_setup import REPLAY, Settings
 from clairvoyant_cli.commands.composition import run
+from clairvoyant_cli.control import DEFAULT_URL
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY
 
@@ -234,6 +236,9 @@ def _bench(
         raise ClairvoyantError(
             "--daemon goes with neither --backend nor --set-lengths: it would see the lengths", ExitCode.USAGE
         )
+    check_backend(options["backend"])
+    if options["daemon"] is not None:
+        check_url(options["daemon"], DEFAULT_URL)
     settings = Settings(
         kind=kind,
         arms=tuple(options["arms"]) or _default_arms(replay=replay, daemon=options["daemon"] is not None),
@@ -265,8 +270,6 @@ def _default_arms(*, replay: bool, daemon: bool) -> tuple[str, ...]:
 async def _measure(
     settings: Settings, arms: list[Arm], outputs: Outputs, backend_key_file: Path | None
 ) -> Findings:
-    from rich.console import Console
-
     from clairvoyant_cli.bench.machine import machine_facts
     from clairvoyant_cli.bench.progress import telling
     from clairvoyant_cli.bench.session import Session, steps_of
@@ -277,6 +280,7 @@ async def _measure(
         put_together,
         warm_up,
     )
+    from clairvoyant_cli.commands.printing import PlainConsole
 
     async with put_together(settings, backend_key_file) as bench:
         proxied = next((arm for arm in arms if arm.policy is not None), arms[0])
@@ -289,7 +293,7 @@ async def _measure(
         steps = steps_of(loads, arms, settings.runs, lengths_last=not settings.set_lengths)
         session = Session(bench.way, bench.asker, ledger, settings.speedup, bench.learn)
         try:
-            with telling(Console(stderr=True), len(steps)) as on_progress:
+            with telling(PlainConsole(stderr=True), len(steps)) as on_progress:
                 await session.run(steps, on_progress)
         except asyncio.CancelledError:
             if outputs.resume_file is not None:
@@ -373,10 +377,10 @@ def _pace(settings: Settings) -> str:
 
 
 def _hand_out(findings: Findings, outputs: Outputs) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from clairvoyant_cli.bench.page import write_page
+    from clairvoyant_cli.commands.printing import PlainConsole
     from clairvoyant_cli.simulator.plot import svg
 
     try:
@@ -392,7 +396,7 @@ def _hand_out(findings: Findings, outputs: Outputs) -> None:
     if outputs.as_json:
         click.echo(json.dumps(to_json(findings), indent=2))
         return
-    console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
+    console = PlainConsole() if sys.stdout.isatty() else PlainConsole(width=WIDTH)
     for heading, grids in sections_of(findings):
         for grid in grids:
             table = Table(*grid.header, title=heading, title_justify="left")
@@ -402,4 +406,4 @@ def _hand_out(findings: Findings, outputs: Outputs) -> None:
                 table.add_row(*row)
             console.print(table)
     for note in findings.notes:
-        console.print(note, style="dim", highlight=False, markup=False)
+        console.print(note, style="dim", highlight=False)

@@ -7,14 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.text import Text
 
 from clairvoyant_cli import __version__
+from clairvoyant_cli.addresses import check_backend
 from clairvoyant_cli.calibrate.plan import PLANS, STANDARD, Plan
 from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.calibrate.session import Step, Tell
 from clairvoyant_cli.commands.composition import database_path, db_option, load_predictor, told_plainly
+from clairvoyant_cli.commands.printing import PlainConsole
 from clairvoyant_cli.errors import ClairvoyantError
 
 
@@ -63,6 +65,7 @@ def command(
     from profiles.database import writing
     from profiles.store import save
 
+    check_backend(backend)
     path = database_path(db_file)
     with told_plainly(), writing(path):
         pass  # better to know now that the result cannot be kept
@@ -120,9 +123,9 @@ async def _measure(
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Tell]:
-    console = Console(stderr=True, quiet=quiet)
+    console = PlainConsole(stderr=True, quiet=quiet)
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
         TextColumn("{task.fields[left]}"),
@@ -158,9 +161,14 @@ def _print(outcome: Outcome, *, as_json: bool) -> None:
 
         click.echo(msgspec.json.format(msgspec.json.encode(outcome.profile), indent=2))
         return
-    console = Console()
+    console = PlainConsole()
     print_profile(console, outcome.profile)
     console.print(
-        f"kept as [bold]{outcome.profile.name}[/]; [bold]clairvoyant serve[/] uses it from now on",
-        highlight=False,
+        Text.assemble(
+            "kept as ",
+            (outcome.profile.name, "bold"),
+            "; ",
+            ("clairvoyant serve", "bold"),
+            " uses it from now on",
+        )
     )

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -110,11 +110,12 @@ Result = TypeVar("Result")
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine on uvloop where it exists."""
-    try:
-        import uvloop
-    except ImportError:
-        import asyncio
+    with closing(main):  # an interrupt may come before it has begun
+        try:
+            import uvloop
+        except ImportError:
+            import asyncio
 
-        return asyncio.run(main)
-    result: Result = uvloop.run(main)
-    return result
+            return asyncio.run(main)
+        result: Result = uvloop.run(main)
+        return result

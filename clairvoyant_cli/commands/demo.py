@@ -10,14 +10,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from clairvoyant_cli.bench.load import Asker, Call
 from clairvoyant_cli.bench.questions import MOST, Question, draw
 from clairvoyant_cli.bench.race import Lane, Watch, race
 from clairvoyant_cli.bench.show import Narrator, frame, result_table
 from clairvoyant_cli.bench.sojourn import by_class, change
+from clairvoyant_cli.commands.printing import PlainConsole
 from clairvoyant_cli.errors import ClairvoyantError
 
 POLICIES = {"fcfs": "First come, first served", "sjf": "Shortest first"}
@@ -67,10 +68,10 @@ def command(tokens_per_s: float, requests: int, seed: int, as_json: bool) -> Non
     if as_json:
         click.echo(json.dumps(_result(settings, lanes, took_s), indent=2))
     else:
-        console = Console()
+        console = PlainConsole()
         before, after = lanes
         console.print(result_table(before, after, f"{settings.requests} questions to a simulated backend"))
-        console.print("Before your own server: [bold]clairvoyant serve[/]", highlight=False)
+        console.print(Text.assemble("Before your own server: ", ("clairvoyant serve", "bold")))
     _refuse_failures(lanes)
 
 
@@ -80,10 +81,10 @@ async def _run(settings: Settings, *, as_json: bool) -> tuple[list[Lane], float]
         lanes = [await stack.enter_async_context(_lane(policy, questions, settings)) for policy in POLICIES]
         if as_json:
             return lanes, await race(lanes, Asker("replay"), lambda lanes, elapsed_s: None)
-        console = Console(stderr=True)
+        console = PlainConsole(stderr=True)
         headline = _headline(settings)
         if not console.is_terminal or console.is_dumb_terminal or "NO_COLOR" in os.environ:
-            console.print(headline, highlight=False, markup=False)
+            console.print(headline, highlight=False)
             return lanes, await race(lanes, Asker("replay"), Narrator(console))
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
             return lanes, await race(lanes, Asker("replay"), _drawing_on(live, headline))

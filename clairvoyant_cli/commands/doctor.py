@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -56,7 +57,9 @@ async def _examine(
         config = load_serve_config({"backend": backend} if backend else {}, file=config_file)
     except ClairvoyantError as error:
         findings.append(broken("configuration", str(error), "clairvoyant serve --help"))
-        config = ServeConfig(backend=backend)
+        config = ServeConfig()
+        with suppress(ClairvoyantError):  # the backend may be what is wrong
+            config = ServeConfig(backend=backend)
     findings += await _connections(config, url, token_file)
     findings += _predictor(config)
     findings += installation.check_gpu()
@@ -107,11 +110,12 @@ def _predictor(config: ServeConfig) -> list[Finding]:
 
 
 def _print(findings: list[Finding]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console()
+    from clairvoyant_cli.commands.printing import PlainConsole
+
+    console = PlainConsole()
     table = Table.grid(padding=(0, 1))
     for finding in findings:
         mark, style = MARKS[finding.level]

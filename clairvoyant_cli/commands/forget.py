@@ -1,13 +1,12 @@
 """`clairvoyant forget`: erase what is remembered of requests, so that it is gone from the disk."""
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from clairvoyant_cli.commands.composition import database_path, db_option, told_plainly
-from clairvoyant_cli.commands.spans import when
+from clairvoyant_cli.commands.spans import date, when
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 
 if TYPE_CHECKING:
@@ -60,24 +59,17 @@ def _asked(span: "Span") -> str:
     return "".join(
         (
             "all requests" if span.client is None else f"the requests of {span.client}",
-            f" since {_date(span.since)}" if span.since != ALWAYS else "",
-            f" until {_date(span.until)}" if span.until != FOREVER else "",
+            f" since {date(span.since)}" if span.since != ALWAYS else "",
+            f" until {date(span.until)}" if span.until != FOREVER else "",
         )
     )
-
-
-def _date(at: float) -> str:
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-    except (ValueError, OverflowError, OSError):
-        return "a time without a date"
 
 
 def _told(erased: "Erased", *, by_time: bool) -> list[str]:
     n = erased.requests
     if not n:
         return ["0 requests erased"]
-    ends = (_date(at) for at in (erased.first_at, erased.last_at))
+    ends = (date(at) for at in (erased.first_at, erased.last_at))
     lines = [f"{n} request{'' if n == 1 else 's'} erased, finished {' to '.join(dict.fromkeys(ends))}"]
     if by_time and erased.misdated:
         lines.append(

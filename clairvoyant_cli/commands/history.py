@@ -2,18 +2,17 @@
 
 import csv
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import astuple, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from clairvoyant_cli.commands.composition import database_path, db_option, told_plainly
-from clairvoyant_cli.commands.spans import when
+from clairvoyant_cli.commands.printing import PlainConsole
+from clairvoyant_cli.commands.spans import date, when
 from predictor.record import LengthClass
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def command(
         elif as_json or as_csv:
             _dump(_rows(connection, span, limit), as_csv=as_csv)
         else:
-            _show(Console(), connection, span, 10 if limit is None else limit)
+            _show(PlainConsole(), connection, span, 10 if limit is None else limit)
 
 
 def _rows(connection: "sqlite3.Connection", span: "Span", limit: int | None) -> "Iterator[Finished]":
@@ -106,11 +105,12 @@ def _dump(rows: "Iterator[Finished]", *, as_csv: bool) -> None:
     writer.writerows(astuple(finished) for finished in rows)
 
 
-def _show(console: Console, connection: "sqlite3.Connection", span: "Span", limit: int) -> None:
+def _show(console: PlainConsole, connection: "sqlite3.Connection", span: "Span", limit: int) -> None:
     from profiles.history import newest, spread, totals
 
-    counted = totals(connection, span)
-    if not counted:
+    # All is read before anything is printed, so that an error stands alone.
+    counted, rows = totals(connection, span), newest(connection, span, limit)
+    if not counted and not rows:
         console.print("no requests yet; they are recorded while clairvoyant serve runs")
         return
     table = Table("model", "outcome", "class", "requests", "tokens", "mean wait", "mean total", box=None)
@@ -141,12 +141,12 @@ def _show(console: Console, connection: "sqlite3.Connection", span: "Span", limi
     console.print()
     console.print(table)
     _show_drift(console, connection, span)
-    if rows := newest(connection, span, limit):
+    if rows:
         console.print()
         console.print(_listed(rows))
 
 
-def _show_drift(console: Console, connection: "sqlite3.Connection", span: "Span") -> None:
+def _show_drift(console: PlainConsole, connection: "sqlite3.Connection", span: "Span") -> None:
     from profiles.history import ranking_accuracy, spread
     from profiles.store import newest_profile
 
@@ -170,7 +170,7 @@ def _listed(rows: "list[Finished]") -> Table:
     table = Table("finished", "model", "client", "outcome", "foretold", "tokens", "waited", "total", box=None)
     for finished in rows:
         table.add_row(
-            time.strftime("%m-%d %H:%M:%S", time.localtime(finished.finished_at)),
+            date(finished.finished_at, "%m-%d %H:%M:%S"),
             finished.model or "-",
             finished.client,
             finished.outcome,

@@ -1,14 +1,15 @@
 """`clairvoyant profiles`: what `calibrate` measured."""
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from clairvoyant_cli.commands.composition import database_path, db_option, told_plainly
+from clairvoyant_cli.commands.printing import PlainConsole
+from clairvoyant_cli.commands.spans import date
 from clairvoyant_cli.errors import ClairvoyantError
 
 if TYPE_CHECKING:
@@ -58,9 +59,9 @@ def list_(db_file: Path | None, as_json: bool) -> None:
             _seconds(profile.tau_s),
             _rate(profile.decode_tokens_per_s),
             str(profile.slots),
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(profile.measured_at)),
+            date(profile.measured_at, "%Y-%m-%d %H:%M"),
         )
-    Console().print(table)
+    PlainConsole().print(table)
 
 
 @command.command()
@@ -79,7 +80,7 @@ def show(name: str, db_file: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(profile), indent=2))
     else:
-        print_profile(Console(), profile)
+        print_profile(PlainConsole(), profile)
 
 
 @command.command()
@@ -146,13 +147,16 @@ def rm(names: tuple[str, ...], db_file: Path | None) -> None:
             store.remove(connection, name)
 
 
-def print_profile(console: Console, profile: "Profile") -> None:
+def print_profile(console: PlainConsole, profile: "Profile") -> None:
     """Print one profile for people."""
     from clairvoyant_cli.calibrate.estimates import pk_wait_s
 
     served, host = profile.served, profile.host
     console.print(
-        f"[bold]{profile.name}[/]: {served.model} {served.quantisation} on {served.backend} {served.version}"
+        Text.assemble(
+            (profile.name, "bold"),
+            f": {served.model} {served.quantisation} on {served.backend} {served.version}",
+        )
     )
     console.print(
         f"{host.cpu}, {host.cores} cores, {host.memory_gib} GiB {' '.join(host.gpus)}", highlight=False

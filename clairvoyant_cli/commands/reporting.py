@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 def print_tables(report: "Report") -> None:
     """Print a report for a reader."""
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
+    from clairvoyant_cli.commands.printing import PlainConsole
     from clairvoyant_cli.simulator.report import shown
 
-    console = Console()
-    console.print(f"[bold]{report.name}[/bold]: {escape(report.setting)}", highlight=False)
+    console = PlainConsole()
+    console.print(Text.assemble((report.name, "bold"), f": {report.setting}"))
     for table in report.tables:
         cells = {(cell.row, cell.column): cell for cell in table.cells}
         units = sorted({cell.unit for cell in table.cells})
@@ -33,12 +33,12 @@ def print_tables(report: "Report") -> None:
             drawn.add_column(column, justify="right")
         for row in table.rows:
             found = (cells.get((row, column)) for column in table.columns)
-            drawn.add_row(escape(row), *(escape(shown(cell)) if cell else "" for cell in found))
+            drawn.add_row(row, *(shown(cell) if cell else "" for cell in found))
         console.print(drawn)
     if any(cell.paper is not None for table in report.tables for cell in table.cells):
         console.print("In brackets: the paper's figure.", highlight=False)
     for note in report.notes:
-        console.print(f"- {escape(note)}", highlight=False)
+        console.print(f"- {note}", highlight=False)
 
 
 def save_plot(report: "Report", path: Path) -> None:

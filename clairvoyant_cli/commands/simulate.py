@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from clairvoyant_cli.commands.composition import db_option
 from clairvoyant_cli.commands.spans import when
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from profiles.records import MOST_SLOTS
 
 if TYPE_CHECKING:
     from clairvoyant_cli.commands.mixture import Mix
@@ -69,11 +70,12 @@ def progress() -> Iterator[Callable[[int], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+    from clairvoyant_cli.commands.printing import PlainConsole
+
     columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} requests simulated"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=PlainConsole(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda done: bar.advance(task, done)
 
@@ -133,12 +135,12 @@ def run_scenario(name: str, options: "Options") -> "Report":
 )
 @click.option(
     "--slots",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, MOST_SLOTS),
     default=1,
     show_default=True,
     help="Requests a worker runs at once.",
 )
-@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Backends.")
+@click.option("--workers", type=click.IntRange(1, MOST_SLOTS), default=1, show_default=True, help="Backends.")
 @click.option(
     "--prefill-rate",
     type=click.FloatRange(min=0, min_open=True),

@@ -1,4 +1,4 @@
-"""Points in time as people give them on a command line."""
+"""Points in time, as people give them on a command line and as they are shown to them."""
 
 import re
 import time
@@ -8,13 +8,31 @@ import click
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
+FARTHEST_S = 1e12
+"""No time that is asked for is farther from 1970, in seconds: what is recorded bears none beyond it."""
+
 
 def when(text: str) -> float:
     """Return epoch seconds of `90m`, `12h`, `7d` or `2w` ago, or of a date as 2026-05-01T14:30."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.strip())
-    if found:
-        return time.time() - float(found[1]) * UNITS_S[found[2]]
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])", text.strip())
     try:
-        return datetime.fromisoformat(text.strip()).timestamp()
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is no time; give 90m, 12h, 7d, or a date as 2026-05-01") from None
+        at = (
+            time.time() - float(found[1]) * UNITS_S[found[2]]
+            if found
+            else datetime.fromisoformat(text.strip()).timestamp()
+        )
+    except (ValueError, OverflowError, OSError):
+        raise click.BadParameter(
+            f"{text[:40]!r} is no time; give 90m, 12h, 7d, or a date as 2026-05-01"
+        ) from None
+    if not abs(at) <= FARTHEST_S:
+        raise click.BadParameter(f"{text[:40]!r} is too long ago; leave it out to mean all times")
+    return at
+
+
+def date(at: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """Return epoch seconds as a local date; in words where no calendar has one, as for a wrong clock's."""
+    try:
+        return time.strftime(form, time.localtime(at))
+    except (ValueError, OverflowError, OSError):
+        return "a time without a date"

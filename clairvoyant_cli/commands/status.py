@@ -34,11 +34,12 @@ async def _fetch(url: str, token: str | None) -> Snapshot:
 
 
 def _print(snapshot: Snapshot) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(markup=False)  # clients and models may be called anything
+    from clairvoyant_cli.commands.printing import PlainConsole
+
+    console = PlainConsole()
     tau = snapshot.tau
     tau_text = (
         "off" if tau.tau_s is None else f"{tau.tau_s:g} s ({tau.source}), fired {tau.firings_total} times"

@@ -116,8 +116,7 @@ def _recorded(attachment: _Attachment, path: Path) -> _Attachment:
 def _print_once(source: "Source", as_json: bool) -> None:
     import asyncio
 
-    from rich.console import Console
-
+    from clairvoyant_cli.commands.printing import PlainConsole
     from tui.once import first_snapshot, tables
     from tui.recording import encode
     from tui.source import Disconnected
@@ -128,8 +127,7 @@ def _print_once(source: "Source", as_json: bool) -> None:
     if as_json:
         click.echo(encode(news))
         return
-    # Clients and models may be called anything, also what rich would take for markup.
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, markup=False)
+    console = PlainConsole(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     for table in tables(news):
         console.print(table)
 

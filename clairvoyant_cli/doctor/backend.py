@@ -1,5 +1,6 @@
 """Checks of the LLM server: there or not, whose it is, its models, its slots against Ollama's own setting."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +101,7 @@ def check_parallel(
     if server is None or server.found.kind is not BackendKind.OLLAMA:
         return
     told = next((env["OLLAMA_NUM_PARALLEL"] for env in environments if "OLLAMA_NUM_PARALLEL" in env), None)
-    if told is None or not told.isdigit() or int(told) == 0:
+    if told is None or not re.fullmatch("[0-9]{1,6}", told) or int(told) == 0:
         return
     parallel, slots = int(told), config.slots or 1
     if parallel != slots:

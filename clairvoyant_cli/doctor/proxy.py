@@ -107,8 +107,7 @@ def check_clients(
 
 
 def _port(value: str) -> int | None:
-    parts = urlsplit(value if "://" in value else f"http://{value}")
     try:
-        return parts.port
+        return urlsplit(value if "://" in value else f"http://{value}").port
     except ValueError:
         return None

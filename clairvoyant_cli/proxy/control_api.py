@@ -259,6 +259,8 @@ class ControlApi:
 
     async def _events(self, request: WebRequest) -> Response:
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        if request.method == "HEAD":  # whose answer has no body that could end it
+            return Response(headers=headers, media_type="text/event-stream")
         return StreamingResponse(self._stream(), media_type="text/event-stream", headers=headers)
 
     async def _stream(self) -> AsyncIterator[bytes]:

@@ -64,7 +64,7 @@ def state_name(backend: str, url: str) -> str:
 def learned_of(state: bytes | None) -> Learned:
     """Return what was kept; nothing learned if nothing was kept, or it cannot be read."""
     if state is not None:
-        with suppress(msgspec.DecodeError):
+        with suppress(msgspec.DecodeError, ValueError, RecursionError):
             return msgspec.json.decode(state, type=Learned)
     return Learned()
 

@@ -33,9 +33,8 @@ class Shadow:
     def resize(self, slots: int) -> None:
         """Follow the backend's number of slots."""
         free_at = sorted(self._free_at)
-        while len(free_at) < slots:
-            free_at.insert(0, free_at[0])
-        self._free_at = free_at[-slots:]
+        # A new slot is free as early as any; one list in one go, however many there are.
+        self._free_at = ([free_at[0]] * (slots - len(free_at)) + free_at)[-slots:]
 
     def arrived(self, exchange: Exchange) -> None:
         """Take note of an arrival. Behind a request that is held for ever, the oldest are let go."""

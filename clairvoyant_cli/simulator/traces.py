@@ -82,7 +82,7 @@ def _rows(path: Path, limit: int | None) -> Iterator[Row]:
                 yield row
     except OSError as error:
         raise ClairvoyantError(f"cannot read {path}: {error.strerror or error}", ExitCode.USAGE) from error
-    except (UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
+    except (ValueError, csv.Error, EOFError, RecursionError) as error:
         raise ClairvoyantError(f"{path} is neither CSV nor JSON lines: {error}", ExitCode.USAGE) from error
 
 
@@ -162,4 +162,7 @@ def _known(row: Row, names: tuple[str, ...]) -> str | None:
 def _column(rows: list[Row], name: str | None, missing: float) -> np.ndarray:
     if name is None:
         return np.full(len(rows), missing)
-    return np.array([float(str(row[name])) for row in rows])
+    column = np.array([float(str(row[name])) for row in rows])
+    if not np.isfinite(column).all():
+        raise ValueError(f"{name} is not a number everywhere")
+    return column

@@ -56,7 +56,7 @@ def test_what_is_recorded_can_be_replayed(tmp_path: Path) -> None:
         (("--demo", "--replay", "x"), "exclude each other", ExitCode.USAGE),
         (("--demo",), "top needs a terminal", ExitCode.USAGE),
         (("--once", "--url", NOBODY), "no daemon answers", ExitCode.UNREACHABLE),
-        (("--once", "--url", "ftp://somewhere"), "give an address like", ExitCode.USAGE),
+        (("--once", "--url", "ftp://somewhere"), "give one like", ExitCode.USAGE),
         (("--once", "--token-file", "/nowhere/token"), "cannot read the admin token", ExitCode.USAGE),
         (("--replay", "/nowhere/session.jsonl", "--once"), "cannot read", ExitCode.FAILURE),
         (("--demo", "--once", "--record", "/nowhere/session.jsonl"), "cannot write", ExitCode.FAILURE),

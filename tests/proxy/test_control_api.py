@@ -351,3 +351,10 @@ def test_drawing_takes_no_more_than_its_share_of_the_time() -> None:
 
     run_virtually(ask())
     assert begun_s == [pytest.approx(0.04 * (1 + DRAWING_SHARE) * each) for each in range(4)]
+
+
+async def test_a_stream_of_events_has_a_head_that_ends(daemon: Daemon) -> None:
+    async with raw_client(daemon.base_url) as client:
+        for _ in range(2):
+            got = await client.ask(get("/_clairvoyant/events", host="localhost").replace(b"GET", b"HEAD", 1))
+            assert (got.status, got.value("content-type")) == (200, b"text/event-stream; charset=utf-8")

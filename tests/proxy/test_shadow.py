@@ -2,6 +2,8 @@
 
 from typing import cast
 
+import pytest
+
 from clairvoyant_cli.proxy.exchange import Exchange
 from clairvoyant_cli.proxy.shadow import MOST_PENDING, Shadow
 from clairvoyant_cli.scheduler.job import Job
@@ -73,3 +75,15 @@ def test_slots_come_and_go() -> None:
     shadow.resize(1)
     shadow.arrived(run(0, 9, 10))
     assert waits(shadow) == [9]
+
+
+@pytest.mark.timeout(20)
+def test_slots_are_added_in_one_go() -> None:
+    shadow = Shadow(2)
+    shadow._free_at = [3.0, 1.0]
+    shadow.resize(4)
+    assert sorted(shadow._free_at) == [1.0, 1.0, 1.0, 3.0]
+    shadow.resize(1)
+    assert shadow._free_at == [3.0]
+    shadow.resize(1_000_000)
+    assert shadow._free_at == [3.0] * 1_000_000

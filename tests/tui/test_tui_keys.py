@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from textual.containers import VerticalScroll
 from textual.pilot import Pilot
+from textual.widgets import OptionList, Static
 
 from tests.tui.board import Script, busy, daemon, screen_text, settled
 from tui.app import INTERVALS_S, Top
@@ -410,3 +412,30 @@ async def test_the_command_palette_offers_every_action() -> None:
         titles = [command.title for command in it.app.get_system_commands(it.app.screen)]
         assert "Send it to the top of the queue" in titles
         assert "Theme" in titles
+
+
+async def test_what_a_daemon_says_is_no_markup() -> None:
+    """Ids, refusals and clients' names come from a daemon, or from a recording of one."""
+    hostile, shown = "[/x][@click=app.bell]\x1b[31m", "[/x][@click=app.bell]·[31m"
+    async with bench() as it:
+        queue = tuple(replace(each, id=hostile, client=hostile) for each in it.snapshot.queue[:1])
+        it.app.take(replace(it.snapshot, queue=queue, policies=(hostile,), policy=hostile))
+        it.app.board.notify(hostile, markup=True)
+        await settled(it.app, it.pilot)
+        assert [(each.message, each.markup) for each in it.app._notifications] == [(shown, False)]
+        it.source.answer = ActionResult(False, hostile)
+        await it.press("t")
+        assert [each.message for each in it.app._notifications] == [shown, shown]
+        await it.press("enter")
+        assert isinstance(it.app.screen, Detail)
+        title = it.app.screen.query_one(VerticalScroll)._border_title
+        assert title is not None
+        assert title.plain == shown
+        await it.press("escape", "x")
+        assert isinstance(it.app.screen, Confirm)
+        texts = [str(each.render()) for each in it.app.screen.query(Static)]
+        assert texts[:2] == [f"Cancel {shown}?", f"Its client ({shown}) gets an error."]
+        await it.press("n", "m")
+        assert isinstance(it.app.screen, Choose)
+        assert [str(each.prompt) for each in it.app.screen.query_one(OptionList).options] == [f"● {shown}"]
+        await it.press("escape")

@@ -218,9 +218,9 @@ class BoardScreen(Screen[None]):
         try:
             path = export(snapshot, what, self._folder or Path.cwd())
         except OSError as error:
-            self.notify(f"Could not write: {error.strerror}", severity="error", markup=False)
+            self.notify(f"Could not write: {error.strerror}", severity="error")
         else:
-            self.notify(f"wrote {path.name}", markup=False)
+            self.notify(f"wrote {path.name}")
 
     # -- what the daemon is asked to do -----------------------------------------------------------------
 

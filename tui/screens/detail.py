@@ -5,8 +5,10 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.content import Content
 from textual.screen import ModalScreen
 
+from tui.line import printable
 from tui.panels.detail import detail
 from tui.scene import Scene
 from tui.widgets.page import Page
@@ -27,7 +29,8 @@ class Detail(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """Lay out the page."""
         with VerticalScroll(classes="page narrow") as page:
-            page.border_title = self._ident
+            # As content: text alone would be read as markup.
+            page.border_title = Content(printable(self._ident))
             page.border_subtitle = "Esc closes"
             yield Page(lambda scene, width, height: detail(scene, self._ident, width))
 

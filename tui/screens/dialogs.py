@@ -10,6 +10,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from tui.line import printable
+
 
 class Confirm(ModalScreen[bool]):
     """Asks before something that cannot be undone. Only `y` and Enter say yes."""
@@ -21,8 +23,8 @@ class Confirm(ModalScreen[bool]):
 
     def __init__(self, question: str, detail: str = "") -> None:
         super().__init__()
-        self._question = question
-        self._detail = detail
+        self._question = printable(question)
+        self._detail = printable(detail)
 
     def compose(self) -> ComposeResult:
         """Lay out the question."""
@@ -59,7 +61,7 @@ class Choose(ModalScreen[str | None]):
             yield Static(self._question, classes="question", markup=False)
             yield OptionList(
                 *(
-                    Option(f"{'●' if ident == self._current else '○'} {text}", id=ident)
+                    Option(f"{'●' if ident == self._current else '○'} {printable(text)}", id=ident)
                     for ident, text in self._options
                 ),
                 markup=False,

@@ -1,0 +1,69 @@
+"""Addresses as people give them, looked at before anything is asked of them.
+
+Rule 1: what any of the libraries below would choke on is refused here, in one line.
+"""
+
+import re
+from urllib.parse import urlsplit
+
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+
+_USUAL = re.compile(r"https?://(localhost|127\.0\.0\.1)(:[0-9]+)?(/[a-z0-9._/-]*)?", re.ASCII | re.IGNORECASE)
+SHOWN_CHARS = 80
+"""So much of what is refused is quoted."""
+
+
+def check_url(url: str, like: str, what: str = "URL") -> None:
+    """Raise ClairvoyantError unless a URL, with or without its http://, has a host that can be asked.
+
+    `like` is an example of what is wanted, `what` its name.
+    """
+    if not _can_be_asked(url if "://" in url else f"http://{url}"):
+        raise ClairvoyantError(f"{url[:SHOWN_CHARS]!r} is not a {what}; give one like {like}", ExitCode.USAGE)
+
+
+def check_backend(wanted: str | None) -> None:
+    """Raise ClairvoyantError if a backend is given as a URL, and that is none; a name is left alone."""
+    if wanted is not None and any(sign in wanted for sign in "./:"):
+        check_url(wanted, "http://127.0.0.1:11434", "backend URL")
+
+
+def is_host(host: str) -> bool:
+    """Whether a host can be looked up: a name whose labels DNS could hold, or an IP address."""
+    name = host.removesuffix(".")
+    if not name or not name.isprintable() or any(each.isspace() for each in name):
+        return False
+    try:
+        name.encode("idna")
+    except UnicodeError:
+        return ":" in host
+    return True
+
+
+def is_port(text: str) -> bool:
+    """Whether a text is a port's number, 0 for any."""
+    return text.isascii() and text.isdigit() and len(text) <= 5 and int(text) < 65536
+
+
+def _can_be_asked(url: str) -> bool:
+    if not url.isprintable() or any(each.isspace() for each in url):
+        return False
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port  # which raises for what is no port
+    except ValueError:
+        return False
+    if parts.scheme not in ("http", "https") or not host or not is_host(host):
+        return False
+    return _USUAL.fullmatch(url) is not None or _is_understood(url)
+
+
+def _is_understood(url: str) -> bool:
+    """Whether httpx can ask it: the name in punycode, and back, which fail with errors of their own."""
+    import httpx  # not for what nearly everybody gives: it takes longer to load than all else here
+
+    try:
+        asked = httpx.URL(url)
+        return bool(asked.host and is_host(asked.raw_host.decode("ascii")))
+    except (ValueError, httpx.InvalidURL):
+        return False

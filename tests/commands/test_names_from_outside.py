@@ -1,0 +1,132 @@
+"""Names that anybody chooses, of models, clients and profiles, are shown as they are and never obeyed."""
+
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+import clairvoyant_cli.main
+from clairvoyant_cli.calibrate.run import Outcome
+from clairvoyant_cli.commands import calibrate, reporting, status
+from clairvoyant_cli.commands.doctor import _print as print_findings
+from clairvoyant_cli.commands.printing import PlainConsole
+from clairvoyant_cli.doctor.finding import broken
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.main import cli, main
+from clairvoyant_cli.simulator.report import Report
+from tests.fakes.remembered import PROFILE, keep, traffic
+from tests.tui.board import busy
+
+NAMES = ("[/]", "[bold", "[red]x[/]", "[link=http://x]a", "[@click=app.bell]x", ":smile:", "\\[", "a\\")
+UNPRINTABLE = "a\x1b]0;owned\x07\nb\u202e"
+
+
+def printed(*what: RenderableType) -> str:
+    console = PlainConsole(file=io.StringIO(), width=160, force_terminal=True)
+    for each in what:
+        console.print(each)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def run(*arguments: object, stdin: bytes | None = None) -> Result:
+    result = CliRunner().invoke(cli, [str(each) for each in arguments], input=stdin, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_markup_is_shown_as_it_is_everywhere_in_a_print(name: str) -> None:
+    table = Table("", title=name)
+    table.add_row(name)
+    shown = printed(name, table, Text(name))
+    # The highlighter may colour parts of a string, so look at a row of a table and at a text alone.
+    assert shown.count(name) >= 2
+    assert "\x1b]8" not in shown  # no link
+
+
+def test_what_cannot_be_printed_stays_out_of_a_terminal() -> None:
+    table = Table("", box=None)
+    table.add_row(UNPRINTABLE)
+    for shown in (printed(table), printed(Text(UNPRINTABLE)), printed(UNPRINTABLE)):
+        assert "\x1b]" not in shown
+        assert "\x07" not in shown
+        assert "\u202e" not in shown
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Path:
+    """A database in which every name is somebody else's choice."""
+    requests = [
+        replace(each, model=NAMES[n % len(NAMES)], outcome="[/x]", length_class="short")
+        for n, each in enumerate(traffic(40))
+    ]
+    served = replace(PROFILE.served, model="[/m]", backend="[/b]", version="[/v]", quantisation="[/q]")
+    profile = replace(
+        PROFILE,
+        name="[/p]",
+        served=served,
+        host=replace(PROFILE.host, cpu="[/cpu]", gpus=("[/gpu]",)),
+        method="[/method]",
+        advice=("[/advice]",),
+        mixes=tuple(replace(mix, name="[/mix]") for mix in PROFILE.mixes),
+    )
+    return keep(tmp_path / "c.db", requests, profile)
+
+
+def test_history_shows_names_as_they_are(db: Path) -> None:
+    shown = run("history", "-n", "40", "--db", db).stdout
+    for name in (*NAMES, "[/x]", "[/p]"):
+        assert name in shown
+
+
+def test_profiles_show_names_as_they_are(db: Path) -> None:
+    listed = run("profiles", "list", "--db", db).stdout
+    assert all(name in listed for name in ("[/p]", "[/m]", "[/b]"))
+    shown = run("profiles", "show", "[/p]", "--db", db).stdout
+    parts = "p m b v q cpu gpu method advice".split() + (["mix"] if PROFILE.mixes else [])
+    assert [part for part in parts if f"[/{part}]" not in shown] == []
+
+
+def test_status_doctor_reports_and_calibrate_show_names_as_they_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    snapshot = busy()
+    backend = replace(snapshot.backends[0], detail="[/detail]")
+    queue = tuple(replace(each, model="[/m]") for each in snapshot.queue)
+    status._print(replace(snapshot, listen="[/l]", backends=(backend,), queue=queue))
+    print_findings([broken("[/t]", "[/f]", "[/mend]")])
+    reporting.print_tables(Report("[/r]", "[/s]", (), notes=("[/note]",)))
+    calibrate._print(Outcome(replace(PROFILE, name="[/p]"), ()), as_json=False)
+    shown = capsys.readouterr().out
+    names = ("detail", "m", "l", "t", "f", "mend", "r", "s", "note", "p")
+    assert [name for name in names if f"[/{name}]" not in shown] == []
+
+
+def test_an_error_is_one_line_whatever_a_name_holds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> NoReturn:
+        raise ClairvoyantError(f"no model {UNPRINTABLE}")
+
+    monkeypatch.setattr(clairvoyant_cli.main, "cli", fail)
+    with pytest.raises(SystemExit):
+        main()
+    said = capsys.readouterr().err
+    assert said == "clairvoyant: no model a·]0;owned··b·\n"
+
+
+def sources() -> Iterator[Path]:
+    return (Path(clairvoyant_cli.main.__file__).parent / "commands").glob("*.py")
+
+
+def test_no_command_prints_through_another_console() -> None:
+    guilty = [path.name for path in sources() if "import Console" in path.read_text()]
+    assert guilty in ([], ["printing.py"])

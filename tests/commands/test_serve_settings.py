@@ -1,0 +1,211 @@
+"""What `serve` and its kin cannot use: one line that says what to do, before anything starts."""
+
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from click.testing import CliRunner
+
+import clairvoyant_cli.main
+from clairvoyant_cli.addresses import check_url
+from clairvoyant_cli.commands import serve
+from clairvoyant_cli.commands.composition import run
+from clairvoyant_cli.config import ServeConfig, load_serve_config
+from clairvoyant_cli.doctor.proxy import _port
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.main import cli
+from clairvoyant_cli.proxy.protocols import probes
+from profiles.records import MOST_SLOTS
+
+NO_URLS = (
+    "http://",
+    "http://[::1",
+    "http://[zz]:1",
+    "http://a..b:80",
+    f"http://{'a' * 300}.x:80",
+    "http://xn--a.invalid:1",
+    "http://xn--ls8h.la",
+    "http://💩.la",
+    "http://999.1.1.1",
+    "http://127.0.0.1:9/\x7f",
+    "http://127.0.0.1:9/\n",
+    "http://127.0.0.1:9/a b",
+    "http://x y:80",
+    "http://a\0b:1",
+    "http://a\udcff:1",
+    "http://127.0.0.1:99999",
+    "http://127.0.0.1:x",
+    "http://127.0.0.1:²",
+    f"http://127.0.0.1:{'9' * 5000}",
+    f"http://a.b/{'p' * 70_000}",
+    "http://127.0.0.1:80:80",
+    "http://:80",
+    "ftp://x.y",
+    "://x",
+    "//x:1",
+    ".",
+)
+URLS = (
+    "http://127.0.0.1:11434",
+    "https://localhost",
+    "HTTP://127.0.0.1:9",
+    "127.0.0.1:8080",
+    "gpu.example",
+    "http://[::1]:9/v1",
+    "[::1]:9",
+    "http://a_b.invalid:1/prefix/v1",
+    "http://münchen.example",
+    "http://xn--mnchen-3ya.example.",
+    "http://u:p@127.0.0.1:9",
+)
+NO_LISTEN = (
+    "",
+    "127.0.0.1",
+    "127.0.0.1:",
+    "127.0.0.1:²",
+    "127.0.0.1:٣٤",
+    f"127.0.0.1:{'9' * 5000}",
+    "127.0.0.1:70000",
+    "127.0.0.1:-1",
+    "a..b:1",
+    f"{'x' * 300}:1",
+    "a\0b:1",
+    "a\nb:1",
+    " 127.0.0.1:1",
+)
+NO_TOML = {
+    "a number": ("serve = 3\n", "serve must be a table"),
+    "a list": ("serve = []\n", "serve must be a table"),
+    "a list of tables": ("[[serve]]\nslots = 1\n", "serve must be a table"),
+    "nested deep": (f"x = {'[' * 5000}{']' * 5000}\n", "nested too deep"),
+    "a number too large": (f"[serve]\ntau = 1{'0' * 400}\n", "a number beyond 64 bits"),
+    "too many digits": (f"[serve]\nslots = {'9' * 5000}\n", "a number beyond 64 bits"),
+    "a long value": (f"[serve]\nslots = '{'9' * 5000}'\n", "slots must be a whole number"),
+    "a long key": (f"[serve]\n{'k' * 5000} = 1\n", "unknown key"),
+    "no TOML": ("[serve\n", "cannot read the configuration"),
+    "NUL in db": ('[serve]\ndb = "/tmp/a\\u0000b"\n', "db must not hold a NUL"),
+    "NUL in clients": ('[serve]\nclients = "a\\u0000b"\n', "clients must not hold a NUL"),
+    "NUL in listen": ('[serve]\nlisten = "a\\u0000b:80"\n', "listen must not hold a NUL"),
+    "NUL in backend": ('[serve]\nbackend = "http://a\\u0000b:1"\n', "backend must not hold a NUL"),
+}
+
+
+def refusal(*arguments: str) -> str:
+    """Run a command that must be refused with one line of a bearable length; return it."""
+    result = CliRunner().invoke(cli, arguments)
+    assert isinstance(result.exception, ClairvoyantError), result.exception
+    assert result.exception.exit_code == ExitCode.USAGE
+    message = str(result.exception)
+    assert "\n" not in message
+    assert len(message) < 400
+    return message
+
+
+@pytest.mark.parametrize("url", NO_URLS)
+def test_what_is_no_url_is_refused_by_all_who_take_one(url: str) -> None:
+    for words in (("serve",), ("calibrate",), ("bench", "burst")):
+        why = refusal(*words, f"--backend={url}")
+        assert "NUL" in why or ("is not a backend URL" in why and "give one like" in why)
+    for command in ("status", "env", "top", "doctor"):
+        assert "is not a URL" in refusal(command, f"--url={url}")
+    assert "is not a URL" in refusal("bench", "burst", f"--daemon={url}")
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_what_is_a_url_is_taken(url: str) -> None:
+    check_url(url, "")
+    assert ServeConfig(backend=url).backend == url
+
+
+@pytest.mark.parametrize("listen", NO_LISTEN)
+def test_what_cannot_be_listened_on_is_refused(listen: str) -> None:
+    assert refusal("serve", "--listen", listen).startswith("listen must")
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", ":8080", "[::1]:1", "[fe80::1%eth0]:1", "localhost:65535"])
+def test_what_can_be_listened_on_is_taken(listen: str) -> None:
+    host, port = ServeConfig(listen=listen).address()
+    assert host.strip("[]") in (listen.rpartition(":")[0].strip("[]"), "0.0.0.0")  # noqa: S104
+    assert port == int(listen.rpartition(":")[2])
+
+
+@pytest.mark.parametrize("name", NO_TOML)
+def test_a_configuration_that_is_none_is_refused(name: str, tmp_path: Path) -> None:
+    text, why = NO_TOML[name]
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    assert why in refusal("serve", "--config", str(file))
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "why"),
+    [
+        ("--slots", "0", "at least 1"),
+        ("--slots", "1025", "at most 1024"),
+        ("--slots", "100000000", "at most 1024"),
+        ("--slots", str(2**63), "at most 1024"),
+        ("--queue-capacity", "0", "at least 1"),
+        ("--queue-capacity", "-1", "at least 1"),
+        ("--history-days", "0", "1 to 36500"),
+        ("--history-days", f"1{'0' * 400}", "1 to 36500"),
+    ],
+)
+def test_a_number_out_of_bounds_is_refused(flag: str, value: str, why: str) -> None:
+    assert why in refusal("serve", flag, value)
+
+
+def test_the_bounds_themselves_are_taken() -> None:
+    config = load_serve_config({"slots": MOST_SLOTS, "queue_capacity": 1, "history_days": 36_500}, env={})
+    assert (config.slots, config.queue_capacity) == (1024, 1)
+    assert MOST_SLOTS == probes.MOST_SLOTS
+
+
+def test_a_client_variable_that_is_no_url_has_no_port() -> None:
+    assert _port("http://[::1") is None
+    assert _port("127.0.0.1:99999") is None
+    assert _port("127.0.0.1:8080") == 8080
+
+
+# -- interrupted before it serves -------------------------------------------------------------------------
+
+
+def interrupted(*_: object, **__: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("where", ["import", "configuration", "loop", "predictor"])
+def test_serve_ends_quietly_when_it_is_interrupted_before_it_serves(
+    where: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As it does later on, when an interrupt is a drain."""
+    monkeypatch.setattr("logging.basicConfig", lambda **_: None)
+    if where == "import":
+        monkeypatch.setattr(clairvoyant_cli.main, "import_module", interrupted)
+    elif where == "configuration":
+        monkeypatch.setattr(serve, "load_serve_config", interrupted)
+    elif where == "loop":
+        monkeypatch.setattr("uvloop.run", interrupted)
+    else:
+        monkeypatch.setattr(serve, "load_predictor", interrupted)
+    result = CliRunner().invoke(cli, ["serve", "--db", str(tmp_path / "c.db")])
+    assert (result.exit_code, result.output) == (0, "")
+
+
+def test_another_command_that_is_interrupted_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clairvoyant_cli.commands.history.database_path", interrupted)
+    result = CliRunner().invoke(cli, ["history"])
+    assert result.exit_code == 1
+    assert "Aborted" in result.output
+
+
+def test_what_is_run_is_closed_whatever_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never() -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("uvloop.run", interrupted)
+    main: Coroutine[Any, Any, None] = never()
+    with pytest.raises(KeyboardInterrupt):
+        run(main)
+    with pytest.raises(RuntimeError, match="cannot reuse"):
+        main.send(None)

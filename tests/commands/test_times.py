@@ -1,0 +1,111 @@
+"""Times as they are given and shown, also those that no calendar has."""
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from clairvoyant_cli.commands.spans import FARTHEST_S, date, when
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.main import cli
+from profiles.database import writing
+from profiles.history import ALWAYS, FOREVER
+from profiles.store import LATEST, save
+from tests.fakes.remembered import PROFILE, keep, traffic
+
+NO_TIMES = ("", "-1d", "1e3d", "now", "nan", "inf", "2026-13-01", "0001-01-01", "٣d", "9" * 5000 + "-01-01")
+TOO_LONG_AGO = ("9999999999999999999999d", f"1{'0' * 400}d", f"{'9' * 5000}w", "99999999w")
+
+
+@pytest.mark.parametrize("text", [*NO_TIMES, *TOO_LONG_AGO])
+@pytest.mark.parametrize("option", ["--since", "--until"])
+def test_what_is_no_time_is_refused_in_one_line(text: str, option: str, tmp_path: Path) -> None:
+    db = keep(tmp_path / "c.db", traffic(3))
+    for command in (["history"], ["forget", "--yes"]):
+        result = CliRunner().invoke(cli, [*command, option, text, "--db", str(db)])
+        assert result.exit_code == 2, result.output
+        assert isinstance(result.exception, SystemExit)
+        complaint = result.stderr.splitlines()[-1]
+        assert "is no time" in complaint or "too long ago" in complaint
+        assert len(complaint) < 200
+
+
+def test_the_bounds_of_time_are_the_same_everywhere() -> None:
+    assert FARTHEST_S == LATEST == FOREVER == -ALWAYS
+
+
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59", "52000w"])
+def test_far_times_are_times(text: str) -> None:
+    try:
+        at = when(text)
+    except click.BadParameter:  # a platform's calendar may end before
+        return
+    assert abs(at) <= FARTHEST_S
+    assert date(at)
+
+
+def test_a_span_ago_is_counted_from_now() -> None:
+    assert time.time() - when("2h") == pytest.approx(7200, abs=60)
+
+
+@pytest.mark.parametrize("at", [1e300, -1e18, 1e18, float("inf"), float("-inf"), float("nan")])
+def test_a_time_without_a_date_is_shown_in_words(at: float) -> None:
+    assert date(at) == "a time without a date"
+
+
+@pytest.mark.parametrize("at", [1e12, -1e12, 4e11])
+def test_profiles_of_wrong_clocks_are_listed(at: float, tmp_path: Path) -> None:
+    with writing(tmp_path / "c.db") as connection:
+        save(connection, replace(PROFILE, measured_at=at))
+    result = CliRunner().invoke(cli, ["profiles", "list", "--db", str(tmp_path / "c.db")])
+    assert result.exception is None
+    assert re.search(r"\d\d:\d\d|without", result.stdout)
+
+
+def _deep(count: int) -> bytes:
+    return b'{"x":' + b"[" * count + b"]" * count + b"}"
+
+
+def _profile(**changes: object) -> Callable[[], bytes]:
+    def made() -> bytes:
+        import msgspec
+
+        plain = msgspec.to_builtins(PROFILE) | changes
+        return msgspec.json.encode({"profile": plain, "samples": []})
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b'{"profile":{"name":"\xff\xfe"}}', "not UTF-8"),
+        (_deep(50_000), "nested too deep"),
+        (b'{"samples":' + b"[" * 100_000, ""),
+        (b"", ""),
+        (b"\x00", ""),
+        (_profile(measured_at=1e300), "date"),
+        (_profile(measured_at=-1e18), "date"),
+        (_profile(slots=10**9), "slots are not 1 to 1024"),
+        (_profile(slots=0), "slots"),
+        (_profile(name=""), "name"),
+        (_profile(name="a\nb"), "name"),
+        (_profile(tau_s=-1.0), "below 0"),
+        (_profile(decode_tokens_per_s=-1e308), "below 0"),
+    ],
+)
+def test_what_is_no_profile_is_not_imported(
+    data: bytes | Callable[[], bytes], why: str, tmp_path: Path
+) -> None:
+    file, db = tmp_path / "p.json", tmp_path / "c.db"
+    file.write_bytes(data if isinstance(data, bytes) else data())
+    result = CliRunner().invoke(cli, ["profiles", "import", str(file), "--db", str(db)])
+    assert isinstance(result.exception, ClairvoyantError), result.exception
+    assert str(result.exception).startswith("this is no exported profile")
+    assert why in str(result.exception)
+    assert not db.exists()

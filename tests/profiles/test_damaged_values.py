@@ -153,7 +153,7 @@ def test_what_is_lost_with_the_salt_is_said_once(
     sound: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = damaged(sound, tmp_path, "DELETE FROM salt")
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING, "clairvoyant"):
         Writer(path).close()
         assert "key of the clients' names was lost" in caplog.text
         caplog.clear()

@@ -62,7 +62,7 @@ async def test_a_flood_is_sampled() -> None:
 async def test_a_lesson_that_fails_does_not_end_the_school(caplog: pytest.LogCaptureFixture) -> None:
     pupil = Pupil(balks_at=2)
     lessons = Lessons(pupil, lambda: None)
-    with caplog.at_level(logging.ERROR):
+    with caplog.at_level(logging.ERROR, "clairvoyant"):
         for tokens in (1, 2, 3):
             lessons.add(FORETOLD, tokens)
         lessons.flush()

@@ -74,6 +74,12 @@ COMMANDS = (
 )
 
 
+@pytest.fixture(autouse=True)
+def warnings(caplog: pytest.LogCaptureFixture) -> None:
+    """Hear the daemon's warnings, whatever level other tests have left its log at."""
+    caplog.set_level(logging.WARNING, "clairvoyant")
+
+
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with some of everything."""

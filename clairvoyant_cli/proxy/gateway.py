@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
+from clairvoyant_cli.http.loop_turn import READING
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import (
     NotReadyError,
@@ -182,32 +183,37 @@ class Gateway:
     # -- through the queue --------------------------------------------------------------------------
 
     async def _schedule(self, request: Request, route: Route, facts: RequestFacts, client: str) -> None:
-        if self.draining:
-            self._reject(request, route, Refusal(503, "clairvoyant is draining; try again in a moment", 5))
+        await READING.next()
+        with READING:
+            queued = self._queued(request, route, facts, client)
+        if isinstance(queued, Refusal):
+            self._reject(request, route, queued)
             return
+        try:
+            await self._served(queued, request)
+        except Exception:
+            self.dispatcher.end(queued, Outcome.UPSTREAM_ERROR, 500)
+            raise
+
+    def _queued(self, request: Request, route: Route, facts: RequestFacts, client: str) -> Exchange | Refusal:
+        """Foretell a request and put it into the queue, or say why it has no place there."""
+        if self.draining:
+            return Refusal(503, "clairvoyant is draining; try again in a moment", 5)
         quota = self.access.clients.rules_of(client).tokens_per_day
         if quota is not None and self.books.today.spent(client) >= quota:
-            self._reject(request, route, self.books.today.refusal(quota))
-            return
+            return self.books.today.refusal(quota)
         if self.outage.over and not self._may_try():
-            self._reject(request, route, Refusal(503, self._away(), 5))
-            return
+            return Refusal(503, self._away(), 5)
         exchange = self._exchange(request, route, facts, client)
         try:
             self.dispatcher.submit(exchange)
         except ClientFullError:
             message = f"clairvoyant: as many requests of {client} wait as may; try again when one is answered"
-            self._reject(request, route, self._overload(message, busy=False))
-            return
+            return self._overload(message, busy=False)
         except QueueFullError:
-            self._reject(request, route, self._overload(FULL))
-            return
+            return self._overload(FULL)
         self.books.arrived(exchange)
-        try:
-            await self._served(exchange, request)
-        except Exception:
-            self.dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, 500)
-            raise
+        return exchange
 
     async def _served(self, exchange: Exchange, request: Request) -> None:
         """See a queued exchange through to its end, through as many grants as it takes to send it."""

@@ -10,9 +10,10 @@ import pytest
 from clairvoyant_cli.http import listener, loop_turn, patience, request
 from clairvoyant_cli.http.framing import CHUNKS_AT_ONCE
 from clairvoyant_cli.proxy.daemon import Daemon
+from predictor.record import Prediction, PromptView
 from tests.fakes.raw_http import RawClient, get, post, raw_client
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
-from tests.fakes.serving import serving, until
+from tests.fakes.serving import ByFirstWord, serving, until
 
 CHAT = "/v1/chat/completions"
 CHUNKED = b"POST %b HTTP/1.1\r\nHost: tests\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -111,6 +112,37 @@ async def test_bodies_in_crumbs_that_come_at_once_are_read_in_turns(monkeypatch:
         async with asyncio.TaskGroup() as tasks:
             asked = [tasks.create_task(_crumbs(daemon)) for _ in range(8)]
         assert [each.result() for each in asked] == [200] * 8
+
+
+async def test_the_answers_of_a_crowd_are_foretold_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(10**9))
+    monkeypatch.setattr(loop_turn, "perf_counter", lambda: next(clock) * loop_turn.TURN_S)
+    turn = 0
+    foretold_in: list[int] = []
+
+    async def count() -> None:
+        nonlocal turn
+        while True:
+            await asyncio.sleep(0)
+            turn += 1
+
+    class Foretelling(ByFirstWord):
+        def predict(self, view: PromptView) -> Prediction:
+            foretold_in.append(turn)
+            return super().predict(view)
+
+    async with (
+        scripted(answering) as upstream,
+        serving(upstream.base_url, Foretelling(), slots=1) as daemon,
+        AsyncExitStack() as stack,
+    ):
+        crowd = [await stack.enter_async_context(raw_client(daemon.base_url)) for _ in range(8)]
+        counting = asyncio.create_task(count())
+        for client in crowd:
+            client.send(post(CHAT, b'{"messages": [{"role": "user", "content": "river"}]}'))
+        assert [(await client.response(b"POST")).status for client in crowd] == [200] * 8
+        counting.cancel()
+    assert len(set(foretold_in)) == 8
 
 
 async def _crumbs(daemon: Daemon) -> int:

@@ -74,6 +74,7 @@ class ServerConnection(asyncio.Protocol):
         self._writing_paused = False
         self._refusal: Malformed | None = None
         self._patience = Patience()
+        self._corked: list[bytes] | None = None
         self._received = 0
         self._sent = 0
         self._taken = 0
@@ -414,7 +415,21 @@ class ServerConnection(asyncio.Protocol):
         """Put bytes on the wire; nothing happens once the client is gone."""
         if self._transport is not None and data and not self._ending:
             self._sent += len(data)
-            self._transport.write(data)
+            if self._corked is None:
+                self._transport.write(data)
+            else:
+                self._corked.append(data)
+
+    def cork(self) -> None:
+        """Hold back what is written, to send it as one piece: packets cost both ends more than bytes."""
+        if self._corked is None:
+            self._corked = []
+
+    def uncork(self) -> None:
+        """Send what was held back."""
+        held, self._corked = self._corked, None
+        if held and self._transport is not None:
+            self._transport.write(held[0] if len(held) == 1 else b"".join(held))
 
     def pause_reading(self) -> None:
         """Leave what the client sends in the socket, and what has been received unread."""
@@ -468,6 +483,7 @@ class ServerConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or self._ending or transport.is_closing():
             return
+        self.uncork()
         self._ending = True
         self._idle_since = asyncio.get_running_loop().time()
         self.table.rests(self)

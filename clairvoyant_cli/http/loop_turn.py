@@ -30,12 +30,17 @@ class LoopTurn:
         self.charge(perf_counter() - self._began_s)
 
     def charge(self, seconds: float) -> None:
-        """Count what the present turn is spent on, or what has been set going in it."""
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop, self._spent_s = loop, 0.0
-            loop.call_soon(self._next)
+        """Count what the present turn is spent on, or what has been set going in it.
+
+        What several turns are spent on adds up until a turn has to end, so that a daemon at leisure does not
+        pay for counting turns.
+        """
         self._spent_s += seconds
+        if self._spent_s >= self._allowed_s:
+            loop = asyncio.get_running_loop()
+            if self._loop is not loop:
+                self._loop = loop
+                loop.call_soon(self._next)
 
     @property
     def over(self) -> bool:

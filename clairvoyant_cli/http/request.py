@@ -158,6 +158,8 @@ class Request:
 
     def _charge(self) -> None:
         charged = self._body.charged
+        if charged == self._charged:
+            return
         self.connection.table.budget.used_bytes += charged - self._charged
         self._charged = charged
 

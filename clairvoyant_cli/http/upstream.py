@@ -17,7 +17,7 @@ from typing import Protocol, cast
 from urllib.parse import urlsplit
 
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.http.body import Piece
+from clairvoyant_cli.http.body import SHORT_BYTES, Piece
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.framing import LAST_CHUNK, End, Event, Malformed, ResponseReader, chunk, last_chunk
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
@@ -58,7 +58,18 @@ class NotReadyError(UpstreamError):
 
 
 class ResponseSink(Protocol):
-    """Who receives an answer. `end` or `failed` is called exactly once, last."""
+    """Who receives an answer. `end` or `failed` is called exactly once, last.
+
+    Between `hold` and `flush` comes what came together, and had better leave together.
+    """
+
+    def hold(self) -> None:
+        """More than one thing has come."""
+        ...
+
+    def flush(self) -> None:
+        """That was all of it."""
+        ...
 
     def informational(self, head: ResponseHead) -> None:
         """Take a 1xx answer."""
@@ -92,6 +103,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.rested = False
         self._chunked_request = False
         self._request_complete = True
+        self._corked = b""
         self._reading = True
         self._hanging_up = False
         self.throttle: Throttle | None = None
@@ -150,7 +162,9 @@ class UpstreamConnection(asyncio.Protocol):
     # -- one answer ---------------------------------------------------------------------------------
 
     def begin(self, request: RequestHead, wire: bytes, sink: ResponseSink) -> None:
-        """Send a request's head as it stands in `wire`, and give its answer to `sink`."""
+        """Give a request's answer to `sink`. Its head, as it stands in `wire`, leaves with the first piece of
+        its body, or with `uncork`.
+        """
         self._reader.expect(request)
         self._sink = sink
         self._chunked_request = request.chunked
@@ -158,6 +172,11 @@ class UpstreamConnection(asyncio.Protocol):
         if self._transport is None:
             self._lost()
             return
+        self._corked = wire
+
+    def uncork(self) -> None:
+        """Send the request's head if none of its body has come yet."""
+        wire, self._corked = self._corked, b""
         self.write(wire)
 
     def body(self, data: Piece) -> None:
@@ -172,6 +191,12 @@ class UpstreamConnection(asyncio.Protocol):
 
     def write(self, data: Piece) -> None:
         """Put bytes on the wire."""
+        if self._corked:
+            wire, self._corked = self._corked, b""
+            if len(data) <= SHORT_BYTES:
+                data = b"".join((wire, data))
+            else:
+                self.write(wire)
         if self._transport is not None and data:
             self._transport.write(data)
 
@@ -233,6 +258,16 @@ class UpstreamConnection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def _take(self, events: list[Event], sink: ResponseSink) -> None:
+        if len(events) < 2:
+            self._hand_on(events, sink)
+            return
+        sink.hold()
+        try:
+            self._hand_on(events, sink)
+        finally:
+            sink.flush()
+
+    def _hand_on(self, events: list[Event], sink: ResponseSink) -> None:
         for event in events:
             if isinstance(event, bytes):
                 sink.data(event)

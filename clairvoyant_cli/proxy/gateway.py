@@ -179,6 +179,7 @@ class Gateway:
         upstream.begin(head, head.encode(self.watch.backend.upstream.host_header, *extra, drop=drop), relay)
         if head.has_body:
             request.flow_to(upstream, keep=relay.may_wait)
+        upstream.uncork()
 
     # -- through the queue --------------------------------------------------------------------------
 

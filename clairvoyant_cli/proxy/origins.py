@@ -14,6 +14,7 @@ import ipaddress
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.proxy.plain import printable
@@ -23,6 +24,10 @@ ORIGIN = re.compile(r"\*|null|[a-z*][a-z0-9+.*-]*://[^/\s]+", re.IGNORECASE)
 LOCAL_SUFFIXES = (".localhost", ".test", ".local", ".internal", ".home.arpa")
 APP_SCHEMES = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-file://")
 """As Ollama's own (envconfig/config.go, AllowedOrigins)."""
+
+
+LONGEST_ADDRESS = 100
+"""Characters; an IPv6 address has 45, and a zone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,11 @@ def host_name(host: str) -> str | None:
 
 def address_of(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """Return the address that a name is, None if it is none."""
+    return _address_of(name) if len(name) <= LONGEST_ADDRESS else None
+
+
+@lru_cache(maxsize=256)
+def _address_of(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(name)
     except ValueError:

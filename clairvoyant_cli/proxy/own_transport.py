@@ -11,7 +11,7 @@ import httpx
 from clairvoyant_cli.http.fields import Fields, Header
 from clairvoyant_cli.http.framing import request_head
 from clairvoyant_cli.http.heads import ResponseHead
-from clairvoyant_cli.http.upstream import UnreachableError, Upstream, UpstreamConnection, UpstreamError
+from clairvoyant_cli.http.upstream import Upstream, UpstreamConnection, UpstreamError
 
 
 class OwnTransport(httpx.AsyncBaseTransport):
@@ -31,12 +31,13 @@ class OwnTransport(httpx.AsyncBaseTransport):
         upstream = self._upstreams[origin]
         try:
             connection = await upstream.connect()
-        except UnreachableError as error:
+        except UpstreamError as error:
             raise httpx.ConnectError(str(error), request=request) from None
         head = request_head(request.method.encode("ascii"), url.raw_path, Fields(request.headers.raw))
         answer = _Collected(connection, self._limit_bytes)
         try:
             connection.begin(head, head.encode(upstream.host_header), answer)
+            connection.uncork()
             await answer.finished
         except UpstreamError as error:
             raise httpx.RemoteProtocolError(str(error), request=request) from None
@@ -62,6 +63,12 @@ class _Collected:
         self.pieces: list[bytes] = []
         self._connection = connection
         self._left = limit_bytes
+
+    def hold(self) -> None:
+        """It is taken piece by piece."""
+
+    def flush(self) -> None:
+        """It is taken piece by piece."""
 
     def informational(self, head: ResponseHead) -> None:
         """Nothing to be learnt from it."""

@@ -1,5 +1,9 @@
 """Text that comes from outside, made fit for logs, labels and dashboards."""
 
+import re
+
+_AMBIGUOUS = re.compile(r'["=\s]')
+
 NAME_CHARS = 64
 """The longest name of a client that is shown or counted."""
 
@@ -22,6 +26,6 @@ def field(text: str) -> str:
     """Return a text as one field of a log line, in quotes where it could be taken for more than one."""
     if not text:
         return "-"
-    if not any(c in '"=' or c.isspace() for c in text):
+    if _AMBIGUOUS.search(text) is None:
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -46,6 +46,14 @@ class Relay:
         self.may_wait = may_wait
         self._held: tuple[ResponseHead, bytearray] | None = None
 
+    def hold(self) -> None:
+        """What came together leaves together."""
+        self._client.cork()
+
+    def flush(self) -> None:
+        """All that came together is here."""
+        self._client.uncork()
+
     def informational(self, head: ResponseHead) -> None:
         """Pass on a 1xx answer."""
         self._client.send_informational(head)

@@ -58,6 +58,12 @@ class Sink:
     def __init__(self) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+    def hold(self) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
     def informational(self, head: ResponseHead) -> None:
         raise AssertionError("nobody sent one")
 
@@ -108,6 +114,7 @@ def send(connection: UpstreamConnection) -> Sink:
     sink = Sink()
     head = read_request_head(b"GET / HTTP/1.1\r\nHost: t\r\n")
     connection.begin(head, head.encode(b"t"), sink)
+    connection.uncork()
     return sink
 
 

@@ -210,8 +210,28 @@ def _merge(events: list[Event], closed: bool) -> Totals:
     error = False
     for event in events:
         error = error or is_given(event.error) or text(event.type) in ("error", "response.failed")
-        told |= {name: value for name, value in _told_by(event).items() if value}
+        if not _is_silent(event):
+            told |= {name: value for name, value in _told_by(event).items() if value}
     return Totals(**told, complete=closed and not error, error=error)
+
+
+def _is_silent(event: Event) -> bool:
+    """Whether an event has no field that counts anything, as nearly all of a stream have none."""
+    return (
+        event.usage
+        is event.timings
+        is event.stats
+        is event.response
+        is event.result
+        is event.tokens_predicted
+        is event.tokens_evaluated
+        is event.eval_count
+        is event.eval_duration
+        is event.prompt_eval_count
+        is event.prompt_eval_duration
+        is event.load_duration
+        is ABSENT
+    )
 
 
 def _told_by(event: Event) -> dict[str, int | float | None]:
@@ -235,9 +255,14 @@ def _told_by(event: Event) -> dict[str, int | float | None]:
 
 def _tokens(*values: Raw) -> int | None:
     """Return the first of the values that is a number of tokens, and not none."""
-    return next((tokens for value in values if (tokens := whole_number(value, MOST_TOKENS))), None)
+    for value in values:
+        if value is not ABSENT:
+            tokens = whole_number(value, MOST_TOKENS)
+            if tokens:
+                return tokens
+    return None
 
 
 def _seconds(value: Raw, unit: float) -> float | None:
-    told = measure(value, LONGEST_S * unit)
+    told = None if value is ABSENT else measure(value, LONGEST_S * unit)
     return None if told is None else told / unit

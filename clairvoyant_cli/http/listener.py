@@ -198,8 +198,10 @@ class ServerConnection(asyncio.Protocol):
 
     def _read(self, data: bytes) -> None:
         """Read what has come, or the next slice of it, if it is short or this turn of the loop has time."""
-        is_short = 0 < len(data) <= SHORT_PACKET_BYTES
-        if READING.over and not is_short and self._reader.postpone(data):
+        if 0 < len(data) <= SHORT_PACKET_BYTES:
+            self._take(self._reader.receive(data))
+            return
+        if READING.over and self._reader.postpone(data):
             self._slicing = True
             self._follow_reading()
             asyncio.get_running_loop().call_soon(self._read_on)

@@ -2,10 +2,11 @@
 
 from http import HTTPStatus
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from clairvoyant_cli.http.status import REASONS
 from clairvoyant_cli.proxy.exchange import Exchange, Outcome
+from clairvoyant_cli.proxy.histogram import Histogram
 from tui.snapshot import Snapshot
 
 SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)
@@ -52,49 +53,38 @@ class Metrics:
             registry=registry,
         )
         self._queue_time = Histogram(
-            "clairvoyant_request_queue_time_seconds",
-            "Time in the queue",
-            ["class"],
-            buckets=SECONDS,
-            registry=registry,
+            "clairvoyant_request_queue_time_seconds", "Time in the queue", SECONDS, registry, label="class"
         )
         self._ttft = Histogram(
             "clairvoyant_time_to_first_token_seconds",
             "Arrival to first byte",
-            ["model"],
-            buckets=SECONDS,
-            registry=registry,
+            SECONDS,
+            registry,
+            label="model",
         )
         self._latency = Histogram(
-            "clairvoyant_e2e_request_latency_seconds",
-            "Arrival to end",
-            ["model"],
-            buckets=SECONDS,
-            registry=registry,
+            "clairvoyant_e2e_request_latency_seconds", "Arrival to end", SECONDS, registry, label="model"
         )
         self._prompt = Histogram(
-            "clairvoyant_request_prompt_tokens", "Prompt length, estimated", buckets=TOKENS, registry=registry
+            "clairvoyant_request_prompt_tokens", "Prompt length, estimated", TOKENS, registry
         )
         self._generated = Histogram(
-            "clairvoyant_request_generation_tokens", "Answer length", buckets=TOKENS, registry=registry
+            "clairvoyant_request_generation_tokens", "Answer length", TOKENS, registry
         )
         self._predicted = Histogram(
-            "clairvoyant_predicted_generation_tokens",
-            "Predicted answer length",
-            buckets=TOKENS,
-            registry=registry,
+            "clairvoyant_predicted_generation_tokens", "Predicted answer length", TOKENS, registry
         )
         self._predicting = Histogram(
             "clairvoyant_prediction_seconds",
             "Time taken to predict one request",
-            buckets=(2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3, 0.02),
-            registry=registry,
+            (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3, 0.02),
+            registry,
         )
         self._error = Histogram(
             "clairvoyant_prediction_error_ratio",
             "Predicted over real answer length",
-            buckets=(0.1, 0.25, 0.5, 0.75, 1, 1.33, 2, 4, 10),
-            registry=registry,
+            (0.1, 0.25, 0.5, 0.75, 1, 1.33, 2, 4, 10),
+            registry,
         )
 
     def ended(self, exchange: Exchange) -> None:
@@ -104,13 +94,13 @@ class Metrics:
         self._requests.labels(exchange.endpoint, code, outcome.value).inc()
         now = exchange.ended_s or exchange.job.arrival_s
         self._predicting.observe(exchange.predicted_in_s)
-        self._queue_time.labels(exchange.prediction.length_class.value).observe(exchange.waited_s(now))
+        self._queue_time.observe(exchange.waited_s(now), exchange.prediction.length_class.value)
         model = self._model(exchange.facts.model)
         if exchange.ttft_s is not None:
-            self._ttft.labels(model).observe(exchange.ttft_s)
+            self._ttft.observe(exchange.ttft_s, model)
         if outcome is not Outcome.COMPLETED:
             return
-        self._latency.labels(model).observe(exchange.sojourn_s(now))
+        self._latency.observe(exchange.sojourn_s(now), model)
         self._prompt.observe(exchange.facts.prompt_tokens)
         expected = exchange.prediction.expected_tokens
         self._predicted.observe(expected)

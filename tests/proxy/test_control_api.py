@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import prometheus_client
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request as WebRequest
 
@@ -17,6 +20,7 @@ from clairvoyant_cli.bench.replay import Engine, Replay, tabled
 from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.control import ACTIONS, ControlClient, decode
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.proxy import histogram
 from clairvoyant_cli.proxy.control_api import DRAWING_SHARE, Drawings
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.state import Painter
@@ -358,3 +362,18 @@ async def test_a_stream_of_events_has_a_head_that_ends(daemon: Daemon) -> None:
         for _ in range(2):
             got = await client.ask(get("/_clairvoyant/events", host="localhost").replace(b"GET", b"HEAD", 1))
             assert (got.status, got.value("content-type")) == (200, b"text/event-stream; charset=utf-8")
+
+
+def test_a_histogram_reads_as_prometheus_clients_own_does() -> None:
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    bounds = (0.5, 1, 2.5)
+    mine = histogram.Histogram("a_seconds", "Some text", bounds, ours, label="model")
+    other = prometheus_client.Histogram("a_seconds", "Some text", ["model"], buckets=bounds, registry=theirs)
+    plain = histogram.Histogram("b", "None yet", bounds, ours)
+    prometheus_client.Histogram("b", "None yet", buckets=bounds, registry=theirs)
+    for value in (0.1, 0.5, 0.6, 1.0, 2.5, 2.6, 1e9):
+        mine.observe(value, "m")
+        other.labels("m").observe(value)
+    assert plain is not None
+    created = re.compile(rb"^.*_created.*\n", re.MULTILINE)
+    assert generate_latest(ours) == created.sub(b"", generate_latest(theirs))

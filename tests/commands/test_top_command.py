@@ -147,13 +147,22 @@ async def test_a_server_that_will_not_do_is_told_apart(answer: Answer, words: st
 
 async def test_the_newest_state_wins() -> None:
     states = [event(busy())] * 60
+    all_sent = asyncio.Event()
+
+    async def answer(head: str, writer: asyncio.StreamWriter) -> None:
+        await says(*states)(head, writer)
+        all_sent.set()
+
     seen = 0
-    async with server(says(*states)) as port:
+    async with server(answer) as port:
         async for news in DaemonSource(f"http://127.0.0.1:{port}").stream():
             if isinstance(news, Disconnected):
                 break
             seen += 1
-            await asyncio.to_thread(lambda: None)
+            # A dashboard that draws for so long that all others have come meanwhile.
+            await all_sent.wait()
+            for _ in range(100):
+                await asyncio.sleep(0)
     assert 0 < seen < len(states)
 
 

@@ -24,6 +24,7 @@ NO_CHUNK = b"zz\r\n"
 def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look after connections often, so that no test waits for it."""
     monkeypatch.setattr(patience, "TICK_S", 0.01)
+    monkeypatch.setattr(listener, "LINGER_S", 0.1)
 
 
 async def answering(it: Conversation) -> None:

@@ -81,6 +81,7 @@ class Gateway:
     draining: bool = False
     stopping: bool = False
     _ids: int = field(default=0)
+    _entering: dict[str, int] = field(default_factory=dict)
     _boot: str = field(default_factory=lambda: f"{int(time.time()) & 0xFFFFF:05x}")
 
     def __post_init__(self) -> None:
@@ -109,7 +110,19 @@ class Gateway:
             return
         request.schedule()
         pieces = await request.read(self.rules.body_limit_bytes)
-        facts = await read_facts(pieces, route, backend.kind, client)
+        entering = self._entering.get(client, 0)
+        if entering >= self.dispatcher.scheduler.capacity + backend.slots:
+            # More at once than can wait or start: the rest is refused before it costs anybody time.
+            self._reject(request, route, self._overload(FULL))
+            return
+        self._entering[client] = entering + 1
+        try:
+            facts = await read_facts(pieces, route, backend.kind, client)
+            await READING.next()
+        finally:
+            self._entering[client] -= 1
+            if not self._entering[client]:
+                del self._entering[client]
         if facts.bypass or facts.model in backend.remote_models:
             request.scheduled = False
             await self._pass(request, route)
@@ -184,7 +197,6 @@ class Gateway:
     # -- through the queue --------------------------------------------------------------------------
 
     async def _schedule(self, request: Request, route: Route, facts: RequestFacts, client: str) -> None:
-        await READING.next()
         with READING:
             queued = self._queued(request, route, facts, client)
         if isinstance(queued, Refusal):

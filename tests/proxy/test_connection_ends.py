@@ -146,6 +146,29 @@ async def test_the_answers_of_a_crowd_are_foretold_in_turns(monkeypatch: pytest.
     assert len(set(foretold_in)) == 8
 
 
+async def test_of_a_crowd_that_no_queue_holds_the_rest_is_not_even_foretold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter(range(10**9))
+    monkeypatch.setattr(loop_turn, "perf_counter", lambda: next(clock) * loop_turn.TURN_S)
+    foretelling = ByFirstWord()
+
+    async def script(it: Conversation) -> None:
+        await it.request()
+        await it.left()
+
+    async with (
+        scripted(script) as upstream,
+        serving(upstream.base_url, foretelling, slots=1, queue_capacity=3) as daemon,
+        AsyncExitStack() as stack,
+    ):
+        crowd = [await stack.enter_async_context(raw_client(daemon.base_url)) for _ in range(40)]
+        for client in crowd:
+            client.send(post(CHAT, b'{"messages": [{"role": "user", "content": "river"}]}'))
+        await until(daemon, lambda s: (s.counters.rejected, len(s.running), len(s.queue)) == (36, 1, 3))
+        assert len(foretelling.seen) < 40
+
+
 async def _crumbs(daemon: Daemon) -> int:
     async with raw_client(daemon.base_url) as client:
         got = await client.ask(CHUNKED % b"/x" + b"1\r\n \r\n" * 3 * CHUNKS_AT_ONCE + b"0\r\n\r\n")

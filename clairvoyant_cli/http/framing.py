@@ -189,20 +189,11 @@ class Reader:
         """How many bytes wait here: for the rest of something, or for their turn."""
         return len(self._held)
 
-    @property
-    def in_head(self) -> bool:
-        """Whether a head is awaited, or has come in part."""
-        return self._state is _State.HEAD
-
     def receive(self, data: bytes) -> list[Event]:
         """Read what has come; the events it makes whole."""
         if self._state is _State.LENGTH and len(data) < self._left and not self.pending:
             self._left -= len(data)
             return [data] if data else []
-        if self._state is _State.CHUNK_LINE and not self._held:
-            piece = self._only_chunk(data)
-            if piece is not None:
-                return [piece]
         events: list[Event] = []
         try:
             ready = self._with_held(data) if self._held else data
@@ -213,21 +204,6 @@ class Reader:
             self._held.clear()
             events.append(Malformed(error.status, str(error)))
         return events
-
-    def _only_chunk(self, data: bytes) -> bytes | None:
-        """Return the chunk that `data` is, as a token mostly comes; None if it is anything else than one."""
-        line = _CHUNK_LINE.match(data)
-        if line is None:
-            return None
-        end = line.end()
-        size = int(line[1], 16)
-        slack = min(CHUNK_SLACK_BYTES, self._slack + 16 + 2 * size - end)
-        if end + size + 2 != len(data) or not size or slack < 0 or not data.endswith(b"\r\n"):
-            return None
-        if end > CHUNK_LINE_LIMIT_BYTES:
-            return None
-        self._slack = slack
-        return data[end:-2]
 
     def postpone(self, data: bytes) -> bool:
         """Hold what has come, to be read later by `receive(b"")`; False where it is nobody's turn anyway."""
@@ -326,7 +302,7 @@ class Reader:
         """Read the chunks that are here whole, and the line of one that is not."""
         pieces: list[bytes] = []
         slack = self._slack
-        while (line := _CHUNK_LINE.match(data, pos)) is not None:
+        while pos < len(data) and (line := _CHUNK_LINE.match(data, pos)) is not None:
             end = line.end()
             size = int(line[1], 16)
             slack = min(CHUNK_SLACK_BYTES, slack + 16 + 2 * size - (end - pos))

@@ -387,16 +387,8 @@ class ServerConnection(asyncio.Protocol):
 
     def send_body(self, data: bytes) -> None:
         """Send a piece of the answer's body."""
-        if self._writer is None or self._transport is None or self._ending:
-            return
-        data = self._writer.body(data)
-        if not data:
-            return
-        self._sent += len(data)
-        if self._corked is None:
-            self._transport.write(data)
-        else:
-            self._corked.append(data)
+        if self._writer is not None:
+            self.write(self._writer.body(data))
 
     def send_end(self, trailers: list[Header]) -> None:
         """End the answer's body as its framing demands."""

@@ -122,11 +122,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Read what the backend sent and hand it on."""
         sink = self._sink
         if sink is not None:
-            events = self._reader.receive(data)
-            if len(events) == 1 and type(events[0]) is bytes and not self._reader.pending:
-                sink.data(events[0])  # a token, mostly
-            else:
-                self._take(events, sink)
+            self._take(self._reader.receive(data), sink)
         elif not self._hanging_up:
             # Nobody asked: the rest of an answer that was given up, or a server that closes with a 408.
             self.close()

@@ -56,7 +56,6 @@ class Rules:
     overload_status: int = 503
     body_limit_bytes: int = 64 * 1024 * 1024
     show_prompts: bool = False
-    drop_headers: tuple[bytes, ...] = ()
     backend_key: bytes | None = None
 
 

@@ -14,7 +14,7 @@ from typing import Any, get_args, get_type_hints
 
 from clairvoyant_cli.addresses import SHOWN_CHARS, check_backend, is_host, is_port
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from profiles.records import MOST_SLOTS
+from profiles.records import MAX_SLOTS
 
 ENV_PREFIX = "CLAIRVOYANT_"
 KIND_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
@@ -22,7 +22,7 @@ KIND_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true
 DEEPEST = 20
 """Levels of tables and lists that a file may have; ours have three."""
 
-MOST_DAYS = 36_500
+MAX_DAYS = 36_500
 """A hundred years: for ever."""
 
 
@@ -67,14 +67,14 @@ class ServeConfig:
             _check(not isinstance(value, str) or "\0" not in value, f"{name} must not hold a NUL character")
         check_backend(self.backend)
         _check(self.slots is None or self.slots >= 1, "slots must be at least 1")
-        _check(self.slots is None or self.slots <= MOST_SLOTS, f"slots must be at most {MOST_SLOTS}")
+        _check(self.slots is None or self.slots <= MAX_SLOTS, f"slots must be at most {MAX_SLOTS}")
         _check(
             self.queue_capacity >= 1,
             "queue_capacity must be at least 1: every request stands in the queue, if only for a moment",
         )
         _check(self.tau is None or self.tau >= 0, "tau must not be negative; 0 turns the guard off")
         _check(self.max_wait is None or self.max_wait > 0, "max_wait must be above 0 seconds")
-        _check(1 <= self.history_days <= MOST_DAYS, f"history_days must be 1 to {MOST_DAYS}")
+        _check(1 <= self.history_days <= MAX_DAYS, f"history_days must be 1 to {MAX_DAYS}")
         _check(
             self.api_key_file is None or self.clients is None,
             "api_key_file and clients exclude each other; move the keys into the clients' file",

@@ -28,7 +28,7 @@ COMMANDS = {
     "train": "Train a predictor on your own logs.",
     "study": "Print the tables of the predictor's studies.",
     "bench": "Measure what shortest-first gains on your own machine.",
-    "doctor": "Say what is wrong with the set-up, and the command that mends it.",
+    "doctor": "Say what is wrong with the set-up, and the command that fixes it.",
     "env": "Print what to export so that your clients go through the proxy.",
     "service": "Keep the proxy running: install, start, stop, status, logs, uninstall.",
     "completion": "Print the completion script for bash, zsh or fish.",

@@ -89,7 +89,7 @@ def clients_file() -> list[str]:
     """List what a clients' file says of a client."""
     where = (
         "TOML for `--clients`: a table `[clients.NAME]` for each client, with its `key` (of at least "
-        f"{clients.LEAST_KEY_CHARS} characters; all have one, or none) and any of these; what `[defaults]` says holds "
+        f"{clients.MIN_KEY_CHARS} characters; all have one, or none) and any of these; what `[defaults]` says holds "
         "for the clients that say nothing else, and for those that have no table."
     )
     return [where, commented(clients.ClientRules, "key")]

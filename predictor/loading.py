@@ -16,11 +16,11 @@ def load_model(model: str | Path | None = None) -> LoadedPredictor:
     kind = read_card(directory).kind
     name = directory.name
     if kind == "lexical":
-        from predictor.lexical import LexicalPredictor
+        from predictor.lexical.predictor import LexicalPredictor
 
         return LexicalPredictor(directory, name)
     if kind == "paper":
-        from predictor.paper_model import PaperPredictor
+        from predictor.paper.predictor import PaperPredictor
 
         return PaperPredictor(directory, name)
     raise ModelError(f"{directory} holds a model of kind {kind!r}, which this version does not know")

@@ -8,8 +8,8 @@ from predictor.record import Quality
 WINDOW = 200
 """Judged answers that count: old merits do not excuse new errors."""
 
-LEAST_JUDGED = 40
-LEAST_PAIRS = 200
+MIN_JUDGED = 40
+MIN_PAIRS = 200
 LOST_BELOW = 0.54
 REGAINED_FROM = 0.60
 """Chance is 0.5; between the two bounds trust stays what it was, so that it does not flicker."""
@@ -22,7 +22,7 @@ class Trust:
     """Ranking accuracy and q90 coverage over the last answers, and the verdict."""
 
     def __init__(self) -> None:
-        """Start trusting: a predictor is innocent until `LEAST_JUDGED` answers say otherwise."""
+        """Start trusting: a predictor is innocent until `MIN_JUDGED` answers say otherwise."""
         self._judged = 0
         self._trusted = True
         self._answers = np.zeros((3, WINDOW))
@@ -36,7 +36,7 @@ class Trust:
         self._answers[:, slot] = score, tokens, tokens <= q90_tokens
         self._judged += 1
         self._count(slot, 1)
-        if self._judged >= LEAST_JUDGED:
+        if self._judged >= MIN_JUDGED:
             self._decide()
 
     def quality(self) -> Quality:
@@ -59,7 +59,7 @@ class Trust:
         self._right += times * (float(np.sign(scores - scores[slot]) @ longer) + pairs) / 2
 
     def _decide(self) -> None:
-        if self._pairs < LEAST_PAIRS:
+        if self._pairs < MIN_PAIRS:
             return
         accuracy = self._right / self._pairs
         if accuracy < LOST_BELOW:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 TAU_PER_MU_SHORT = 3.0
 """tau = 3 x mu_short (Clairvoyant, section 3.4)."""
 
-MOST_SLOTS = 1024
+MAX_SLOTS = 1024
 """More requests at once no server of this kind answers; a larger number is a mistake."""
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")

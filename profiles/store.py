@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from profiles.errors import ProfilesError
-from profiles.records import MOST_SLOTS, Profile, Sample
+from profiles.records import MAX_SLOTS, Profile, Sample
 
 log = logging.getLogger("clairvoyant")
 
@@ -218,8 +218,8 @@ def _fault(profile: Profile) -> str:
     """Say why a profile cannot be one that was measured, "" if it can."""
     if not profile.name or not profile.name.isprintable():
         return "its name is empty, or cannot be printed"
-    if not 1 <= profile.slots <= MOST_SLOTS:
-        return f"its slots are not 1 to {MOST_SLOTS}"
+    if not 1 <= profile.slots <= MAX_SLOTS:
+        return f"its slots are not 1 to {MAX_SLOTS}"
     if not abs(profile.measured_at) <= LATEST:
         return "its date is none"
     mu_short_s = profile.mu_short_s.mean if profile.mu_short_s is not None else None

@@ -22,7 +22,7 @@ ANSWER = (
     "sojourn_s - waited_s, sojourn_s, p_long, expected_tokens, q90_tokens"
 )
 
-LEAST_OBSERVED_S = 60.0
+MIN_OBSERVED_S = 60.0
 """A history of a few seconds says nothing of a rate."""
 
 LONGEST_PAUSE_H = 31 * 24
@@ -154,7 +154,7 @@ def load(connection: sqlite3.Connection, span: Span) -> Load | None:
     span_s, busiest_s = float(HOUR_S * (1 + passed_h)), float(HOUR_S)
     if last <= first + 1:
         # What was not observed of a clock hour is not idleness.
-        span_s = max(LEAST_OBSERVED_S, _observed_s(connection, span))
+        span_s = max(MIN_OBSERVED_S, _observed_s(connection, span))
         if span_s < HOUR_S:
             busiest, busiest_s = Hour(last, requests, work_s), span_s
     return Load(requests, span_s, work_s, busiest, busiest_s, tuple(hours))

@@ -20,19 +20,19 @@ from textual.app import App, SystemCommand
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
-from tui.figures import duration
+from tui.formatting import duration
 from tui.hardware.reading import Hardware
 from tui.history import History
 from tui.keys import KEYS
 from tui.line import printable
 from tui.palette import THEMES, Palette
-from tui.scene import Link, LinkState, Scene
 from tui.screens.board import BoardScreen
 from tui.screens.clients import Clients
 from tui.screens.detail import Detail
 from tui.screens.help import Help
 from tui.snapshot import Snapshot
 from tui.source import Action, Disconnected, Source
+from tui.view_state import Link, LinkState, ViewState
 from tui.widgets.canvas import Canvas
 
 INTERVALS_S = (0.08, 0.25, 0.5, 1.0, 2.0)
@@ -71,7 +71,7 @@ class Top(App[None]):
         self._lost_at = 0.0
         self._drawn_at = 0.0
         self.interval_s = INTERVALS_S[0]
-        self._frozen_scene: Scene | None = None
+        self._frozen_scene: ViewState | None = None
         self._link = Link(LinkState.CONNECTING, source.where, source.local)
         self._hardware: Hardware | None = None
         self._read_at = 0.0
@@ -178,7 +178,7 @@ class Top(App[None]):
         if self._clock() - self._drawn_at >= 0.9 * _TICK_S:
             self.draw()
 
-    def scene(self) -> Scene:
+    def view(self) -> ViewState:
         """Return what is to be drawn now."""
         if self._frozen_scene is not None:
             return replace(self._frozen_scene, prompts=self._prompts)
@@ -188,7 +188,7 @@ class Top(App[None]):
         if lost:
             link = replace(link, lost_for_s=now - self._lost_at)
         paused_at = self._lost_at if lost else now
-        return Scene(
+        return ViewState(
             link=link,
             snapshot=self._snapshot,
             hardware=self._hardware,
@@ -205,10 +205,10 @@ class Top(App[None]):
         if not self.is_running:
             return
         self._drawn_at = self._clock()
-        scene = self.scene()
+        view = self.view()
         for screen in self.screen_stack:
             if isinstance(screen, BoardScreen | Clients | Detail | Help):
-                screen.show(scene)
+                screen.show(view)
 
     # -- what is asked of the daemon --------------------------------------------------------------------
 
@@ -229,8 +229,8 @@ class Top(App[None]):
         if self._frozen_scene is not None:
             self._frozen_scene = None
         else:
-            scene = self.scene()
-            self._frozen_scene = replace(scene, frozen=True, history=deepcopy(scene.history))
+            view = self.view()
+            self._frozen_scene = replace(view, frozen=True, history=deepcopy(view.history))
         self.draw()
 
     def action_interval(self) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tui.line import Line, Tone, cell
-from tui.scene import Scene
+from tui.view_state import ViewState
 
 RowT = TypeVar("RowT")
 _NARROWEST = 4
@@ -21,7 +21,7 @@ class Column(Generic[RowT]):
     name: str
     title: str
     width: int
-    draw: Callable[[RowT, Scene, int], Line]
+    draw: Callable[[RowT, ViewState, int], Line]
     sort: Callable[[RowT], SortKey] | None = None
     right: bool = False
     from_width: int = 0
@@ -33,10 +33,10 @@ class Grid(Generic[RowT]):
     """A kind of table. `text` is what a filter looks at."""
 
     columns: tuple[Column[RowT], ...]
-    rows: Callable[[Scene], Sequence[RowT]]
+    rows: Callable[[ViewState], Sequence[RowT]]
     id: Callable[[RowT], str]
     text: Callable[[RowT], str]
-    empty: Callable[[Scene], str]
+    empty: Callable[[ViewState], str]
 
     def column(self, name: str) -> Column[RowT] | None:
         """Return the column of this name."""
@@ -104,13 +104,13 @@ class Fitted(Generic[RowT]):
             line.add(cell(title, width, right=column.right), tone)
         return line
 
-    def draw(self, row: RowT, scene: Scene) -> Line:
+    def draw(self, row: RowT, view: ViewState) -> Line:
         """Draw one row."""
         line = Line()
         for index, (column, width) in enumerate(self.columns):
             if index:
                 line.add(" ")
-            drawn = column.draw(row, scene, width).fit(width)
+            drawn = column.draw(row, view, width).fit(width)
             blank = " " * (width - drawn.width)
             if column.right:
                 line.add(blank).join(drawn)

@@ -12,7 +12,7 @@ SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Foretold:
+class PredictionState:
     """What was predicted of one request. `features` is what the predictor looked at, the telling first."""
 
     length_class: str
@@ -44,7 +44,7 @@ class QueuedRequest:
     endpoint: str
     model: str
     client: str
-    predicted: Foretold
+    predicted: PredictionState
     key: float
     eta_s: float | None = None
     held: bool = False
@@ -68,7 +68,7 @@ class RunningRequest:
     endpoint: str
     model: str
     client: str
-    predicted: Foretold
+    predicted: PredictionState
     waited_s: float
     elapsed_s: float
     ttft_s: float | None = None
@@ -93,7 +93,7 @@ class FinishedRequest:
     endpoint: str
     model: str
     client: str
-    predicted: Foretold
+    predicted: PredictionState
     waited_s: float
     sojourn_s: float
     ttft_s: float | None = None

@@ -21,7 +21,7 @@ UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
 class Answer:
     """One question and how it went; seconds of the model's time (see `Settings.speedup`), no text.
 
-    `kind` is the question's length class; `foretold_tokens` is None where no proxy foretold anything, the
+    `kind` is the question's length class; `predicted_tokens` is None where no proxy foretold anything, the
     times are None where the call failed, which `error` tells.
     """
 
@@ -30,7 +30,7 @@ class Answer:
     at_s: float
     sojourn_s: float | None
     ttft_s: float | None
-    foretold_tokens: float | None = None
+    predicted_tokens: float | None = None
     error: str | None = None
 
     @classmethod
@@ -43,7 +43,7 @@ class Answer:
             at_s=at_s,
             sojourn_s=None if sojourn_s is None else sojourn_s * speedup,
             ttft_s=None if ttft_s is None else ttft_s * speedup,
-            foretold_tokens=call.foretold_tokens,
+            predicted_tokens=call.predicted_tokens,
             error=call.error,
         )
 

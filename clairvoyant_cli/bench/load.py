@@ -19,7 +19,7 @@ CONNECT_TIMEOUT_S = 10.0
 class Call:
     """One question on its way. Times are seconds on the monotonic clock; `tokens` counts what has come.
 
-    `foretold_tokens` is what a proxy on the way said it expects; None where none said anything.
+    `predicted_tokens` is what a proxy on the way said it expects; None where none said anything.
     """
 
     question: Question
@@ -27,7 +27,7 @@ class Call:
     first_token_s: float | None = None
     ended_s: float | None = None
     tokens: int = 0
-    foretold_tokens: float | None = None
+    predicted_tokens: float | None = None
     error: str | None = None
 
     @property
@@ -103,7 +103,7 @@ async def send_at(
 
 async def _read(response: httpx.Response, dialect: Dialect, call: Call) -> None:
     with suppress(KeyError, ValueError):
-        call.foretold_tokens = float(response.headers["x-clairvoyant-tokens"])
+        call.predicted_tokens = float(response.headers["x-clairvoyant-tokens"])
     done = False
     async for line in response.aiter_lines():
         try:

@@ -84,11 +84,11 @@ def jain(values: Sequence[float]) -> float:
 
 def ranking_accuracy(answers: Iterable[Answer]) -> float | None:
     """Return the share of (short, long) pairs in which the long one was foretold longer; ties count half."""
-    foretold: dict[str, list[float]] = {LengthClass.SHORT: [], LengthClass.LONG: []}
+    predicted: dict[str, list[float]] = {LengthClass.SHORT: [], LengthClass.LONG: []}
     for answer in answers:
-        if answer.foretold_tokens is not None and answer.kind in foretold:
-            foretold[answer.kind].append(answer.foretold_tokens)
-    shorts, longs = foretold.values()
+        if answer.predicted_tokens is not None and answer.kind in predicted:
+            predicted[answer.kind].append(answer.predicted_tokens)
+    shorts, longs = predicted.values()
     if not shorts or not longs:
         return None
     right = sum((long > short) + (long == short) / 2 for short in shorts for long in longs)

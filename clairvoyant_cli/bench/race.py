@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from clairvoyant_cli.bench.load import Asker, Call, client_for, send_burst
-from tui.snapshot import Foretold, QueuedRequest, RunningRequest, Snapshot
+from tui.snapshot import PredictionState, QueuedRequest, RunningRequest, Snapshot
 
 GAP_S = 0.02
 """Time between two questions of a burst: enough that they arrive in the order they were sent."""
@@ -46,7 +46,7 @@ class Row:
 
     call: Call
     place: Place
-    foretold: Foretold | None
+    predicted: PredictionState | None
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +57,7 @@ class Lane:
     title: str
     proxy: Proxy
     calls: list[Call]
-    _foretold: dict[str, Foretold] = field(default_factory=dict)
+    _predicted: dict[str, PredictionState] = field(default_factory=dict)
 
     def rows(self) -> list[Row]:
         """Return the calls sent so far in the order of service: ended, running, then as they wait."""
@@ -75,12 +75,12 @@ class Lane:
         return rows
 
     def _row(self, call: Call, place: Place) -> Row:
-        return Row(call, place, self._foretold.get(call.question.prompt))
+        return Row(call, place, self._predicted.get(call.question.prompt))
 
     def _of(self, request: QueuedRequest | RunningRequest) -> Call | None:
         if request.prompt is None:
             return None
-        self._foretold[request.prompt] = request.predicted
+        self._predicted[request.prompt] = request.predicted
         return next((call for call in self.calls if call.question.prompt == request.prompt), None)
 
 

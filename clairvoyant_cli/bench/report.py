@@ -19,7 +19,7 @@ KINDS = tuple(each.value for each in LengthClass)
 class Findings:
     """All that a report is made of. `notes` say what a reader must know to read the figures right.
 
-    `foreseen` is what the simulator says of the same questions. `sweep` shows what changes with the load
+    `simulated` is what the simulator says of the same questions. `sweep` shows what changes with the load
     instead of every load's own tables.
     """
 
@@ -30,7 +30,7 @@ class Findings:
     notes: tuple[str, ...]
     summaries: Sequence[Summary]
     cells: Sequence[Cell]
-    foreseen: Sequence[Summary] = ()
+    simulated: Sequence[Summary] = ()
     sweep: bool = False
 
     @property
@@ -64,10 +64,10 @@ def sections_of(findings: Findings) -> Iterator[tuple[str, list[Grid]]]:
         return
     for load in findings.loads:
         tables = tables_of(findings.of_load(load))
-        foreseen = [summary for summary in findings.foreseen if summary.load == load]
-        if foreseen:
+        simulated = [summary for summary in findings.simulated if summary.load == load]
+        if simulated:
             # Twice no tables: sojourn and change are enough to lay beside what was measured.
-            tables += [replace(table, header=_simulated(table.header)) for table in tables_of(foreseen)[:2]]
+            tables += [replace(table, header=_simulated(table.header)) for table in tables_of(simulated)[:2]]
         yield load, tables
 
 
@@ -86,16 +86,16 @@ def sweep_tables(findings: Findings) -> list[Grid]:
         changed = [s for s in findings.summaries if key in s.changes and s.arm != s.baseline]
         if not changed:
             continue
-        foreseen = {(s.load, s.arm): s.changes[key] for s in findings.foreseen if key in s.changes}
+        simulated = {(s.load, s.arm): s.changes[key] for s in findings.simulated if key in s.changes}
         found = {(s.load, s.arm): s.changes[key] for s in changed}
         arms = list(dict.fromkeys(s.arm for s in changed))
         rows = []
         for load in findings.loads:
             row = [load]
             for arm in arms:
-                simulated = foreseen.get((load, arm))
+                expected = simulated.get((load, arm))
                 row.append(_interval(found[load, arm]) if (load, arm) in found else "")
-                row.append("" if simulated is None else f"{100 * simulated.mean:+.1f} %")
+                row.append("" if expected is None else f"{100 * expected.mean:+.1f} %")
             rows.append(tuple(row))
         title = f"{key[0]} {key[1].removeprefix('sojourn ')}, change against {changed[0].baseline}"
         tables.append(Grid((title, *(n for arm in arms for n in (arm, f"{arm}, simulated"))), tuple(rows)))
@@ -202,14 +202,14 @@ def _gains(findings: Findings) -> Plot | None:
 
     Bars are 95 % confidence intervals of the mean over the runs.
     """
-    points, foreseen = _gain_points(findings.summaries), _gain_points(findings.foreseen)
+    points, simulated = _gain_points(findings.summaries), _gain_points(findings.simulated)
     if not any(len(of_arm) > 1 for of_arm in points.values()):
         return None
     lines: list[Curve] = []
     for arm, of_arm in points.items():
         lines.append(Curve(arm, of_arm))
-        if arm in foreseen:
-            bare = tuple(replace(point, half_width=0.0) for point in foreseen[arm])
+        if arm in simulated:
+            bare = tuple(replace(point, half_width=0.0) for point in simulated[arm])
             lines.append(Curve(f"{arm}, simulated", bare, marked=False, dashed=True))
     title = "Gain over load: short answers, P50"
     return Plot(title, "utilisation rho", "less than fcfs (%)", tuple(lines))
@@ -242,7 +242,7 @@ def to_json(findings: Findings) -> dict[str, Any]:
         "settings": dict(findings.settings),
         "notes": list(findings.notes),
         "arms": [_plain(summary) for summary in findings.summaries],
-        "simulated": [_plain(summary) for summary in findings.foreseen],
+        "simulated": [_plain(summary) for summary in findings.simulated],
     }
 
 
@@ -270,5 +270,5 @@ def to_csv(cells: Iterable[Cell]) -> Iterator[tuple[object, ...]]:
     yield "load", "run", "arm", "class", "at_s", "tokens", "foretold_tokens", "ttft_s", "sojourn_s", "error"
     for cell in cells:
         for a in cell.answers:
-            times = (a.foretold_tokens, a.ttft_s, a.sojourn_s, a.error)
+            times = (a.predicted_tokens, a.ttft_s, a.sojourn_s, a.error)
             yield (cell.load, cell.run, cell.arm, a.kind, a.at_s, a.tokens, *times)

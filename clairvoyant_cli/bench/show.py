@@ -80,7 +80,7 @@ def _cells(row: Row, elapsed_s: float) -> tuple[ConsoleRenderable, ConsoleRender
             note = ProgressBar(total, row.call.tokens, width=NOTE_WIDTH, complete_style=style)
             return Text(GLYPHS[row.place], f"bold {style}"), Text(title, f"bold {style}"), note
         case Place.WAITING:
-            guess = f"~{row.foretold.expected_tokens:,.0f} tok" if row.foretold else ""
+            guess = f"~{row.predicted.expected_tokens:,.0f} tok" if row.predicted else ""
             return Text(GLYPHS[row.place], "dim"), Text(title, style), Text(guess, "dim")
 
 

@@ -14,8 +14,8 @@ WIDE_INTERVAL = 0.25
 NOISY_RATE = 0.20
 """Standard deviation of the decode speed, relative, one request at a time."""
 
-LEAST_RATES = 4
-LEAST_TOKENS = 16
+MIN_RATES = 4
+MIN_TOKENS = 16
 CERTAIN = 1.645
 """Of normal deviates, 95 of a hundred are smaller."""
 
@@ -83,8 +83,8 @@ def speed_spread(samples: Sequence[Sample]) -> tuple[float, int]:
     every answer costs, on a machine with nothing else to do. What a straight line in the logarithms of
     length and speed explains is therefore no noise.
     """
-    told = [s for s in samples if s.decode_s and s.tokens >= LEAST_TOKENS]
-    if len(told) < LEAST_RATES:
+    told = [s for s in samples if s.decode_s and s.tokens >= MIN_TOKENS]
+    if len(told) < MIN_RATES:
         return 0.0, 0
     lengths = [log(s.tokens) for s in told]
     rates = [log(s.tokens / s.decode_s) for s in told if s.decode_s]

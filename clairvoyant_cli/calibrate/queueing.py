@@ -11,7 +11,7 @@ from clairvoyant_cli.calibrate.session import Session, Step
 from clairvoyant_cli.calibrate.together import together
 from profiles.records import Sample
 
-LEAST_SHORTS = 8
+MIN_SHORTS = 8
 """With fewer short answers for each slot in the queue, mu_short is computed from service times instead: they
 would all have waited for the same few jobs."""
 
@@ -30,7 +30,7 @@ async def in_the_queue(
         count = min(count, fits)
     settling = 0 if session.plan.in_flight == 0 else in_flight
     if (count - settling) * SHORTS_PER_LONG // (SHORTS_PER_LONG + 1) < min(
-        LEAST_SHORTS * slots, session.plan.shorts
+        MIN_SHORTS * slots, session.plan.shorts
     ):
         return computed(services, in_flight, slots), "computed"
     questions = mixed(shorts, longs, count=count, shorts_per_long=SHORTS_PER_LONG, seed=session.seed)

@@ -12,7 +12,7 @@ from profiles.records import Sample
 SHARE = 0.45
 """Share of a bounded run that questions one at a time may take; they say what the rest will."""
 
-LEAST_TOKENS = 32
+MIN_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def _affordable(session: Session, question: Question) -> int | None:
     if budget_s is None or rate is None or question.cap < LONG_CAP:
         return None
     fits = int(rate * (SHARE * budget_s - session.took_s))
-    return None if fits >= question.cap else max(LEAST_TOKENS, fits)
+    return None if fits >= question.cap else max(MIN_TOKENS, fits)
 
 
 def _left_s(session: Session, services: Sequence[Service], ahead: Sequence[Question]) -> float | None:

@@ -274,10 +274,10 @@ async def _measure(
     from clairvoyant_cli.bench.progress import telling
     from clairvoyant_cli.bench.session import Session, steps_of
     from clairvoyant_cli.commands.bench_setup import (
-        foreseen_cells,
         loads_of,
         mean_service_s,
         put_together,
+        simulated_cells,
         warm_up,
     )
     from clairvoyant_cli.commands.printing import PlainConsole
@@ -300,7 +300,7 @@ async def _measure(
                 click.echo("stopped; the same command goes on where it stopped", err=True)
             raise
         cells = [ledger.cells[step.load.name, step.run, step.arm.name] for step in steps]
-        simulated = foreseen_cells(bench, cells, loads, arms, service_s)
+        simulated = simulated_cells(bench, cells, loads, arms, service_s)
     title = "gain over load" if settings.kind == "sweep" else ", ".join(load.name for load in loads)
     names = [arm.name for arm in arms]
 
@@ -317,7 +317,7 @@ async def _measure(
         notes=tuple(_notes(settings, cells)),
         summaries=summed_up(cells),
         cells=cells,
-        foreseen=summed_up(simulated),
+        simulated=summed_up(simulated),
         sweep=settings.kind == "sweep",
     )
 

@@ -17,8 +17,8 @@ import msgspec
 from clairvoyant_cli.bench.arms import Arm, Knowledge
 from clairvoyant_cli.bench.cells import Cell
 from clairvoyant_cli.bench.dialect import OLLAMA, OPENAI
-from clairvoyant_cli.bench.knowing import Knowing
 from clairvoyant_cli.bench.load import Asker, client_for
+from clairvoyant_cli.bench.oracle_predictor import OraclePredictor
 from clairvoyant_cli.bench.plan import (
     Arrival,
     Draw,
@@ -41,7 +41,7 @@ from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
 from predictor.record import LengthClass
 
 if TYPE_CHECKING:
-    from clairvoyant_cli.bench.foreseen import Foretold
+    from clairvoyant_cli.bench.simulated import PredictedCost
 
 REPLAY = "replay"
 """The name of the embedded backend, in the place of an LLM server's."""
@@ -84,7 +84,7 @@ class Bench:
 
     way: DaemonWay
     asker: Asker
-    knowing: Knowing | None
+    oracle: OraclePredictor | None
     draw: Draw
     about: Mapping[str, str]
     slots: int
@@ -93,8 +93,8 @@ class Bench:
 
     def learn(self, lengths: Mapping[str, int]) -> None:
         """Take note of real lengths, for the arms that may know them."""
-        if self.knowing is not None and not self.asker.sets_length:
-            self.knowing.lengths.update(lengths)
+        if self.oracle is not None and not self.asker.sets_length:
+            self.oracle.lengths.update(lengths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +133,14 @@ async def put_together(settings: Settings, backend_key_file: Path | None = None)
         normals = TwoNormals(pools)
         draw = normals if behind.kind == REPLAY else as_written(pools)
         typical = _typical(normals if behind.kind == REPLAY else None, pools)
-        knowing = None
+        oracle = None
         if settings.daemon is None:
-            knowing = Knowing(
+            oracle = OraclePredictor(
                 load_predictor(settings.predictor),
                 classes={q.prompt: kind for kind, pool in pools.items() for q in pool},
                 typical_tokens=typical,
             )
-        base_url, slots, teach = await _daemon(stack, settings, behind, knowing, backend_key_file)
+        base_url, slots, teach = await _daemon(stack, settings, behind, oracle, backend_key_file)
         control = await stack.enter_async_context(ControlClient(base_url))
         before = await control.snapshot()
         way = DaemonWay(
@@ -159,7 +159,7 @@ async def put_together(settings: Settings, backend_key_file: Path | None = None)
         }
         per_token = 1 / normals.tokens_per_s if behind.kind == REPLAY else None
         try:
-            yield Bench(way, asker, knowing, draw, about, slots, per_token, pools)
+            yield Bench(way, asker, oracle, draw, about, slots, per_token, pools)
         finally:
             if settings.daemon is not None:
                 await control.act("policy", {"policy": before.policy})
@@ -241,10 +241,10 @@ async def _daemon(
     stack: AsyncExitStack,
     settings: Settings,
     behind: Behind,
-    knowing: Knowing | None,
+    oracle: OraclePredictor | None,
     backend_key_file: Path | None,
 ) -> tuple[str, int, Callable[[Arm], None] | None]:
-    if knowing is None:
+    if oracle is None:
         assert settings.daemon is not None  # noqa: S101 - only a running daemon has a predictor of its own
         return settings.daemon, behind.slots or 1, None
     from clairvoyant_cli.config import ServeConfig
@@ -257,11 +257,11 @@ async def _daemon(
         queue_capacity=100_000,
         backend_key_file=str(backend_key_file) if backend_key_file else None,
     )
-    daemon = await stack.enter_async_context(running_daemon(config, knowing))
+    daemon = await stack.enter_async_context(running_daemon(config, oracle))
     scheduler = daemon.gateway.dispatcher.scheduler
 
     def teach(arm: Arm) -> None:
-        knowing.knowledge = arm.knowledge
+        oracle.knowledge = arm.knowledge
         scheduler.set_policy(POLICIES[arm.policy or DEFAULT_POLICY], time.monotonic())
 
     return daemon.base_url, daemon.backend.slots, teach
@@ -321,13 +321,13 @@ def loads_of(bench: Bench, settings: Settings, service_s: float) -> list[Load]:
     ]
 
 
-def foreseen_cells(
+def simulated_cells(
     bench: Bench, cells: Sequence[Cell], loads: Sequence[Load], arms: Sequence[Arm], service_s: float
 ) -> list[Cell]:
     """Return what the simulator makes of each cell; none where the predictor is somebody else's."""
-    from clairvoyant_cli.bench.foreseen import foreseen
+    from clairvoyant_cli.bench.simulated import simulated
 
-    if bench.knowing is None:
+    if bench.oracle is None:
         return []
     per_token = bench.seconds_per_token
     if per_token is None:
@@ -335,10 +335,10 @@ def foreseen_cells(
     plans = {(load.name, cell.run): load.plan(cell.run) for load in loads for cell in cells}
     by_name = {arm.name: arm for arm in arms}
     return [
-        foreseen(
+        simulated(
             cell,
             arm,
-            _foretold(bench, arm, plans[cell.load, cell.run]),
+            _predicted(bench, arm, plans[cell.load, cell.run]),
             seconds_per_token=per_token,
             slots=bench.slots,
             tau_s=(bench.way.tau_s or 0) * bench.way.speedup if arm.tau_s is None else arm.tau_s,
@@ -348,14 +348,14 @@ def foreseen_cells(
     ]
 
 
-def _foretold(bench: Bench, arm: Arm, plan: Plan) -> "list[Foretold]":
-    from clairvoyant_cli.bench.foreseen import Foretold
-    from clairvoyant_cli.proxy.protocols.facts import facts_of
+def _predicted(bench: Bench, arm: Arm, plan: Plan) -> "list[PredictedCost]":
+    from clairvoyant_cli.bench.simulated import PredictedCost
+    from clairvoyant_cli.proxy.protocols.request_parsing import parse_body
     from clairvoyant_cli.proxy.protocols.routes import BackendKind, route_of
     from clairvoyant_cli.proxy.speeds import Speeds
 
-    assert bench.knowing is not None  # noqa: S101 - the caller looked
-    bench.knowing.knowledge = arm.knowledge
+    assert bench.oracle is not None  # noqa: S101 - the caller looked
+    bench.oracle.knowledge = arm.knowledge
     asker = bench.asker
     kind = BackendKind.OLLAMA if asker.dialect is OLLAMA else BackendKind.LLAMACPP
     route = route_of(b"POST", asker.dialect.path, kind, "")
@@ -364,10 +364,10 @@ def _foretold(bench: Bench, arm: Arm, plan: Plan) -> "list[Foretold]":
         question = arrival.question
         tokens = question.tokens if asker.sets_length else None
         body = msgspec.json.encode(asker.dialect.body(asker.model, question.prompt, tokens))
-        facts = facts_of(body, route, kind)
-        assert facts.view is not None  # noqa: S101 - the bench writes bodies that can be read
-        prefill_s = Speeds().seconds(facts.prompt_tokens, 0.0)
-        predictions.append(Foretold(bench.knowing.predict(facts.view), prefill_s))
+        parsed = parse_body(body, route, kind)
+        assert parsed.view is not None  # noqa: S101 - the bench writes bodies that can be read
+        prefill_s = Speeds().seconds(parsed.prompt_tokens, 0.0)
+        predictions.append(PredictedCost(bench.oracle.predict(parsed.view), prefill_s))
     return predictions
 
 

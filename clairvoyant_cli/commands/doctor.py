@@ -1,4 +1,4 @@
-"""`clairvoyant doctor`: one screen that says what is wrong, and the command that mends it."""
+"""`clairvoyant doctor`: one screen that says what is wrong, and the command that fixes it."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ MARKS = {
 def command(
     backend: str | None, url: str | None, token_file: Path | None, config_file: Path | None, as_json: bool
 ) -> None:
-    """Say what is wrong with the set-up, and the command that mends it.
+    """Say what is wrong with the set-up, and the command that fixes it.
 
     The exit code is 0 if all is well, 4 if there are warnings, 1 if something is broken.
     """
@@ -91,7 +91,7 @@ async def _connections(config: ServeConfig, url: str | None, token_file: Path | 
     findings += proxy.check_clients(os.environ, proxy_port, backend_port)
     if backend_port is not None:
         own = frozenset({os.getpid(), *([snapshot.pid] if snapshot is not None else [])})
-        findings += backend.check_bystanders(server, backend.talkers_to(backend_port, but=own))
+        findings += backend.check_direct_clients(server, backend.direct_clients(backend_port, but=own))
     return findings
 
 
@@ -120,8 +120,8 @@ def _print(findings: list[Finding]) -> None:
     for finding in findings:
         mark, style = MARKS[finding.level]
         table.add_row(Text(mark, style), Text(finding.topic, "bold"), Text(finding.text))
-        if finding.mend:
-            table.add_row("", "", Text(f"→ {finding.mend}", "cyan"))
+        if finding.fix:
+            table.add_row("", "", Text(f"→ {finding.fix}", "cyan"))
     console.print(table)
     counts = [sum(finding.level is level for finding in findings) for level in (Level.BROKEN, Level.WARNING)]
     console.print(f"{counts[0]} broken, {counts[1]} warnings", style="bold", highlight=False)

@@ -10,7 +10,7 @@ import click
 from clairvoyant_cli.errors import ClairvoyantError
 
 if TYPE_CHECKING:
-    from predictor.evaluation import Report
+    from predictor.studies.evaluation import Report
 
 
 @click.command()
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 def command(files: tuple[Path, ...], model: str, delta: float, as_json: bool) -> None:
     """Judge a model on FILEs (.jsonl or .jsonl.gz) with `prompt` and `output_tokens` on each line."""
     import predictor
-    from predictor.dataset import read_dataset
     from predictor.errors import ModelError
-    from predictor.evaluation import evaluate
+    from predictor.studies.evaluation import evaluate
+    from predictor.training.dataset import read_dataset
 
     try:
         loaded = predictor.load(model)

@@ -20,7 +20,7 @@ from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, SERVABLE
 
 if TYPE_CHECKING:
     from clairvoyant_cli.proxy.daemon import Daemon
-    from clairvoyant_cli.proxy.keepsake import Keepsake
+    from clairvoyant_cli.proxy.persistence import Persistence
     from predictor.record import Predictor
 
 POLICY_HELP = "\n\n".join(
@@ -189,22 +189,22 @@ async def _serve(config: ServeConfig) -> None:
     predictor = load_predictor(config.model)
     if config.freeze:
         predictor = Frozen(predictor)
-    with kept_in(config) as keepsake:
-        await _run(config, predictor, keepsake)
+    with kept_in(config) as persistence:
+        await _run(config, predictor, persistence)
     log.info("stopped")
 
 
-async def _run(config: ServeConfig, predictor: "Predictor", keepsake: "Keepsake | None") -> None:
-    from clairvoyant_cli.proxy.books import plural
+async def _run(config: ServeConfig, predictor: "Predictor", persistence: "Persistence | None") -> None:
     from clairvoyant_cli.proxy.daemon import running_daemon
+    from clairvoyant_cli.proxy.request_stats import plural
 
-    async with running_daemon(config, predictor, keepsake=keepsake, announced=True) as daemon:
+    async with running_daemon(config, predictor, persistence=persistence, announced=True) as daemon:
         # What is loaded by now stays: the collector need not walk it again while somebody waits for a token.
         gc.collect()
         gc.freeze()
         _heed_signals(daemon)
         scheduler = daemon.gateway.dispatcher.scheduler
-        tau = "off" if scheduler.tau_s is None else f"{scheduler.tau_s:.4g} s ({daemon.painter.tau_source})"
+        tau = "off" if scheduler.tau_s is None else f"{scheduler.tau_s:.4g} s ({daemon.snapshots.tau_source})"
         # Said whatever the log level: it is how one sees, and a supervisor's script knows, that it serves.
         click.echo(
             f"clairvoyant {__version__}: {daemon.base_url} -> {daemon.backend.kind.value} "

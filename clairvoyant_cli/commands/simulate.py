@@ -13,11 +13,11 @@ from click.core import ParameterSource
 from clairvoyant_cli.commands.composition import db_option
 from clairvoyant_cli.commands.spans import when
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from profiles.records import MOST_SLOTS
+from profiles.records import MAX_SLOTS
 
 if TYPE_CHECKING:
-    from clairvoyant_cli.commands.mixture import Mix
-    from clairvoyant_cli.commands.recorded import Wanted
+    from clairvoyant_cli.commands.history_advice import Wanted
+    from clairvoyant_cli.commands.workload_options import Mix
     from clairvoyant_cli.simulator.report import Report
     from clairvoyant_cli.simulator.trial import Options
 
@@ -135,12 +135,12 @@ def run_scenario(name: str, options: "Options") -> "Report":
 )
 @click.option(
     "--slots",
-    type=click.IntRange(1, MOST_SLOTS),
+    type=click.IntRange(1, MAX_SLOTS),
     default=1,
     show_default=True,
     help="Requests a worker runs at once.",
 )
-@click.option("--workers", type=click.IntRange(1, MOST_SLOTS), default=1, show_default=True, help="Backends.")
+@click.option("--workers", type=click.IntRange(1, MAX_SLOTS), default=1, show_default=True, help="Backends.")
 @click.option(
     "--prefill-rate",
     type=click.FloatRange(min=0, min_open=True),
@@ -229,8 +229,8 @@ def command(
     --advise and one of --workload, --short, --long or --long-share, a workload of your own: generated, or a
     FILE of recorded requests (CSV or JSON lines, also gzipped).
     """
-    from clairvoyant_cli.commands.mixture import Mix, run_advice, run_study
     from clairvoyant_cli.commands.reporting import publish
+    from clairvoyant_cli.commands.workload_options import Mix, run_advice, run_study
     from clairvoyant_cli.simulator.trial import Options
 
     context = click.get_current_context()
@@ -248,7 +248,7 @@ def command(
         if scenario is not None:
             report = run_scenario(scenario, options)
         elif recorded:
-            from clairvoyant_cli.commands.recorded import run_recorded_advice
+            from clairvoyant_cli.commands.history_advice import run_recorded_advice
 
             report = run_recorded_advice(recorded_of(mix, given, **of_the_database), options)
         elif advise:
@@ -265,13 +265,13 @@ def is_given(context: click.Context, name: str) -> bool:
 
 def recorded_of(mix: "Mix", given: set[str], **recorded: Any) -> "Wanted":
     """Return the question to the database: of the mix, what was given overrules what was recorded."""
-    from clairvoyant_cli.commands.mixture import foresight_of
-    from clairvoyant_cli.commands.recorded import Wanted
+    from clairvoyant_cli.commands.history_advice import Wanted
+    from clairvoyant_cli.commands.workload_options import forecaster_of
 
     return Wanted(
         mix.long_limit,
         load=mix.load if "load" in given else None,
         slots=mix.slots * mix.workers if given & {"slots", "workers"} else None,
-        foresight=partial(foresight_of, mix, None) if "predictor" in given else None,
+        forecaster=partial(forecaster_of, mix, None) if "predictor" in given else None,
         **recorded,
     )

@@ -11,8 +11,8 @@ import click
 from clairvoyant_cli.errors import ClairvoyantError
 
 if TYPE_CHECKING:
-    from predictor.dataset import Dataset
-    from predictor.paper_studies import Table
+    from predictor.studies.paper import Table
+    from predictor.training.dataset import Dataset
 
 STUDIES = {
     "starvation": "how many answers of each class a file holds (Table 2)",
@@ -38,8 +38,8 @@ def command(
     study: str, files: tuple[Path, ...], never_train: tuple[str, ...], streams: int, as_json: bool
 ) -> None:
     """Print the table of a STUDY over FILEs (.jsonl or .jsonl.gz). Needs the train extra."""
-    from predictor.dataset import read_dataset
     from predictor.errors import ModelError
+    from predictor.training.dataset import read_dataset
 
     try:
         datasets = [read_dataset(path) for path in files]
@@ -50,7 +50,7 @@ def command(
 
 
 def _study(study: str, datasets: "list[Dataset]", never_train: set[str], streams: int) -> "Table":
-    from predictor import paper_studies as paper
+    from predictor.studies import paper
 
     simple: dict[str, Callable[[], Table]] = {
         "starvation": lambda: paper.starvation(datasets),
@@ -61,7 +61,7 @@ def _study(study: str, datasets: "list[Dataset]", never_train: set[str], streams
     }
     if study in simple:
         return simple[study]()
-    from predictor import studies
+    from predictor.studies import ours as studies
 
     if study == "ceiling":
         return studies.ceiling(datasets)

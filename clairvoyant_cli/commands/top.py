@@ -117,7 +117,7 @@ def _print_once(source: "Source", as_json: bool) -> None:
     import asyncio
 
     from clairvoyant_cli.commands.printing import PlainConsole
-    from tui.once import first_snapshot, tables
+    from tui.print_tables import first_snapshot, tables
     from tui.recording import encode
     from tui.source import Disconnected
 

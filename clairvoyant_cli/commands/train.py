@@ -9,10 +9,10 @@ from clairvoyant_cli.commands.composition import database_path, db_option, told_
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 
 if TYPE_CHECKING:
-    from predictor.dataset import Dataset
-    from predictor.evaluation import Report
+    from predictor.studies.evaluation import Report
+    from predictor.training.dataset import Dataset
 
-MOST_RECORDED = 200_000
+MAX_RECORDED = 200_000
 """The newest; more of one's own traffic teaches little more."""
 
 
@@ -45,13 +45,13 @@ def command(
 
     `clairvoyant serve --model OUT` then uses it. Needs the train extra.
     """
-    from predictor.dataset import join, read_dataset
     from predictor.errors import ModelError
+    from predictor.training.dataset import join, read_dataset
 
     if not files and not from_history:
         raise ClairvoyantError("name a FILE to train on, or give --from-history", ExitCode.USAGE)
     try:
-        from predictor.train_own import train_own
+        from predictor.training.own import train_own
 
         datasets = [read_dataset(path) for path in files]
         if from_history:
@@ -69,12 +69,12 @@ def _recorded(path: Path) -> "Dataset":
     """Return the prompts in the history, with their answers' lengths."""
     import numpy as np
 
-    from predictor.dataset import Dataset
+    from predictor.training.dataset import Dataset
     from profiles.database import reading
     from profiles.history import recorded_prompts
 
     with told_plainly(), reading(path) as connection:
-        recorded = recorded_prompts(connection, MOST_RECORDED)
+        recorded = recorded_prompts(connection, MAX_RECORDED)
     if not recorded:
         raise ClairvoyantError("no prompts are recorded; run: clairvoyant serve --record-prompts")
     lengths = np.array([[tokens] for _, tokens in recorded], np.float64)

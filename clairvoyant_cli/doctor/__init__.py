@@ -1,1 +1,1 @@
-"""What is wrong with a set-up, and the command that mends it."""
+"""What is wrong with a set-up, and the command that fixes it."""

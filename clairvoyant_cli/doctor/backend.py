@@ -40,8 +40,8 @@ async def look_at_backend(config: ServeConfig) -> tuple[list[Finding], Server | 
     try:
         found, answering = await find_backend(config.backend, prober, listen_port=listen_port)
     except ClairvoyantError as error:
-        mend = "clairvoyant serve --backend URL    # of the LLM server itself"
-        return [broken("backend", str(error), mend)], None
+        fix = "clairvoyant serve --backend URL    # of the LLM server itself"
+        return [broken("backend", str(error), fix)], None
     finally:
         await prober.close()
     if not answering:
@@ -131,10 +131,10 @@ def server_port(server: Server) -> int:
     return url.port or (443 if url.scheme == "https" else 80)
 
 
-def check_bystanders(server: Server | None, talkers: Sequence[str]) -> Iterator[Finding]:
+def check_direct_clients(server: Server | None, direct: Sequence[str]) -> Iterator[Finding]:
     """Clients that talk to the backend itself overtake everybody who queues at the proxy."""
-    if server is not None and talkers:
-        names = ", ".join(sorted(set(talkers)))
+    if server is not None and direct:
+        names = ", ".join(sorted(set(direct)))
         port = server_port(server)
         yield warning(
             "clients",
@@ -143,7 +143,7 @@ def check_bystanders(server: Server | None, talkers: Sequence[str]) -> Iterator[
         )
 
 
-def talkers_to(port: int, *, but: frozenset[int]) -> list[str]:
+def direct_clients(port: int, *, but: frozenset[int]) -> list[str]:
     """Name the local processes that hold a connection to a port, without those in `but` and the server.
 
     Empty where the system does not let one look.
@@ -152,13 +152,13 @@ def talkers_to(port: int, *, but: frozenset[int]) -> list[str]:
         connections = psutil.net_connections("tcp")
     except (psutil.Error, OSError):
         return []
-    talkers = {
+    direct = {
         each.pid
         for each in connections
         if each.raddr and each.raddr.port == port and each.status == psutil.CONN_ESTABLISHED and each.pid
     }
     names = []
-    for pid in talkers - but:
+    for pid in direct - but:
         try:
             names.append(f"{psutil.Process(pid).name()} (pid {pid})")
         except psutil.Error:

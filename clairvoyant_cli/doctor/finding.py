@@ -1,4 +1,4 @@
-"""What a check says: how bad, about what, in words, and the command that mends it."""
+"""What a check says: how bad, about what, in words, and the command that fixes it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the doctor's. `mend` is a command to run or a setting to change; it may be empty."""
+    """One line of the doctor's. `fix` is a command to run or a setting to change; it may be empty."""
 
     level: Level
     topic: str
     text: str
-    mend: str = ""
+    fix: str = ""
 
 
 def exit_code_of(findings: Sequence[Finding]) -> ExitCode:
@@ -39,16 +39,16 @@ def ok(topic: str, text: str) -> Finding:
     return Finding(Level.OK, topic, text)
 
 
-def note(topic: str, text: str, mend: str = "") -> Finding:
+def note(topic: str, text: str, fix: str = "") -> Finding:
     """Return a finding worth knowing."""
-    return Finding(Level.NOTE, topic, text, mend)
+    return Finding(Level.NOTE, topic, text, fix)
 
 
-def warning(topic: str, text: str, mend: str) -> Finding:
+def warning(topic: str, text: str, fix: str) -> Finding:
     """Return a finding that costs something."""
-    return Finding(Level.WARNING, topic, text, mend)
+    return Finding(Level.WARNING, topic, text, fix)
 
 
-def broken(topic: str, text: str, mend: str) -> Finding:
+def broken(topic: str, text: str, fix: str) -> Finding:
     """Return a finding that keeps the proxy from working."""
-    return Finding(Level.BROKEN, topic, text, mend)
+    return Finding(Level.BROKEN, topic, text, fix)

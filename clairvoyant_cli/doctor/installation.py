@@ -33,15 +33,15 @@ def check_packages() -> Iterator[Finding]:
         homes[name] = Path(spec.origin).parent.parent if spec is not None and spec.origin else None
     ours = homes["clairvoyant_cli"]
     strays = [name for name, home in homes.items() if home != ours]
-    mend = "uv tool install --force clairvoyant-cli    # an environment of its own"
+    fix = "uv tool install --force clairvoyant-cli    # an environment of its own"
     for name in strays:
         where = homes[name] or "nowhere"
-        yield broken("packages", f"{name} comes from {where}, not from {ours}", mend)
+        yield broken("packages", f"{name} comes from {where}, not from {ours}", fix)
     low, high = PYTHONS
     version = sys.version_info[:2]
     said = f"clairvoyant {__version__}, Python {version[0]}.{version[1]}"
     if not low <= version <= high:
-        yield warning("packages", f"{said}: tested on 3.{low[1]} to 3.{high[1]}", mend)
+        yield warning("packages", f"{said}: tested on 3.{low[1]} to 3.{high[1]}", fix)
     elif not strays:
         yield ok("packages", f"{said}, all packages in one place")
 

@@ -82,11 +82,11 @@ def check_openness(config: ServeConfig) -> Iterator[Finding]:
     if host in ("localhost", "::1") or host.startswith("127."):
         return
     if (config.api_key_file or config.clients) is None or config.admin_token_file is None:
-        mend = "clairvoyant serve --api-key-file FILE --admin-token-file FILE"
-        yield broken("access", f"{config.listen} lets others in, and serve refuses without keys", mend)
+        fix = "clairvoyant serve --api-key-file FILE --admin-token-file FILE"
+        yield broken("access", f"{config.listen} lets others in, and serve refuses without keys", fix)
     elif config.allow_host is None:
-        mend = "clairvoyant serve --allow-host NAME"
-        yield note("access", "the control API answers under this machine's name and addresses alone", mend)
+        fix = "clairvoyant serve --allow-host NAME"
+        yield note("access", "the control API answers under this machine's name and addresses alone", fix)
 
 
 def check_clients(

@@ -22,7 +22,7 @@ PRIORITIES = range(-100, 101)
 OWN_PRIORITIES = (0, 100)
 """What a client may ask for unless told otherwise: to wait for others, not to be before them."""
 
-LEAST_KEY_CHARS = 6
+MIN_KEY_CHARS = 6
 GOOD_KEY_CHARS = 16
 """Of 62 letters and digits, 16 hold 95 bits; six would be found in days over a fast network."""
 
@@ -172,8 +172,8 @@ def _check_key(key: str, where: str) -> None:
         raise _wrong(f"{where} has an empty key; make one with: head -c 24 /dev/urandom | base64")
     if not _one_word(key):
         raise _wrong(f"{where} has a key with blanks or control characters in it; take them out")
-    if len(key) < LEAST_KEY_CHARS:
-        raise _wrong(f"{where} has a key of fewer than {LEAST_KEY_CHARS} characters; make it longer")
+    if len(key) < MIN_KEY_CHARS:
+        raise _wrong(f"{where} has a key of fewer than {MIN_KEY_CHARS} characters; make it longer")
 
 
 def _one_word(text: str) -> bool:

@@ -23,7 +23,7 @@ from clairvoyant_cli.proxy.gateway import Gateway
 from clairvoyant_cli.proxy.metrics import Metrics
 from clairvoyant_cli.proxy.origins import from_our_own_page
 from clairvoyant_cli.proxy.plain import printable
-from clairvoyant_cli.proxy.state import Painter
+from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
 from clairvoyant_cli.scheduler.policy import SERVABLE
 
 EVENT_EVERY_S = 0.08
@@ -102,7 +102,7 @@ class Actions:
     """What an operator may do to a running daemon; each returns what is said back."""
 
     gateway: Gateway
-    painter: Painter
+    snapshots: SnapshotBuilder
     reload: Callable[[], str]
 
     def run(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Actions:
             result = self._on_request(action, arguments)
         else:
             result = self._on_daemon(action, arguments)
-        self.gateway.books.event(logging.INFO, f"operator: {action} {_plain(arguments)}".rstrip())
+        self.gateway.request_stats.event(logging.INFO, f"operator: {action} {_plain(arguments)}".rstrip())
         self.gateway.dispatcher.moved()
         return result
 
@@ -120,7 +120,7 @@ class Actions:
         if not isinstance(job_id, str):
             raise RefusedError(f'{action} needs the request\'s id, as {{"id": "..."}}')
         dispatcher = self.gateway.dispatcher
-        scheduler, now = dispatcher.scheduler, self.gateway.books.clock()
+        scheduler, now = dispatcher.scheduler, self.gateway.request_stats.clock()
         if action == "cancel":
             done = dispatcher.cancel(job_id)
         elif action == "promote":
@@ -153,12 +153,12 @@ class Actions:
             name = str(arguments.get("policy"))
             if name not in SERVABLE:
                 raise RefusedError(f"policy must be one of {', '.join(SERVABLE)}")
-            gateway.trust.chosen_by_operator()
+            gateway.fallback.chosen_by_operator()
             gateway.choose_policy(name)
         else:
             tau_s = _number(arguments, "tau_s", 0, 86_400)
             scheduler.tau_s = tau_s or None
-            self.painter.tau_source = "operator"
+            self.snapshots.tau_source = "operator"
         return {"done": action}
 
     def _reload(self) -> dict[str, Any]:
@@ -193,19 +193,19 @@ class ControlApi:
     def __init__(
         self,
         gateway: Gateway,
-        painter: Painter,
+        snapshots: SnapshotBuilder,
         changes: Changes,
         metrics: Metrics,
         reload: Callable[[], str],
     ) -> None:
         """`reload` reads the clients' file again and returns what came of it, or raises ClairvoyantError."""
-        self._painter = painter
+        self._snapshots = snapshots
         self._changes = changes
         self._access = gateway.access
-        clock = gateway.books.clock
-        self._states = Drawings(lambda: encode(painter.snapshot()), clock)
-        self._metrics = Drawings(lambda: metrics.render(painter.snapshot()), clock)
-        self._actions = Actions(gateway, painter, reload)
+        clock = gateway.request_stats.clock
+        self._states = Drawings(lambda: encode(snapshots.snapshot()), clock)
+        self._metrics = Drawings(lambda: metrics.render(snapshots.snapshot()), clock)
+        self._actions = Actions(gateway, snapshots, reload)
         self.stopping = False
         self._app = Starlette(
             routes=[
@@ -245,10 +245,10 @@ class ControlApi:
 
     async def _health(self, request: WebRequest) -> Response:
         # Asked every few seconds, and by anybody: not worth drawing the whole queue for.
-        backend = self._painter.gateway.watch.backend
+        backend = self._snapshots.gateway.watch.backend
         return JSONResponse(
             {
-                "status": self._painter.mode,
+                "status": self._snapshots.mode,
                 "version": __version__,
                 "backends": {backend.name: backend.state},
             }

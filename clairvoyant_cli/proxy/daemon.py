@@ -22,20 +22,20 @@ from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.proxy.access import Access, is_loopback, read_secret
 from clairvoyant_cli.proxy.backend import Backend, BackendWatch, Found, Prober, find_backend
-from clairvoyant_cli.proxy.books import Books, plural
 from clairvoyant_cli.proxy.control_api import Changes, ControlApi
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.exchange import DrainingError
+from clairvoyant_cli.proxy.fallback import Fallback
 from clairvoyant_cli.proxy.gateway import Gateway, Rules
-from clairvoyant_cli.proxy.keepsake import Keeper, Keepsake
 from clairvoyant_cli.proxy.learning import DEFAULT_TAU_S
 from clairvoyant_cli.proxy.metrics import Metrics
 from clairvoyant_cli.proxy.outage import Outage, OutageError
+from clairvoyant_cli.proxy.persistence import Persistence, StateSaver
 from clairvoyant_cli.proxy.protocols.routes import BackendKind
+from clairvoyant_cli.proxy.request_stats import RequestStats, plural
 from clairvoyant_cli.proxy.residents import Residents
 from clairvoyant_cli.proxy.roster import Roster, access_of, roster_of
-from clairvoyant_cli.proxy.state import Painter
-from clairvoyant_cli.proxy.trust import Trust
+from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, SERVABLE
 from clairvoyant_cli.scheduler.queue import Scheduler
 from predictor.record import Predictor
@@ -56,14 +56,14 @@ class Daemon:
 
     gateway: Gateway
     backend: Backend
-    painter: Painter
+    snapshots: SnapshotBuilder
     control: ControlApi
     base_url: str
     connections: ConnectionTable
     drain_timeout_s: float
     _stopped: asyncio.Event
     reload: Callable[[], str]
-    keeper: Keeper | None = None
+    state_saver: StateSaver | None = None
     _drain_ends_s: float = float("inf")
 
     @property
@@ -73,7 +73,7 @@ class Daemon:
 
     def snapshot(self) -> Snapshot:
         """Return the state as it is now."""
-        return self.painter.snapshot()
+        return self.snapshots.snapshot()
 
     def drain(self) -> None:
         """Go down in good order: refuse new work, send the waiting away, finish what runs."""
@@ -82,12 +82,12 @@ class Daemon:
         self.control.stopping = True
         sent_away = gateway.dispatcher.send_away_waiting(DrainingError)
         running = len(gateway.dispatcher.scheduler.running)
-        gateway.books.event(
+        gateway.request_stats.event(
             logging.INFO,
             f"draining: {running} running, {sent_away} waiting sent away; "
             f"at most {self.drain_timeout_s:g} s, again to stop at once",
         )
-        self._drain_ends_s = gateway.books.clock() + self.drain_timeout_s
+        self._drain_ends_s = gateway.request_stats.clock() + self.drain_timeout_s
         self.connections.hurry()
         for connection in list(self.connections.every):
             connection.retire()
@@ -104,9 +104,9 @@ class Daemon:
                     await self._stopped.wait()
             if self.control.stopping and not self.busy:
                 return
-            if self.gateway.books.clock() >= self._drain_ends_s:
+            if self.gateway.request_stats.clock() >= self._drain_ends_s:
                 running = len(self.gateway.dispatcher.scheduler.running)
-                self.gateway.books.event(
+                self.gateway.request_stats.event(
                     logging.WARNING,
                     f"the drain took longer than {self.drain_timeout_s:g} s: {running} running cut off",
                 )
@@ -118,7 +118,7 @@ async def running_daemon(
     config: ServeConfig,
     predictor: Predictor,
     *,
-    keepsake: Keepsake | None = None,
+    persistence: Persistence | None = None,
     announced: bool = False,
 ) -> AsyncIterator[Daemon]:
     """Start a daemon and stop it when the block ends; an announced one is found by `status` and `top`.
@@ -145,7 +145,7 @@ async def running_daemon(
             daemon = _compose(
                 config, predictor, access, roster, backend, backend_key, prober, tasks, (host, port), table
             )
-            daemon.keeper = _keeper(config, keepsake, daemon, tasks)
+            daemon.state_saver = _state_saver(config, persistence, daemon, tasks)
             loop = asyncio.get_running_loop()
             server = await loop.create_server(
                 lambda: ServerConnection(daemon.gateway.handle, tasks.spawn, table),
@@ -164,9 +164,9 @@ async def running_daemon(
                 for connection in list(table.every):
                     connection.abort()
                 tasks.cancel()
-                daemon.gateway.lessons.flush()
-                if daemon.keeper is not None:
-                    daemon.keeper.save()
+                daemon.gateway.learn_queue.flush()
+                if daemon.state_saver is not None:
+                    daemon.state_saver.save()
         await backend.upstream.close()
     finally:
         listener.close()
@@ -185,9 +185,9 @@ def _compose(
     address: tuple[str, int],
     table: ConnectionTable,
 ) -> Daemon:
-    books, metrics, changes = Books(time.monotonic), Metrics(), Changes()
-    books.on_finished = metrics.ended
-    books.shadow.resize(backend.slots)
+    request_stats, metrics, changes = RequestStats(time.monotonic), Metrics(), Changes()
+    request_stats.on_finished = metrics.ended
+    request_stats.shadow.resize(backend.slots)
     name = config.policy or DEFAULT_POLICY
     if name not in SERVABLE:
         raise ClairvoyantError(f"no policy {name!r}; there are {', '.join(SERVABLE)}", ExitCode.USAGE)
@@ -202,20 +202,22 @@ def _compose(
         everybody=access.clients.defaults.tenant,
     )
     dispatcher = Dispatcher(
-        scheduler, clock=time.monotonic, spawn=tasks.spawn, on_change=changes.note, on_end=books.ended
+        scheduler, clock=time.monotonic, spawn=tasks.spawn, on_change=changes.note, on_end=request_stats.ended
     )
 
     swaps = backend.kind is BackendKind.OLLAMA
     residents = Residents(scheduler, backend.name) if swaps else None
 
-    outage = Outage(config.outage_grace, lambda: _give_up_waiting(dispatcher, books, backend))
+    outage = Outage(config.outage_grace, lambda: _give_up_waiting(dispatcher, request_stats, backend))
 
     def backend_changed() -> None:
         scheduler.set_slots(backend.name, 0 if backend.away else backend.slots)
         outage.note(away=backend.away)
-        books.shadow.resize(backend.slots)
+        request_stats.shadow.resize(backend.slots)
         slots = plural(backend.slots, "slot")
-        books.event(logging.INFO, f"{backend.name} is {backend.state}, {slots} {backend.detail}".rstrip())
+        request_stats.event(
+            logging.INFO, f"{backend.name} is {backend.state}, {slots} {backend.detail}".rstrip()
+        )
         if residents is not None:
             residents.listed((model.name for model in backend.models), dispatcher.live.values())
         dispatcher.moved()
@@ -240,23 +242,32 @@ def _compose(
         backend, prober, backend_changed, at_work=lambda: bool(scheduler.running), on_trial=on_trial
     )
     gateway = Gateway(
-        watch, dispatcher, predictor, books, access, rules, control, Trust(predictor), outage, residents
+        watch,
+        dispatcher,
+        predictor,
+        request_stats,
+        access,
+        rules,
+        control,
+        Fallback(predictor),
+        outage,
+        residents,
     )
     host, port = address
     shown = f"[{host}]" if ":" in host else host
     tau_source = "default" if config.tau is None else "flag"
-    painter = Painter(gateway, f"{shown}:{port}", time.monotonic(), tau_source)
+    snapshots = SnapshotBuilder(gateway, f"{shown}:{port}", time.monotonic(), tau_source)
 
     def reload() -> str:
-        return roster.read_again(access.clients, gateway.set_clients, books)
+        return roster.read_again(access.clients, gateway.set_clients, request_stats)
 
-    api = ControlApi(gateway, painter, changes, metrics, reload)
+    api = ControlApi(gateway, snapshots, changes, metrics, reload)
     # A name may lead elsewhere for others, localhost to ::1 say, and this run's token must not go there.
     reachable = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else shown  # noqa: S104 - compared
     return Daemon(
         gateway,
         backend,
-        painter,
+        snapshots,
         api,
         f"http://{reachable}:{port}",
         table,
@@ -266,25 +277,27 @@ def _compose(
     )
 
 
-def _give_up_waiting(dispatcher: Dispatcher, books: Books, backend: Backend) -> None:
+def _give_up_waiting(dispatcher: Dispatcher, request_stats: RequestStats, backend: Backend) -> None:
     refused = plural(dispatcher.send_away_waiting(OutageError), "request")
-    books.event(logging.WARNING, f"{backend.name} is still {backend.state}: {refused} refused")
+    request_stats.event(logging.WARNING, f"{backend.name} is still {backend.state}: {refused} refused")
 
 
-def _keeper(config: ServeConfig, keepsake: Keepsake | None, daemon: Daemon, tasks: "_Tasks") -> Keeper | None:
-    if keepsake is None:
+def _state_saver(
+    config: ServeConfig, persistence: Persistence | None, daemon: Daemon, tasks: "_Tasks"
+) -> StateSaver | None:
+    if persistence is None:
         return None
-    keeper = Keeper(
-        keepsake,
+    state_saver = StateSaver(
+        persistence,
         daemon.gateway,
-        daemon.painter,
+        daemon.snapshots,
         default_tau_s=DEFAULT_TAU_S,
         freeze=config.freeze,
         record_prompts=config.record_prompts,
     )
-    keeper.begin()
-    tasks.spawn(keeper.run())
-    return keeper
+    state_saver.begin()
+    tasks.spawn(state_saver.run())
+    return state_saver
 
 
 async def _backend(config: ServeConfig, prober: Prober, listen_port: int) -> Backend:

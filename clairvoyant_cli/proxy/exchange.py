@@ -6,12 +6,12 @@ from enum import StrEnum
 from math import ceil
 from typing import TYPE_CHECKING
 
-from clairvoyant_cli.proxy.protocols.answer import AnswerWatch, Totals
-from clairvoyant_cli.proxy.protocols.facts import RequestFacts
+from clairvoyant_cli.proxy.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.protocols.routes import Route, Work
+from clairvoyant_cli.proxy.protocols.usage import AnswerWatch, Totals
 from clairvoyant_cli.scheduler.job import Dispatch, Job, Move
 from predictor.record import Prediction
-from tui.snapshot import Foretold
+from tui.snapshot import PredictionState
 
 if TYPE_CHECKING:
     from clairvoyant_cli.http.upstream import UpstreamConnection
@@ -57,7 +57,7 @@ class Exchange:
     job: Job
     route: Route
     endpoint: str
-    facts: RequestFacts
+    parsed: ParsedRequest
     prediction: Prediction
     granted: "asyncio.Future[Dispatch]"
     prompt: str | None = None
@@ -78,14 +78,14 @@ class Exchange:
     predicted_in_s: float = 0.0
     is_explained: bool = False
     slot: int | None = None
-    _foretold: Foretold | None = None
+    _prediction_state: PredictionState | None = None
 
     @property
-    def foretold(self) -> Foretold:
+    def prediction_state(self) -> PredictionState:
         """What was predicted, as the front ends want it; made once, drawn in every snapshot."""
-        if self._foretold is None:
+        if self._prediction_state is None:
             prediction = self.prediction
-            self._foretold = Foretold(
+            self._prediction_state = PredictionState(
                 length_class=prediction.length_class.value,
                 p_short=prediction.p_short,
                 p_medium=prediction.p_medium,
@@ -94,16 +94,16 @@ class Exchange:
                 q90_tokens=prediction.q90_tokens,
                 source=prediction.source,
             )
-        return self._foretold
+        return self._prediction_state
 
     def explained(self, features: tuple[tuple[str, float], ...]) -> None:
         """Keep what drove the prediction, for the front ends."""
-        self._foretold = replace(self.foretold, features=features)
+        self._prediction_state = replace(self.prediction_state, features=features)
         self.is_explained = True
 
     def shed(self) -> None:
         """Let go of the request's and the answer's text; only numbers are remembered of what has ended."""
-        self.facts = replace(self.facts, view=None)
+        self.parsed = replace(self.parsed, view=None)
         self.watch = None
         self.prompt = None
         self.task = None

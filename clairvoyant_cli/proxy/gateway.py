@@ -19,7 +19,6 @@ from clairvoyant_cli.http.upstream import (
 )
 from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.backend import PATIENCE_S, BackendWatch
-from clairvoyant_cli.proxy.books import Books
 from clairvoyant_cli.proxy.clients import Clients
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.exchange import (
@@ -30,15 +29,16 @@ from clairvoyant_cli.proxy.exchange import (
     Outcome,
     Phase,
 )
-from clairvoyant_cli.proxy.lessons import Lessons
+from clairvoyant_cli.proxy.fallback import Fallback
+from clairvoyant_cli.proxy.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.outage import Outage, OutageError
-from clairvoyant_cli.proxy.protocols.answer import AnswerWatch
 from clairvoyant_cli.proxy.protocols.errors import Refusal, render
-from clairvoyant_cli.proxy.protocols.facts import RequestFacts, read_facts
+from clairvoyant_cli.proxy.protocols.request_parsing import ParsedRequest, parse_request
 from clairvoyant_cli.proxy.protocols.routes import Route, route_of
+from clairvoyant_cli.proxy.protocols.usage import AnswerWatch
 from clairvoyant_cli.proxy.relay import Relay
+from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.residents import Residents
-from clairvoyant_cli.proxy.trust import Trust
 from clairvoyant_cli.scheduler.job import ClientFullError, Job, QueueFullError
 from clairvoyant_cli.scheduler.policy import POLICIES
 from predictor.record import Prediction, Predictor, Task
@@ -69,14 +69,14 @@ class Gateway:
     watch: BackendWatch
     dispatcher: Dispatcher
     predictor: Predictor
-    books: Books
+    request_stats: RequestStats
     access: Access
     rules: Rules
     control: Control
-    trust: Trust
+    fallback: Fallback
     outage: Outage
     residents: Residents | None = None
-    lessons: Lessons = field(init=False)
+    learn_queue: LearnQueue = field(init=False)
     draining: bool = False
     stopping: bool = False
     _ids: int = field(default=0)
@@ -84,7 +84,7 @@ class Gateway:
     _boot: str = field(default_factory=lambda: f"{int(time.time()) & 0xFFFFF:05x}")
 
     def __post_init__(self) -> None:
-        self.lessons = Lessons(self.predictor, self._has_learned)
+        self.learn_queue = LearnQueue(self.predictor, self._has_learned)
 
     async def handle(self, request: Request) -> None:
         """Serve one request to its end."""
@@ -116,21 +116,21 @@ class Gateway:
             return
         self._entering[client] = entering + 1
         try:
-            facts = await read_facts(pieces, route, backend.kind, client)
+            parsed = await parse_request(pieces, route, backend.kind, client)
             await READING.next()
         finally:
             self._entering[client] -= 1
             if not self._entering[client]:
                 del self._entering[client]
-        if facts.bypass or facts.model in backend.remote_models:
+        if parsed.bypass or parsed.model in backend.remote_models:
             request.scheduled = False
             await self._pass(request, route)
             return
-        await self._schedule(request, route, facts, client)
+        await self._schedule(request, route, parsed, client)
 
     def choose_policy(self, name: str) -> None:
         """Order by another policy from now on; what waits is reordered."""
-        self.dispatcher.scheduler.set_policy(POLICIES[name], self.books.clock())
+        self.dispatcher.scheduler.set_policy(POLICIES[name], self.request_stats.clock())
 
     def set_clients(self, clients: Clients) -> None:
         """Let other clients in, by other rules, from now on; what waits follows them."""
@@ -140,13 +140,15 @@ class Gateway:
         def priority_of(job: Job) -> int:
             return clients.rules_of(job.client).clamped(job.priority)
 
-        self.dispatcher.scheduler.set_tenants(clients.tenants, self.books.clock(), everybody, priority_of)
+        self.dispatcher.scheduler.set_tenants(
+            clients.tenants, self.request_stats.clock(), everybody, priority_of
+        )
         self.dispatcher.moved()
 
     # -- straight through ---------------------------------------------------------------------------
 
     async def _pass(self, request: Request, route: Route) -> None:
-        self.books.passed_through += 1
+        self.request_stats.passed_through += 1
         try:
             await self._relayed(request)
         except StaleError as error:
@@ -195,9 +197,9 @@ class Gateway:
 
     # -- through the queue --------------------------------------------------------------------------
 
-    async def _schedule(self, request: Request, route: Route, facts: RequestFacts, client: str) -> None:
+    async def _schedule(self, request: Request, route: Route, parsed: ParsedRequest, client: str) -> None:
         with READING:
-            queued = self._queued(request, route, facts, client)
+            queued = self._queued(request, route, parsed, client)
         if isinstance(queued, Refusal):
             self._reject(request, route, queued)
             return
@@ -207,16 +209,18 @@ class Gateway:
             self.dispatcher.end(queued, Outcome.UPSTREAM_ERROR, 500)
             raise
 
-    def _queued(self, request: Request, route: Route, facts: RequestFacts, client: str) -> Exchange | Refusal:
+    def _queued(
+        self, request: Request, route: Route, parsed: ParsedRequest, client: str
+    ) -> Exchange | Refusal:
         """Foretell a request and put it into the queue, or say why it has no place there."""
         if self.draining:
             return Refusal(503, "clairvoyant is draining; try again in a moment", 5)
         quota = self.access.clients.rules_of(client).tokens_per_day
-        if quota is not None and self.books.today.spent(client) >= quota:
-            return self.books.today.refusal(quota)
+        if quota is not None and self.request_stats.today.spent(client) >= quota:
+            return self.request_stats.today.refusal(quota)
         if self.outage.over and not self._may_try():
             return Refusal(503, self._away(), 5)
-        exchange = self._exchange(request, route, facts, client)
+        exchange = self._exchange(request, route, parsed, client)
         try:
             self.dispatcher.submit(exchange)
         except ClientFullError:
@@ -224,7 +228,7 @@ class Gateway:
             return self._overload(message, busy=False)
         except QueueFullError:
             return self._overload(FULL)
-        self.books.arrived(exchange)
+        self.request_stats.arrived(exchange)
         return exchange
 
     async def _served(self, exchange: Exchange, request: Request) -> None:
@@ -258,39 +262,39 @@ class Gateway:
             return True
         return False
 
-    def _exchange(self, request: Request, route: Route, facts: RequestFacts, client: str) -> Exchange:
-        now = self.books.clock()
-        prediction = self._predict(facts)
-        predicted_in_s = self.books.clock() - now
+    def _exchange(self, request: Request, route: Route, parsed: ParsedRequest, client: str) -> Exchange:
+        now = self.request_stats.clock()
+        prediction = self._predict(parsed)
+        predicted_in_s = self.request_stats.clock() - now
         self._ids += 1
-        tokens = prediction.expected_tokens * facts.choices
+        tokens = prediction.expected_tokens * parsed.choices
         job = Job(
             id=f"{self._boot}-{self._ids}",
             arrival_s=now,
             p_long=prediction.p_long,
-            cost_s=self._cost_s(facts, tokens),
-            cost_q90_s=self._cost_s(facts, prediction.q90_tokens * facts.choices),
+            cost_s=self._cost_s(parsed, tokens),
+            cost_q90_s=self._cost_s(parsed, prediction.q90_tokens * parsed.choices),
             tokens=tokens,
-            prompt_tokens=facts.prompt_tokens,
+            prompt_tokens=parsed.prompt_tokens,
             client=client,
-            model=facts.model,
-            affinity=facts.affinity if self.residents is None else self.residents.affinity_of(facts),
-            priority=self.access.priority_of(request, client, facts.priority),
+            model=parsed.model,
+            affinity=parsed.affinity if self.residents is None else self.residents.affinity_of(parsed),
+            priority=self.access.priority_of(request, client, parsed.priority),
         )
         return Exchange(
             job=job,
             route=route,
             endpoint=route.name,
-            facts=facts,
+            parsed=parsed,
             prediction=prediction,
             granted=asyncio.get_running_loop().create_future(),
-            prompt=facts.view.prompt[:4000] if self.rules.show_prompts and facts.view else None,
+            prompt=parsed.view.prompt[:4000] if self.rules.show_prompts and parsed.view else None,
             task=asyncio.current_task(),
             predicted_in_s=predicted_in_s,
         )
 
-    def _predict(self, facts: RequestFacts) -> Prediction:
-        view = facts.view
+    def _predict(self, parsed: ParsedRequest) -> Prediction:
+        view = parsed.view
         if view is None:
             return UNKNOWN
         if view.task is Task.EMBEDDING:
@@ -301,8 +305,8 @@ class Gateway:
             log.exception("the predictor failed; the request counts as one of unknown length")
             return UNKNOWN
 
-    def _cost_s(self, facts: RequestFacts, tokens: float) -> float:
-        return self.watch.backend.speeds.seconds(facts.prompt_tokens, tokens)
+    def _cost_s(self, parsed: ParsedRequest, tokens: float) -> float:
+        return self.watch.backend.speeds.seconds(parsed.prompt_tokens, tokens)
 
     async def _wait(self, exchange: Exchange) -> None:
         if exchange.granted.done():
@@ -310,7 +314,7 @@ class Gateway:
             return
         patience_s = self.rules.max_wait_s
         if patience_s is not None:
-            patience_s -= self.books.clock() - exchange.job.arrival_s
+            patience_s -= self.request_stats.clock() - exchange.job.arrival_s
         async with asyncio.timeout(patience_s):
             await exchange.granted
 
@@ -335,7 +339,7 @@ class Gateway:
             self._broken(request, exchange.route, error, self._told(exchange))
         except NotReadyError:
             self.watch.not_ready()
-            exchange.not_ready_s = exchange.not_ready_s or self.books.clock()
+            exchange.not_ready_s = exchange.not_ready_s or self.request_stats.clock()
             return self._sent_back(exchange, request)
         except UpstreamError as error:
             status = relay.status if relay is not None and relay.status else 502
@@ -386,7 +390,7 @@ class Gateway:
             return exchange.watch
 
         def on_first_byte() -> None:
-            exchange.first_byte_s = self.books.clock()
+            exchange.first_byte_s = self.request_stats.clock()
             exchange.phase = Phase.DECODING
 
         told = self._told(exchange)
@@ -405,7 +409,7 @@ class Gateway:
             return False
         # Others may have been served since: one model may be missing for good.
         since_s = exchange.not_ready_s
-        return since_s is None or self.books.clock() - since_s < self.outage.grace_s
+        return since_s is None or self.request_stats.clock() - since_s < self.outage.grace_s
 
     def _settle(self, exchange: Exchange, status: int) -> None:
         """The answer has been passed on whole: read what it says, free the slot, learn."""
@@ -423,10 +427,12 @@ class Gateway:
             speeds = self.watch.backend.speeds
             speeds.learn(totals.tokens, totals.decode_s, totals.prefilled_tokens, totals.prefill_s)
             if exchange.prediction.memo is not None:
-                self.lessons.add(exchange.prediction, totals.tokens)
+                self.learn_queue.add(exchange.prediction, totals.tokens)
 
     def _has_learned(self) -> None:
-        self.trust.review(self.dispatcher.scheduler.policy.name, self.choose_policy, self.books.event)
+        self.fallback.review(
+            self.dispatcher.scheduler.policy.name, self.choose_policy, self.request_stats.event
+        )
 
     async def released(self, exchange: Exchange) -> None:
         """Return when the backend has stopped working for an exchange whose client has left."""
@@ -445,7 +451,7 @@ class Gateway:
 
     def _told(self, exchange: Exchange) -> tuple[Header, ...]:
         prediction = exchange.prediction
-        waited_ms = exchange.waited_s(self.books.clock()) * 1000
+        waited_ms = exchange.waited_s(self.request_stats.clock()) * 1000
         return (
             (b"X-Clairvoyant-Request-Id", exchange.id.encode()),
             (b"X-Clairvoyant-Class", prediction.length_class.encode()),
@@ -460,11 +466,11 @@ class Gateway:
         request.connection.respond(head, body, *told)
 
     def _overload(self, message: str, *, busy: bool = True) -> Refusal:
-        wait_s = self.books.retry_after_s(len(self.dispatcher.scheduler))
+        wait_s = self.request_stats.retry_after_s(len(self.dispatcher.scheduler))
         return Refusal(self.rules.overload_status, message, wait_s, busy=busy)
 
     def _reject(self, request: Request, route: Route, refusal: Refusal) -> None:
-        self.books.rejected_at_the_door(route.name, refusal.status)
+        self.request_stats.rejected_at_the_door(route.name, refusal.status)
         self._refuse(request, route, refusal)
 
     def _end_refused(self, exchange: Exchange, request: Request, outcome: Outcome, refusal: Refusal) -> None:

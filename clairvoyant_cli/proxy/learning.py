@@ -27,9 +27,9 @@ WEIGHT = 0.02
 QUEUED_S = 0.05
 MIN_TOKENS = 16
 MIN_QUEUED = 20
-MOST_FROM_PROFILE = 2.0
-MOST_FROM_DEFAULT = 8.0
-MOST_BY_SPEED = 4.0
+MAX_FROM_PROFILE = 2.0
+MAX_FROM_DEFAULT = 8.0
+MAX_BY_SPEED = 4.0
 MAX_MODELS = 50
 
 JUDGED = 400
@@ -120,8 +120,8 @@ class Learner:
         known = self._learned.models.get(self._full_name(model))
         if known is None or known.queued < MIN_QUEUED:
             return anchor_s
-        most = MOST_FROM_PROFILE if self._mu_measured(model) else MOST_FROM_DEFAULT
-        return min(max(known.mu_short_s, anchor_s / most), anchor_s * MOST_FROM_PROFILE)
+        most = MAX_FROM_PROFILE if self._mu_measured(model) else MAX_FROM_DEFAULT
+        return min(max(known.mu_short_s, anchor_s / most), anchor_s * MAX_FROM_PROFILE)
 
     def tau_of(self, model: str) -> tuple[float, str]:
         """Return tau for a model in seconds, and in words where it is from."""
@@ -200,7 +200,7 @@ class Learner:
         # Between the speed alone and that in a full queue nothing has changed but the load.
         slow, fast = sorted((alone, queued or alone))
         change = slow / live if live < slow else fast / live if live > fast else 1.0
-        return min(MOST_BY_SPEED, max(1 / MOST_BY_SPEED, change))
+        return min(MAX_BY_SPEED, max(1 / MAX_BY_SPEED, change))
 
 
 def _towards(old: float | None, new: float) -> float:

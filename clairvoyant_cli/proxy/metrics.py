@@ -95,13 +95,13 @@ class Metrics:
         now = exchange.ended_s or exchange.job.arrival_s
         self._predicting.observe(exchange.predicted_in_s)
         self._queue_time.observe(exchange.waited_s(now), exchange.prediction.length_class.value)
-        model = self._model(exchange.facts.model)
+        model = self._model(exchange.parsed.model)
         if exchange.ttft_s is not None:
             self._ttft.observe(exchange.ttft_s, model)
         if outcome is not Outcome.COMPLETED:
             return
         self._latency.observe(exchange.sojourn_s(now), model)
-        self._prompt.observe(exchange.facts.prompt_tokens)
+        self._prompt.observe(exchange.parsed.prompt_tokens)
         expected = exchange.prediction.expected_tokens
         self._predicted.observe(expected)
         tokens = exchange.totals.tokens

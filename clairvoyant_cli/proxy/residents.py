@@ -7,19 +7,19 @@ not know goes back and forth between two models and serves neither.
 from collections.abc import Iterable
 
 from clairvoyant_cli.proxy.exchange import Exchange, Phase
-from clairvoyant_cli.proxy.protocols.facts import RequestFacts
+from clairvoyant_cli.proxy.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 ASSUMED_LOAD_S = 8.0
 """Until a load has been measured: a 5 GB model from an ordinary SSD."""
 
-LEAST_LOAD_S = 0.5
+MIN_LOAD_S = 0.5
 """Ollama reports a few milliseconds of `load_duration` for a model that was there already."""
 
 LONGEST_LOAD_S = 600.0
 """Ollama gives up after five minutes (OLLAMA_LOAD_TIMEOUT): what says it took longer is wrong."""
 
-MOST_AFFINITIES = 200
+MAX_AFFINITIES = 200
 """So many prices are remembered, those used last: clients choose the runner's options, if not the models."""
 
 OLLAMAS_OWN = ("registry.ollama.ai/", "library/")
@@ -40,9 +40,9 @@ class Residents:
         self._worker = worker
         self._affinity_of: dict[str, str] = {}  # a model's listed name -> what was asked of it last
 
-    def affinity_of(self, facts: RequestFacts) -> str:
+    def affinity_of(self, parsed: ParsedRequest) -> str:
         """Return what a request needs loaded: one name for a model, however it is written."""
-        return full_name(facts.model) + facts.affinity.removeprefix(facts.model) if facts.model else ""
+        return full_name(parsed.model) + parsed.affinity.removeprefix(parsed.model) if parsed.model else ""
 
     def answered(self, exchange: Exchange, status: int) -> None:
         """An answer tells whether its model had to be loaded, and how long that took; an error does not."""
@@ -52,13 +52,13 @@ class Residents:
             return
         if not affinity:
             return
-        if load_s is not None and load_s < LEAST_LOAD_S:
+        if load_s is not None and load_s < MIN_LOAD_S:
             self._residency.was_there(self._worker, job_id)
         else:
             self._residency.loaded(self._worker, job_id)
-        learned = load_s is not None and LEAST_LOAD_S <= load_s <= LONGEST_LOAD_S
+        learned = load_s is not None and MIN_LOAD_S <= load_s <= LONGEST_LOAD_S
         self._remember(affinity, load_s if learned else None)
-        self._affinity_of[full_name(exchange.facts.model)] = affinity
+        self._affinity_of[full_name(exchange.parsed.model)] = affinity
 
     def listed(self, names: Iterable[str], live: Iterable[Exchange]) -> None:
         """The backend has listed its loaded models; while one may be loading, the list tells nothing."""
@@ -75,7 +75,7 @@ class Residents:
         """Keep a price, the one there is where None is given, as the one used last."""
         prices = self._residency.load_s
         known_s = prices.pop(affinity, ASSUMED_LOAD_S)
-        if len(prices) >= MOST_AFFINITIES:
+        if len(prices) >= MAX_AFFINITIES:
             forgotten = next(iter(prices))
             del prices[forgotten]
             self._affinity_of = {n: kept for n, kept in self._affinity_of.items() if kept != forgotten}

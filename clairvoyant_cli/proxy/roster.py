@@ -15,9 +15,9 @@ from pathlib import Path
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.proxy.access import Access, read_clients, read_keys, read_secret
-from clairvoyant_cli.proxy.books import Books, plural
 from clairvoyant_cli.proxy.clients import GOOD_KEY_CHARS, Clients
 from clairvoyant_cli.proxy.origins import Walls, host_name, origin_patterns
+from clairvoyant_cli.proxy.request_stats import RequestStats, plural
 
 log = logging.getLogger("clairvoyant")
 
@@ -46,7 +46,9 @@ class Roster:
             )
         return clients
 
-    def read_again(self, before: Clients, take: Callable[[Clients], None], books: Books) -> str:
+    def read_again(
+        self, before: Clients, take: Callable[[Clients], None], request_stats: RequestStats
+    ) -> str:
         """Read the file again and hand the clients to `take`; return what is said of it.
 
         `before` are those in force. ClairvoyantError, with everything left as it was, if that cannot be.
@@ -54,12 +56,12 @@ class Roster:
         try:
             clients = self._read_again(before)
         except ClairvoyantError as error:
-            books.event(logging.WARNING, f"the clients stay as they were: {error}")
+            request_stats.event(logging.WARNING, f"the clients stay as they were: {error}")
             raise
         take(clients)
         known = len(clients.rules.keys() | set(clients.keys.values()))
         note = f"read {self.path} again: {plural(known, 'client')}, {plural(len(clients.keys), 'key')}"
-        books.event(logging.INFO, note)
+        request_stats.event(logging.INFO, note)
         return note
 
     def _read_again(self, before: Clients) -> Clients:

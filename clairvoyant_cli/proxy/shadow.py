@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from clairvoyant_cli.proxy.exchange import Exchange
 
-MOST_PENDING = 10_000
+MAX_PENDING = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Shadow:
     def arrived(self, exchange: Exchange) -> None:
         """Take note of an arrival. Behind a request that is held for ever, the oldest are let go."""
         self._pending.append(exchange)
-        if len(self._pending) > MOST_PENDING:
+        if len(self._pending) > MAX_PENDING:
             self._pending.popleft()
 
     def ended(self) -> list[ShadowRun]:

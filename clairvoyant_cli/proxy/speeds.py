@@ -15,7 +15,7 @@ FASTEST_PREFILL_TOKENS_PER_S = 1e7
 SLOWEST_TOKENS_PER_S = 0.01
 """A model of 100 GB, read from a disk at 1 GB/s for each token."""
 
-MOST_AT_ONCE = 4.0
+MAX_AT_ONCE = 4.0
 """One answer is taken for no more than so many times as fast or slow as those before: what a server says of
 itself may be wrong, and the order of all that wait hangs on it."""
 
@@ -60,8 +60,8 @@ def decode_rate(tokens: float | None, decode_s: float | None) -> float | None:
 
 
 def near(rate: float, known: float | None) -> float:
-    """Return a rate, or what is nearest to it within `MOST_AT_ONCE` of what is known."""
-    return rate if known is None else min(max(rate, known / MOST_AT_ONCE), known * MOST_AT_ONCE)
+    """Return a rate, or what is nearest to it within `MAX_AT_ONCE` of what is known."""
+    return rate if known is None else min(max(rate, known / MAX_AT_ONCE), known * MAX_AT_ONCE)
 
 
 def _rate(tokens: float | None, taken_s: float | None, fastest: float) -> float | None:

@@ -11,7 +11,7 @@ from heapq import nlargest
 
 from clairvoyant_cli.proxy.protocols.errors import Refusal
 
-MOST_CLIENTS = 2000
+MAX_CLIENTS = 2000
 """Clients that are counted: with names that clients choose themselves there may be any number."""
 
 Earlier = Callable[[str], int]
@@ -59,8 +59,8 @@ class Today:
         if not tokens:
             return
         self._had[client] = self.had(client) + tokens
-        if len(self._had) > MOST_CLIENTS:
-            self._had = dict(nlargest(MOST_CLIENTS // 2, self._had.items(), key=lambda item: item[1]))
+        if len(self._had) > MAX_CLIENTS:
+            self._had = dict(nlargest(MAX_CLIENTS // 2, self._had.items(), key=lambda item: item[1]))
 
     @property
     def clients(self) -> frozenset[str]:

@@ -21,7 +21,7 @@ from clairvoyant_cli.scheduler.entry import Entry
 SLACK = 64
 """Outdated items a heap may hold before it is worth rebuilding at all."""
 
-MOST_ASKED = 8
+MAX_ASKED = 8
 """Crowds that are looked at before a newcomer is refused: one whose jobs are all spared has none to give.
 One of a single job is not counted: it is not looked at again before it grows."""
 
@@ -168,7 +168,7 @@ class Crowds:
         """
         passed: list[tuple[float, int, Crowd]] = []
         found = None
-        while found is None and len(passed) < MOST_ASKED:
+        while found is None and len(passed) < MAX_ASKED:
             crowd = self._first()
             if crowd is None or crowd.share <= above:
                 break

@@ -8,7 +8,7 @@ SWAP_PATIENCE = 3.0
 at most a quarter of a busy worker's time."""
 
 
-MOST_TOGETHER = 64
+MAX_TOGETHER = 64
 """So many affinities may be known to be loaded beside each other; clients choose the runner's options."""
 
 
@@ -133,7 +133,7 @@ class Residency:
             self.loaded(worker, job_id)  # whether it was there before the others started, nobody knows
             return
         start = there.starts.pop(0)
-        if len(there.known.affinities) < MOST_TOGETHER:
+        if len(there.known.affinities) < MAX_TOGETHER:
             there.known = replace(there.known, affinities=there.known.affinities | {start.affinity})
         there.assume()
 

@@ -17,7 +17,7 @@ from clairvoyant_cli.simulator.study import REQUESTS, SEEDS
 from clairvoyant_cli.simulator.trial import (
     BY_CLASS,
     Figure,
-    Foresight,
+    Forecaster,
     Options,
     Variant,
     absolute,
@@ -73,7 +73,7 @@ class Question:
     """
 
     arrivals: Arrivals
-    foresight: Foresight
+    forecaster: Forecaster
     short_mean_s: float
     mean_s: float
     load: float = 0.74
@@ -129,7 +129,7 @@ def two_classes(kind: Ints) -> Ints:
 
 def candidates(question: Question) -> list[Variant]:
     """Return the policies worth a look, tau in multiples of the mean short service time."""
-    told = question.foresight
+    told = question.forecaster
     found = [Variant("fcfs", POLICIES["fcfs"], None, told)]
     for name, multiples in question.effort.taus.items():
         for multiple in multiples:

@@ -15,8 +15,8 @@ import numpy as np
 
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.simulator.engine import Tick, job_maker
-from clairvoyant_cli.simulator.forecast import Forecast
 from clairvoyant_cli.simulator.kvcache import KvCache, Rates
+from clairvoyant_cli.simulator.predictions import Predictions
 from clairvoyant_cli.simulator.workload import Floats, Workload
 
 WORKER = "gpu"
@@ -78,7 +78,7 @@ class BatchSimulation:
         self,
         scheduler: Scheduler,
         workload: Workload,
-        forecast: Forecast,
+        predictions: Predictions,
         machine: Machine,
         *,
         cache: KvCache | None = None,
@@ -91,7 +91,7 @@ class BatchSimulation:
         self.machine = machine
         self._cache = cache
         self._tick = tick
-        self._job = job_maker(workload, forecast)
+        self._job = job_maker(workload, predictions)
         self._tokens = np.maximum(np.ceil(workload.tokens), 1.0).astype(np.int64).tolist()
         self._prompt = workload.prompt_tokens.tolist() if len(workload.prompt_tokens) else [0.0] * n
         self._done = [0] * n

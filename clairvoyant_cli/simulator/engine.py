@@ -14,7 +14,7 @@ import numpy as np
 
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.simulator.forecast import Forecast
+from clairvoyant_cli.simulator.predictions import Predictions
 from clairvoyant_cli.simulator.workload import Floats, Ints, Workload
 
 Completion = tuple[float, int, int, int]
@@ -81,7 +81,7 @@ class SlotSimulation:
         self,
         scheduler: Scheduler,
         workload: Workload,
-        forecast: Forecast,
+        predictions: Predictions,
         *,
         preemption: Preemption | None = None,
         route: Route | None = None,
@@ -96,7 +96,7 @@ class SlotSimulation:
         self._route = route
         self._load_s = dict(load_s or {})
         self._tick = tick
-        self._job = job_maker(workload, forecast)
+        self._job = job_maker(workload, predictions)
         self._service_s = workload.service_s.tolist()
         self._start_s = [-1.0] * n
         self._finish_s = [0.0] * n
@@ -206,23 +206,23 @@ class SlotSimulation:
         )
 
 
-def simulate(scheduler: Scheduler, workload: Workload, forecast: Forecast) -> Run:
+def simulate(scheduler: Scheduler, workload: Workload, predictions: Predictions) -> Run:
     """Run a workload through a scheduler whose backends cannot preempt, and return what happened."""
-    return SlotSimulation(scheduler, workload, forecast).run()
+    return SlotSimulation(scheduler, workload, predictions).run()
 
 
-def job_maker(workload: Workload, forecast: Forecast) -> Callable[[int, str], Job]:
+def job_maker(workload: Workload, predictions: Predictions) -> Callable[[int, str], Job]:
     """Return what makes the job of a request, given its number and the worker it is pinned to, "" for any."""
     n = len(workload)
 
     def names(column: Ints) -> list[str]:
         return [str(value) for value in column.tolist()] if len(column) else [""] * n
 
-    arrival_s, p_long = workload.arrival_s.tolist(), forecast.p_long.tolist()
+    arrival_s, p_long = workload.arrival_s.tolist(), predictions.p_long.tolist()
     cost_s, cost_q90_s, tokens = (
-        forecast.cost_s.tolist(),
-        forecast.cost_q90_s.tolist(),
-        forecast.tokens.tolist(),
+        predictions.cost_s.tolist(),
+        predictions.cost_q90_s.tolist(),
+        predictions.tokens.tolist(),
     )
     prompt_tokens = workload.prompt_tokens.tolist() if len(workload.prompt_tokens) else [0.0] * n
     client, affinity = names(workload.client), names(workload.affinity)

@@ -11,7 +11,7 @@ from clairvoyant_cli.simulator.report import Report, Table
 from clairvoyant_cli.simulator.trial import (
     BY_CLASS,
     Figure,
-    Foresight,
+    Forecaster,
     Options,
     Variant,
     absolute,
@@ -31,7 +31,7 @@ class Study:
 
     policies: Sequence[str]
     tau_s: float | None
-    foresight: Foresight
+    forecaster: Forecaster
     slots: Mapping[str, int] = field(default_factory=lambda: {"slot": 1})
     preemption: Preemption | None = None
     load_s: Mapping[int, float] | None = None
@@ -60,7 +60,7 @@ def compare_policies(
     """Run the policies and first-come-first-served on the same workloads."""
     seeds = options.seeds or SEEDS
     names = list(dict.fromkeys(["fcfs", *study.policies]))
-    variants = [Variant(policy, POLICIES[policy], study.tau_s, study.foresight) for policy in names]
+    variants = [Variant(policy, POLICIES[policy], study.tau_s, study.forecaster) for policy in names]
     sample = draw(np.random.default_rng((0, 0)))
     figures = figures_for(sample.kind)
     if study.load_s:

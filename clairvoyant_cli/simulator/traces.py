@@ -16,7 +16,7 @@ from typing import TextIO
 import numpy as np
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.simulator.forecast import Forecast
+from clairvoyant_cli.simulator.predictions import Predictions
 from clairvoyant_cli.simulator.workload import LONG, MEDIUM, SHORT, Workload
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS
 
@@ -40,7 +40,7 @@ class History:
     """A recorded workload, the forecasts made at the time if it has them, and its prompts if asked for."""
 
     workload: Workload
-    forecast: Forecast | None = None
+    predictions: Predictions | None = None
     prompts: tuple[str, ...] = ()
 
 
@@ -125,7 +125,7 @@ def _history(rows: list[Row], speed: Speed, with_prompts: bool) -> History:
     return History(workload, _recorded_forecast(rows, workload, order.tolist()), texts)
 
 
-def _recorded_forecast(rows: list[Row], workload: Workload, order: list[int]) -> Forecast | None:
+def _recorded_forecast(rows: list[Row], workload: Workload, order: list[int]) -> Predictions | None:
     first = rows[0]
     if "predicted_tokens" not in first:
         return None
@@ -135,7 +135,7 @@ def _recorded_forecast(rows: list[Row], workload: Workload, order: list[int]) ->
         _column(rows, "p_long", 0.5)[order] if "p_long" in first else tokens / max(float(tokens.max()), 1.0)
     )
     cost_s = tokens * seconds_per_token
-    return Forecast(p_long, cost_s, cost_s, tokens)
+    return Predictions(p_long, cost_s, cost_s, tokens)
 
 
 def _arrivals(rows: list[Row]) -> np.ndarray:

@@ -10,11 +10,11 @@ from clairvoyant_cli.scheduler.policy import POLICIES, Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.simulator.engine import Preemption, Run, SlotSimulation, Tick
 from clairvoyant_cli.simulator.estimate import change_of, mean_of, percentile
-from clairvoyant_cli.simulator.forecast import Forecast, noisy_class, oracle
+from clairvoyant_cli.simulator.predictions import Predictions, noisy_class, oracle
 from clairvoyant_cli.simulator.report import Cell
 from clairvoyant_cli.simulator.workload import LONG, SHORT, TwoNormals, Workload
 
-Foresight = Callable[[np.random.Generator, Workload], Forecast]
+Forecaster = Callable[[np.random.Generator, Workload], Predictions]
 """Makes a forecast of a workload, with a generator of its own."""
 
 Figure = Callable[[Run], float]
@@ -45,14 +45,14 @@ class Variant:
     name: str
     policy: Policy
     tau_s: float | None = None
-    foresight: Foresight = lambda _, workload: oracle(workload)
+    forecaster: Forecaster = lambda _, workload: oracle(workload)
 
 
 Samples = Mapping[str, Mapping[str, Sequence[float]]]
 """variant -> figure -> one number a seed."""
 
 
-def classes(accuracy: float, service: TwoNormals) -> Foresight:
+def classes(accuracy: float, service: TwoNormals) -> Forecaster:
     """Return a foresight that tells short from long with this accuracy and nothing else."""
     right = min(accuracy, 1.0 - 1e-9)
     return partial(_noisy, accuracy=right, short_s=service.short_mean_s, long_s=service.long_mean_s)
@@ -60,17 +60,17 @@ def classes(accuracy: float, service: TwoNormals) -> Foresight:
 
 def _noisy(
     rng: np.random.Generator, workload: Workload, *, accuracy: float, short_s: float, long_s: float
-) -> Forecast:
+) -> Predictions:
     return noisy_class(rng, workload, accuracy, short_s, long_s)
 
 
 def named(
-    policy: str, tau_s: float | None = None, foresight: Foresight | None = None, label: str = ""
+    policy: str, tau_s: float | None = None, forecaster: Forecaster | None = None, label: str = ""
 ) -> Variant:
     """Return a variant of a policy by its name."""
-    if foresight is None:
+    if forecaster is None:
         return Variant(label or policy, POLICIES[policy], tau_s)
-    return Variant(label or policy, POLICIES[policy], tau_s, foresight)
+    return Variant(label or policy, POLICIES[policy], tau_s, forecaster)
 
 
 def compare(
@@ -96,11 +96,13 @@ def compare(
     for seed in range(seeds):
         workload = draw(np.random.default_rng((seed, 0)))
         for variant in variants:
-            forecast = variant.foresight(np.random.default_rng((seed, 1)), workload)
+            predictions = variant.forecaster(np.random.default_rng((seed, 1)), workload)
             scheduler = Scheduler(
                 variant.policy, workers=workers, tau_s=variant.tau_s, capacity=UNBOUNDED, load_s=told_s
             )
-            simulation = SlotSimulation(scheduler, workload, forecast, preemption=preemption, load_s=load_s)
+            simulation = SlotSimulation(
+                scheduler, workload, predictions, preemption=preemption, load_s=load_s
+            )
             run = simulation.run()
             for name, figure in figures.items():
                 samples[variant.name][name].append(figure(run))

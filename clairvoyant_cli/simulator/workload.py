@@ -1,7 +1,7 @@
 """What arrives when and how long it really takes: columns of numbers, drawn from seeded generators.
 
 Rule 1: a generator is an argument; the same seed gives the same workload on every machine.
-Rule 2: a workload holds the truth. What the scheduler is told of it is a `Forecast`.
+Rule 2: a workload holds the truth. What the scheduler is told of it is a `Predictions`.
 """
 
 from collections.abc import Callable

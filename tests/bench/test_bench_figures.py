@@ -20,8 +20,8 @@ from clairvoyant_cli.bench.report import Findings, page_of, percent, shown, tabl
 from clairvoyant_cli.errors import ClairvoyantError
 
 
-def answer(kind: str, sojourn_s: float, tokens: int = 10, foretold: float | None = None) -> Answer:
-    return Answer(kind, tokens, 0.0, sojourn_s, sojourn_s / 2, foretold)
+def answer(kind: str, sojourn_s: float, tokens: int = 10, predicted: float | None = None) -> Answer:
+    return Answer(kind, tokens, 0.0, sojourn_s, sojourn_s / 2, predicted)
 
 
 def cell(arm: str, run: int = 0, load: str = "burst", scale: float = 1.0) -> Cell:
@@ -57,7 +57,7 @@ def test_jain_is_one_for_equals_and_never_below_one_in_n(values: list[float]) ->
 
 
 def test_ranking_counts_pairs_and_ties_by_half() -> None:
-    pairs = [answer("short", 1, foretold=5), answer("long", 1, foretold=5), answer("long", 1, foretold=9)]
+    pairs = [answer("short", 1, predicted=5), answer("long", 1, predicted=5), answer("long", 1, predicted=9)]
     assert ranking_accuracy(pairs) == 0.75
     assert ranking_accuracy([answer("short", 1)]) is None
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clairvoyant_cli.bench.arms import Arm, Knowledge, parse_arm
-from clairvoyant_cli.bench.knowing import Knowing
+from clairvoyant_cli.bench.oracle_predictor import OraclePredictor
 from clairvoyant_cli.bench.plan import TwoNormals, as_written, burst, poisson, replayed, without_repeats
 from clairvoyant_cli.bench.prompts import load_prompts
 from clairvoyant_cli.bench.traces import Recorded, read_trace
@@ -146,15 +146,17 @@ class Wary:
 
 
 @pytest.fixture
-def knowing() -> Callable[[Knowledge], Knowing]:
-    def make(knowledge: Knowledge) -> Knowing:
-        return Knowing(Wary(), {"essay": LONG}, {LONG: 1100.0}, {"essay": 987}, knowledge)
+def oracle() -> Callable[[Knowledge], OraclePredictor]:
+    def make(knowledge: Knowledge) -> OraclePredictor:
+        return OraclePredictor(Wary(), {"essay": LONG}, {LONG: 1100.0}, {"essay": 987}, knowledge)
 
     return make
 
 
-def test_a_prediction_never_sees_the_length_the_bench_sets(knowing: Callable[[Knowledge], Knowing]) -> None:
-    knows = knowing(Knowledge.PREDICTED)
+def test_a_prediction_never_sees_the_length_the_bench_sets(
+    oracle: Callable[[Knowledge], OraclePredictor],
+) -> None:
+    knows = oracle(Knowledge.PREDICTED)
     said = knows.predict(PromptView("essay", max_tokens=1234))
     assert isinstance(knows.shipped, Wary)
     assert [view.max_tokens for view in knows.shipped.shown] == [None]
@@ -162,13 +164,13 @@ def test_a_prediction_never_sees_the_length_the_bench_sets(knowing: Callable[[Kn
     knows.learn(said, 1234)
 
 
-def test_an_arm_knows_classes_or_lengths_if_it_may(knowing: Callable[[Knowledge], Knowing]) -> None:
-    said = knowing(Knowledge.CLASSES).predict(PromptView("essay", max_tokens=1234))
+def test_an_arm_knows_classes_or_lengths_if_it_may(oracle: Callable[[Knowledge], OraclePredictor]) -> None:
+    said = oracle(Knowledge.CLASSES).predict(PromptView("essay", max_tokens=1234))
     assert (said.length_class, said.expected_tokens, said.p_long) == (LONG, 1100.0, 1.0)
-    assert knowing(Knowledge.LENGTHS).predict(PromptView("essay", max_tokens=1234)).expected_tokens == 1234
-    assert knowing(Knowledge.LENGTHS).predict(PromptView("essay")).expected_tokens == 987
+    assert oracle(Knowledge.LENGTHS).predict(PromptView("essay", max_tokens=1234)).expected_tokens == 1234
+    assert oracle(Knowledge.LENGTHS).predict(PromptView("essay")).expected_tokens == 987
     for knowledge in Knowledge:
-        assert knowing(knowledge).predict(PromptView("never seen")).source == "wary"
+        assert oracle(knowledge).predict(PromptView("never seen")).source == "wary"
 
 
 def test_prompts_may_say_output_tokens(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.bench.show import Narrator, frame, result_table, window
 from tui.snapshot import (
     Counters,
-    Foretold,
+    PredictionState,
     PredictorState,
     QueuedRequest,
     RunningRequest,
@@ -23,7 +23,7 @@ from tui.snapshot import (
     TauState,
 )
 
-FORETOLD = Foretold("short", 0.8, 0.1, 0.1, 42.0, 90.0)
+FORETOLD = PredictionState("short", 0.8, 0.1, 0.1, 42.0, 90.0)
 
 
 @dataclass
@@ -83,7 +83,7 @@ def test_rows_stand_in_the_order_of_service() -> None:
         ("b", Place.WAITING),
         ("f", Place.WAITING),
     ]
-    assert [row.foretold for row in rows] == [None, None, FORETOLD, FORETOLD, FORETOLD, None]
+    assert [row.predicted for row in rows] == [None, None, FORETOLD, FORETOLD, FORETOLD, None]
 
 
 def test_a_call_not_sent_yet_has_no_row() -> None:

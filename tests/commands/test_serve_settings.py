@@ -16,7 +16,7 @@ from clairvoyant_cli.doctor.proxy import _port
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.main import cli
 from clairvoyant_cli.proxy.protocols import probes
-from profiles.records import MOST_SLOTS
+from profiles.records import MAX_SLOTS
 
 NO_URLS = (
     "http://",
@@ -156,9 +156,9 @@ def test_a_number_out_of_bounds_is_refused(flag: str, value: str, why: str) -> N
 
 
 def test_the_bounds_themselves_are_taken() -> None:
-    config = load_serve_config({"slots": MOST_SLOTS, "queue_capacity": 1, "history_days": 36_500}, env={})
+    config = load_serve_config({"slots": MAX_SLOTS, "queue_capacity": 1, "history_days": 36_500}, env={})
     assert (config.slots, config.queue_capacity) == (1024, 1)
-    assert MOST_SLOTS == probes.MOST_SLOTS
+    assert MAX_SLOTS == probes.MAX_SLOTS
 
 
 def test_a_client_variable_that_is_no_url_has_no_port() -> None:

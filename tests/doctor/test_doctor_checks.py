@@ -10,7 +10,7 @@ import pytest
 from clairvoyant_cli import __version__
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.doctor import installation
-from clairvoyant_cli.doctor.backend import Server, check_bystanders, check_parallel, check_server
+from clairvoyant_cli.doctor.backend import Server, check_direct_clients, check_parallel, check_server
 from clairvoyant_cli.doctor.finding import Finding, Level, exit_code_of
 from clairvoyant_cli.doctor.proxy import check_clients, check_daemon, check_openness, check_port
 from clairvoyant_cli.errors import ExitCode
@@ -64,19 +64,19 @@ def test_a_stranger_with_one_of_our_names_is_found(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: stranger if name == "tui" else real(name))
     (found,) = [f for f in installation.check_packages() if f.level is Level.BROKEN]
     assert "tui" in found.text
-    assert found.mend
+    assert found.fix
 
 
 def test_a_server_with_models_is_well_and_one_without_is_not() -> None:
     assert worst(list(check_server(OLLAMA, ServeConfig()))) is Level.OK
     empty = list(check_server(replace(OLLAMA, models=()), ServeConfig()))
     assert worst(empty) is Level.WARNING
-    assert "ollama pull" in empty[-1].mend
+    assert "ollama pull" in empty[-1].fix
 
 
 def test_slots_that_contradict_the_server_are_told() -> None:
     findings = list(check_server(LLAMACPP, ServeConfig(slots=2)))
-    assert [f.mend.split("    ")[0] for f in findings if f.level is Level.WARNING] == [
+    assert [f.fix.split("    ")[0] for f in findings if f.level is Level.WARNING] == [
         "clairvoyant serve --slots 4"
     ]
 
@@ -104,8 +104,8 @@ def test_variables_that_point_at_the_backend_are_warned_of() -> None:
 
 
 def test_who_goes_past_the_proxy_is_named() -> None:
-    assert not list(check_bystanders(OLLAMA, []))
-    (finding,) = check_bystanders(OLLAMA, ["chat (pid 7)"])
+    assert not list(check_direct_clients(OLLAMA, []))
+    (finding,) = check_direct_clients(OLLAMA, ["chat (pid 7)"])
     assert "chat (pid 7)" in finding.text
 
 
@@ -123,7 +123,7 @@ def test_a_daemon_of_another_version_paused_or_without_backend_is_not() -> None:
     ):
         findings = list(check_daemon(snapshot))
         assert worst(findings) is level
-        assert findings[-1].mend
+        assert findings[-1].fix
 
 
 def test_a_taken_port_is_found_unless_it_is_ours() -> None:

@@ -58,7 +58,7 @@ async def test_two_proxies_in_a_row_are_found() -> None:
             )
     assert code == ExitCode.FAILURE
     assert "clairvoyant already" in found["backend"]["text"]
-    assert found["backend"]["mend"]
+    assert found["backend"]["fix"]
 
 
 def test_without_backend_and_daemon_each_says_how_to_start_it() -> None:
@@ -66,7 +66,7 @@ def test_without_backend_and_daemon_each_says_how_to_start_it() -> None:
     code, found = examine("--backend", nowhere, "--url", nowhere)
     assert code == ExitCode.FAILURE
     assert (found["backend"]["level"], found["daemon"]["level"]) == ("broken", "warning")
-    assert "clairvoyant serv" in found["daemon"]["mend"]
+    assert "clairvoyant serv" in found["daemon"]["fix"]
 
 
 def test_a_configuration_that_cannot_be_read_is_a_finding_and_no_traceback(tmp_path: Path) -> None:

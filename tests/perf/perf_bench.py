@@ -71,7 +71,7 @@ PORT = 8137
 ON_LLAMACPP = {"burst-llamacpp", "poisson-llamacpp"}
 ON_THE_WALL_CLOCK = {"burst-replay-real-time", "burst-llamacpp", "poisson-llamacpp", "proxy-cost"}
 
-MOST_OF_A_FILE = 150
+MAX_OF_A_FILE = 150
 """Held-out prompts of one class taken from one file, so that none of them is the bench."""
 
 
@@ -143,7 +143,7 @@ def write_held_out(source: Path, target: Path) -> None:
                     row = json.dumps({"prompt": read["prompt"], "output_tokens": tokens})
                     pools.get(LengthClass.of(tokens), []).append(row)
             for rows in pools.values():
-                chosen = rng.sample(rows, min(len(rows), MOST_OF_A_FILE))
+                chosen = rng.sample(rows, min(len(rows), MAX_OF_A_FILE))
                 out.writelines(f"{row}\n" for row in chosen)
 
 

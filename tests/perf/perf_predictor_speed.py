@@ -11,8 +11,8 @@ from collections.abc import Callable
 from time import perf_counter_ns, thread_time_ns
 
 import predictor
-from predictor.lexical import LexicalPredictor
-from predictor.paper_model import PaperPredictor
+from predictor.lexical.predictor import LexicalPredictor
+from predictor.paper.predictor import PaperPredictor
 from predictor.record import PromptView
 
 SENTENCE = (

@@ -8,7 +8,7 @@ import numpy as np
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.simulator.engine import simulate
-from clairvoyant_cli.simulator.forecast import noisy_class
+from clairvoyant_cli.simulator.predictions import noisy_class
 from clairvoyant_cli.simulator.workload import TwoNormals, poisson
 
 REQUESTS = 1_000_000

@@ -11,9 +11,9 @@ import predictor
 from clairvoyant_cli.commands import evaluate, predict, train
 from clairvoyant_cli.errors import ClairvoyantError
 from predictor.card import read_card
-from predictor.card_writing import CARD_TEXT, MEASURES, card_text, file_hashes
 from predictor.loading import MODELS
 from predictor.record import PromptView
+from predictor.training.card_writing import CARD_TEXT, MEASURES, card_text, file_hashes
 
 
 def _invoke(command: object, *arguments: object, stdin: bytes = b"") -> Result:

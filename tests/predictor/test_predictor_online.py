@@ -8,10 +8,10 @@ import pytest
 
 import predictor
 from predictor.errors import ModelError
-from predictor.online import Correction
+from predictor.lexical.online import Correction
 from predictor.ranking import ranking_accuracy
 from predictor.record import LoadedPredictor, PromptView
-from predictor.trust import LEAST_JUDGED, Trust
+from predictor.trust import MIN_JUDGED, Trust
 
 TOPICS = [f"topic{number}" for number in range(40)]
 
@@ -172,7 +172,7 @@ def test_trust_is_lost_to_noise_and_earned_again() -> None:
 
 def test_trust_is_not_lost_before_there_is_evidence() -> None:
     trust = Trust()
-    for number in range(LEAST_JUDGED - 1):
+    for number in range(MIN_JUDGED - 1):
         trust.judge(-number, 1, number)
     assert trust.quality().trusted
 

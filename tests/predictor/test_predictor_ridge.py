@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from predictor.ridge import ACTIVE, BUCKETS, GRAM_VALUE, KEY_VALUE, PENALTY, SLICE, Features, Ridge
+from predictor.lexical.ridge import ACTIVE, BUCKETS, GRAM_VALUE, KEY_VALUE, PENALTY, SLICE, Features, Ridge
 
 WIDTH = 5
 KEYS = np.array([7, 11], np.intp)

@@ -91,9 +91,9 @@ def test_a_distribution_never_seen_is_ranked(files: list[Path]) -> None:
 
 
 def test_a_stream_is_learnt_while_served(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    from predictor import studies
+    from predictor.studies import ours as studies
 
-    monkeypatch.setattr(studies, "LEAST_STREAMED", 100)
+    monkeypatch.setattr(studies, "MIN_STREAMED", 100)
     rows = _table("online", *files, "--streams", 1)
     assert list(rows) == ["alpha", "beta", "mean", "least", "most"]
     assert rows["mean"]["late learnt"] > 0.9

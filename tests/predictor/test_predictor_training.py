@@ -8,10 +8,10 @@ import pytest
 pytest.importorskip("xgboost")
 
 from predictor.card import Calibration, Card
-from predictor.cues import NAMES
-from predictor.model import LexicalModel
-from predictor.train_shipped import draw_evenly
-from predictor.training import fit, prepare, save
+from predictor.lexical.cues import NAMES
+from predictor.lexical.model import LexicalModel
+from predictor.training.fitting import fit, prepare, save
+from predictor.training.shipped import draw_evenly
 
 TELLING = ["Write a 900 word essay on rain", "What is 3*4?", "List 50 towns", "用一句话解释雨"]
 SILENT = ["Write an essay on rain", "Who is the king?", "", "Où est la gare ?"]

@@ -4,12 +4,10 @@ import math
 
 import pytest
 
-from predictor.cues import NAMES, read
-from predictor.length_ask import asked_tokens
-from predictor.paper_features import END_CHARACTERS, paper_features
-from predictor.paper_features import NAMES as PAPER_NAMES
-from predictor.told import TOLD
-from predictor.words import (
+from predictor.lexical.cues import NAMES, read
+from predictor.lexical.requested_length import asked_tokens
+from predictor.lexical.stated_length import TOLD
+from predictor.lexical.words import (
     WINDOW_CHARACTERS,
     gram_hash,
     gram_hashes,
@@ -18,6 +16,8 @@ from predictor.words import (
     split_with_numbers,
     window,
 )
+from predictor.paper.features import END_CHARACTERS, paper_features
+from predictor.paper.features import NAMES as PAPER_NAMES
 
 
 def test_digits_are_blurred_but_words_stay_at_their_places() -> None:

@@ -108,7 +108,7 @@ def test_history_is_a_workload_for_the_simulator(db: Path, tmp_path: Path) -> No
     answered = [row for row in traffic(300) if row.outcome == "completed"]
     assert len(found.workload.tokens) == len(answered)
     assert sorted(found.workload.tokens) == sorted(row.tokens or 0 for row in answered)
-    assert found.forecast is not None
+    assert found.predictions is not None
 
 
 def test_training_on_history_needs_recorded_prompts(db: Path, tmp_path: Path) -> None:

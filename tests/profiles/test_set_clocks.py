@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from clairvoyant_cli.main import cli
-from clairvoyant_cli.proxy.books import Books
+from clairvoyant_cli.proxy.request_stats import RequestStats
 from profiles.clocks import Clocks, system_clocks
 from profiles.database import open_database, reading, writing
 from profiles.history import ALWAYS, FOREVER, Erased, Span, forget, totals
@@ -122,12 +122,12 @@ def test_all_processes_of_a_machine_share_its_steady_clock() -> None:
 
 
 def test_a_daemon_dates_by_the_clock_of_now(machine: ScriptedClocks) -> None:
-    books = Books(lambda: machine.loop_s, wall=lambda: machine.wall_s)
+    request_stats = RequestStats(lambda: machine.loop_s, wall=lambda: machine.wall_s)
     for disturb, by_s in ((machine.wait, 0.0), (machine.sleep, 8 * HOUR), (machine.set_by, -3 * DAY)):
         disturb(by_s)
         machine.wait(5.0)
-        assert books.at(machine.loop_s) == machine.wall_s
-        assert books.at(machine.loop_s - 2.0) == machine.wall_s - 2.0
+        assert request_stats.at(machine.loop_s) == machine.wall_s
+        assert request_stats.at(machine.loop_s - 2.0) == machine.wall_s - 2.0
 
 
 # -- times follow the clock -------------------------------------------------------------------------------

@@ -313,7 +313,7 @@ async def test_the_slot_is_given_back_although_the_books_fail(monkeypatch: pytes
             raise RuntimeError("a bug")
 
         with monkeypatch.context() as broken:
-            broken.setattr(daemon.gateway.books, "on_finished", fail)
+            broken.setattr(daemon.gateway.request_stats, "on_finished", fail)
             assert (await client.ask(CHAT)).status == 200
         async with raw_client(daemon.base_url) as other:
             assert (await other.ask(CHAT)).status == 200

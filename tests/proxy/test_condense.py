@@ -12,8 +12,8 @@ from clairvoyant_cli.proxy.protocols import condense
 from clairvoyant_cli.proxy.protocols.condense import (
     END_BYTES,
     LONGEST_KEPT,
-    MOST_BYTES,
-    MOST_STEPS,
+    MAX_BYTES,
+    MAX_STEPS,
     NUMBERS_A_STEP,
     ROOM_BYTES,
     Condenser,
@@ -150,17 +150,17 @@ def test_pieces_of_a_byte_are_pieces() -> None:
 
 
 HOSTILE = {
-    "strings": (b'"",', 3 * MOST_STEPS),
-    "keys": (b'"a":1,', 6 * MOST_STEPS),
-    "objects": (b"{},", 3 * MOST_STEPS),
-    "depth": (b"[", MOST_STEPS),
-    "lists": (b"[1],", 4 * MOST_STEPS),
-    "numbers": (b"1,", 2 * NUMBERS_A_STEP * MOST_STEPS),
-    "blanks": (b" ", MOST_BYTES),
-    "escapes": (b'"\\n",', 5 * MOST_STEPS),
-    "strings that are kept": (b'"' + b"a" * 4000 + b'",', MOST_BYTES),
-    "strings that are cut": (b'"' + b"\\n" * 4000 + b'",', 2 * MOST_BYTES),
-    "messages": (b'{"role":"user","content":"a"},', 6 * MOST_STEPS),
+    "strings": (b'"",', 3 * MAX_STEPS),
+    "keys": (b'"a":1,', 6 * MAX_STEPS),
+    "objects": (b"{},", 3 * MAX_STEPS),
+    "depth": (b"[", MAX_STEPS),
+    "lists": (b"[1],", 4 * MAX_STEPS),
+    "numbers": (b"1,", 2 * NUMBERS_A_STEP * MAX_STEPS),
+    "blanks": (b" ", MAX_BYTES),
+    "escapes": (b'"\\n",', 5 * MAX_STEPS),
+    "strings that are kept": (b'"' + b"a" * 4000 + b'",', MAX_BYTES),
+    "strings that are cut": (b'"' + b"\\n" * 4000 + b'",', 2 * MAX_BYTES),
+    "messages": (b'{"role":"user","content":"a"},', 6 * MAX_STEPS),
     "long numbers": (b"9" * 1000 + b",", 0),
 }
 """What is repeated, and how many bytes of it are taken at most, to the next piece."""
@@ -232,6 +232,6 @@ def test_a_string_that_does_not_end_gives_nothing_to_decode(text: bytes) -> None
 
 def test_a_piece_of_too_many_strings_is_not_even_taken_apart() -> None:
     condenser = Condenser()
-    condenser.feed(b'"",' * (MOST_STEPS + 1))
+    condenser.feed(b'"",' * (MAX_STEPS + 1))
     assert condenser.given_up
     assert condenser._steps == 0

@@ -23,7 +23,7 @@ from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy import histogram
 from clairvoyant_cli.proxy.control_api import DRAWING_SHARE, Drawings
 from clairvoyant_cli.proxy.daemon import Daemon
-from clairvoyant_cli.proxy.state import Painter
+from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.serving import serving, until
 from tests.fakes.virtual_clock import VirtualClockLoop, run_virtually
@@ -294,13 +294,13 @@ async def test_what_drove_a_prediction_is_told_once_a_request_stays(shown: bool)
 
 async def test_a_thousand_askers_cost_one_drawing(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Snapshot] = []
-    snapshot = Painter.snapshot
+    snapshot = SnapshotBuilder.snapshot
 
-    def counted(self: Painter) -> Snapshot:
+    def counted(self: SnapshotBuilder) -> Snapshot:
         drawn.append(snapshot(self))
         return drawn[-1]
 
-    monkeypatch.setattr(Painter, "snapshot", counted)
+    monkeypatch.setattr(SnapshotBuilder, "snapshot", counted)
     asked = WebRequest({"type": "http"})
     for route in (daemon.control._state, daemon.control._metrics_text):
         drawn.clear()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clairvoyant_cli.proxy.protocols.facts import facts_of
+from clairvoyant_cli.proxy.protocols.request_parsing import parse_body
 from clairvoyant_cli.proxy.protocols.routes import ROUTES, BackendKind
 from predictor import load
 from predictor.record import Predictor
@@ -108,12 +108,12 @@ async def _exchange(requests: list[tuple[str, str, list[tuple[bytes, bytes]], by
 def test_reading_a_body_never_raises_and_what_is_read_is_usable(
     path: str, body: bytes, kind: BackendKind
 ) -> None:
-    facts = facts_of(body, ROUTES[path], kind, "client")
-    assert facts.choices >= 1
-    assert facts.prompt_tokens >= 0
-    assert len(facts.model) <= 200
-    assert facts.model.isprintable()
-    if facts.view is not None:
-        prediction = PREDICTOR.predict(facts.view)
+    parsed = parse_body(body, ROUTES[path], kind, "client")
+    assert parsed.choices >= 1
+    assert parsed.prompt_tokens >= 0
+    assert len(parsed.model) <= 200
+    assert parsed.model.isprintable()
+    if parsed.view is not None:
+        prediction = PREDICTOR.predict(parsed.view)
         assert prediction.expected_tokens >= 0
-        assert float(prediction.expected_tokens * facts.choices) >= 0
+        assert float(prediction.expected_tokens * parsed.choices) >= 0

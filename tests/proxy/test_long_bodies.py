@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 import predictor
 from clairvoyant_cli.http import loop_turn
 from clairvoyant_cli.proxy.protocols import loose
-from clairvoyant_cli.proxy.protocols.facts import (
-    MOST_PIECES,
+from clairvoyant_cli.proxy.protocols.loose import fitting
+from clairvoyant_cli.proxy.protocols.request_parsing import (
+    MAX_PIECES,
     SLICE_BYTES,
     SMALL_BYTES,
-    RequestFacts,
-    facts_of,
-    read_facts,
+    ParsedRequest,
+    parse_body,
+    parse_request,
 )
-from clairvoyant_cli.proxy.protocols.loose import fitting
 from clairvoyant_cli.proxy.protocols.routes import ROUTES, BackendKind
 from clairvoyant_cli.proxy.protocols.texts import MAX_NAME_CHARS
-from clairvoyant_cli.proxy.protocols.views import MOST_MESSAGES
+from clairvoyant_cli.proxy.protocols.views import MAX_MESSAGES
 from predictor.record import PromptView, Task
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
@@ -37,18 +37,18 @@ MIB = 1024 * 1024
 LEXICAL = predictor.load()
 
 
-async def read(path: str, body: Any, *cuts: float) -> RequestFacts:
+async def read(path: str, body: Any, *cuts: float) -> ParsedRequest:
     """Read a body that comes in pieces, cut at these shares of its length."""
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
     places = [0, *(int(share * len(text)) for share in sorted(cuts)), len(text)]
     pieces = [text[start:end] for start, end in itertools.pairwise(places)]
-    return await read_facts(pieces, ROUTES[path], KIND, "ann")
+    return await parse_request(pieces, ROUTES[path], KIND, "ann")
 
 
-def view_of(facts: RequestFacts) -> PromptView:
+def view_of(parsed: ParsedRequest) -> PromptView:
     """Return what was understood of a request."""
-    assert facts.view is not None
-    return facts.view
+    assert parsed.view is not None
+    return parsed.view
 
 
 def chat(content: Any, **more: Any) -> dict[str, Any]:
@@ -58,13 +58,13 @@ def chat(content: Any, **more: Any) -> dict[str, Any]:
 
 async def test_a_long_prompt_is_read_at_both_ends_and_its_length_is_known() -> None:
     text = "first " + "word " * 400_000 + "last"
-    facts = await read("/v1/chat/completions", chat(text, stream=True, max_tokens=7), 0.3, 0.9)
-    view = view_of(facts)
+    parsed = await read("/v1/chat/completions", chat(text, stream=True, max_tokens=7), 0.3, 0.9)
+    view = view_of(parsed)
     assert (view.prompt[:6], view.prompt[-4:]) == ("first ", "last")
     assert len(view.prompt) < 10_000
     assert view.characters == pytest.approx(len(text), rel=0.01)
-    assert (facts.model, facts.stream, view.max_tokens, view.client) == ("m", True, 7, "ann")
-    assert facts.prompt_tokens == pytest.approx(len(text) / 4, rel=0.01)
+    assert (parsed.model, parsed.stream, view.max_tokens, view.client) == ("m", True, 7, "ann")
+    assert parsed.prompt_tokens == pytest.approx(len(text) / 4, rel=0.01)
 
 
 @pytest.mark.parametrize("messages", [600, 2200, 5000])
@@ -72,12 +72,12 @@ async def test_a_long_conversation_is_read_at_both_ends_and_measured_in_between(
     asked, answered = "What is it? " * 10, "It is what it is, and more than that. " * 20
     turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}] * (messages // 2)
     body = {"model": "m", "messages": [{"role": "system", "content": "be brief"}, *turns, USER]}
-    facts = await read("/v1/chat/completions", body, 0.5)
-    view = view_of(facts)
+    parsed = await read("/v1/chat/completions", body, 0.5)
+    view = view_of(parsed)
     assert (view.system, view.prompt, view.history[-1].text) == ("be brief", "river", answered)
-    assert len(view.history) <= MOST_MESSAGES + 1
+    assert len(view.history) <= MAX_MESSAGES + 1
     characters = (len(asked) + len(answered)) * messages / 2
-    assert facts.prompt_tokens == pytest.approx(characters / 4, rel=0.02)
+    assert parsed.prompt_tokens == pytest.approx(characters / 4, rel=0.02)
 
 
 async def test_long_answers_of_a_conversation_keep_their_length() -> None:
@@ -95,8 +95,12 @@ async def test_long_answers_of_a_conversation_keep_their_length() -> None:
 )
 async def test_a_picture_of_40_mb_is_a_picture(part: dict[str, Any]) -> None:
     content = [part, {"type": "text", "text": "what is it?"}]
-    facts = await read("/v1/chat/completions", chat(content), 0.5)
-    assert (view_of(facts).prompt, view_of(facts).images, facts.prompt_tokens) == ("what is it?", 1, 11 / 4)
+    parsed = await read("/v1/chat/completions", chat(content), 0.5)
+    assert (view_of(parsed).prompt, view_of(parsed).images, parsed.prompt_tokens) == (
+        "what is it?",
+        1,
+        11 / 4,
+    )
 
 
 async def test_ollamas_pictures_are_counted() -> None:
@@ -106,9 +110,9 @@ async def test_ollamas_pictures_are_counted() -> None:
 
 
 async def test_token_ids_are_counted() -> None:
-    facts = await read("/v1/completions", {"prompt": [71_234] * 90_000, "max_tokens": 7})
-    assert (view_of(facts).max_tokens, view_of(facts).prompt.strip()) == (7, "")
-    assert facts.prompt_tokens == 90_000
+    parsed = await read("/v1/completions", {"prompt": [71_234] * 90_000, "max_tokens": 7})
+    assert (view_of(parsed).max_tokens, view_of(parsed).prompt.strip()) == (7, "")
+    assert parsed.prompt_tokens == 90_000
 
 
 async def test_prompts_may_be_lists_of_lists() -> None:
@@ -121,16 +125,16 @@ async def test_prompts_may_be_lists_of_lists() -> None:
 
 async def test_a_thousand_tools_are_counted() -> None:
     tool = {"type": "function", "function": {"name": "do", "parameters": {"a": {"type": "string"}}}}
-    facts = await read("/v1/chat/completions", chat("river", tools=[tool | {"note": "x" * 500}] * 1000))
-    assert (view_of(facts).tools, view_of(facts).prompt) == (1000, "river")
+    parsed = await read("/v1/chat/completions", chat("river", tools=[tool | {"note": "x" * 500}] * 1000))
+    assert (view_of(parsed).tools, view_of(parsed).prompt) == (1000, "river")
 
 
 async def test_many_parts_are_read_at_both_ends() -> None:
     parts = [{"type": "text", "text": f"part {n:4}"} for n in range(4000)]
-    facts = await read("/v1/messages", chat(parts))
-    assert view_of(facts).prompt.startswith("part    0\npart    1\n")
-    assert view_of(facts).prompt.endswith("\npart 3998\npart 3999")
-    assert facts.prompt_tokens == pytest.approx(4000 * 10 / 4, rel=0.02)
+    parsed = await read("/v1/messages", chat(parts))
+    assert view_of(parsed).prompt.startswith("part    0\npart    1\n")
+    assert view_of(parsed).prompt.endswith("\npart 3998\npart 3999")
+    assert parsed.prompt_tokens == pytest.approx(4000 * 10 / 4, rel=0.02)
 
 
 async def test_a_tools_result_holds_parts_of_its_own() -> None:
@@ -156,7 +160,7 @@ def test_how_a_body_comes_does_not_matter(unit: str, cuts: list[float]) -> None:
 async def test_many_small_pieces_are_a_body_too() -> None:
     body = json.dumps(chat("first " + "word " * 3000 + "last")).encode()
     pieces = [bytes([byte]) for byte in body]
-    view = view_of(await read_facts(pieces, ROUTES["/api/chat"], KIND))
+    view = view_of(await parse_request(pieces, ROUTES["/api/chat"], KIND))
     assert (view.prompt[:6], view.prompt[-4:]) == ("first ", "last")
 
 
@@ -174,7 +178,7 @@ async def turns_meanwhile(*bodies: Sequence[bytes]) -> int:
             turns += 1
 
     counting = asyncio.create_task(count())
-    await asyncio.gather(*(read_facts(body, ROUTES["/api/chat"], KIND) for body in bodies))
+    await asyncio.gather(*(parse_request(body, ROUTES["/api/chat"], KIND) for body in bodies))
     counting.cancel()
     return turns
 
@@ -190,7 +194,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_others_have_their_turn_between_the_slices_of_a_long_body() -> None:
     body = json.dumps(chat("word " * MIB)).encode()
     assert await turns_meanwhile([body]) >= len(body) // SLICE_BYTES // 2
-    assert await turns_meanwhile([body[:1]] * 50_000) >= 50_000 // MOST_PIECES // 2
+    assert await turns_meanwhile([body[:1]] * 50_000) >= 50_000 // MAX_PIECES // 2
     assert await turns_meanwhile([b'{"messages":[]}']) <= 3
 
 
@@ -261,14 +265,14 @@ HOSTILE: dict[str, Callable[[], tuple[str, bytes]]] = {
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_what_is_kept_of_a_request_is_bounded(name: str) -> None:
     path, body = HOSTILE[name]()
-    facts = await read(path, body, 0.5)
-    view = view_of(facts)
-    assert len(facts.model) <= MAX_NAME_CHARS
-    assert len(facts.affinity) <= len(facts.model) + 200
-    assert len(view.history) <= MOST_MESSAGES + 1
+    parsed = await read(path, body, 0.5)
+    view = view_of(parsed)
+    assert len(parsed.model) <= MAX_NAME_CHARS
+    assert len(parsed.affinity) <= len(parsed.model) + 200
+    assert len(view.history) <= MAX_MESSAGES + 1
     assert len(view.prompt) + len(view.system) <= 20_000
     assert LEXICAL.predict(view).expected_tokens >= 0
-    assert facts.prompt_tokens <= len(body)
+    assert parsed.prompt_tokens <= len(body)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -281,7 +285,7 @@ def test_few_entries_of_lists_are_looked_at(name: str, monkeypatch: pytest.Monke
         return fitting(decoder, raw)
 
     monkeypatch.setattr(loose, "fitting", count)
-    facts_of(body, ROUTES[path], KIND)
+    parse_body(body, ROUTES[path], KIND)
     assert len(decoded) < 5000
 
 
@@ -290,15 +294,16 @@ def test_few_entries_of_lists_are_looked_at(name: str, monkeypatch: pytest.Monke
 )
 @pytest.mark.parametrize("path", ["/api/chat", "/v1/embeddings"])
 async def test_what_nobody_can_read_is_unknown_but_an_embedding(path: str, text: bytes) -> None:
-    facts = await read(path, text, 0.1, 0.5)
-    assert facts.model == ""
-    assert (facts.view and facts.view.task) == (Task.EMBEDDING if path == "/v1/embeddings" else None)
+    parsed = await read(path, text, 0.1, 0.5)
+    assert parsed.model == ""
+    assert (parsed.view and parsed.view.task) == (Task.EMBEDDING if path == "/v1/embeddings" else None)
 
 
 async def test_what_was_too_long_to_hold_is_unknown() -> None:
-    assert await read_facts(None, ROUTES["/api/chat"], KIND) == RequestFacts(stream=True)
+    assert await parse_request(None, ROUTES["/api/chat"], KIND) == ParsedRequest(stream=True)
     assert (
-        await read_facts([b"x" * SMALL_BYTES * 2], ROUTES["/v1/audio/transcriptions"], KIND) == RequestFacts()
+        await parse_request([b"x" * SMALL_BYTES * 2], ROUTES["/v1/audio/transcriptions"], KIND)
+        == ParsedRequest()
     )
 
 
@@ -316,16 +321,16 @@ def test_a_field_of_an_odd_type_costs_no_more_than_itself(path: str) -> None:
     for field in FIELDS[path]:
         for value in ODD:
             body = json.dumps({"model": "m", "messages": [USER], field: value}).encode()
-            facts = facts_of(body, ROUTES[path], KIND)
-            assert view_of(facts).prompt == "river", (field, value)
-            assert facts.model == "m" or field == "model"
-            assert facts.choices >= 1
+            parsed = parse_body(body, ROUTES[path], KIND)
+            assert view_of(parsed).prompt == "river", (field, value)
+            assert parsed.model == "m" or field == "model"
+            assert parsed.choices >= 1
 
 
 async def test_nobody_can_make_a_prompt_look_longer_than_it_is() -> None:
     text = "\ue0000123456789abcdef 99999999\ue000 river"
-    facts = await read("/api/chat", chat(text, note="x" * SMALL_BYTES))
-    assert (view_of(facts).prompt, view_of(facts).cut) == (text, 0)
+    parsed = await read("/api/chat", chat(text, note="x" * SMALL_BYTES))
+    assert (view_of(parsed).prompt, view_of(parsed).cut) == (text, 0)
 
 
 # -- through the proxy -------------------------------------------------------------------------------

@@ -27,8 +27,8 @@ from clairvoyant_cli.proxy.protocols.probes import (
     ANSWER_BYTES,
     ANSWER_ENTRIES,
     ANSWER_OBJECTS,
-    MOST_MODELS,
-    MOST_SLOTS,
+    MAX_MODELS,
+    MAX_SLOTS,
 )
 from clairvoyant_cli.proxy.protocols.routes import BackendKind
 from clairvoyant_cli.proxy.protocols.texts import MAX_NAME_CHARS
@@ -68,7 +68,7 @@ def test_whatever_is_answered_is_understood_or_not(body: bytes) -> None:
             0 <= (number or 0) < 1 << 63 for number in (model.size_bytes, model.vram_bytes, model.context)
         )
     props = probes.props_of(body)
-    assert props is None or props.slots is None or 1 <= props.slots <= MOST_SLOTS
+    assert props is None or props.slots is None or 1 <= props.slots <= MAX_SLOTS
     assert (probes.busy_slots(body) or 0) >= 0
 
 
@@ -92,7 +92,7 @@ def test_names_and_numbers_have_an_end() -> None:
         or ()
     )
     assert model == LoadedModel("m" * MAX_NAME_CHARS, None, None, None)
-    assert len(probes.loaded_models(text({"models": [MODEL] * 2000})) or ()) == MOST_MODELS
+    assert len(probes.loaded_models(text({"models": [MODEL] * 2000})) or ()) == MAX_MODELS
     for slots in (10**12, -1, 0, 1.5, "4", True, None, [4]):
         props = probes.props_of(text(PROPS | {"total_slots": slots}))
         assert props is not None

@@ -14,10 +14,10 @@ from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.exchange import Exchange, Outcome, Phase
 from clairvoyant_cli.proxy.gateway import UNKNOWN
-from clairvoyant_cli.proxy.protocols.answer import Totals
-from clairvoyant_cli.proxy.protocols.facts import RequestFacts
+from clairvoyant_cli.proxy.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.protocols.routes import BackendKind, route_of
-from clairvoyant_cli.proxy.residents import ASSUMED_LOAD_S, MOST_AFFINITIES, Residents, full_name
+from clairvoyant_cli.proxy.protocols.usage import Totals
+from clairvoyant_cli.proxy.residents import ASSUMED_LOAD_S, MAX_AFFINITIES, Residents, full_name
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -29,7 +29,7 @@ class Asked:
     """As much of an exchange as residency looks at."""
 
     def __init__(self, model: str, affinity: str = "", number: int = 0) -> None:
-        self.facts = RequestFacts(model=model)
+        self.parsed = ParsedRequest(model=model)
         self.job = Job(f"{model}-{number}", float(number), cost_s=1.0, affinity=affinity or model)
         self.totals = Totals()
         self.phase = Phase.QUEUED
@@ -105,7 +105,7 @@ def test_what_the_server_lists_is_loaded_before_anybody_has_asked_for_it() -> No
     residents = Residents(queue, "ollama")
     residents.listed(["llama3:latest"], [])
     assert (
-        queue.residency.price_s("ollama", residents.affinity_of(RequestFacts("llama3", affinity="llama3")))
+        queue.residency.price_s("ollama", residents.affinity_of(ParsedRequest("llama3", affinity="llama3")))
         == 0
     )
     assert queue.residency.load_s == {"llama3:latest": ASSUMED_LOAD_S}
@@ -116,9 +116,9 @@ def test_what_the_server_lists_is_loaded_before_anybody_has_asked_for_it() -> No
 )
 def test_a_model_is_one_however_it_is_written(name: str) -> None:
     affinity = Residents(scheduler(), "ollama").affinity_of
-    assert affinity(RequestFacts(name, affinity=name)) == "m:latest"
-    assert affinity(RequestFacts(name, affinity=f"{name} num_ctx=9")) == "m:latest num_ctx=9"
-    assert affinity(RequestFacts("", affinity="")) == ""
+    assert affinity(ParsedRequest(name, affinity=name)) == "m:latest"
+    assert affinity(ParsedRequest(name, affinity=f"{name} num_ctx=9")) == "m:latest num_ctx=9"
+    assert affinity(ParsedRequest("", affinity="")) == ""
     assert full_name("host:5000/me/m") == "host:5000/me/m:latest"
 
 
@@ -128,14 +128,14 @@ def test_the_price_used_longest_ago_is_forgotten_when_there_are_too_many() -> No
     mine = asked("mine")
     mine.totals = replace(mine.totals, load_s=14.0)
     residents.answered(mine, 200)
-    for number in range(3 * MOST_AFFINITIES):
+    for number in range(3 * MAX_AFFINITIES):
         residents.answered(asked(f"real-{number}"), 200)
         residents.answered(asked(f"junk-{number}"), 404)
         residents.answered(mine, 200)
     prices = queue.residency.load_s
-    assert len(prices) == MOST_AFFINITIES == len(residents._affinity_of)
+    assert len(prices) == MAX_AFFINITIES == len(residents._affinity_of)
     assert prices["mine"] == 14.0
-    assert {f"real-{3 * MOST_AFFINITIES - n}" for n in range(1, MOST_AFFINITIES)} == prices.keys() - {"mine"}
+    assert {f"real-{3 * MAX_AFFINITIES - n}" for n in range(1, MAX_AFFINITIES)} == prices.keys() - {"mine"}
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ async def test_a_start_counts_only_if_an_answer_began(how: str, status: int, cou
             asked("a").job,
             route,
             "",
-            RequestFacts("a"),
+            ParsedRequest("a"),
             prediction,
             asyncio.get_running_loop().create_future(),
         )

@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 from clairvoyant_cli.proxy.exchange import Exchange
-from clairvoyant_cli.proxy.shadow import MOST_PENDING, Shadow
+from clairvoyant_cli.proxy.shadow import MAX_PENDING, Shadow
 from clairvoyant_cli.scheduler.job import Job
 
 
@@ -61,9 +61,9 @@ def test_who_left_unserved_took_no_slot() -> None:
 def test_a_request_held_for_ever_does_not_hold_all_that_come_after() -> None:
     shadow = Shadow(1)
     shadow.arrived(run(0))
-    for number in range(MOST_PENDING):
+    for number in range(MAX_PENDING):
         shadow.arrived(run(number, number, number))
-    assert len(waits(shadow)) == MOST_PENDING
+    assert len(waits(shadow)) == MAX_PENDING
 
 
 def test_slots_come_and_go() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.proxy.protocols import probes
-from clairvoyant_cli.proxy.protocols.answer import AnswerWatch
-from clairvoyant_cli.proxy.protocols.facts import facts_of
+from clairvoyant_cli.proxy.protocols.request_parsing import parse_body
 from clairvoyant_cli.proxy.protocols.routes import ROUTES, BackendKind
+from clairvoyant_cli.proxy.protocols.usage import AnswerWatch
 
 QUICK, SLOW = b"602317", b"6e-317"
 MANY = 10_000
@@ -21,7 +21,7 @@ MANY = 10_000
 def _request(path: str, before: bytes, each: bytes, after: bytes) -> Callable[[bytes], object]:
     def read(number: bytes) -> object:
         body = before + each.replace(b"N", number) * MANY + after
-        return facts_of(body, ROUTES[path], BackendKind.LLAMACPP)
+        return parse_body(body, ROUTES[path], BackendKind.LLAMACPP)
 
     return read
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from clairvoyant_cli.proxy.speeds import MOST_AT_ONCE, Speeds
+from clairvoyant_cli.proxy.speeds import MAX_AT_ONCE, Speeds
 
 
 def learned(*answers: tuple[float, float], measured: float | None = None) -> Speeds:
@@ -29,7 +29,7 @@ def test_what_no_machine_can_do_is_not_learned(absurd: tuple[float, float]) -> N
 def test_one_odd_answer_moves_a_speed_a_little(odd: tuple[float, float]) -> None:
     once = learned((100, 4.0), odd).decode_tokens_per_s
     assert once is not None
-    assert 25.0 / MOST_AT_ONCE < once < 25.0 * MOST_AT_ONCE
+    assert 25.0 / MAX_AT_ONCE < once < 25.0 * MAX_AT_ONCE
     again = learned((100, 4.0), odd, *[(100, 4.0)] * 10).decode_tokens_per_s
     assert again == pytest.approx(25.0, rel=0.1)
 

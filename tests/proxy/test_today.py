@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from clairvoyant_cli.proxy.today import MOST_CLIENTS, Today, midnight_after, midnight_before
+from clairvoyant_cli.proxy.today import MAX_CLIENTS, Today, midnight_after, midnight_before
 
 HOUR_S = 3600.0
 
@@ -94,10 +94,10 @@ def test_what_was_had_before_the_start_counts_for_this_day_alone() -> None:
 
 def test_of_too_many_clients_those_with_the_most_tokens_are_kept() -> None:
     today = Today(Clock())
-    for number in range(10 * MOST_CLIENTS):
+    for number in range(10 * MAX_CLIENTS):
         today.ended(f"c{number}", 0, 1 + number % 7)
     today.ended("ann", 0, 1000)
-    for number in range(10 * MOST_CLIENTS):
+    for number in range(10 * MAX_CLIENTS):
         today.ended(f"d{number}", 0, 1)
-    assert len(today.clients) <= MOST_CLIENTS
+    assert len(today.clients) <= MAX_CLIENTS
     assert today.had("ann") == 1000

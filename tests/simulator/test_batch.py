@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.simulator.batch import WORKER, BatchRun, BatchSimulation, Machine
-from clairvoyant_cli.simulator.forecast import from_tokens
 from clairvoyant_cli.simulator.kvcache import Discarded, Evicting, KvCache, Rates
+from clairvoyant_cli.simulator.predictions import from_tokens
 from clairvoyant_cli.simulator.workload import Workload
 
 RATES = Rates(alpha_1=0.0, alpha_2=0.1, beta=0.01, gamma_1=0.0, gamma_2=1.0)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.simulator.engine import Preemption, Run, SlotSimulation, simulate
-from clairvoyant_cli.simulator.forecast import Forecast, noisy_class, oracle
+from clairvoyant_cli.simulator.predictions import Predictions, noisy_class, oracle
 from clairvoyant_cli.simulator.workload import TwoNormals, Workload, burst, poisson
 
 
@@ -82,9 +82,9 @@ def test_every_request_is_served_once_and_the_same_seed_gives_the_same_run(
     def run() -> Run:
         rng = np.random.default_rng(seed)
         workload = poisson(rng, 60, 0.2 * slots, TwoNormals())
-        forecast = noisy_class(rng, workload, 0.8, 3.5, 8.9)
+        predictions = noisy_class(rng, workload, 0.8, 3.5, 8.9)
         scheduler = Scheduler(POLICIES[policy], workers={"a": slots}, tau_s=20.0)
-        return SlotSimulation(scheduler, workload, forecast, preemption=Preemption()).run()
+        return SlotSimulation(scheduler, workload, predictions, preemption=Preemption()).run()
 
     first, second = run(), run()
     assert first.finish_s.tolist() == second.finish_s.tolist()
@@ -114,8 +114,8 @@ def test_no_wait_exceeds_the_bound_the_default_states(
     """A wait is the work there on arrival, plus what came within tau or 80 % of it, plus at most one job."""
     gaps, costs, guesses = (np.array(column) for column in zip(*requests, strict=True))
     workload = Workload(np.cumsum(gaps), costs, np.zeros(len(costs), dtype=np.int64))
-    forecast = Forecast(np.full(len(costs), 0.5), guesses, guesses, guesses)
-    run = simulate(Scheduler(POLICIES["bounded"], workers={"a": 1}, tau_s=tau_s), workload, forecast)
+    predictions = Predictions(np.full(len(costs), 0.5), guesses, guesses, guesses)
+    run = simulate(Scheduler(POLICIES["bounded"], workers={"a": 1}, tau_s=tau_s), workload, predictions)
     free_s = 0.0
     for arrival_s, cost_s, wait_s in zip(workload.arrival_s, costs, run.wait_s, strict=True):
         ahead_s = max(free_s - arrival_s, 0.0)

@@ -10,7 +10,7 @@ from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.simulator import theory
 from clairvoyant_cli.simulator.engine import Preemption, Run, SlotSimulation
 from clairvoyant_cli.simulator.estimate import Estimate, mean_of
-from clairvoyant_cli.simulator.forecast import oracle
+from clairvoyant_cli.simulator.predictions import oracle
 from clairvoyant_cli.simulator.workload import Floats, Service, TwoNormals, exponential, poisson
 
 RATE_PER_S = 0.7

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from clairvoyant_cli.simulator.estimate import change_of, jain, mean_of, student_t
-from clairvoyant_cli.simulator.forecast import (
+from clairvoyant_cli.simulator.predictions import (
     gaussian_tokens,
     noisy_class,
     noisy_score,
@@ -26,11 +26,11 @@ def two_classes(n: int = 20_000) -> Workload:
 def test_class_accuracy_is_what_was_asked_for_and_the_guess_is_calibrated(accuracy: float) -> None:
     workload = two_classes()
     for make in (noisy_class, noisy_score):
-        forecast = make(np.random.default_rng(1), workload, accuracy, 3.5, 8.9)
-        said_long = forecast.p_long > 0.5
+        predictions = make(np.random.default_rng(1), workload, accuracy, 3.5, 8.9)
+        said_long = predictions.p_long > 0.5
         assert (said_long == (workload.kind == 1)).mean() == pytest.approx(accuracy, abs=0.01)
-        assert forecast.p_long.mean() == pytest.approx(workload.kind.mean(), abs=0.01)
-        assert forecast.cost_s.mean() == pytest.approx(workload.service_s.mean(), rel=0.01)
+        assert predictions.p_long.mean() == pytest.approx(workload.kind.mean(), abs=0.01)
+        assert predictions.cost_s.mean() == pytest.approx(workload.service_s.mean(), rel=0.01)
 
 
 def kendall(one: Floats, other: Floats) -> float:
@@ -74,10 +74,10 @@ class Guesser:
 
 
 def test_a_real_model_foretells_from_prompts() -> None:
-    forecast = of_model(Guesser(), [PromptView("abc"), PromptView("abcdef")], 0.5)
-    assert forecast.tokens.tolist() == [3.0, 6.0]
-    assert forecast.cost_s.tolist() == [1.5, 3.0]
-    assert forecast.cost_q90_s.tolist() == [3.0, 6.0]
+    predictions = of_model(Guesser(), [PromptView("abc"), PromptView("abcdef")], 0.5)
+    assert predictions.tokens.tolist() == [3.0, 6.0]
+    assert predictions.cost_s.tolist() == [1.5, 3.0]
+    assert predictions.cost_q90_s.tolist() == [3.0, 6.0]
 
 
 @pytest.mark.parametrize(

@@ -66,9 +66,9 @@ def test_a_history_with_forecasts_and_prompts(tmp_path: Path) -> None:
     path.write_text("\n".join(json.dumps(row) for row in rows))
     history = read_history(path, prompts=True)
     assert history.prompts == ("Early", "Late")
-    assert history.forecast is not None
-    assert history.forecast.tokens.tolist() == [50.0, 100.0]
-    assert history.forecast.cost_s.tolist() == pytest.approx([1.25, 2.5])
+    assert history.predictions is not None
+    assert history.predictions.tokens.tolist() == [50.0, 100.0]
+    assert history.predictions.cost_s.tolist() == pytest.approx([1.25, 2.5])
     assert read_history(path).prompts == ()
     assert len(read_history(path, limit=1).workload) == 1
 

@@ -12,9 +12,9 @@ from tui.demo.daemon import SCENARIOS, DemoDaemon
 from tui.demo.hardware import demo_machine
 from tui.hardware.reading import Hardware
 from tui.history import History
-from tui.scene import Link, LinkState, Scene
 from tui.snapshot import Snapshot
 from tui.source import Action, ActionResult, Disconnected
+from tui.view_state import Link, LinkState, ViewState
 
 WHERE = "http://127.0.0.1:8080"
 SIZES = ((80, 24), (120, 40), (200, 60))
@@ -71,10 +71,10 @@ def _played(scenario: str, gpus: int, seconds: int) -> tuple[Snapshot, History, 
     return demo.snapshot(), history, machine()
 
 
-def scene(scenario: str = "busy", *, gpus: int = 1, state: LinkState = LinkState.LIVE) -> Scene:
+def view(scenario: str = "busy", *, gpus: int = 1, state: LinkState = LinkState.LIVE) -> ViewState:
     """Return something to draw."""
     snapshot, history, hardware = played(scenario, gpus)
-    return Scene(Link(state, WHERE), snapshot, hardware, history)
+    return ViewState(Link(state, WHERE), snapshot, hardware, history)
 
 
 def still(source: Script) -> Top:

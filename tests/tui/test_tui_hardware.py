@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from tests.fakes.fake_nvml import Device, fake_nvml
-from tests.tui.board import Script, busy, scene, screen_text
+from tests.tui.board import Script, busy, screen_text, view
 from tui.app import Top
 from tui.hardware.amd import read_amd
 from tui.hardware.apple import read_apple
@@ -20,7 +20,7 @@ from tui.hardware.host import process_name, read_host
 from tui.hardware.nvidia import Nvidia, NvidiaGone
 from tui.hardware.reading import Gpu, Hardware, Host
 from tui.panels import hardware as panel
-from tui.scene import Link, LinkState, Scene
+from tui.view_state import Link, LinkState, ViewState
 
 HOST = Host(0.5, 8, 8 << 30, 32 << 30)
 
@@ -196,8 +196,8 @@ def test_this_machine_tells_something() -> None:
 
 
 def panel_text(hardware: Hardware | None, width: int = 42, height: int = 10) -> str:
-    base = scene("empty")
-    shown = Scene(base.link, base.snapshot, hardware, base.history)
+    base = view("empty")
+    shown = ViewState(base.link, base.snapshot, hardware, base.history)
     return "\n".join(line.plain for line in panel.body(shown, width, height))
 
 
@@ -254,7 +254,7 @@ async def test_readings_come_from_a_thread() -> None:
 
 
 def test_an_old_reading_says_so() -> None:
-    old = Scene(scene().link, hardware=Hardware(HOST), hardware_age_s=61.0)
+    old = ViewState(view().link, hardware=Hardware(HOST), hardware_age_s=61.0)
     assert panel.facts(old).plain.strip() == "no reading for 1m01"
-    elsewhere = Scene(Link(LinkState.LIVE, "http://10.0.0.4:8080", local=False), hardware=Hardware(HOST))
+    elsewhere = ViewState(Link(LinkState.LIVE, "http://10.0.0.4:8080", local=False), hardware=Hardware(HOST))
     assert "not the daemon's" in panel.facts(elsewhere).plain

@@ -268,10 +268,10 @@ async def test_freeze_keeps_the_picture_while_the_daemon_works_on() -> None:
         demo.advance(30.0)
         it.app.take(demo.snapshot())
         await settled(it.app, it.pilot)
-        assert it.app.scene().snapshot == it.snapshot
+        assert it.app.view().snapshot == it.snapshot
         assert "frozen" in it.text
         await it.press("p")
-        assert it.app.scene().snapshot == demo.snapshot()
+        assert it.app.view().snapshot == demo.snapshot()
 
 
 async def test_maximise_gives_all_the_room_and_takes_it_back() -> None:

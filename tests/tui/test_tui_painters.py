@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from tests.tui.board import busy, daemon, scene
-from tui import figures
+from tests.tui.board import busy, daemon, view
+from tui import formatting as figures
 from tui.braille import Dots
 from tui.grid import Fitted, Order, select
 from tui.history import POINTS, SAMPLES, History
 from tui.keys import KEYS
+from tui.layout import DECK, PANELS, SizeHint, has_deck, plan
 from tui.line import Line, clip, ends, wrap
 from tui.panels import clients, detail, plots, stats, tau
 from tui.panels.requests import QUEUE
-from tui.plan import DECK, PANELS, Wish, has_deck, plan
 from tui.screens.help import help_lines
 from tui.snapshot import ClassStats, ClientState, MoveRecord, Percentiles, Snapshot
 from tui.source import Action, Verb
@@ -111,7 +111,7 @@ def test_sort_by_each_column() -> None:
 @pytest.mark.parametrize("width", [30, 60, 78, 96, 120, 180])
 def test_columns_fill_the_width_and_rows_keep_to_it(width: int) -> None:
     fitted = Fitted.of(QUEUE, width)
-    drawn = fitted.draw(busy().queue[0], scene())
+    drawn = fitted.draw(busy().queue[0], view())
     assert drawn.width == fitted.heading(Order()).width
     if width >= 72:
         assert width - 4 <= drawn.width <= width
@@ -121,8 +121,10 @@ def test_columns_fill_the_width_and_rows_keep_to_it(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [20, 80, 107, 108, 120, 167, 168, 200, 300])
-@pytest.mark.parametrize("wish", [Wish(), Wish(deck="log", slots=16, gpus=4), Wish(maximised="plots")])
-def test_boxes_stay_on_the_screen_and_do_not_overlap(width: int, wish: Wish) -> None:
+@pytest.mark.parametrize(
+    "wish", [SizeHint(), SizeHint(deck="log", slots=16, gpus=4), SizeHint(maximised="plots")]
+)
+def test_boxes_stay_on_the_screen_and_do_not_overlap(width: int, wish: SizeHint) -> None:
     for height in range(4, 70, 3):
         taken: set[tuple[int, int]] = set()
         for box in plan(width, height, wish).values():
@@ -136,13 +138,13 @@ def test_boxes_stay_on_the_screen_and_do_not_overlap(width: int, wish: Wish) -> 
 
 @pytest.mark.parametrize(("width", "height"), [(120, 40), (200, 60)])
 def test_larger_screens_show_every_panel(width: int, height: int) -> None:
-    assert set(PANELS) <= set(plan(width, height, Wish()))
+    assert set(PANELS) <= set(plan(width, height, SizeHint()))
     assert not has_deck(width, height)
 
 
 @pytest.mark.parametrize("name", DECK)
 def test_the_small_screen_shows_one_of_the_deck(name: str) -> None:
-    assert set(plan(80, 24, Wish(deck=name))) == {"header", "footer", "running", "queue", name}
+    assert set(plan(80, 24, SizeHint(deck=name))) == {"header", "footer", "running", "queue", name}
 
 
 # -- panels -----------------------------------------------------------------------------------------------
@@ -161,7 +163,7 @@ async def acted(*actions: Action, play_s: float = 0.0) -> Snapshot:
 
 
 async def test_the_page_says_why_a_request_is_where_it_is() -> None:
-    base = scene()
+    base = view()
     rows = busy().queue
     last = rows[-1]
     page = text_of(detail.detail(base, last.id, 90))
@@ -179,7 +181,7 @@ async def test_the_page_says_why_a_request_is_where_it_is() -> None:
 
 
 async def test_the_page_follows_a_request_to_its_slot_and_its_end() -> None:
-    base = scene()
+    base = view()
     running = busy().running[0]
     page = text_of(detail.detail(base, running.id, 90))
     assert f"{running.state} in slot {running.slot}" in page
@@ -189,14 +191,14 @@ async def test_the_page_follows_a_request_to_its_slot_and_its_end() -> None:
 
 
 async def test_prompts_are_on_the_page_only_when_shown() -> None:
-    base, row = scene(), busy().queue[0]
+    base, row = view(), busy().queue[0]
     assert row.prompt is not None
     assert row.prompt not in text_of(detail.detail(base, row.id, 90))
     assert row.prompt in text_of(detail.detail(replace(base, prompts=True), row.id, 90))
 
 
 def test_tau_off_and_never_fired() -> None:
-    base = scene("empty")
+    base = view("empty")
     assert base.snapshot is not None
     off = replace(base.snapshot, tau=replace(base.snapshot.tau, tau_s=None))
     text = text_of(tau.body(replace(base, snapshot=off), 40, 6))
@@ -205,7 +207,7 @@ def test_tau_off_and_never_fired() -> None:
 
 
 def test_stats_without_a_shadow_and_without_a_load() -> None:
-    base = scene()
+    base = view()
     assert base.snapshot is not None
     bare = replace(base.snapshot, stats_fcfs=(), utilisation=None)
     text = text_of(stats.body(replace(base, snapshot=bare), 42, 9))
@@ -214,7 +216,7 @@ def test_stats_without_a_shadow_and_without_a_load() -> None:
 
 
 def test_stats_call_a_loss_a_loss() -> None:
-    base = scene()
+    base = view()
     assert base.snapshot is not None
     quick = tuple(
         ClassStats(each.length_class, Percentiles(9, 0.5, 1.0, 1.0), Percentiles(), Percentiles())
@@ -227,7 +229,7 @@ def test_stats_call_a_loss_a_loss() -> None:
 @pytest.mark.parametrize("size", [(20, 3), (40, 8), (44, 16), (90, 10), (90, 30)])
 def test_plots_fill_their_box(size: tuple[int, int]) -> None:
     width, height = size
-    for shown in (scene(), scene("empty")):
+    for shown in (view(), view("empty")):
         lines = plots.body(shown, width, height)
         assert len(lines) <= height
         assert all(line.width <= width for line in lines)
@@ -288,7 +290,7 @@ def test_history_starts_anew_with_another_daemon() -> None:
 
 
 def test_a_firing_is_lit_for_a_moment() -> None:
-    base = scene("empty")
+    base = view("empty")
     assert base.snapshot is not None
     fired = replace(base.snapshot, tau=replace(base.snapshot.tau, firings_total=1))
     base.history.take(fired)
@@ -321,7 +323,7 @@ def test_moves_are_records() -> None:
 
 def _client_line(client: ClientState, width: int = 100) -> Line:
     told = replace(busy(), clients=(client,))
-    heading, line = clients.body(replace(scene(), snapshot=told), width)
+    heading, line = clients.body(replace(view(), snapshot=told), width)
     assert heading.width == line.width <= width
     return line
 
@@ -351,5 +353,5 @@ def test_a_days_tokens_are_shown_against_the_quota_and_warned_of() -> None:
 
 
 def test_no_clients_are_said_to_be_none() -> None:
-    [line] = clients.body(replace(scene(), snapshot=replace(busy(), clients=())), 80)
+    [line] = clients.body(replace(view(), snapshot=replace(busy(), clients=())), 80)
     assert line.plain == "Nobody has asked for anything today."

@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.tui.board import Script, busy, daemon
 from tui.demo.daemon import SCENARIOS, DemoDaemon
 from tui.export import export
-from tui.once import first_snapshot, tables
+from tui.print_tables import first_snapshot, tables
 from tui.recording import Recorder, RecordingError, Replay, decode, encode
 from tui.snapshot import SCHEMA_VERSION, Snapshot
 from tui.source import Action, Disconnected, Source, Verb

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import count
 
-from tui.snapshot import Foretold, MoveRecord
+from tui.snapshot import MoveRecord, PredictionState
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Ask:
     tokens: int
     prefill_s: float
     tokens_per_s: float
-    predicted: Foretold
+    predicted: PredictionState
     endpoint: str
     model: str
     client: str

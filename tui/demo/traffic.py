@@ -4,7 +4,7 @@ from math import exp, log
 from random import Random
 
 from tui.demo.lane import Ask
-from tui.snapshot import Foretold
+from tui.snapshot import PredictionState
 
 _KINDS = (  # share, client, endpoint, model, median tokens, spread, what it might have asked
     (0.30, "zed", "/v1/completions", "qwen2.5-coder:7b", 60, 0.7, "def parse_header(line: bytes) ->"),
@@ -78,7 +78,7 @@ class Traffic:
         )
 
 
-def _foretell(guess: float, prompt_tokens: float) -> Foretold:
+def _foretell(guess: float, prompt_tokens: float) -> PredictionState:
     p_long = 1.0 / (1.0 + (_LONG / guess) ** 2.2)
     p_short = (1.0 - p_long) / (1.0 + (guess / _SHORT) ** 2.2)
     p_medium = 1.0 - p_long - p_short
@@ -90,4 +90,4 @@ def _foretell(guess: float, prompt_tokens: float) -> Foretold:
         ("asks for a list", float(guess % 3 < 1)),
         ("asks for length", float(guess > _LONG)),
     )
-    return Foretold(name, p_short, p_medium, p_long, guess, guess * 2.1, "demo", features)
+    return PredictionState(name, p_short, p_medium, p_long, guess, guess * 2.1, "demo", features)

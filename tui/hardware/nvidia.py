@@ -15,7 +15,7 @@ from tui.hardware.reading import Gpu, GpuProcess
 
 T = TypeVar("T")
 _RETRY_AFTER = 10
-_MOST_PROCESSES = 4
+_MAX_PROCESSES = 4
 
 
 class NvidiaGone(Exception):  # noqa: N818 - it is a state of the world more than an error
@@ -127,7 +127,7 @@ class Nvidia:
                     process.pid, process_name(process.pid), int(used) if used is not None else None
                 )
         ranked = sorted(found.values(), key=lambda each: each.memory_bytes or 0, reverse=True)
-        return tuple(ranked[:_MOST_PROCESSES])
+        return tuple(ranked[:_MAX_PROCESSES])
 
     def _try(self, nvml: Any, ask: Callable[[], Any]) -> Any:
         """Return an answer, or None where this device or this user gets none."""

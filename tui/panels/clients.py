@@ -1,21 +1,21 @@
 """The clients: what each has waiting and running, what it may, and what is left of its day."""
 
-from tui.figures import NOTHING, bar, brief, count, duration
+from tui.formatting import NOTHING, bar, brief, count, duration
 from tui.grid import Column, Fitted, Grid, Order
 from tui.line import Line, Tone
-from tui.scene import Scene
 from tui.snapshot import ClientState
+from tui.view_state import ViewState
 
 _NEARLY = 0.75
 
 
-def body(scene: Scene, width: int) -> list[Line]:
+def body(view: ViewState, width: int) -> list[Line]:
     """A row for each client, the busiest first."""
-    clients = CLIENTS.rows(scene)
+    clients = CLIENTS.rows(view)
     if not clients:
-        return [Line(CLIENTS.empty(scene), "soft")]
+        return [Line(CLIENTS.empty(view), "soft")]
     fitted = Fitted.of(CLIENTS, width)
-    return [fitted.heading(Order()), *(fitted.draw(client, scene) for client in clients)]
+    return [fitted.heading(Order()), *(fitted.draw(client, view) for client in clients)]
 
 
 def of_limit(has: int, may: int | None) -> str:
@@ -47,24 +47,24 @@ def _of_limit(has: int, may: int | None) -> Line:
     return line if may is None else line.add("/", "faint").add(brief(may), "soft")
 
 
-def _tokens(client: ClientState, scene: Scene, width: int) -> Line:
+def _tokens(client: ClientState, view: ViewState, width: int) -> Line:
     has, may = client.tokens_today, client.tokens_per_day
     line = Line(count(has), _tone(has, may))
     return line if may is None else line.add("/", "faint").add(count(may), "soft")
 
 
-def _day(client: ClientState, scene: Scene, width: int) -> Line:
+def _day(client: ClientState, view: ViewState, width: int) -> Line:
     if client.tokens_per_day is None:
         return Line()
     fraction = client.tokens_today / client.tokens_per_day
     return bar(fraction, width, _tone(client.tokens_today, client.tokens_per_day, "accent"))
 
 
-def _weight(client: ClientState, scene: Scene, width: int) -> Line:
+def _weight(client: ClientState, view: ViewState, width: int) -> Line:
     return Line(f"{client.weight:g}", "soft" if client.weight == 1.0 else "ink")
 
 
-def _own_tau(client: ClientState, scene: Scene, width: int) -> Line:
+def _own_tau(client: ClientState, view: ViewState, width: int) -> Line:
     text = own_tau(client)
     return Line(text, "track" if text == NOTHING else "ink")
 
@@ -80,8 +80,8 @@ CLIENTS: Grid[ClientState] = Grid(
         Column("tau", "own τ", 5, _own_tau, right=True),
         Column("priority", "priority", 9, lambda r, s, w: Line(span(r.priority), "soft"), right=True),
     ),
-    rows=lambda scene: scene.snapshot.clients if scene.snapshot else (),
+    rows=lambda view: view.snapshot.clients if view.snapshot else (),
     id=lambda row: row.name,
     text=lambda row: row.name,
-    empty=lambda scene: "Nobody has asked for anything today.",
+    empty=lambda view: "Nobody has asked for anything today.",
 )

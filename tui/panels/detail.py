@@ -1,10 +1,10 @@
 """All there is to know of one request: what was predicted, why it stands where it stands, how it ended."""
 
-from tui.figures import bar, class_letter, class_tone, clock, count, duration, ratio
+from tui.formatting import bar, class_letter, class_tone, clock, count, duration, ratio
 from tui.line import Line, Tone, cell, wrap
 from tui.panels.requests import progress, tau_fraction, tau_tone
-from tui.scene import Scene
-from tui.snapshot import FinishedRequest, Foretold, MoveRecord, QueuedRequest, RunningRequest, Snapshot
+from tui.snapshot import FinishedRequest, MoveRecord, PredictionState, QueuedRequest, RunningRequest, Snapshot
+from tui.view_state import ViewState
 
 _LABEL = 12
 _BAR = 24
@@ -20,17 +20,17 @@ def find(snapshot: Snapshot, ident: str) -> AnyRequest | None:
     return None
 
 
-def detail(scene: Scene, ident: str, width: int) -> list[Line]:
+def detail(view: ViewState, ident: str, width: int) -> list[Line]:
     """Return the page for a request; it follows the request from the queue to its slot to its end."""
-    snapshot = scene.snapshot
+    snapshot = view.snapshot
     request = find(snapshot, ident) if snapshot else None
     if snapshot is None or request is None:
         return [Line("This request has ended and is no longer kept.", "soft")]
     lines = [_who(request), Line()]
     if isinstance(request, QueuedRequest):
-        lines += _waiting(request, scene, snapshot, width)
+        lines += _waiting(request, view, snapshot, width)
     elif isinstance(request, RunningRequest):
-        lines += _running(request, scene)
+        lines += _running(request, view)
     else:
         lines += _finished(request)
     lines += [Line(), *_prediction(request.predicted)]
@@ -38,7 +38,7 @@ def detail(scene: Scene, ident: str, width: int) -> list[Line]:
     if moves:
         lines += [Line(), *_history(moves)]
     prompt = None if isinstance(request, FinishedRequest) else request.prompt
-    if prompt is not None and scene.prompts:
+    if prompt is not None and view.prompts:
         lines += [Line(), Line("prompt", "faint"), *_prompt(prompt, width)]
     return lines
 
@@ -53,13 +53,13 @@ def _who(request: AnyRequest) -> Line:
     return line.add("  by ", "faint").add(request.endpoint, "soft")
 
 
-def _waiting(request: QueuedRequest, scene: Scene, snapshot: Snapshot, width: int) -> list[Line]:
-    age_s = request.age_s + scene.drift_s
+def _waiting(request: QueuedRequest, view: ViewState, snapshot: Snapshot, width: int) -> list[Line]:
+    age_s = request.age_s + view.drift_s
     lines = [
         _fact("waiting", duration(age_s), "strong", f"rank {request.rank} of {len(snapshot.queue)}"),
         _fact("starts in", "held" if request.held else duration(request.eta_s)),
     ]
-    fraction = tau_fraction(age_s, scene)
+    fraction = tau_fraction(age_s, view)
     if fraction is not None:
         line = Line(cell("of tau", _LABEL), "faint").join(bar(fraction, _BAR, tau_tone(fraction)))
         lines.append(line.add(f" {fraction * 100:.0f}% of {duration(snapshot.tau.tau_s)}", "soft"))
@@ -95,7 +95,7 @@ def _labelled(label: str, text: str, width: int) -> list[Line]:
     return [Line(cell(label if y == 0 else "", _LABEL), "faint").add(line) for y, line in enumerate(lines)]
 
 
-def _running(request: RunningRequest, scene: Scene) -> list[Line]:
+def _running(request: RunningRequest, view: ViewState) -> list[Line]:
     slot = f"slot {request.slot}" if request.slot is not None else request.backend
     line = Line(cell("answer", _LABEL), "faint")
     line.join(bar(progress(request), _BAR, class_tone(request.predicted.length_class)))
@@ -103,7 +103,7 @@ def _running(request: RunningRequest, scene: Scene) -> list[Line]:
         f" of ~{count(request.predicted.expected_tokens)}", "soft"
     )
     return [
-        _fact("running", duration(request.elapsed_s + scene.drift_s), "strong", f"{request.state} in {slot}"),
+        _fact("running", duration(request.elapsed_s + view.drift_s), "strong", f"{request.state} in {slot}"),
         line,
         _fact("ends in", duration(request.eta_s)),
         _fact("waited", duration(request.waited_s), "ink", f"sent by {request.dispatched_by}"),
@@ -124,27 +124,27 @@ def _finished(request: FinishedRequest) -> list[Line]:
     ]
 
 
-def _prediction(foretold: Foretold) -> list[Line]:
+def _prediction(prediction: PredictionState) -> list[Line]:
     lines = [
         _fact(
             "predicted",
-            f"{class_letter(foretold.length_class)} {foretold.length_class}",
-            class_tone(foretold.length_class),
-            f"by {foretold.source}" if foretold.source else "",
+            f"{class_letter(prediction.length_class)} {prediction.length_class}",
+            class_tone(prediction.length_class),
+            f"by {prediction.source}" if prediction.source else "",
         )
     ]
     for name, chance in (
-        ("short", foretold.p_short),
-        ("medium", foretold.p_medium),
-        ("long", foretold.p_long),
+        ("short", prediction.p_short),
+        ("medium", prediction.p_medium),
+        ("long", prediction.p_long),
     ):
         line = Line(cell(f"  {name}", _LABEL), "faint").join(bar(chance, _BAR, class_tone(name)))
         lines.append(line.add(f" {ratio(chance)}"))
-    expected = f"~{count(foretold.expected_tokens)}"
-    lines.append(_fact("tokens", expected, "ink", f"nine in ten stay under {count(foretold.q90_tokens)}"))
-    if foretold.features:
+    expected = f"~{count(prediction.expected_tokens)}"
+    lines.append(_fact("tokens", expected, "ink", f"nine in ten stay under {count(prediction.q90_tokens)}"))
+    if prediction.features:
         lines.append(Line(cell("looked at", _LABEL), "faint"))
-        lines += [_fact(f"  {count(value)}", name, "soft") for name, value in foretold.features]
+        lines += [_fact(f"  {count(value)}", name, "soft") for name, value in prediction.features]
     return lines
 
 

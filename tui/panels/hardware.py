@@ -1,9 +1,9 @@
 """GPUs, their memory and who holds it; CPU and memory of the host."""
 
-from tui.figures import bar, duration, share, size, spark
+from tui.formatting import bar, duration, share, size, spark
 from tui.hardware.reading import Gpu, Hardware
 from tui.line import Line, Tone, cell, ends, wrap
-from tui.scene import Scene
+from tui.view_state import ViewState
 
 _HOT_C = 83.0
 _FULL = 0.95
@@ -11,33 +11,33 @@ _LABEL = 5
 _STALE_S = 5.0
 
 
-def facts(scene: Scene) -> Line:
+def facts(view: ViewState) -> Line:
     """Whose machine this is."""
     line = Line()
-    hardware = scene.hardware
-    if scene.hardware_age_s > _STALE_S:
-        return line.add(f" no reading for {duration(scene.hardware_age_s)} ", "warn")
+    hardware = view.hardware
+    if view.hardware_age_s > _STALE_S:
+        return line.add(f" no reading for {duration(view.hardware_age_s)} ", "warn")
     if hardware is not None and len(hardware.gpus) > 1:
         line.add(f" {len(hardware.gpus)} GPUs ", "soft")
-    return line if scene.link.local else line.add(" this machine, not the daemon's ", "warn")
+    return line if view.link.local else line.add(" this machine, not the daemon's ", "warn")
 
 
-def body(scene: Scene, width: int, height: int) -> list[Line]:
+def body(view: ViewState, width: int, height: int) -> list[Line]:
     """As much of each GPU as there is room for: gauges first, then processes, then the host."""
-    hardware = scene.hardware
+    hardware = view.hardware
     if hardware is None:
         return [Line("reading…", "faint")]
-    host = _host(scene, hardware, width)
+    host = _host(view, hardware, width)
     if not hardware.gpus:
         return [*(Line(line, "soft") for line in wrap(hardware.note or "no GPU found", width)), *host]
     lines: list[Line] = []
     per_gpu = max(1, (height - len(host)) // len(hardware.gpus))
     for gpu in hardware.gpus:
-        lines += _gpu(scene, gpu, width)[:per_gpu] if per_gpu >= 3 else [_gpu_short(gpu, width)]
+        lines += _gpu(view, gpu, width)[:per_gpu] if per_gpu >= 3 else [_gpu_short(gpu, width)]
     return [*lines, *host]
 
 
-def _gpu(scene: Scene, gpu: Gpu, width: int) -> list[Line]:
+def _gpu(view: ViewState, gpu: Gpu, width: int) -> list[Line]:
     name = Line(f"{gpu.index} ", "faint").add(gpu.name)
     if gpu.fault:
         return [name, Line("! ", "alert").add(gpu.fault, "soft")]
@@ -46,7 +46,7 @@ def _gpu(scene: Scene, gpu: Gpu, width: int) -> list[Line]:
     if gpu.utilisation is not None:
         line = Line(cell("util", _LABEL), "faint").join(bar(gpu.utilisation, gauge))
         line.add(cell(share(gpu.utilisation), 5, right=True), "strong").add("  ")
-        history = list(scene.history.gpu.get(gpu.index, ()))
+        history = list(view.history.gpu.get(gpu.index, ()))
         lines.append(line.add(spark(history, max(0, width - line.width), 1.0), "faint"))
     if gpu.memory_used_bytes is not None and gpu.memory_total_bytes:
         lines.append(_memory(gpu, gauge))
@@ -87,13 +87,13 @@ def _gpu_short(gpu: Gpu, width: int) -> Line:
     return ends(line, _vital_signs(gpu), width)
 
 
-def _host(scene: Scene, hardware: Hardware, width: int) -> list[Line]:
+def _host(view: ViewState, hardware: Hardware, width: int) -> list[Line]:
     host = hardware.host
     line = Line()
     if host.cpu is not None:
         line.add(cell("cpu", _LABEL), "faint").add(cell(share(host.cpu), 4, right=True))
         line.add(f" of {host.cores}  " if host.cores else "  ", "faint")
-        line.add(spark(list(scene.history.cpu), max(0, width - 36), 1.0), "faint")
+        line.add(spark(list(view.history.cpu), max(0, width - 36), 1.0), "faint")
     if host.memory_total_bytes and host.memory_used_bytes is not None:
         memory = Line("ram ", "faint").add(size(host.memory_used_bytes))
         line = ends(line, memory.add(f" of {size(host.memory_total_bytes)}", "soft"), width)

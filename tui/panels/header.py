@@ -1,9 +1,9 @@
 """The head of the screen: what daemon this is, how it is, and what the ordering is worth."""
 
-from tui.figures import bar, class_letter, class_tone, count, duration, ratio, share
+from tui.formatting import bar, class_letter, class_tone, count, duration, ratio, share
 from tui.line import Line, Tone, ends, flow
-from tui.scene import LinkState, Scene
 from tui.snapshot import ClassStats, Snapshot
+from tui.view_state import LinkState, ViewState
 
 REGIME = (0.55, 0.80)
 """Utilisation where ordering pays most (Clairvoyant, section 6)."""
@@ -11,20 +11,20 @@ REGIME = (0.55, 0.80)
 _MODE_TONE: dict[str, Tone] = {"serving": "good", "paused": "badge", "draining": "badge"}
 
 
-def header(scene: Scene, width: int, height: int) -> list[Line]:
+def header(view: ViewState, width: int, height: int) -> list[Line]:
     """Identity on the first line, the worth of it on the second."""
-    lines = [ends(_identity(scene, width - 10), _right(scene), width)]
+    lines = [ends(_identity(view, width - 10), _right(view), width)]
     if height > 1:
-        lines.append(_worth(scene, width))
+        lines.append(_worth(view, width))
     return lines
 
 
-def _identity(scene: Scene, width: int) -> Line:
-    pieces = [Line(" clairvoyant", "strong").add("  ").join(_state(scene))]
-    snapshot = scene.snapshot
+def _identity(view: ViewState, width: int) -> Line:
+    pieces = [Line(" clairvoyant", "strong").add("  ").join(_state(view))]
+    snapshot = view.snapshot
     if snapshot is not None:
         pieces += [
-            Line(snapshot.policy, "strong").add(" ").join(_tau(scene, snapshot)),
+            Line(snapshot.policy, "strong").add(" ").join(_tau(view, snapshot)),
             _slots(snapshot),
             Line("queue ", "faint").add(count(len(snapshot.queue)), _queue_tone(snapshot)),
             _load(snapshot),
@@ -32,29 +32,29 @@ def _identity(scene: Scene, width: int) -> Line:
     return flow(pieces, width, gap=4 if width > 100 else 2)
 
 
-def _tau(scene: Scene, snapshot: Snapshot) -> Line:
+def _tau(view: ViewState, snapshot: Snapshot) -> Line:
     """Return tau; it lights up, at its place, when it fires."""
     limit = duration(snapshot.tau.tau_s) if snapshot.tau.tau_s else "off"
-    if scene.tau_lit:
+    if view.tau_lit:
         return Line(f" τ {limit} ", "siren")
     return Line(" τ ", "faint").add(limit).add(" ")
 
 
-def _state(scene: Scene) -> Line:
+def _state(view: ViewState) -> Line:
     line = Line()
-    if scene.link.state is LinkState.LOST:
+    if view.link.state is LinkState.LOST:
         line.add(" no daemon ", "siren")
-    elif scene.snapshot is None:
+    elif view.snapshot is None:
         line.add("○ connecting", "soft")
     else:
-        mode = scene.snapshot.mode
+        mode = view.snapshot.mode
         tone = _MODE_TONE.get(mode, "alert")
         line.add(f"● {mode}" if mode == "serving" else f" {mode} ", tone)
-    if scene.frozen:
+    if view.frozen:
         line.add(" ").add(" frozen ", "badge")
-    if scene.badge:
-        line.add(" ").add(scene.badge, "soft")
-    if scene.readonly:
+    if view.badge:
+        line.add(" ").add(view.badge, "soft")
+    if view.readonly:
         line.add(" ").add("read-only", "soft")
     return line
 
@@ -89,15 +89,15 @@ def regime(rho: float | None) -> str:
     return "heavy" if rho < 1.0 else "overloaded"
 
 
-def _right(scene: Scene) -> Line:
-    if scene.snapshot is None:
-        return Line(f"{scene.link.where} ", "soft")
-    up_s = scene.snapshot.uptime_s + scene.drift_s
+def _right(view: ViewState) -> Line:
+    if view.snapshot is None:
+        return Line(f"{view.link.where} ", "soft")
+    up_s = view.snapshot.uptime_s + view.drift_s
     return Line("up ", "faint").add(duration(up_s), "soft").add(" ")
 
 
-def _worth(scene: Scene, width: int) -> Line:
-    snapshot = scene.snapshot
+def _worth(view: ViewState, width: int) -> Line:
+    snapshot = view.snapshot
     if snapshot is None:
         return Line()
     pieces = [Line(" wait p50", "faint")]
@@ -105,11 +105,11 @@ def _worth(scene: Scene, width: int) -> Line:
         letter = class_letter(stats.length_class)
         pieces.append(Line(f"{letter} ", class_tone(stats.length_class)).add(duration(stats.wait.p50)))
     pieces.append(_saving(snapshot))
-    per_minute = scene.history.per_minute()
+    per_minute = view.history.per_minute()
     if per_minute is not None:
         pieces.append(Line("done ", "faint").add(count(per_minute)).add("/min", "faint"))
     line = flow([piece for piece in pieces if piece.width], width)
-    where = Line(f"{scene.link.where} ", "faint")
+    where = Line(f"{view.link.where} ", "faint")
     return ends(line, where, width) if line.width + where.width + 2 <= width else line
 
 

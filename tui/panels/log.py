@@ -1,8 +1,8 @@
 """The daemon's last words, the newest at the bottom."""
 
-from tui.figures import clock
+from tui.formatting import clock
 from tui.line import Line, Tone
-from tui.scene import Scene
+from tui.view_state import ViewState
 
 _LEVEL: dict[str, tuple[str, Tone]] = {
     "warning": ("!", "warn"),
@@ -11,12 +11,12 @@ _LEVEL: dict[str, tuple[str, Tone]] = {
 }
 
 
-def body(scene: Scene, width: int, height: int) -> list[Line]:
+def body(view: ViewState, width: int, height: int) -> list[Line]:
     """As many lines as there is room for."""
-    if scene.snapshot is None:
+    if view.snapshot is None:
         return []
     lines = []
-    for event in scene.snapshot.log[-height:]:
+    for event in view.snapshot.log[-height:]:
         sign, tone = _LEVEL.get(event.level, ("·", "faint"))
         line = Line(clock(event.at), "faint").add(f" {sign} ", tone)
         lines.append(line.add(event.text, "soft" if event.level == "info" else "ink").fit(width))

@@ -1,29 +1,29 @@
 """The backends, and the models they hold."""
 
-from tui.figures import bar, duration, rate, size
+from tui.formatting import bar, duration, rate, size
 from tui.line import Line, Tone, cell, ends
-from tui.scene import Scene
 from tui.snapshot import BackendState, LoadedModel
+from tui.view_state import ViewState
 
 _STATE: dict[str, tuple[str, Tone]] = {"up": ("●", "good"), "loading": ("◐", "warn"), "down": ("○", "alert")}
 
 
-def facts(scene: Scene) -> Line:
+def facts(view: ViewState) -> Line:
     """How often a model had to make room for another."""
-    if scene.snapshot is None:
+    if view.snapshot is None:
         return Line()
-    swaps = sum(backend.swaps_total for backend in scene.snapshot.backends)
+    swaps = sum(backend.swaps_total for backend in view.snapshot.backends)
     return Line(f" {swaps} swaps " if swaps != 1 else " 1 swap ", "soft") if swaps else Line()
 
 
-def body(scene: Scene, width: int, height: int) -> list[Line]:
+def body(view: ViewState, width: int, height: int) -> list[Line]:
     """A line for each backend, then one for each of its models."""
-    if scene.snapshot is None:
+    if view.snapshot is None:
         return []
     lines: list[Line] = []
-    for backend in scene.snapshot.backends:
+    for backend in view.snapshot.backends:
         lines.append(_backend(backend, width))
-        lines += [_model(model, scene.now, width) for model in backend.models]
+        lines += [_model(model, view.now, width) for model in backend.models]
         if backend.state == "up" and not backend.models:
             lines.append(Line("  no model resident", "faint"))
     return lines

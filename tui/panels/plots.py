@@ -3,10 +3,10 @@
 from math import log10
 
 from tui.braille import Dots
-from tui.figures import class_letter, class_tone, count
+from tui.formatting import class_letter, class_tone, count
 from tui.line import Line, cell, columns, ends
-from tui.scene import Scene
 from tui.snapshot import FinishedRequest
+from tui.view_state import ViewState
 
 _WAIT_DECADES = (-1.3, 2.7)
 _TOKEN_DECADES = (0.6, 4.0)
@@ -14,39 +14,37 @@ _MIN_HEIGHT = 5
 _SPAN_S = 600.0
 
 
-def body(scene: Scene, width: int, height: int) -> list[Line]:
+def body(view: ViewState, width: int, height: int) -> list[Line]:
     """As many pictures as fit: one, two or three side by side, or one above two."""
     if height < _MIN_HEIGHT:
-        return queue_length(scene, width, height)
+        return queue_length(view, width, height)
     if width < 76:
         if height < 2 * _MIN_HEIGHT + 2:
-            return waits(scene, width, height)
+            return waits(view, width, height)
         top = height * 3 // 5
-        return waits(scene, width, top) + queue_length(scene, width, height - top)
+        return waits(view, width, top) + queue_length(view, width, height - top)
     if height < 18:
         right = min(36, width // 3)
         left = width - right - 2
-        return columns(waits(scene, left, height), told_and_real(scene, right, height), left)
+        return columns(waits(view, left, height), predicted_and_real(view, right, height), left)
     top = height // 2
     half = (width - 2) // 2
     low = columns(
-        queue_length(scene, half, height - top), told_and_real(scene, width - half - 2, height - top), half
+        queue_length(view, half, height - top), predicted_and_real(view, width - half - 2, height - top), half
     )
-    return waits(scene, width, top) + low
+    return waits(view, width, top) + low
 
 
-def waits(scene: Scene, width: int, height: int) -> list[Line]:
+def waits(view: ViewState, width: int, height: int) -> list[Line]:
     """Every finished request at its moment and its wait (logarithmic); the dashed line is tau."""
     dots = Dots(width - 6, height - 1)
     low, high = _WAIT_DECADES
-    tau_s = scene.snapshot.tau.tau_s if scene.snapshot else None
+    tau_s = view.snapshot.tau.tau_s if view.snapshot else None
     if tau_s:
         dots.dash(_place(tau_s, low, high), "alert")
     step_s = _SPAN_S / (dots.width * 2)
-    now = (
-        scene.now // step_s + 1
-    ) * step_s  # moves a dot at a time, all points together: fewer cells to send
-    for request in _classwise(scene):
+    now = (view.now // step_s + 1) * step_s  # moves a dot at a time, all points together: fewer cells to send
+    for request in _classwise(view):
         x = 1.0 - (now - request.finished_at) / _SPAN_S
         tone = class_tone(request.predicted.length_class)
         dots.mark(x, _place(max(request.waited_s, 10**low), low, high), tone)
@@ -59,9 +57,9 @@ def waits(scene: Scene, width: int, height: int) -> list[Line]:
     return [title, *_with_axis(dots, ticks)]
 
 
-def queue_length(scene: Scene, width: int, height: int) -> list[Line]:
+def queue_length(view: ViewState, width: int, height: int) -> list[Line]:
     """How many waited, second by second."""
-    samples = [float(sample.waiting) for sample in scene.history.samples]
+    samples = [float(sample.waiting) for sample in view.history.samples]
     dots = Dots(width - 6, max(1, height - 1))
     samples = samples[-dots.width * 2 :]
     top = max([*samples, 4.0])
@@ -73,12 +71,12 @@ def queue_length(scene: Scene, width: int, height: int) -> list[Line]:
     return [title, *_with_axis(dots, {1.0: count(top), 0.0: "0"})]
 
 
-def told_and_real(scene: Scene, width: int, height: int) -> list[Line]:
+def predicted_and_real(view: ViewState, width: int, height: int) -> list[Line]:
     """Expected tokens (across) against real ones (up), both logarithmic; the diagonal is a true prophet."""
     dots = Dots(width - 6, height - 1)
     low, high = _TOKEN_DECADES
     dots.diagonal("track")
-    for request in _classwise(scene):
+    for request in _classwise(view):
         if request.tokens is not None and request.outcome == "completed":
             x = _place(request.predicted.expected_tokens, low, high)
             dots.mark(x, _place(request.tokens, low, high), class_tone(request.predicted.length_class))
@@ -87,10 +85,10 @@ def told_and_real(scene: Scene, width: int, height: int) -> list[Line]:
     return [title, *_with_axis(dots, ticks)]
 
 
-def _classwise(scene: Scene) -> list[FinishedRequest]:
+def _classwise(view: ViewState) -> list[FinishedRequest]:
     """Finished requests, long ones last, so that the few are drawn over the many."""
     order = {"short": 0, "medium": 1, "long": 2}
-    return sorted(scene.history.finished, key=lambda each: order.get(each.predicted.length_class, 3))
+    return sorted(view.history.finished, key=lambda each: order.get(each.predicted.length_class, 3))
 
 
 def _place(value: float, low: float, high: float) -> float:

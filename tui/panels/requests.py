@@ -1,10 +1,21 @@
 """The three tables of requests: those that run, those that wait, those that are done."""
 
-from tui.figures import bar, brief, class_letter, class_tone, clock, count, duration, path_name, rate, ratio
+from tui.formatting import (
+    bar,
+    brief,
+    class_letter,
+    class_tone,
+    clock,
+    count,
+    duration,
+    path_name,
+    rate,
+    ratio,
+)
 from tui.grid import Column, Grid
 from tui.line import Line, Tone
-from tui.scene import LinkState, Scene
-from tui.snapshot import FinishedRequest, Foretold, QueuedRequest, RunningRequest
+from tui.snapshot import FinishedRequest, PredictionState, QueuedRequest, RunningRequest
+from tui.view_state import LinkState, ViewState
 
 _CLASS_ORDER = {"short": 0.0, "medium": 1.0, "long": 2.0}
 _STATE: dict[str, tuple[str, Tone]] = {
@@ -24,9 +35,9 @@ _OUTCOME: dict[str, tuple[str, Tone]] = {
 }
 
 
-def tau_fraction(age_s: float, scene: Scene) -> float | None:
+def tau_fraction(age_s: float, view: ViewState) -> float | None:
     """How much of tau a wait has used; None where no tau is set."""
-    tau_s = scene.snapshot.tau.tau_s if scene.snapshot else None
+    tau_s = view.snapshot.tau.tau_s if view.snapshot else None
     return age_s / tau_s if tau_s else None
 
 
@@ -37,14 +48,14 @@ def tau_tone(fraction: float) -> Tone:
     return "warn" if fraction >= 0.75 else "soft"
 
 
-def class_mark(foretold: Foretold) -> Line:
+def class_mark(prediction: PredictionState) -> Line:
     """The letter of the predicted class, in its tone."""
-    return Line(class_letter(foretold.length_class), class_tone(foretold.length_class))
+    return Line(class_letter(prediction.length_class), class_tone(prediction.length_class))
 
 
-def expected(foretold: Foretold) -> Line:
+def expected(prediction: PredictionState) -> Line:
     """The expected number of tokens."""
-    return Line("~", "faint").add(count(foretold.expected_tokens))
+    return Line("~", "faint").add(count(prediction.expected_tokens))
 
 
 def _class_key(row: QueuedRequest | RunningRequest | FinishedRequest) -> float:
@@ -54,37 +65,37 @@ def _class_key(row: QueuedRequest | RunningRequest | FinishedRequest) -> float:
 # -- the queue --------------------------------------------------------------------------------------------
 
 
-def _flag(row: QueuedRequest, scene: Scene, width: int) -> Line:
+def _flag(row: QueuedRequest, view: ViewState, width: int) -> Line:
     if row.held:
         return Line("‖", "warn")
     if row.promoted:
         return Line("▲", "accent")
     if row.priority:
         return Line("+" if row.priority < 0 else "−", "soft")
-    fraction = tau_fraction(row.age_s + scene.drift_s, scene)
+    fraction = tau_fraction(row.age_s + view.drift_s, view)
     return Line("τ", "alert") if fraction is not None and fraction >= 1.0 else Line()
 
 
-def _id(row: QueuedRequest | RunningRequest | FinishedRequest, scene: Scene, width: int) -> Line:
+def _id(row: QueuedRequest | RunningRequest | FinishedRequest, view: ViewState, width: int) -> Line:
     """The end of an id tells more than its beginning."""
     return Line(row.id if len(row.id) <= width else f"…{row.id[1 - width :]}")
 
 
-def _eta(row: QueuedRequest, scene: Scene, width: int) -> Line:
+def _eta(row: QueuedRequest, view: ViewState, width: int) -> Line:
     if row.held:
         return Line("held", "warn")
     if row.eta_s is None:
         return Line("–", "faint")
-    left_s = row.eta_s - scene.drift_s
+    left_s = row.eta_s - view.drift_s
     return Line(duration(left_s)) if left_s >= _NOW_S else Line("next", "accent")
 
 
-def _age_bar(row: QueuedRequest, scene: Scene, width: int) -> Line:
-    fraction = tau_fraction(row.age_s + scene.drift_s, scene)
+def _age_bar(row: QueuedRequest, view: ViewState, width: int) -> Line:
+    fraction = tau_fraction(row.age_s + view.drift_s, view)
     return bar(fraction, width, tau_tone(fraction)) if fraction is not None else Line()
 
 
-def _priority(row: QueuedRequest, scene: Scene, width: int) -> Line:
+def _priority(row: QueuedRequest, view: ViewState, width: int) -> Line:
     return Line(f"{row.priority:+d}") if row.priority else Line("·", "track")
 
 
@@ -93,11 +104,11 @@ def _queue_text(row: QueuedRequest) -> str:
     return f"{row.id} {row.model} {row.client} {row.endpoint} {row.predicted.length_class} {flags}"
 
 
-def _queue_empty(scene: Scene) -> str:
-    if scene.link.state is LinkState.LOST:
-        return scene.link.reason
-    if scene.snapshot is None:
-        return f"Looking for a daemon at {scene.link.where}"
+def _queue_empty(view: ViewState) -> str:
+    if view.link.state is LinkState.LOST:
+        return view.link.reason
+    if view.snapshot is None:
+        return f"Looking for a daemon at {view.link.where}"
     return "Nothing waits: a new request starts at once."
 
 
@@ -154,7 +165,7 @@ QUEUE: Grid[QueuedRequest] = Grid(
             from_width=104,
         ),
     ),
-    rows=lambda scene: scene.snapshot.queue if scene.snapshot else (),
+    rows=lambda view: view.snapshot.queue if view.snapshot else (),
     id=lambda row: row.id,
     text=_queue_text,
     empty=_queue_empty,
@@ -164,17 +175,17 @@ QUEUE: Grid[QueuedRequest] = Grid(
 # -- running ----------------------------------------------------------------------------------------------
 
 
-def _slot(row: RunningRequest, scene: Scene, width: int) -> Line:
+def _slot(row: RunningRequest, view: ViewState, width: int) -> Line:
     return Line(str(row.slot) if row.slot is not None else "–", "faint")
 
 
-def _state_mark(row: RunningRequest, scene: Scene, width: int) -> Line:
+def _state_mark(row: RunningRequest, view: ViewState, width: int) -> Line:
     if row.dispatched_by in _BY and row.state == "decoding":
         return Line(*_BY[row.dispatched_by])
     return Line(*_STATE.get(row.state, ("?", "warn")))
 
 
-def _progress(row: RunningRequest, scene: Scene, width: int) -> Line:
+def _progress(row: RunningRequest, view: ViewState, width: int) -> Line:
     if row.state in ("connecting", "prefill"):
         return Line(row.state, "faint")
     return bar(progress(row), width, class_tone(row.predicted.length_class))
@@ -186,20 +197,20 @@ def progress(row: RunningRequest) -> float:
     return min(row.tokens / guess, 0.97)
 
 
-def _tokens(row: RunningRequest, scene: Scene, width: int) -> Line:
+def _tokens(row: RunningRequest, view: ViewState, width: int) -> Line:
     over = row.tokens > row.predicted.q90_tokens > 0
     line = Line(count(row.tokens), "warn" if over else "strong")
     return line.add("/", "faint").add(brief(row.predicted.expected_tokens), "soft")
 
 
-def _running_eta(row: RunningRequest, scene: Scene, width: int) -> Line:
-    return Line(duration(row.eta_s - scene.drift_s)) if row.eta_s is not None else Line("–", "faint")
+def _running_eta(row: RunningRequest, view: ViewState, width: int) -> Line:
+    return Line(duration(row.eta_s - view.drift_s)) if row.eta_s is not None else Line("–", "faint")
 
 
-def _running_empty(scene: Scene) -> str:
-    if scene.link.state is not LinkState.LIVE or scene.snapshot is None:
+def _running_empty(view: ViewState) -> str:
+    if view.link.state is not LinkState.LIVE or view.snapshot is None:
         return ""
-    return f"Idle. Point a client at http://{scene.snapshot.listen} in place of the server's own address."
+    return f"Idle. Point a client at http://{view.snapshot.listen} in place of the server's own address."
 
 
 RUNNING: Grid[RunningRequest] = Grid(
@@ -256,7 +267,7 @@ RUNNING: Grid[RunningRequest] = Grid(
             flex=1,
         ),
     ),
-    rows=lambda scene: scene.snapshot.running if scene.snapshot else (),
+    rows=lambda view: view.snapshot.running if view.snapshot else (),
     id=lambda row: row.id,
     text=lambda row: (
         f"{row.id} {row.model} {row.client} {row.endpoint} {row.predicted.length_class} {row.state}"
@@ -268,17 +279,17 @@ RUNNING: Grid[RunningRequest] = Grid(
 # -- recent -----------------------------------------------------------------------------------------------
 
 
-def _real_tokens(row: FinishedRequest, scene: Scene, width: int) -> Line:
+def _real_tokens(row: FinishedRequest, view: ViewState, width: int) -> Line:
     line = Line(count(row.predicted.expected_tokens), "soft").add(" → ", "faint")
     if row.tokens is None:
         return line.add("–", "faint")
     return line.add(count(row.tokens), "warn" if row.tokens > row.predicted.q90_tokens > 0 else "strong")
 
 
-def _recent_order(scene: Scene) -> list[FinishedRequest]:
-    if scene.snapshot is None:
+def _recent_order(view: ViewState) -> list[FinishedRequest]:
+    if view.snapshot is None:
         return []
-    return sorted(scene.snapshot.recent, key=lambda row: row.finished_at, reverse=True)
+    return sorted(view.snapshot.recent, key=lambda row: row.finished_at, reverse=True)
 
 
 RECENT: Grid[FinishedRequest] = Grid(
@@ -293,7 +304,7 @@ RECENT: Grid[FinishedRequest] = Grid(
             lambda r: r.outcome,
         ),
         Column("class", "cls", 3, lambda r, s, w: Line(" ").join(class_mark(r.predicted)), _class_key),
-        Column("tokens", "told → real", 14, _real_tokens, lambda r: r.tokens or 0, right=True),
+        Column("tokens", "predicted→real", 14, _real_tokens, lambda r: r.tokens or 0, right=True),
         Column(
             "waited",
             "waited",
@@ -350,5 +361,5 @@ RECENT: Grid[FinishedRequest] = Grid(
     text=lambda row: (
         f"{row.id} {row.model} {row.client} {row.endpoint} {row.outcome} {row.predicted.length_class}"
     ),
-    empty=lambda scene: "No request has ended yet." if scene.link.state is LinkState.LIVE else "",
+    empty=lambda view: "No request has ended yet." if view.link.state is LinkState.LIVE else "",
 )

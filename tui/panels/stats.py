@@ -1,24 +1,24 @@
 """What the ordering does for whom: waits by class, beside those of arrival order, and how well we predict."""
 
-from tui.figures import class_letter, class_tone, count, duration, ratio, share
+from tui.formatting import class_letter, class_tone, count, duration, ratio, share
 from tui.line import Line, Tone, cell, columns
 from tui.panels.header import load_gauge, regime
-from tui.scene import Scene
 from tui.snapshot import ClassStats, Percentiles, Snapshot
+from tui.view_state import ViewState
 
 _GRID = 43
 
 
-def facts(scene: Scene) -> Line:
+def facts(view: ViewState) -> Line:
     """How many requests have ended."""
-    if scene.snapshot is None:
+    if view.snapshot is None:
         return Line()
-    return Line(f" {count(scene.snapshot.counters.completed)} done ", "soft")
+    return Line(f" {count(view.snapshot.counters.completed)} done ", "soft")
 
 
-def body(scene: Scene, width: int, height: int) -> list[Line]:
+def body(view: ViewState, width: int, height: int) -> list[Line]:
     """One block under the other; side by side where the panel is wide and low."""
-    snapshot = scene.snapshot
+    snapshot = view.snapshot
     if snapshot is None:
         return []
     waits = _waits(snapshot)

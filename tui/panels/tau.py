@@ -1,41 +1,41 @@
 """The starvation guard: its limit, how often it fires, and when it last did."""
 
-from tui.figures import clock, count, duration
+from tui.formatting import clock, count, duration
 from tui.line import Line, Tone, ends
-from tui.scene import Scene
+from tui.view_state import ViewState
 
 _WINDOW_S = 600.0
 
 
-def facts(scene: Scene) -> Line:
+def facts(view: ViewState) -> Line:
     """What stands in the panel's title."""
-    if scene.snapshot is None:
+    if view.snapshot is None:
         return Line()
-    firings = scene.snapshot.tau.firings_last_minute
-    tone: Tone = "siren" if scene.tau_lit else "alert" if firings else "soft"
+    firings = view.snapshot.tau.firings_last_minute
+    tone: Tone = "siren" if view.tau_lit else "alert" if firings else "soft"
     return Line(f" {firings}/min ", tone)
 
 
-def body(scene: Scene, width: int, height: int) -> list[Line]:
+def body(view: ViewState, width: int, height: int) -> list[Line]:
     """Limit, firings, a strip of the last ten minutes, the last moments."""
-    if scene.snapshot is None:
+    if view.snapshot is None:
         return []
-    tau = scene.snapshot.tau
+    tau = view.snapshot.tau
     limit = Line("limit ", "faint").add(duration(tau.tau_s) if tau.tau_s else "off", "strong")
     limit.add("   mean short ", "faint").add(duration(tau.mu_short_s))
     firings = Line("fired ", "faint").add(count(tau.firings_total), "strong").add(" times", "faint")
     if tau.recent:
         firings.add("  last ", "faint").add(clock(tau.recent[-1]), "alert")
-        firings.add(f" {duration(scene.now - tau.recent[-1])} ago", "soft")
+        firings.add(f" {duration(view.now - tau.recent[-1])} ago", "soft")
     lines = [
         ends(limit, Line(tau.source, "soft"), width),
         firings,
-        _strip(tau.recent, scene.now, width),
+        _strip(tau.recent, view.now, width),
         ends(Line("10 min ago", "faint"), Line("now", "faint"), width),
     ]
     earlier = tau.recent[-2::-1][: max(0, height - len(lines))]
     lines += [
-        Line("◆ ", "alert").add(clock(at)).add(f"  {duration(scene.now - at)} ago", "soft") for at in earlier
+        Line("◆ ", "alert").add(clock(at)).add(f"  {duration(view.now - at)} ago", "soft") for at in earlier
     ]
     return lines
 

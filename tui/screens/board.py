@@ -9,18 +9,18 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
+from tui.actions import Actions
 from tui.export import FORMATS, export
-from tui.figures import CLASS_LETTER, class_tone
+from tui.formatting import CLASS_LETTER, class_tone
 from tui.keys import KEYS
+from tui.layout import DECK, PANELS, Box, SizeHint, has_deck, plan
 from tui.line import Line
 from tui.panels import footer as foot
 from tui.panels import hardware, header, log, models, plots, stats, tau
 from tui.panels.requests import QUEUE, RECENT, RUNNING
-from tui.plan import DECK, PANELS, Box, Wish, has_deck, plan
-from tui.scene import Scene
 from tui.screens.detail import Detail
 from tui.screens.dialogs import Choose
-from tui.steering import Steering
+from tui.view_state import ViewState
 from tui.widgets.board import Board
 from tui.widgets.canvas import Canvas
 from tui.widgets.filter import FilterField
@@ -47,8 +47,8 @@ class BoardScreen(Screen[None]):
         """`folder` is where exports go; the working directory if there is none."""
         super().__init__(id="_default")
         self._folder = folder
-        self._wish = Wish()
-        self._steering = Steering(self.app)
+        self._wish = SizeHint()
+        self._steering = Actions(self.app)
 
     def compose(self) -> ComposeResult:
         """Make the panels; the plan decides which are seen, and where."""
@@ -74,15 +74,15 @@ class BoardScreen(Screen[None]):
         self._arrange()
         self.query_one("#queue").focus()
 
-    def show(self, scene: Scene) -> None:
+    def show(self, view: ViewState) -> None:
         """Let every panel in sight draw a scene; make room for as many slots and GPUs as it has."""
-        slots = sum(backend.slots for backend in scene.snapshot.backends) if scene.snapshot else 1
-        gpus = len(scene.hardware.gpus) if scene.hardware else 1
+        slots = sum(backend.slots for backend in view.snapshot.backends) if view.snapshot else 1
+        gpus = len(view.hardware.gpus) if view.hardware else 1
         if (slots, gpus) != (self._wish.slots, self._wish.gpus):
             self._arrange(slots=slots, gpus=gpus)
         for canvas in self.query(Canvas):
             if canvas.display:
-                canvas.show(scene)
+                canvas.show(view)
 
     def on_resize(self, event: events.Resize) -> None:
         """Plan again."""
@@ -208,11 +208,11 @@ class BoardScreen(Screen[None]):
 
     def action_export(self) -> None:
         """Ask what to write, and write it."""
-        if self.app.scene().snapshot is not None:
+        if self.app.view().snapshot is not None:
             self.app.push_screen(Choose("Export", FORMATS), self._export)
 
     def _export(self, what: str | None) -> None:
-        snapshot = self.app.scene().snapshot
+        snapshot = self.app.view().snapshot
         if what is None or snapshot is None:
             return
         try:
@@ -261,19 +261,19 @@ class BoardScreen(Screen[None]):
         self._steering.tau()
 
 
-def _running_facts(scene: Scene) -> Line:
-    if scene.snapshot is None:
+def _running_facts(view: ViewState) -> Line:
+    if view.snapshot is None:
         return Line()
-    rate = sum(job.tokens_per_s or 0.0 for job in scene.snapshot.running)
+    rate = sum(job.tokens_per_s or 0.0 for job in view.snapshot.running)
     return Line(f" {rate:.0f}", "strong").add(" tok/s ", "soft") if rate else Line()
 
 
-def _queue_facts(scene: Scene) -> Line:
-    if scene.snapshot is None or not scene.snapshot.queue:
+def _queue_facts(view: ViewState) -> Line:
+    if view.snapshot is None or not view.snapshot.queue:
         return Line()
     line = Line(" ")
     by_class: dict[str, int] = {}
-    for job in scene.snapshot.queue:
+    for job in view.snapshot.queue:
         by_class[job.predicted.length_class] = by_class.get(job.predicted.length_class, 0) + 1
     for name in CLASS_LETTER:
         if by_class.get(name):

@@ -8,7 +8,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 
 from tui.panels.clients import body
-from tui.scene import Scene
+from tui.view_state import ViewState
 from tui.widgets.page import Page
 
 
@@ -26,11 +26,11 @@ class Clients(ModalScreen[None]):
         with VerticalScroll(classes="page") as page:
             page.border_title = "clients"
             page.border_subtitle = "Esc closes"
-            yield Page(lambda scene, width, height: body(scene, width))
+            yield Page(lambda view, width, height: body(view, width))
 
-    def show(self, scene: Scene) -> None:
+    def show(self, view: ViewState) -> None:
         """Draw the clients as they are now."""
-        self.query_one(Page).show(scene)
+        self.query_one(Page).show(view)
 
     def action_step(self, step: int) -> None:
         """Scroll down or up."""

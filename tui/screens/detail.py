@@ -10,7 +10,7 @@ from textual.screen import ModalScreen
 
 from tui.line import printable
 from tui.panels.detail import detail
-from tui.scene import Scene
+from tui.view_state import ViewState
 from tui.widgets.page import Page
 
 
@@ -32,11 +32,11 @@ class Detail(ModalScreen[None]):
             # As content: text alone would be read as markup.
             page.border_title = Content(printable(self._ident))
             page.border_subtitle = "Esc closes"
-            yield Page(lambda scene, width, height: detail(scene, self._ident, width))
+            yield Page(lambda view, width, height: detail(view, self._ident, width))
 
-    def show(self, scene: Scene) -> None:
+    def show(self, view: ViewState) -> None:
         """Draw the request as it is now."""
-        self.query_one(Page).show(scene)
+        self.query_one(Page).show(view)
 
     def action_leave(self) -> None:
         """Close."""

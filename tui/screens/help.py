@@ -9,7 +9,7 @@ from textual.screen import ModalScreen
 
 from tui.keys import GROUPS, Group
 from tui.line import Line, Tone, cell, columns, wrap
-from tui.scene import Scene
+from tui.view_state import ViewState
 from tui.widgets.page import Page
 
 _KEY_WIDTH = 6
@@ -67,11 +67,11 @@ class Help(ModalScreen[None]):
         with VerticalScroll(classes="page") as page:
             page.border_title = "keys and signs"
             page.border_subtitle = "Esc closes"
-            yield Page(lambda scene, width, height: help_lines(width))
+            yield Page(lambda view, width, height: help_lines(width))
 
-    def show(self, scene: Scene) -> None:
+    def show(self, view: ViewState) -> None:
         """Draw once there is something to draw on."""
-        self.query_one(Page).show(scene)
+        self.query_one(Page).show(view)
 
     def action_leave(self) -> None:
         """Close."""

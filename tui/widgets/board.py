@@ -7,7 +7,7 @@ from textual.geometry import Offset, Region, Size, Spacing
 from textual.layout import ArrangeResult, Layout, WidgetPlacement
 from textual.widget import Widget
 
-from tui.plan import Box
+from tui.layout import Box
 
 
 class PlanLayout(Layout):

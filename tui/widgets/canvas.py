@@ -11,12 +11,12 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from tui.line import Line, Tone, changed
-from tui.scene import LinkState, Scene
+from tui.view_state import LinkState, ViewState
 
 if TYPE_CHECKING:
     from tui.app import Top
 
-Painter = Callable[[Scene, int, int], list[Line]]
+Painter = Callable[[ViewState, int, int], list[Line]]
 
 
 class Canvas(Widget):
@@ -32,21 +32,21 @@ class Canvas(Widget):
         super().__init__(id=name or None)
         self._painter = painter
         self.can_focus = focusable
-        self.scene: Scene | None = None
+        self.view: ViewState | None = None
         self._lines: list[Line] = []
         self._marked: frozenset[int] = frozenset()
         self._stale = False
 
-    def show(self, scene: Scene) -> None:
+    def show(self, view: ViewState) -> None:
         """Draw a scene."""
-        self.scene = scene
-        stale = scene.link.state is LinkState.LOST
+        self.view = view
+        stale = view.link.state is LinkState.LOST
         self._stale, turned = stale, stale is not self._stale
         self.redraw(entirely=turned)
 
-    def paint(self, scene: Scene, width: int, height: int) -> list[Line]:
+    def paint(self, view: ViewState, width: int, height: int) -> list[Line]:
         """Return the lines to draw."""
-        return self._painter(scene, width, height) if self._painter else []
+        return self._painter(view, width, height) if self._painter else []
 
     def lit_rows(self) -> frozenset[int]:
         """Return the lines, from the top, that lie under a cursor."""
@@ -54,10 +54,10 @@ class Canvas(Widget):
 
     def redraw(self, *, entirely: bool = False) -> None:
         """Paint again, and send what differs."""
-        if self.scene is None or not self.display or not self.size.area:
+        if self.view is None or not self.display or not self.size.area:
             return
         width, height = self.size
-        lines = self.paint(self.scene, width, height)[:height]
+        lines = self.paint(self.view, width, height)[:height]
         lines += [Line()] * (height - len(lines))
         marked = self.lit_rows()
         before, was_marked = self._lines, self._marked

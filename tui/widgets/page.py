@@ -2,7 +2,7 @@
 
 from textual.geometry import Size
 
-from tui.scene import Scene
+from tui.view_state import ViewState
 from tui.widgets.canvas import Canvas, Painter
 
 
@@ -19,13 +19,13 @@ class Page(Canvas):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Return the number of lines at this width."""
-        return len(self.paint(self.scene, width, 0)) if self.scene is not None else 1
+        return len(self.paint(self.view, width, 0)) if self.view is not None else 1
 
-    def show(self, scene: Scene) -> None:
+    def show(self, view: ViewState) -> None:
         """Draw a scene; ask for another height if it needs one."""
-        self.scene = scene
-        height = len(self.paint(scene, self.size.width, 0))
+        self.view = view
+        height = len(self.paint(view, self.size.width, 0))
         if height != self._height:
             self._height = height
             self.refresh(layout=True)
-        super().show(scene)
+        super().show(view)

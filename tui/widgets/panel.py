@@ -5,12 +5,12 @@ from collections.abc import Callable
 from textual import events
 from textual.message import Message
 
+from tui.layout import DECK, PANELS
 from tui.line import Line, Tone
-from tui.plan import DECK, PANELS
-from tui.scene import Scene
+from tui.view_state import ViewState
 from tui.widgets.canvas import Canvas, Painter
 
-Facts = Callable[[Scene], Line]
+Facts = Callable[[ViewState], Line]
 MARGIN = 1
 """Cells to the left and right of a panel's body."""
 
@@ -44,27 +44,27 @@ class Panel(Canvas):
         self.in_deck = False
         self._facts = facts
 
-    def paint(self, scene: Scene, width: int, height: int) -> list[Line]:
+    def paint(self, view: ViewState, width: int, height: int) -> list[Line]:
         """Return the rule, then the body."""
         inner = width - 2 * MARGIN
-        body = self.body(scene, inner, height - 1)
-        return [self.rule(scene, width), *(Line(" " * MARGIN).join(line.fit(inner)) for line in body)]
+        body = self.body(view, inner, height - 1)
+        return [self.rule(view, width), *(Line(" " * MARGIN).join(line.fit(inner)) for line in body)]
 
-    def body(self, scene: Scene, width: int, height: int) -> list[Line]:
+    def body(self, view: ViewState, width: int, height: int) -> list[Line]:
         """Return what stands under the rule."""
-        return super().paint(scene, width, height)
+        return super().paint(view, width, height)
 
-    def facts(self, scene: Scene) -> Line:
+    def facts(self, view: ViewState) -> Line:
         """Return what stands at the right end of the rule."""
-        return self._facts(scene) if self._facts else Line()
+        return self._facts(view) if self._facts else Line()
 
-    def rule(self, scene: Scene, width: int) -> Line:
+    def rule(self, view: ViewState, width: int) -> Line:
         """Return the title line."""
         names = DECK if self.in_deck else (self.panel,)
         line = Line("─", "track")
         for name in names:
             line.join(self._label(name))
-        facts = self.facts(scene)
+        facts = self.facts(view)
         if line.width + facts.width + 2 > width:
             facts = Line()
         line = line.fit(width)

@@ -8,10 +8,10 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from tui.figures import count
+from tui.formatting import count
 from tui.grid import Fitted, Grid, Order, RowT, select
 from tui.line import Line, wrap
-from tui.scene import Scene
+from tui.view_state import ViewState
 from tui.widgets.panel import MARGIN, Facts, Panel
 
 _WHEEL_ROWS = 3
@@ -47,13 +47,13 @@ class Table(Panel, Generic[RowT]):
 
     # -- what is shown ----------------------------------------------------------------------------------
 
-    def show(self, scene: Scene) -> None:
+    def show(self, view: ViewState) -> None:
         """Draw a scene; the cursor follows its request."""
-        self._arrange(scene)
-        super().show(scene)
+        self._arrange(view)
+        super().show(view)
 
-    def _arrange(self, scene: Scene) -> None:
-        rows = self.grid.rows(scene)
+    def _arrange(self, view: ViewState) -> None:
+        rows = self.grid.rows(view)
         self._total = len(rows)
         self.rows = select(self.grid, rows, self.order)
         if self.marks:
@@ -72,11 +72,11 @@ class Table(Panel, Generic[RowT]):
         self._cursor = max(0, min(index, len(self.rows) - 1))
         self._cursor_id = self.grid.id(self.rows[self._cursor]) if self.rows else ""
 
-    def body(self, scene: Scene, width: int, height: int) -> list[Line]:
+    def body(self, view: ViewState, width: int, height: int) -> list[Line]:
         """Return the titles and the rows in sight."""
         self._fitted = Fitted.of(self.grid, width)
         if not self.rows:
-            text = "No match. Esc clears the filter." if self._total else self.grid.empty(scene)
+            text = "No match. Esc clears the filter." if self._total else self.grid.empty(view)
             lines = [Line(f"  {line}", "soft") for line in wrap(text, width - 4)]
             return [Line(), *lines] if height > len(lines) + 1 else lines
         room = max(1, height - 1)
@@ -84,7 +84,7 @@ class Table(Panel, Generic[RowT]):
         shown = self.rows[self._top : self._top + room]
         lines = [self._fitted.heading(self.order)]
         for row in shown:
-            line = self._fitted.draw(row, scene)
+            line = self._fitted.draw(row, view)
             if self.grid.id(row) in self.marks:
                 line.spans[0] = ("•" + line.spans[0][0][1:], "accent")
             lines.append(line)
@@ -103,7 +103,7 @@ class Table(Panel, Generic[RowT]):
             return frozenset()
         return frozenset({_HEADING + self._cursor - self._top})
 
-    def facts(self, scene: Scene) -> Line:
+    def facts(self, view: ViewState) -> Line:
         """Return the counts, the filter and what lies below."""
         line = Line()
         if self.order.filter:
@@ -111,7 +111,7 @@ class Table(Panel, Generic[RowT]):
             line.add(f"{count(self._total)} ", "soft")
         if self.marks:
             line.add(f" {len(self.marks)} marked ", "accent")
-        line.join(super().facts(scene))
+        line.join(super().facts(view))
         room = self.size.height - _HEADING
         if len(self.rows) > room > 0:
             last = min(len(self.rows), self._top + room)
@@ -141,8 +141,8 @@ class Table(Panel, Generic[RowT]):
     def reorder(self, order: Order) -> None:
         """Sort and filter differently."""
         self.order = order
-        if self.scene is not None:
-            self._arrange(self.scene)
+        if self.view is not None:
+            self._arrange(self.view)
         self.redraw()
 
     def cycle_sort(self, step: int) -> None:

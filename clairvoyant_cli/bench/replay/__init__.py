@@ -4,7 +4,7 @@ from clairvoyant_cli.bench.replay.app import Replay
 from clairvoyant_cli.bench.replay.engine import Engine, Speed
 from clairvoyant_cli.bench.replay.journal import Outcome, Service
 from clairvoyant_cli.bench.replay.lengths import digest, heavy_tailed, tabled
-from clairvoyant_cli.bench.replay.shelf import DEFAULT_MODEL
+from clairvoyant_cli.bench.replay.models import DEFAULT_MODEL
 
 __all__ = [
     "DEFAULT_MODEL",

@@ -10,7 +10,7 @@ from clairvoyant_cli.bench.replay.embedding import EMBEDDING_ROUTES, Embedding
 from clairvoyant_cli.bench.replay.engine import Engine
 from clairvoyant_cli.bench.replay.generation import DIALECTS, Generation
 from clairvoyant_cli.bench.replay.information import Information
-from clairvoyant_cli.bench.replay.shelf import DEFAULT_MODEL, Shelf
+from clairvoyant_cli.bench.replay.models import DEFAULT_MODEL, Models
 
 
 class Replay:
@@ -24,7 +24,7 @@ class Replay:
     ) -> None:
         """Put the server together. A fixed wall clock `now` makes equal requests give equal bytes."""
         self.engine = engine = Engine() if engine is None else engine
-        self.shelf = shelf = Shelf(models, now)
+        self.shelf = shelf = Models(models, now)
         routes = Information(shelf).routes()
         routes += [Route(path, Generation(engine, shelf, path), methods=["POST"]) for path in DIALECTS]
         routes += [Route(path, Embedding(engine, shelf, path), methods=["POST"]) for path in EMBEDDING_ROUTES]

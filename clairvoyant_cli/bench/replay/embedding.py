@@ -8,7 +8,7 @@ from clairvoyant_cli.bench.replay.dialect import Json, RefusedError
 from clairvoyant_cli.bench.replay.engine import Engine
 from clairvoyant_cli.bench.replay.exchange import json_response, read_object, send_json, unless_gone
 from clairvoyant_cli.bench.replay.journal import Service
-from clairvoyant_cli.bench.replay.shelf import Shelf
+from clairvoyant_cli.bench.replay.models import Models
 
 EMBEDDING_ROUTES = ("/api/embed", "/api/embeddings", "/v1/embeddings")
 EMBEDDING_SIZE = 8
@@ -17,7 +17,7 @@ EMBEDDING_SIZE = 8
 class Embedding:
     """One embedding route: a job that takes a slot and the time of its prompt, and writes no tokens."""
 
-    def __init__(self, engine: Engine, shelf: Shelf, route: str) -> None:
+    def __init__(self, engine: Engine, shelf: Models, route: str) -> None:
         self.engine = engine
         self.shelf = shelf
         self.route = route

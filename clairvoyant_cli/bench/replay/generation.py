@@ -18,7 +18,7 @@ from clairvoyant_cli.bench.replay.exchange import (
     unless_gone,
 )
 from clairvoyant_cli.bench.replay.journal import Service
-from clairvoyant_cli.bench.replay.shelf import Shelf
+from clairvoyant_cli.bench.replay.models import Models
 
 ErrorBody = Callable[[int, str], bytes]
 
@@ -35,7 +35,7 @@ DIALECTS: Mapping[str, tuple[Dialect, ErrorBody]] = {
 class Generation:
     """One generation route: read, queue for a slot, answer; a client that leaves gives up its place."""
 
-    def __init__(self, engine: Engine, shelf: Shelf, route: str) -> None:
+    def __init__(self, engine: Engine, shelf: Models, route: str) -> None:
         self.engine = engine
         self.shelf = shelf
         self.route = route

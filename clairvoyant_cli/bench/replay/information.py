@@ -9,7 +9,7 @@ from starlette.routing import Route
 from clairvoyant_cli.bench.replay import ollama, openai
 from clairvoyant_cli.bench.replay.dialect import Json, RefusedError
 from clairvoyant_cli.bench.replay.exchange import json_response, read_object
-from clairvoyant_cli.bench.replay.shelf import Shelf
+from clairvoyant_cli.bench.replay.models import Models
 
 VERSION = "0.40.0"
 """The Ollama version the replay backend says it is; clients ask for it."""
@@ -29,7 +29,7 @@ DETAILS: Json = {
 class Information:
     """Handlers over one shelf of models."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: Models) -> None:
         self.shelf = shelf
 
     def routes(self) -> list[Route]:

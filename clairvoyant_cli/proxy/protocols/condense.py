@@ -20,11 +20,11 @@ LONGEST_KEPT = 2 * END_BYTES + 128
 ROOM_BYTES = 16
 """To look for the place where a string is cut: longer than any escape, or pair of them."""
 
-MOST_BYTES = 3 * 1024 * 1024
+MAX_BYTES = 3 * 1024 * 1024
 """The longest outcome: a conversation of most of a million tokens in short messages. Skipping what is full of
 escapes takes 1.2 ns a byte, and parts of it are gone through up to four times."""
 
-MOST_STEPS = 100_000
+MAX_STEPS = 100_000
 """Strings, and lists and objects outside of them, in the outcome: each may cost 65 ns to decode. A thousand
 tools have 75,000."""
 
@@ -63,7 +63,7 @@ class Condenser:
         # What is carried begins outside of escapes and holds the last there may be: `masked` is right again.
         text = self._carried + bytes(piece)
         masked = _masked(text)
-        if self._steps + masked.count(_QUOTE) // 2 > MOST_STEPS:
+        if self._steps + masked.count(_QUOTE) // 2 > MAX_STEPS:
             self._give_up()
             return
         done = self._condense(text, masked)
@@ -98,7 +98,7 @@ class Condenser:
         opened = outside.count(b"{") + outside.count(b"[")
         self._steps += len(parts) // 2 + opened + outside.count(b",") // NUMBERS_A_STEP
         self._put(text)
-        if self._steps > MOST_STEPS or _LONG_NUMBER in outside.translate(_DIGITS):
+        if self._steps > MAX_STEPS or _LONG_NUMBER in outside.translate(_DIGITS):
             self._give_up()
 
     def _end_of_long(self, text: bytes, masked: bytes, at: int) -> tuple[int, bool]:
@@ -118,7 +118,7 @@ class Condenser:
     def _put(self, text: bytes) -> None:
         self._kept.append(text)
         self._size += len(text)
-        if self._size > MOST_BYTES:
+        if self._size > MAX_BYTES:
             self._give_up()
 
     def _give_up(self) -> None:

@@ -29,12 +29,12 @@ ANSWER_OBJECTS = 20_000
 ANSWER_ENTRIES = 100_000
 """Of an answer that is longer, or holds more, nothing is understood. A thousand models take 600 KB."""
 
-MOST_MODELS = 100
-MOST_LISTED_MODELS = 1000
-MOST_BYTES = 1 << 50
-MOST_CONTEXT = 1 << 31
+MAX_MODELS = 100
+MAX_LISTED_MODELS = 1000
+MAX_BYTES = 1 << 50
+MAX_CONTEXT = 1 << 31
 
-MOST_SLOTS = 1024
+MAX_SLOTS = 1024
 """llama.cpp knows 256 sequences at most (LLAMA_MAX_SEQ)."""
 
 
@@ -124,15 +124,15 @@ def version_of(body: bytes | None) -> str | None:
 
 def loaded_models(body: bytes | None) -> tuple[LoadedModel, ...] | None:
     """Return the models that Ollama has loaded; None if the answer is not understood."""
-    models = _models(body, MOST_MODELS)
+    models = _models(body, MAX_MODELS)
     if models is None:
         return None
     return tuple(
         LoadedModel(
             name=short_name(model.name),
-            size_bytes=whole_number(model.size, MOST_BYTES),
-            vram_bytes=whole_number(model.size_vram, MOST_BYTES),
-            context=whole_number(model.context_length, MOST_CONTEXT),
+            size_bytes=whole_number(model.size, MAX_BYTES),
+            vram_bytes=whole_number(model.size_vram, MAX_BYTES),
+            context=whole_number(model.context_length, MAX_CONTEXT),
             digest=short_name(model.digest),
         )
         for model in models
@@ -141,7 +141,7 @@ def loaded_models(body: bytes | None) -> tuple[LoadedModel, ...] | None:
 
 def remote_models(body: bytes | None) -> frozenset[str]:
     """Return the names of the models that Ollama has run elsewhere."""
-    models = _models(body, MOST_LISTED_MODELS) or ()
+    models = _models(body, MAX_LISTED_MODELS) or ()
     return frozenset(short_name(model.name) for model in models if is_given(model.remote_host))
 
 
@@ -153,11 +153,11 @@ def props_of(body: bytes | None) -> ServerProps | None:
     path = text(told.model_alias) or text(told.model_path)
     name = printable(path.rsplit("/", 1)[-1], MAX_NAME_CHARS)
     settings = fields(_SETTINGS, told.default_generation_settings)
-    context = None if settings is None else whole_number(settings.n_ctx, MOST_CONTEXT)
+    context = None if settings is None else whole_number(settings.n_ctx, MAX_CONTEXT)
     return ServerProps(
         tells_slots=told.total_slots is not ABSENT,
         build=short_name(told.build_info),
-        slots=whole_number(told.total_slots, MOST_SLOTS) or None,
+        slots=whole_number(told.total_slots, MAX_SLOTS) or None,
         model=LoadedModel(name=name, context=context) if name else None,
     )
 
@@ -167,7 +167,7 @@ def busy_slots(body: bytes | None) -> int | None:
     listed = _read(body, _SLOTS)
     if listed is None:
         return None
-    slots = (fields(_SLOT, each) for each in listed[:MOST_SLOTS])
+    slots = (fields(_SLOT, each) for each in listed[:MAX_SLOTS])
     return sum(is_given(slot.is_processing) for slot in slots if slot is not None)
 
 

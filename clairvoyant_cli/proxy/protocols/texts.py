@@ -26,13 +26,13 @@ from clairvoyant_cli.proxy.protocols.loose import (
     text,
 )
 
-MOST_PARTS = 64
+MAX_PARTS = 64
 """Parts of a message that are looked at."""
 
-MOST_ENTRIES = 256
+MAX_ENTRIES = 256
 """Entries of a prompt that are looked at: token ids, or texts."""
 
-MOST_IN_ALL = 512
+MAX_IN_ALL = 512
 """Entries of lists that are looked at in a body, at some 5 us each."""
 
 NARROWER = 8
@@ -57,7 +57,7 @@ class Allowance:
 
     __slots__ = ("left",)
 
-    def __init__(self, entries: int = MOST_IN_ALL) -> None:
+    def __init__(self, entries: int = MAX_IN_ALL) -> None:
         self.left = entries
 
     def ends(self, entries: Sequence[Entry], most: int) -> Sequence[Entry]:
@@ -96,7 +96,7 @@ def text_of(raw: Raw) -> Text:
     return Text(*uncut(text(raw)))
 
 
-def content_text(content: Raw, allowance: Allowance, most: int = MOST_PARTS) -> Text:
+def content_text(content: Raw, allowance: Allowance, most: int = MAX_PARTS) -> Text:
     """Return the text of a message: text itself, or a list of parts."""
     if is_text(content):
         return text_of(content)
@@ -108,7 +108,7 @@ def content_text(content: Raw, allowance: Allowance, most: int = MOST_PARTS) -> 
     return joined([each for each in texts if each is not None], "\n", _passed_over(parts, shown))
 
 
-def prompt_text(prompt: Raw, allowance: Allowance, most: int = MOST_ENTRIES) -> Text:
+def prompt_text(prompt: Raw, allowance: Allowance, most: int = MAX_ENTRIES) -> Text:
     """Return the text of a prompt, of a completion or to be embedded: text, token ids, or a list of both."""
     if is_text(prompt):
         return text_of(prompt)

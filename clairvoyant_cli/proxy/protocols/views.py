@@ -41,7 +41,7 @@ from clairvoyant_cli.proxy.protocols.loose import (
 )
 from clairvoyant_cli.proxy.protocols.routes import Shape
 from clairvoyant_cli.proxy.protocols.texts import (
-    MOST_PARTS,
+    MAX_PARTS,
     Allowance,
     content_text,
     ends,
@@ -54,7 +54,7 @@ from predictor.record import PromptView, Task, Turn
 MAX_CAP_TOKENS = 1 << 30
 """A cap beyond this is none; JSON's integers know no end, a predictor's floats do."""
 
-MOST_MESSAGES = 96
+MAX_MESSAGES = 96
 """Messages of a conversation that are looked at, from both ends of it: its system prompts come first, and a
 predictor looks back on the last few answers."""
 
@@ -245,10 +245,10 @@ def _conversation(
     turns: list[Turn] = []
     images = 0
     allowance = Allowance()
-    looked_at: list[Raw | Message] = [*before, *ends(messages, MOST_MESSAGES)]
+    looked_at: list[Raw | Message] = [*before, *ends(messages, MAX_MESSAGES)]
     # The last one is what is asked, and has an allowance of its own.
     told = [_said(message, allowance, HISTORY_PARTS) for message in looked_at[:-1]]
-    told += [_said(message, Allowance(), MOST_PARTS) for message in looked_at[-1:]]
+    told += [_said(message, Allowance(), MAX_PARTS) for message in looked_at[-1:]]
     for said in told:
         if said is None:
             continue
@@ -275,9 +275,9 @@ def _conversation(
 
 def _passed_over(messages: list[Raw], allowance: Allowance) -> tuple[Turn, ...]:
     """Return one turn, of nobody and without words, that is as long as all between a conversation's ends."""
-    if len(messages) <= MOST_MESSAGES:
+    if len(messages) <= MAX_MESSAGES:
         return ()
-    between = messages[MOST_MESSAGES // 2 : -(MOST_MESSAGES // 2)]
+    between = messages[MAX_MESSAGES // 2 : -(MAX_MESSAGES // 2)]
     # An odd step: every other message is an answer.
     sample = between[:: len(between) // SAMPLED_MESSAGES | 1]
     characters = sum(_characters(message, allowance) for message in sample) * len(between) // len(sample)

@@ -13,8 +13,8 @@ from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.starvation import Guard
 from clairvoyant_cli.simulator.batch import WORKER, BatchSimulation, Machine
 from clairvoyant_cli.simulator.estimate import mean_of, percentile
-from clairvoyant_cli.simulator.forecast import ranked_tokens
 from clairvoyant_cli.simulator.kvcache import Rates
+from clairvoyant_cli.simulator.predictions import ranked_tokens
 from clairvoyant_cli.simulator.report import Cell, Report, Table
 from clairvoyant_cli.simulator.trial import UNBOUNDED, Options
 from clairvoyant_cli.simulator.workload import Workload
@@ -83,11 +83,11 @@ def latencies(
     for seed in range(options.seeds or SEEDS):
         load = workload(np.random.default_rng((seed, 0)), corpus, options.requests or REQUESTS)
         accuracy = corpus.kendall_tau.get(method, 1.0)
-        forecast = ranked_tokens(np.random.default_rng((seed, 1)), load, accuracy)
+        predictions = ranked_tokens(np.random.default_rng((seed, 1)), load, accuracy)
         policy = POLICIES["fcfs"] if method == "fcfs" else SJF
         tau_s = STARVED_S if guarded else None
         scheduler = Scheduler(policy, workers={WORKER: A100_8B.slots}, tau_s=tau_s, capacity=UNBOUNDED)
-        found = BatchSimulation(scheduler, load, forecast, A100_8B).run().per_token_s
+        found = BatchSimulation(scheduler, load, predictions, A100_8B).run().per_token_s
         average.append(float(found.mean()))
         p90.append(percentile(found, 90.0))
         options.report(len(load))

@@ -17,7 +17,7 @@ from clairvoyant_cli.scheduler.policy import POLICIES, Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.simulator.engine import Route, Run, SlotSimulation
 from clairvoyant_cli.simulator.estimate import jain, mean_of, percentile
-from clairvoyant_cli.simulator.forecast import Forecast
+from clairvoyant_cli.simulator.predictions import Predictions
 from clairvoyant_cli.simulator.report import Cell, Report, Table
 from clairvoyant_cli.simulator.trial import UNBOUNDED, Options
 from clairvoyant_cli.simulator.workload import Floats, Ints, Workload
@@ -270,9 +270,9 @@ def run(variant: Variant, seen: Traffic, rng: np.random.Generator) -> Run:
     believed_s = (
         seen.workload.service_s if truth else seen.blind_s if variant.believes == "blind" else seen.expected_s
     )
-    forecast = Forecast(np.full(len(q_s), 0.5), believed_s, q_s, believed_s)
+    predictions = Predictions(np.full(len(q_s), 0.5), believed_s, q_s, believed_s)
     scheduler = Scheduler(ordering(variant), workers=dict.fromkeys(WORKERS, 1), capacity=UNBOUNDED)
-    return SlotSimulation(scheduler, seen.workload, forecast, route=router(variant, quantiles, rng)).run()
+    return SlotSimulation(scheduler, seen.workload, predictions, route=router(variant, quantiles, rng)).run()
 
 
 def ttft_s(found: Run) -> Floats:

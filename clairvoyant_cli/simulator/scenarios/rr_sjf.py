@@ -12,8 +12,8 @@ from clairvoyant_cli.scheduler.policy import POLICIES, Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.simulator.batch import WORKER, BatchRun, BatchSimulation, Machine
 from clairvoyant_cli.simulator.estimate import Estimate, mean_of, percentile
-from clairvoyant_cli.simulator.forecast import gaussian_tokens
 from clairvoyant_cli.simulator.kvcache import Discarded, Rates
+from clairvoyant_cli.simulator.predictions import gaussian_tokens
 from clairvoyant_cli.simulator.report import Cell, Curve, Plot, Point, Report, Table
 from clairvoyant_cli.simulator.trial import UNBOUNDED, Options
 from clairvoyant_cli.simulator.workload import Workload
@@ -96,10 +96,10 @@ def runs(
     found = []
     for seed in range(seeds):
         load = workload(np.random.default_rng((seed, 0)), options.requests or REQUESTS, rate_per_s)
-        forecast = gaussian_tokens(np.random.default_rng((seed, 1)), load, sigma_tokens, CAP_TOKENS)
+        predictions = gaussian_tokens(np.random.default_rng((seed, 1)), load, sigma_tokens, CAP_TOKENS)
         scheduler = Scheduler(policy, workers={WORKER: L4_LLAMA_1B.slots}, capacity=UNBOUNDED)
         cache = Discarded(L4_LLAMA_1B.rates) if policy.quantum_tokens else None
-        found.append(BatchSimulation(scheduler, load, forecast, L4_LLAMA_1B, cache=cache).run())
+        found.append(BatchSimulation(scheduler, load, predictions, L4_LLAMA_1B, cache=cache).run())
         options.report(len(load))
     return found
 

@@ -13,8 +13,8 @@ from clairvoyant_cli.scheduler.policy import POLICIES, URGENCY_STEP_S, Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.simulator.batch import WORKER, BatchSimulation, Machine
 from clairvoyant_cli.simulator.estimate import Estimate, mean_of
-from clairvoyant_cli.simulator.forecast import from_tokens
 from clairvoyant_cli.simulator.kvcache import Evicting, Rates
+from clairvoyant_cli.simulator.predictions import from_tokens
 from clairvoyant_cli.simulator.report import Cell, Curve, Plot, Point, Report, Table
 from clairvoyant_cli.simulator.trial import UNBOUNDED, Options
 from clairvoyant_cli.simulator.workload import Floats, Ints, Workload

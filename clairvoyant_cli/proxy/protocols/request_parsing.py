@@ -1,0 +1,199 @@
+"""What a request's body tells the scheduler. The body itself is forwarded byte for byte, whatever it is.
+
+Rule 1: nothing here raises on a client's input. What cannot be understood is `None`: an unknown request,
+which is queued as such and left to the backend to refuse in its own words.
+Rule 2: no body keeps the event loop for longer than some milliseconds at a time, nor do many that come at
+once. A long one is condensed a slice at a time first; of what is left, so much is looked at and no more.
+Rule 3: what is kept of a request is bounded, but for its text, which goes when the request ends.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from clairvoyant_cli.http.body import Piece
+from clairvoyant_cli.http.loop_turn import READING
+from clairvoyant_cli.proxy.protocols.bodies import Body, Chat, OllamaBody, OllamaChat, OllamaGenerate
+from clairvoyant_cli.proxy.protocols.condense import Condenser
+from clairvoyant_cli.proxy.protocols.loose import ABSENT, fields, is_given, scalar, text, whole_number
+from clairvoyant_cli.proxy.protocols.routes import BackendKind, Route, Shape, Work
+from clairvoyant_cli.proxy.protocols.texts import short_name
+from clairvoyant_cli.proxy.protocols.views import DIALECTS, OPTIONS
+from predictor.record import PromptView, Task
+
+SMALL_BYTES = 256 * 1024
+"""A body up to this is decoded at once, which takes 3 ms at most."""
+
+SLICE_BYTES = 64 * 1024
+"""How much of a longer one is condensed at a time: at most 0.8 ms."""
+
+MAX_PIECES = 1024
+"""A body in more pieces than this counts as long, and so many are joined at a time."""
+
+RUNNER_OPTIONS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread")
+"""Options that make Ollama load the model anew when they change (server/sched.go, needsReload)."""
+
+MAX_CHOICES = 1024
+"""Answers to one request that are believed; OpenAI allows 128."""
+
+DECIDING = frozenset({"model", "messages", "prompt", "images", "keep_alive", "_debug_render_only"})
+"""Fields that decide whether a request waits."""
+
+NAMES = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+SERVICE_TIERS = {"priority": -1, "flex": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedRequest:
+    """What is known of a request. `bypass` says why it does not wait in the queue, "" if it does.
+
+    `view` is None where the body could not be understood. `choices` multiplies the answer's cost.
+    """
+
+    model: str = ""
+    stream: bool = False
+    view: PromptView | None = None
+    choices: int = 1
+    prompt_tokens: float = 0.0
+    affinity: str = ""
+    priority: int = 0
+    bypass: str = ""
+
+
+async def parse_request(
+    pieces: Sequence[Piece] | None, route: Route, kind: BackendKind, client: str = ""
+) -> ParsedRequest:
+    """Read a request's body, in pieces as it came; None means that it was too long to be held.
+
+    A long body is read a slice at a time, and the event loop turns in between.
+    """
+    if pieces is None or route.shape is Shape.OPAQUE:
+        return parse_body(None, route, kind, client)
+    if len(pieces) <= MAX_PIECES and sum(map(len, pieces)) <= SMALL_BYTES:
+        await READING.next()
+        with READING:
+            return parse_body(pieces[0] if len(pieces) == 1 else b"".join(pieces), route, kind, client)
+    condensed = await _condensed(pieces)
+    await READING.next()
+    with READING:
+        return parse_body(condensed, route, kind, client)
+
+
+def parse_body(body: Piece | None, route: Route, kind: BackendKind, client: str = "") -> ParsedRequest:
+    """Read a short body, or one that has been condensed; None means that it was too long for either."""
+    if body is None or route.shape is Shape.OPAQUE:
+        return _unknown(route, client)
+    try:
+        return _read(body, route, kind, client)
+    except (msgspec.DecodeError, TypeError, ValueError, RecursionError, OverflowError):
+        # No JSON, or something else than any client sends. The backend will say so better than we can.
+        return _unknown(route, client)
+
+
+def _unknown(route: Route, client: str) -> ParsedRequest:
+    # That it is an embedding, the route alone tells.
+    embedding = PromptView("", task=Task.EMBEDDING, client=client) if route.work is Work.EMBED else None
+    return ParsedRequest(stream=route.streams, view=embedding)
+
+
+async def _condensed(pieces: Sequence[Piece]) -> bytes | None:
+    condenser = Condenser()
+    for part in _slices(pieces):
+        await READING.next()
+        with READING:
+            condenser.feed(part)
+        if condenser.given_up:
+            return None
+    return condenser.condensed()
+
+
+def _slices(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """Cut long pieces, and join small ones."""
+    small: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        if size + len(piece) <= SLICE_BYTES and len(small) < MAX_PIECES:
+            small.append(piece)
+            size += len(piece)
+            continue
+        if small:
+            yield b"".join(small)
+        at = 0
+        while len(piece) - at > SLICE_BYTES:
+            yield piece[at : at + SLICE_BYTES]
+            at += SLICE_BYTES
+        small = [piece[at:]]
+        size = len(piece) - at
+    yield b"".join(small)
+
+
+def _read(raw: Piece, route: Route, kind: BackendKind, client: str) -> ParsedRequest:
+    decoder, view_of = DIALECTS[route.shape]
+    body: Body = decoder.decode(raw)
+    model = short_name(body.model)
+    if kind is BackendKind.OLLAMA and isinstance(body, Chat):
+        body.max_completion_tokens = ABSENT  # Ollama has no such field and does not obey it
+    view = view_of(body, model, client)
+    bypass = _bypass(body, view, kind, model)
+    if bypass and not _is_plain(raw):
+        return _unknown(route, client)
+    characters = view.characters + len(view.system) + sum(turn.characters for turn in view.history)
+    return ParsedRequest(
+        model=model,
+        stream=is_given(body.stream) if scalar(body.stream) is not None else route.streams,
+        view=view,
+        choices=_choices(body),
+        prompt_tokens=characters / 4,
+        affinity=_affinity(body, model),
+        priority=SERVICE_TIERS.get(text(body.service_tier), 0),
+        bypass=bypass,
+    )
+
+
+def _bypass(body: Body, view: PromptView, kind: BackendKind, model: str) -> str:
+    if isinstance(body, OllamaChat | OllamaGenerate):
+        wanted = body.messages if isinstance(body, OllamaChat) else body.prompt
+        if not is_given(wanted) and not view.images:
+            return "unload" if scalar(body.keep_alive) in (0, "0") else "load"
+        if is_given(body.debug_render_only):
+            return "render"
+    if kind is BackendKind.OLLAMA and model.endswith((":cloud", "-cloud")):
+        return "cloud"
+    return ""
+
+
+def _is_plain(raw: Piece) -> bool:
+    """Whether a body can mean only one thing to whoever reads it.
+
+    Go, and so Ollama, matches names without regard to case and takes the last of several: what seems to ask
+    for nothing may ask for an essay. Such a body is treated as one that is not understood.
+    """
+    bare = msgspec.json.format(bytes(raw), indent=-1)
+    named = NAMES.decode(bare)
+    if any(name not in DECIDING and name.casefold() in DECIDING for name in named):
+        return False
+    # Written out again it is shorter if a name was repeated, and differs if one was written with escapes.
+    return msgspec.json.encode(named) == bare
+
+
+def _affinity(body: Body, model: str) -> str:
+    options = fields(OPTIONS, body.options) if isinstance(body, OllamaBody) else None
+    if options is None:
+        return model
+    wanted = ((name, scalar(getattr(options, name))) for name in RUNNER_OPTIONS)
+    # Numbers and switches; Ollama refuses anything else.
+    chosen = [
+        f"{name}={value}" for name, value in wanted if isinstance(value, int | float) and _is_sane(value)
+    ]
+    return " ".join([model, *chosen])
+
+
+def _is_sane(value: float) -> bool:
+    return -(2**63) <= value < 2**63
+
+
+def _choices(body: Body) -> int:
+    wanted = (whole_number(given, 2**63) for given in (body.n, body.best_of, body.n_cmpl))
+    return min(MAX_CHOICES, max([1, *filter(None, wanted)]))

@@ -1,0 +1,212 @@
+"""What the daemon remembers of what it has done: counts, recent requests, waits by class. All bounded."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from clairvoyant_cli.proxy import plain
+from clairvoyant_cli.proxy.exchange import Exchange, Outcome
+from clairvoyant_cli.proxy.shadow import Shadow, ShadowRun
+from clairvoyant_cli.proxy.today import Today
+from predictor.record import LengthClass
+from tui.snapshot import ClassStats, Counters, FinishedRequest, LogEvent, Percentiles
+
+log = logging.getLogger("clairvoyant")
+
+RECENT = 200
+WINDOW = 1000
+EVENTS = 200
+STATS_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The three times a client feels, in seconds."""
+
+    wait_s: float
+    sojourn_s: float
+    ttft_s: float | None
+
+
+@dataclass(slots=True)
+class RequestStats:
+    """The daemon's memory. `clock` is the event loop's; `wall`, in epoch seconds, dates what is shown."""
+
+    clock: Callable[[], float]
+    wall: Callable[[], float] = time.time
+    on_finished: Callable[[Exchange], None] = lambda exchange: None
+    on_shadow: Callable[[ShadowRun], None] = lambda run: None
+    counts: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
+    submitted: int = 0
+    passed_through: int = 0
+    recent: deque[FinishedRequest] = field(default_factory=lambda: deque(maxlen=RECENT))
+    events: deque[LogEvent] = field(default_factory=lambda: deque(maxlen=EVENTS))
+    times: dict[LengthClass, deque[Times]] = field(
+        default_factory=lambda: {each: deque(maxlen=WINDOW) for each in LengthClass}
+    )
+    shadow: Shadow = field(default_factory=lambda: Shadow(1))
+    times_fcfs: dict[LengthClass, deque[Times]] = field(
+        default_factory=lambda: {each: deque(maxlen=WINDOW) for each in LengthClass}
+    )
+    services_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))
+    busy: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    today: Today = field(default_factory=Today)
+    _stats: tuple[float, tuple[ClassStats, ...], tuple[ClassStats, ...]] | None = None
+
+    def at(self, clock_s: float) -> float:
+        """Return a time of the event loop's clock as epoch seconds, by what the wall clock shows now.
+
+        Of all offsets between the two this one is right: the wall clock is set, and the loop's stands still
+        while the machine sleeps.
+        """
+        return self.wall() - (self.clock() - clock_s)
+
+    def event(self, level: int, text: str) -> None:
+        """Log a line and keep it for the dashboards; never prompt text."""
+        log.log(level, text)
+        self.events.append(LogEvent(self.wall(), logging.getLevelName(level).lower(), text))
+
+    def arrived(self, exchange: Exchange) -> None:
+        """Enter a request that has joined the queue."""
+        self.submitted += 1
+        self.shadow.arrived(exchange)
+        self.today.begun(exchange.job.client, round(exchange.job.tokens))
+
+    def ended(self, exchange: Exchange) -> None:
+        """Enter a finished exchange: one line in the log, one record in the books."""
+        now = exchange.ended_s or self.clock()
+        outcome = exchange.outcome or Outcome.UPSTREAM_ERROR
+        self.counts[outcome] += 1
+        self.today.ended(exchange.job.client, round(exchange.job.tokens), exchange.generated(now))
+        waited_s, sojourn_s, ttft_s = exchange.waited_s(now), exchange.sojourn_s(now), exchange.ttft_s
+        tokens = exchange.totals.tokens if exchange.totals.complete else None
+        if exchange.dispatched_s is not None:
+            self.services_s.append(now - exchange.dispatched_s)
+            self.busy.append((exchange.dispatched_s, now))
+        if _counts(exchange):
+            self.times[LengthClass.of(tokens or 0)].append(Times(waited_s, sojourn_s, ttft_s))
+        self._run_shadow()
+        by = exchange.dispatch.reason.value if exchange.dispatch is not None else ""
+        self.recent.append(
+            FinishedRequest(
+                id=exchange.id,
+                finished_at=self.at(now),
+                outcome=outcome.value,
+                status=exchange.status,
+                endpoint=exchange.endpoint,
+                model=exchange.parsed.model,
+                client=exchange.job.client,
+                predicted=exchange.prediction_state,
+                waited_s=waited_s,
+                sojourn_s=sojourn_s,
+                ttft_s=ttft_s,
+                tokens=tokens,
+                dispatched_by=by,
+            )
+        )
+        log.info(
+            "%s %s %d %s model=%s class=%s expected=%d tokens=%s "
+            "wait=%.3fs ttft=%s total=%.3fs by=%s client=%s",
+            exchange.id,
+            exchange.endpoint,
+            exchange.status,
+            outcome.value,
+            plain.field(exchange.parsed.model),
+            exchange.prediction.length_class.value,
+            exchange.prediction.expected_tokens,
+            "-" if tokens is None else tokens,
+            waited_s,
+            "-" if ttft_s is None else f"{ttft_s:.3f}s",
+            sojourn_s,
+            by or "-",
+            plain.field(exchange.job.client),
+        )
+        self.on_finished(exchange)
+
+    def _run_shadow(self) -> None:
+        for run in self.shadow.ended():
+            exchange = run.exchange
+            if not _counts(exchange):
+                continue
+            ttft_s = None
+            if exchange.first_byte_s is not None and exchange.dispatched_s is not None:
+                ttft_s = run.wait_s + exchange.first_byte_s - exchange.dispatched_s
+            self.on_shadow(run)
+            times = Times(run.wait_s, run.wait_s + run.service_s, ttft_s)
+            self.times_fcfs[LengthClass.of(exchange.totals.tokens or 0)].append(times)
+
+    def rejected_at_the_door(self, endpoint: str, status: int) -> None:
+        """Enter a request that never joined the queue."""
+        self.submitted += 1
+        self.counts[Outcome.REJECTED] += 1
+        log.info("- %s %d rejected", endpoint, status)
+
+    def counters(self) -> Counters:
+        """Return the counts since the start."""
+        counts = {outcome.value: n for outcome, n in self.counts.items()}
+        return Counters(submitted=self.submitted, passed_through=self.passed_through, **counts)
+
+    def stats(self) -> tuple[tuple[ClassStats, ...], tuple[ClassStats, ...]]:
+        """Return the percentiles of each class of real answer length: as it was, and had the same requests
+        been served in order of arrival. At most a second old: sorting is not for every snapshot.
+        """
+        now = self.clock()
+        if self._stats is None or now - self._stats[0] > STATS_EVERY_S:
+            self._stats = (now, class_stats(self.times), class_stats(self.times_fcfs))
+        return self._stats[1:]
+
+    def mu_short_s(self) -> float | None:
+        """Mean sojourn time of the recent Short answers (Clairvoyant, section 3.4)."""
+        times = self.times[LengthClass.SHORT]
+        return sum(t.sojourn_s for t in times) / len(times) if times else None
+
+    def retry_after_s(self, waiting: int) -> float:
+        """Guess when there will be room: the time the queue needs to work off a tenth of itself."""
+        mean_s = sum(self.services_s) / len(self.services_s) if self.services_s else 2.0
+        return max(1.0, min(60.0, mean_s * max(1, waiting // 10)))
+
+    def utilisation(self, slots: int, over_s: float = 300.0) -> float:
+        """Share of the slots' time spent at work over the last `over_s` seconds (rho)."""
+        now = self.clock()
+        since = now - over_s
+        work_s = sum(end - max(start, since) for start, end in self.busy if end > since)
+        return min(1.0, work_s / (over_s * max(1, slots)))
+
+
+def class_stats(times: Mapping[LengthClass, Iterable[Times]]) -> tuple[ClassStats, ...]:
+    """Return the percentiles of each class's times."""
+    return tuple(
+        ClassStats(
+            length_class=each.value,
+            wait=percentiles([t.wait_s for t in of_class]),
+            sojourn=percentiles([t.sojourn_s for t in of_class]),
+            ttft=percentiles([t.ttft_s for t in of_class if t.ttft_s is not None]),
+        )
+        for each, of_class in times.items()
+    )
+
+
+def _counts(exchange: Exchange) -> bool:
+    """Whether a request's times belong into the statistics: answered whole, its length known."""
+    return (
+        exchange.outcome is Outcome.COMPLETED
+        and exchange.totals.complete
+        and exchange.totals.tokens is not None
+    )
+
+
+def percentiles(values: list[float]) -> Percentiles:
+    """Return P50, P95 and P99 by the nearest-rank rule."""
+    if not values:
+        return Percentiles()
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    p50, p95, p99 = (ordered[min(last, int(q * len(ordered)))] for q in (0.50, 0.95, 0.99))
+    return Percentiles(len(ordered), p50, p95, p99)
+
+
+def plural(count: int, noun: str) -> str:
+    """Return `1 slot`, `2 slots`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

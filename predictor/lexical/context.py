@@ -1,0 +1,92 @@
+"""What a proxy sees besides the prompt, as shifts of the mean log length.
+
+No public data holds system prompts, tools or thinking switches together with answer lengths, so these are
+priors: signs that follow from what the option does, sizes that are modest guesses. `online` corrects each of
+them from the answers of the traffic at hand, which is why each has a key.
+"""
+
+from dataclasses import dataclass
+from math import exp, log
+
+from predictor.lexical.requested_length import UNITS, asked_tokens
+from predictor.lexical.words import split, split_with_numbers, window
+from predictor.lognormal import SHIFT_TOKENS, log_tokens
+from predictor.record import PromptView, Task
+
+CHARACTERS_A_TOKEN = 4
+
+JSON_SHIFT = -0.3
+TOOLS_SHIFT = -0.5
+COMPLETION_SHIFT = 0.2
+SYSTEM_BRIEF_SHIFT = -0.5
+SYSTEM_DETAIL_SHIFT = 0.2
+INFILL_MEAN = log(60 + SHIFT_TOKENS)
+THINKING_FACTOR = 1.5
+THINKING_TOKENS = 400.0
+
+HISTORY_TURNS = 4
+"""Only the latest answers are looked at: style drifts, and time is short."""
+
+HISTORY_WEIGHT = 0.5
+"""The share of a conversation's own mean, once there is much of it."""
+
+_BRIEF = frozenset(b"brief briefly concise concisely short shortly succinct succinctly terse only".split())
+_DETAIL = frozenset(b"detailed comprehensive comprehensively thorough thoroughly elaborate long".split())
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The mean log length with everything considered, and the keys of what was considered."""
+
+    mean: float
+    keys: tuple[str, ...]
+
+
+def consider(view: PromptView, mean: float) -> Context:
+    """Shift the mean log length foretold from the prompt by what else is known of the request."""
+    if view.task is Task.INFILL:
+        return Context(INFILL_MEAN, ("infill",))
+    keys: list[str] = []
+    if view.task is Task.COMPLETION:
+        mean += COMPLETION_SHIFT
+        keys.append("completion")
+    if view.json_mode:
+        mean += JSON_SHIFT
+        keys.append("json")
+    if view.tools:
+        mean += TOOLS_SHIFT
+        keys.append("tools")
+    if view.images:
+        keys.append("images")
+    if view.system:
+        mean = _with_system(view.system, mean)
+        keys.append("system")
+    if view.history:
+        mean = _with_history(view, mean)
+        keys.append("history")
+    if view.thinking:
+        mean = log(THINKING_FACTOR * exp(mean) + THINKING_TOKENS)
+        keys.append("thinking")
+    return Context(mean, tuple(keys))
+
+
+def _with_system(system: str, mean: float) -> float:
+    seen = window(system)
+    words = split(seen)
+    distinct = set(words)
+    if units := UNITS & distinct:
+        asked, _ = asked_tokens(split_with_numbers(seen), units)
+        if asked:
+            return (mean + log_tokens(asked)) / 2
+    mean += SYSTEM_BRIEF_SHIFT * (not _BRIEF.isdisjoint(distinct))
+    return mean + SYSTEM_DETAIL_SHIFT * (not _DETAIL.isdisjoint(distinct))
+
+
+def _with_history(view: PromptView, mean: float) -> float:
+    lengths = [
+        log_tokens(turn.characters / CHARACTERS_A_TOKEN) for turn in view.history if turn.role == "assistant"
+    ][-HISTORY_TURNS:]
+    if not lengths:
+        return mean
+    share = HISTORY_WEIGHT * len(lengths) / (len(lengths) + 1)
+    return (1 - share) * mean + share * sum(lengths) / len(lengths)

@@ -1,0 +1,134 @@
+"""The default predictor: hashed n-grams and a few dense cues, some trees on top, and a log-normal.
+
+The n-gram table holds one weight a hash bucket; the sum over a prompt's grams, divided by the square root of
+their number, is one more cue. A regression forest in ONNX reads the cues and returns the score, which is
+drawn towards the length that the prompt tells itself (`told`). Everything else in the record follows from the
+score by the card's calibration, from what a proxy sees besides the prompt (`context`), and from what has been
+learnt of this traffic (`online`).
+"""
+
+from itertools import pairwise
+from math import sqrt
+from pathlib import Path
+from struct import Struct
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+
+from predictor.card import Card, read_card
+from predictor.errors import ModelError
+from predictor.lexical.cues import FEATURES_VERSION, NAMES, read
+from predictor.lexical.words import Hashes, gram_hash, gram_hashes
+
+TREES = "trees.onnx"
+GRAMS = "grams.npz"
+TABLE_BITS = 18
+BUCKETS = np.uint32((1 << TABLE_BITS) - 1)
+
+TOLD_MEAN, TOLD_SHARE = NAMES.index("told"), NAMES.index("told_share")
+
+Floats = npt.NDArray[np.float32]
+
+
+class Reading(NamedTuple):
+    """A prompt as the model sees it: hashes of its grams, features, and the score.
+
+    `row` has shape (n + 1,): the trees' input, and room for one more number, which is 0.
+    """
+
+    hashes: Hashes
+    row: Floats
+    score: float
+
+
+class LexicalModel:
+    """A score for a prompt; higher is longer. Holds no state that a prediction changes."""
+
+    def __init__(self, directory: Path) -> None:
+        """Load the model in `directory`; ModelError if it was made for other features or is damaged."""
+        self.card: Card = read_card(directory)
+        if self.card.features_version != FEATURES_VERSION:
+            raise ModelError(
+                f"{directory} was made for features version {self.card.features_version}, "
+                f"this program reads version {FEATURES_VERSION}: train it again"
+            )
+        self.width = len(NAMES) + 1
+        self.grams, centre, scale = load_grams(directory / GRAMS)
+        self._centre, self._scale = np.append(centre, np.float32(0)), np.append(scale, np.float32(1))
+        self._pack = Struct(f"{self.width + 1}f").pack  # np.array takes twice as long over a list
+        self._session = open_session(directory / TREES, self.width)
+        self._input = self._session.get_inputs()[0].name
+        self._outputs = [self._session.get_outputs()[-1].name]
+
+    def read(self, prompt: str, cut: int = 0) -> Reading:
+        """Read and score a prompt, which was `cut` characters longer."""
+        words, cues = read(prompt, cut)
+        hashes = gram_hashes(words)
+        cues.append(float(np.add.reduce(self.grams.take(hashes & BUCKETS))) / sqrt(len(hashes)))
+        row: Floats = np.ndarray(self.width + 1, np.float32, self._pack(*cues, 0.0))
+        (scores,) = self._session.run(self._outputs, {self._input: row[None, :-1]})
+        score = scores.item()
+        return Reading(hashes, row, score + cues[TOLD_SHARE] * (cues[TOLD_MEAN] - score))
+
+    def scores(self, features: Floats) -> Floats:
+        """Return the scores (n,) of rows of features (n, width)."""
+        (scores,) = self._session.run(self._outputs, {self._input: features})
+        told, share = features[:, TOLD_MEAN], features[:, TOLD_SHARE]
+        column: Floats = scores[:, 0] + share * (told - scores[:, 0])
+        return column
+
+    def effects(self, reading: Reading) -> dict[str, float]:
+        """Return how much each feature moves the score away from what its training mean would give."""
+        features = reading.row[None, :-1]
+        ordinary = np.repeat(features, self.width + 1, axis=0)
+        np.fill_diagonal(ordinary, self._centre[:-1])
+        scores = self.scores(ordinary)
+        return dict(zip((*NAMES, "words"), (scores[-1] - scores[:-1]).tolist(), strict=True))
+
+    def word_effects(self, prompt: str) -> dict[str, float]:
+        """Return the share of each word and pair of words in the gram score."""
+        words = read(prompt)[0]
+        pairs = [list(pair) for pair in pairwise(words)]
+        count = sqrt(len(gram_hashes(words)))
+        return {
+            b" ".join(gram).decode("utf-8", "replace"): float(self.grams[gram_hash(gram) & BUCKETS]) / count
+            for gram in [*([word] for word in words), *pairs]
+        }
+
+    def standardise(self, row: Floats, value: float) -> Floats:
+        """Return a reading's row, each feature of zero mean and a spread of `value` in the training data."""
+        standard: Floats = row - self._centre
+        standard *= self._scale
+        standard *= value
+        return standard
+
+
+def load_grams(path: Path) -> tuple[Floats, Floats, Floats]:
+    """Return the table of n-gram weights, shape (2 ** TABLE_BITS,), and the features' centre and scale."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            buckets, weights = file["buckets"], file["weights"]
+            centre, scale = file["centre"], file["scale"]
+        table = np.zeros(1 << TABLE_BITS, np.float32)
+        table[buckets] = weights
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        raise ModelError(f"{path} cannot be read ({error}): train the model again") from None
+    return table, centre, scale
+
+
+def open_session(path: Path, width: int) -> ort.InferenceSession:
+    """Open an ONNX file on one thread; ModelError if it does not take rows of `width` features."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises a family of its own, which it does not export
+        reason = str(error).splitlines()[0]
+        raise ModelError(f"{path} cannot be loaded ({reason}): train the model again") from None
+    takes = session.get_inputs()[0].shape[-1]
+    if takes != width:
+        raise ModelError(f"{path} takes {takes} features, not {width}: train it again with this version")
+    return session

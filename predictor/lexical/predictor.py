@@ -1,0 +1,182 @@
+"""The default `Predictor`: the lexical model's score, the request's context, and what was learnt of both."""
+
+import json
+from math import sqrt
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+from predictor.card import Calibration
+from predictor.errors import ModelError
+from predictor.lexical.context import consider
+from predictor.lexical.model import LexicalModel
+from predictor.lexical.online import CUE_VALUE, Correction
+from predictor.lexical.residual_scale import ResidualScales
+from predictor.lexical.ridge import Features
+from predictor.lognormal import capped_mean_tokens, class_probabilities, log_tokens, mean_tokens, tokens_at
+from predictor.record import (
+    LONG_FROM_TOKENS,
+    SHORT_BELOW_TOKENS,
+    Prediction,
+    PromptView,
+    Quality,
+    Task,
+)
+from predictor.trust import Trust
+
+NOTHING = Prediction(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, "none")
+"""An embedding generates no tokens."""
+
+TYPICAL_MEAN = 5.5
+"""Log tokens; the static mean is learnt about as its distance from here, so that it carries no level."""
+
+_WORDS_SHOWN = 4
+_REASONS_SHOWN = 8
+_MIN_EFFECT = 0.02
+_SHOWN_AS = {"told": "length asked for"}
+
+_TEMPLATE_CHARACTERS = 400
+"""A system prompt is told from another by its beginning: what follows is often filled in anew."""
+
+
+class Memo(NamedTuple):
+    """What learning needs of a request later, in log tokens; `spread` is the card's."""
+
+    features: Features
+    static: float
+    level: float
+    mean: float
+    own: float
+    spread: float
+    q90: float
+    model: int
+    cap: int | None
+
+
+class LexicalPredictor:
+    """A `Predictor` over one model directory, which learns from the answers it is told of."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        """Load the model; ModelError if it cannot be used."""
+        self.name = name
+        self._model = LexicalModel(directory)
+        self._calibration = self._model.card.calibration
+        self._dense_value = CUE_VALUE / sqrt(self._model.width)
+        self._correction = Correction(self._model.width + 1)
+        self._spreads = ResidualScales()
+        self._trust = Trust()
+
+    def predict(self, view: PromptView) -> Prediction:
+        """Return the prediction for a request."""
+        if view.task is Task.EMBEDDING:
+            return NOTHING
+        reading = self._model.read(view.prompt, view.cut)
+        context = consider(view, self._calibration.mean_at(reading.score))
+        dense = self._model.standardise(reading.row, self._dense_value)
+        dense[-1] = CUE_VALUE * (context.mean - TYPICAL_MEAN)
+        features = self._correction.features(reading.hashes, (*context.keys, *_keys(view)), dense)
+        level, own = self._correction.shift(features)
+        mean = context.mean + level + self._correction.share * own
+        spread = self._calibration.spread_at(context.mean)
+        model = crc32(view.model.encode("utf-8", "replace"))
+        seen = self._spreads.of(model)
+        q90 = mean + (self._calibration.q90_at + seen.q90_shift) * spread * seen.scale
+        memo = Memo(features, context.mean, level, mean, own, spread, q90, model, view.max_tokens)
+        return foretell(self._calibration, mean, spread * seen.scale, q90, view.max_tokens, self.name, memo)
+
+    def learn(self, prediction: Prediction, tokens: int) -> None:
+        """Learn from a real answer; one that was cut off at the client's cap was at least that long."""
+        memo = prediction.memo
+        if not isinstance(memo, Memo):
+            return
+        self._trust.judge(prediction.score, prediction.q90_tokens, tokens)
+        real = log_tokens(tokens)
+        if memo.cap is not None and tokens >= memo.cap:
+            if memo.mean >= real:
+                return
+        else:
+            self._spreads.learn(memo.model, (real - memo.mean) / memo.spread, real > memo.q90)
+        self._correction.learn(memo.features, memo.static, memo.level, memo.own, real)
+
+    def quality(self) -> Quality:
+        """Return how the predictor has done on the answers it was told of."""
+        return self._trust.quality()
+
+    def explain(self, view: PromptView) -> list[tuple[str, float]]:
+        """Return what drove the prediction, in log tokens, strongest first."""
+        slope = self._calibration.slope
+        reading = self._model.read(view.prompt, view.cut)
+        static = self._calibration.mean_at(reading.score)
+        context = consider(view, static)
+        effects = {
+            _SHOWN_AS.get(name, name.replace("_", " ")): slope * effect
+            for name, effect in self._model.effects(reading).items()
+            if name != "told_share"  # says nothing but with the length itself
+        }
+        words = self._model.word_effects(view.prompt)
+        telling = sorted(words, key=lambda word: -abs(words[word]))[:_WORDS_SHOWN]
+        effects[f"words: {', '.join(telling)}"] = effects.pop("words")
+        if context.keys:
+            effects[f"request: {', '.join(context.keys)}"] = context.mean - static
+        moved = [(name, effect) for name, effect in effects.items() if abs(effect) >= _MIN_EFFECT]
+        return sorted(moved, key=lambda reason: -abs(reason[1]))[:_REASONS_SHOWN]
+
+    def export_state(self) -> bytes:
+        """Return what was learnt: a line of JSON, the models' spreads, then the correction's weights."""
+        spreads = self._spreads.export_state()
+        head = json.dumps({"model": self._model.card.sha256, "spreads": len(spreads)})
+        return b"".join((head.encode(), b"\n", spreads, self._correction.export_state()))
+
+    def import_state(self, state: bytes) -> None:
+        """Take up what `export_state` returned; ModelError if it was learnt on top of another model."""
+        head, _, learnt = state.partition(b"\n")
+        try:
+            fields = json.loads(head)
+            model, spreads = fields["model"], int(fields["spreads"])
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            raise ModelError(f"the learnt state cannot be read ({error}): it will be learnt anew") from None
+        if model != self._model.card.sha256:
+            raise ModelError("the learnt state belongs to another model: it will be learnt anew")
+        self._correction.import_state(learnt[spreads:])
+        self._spreads.import_state(learnt[:spreads])
+
+
+def foretell(
+    calibration: Calibration,
+    mean: float,
+    spread: float,
+    q90: float,
+    cap: int | None,
+    source: str,
+    memo: object = None,
+) -> Prediction:
+    """Return the record of a log-normal answer length, cut off at the client's cap if there is one."""
+    short, medium, long = class_probabilities(mean, spread, calibration.short_edge, calibration.long_edge)
+    expected, upper = mean_tokens(mean, spread), tokens_at(q90)
+    if cap is not None and cap >= 0:
+        expected, upper = capped_mean_tokens(mean, spread, cap), min(upper, float(cap))
+        short, medium, long = _capped_classes(short, medium, long, cap)
+    return Prediction(short, medium, long, log_tokens(expected), expected, upper, source, memo)
+
+
+def foretold_by(calibration: Calibration, score: float) -> Prediction:
+    """Return the record that a score alone gives: no context, no cap, nothing learnt."""
+    mean = calibration.mean_at(score)
+    spread = calibration.spread_at(mean)
+    return foretell(calibration, mean, spread, mean + calibration.q90_at * spread, None, "")
+
+
+def _keys(view: PromptView) -> tuple[str, ...]:
+    """Name what a request has in common with others, for the level of each kind to be learnt."""
+    keys = ("", f"model {view.model}", f"client {view.client}")
+    if view.system:
+        return (*keys, f"template {view.system[:_TEMPLATE_CHARACTERS]}")
+    return keys
+
+
+def _capped_classes(short: float, medium: float, long: float, cap: int) -> tuple[float, float, float]:
+    if cap < SHORT_BELOW_TOKENS:
+        return 1.0, 0.0, 0.0
+    if cap < LONG_FROM_TOKENS:
+        return short, medium + long, 0.0
+    return short, medium, long

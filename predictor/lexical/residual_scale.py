@@ -1,0 +1,76 @@
+"""How uncertain the foretold lengths really are on this traffic: one record a model."""
+
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+
+from predictor.errors import ModelError
+
+SHRINKAGE = 20.0
+"""Answers the card's own spread counts for."""
+
+Q90_STEP = 0.08
+"""How far, in spreads, the quantile moves; an exceedance moves it nine times as far as the reverse, so
+that it rests where one answer in ten exceeds it (Gibbs and Candes, adaptive conformal inference, 2021)."""
+
+SLOWEST = 0.005
+"""The least weight of a new answer: traffic changes."""
+
+MAX_MODELS = 256
+
+
+@dataclass(slots=True)
+class ResidualScale:
+    """`scale` multiplies the card's spread, `q90_shift` is added to its quantile, in spreads."""
+
+    answers: int = 0
+    variance: float = 1.0
+    q90_shift: float = 0.0
+
+    @property
+    def scale(self) -> float:
+        """The factor on the card's spread, within [0.5, 2]."""
+        return min(max(sqrt(self.variance), 0.5), 2.0)
+
+    def learn(self, deviation: float, exceeded: bool) -> None:
+        """Learn from an answer `deviation` of the card's spreads off the mean; did it exceed its q90?"""
+        self.answers += 1
+        rate = max(1.0 / (SHRINKAGE + self.answers), SLOWEST)
+        self.variance += rate * (min(deviation * deviation, 9.0) - self.variance)
+        self.q90_shift += Q90_STEP * (0.9 if exceeded else -0.1)
+        self.q90_shift = min(max(self.q90_shift, -1.2), 3.0)
+
+
+class ResidualScales:
+    """The spread of each model, by the hash of its name."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._known: dict[int, ResidualScale] = {}
+
+    def of(self, model: int) -> ResidualScale:
+        """Return a model's spread; a fresh one, not kept, for a model not learnt yet."""
+        return self._known.get(model) or ResidualScale()
+
+    def learn(self, model: int, deviation: float, exceeded: bool) -> None:
+        """Learn from an answer of a model; past `MAX_MODELS` the one known longest is forgotten."""
+        if model not in self._known and len(self._known) >= MAX_MODELS:
+            del self._known[next(iter(self._known))]
+        self._known.setdefault(model, ResidualScale()).learn(deviation, exceeded)
+
+    def export_state(self) -> bytes:
+        """Return four numbers a model."""
+        rows = [(key, each.answers, each.variance, each.q90_shift) for key, each in self._known.items()]
+        return np.array(rows, np.float64).tobytes()
+
+    def import_state(self, state: bytes) -> None:
+        """Take up what `export_state` returned; ModelError if it is damaged."""
+        try:
+            rows = np.frombuffer(state, np.float64).reshape(-1, 4)
+            self._known = {
+                int(key): ResidualScale(int(answers), variance, shift)
+                for key, answers, variance, shift in rows[np.isfinite(rows).all(axis=1)].tolist()
+            }
+        except ValueError as error:
+            raise ModelError(f"the learnt spreads are damaged ({error}): they will be learnt anew") from None

@@ -1,0 +1,91 @@
+"""A prompt as words and as hashed 1- and 2-grams, in time that does not grow with the prompt.
+
+Only a window is read: the first and the last few hundred characters, where an instruction stands; what lies
+between is the material it speaks of. Splitting works on UTF-8 bytes, because `bytes.translate` turns
+punctuation into blanks for the whole window at once. What is not English is made to look like it as far as
+`languages` knows how.
+"""
+
+from array import array
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.lexical.languages import ENGLISH, plain
+
+HEAD_WORDS = 40
+TAIL_WORDS = 24
+_CHARACTERS_A_WORD = 7
+"""Room for a word and its blank; English needs 6."""
+
+_HEAD = HEAD_WORDS * _CHARACTERS_A_WORD
+_TAIL = TAIL_WORDS * _CHARACTERS_A_WORD
+WINDOW_CHARACTERS = _HEAD + _TAIL
+
+Hashes = npt.NDArray[np.uint32]
+
+_KEPT = frozenset(b"+#")  # c++ and c# are words
+
+
+def _table(digits: bytes) -> bytes:
+    table = bytearray(range(256))
+    for code in range(128):
+        if not chr(code).isalnum() and code not in _KEPT:
+            table[code] = ord(" ")
+    table[ord("0") : ord("9") + 1] = digits
+    return bytes(table)
+
+
+_DIGITS_BLURRED = _table(b"0" * 10)
+_DIGITS_KEPT = _table(b"0123456789")
+_PAIR = np.uint32(0x9E3779B1)
+_START, _END = crc32(b"^"), crc32(b"$")
+
+
+def window(prompt: str) -> bytes:
+    """Return the part of a prompt that is read, lower-cased, as UTF-8 (lone surrogates become "?")."""
+    if len(prompt) > WINDOW_CHARACTERS:
+        prompt = f"{prompt[:_HEAD]} {prompt[-_TAIL:]}"
+    prompt = prompt.lower()
+    if not prompt.isascii():
+        prompt = plain(prompt)
+    return prompt.encode("utf-8", "replace").replace(b"'", b"")
+
+
+def split(seen: bytes) -> list[bytes]:
+    """Return the words of a window; every digit is 0, so that "500" and "750" are the same word."""
+    return seen.translate(_DIGITS_BLURRED).split()
+
+
+def in_english(words: list[bytes]) -> list[bytes]:
+    """Return the words with those that `languages` knows in English, at the same places."""
+    return [ENGLISH.get(word, word) for word in words]
+
+
+def split_with_numbers(seen: bytes) -> list[bytes]:
+    """Return the words of a window with the digits as they stand; the same words at the same places."""
+    return seen.translate(_DIGITS_KEPT).split()
+
+
+def gram_hashes(words: list[bytes]) -> Hashes:
+    """Return the distinct 32-bit hashes of the words and of the pairs, both ends marked; sorted."""
+    count = len(words) + 2
+    hashes = np.empty(2 * count - 1, np.uint32)
+    hashes[:count] = array("I", (_START, *map(crc32, words), _END))
+    pairs = hashes[count:]
+    np.multiply(hashes[: count - 1], _PAIR, pairs)
+    pairs += hashes[1:count]
+    hashes.sort()
+    fresh = np.empty(len(hashes), bool)
+    fresh[0] = True
+    np.not_equal(hashes[1:], hashes[:-1], fresh[1:])
+    return hashes[fresh]
+
+
+def gram_hash(gram: list[bytes]) -> np.uint32:
+    """Return the hash of one word or of a pair of words, as `gram_hashes` counts it."""
+    first = crc32(gram[0])
+    if len(gram) == 1:
+        return np.uint32(first)
+    return np.uint32((first * int(_PAIR) + crc32(gram[1])) & 0xFFFFFFFF)

@@ -1,0 +1,261 @@
+"""Our own studies: traffic never seen, traffic learnt while served, the noise ceiling."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from predictor.card import Card
+from predictor.errors import ModelError
+from predictor.loading import load_model
+from predictor.paper import training as paper
+from predictor.ranking import kendall_tau_b, pair_ranking, ranking_accuracy
+from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS, LoadedPredictor, PromptView
+from predictor.studies.paper import Cell, Table
+from predictor.training.dataset import Dataset
+from predictor.training.fitting import Material, Numbers, Rows, calibrate, fit, out_of_fold, prepare, save
+from predictor.training.labels import Labels, label
+
+if TYPE_CHECKING:
+    import xgboost
+
+MIN_PAIRED = 20
+"""Short and Long answers a model must have given before its file is judged by them."""
+
+MIN_TRAINED = 100
+
+STREAM = 1000
+SETTLED = 500
+MIN_STREAMED = 400
+SEED = 42
+
+FAMILIES = {"arena_hard": "arena", "hellobench": "hellobench", "reference_oasst1": "oasst", "oasst1": "oasst"}
+"""Files that draw on the same prompts are one distribution: none is trained on when one is held out."""
+
+Progress = Callable[[str], None]
+
+
+def family(name: str) -> str:
+    """Return the distribution a file belongs to."""
+    return next((known for prefix, known in FAMILIES.items() if name.startswith(prefix)), name)
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """All files as one material. `trainable` marks rows that may train, `families` names their source."""
+
+    datasets: list[Dataset]
+    labels: Labels
+    material: Material
+    trainable: Rows
+    families: list[str]
+
+    @classmethod
+    def of(cls, datasets: list[Dataset], trainable: set[str]) -> "Corpus":
+        """Read all prompts of the datasets once."""
+        labels = label(datasets)
+        may = np.array([data.name in trainable for data in datasets])
+        return cls(
+            datasets,
+            labels,
+            prepare([prompt for data in datasets for prompt in data.prompts]),
+            np.flatnonzero(may[labels.files]),
+            [family(data.name) for data in datasets],
+        )
+
+    def rows_of(self, data: Dataset) -> Rows:
+        """Return the rows of one dataset."""
+        return np.flatnonzero(self.labels.files == self.datasets.index(data))
+
+    def training_rows(self, held: str) -> Rows:
+        """Return the rows to train on when a family is held out: no file of it, no prompt it shares.
+
+        Raises ModelError if they are too few to train on.
+        """
+        files = [index for index, name in enumerate(self.families) if name == held]
+        outside = ~np.isin(self.labels.files, files)
+        shared = np.isin(self.material.groups, self.material.groups[~outside])
+        known = self.trainable[(outside & ~shared)[self.trainable]]
+        if len(known) < MIN_TRAINED:
+            raise ModelError(
+                f"without {held}, {len(known)} prompts are left to train on, not {MIN_TRAINED}: "
+                "give files of more distributions"
+            )
+        return known
+
+
+def judged_models(data: Dataset) -> list[int]:
+    """Return the columns of the models with enough Short and enough Long answers."""
+    shorts = (data.tokens < SHORT_BELOW_TOKENS).sum(axis=0)
+    longs = (data.tokens >= LONG_FROM_TOKENS).sum(axis=0)
+    return [int(column) for column in np.flatnonzero(np.minimum(shorts, longs) >= MIN_PAIRED)]
+
+
+def unseen(corpus: Corpus, progress: Progress) -> Table:
+    """Rank each distribution by models that never saw it: ours, the paper's features, prompt length.
+
+    The accuracy of a file is the mean over its models; every model answered for itself, as on a server.
+    """
+    rows: list[list[Cell]] = []
+    for held in dict.fromkeys(corpus.families):
+        files = [d for d, name in zip(corpus.datasets, corpus.families, strict=True) if name == held]
+        files = [data for data in files if judged_models(data)]
+        if not files:
+            continue
+        progress(f"holding out {held}")
+        known = corpus.training_rows(held)
+        fitted = fit(
+            corpus.material.rows(known), corpus.labels.targets[known], corpus.labels.weights[known], SEED
+        )
+        papers = _fit_paper(corpus, known)
+        for data in files:
+            ours = fitted.scores(corpus.material.rows(corpus.rows_of(data)))
+            theirs = paper.probability_long(papers, paper.features_of(data.prompts))
+            length = np.array([float(len(prompt)) for prompt in data.prompts])
+            models = judged_models(data)
+            rows.append(
+                [
+                    data.name,
+                    len(models),
+                    *(_mean_ranking(scores, data, models) for scores in (ours, theirs, length)),
+                    *_mean_orders(ours, data, models),
+                ]
+            )
+    if not rows:
+        raise ModelError(f"no file holds a model with {MIN_PAIRED} Short and {MIN_PAIRED} Long answers")
+    columns = [np.mean([float(row[index] or 0) for row in rows]) for index in range(2, 7)]
+    rows.append(["mean", sum(int(row[1] or 0) for row in rows), *map(float, columns)])
+    return Table(
+        "Distributions never seen",
+        ["file", "models", "ours", "paper", "length", "our tau_b", "our pairs"],
+        rows,
+    )
+
+
+def _fit_paper(corpus: Corpus, known: Rows) -> "xgboost.XGBClassifier":
+    prompts = [prompt for data in corpus.datasets for prompt in data.prompts]
+    tokens = np.concatenate([data.typical_tokens() for data in corpus.datasets])[known]
+    classes = paper.classes_of(tokens)
+    rows = paper.balanced(classes)
+    if not len(rows):
+        raise ModelError("the paper's model needs Short, Medium and Long answers in the other files")
+    return paper.fit(paper.features_of([prompts[row] for row in known[rows]]), classes[rows])
+
+
+def _mean_ranking(scores: Numbers, data: Dataset, models: list[int]) -> float:
+    return float(np.mean([ranking_accuracy(scores, data.tokens[:, model]).accuracy for model in models]))
+
+
+def _mean_orders(scores: Numbers, data: Dataset, models: list[int]) -> tuple[float, float]:
+    """Return tau_b over all pairs, and the accuracy over those PARS's filter keeps, averaged over models."""
+    taus, accuracies = [], []
+    for model in models:
+        answered = np.isfinite(data.tokens[:, model])
+        ranked = scores[answered], data.tokens[answered, model]
+        taus.append(kendall_tau_b(*ranked))
+        accuracies.append(pair_ranking(*ranked).accuracy)
+    return float(np.mean(taus)), float(np.mean(accuracies))
+
+
+def online(corpus: Corpus, streams_a_file: int, progress: Progress) -> Table:
+    """Serve streams of one unseen distribution and one model: predict, then learn, then the next.
+
+    The static columns are the same model without learning; the late ones count from request 500, or from the
+    middle of a shorter stream. Where Long answers are rare the accuracy hangs on a few of them; that over the
+    pairs PARS's filter keeps does not.
+    """
+    rows: list[list[Cell]] = []
+    generator = np.random.default_rng(SEED)
+    for held in dict.fromkeys(corpus.families):
+        files = [d for d, name in zip(corpus.datasets, corpus.families, strict=True) if name == held]
+        streams = [(data, model) for data in files for model in _streamed(data, streams_a_file, generator)]
+        if not streams:
+            continue
+        progress(f"holding out {held}")
+        with TemporaryDirectory() as folder:
+            _train_without(corpus, held, Path(folder))
+            for data, model in streams:
+                rows.append(_serve(load_model(folder), data, model, generator))
+    if not rows:
+        raise ModelError(
+            f"no file holds a model with {MIN_STREAMED} answers, {MIN_PAIRED} of them Short and "
+            f"{MIN_PAIRED} Long"
+        )
+    figures = np.array([row[2:] for row in rows], float)
+    for name, summary in (("mean", np.mean), ("least", np.min), ("most", np.max)):
+        rows.append([name, "", *summary(figures, axis=0).tolist()])
+    kinds = ["static", "learnt", "late static", "late learnt", "late gain", "static pairs", "learnt pairs"]
+    columns = ["file", "model", *kinds, "q90 covers", "late covers"]
+    return Table("Learning while serving", columns, rows)
+
+
+def _streamed(data: Dataset, count: int, generator: np.random.Generator) -> list[int]:
+    models = [
+        model for model in judged_models(data) if np.isfinite(data.tokens[:, model]).sum() >= MIN_STREAMED
+    ]
+    return [int(model) for model in generator.permutation(models)[:count]]
+
+
+def _train_without(corpus: Corpus, held: str, out: Path) -> None:
+    known = corpus.training_rows(held)
+    material, labels = corpus.material.rows(known), corpus.labels
+    scores = out_of_fold(material, labels.targets[known], labels.weights[known], SEED)
+    calibration = calibrate(scores, labels.levels[known], labels.weights[known])
+    fitted = fit(material, labels.targets[known], labels.weights[known], SEED)
+    save(fitted, Card("unseen", "lexical", 0, calibration, [], "", {}), out)
+
+
+def _serve(loaded: LoadedPredictor, data: Dataset, model: int, generator: np.random.Generator) -> list[Cell]:
+    answered = np.flatnonzero(np.isfinite(data.tokens[:, model]))
+    order = generator.permutation(answered)[:STREAM]
+    tokens = data.tokens[order, model]
+    fixed, learnt, covered = [], [], []
+    for row, count in zip(order, tokens, strict=True):
+        prediction = loaded.predict(PromptView(data.prompts[row], model="served"))
+        fixed.append(prediction.memo.static)  # type: ignore[attr-defined]
+        learnt.append(prediction.score)
+        covered.append(count <= prediction.q90_tokens)
+        loaded.learn(prediction, int(count))
+    scores = [np.array(fixed), np.array(learnt)]
+    settled = min(SETTLED, len(tokens) // 2)
+    whole = [ranking_accuracy(score, tokens).accuracy for score in scores]
+    late = [ranking_accuracy(score[settled:], tokens[settled:]).accuracy for score in scores]
+    pairs = [pair_ranking(score[settled:], tokens[settled:]).accuracy for score in scores]
+    coverage = [float(np.mean(covered)), float(np.mean(covered[settled:]))]
+    return [data.name, data.models[model], *whole, *late, late[1] - late[0], *pairs, *coverage]
+
+
+def ceiling(datasets: list[Dataset]) -> Table:
+    """Rank a model's answers by its other answers to the same prompts: what no predictor can beat.
+
+    Each column of a dataset is a run of the same model. tau_b and the pairs that PARS's filter keeps are
+    ranked by the mean of the other runs.
+    """
+    rows: list[list[Cell]] = []
+    for data in datasets:
+        if data.tokens.shape[1] < 2:
+            raise ModelError(f"{data.name} holds one answer a prompt: the ceiling needs repeated runs")
+        rows.append([data.name, data.tokens.shape[1], *_mean_agreement(data)])
+    columns = ["file", "runs", "one other run", "mean of the others", "its tau_b", "its pairs"]
+    return Table("Noise ceiling", columns, rows)
+
+
+def _mean_agreement(data: Dataset) -> list[float]:
+    complete = data.tokens[np.isfinite(data.tokens).all(axis=1)]
+    figures = []
+    for run, tokens in enumerate(complete.T):
+        others = np.log(np.delete(complete, run, axis=1) + 1)
+        mean = others.mean(axis=1)
+        figures.append(
+            [
+                ranking_accuracy(others[:, run % others.shape[1]], tokens).accuracy,
+                ranking_accuracy(mean, tokens).accuracy,
+                kendall_tau_b(mean, tokens),
+                pair_ranking(mean, tokens).accuracy,
+            ]
+        )
+    means: list[float] = np.mean(figures, axis=0).tolist()
+    return means

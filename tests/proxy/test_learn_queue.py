@@ -1,0 +1,70 @@
+"""Lessons wait their turn, are not lost at the end, and never fail a request."""
+
+import asyncio
+import logging
+
+import pytest
+
+from clairvoyant_cli.proxy import learn_queue as lessons_module
+from clairvoyant_cli.proxy.learn_queue import MAX_WAITING, LearnQueue
+from predictor.record import Prediction, PromptView
+
+FORETOLD = Prediction(1, 0, 0, 0.0, 10, 20, "pupil", memo=b"")
+
+
+class Pupil:
+    """A predictor that remembers its lessons, and balks at one."""
+
+    name = "pupil"
+
+    def __init__(self, balks_at: int = -1) -> None:
+        self.learned: list[int] = []
+        self.balks_at = balks_at
+
+    def predict(self, view: PromptView) -> Prediction:
+        return FORETOLD
+
+    def learn(self, prediction: Prediction, tokens: int) -> None:
+        if tokens == self.balks_at:
+            raise ValueError("too hard")
+        self.learned.append(tokens)
+
+
+async def test_an_answer_is_learned_later_and_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lessons_module, "REST_S", 0.0)
+    pupil, done = Pupil(), asyncio.Event()
+    learn_queue = LearnQueue(pupil, lambda: done.set() if len(pupil.learned) == 3 else None)
+    for tokens in (1, 2, 3):
+        learn_queue.add(FORETOLD, tokens)
+    assert pupil.learned == []
+    await done.wait()
+    assert pupil.learned == [1, 2, 3]
+
+
+async def test_what_waits_at_the_end_is_learned_at_once() -> None:
+    pupil = Pupil()
+    learn_queue = LearnQueue(pupil, lambda: None)
+    for tokens in range(5):
+        learn_queue.add(FORETOLD, tokens)
+    learn_queue.flush()
+    assert pupil.learned == [0, 1, 2, 3, 4]
+
+
+async def test_a_flood_is_sampled() -> None:
+    pupil = Pupil()
+    learn_queue = LearnQueue(pupil, lambda: None)
+    for tokens in range(2 * MAX_WAITING):
+        learn_queue.add(FORETOLD, tokens)
+    learn_queue.flush()
+    assert len(pupil.learned) == MAX_WAITING
+
+
+async def test_a_lesson_that_fails_does_not_end_the_school(caplog: pytest.LogCaptureFixture) -> None:
+    pupil = Pupil(balks_at=2)
+    learn_queue = LearnQueue(pupil, lambda: None)
+    with caplog.at_level(logging.ERROR, "clairvoyant"):
+        for tokens in (1, 2, 3):
+            learn_queue.add(FORETOLD, tokens)
+        learn_queue.flush()
+    assert pupil.learned == [1, 3]
+    assert "could not learn" in caplog.text

@@ -1,0 +1,174 @@
+"""What is read of answers, dialect by dialect."""
+
+import json
+from types import NoneType
+
+import pytest
+
+from clairvoyant_cli.http.heads import ResponseHead
+from clairvoyant_cli.proxy.protocols.usage import (
+    FIRST_LINES,
+    LAST_LINES,
+    LONGEST_S,
+    TAIL_BYTES,
+    WHOLE_BYTES,
+    AnswerWatch,
+    Totals,
+)
+
+SSE, NDJSON, JSON = "text/event-stream", "application/x-ndjson", "application/json; charset=utf-8"
+
+
+def totals(kind: str, body: bytes, *, status: int = 200, piece: int = 7) -> Totals:
+    watch = AnswerWatch(ResponseHead(status, b"OK", [(b"Content-Type", kind.encode())]))
+    for start in range(0, len(body), piece):
+        watch.feed(body[start : start + piece])
+    return watch.totals()
+
+
+def events(*each: object, named: bool = False) -> bytes:
+    name = "event: x\n" if named else ""
+    return b"".join(f"{name}data: {e if isinstance(e, str) else json.dumps(e)}\n\n".encode() for e in each)
+
+
+DELTA = {"choices": [{"delta": {"content": "river"}}]}
+OLLAMA_END = {"done": True, "eval_count": 9, "eval_duration": 3_000_000_000, "prompt_eval_count": 5}
+TIMINGS = {"timings": {"predicted_n": 9, "predicted_ms": 3000.0, "prompt_n": 5, "prompt_ms": 500.0}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "tokens", "complete"),
+    [
+        (NDJSON, b'{"done": false}\n' + json.dumps(OLLAMA_END).encode() + b"\n", 9, True),
+        (JSON, json.dumps(OLLAMA_END).encode(), 9, True),
+        (NDJSON, b'{"done": false}\n{"error": "out of memory"}\n', None, False),
+        (NDJSON, b'{"done": false}\n{"done": fal', None, False),
+        (SSE, events(DELTA, DELTA | {"usage": {"completion_tokens": 9}}, "[DONE]"), 9, True),
+        (SSE, events(*[DELTA] * 12, "[DONE]"), None, True),
+        (SSE, events(DELTA, DELTA), None, False),
+        (SSE, events(DELTA, {"error": {"message": "no"}}), None, False),
+        (
+            SSE,
+            events({"type": "message_delta", "usage": {"output_tokens": 9}}, {"type": "message_stop"}),
+            9,
+            True,
+        ),
+        (SSE, events({"type": "response.completed", "response": {"usage": {"output_tokens": 9}}}), 9, True),
+        (SSE, events({"type": "response.failed"}), None, False),
+        (SSE, events({"stop": True, "tokens_predicted": 9} | TIMINGS), 9, True),
+        (JSON, json.dumps({"usage": {"completion_tokens": 9}}).encode(), 9, True),
+        (JSON, json.dumps({"stats": {"total_output_tokens": 9}}).encode(), 9, True),
+        (JSON, b'{"result": "text"}', None, True),
+        (JSON, b"not json", None, True),
+    ],
+)
+def test_totals(kind: str, body: bytes, tokens: int | None, complete: bool) -> None:
+    for piece in (1, 7, 10_000):
+        got = totals(kind, body, piece=piece)
+        assert got.complete is complete
+        if tokens is not None:
+            assert got.tokens == tokens
+
+
+def test_the_first_event_counts_the_prompt_and_the_last_ones_the_answer() -> None:
+    start = {"type": "message_start", "message": {}, "usage": {"input_tokens": 5}}
+    end = ({"type": "message_delta", "usage": {"output_tokens": 9}}, {"type": "message_stop"})
+    for between in (3, 300):
+        got = totals(SSE, events(start, *[DELTA] * between, *end, named=True))
+        assert (got.prompt_tokens, got.tokens, got.complete) == (5, 9, True)
+
+
+def test_what_stands_far_before_the_end_of_a_stream_is_not_read() -> None:
+    body = events(*[DELTA] * 10, {"usage": {"completion_tokens": 9}}, *[DELTA] * (LAST_LINES // 2), "[DONE]")
+    assert totals(SSE, body, piece=100_000).tokens == 10 + 1 + LAST_LINES // 2 + 1 - 3
+
+
+ABSURD = [10**30, 1 << 32, -5, True, 1.5, "x", "9", [], [1], {}, None, 1e300]
+
+
+@pytest.mark.parametrize("value", ABSURD)
+def test_a_number_that_no_server_means_is_none_and_costs_no_other(value: object) -> None:
+    for name in ("eval_count", "prompt_eval_count", "eval_duration", "prompt_eval_duration", "load_duration"):
+        got = totals(JSON, json.dumps(OLLAMA_END | {name: value}).encode())
+        known = {
+            "eval_count": got.tokens,
+            "prompt_eval_count": got.prompt_tokens,
+            "eval_duration": got.decode_s,
+        }
+        expected = {"eval_count": 9, "prompt_eval_count": 5, "eval_duration": 3.0}
+        assert {k: v for k, v in known.items() if k != name} == {
+            k: v for k, v in expected.items() if k != name
+        }
+        if name.endswith("_count"):
+            assert known[name] is None
+        assert all(type(number) in (int, NoneType) for number in (got.tokens, got.prompt_tokens))
+        assert all(s is None or 0 < s <= LONGEST_S for s in (got.decode_s, got.prefill_s, got.load_s))
+        assert got.complete
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("usage", {"completion_tokens": 10**30, "prompt_tokens": -1}),
+        ("timings", {"predicted_n": True, "predicted_ms": 10**30, "prompt_n": "5", "prompt_ms": -0.5}),
+        ("stats", {"total_output_tokens": 1e300, "predicted_tokens_count": []}),
+        ("usage", [5]),
+        ("timings", "text"),
+        ("tokens_predicted", {"a": 1}),
+    ],
+)
+def test_no_dialect_tells_absurd_numbers(field: str, value: object) -> None:
+    for body in ({field: value}, {"response": {field: value}}, {"result": {field: value}}):
+        assert totals(JSON, json.dumps(body).encode()) == Totals(complete=True)
+
+
+def test_a_number_that_cannot_be_read_costs_no_other() -> None:
+    for number in ("1e400", "9" * 5000, "NaN", "-"):
+        body = b'{"done": true, "eval_count": 9, "eval_duration": %b}' % number.encode()
+        told = {totals(JSON, body), totals(NDJSON, body + b"\n")}
+        # What is no JSON may be known for that, or not.
+        assert told <= {Totals(complete=True), Totals(), Totals(tokens=9, complete=True)}
+
+
+def test_of_an_answer_that_is_too_long_nothing_is_held() -> None:
+    watch = AnswerWatch(ResponseHead(200, b"OK", [(b"Content-Type", JSON.encode())]))
+    watch.feed(b'{"usage": {"completion_tokens": 9}, "data": [')
+    for _ in range(2 * WHOLE_BYTES // 65_536):
+        watch.feed(b"0.5, " * 13_107)
+        assert len(watch._tail) <= WHOLE_BYTES
+    watch.feed(b"0]}")
+    assert len(watch._tail) == 0
+    assert watch.totals() == Totals()
+
+
+def test_a_long_answer_that_is_read_may_hold_anything() -> None:
+    body = b'{"x": [' + b"{}," * 600_000 + b'[]], "usage": {"completion_tokens": 9}}'
+    assert totals(JSON, body, piece=65_536).tokens == 9
+
+
+def test_of_an_endless_stream_the_end_is_held() -> None:
+    watch = AnswerWatch(ResponseHead(200, b"OK", [(b"Content-Type", NDJSON.encode())]))
+    for _ in range(100):
+        watch.feed(b"{}\n" * 20_000)
+        assert len(watch._tail) <= 3 * TAIL_BYTES
+    watch.feed(json.dumps(OLLAMA_END).encode() + b"\n")
+    assert (watch.totals().tokens, watch.events) == (9, 2_000_001)
+    assert len(list(watch._last_events())) <= FIRST_LINES + LAST_LINES + 1
+
+
+def test_speeds_are_in_seconds() -> None:
+    got = totals(NDJSON, json.dumps(OLLAMA_END).encode() + b"\n")
+    assert (got.decode_s, got.prefilled_tokens) == (3.0, 5)
+    got = totals(SSE, events({"stop": True} | TIMINGS, "[DONE]"))
+    assert (got.decode_s, got.prefill_s, got.tokens) == (3.0, 0.5, 9)
+
+
+def test_an_error_status_says_nothing_of_length() -> None:
+    assert totals(JSON, json.dumps(OLLAMA_END).encode(), status=500) == Totals()
+
+
+def test_a_compressed_answer_is_left_alone() -> None:
+    headers = [(b"Content-Type", JSON.encode()), (b"Content-Encoding", b"gzip")]
+    watch = AnswerWatch(ResponseHead(200, b"OK", headers))
+    watch.feed(b"\x1f\x8b")
+    assert watch.totals() == Totals()

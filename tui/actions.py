@@ -1,0 +1,144 @@
+"""From a key to an action: which requests it speaks of, whether it may, and what is asked first."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tui.panels.detail import AnyRequest
+from tui.screens.dialogs import Ask, Choose, Confirm
+from tui.snapshot import FinishedRequest, QueuedRequest, Snapshot
+from tui.source import Action, Verb
+from tui.view_state import LinkState
+
+if TYPE_CHECKING:
+    from tui.app import Top
+
+_DAY_S = 86_400.0
+
+
+class Actions:
+    """What an operator may do. Nothing is asked of a daemon that is gone, or under `--readonly`."""
+
+    def __init__(self, app: "Top") -> None:
+        self._app = app
+
+    # -- requests ---------------------------------------------------------------------------------------
+
+    def cancel(self, rows: Sequence[AnyRequest]) -> None:
+        """Cancel those that have not ended, if the operator says yes."""
+        rows = _alive(rows)
+        if rows and self._allowed():
+            question = f"Cancel {rows[0].id}?" if len(rows) == 1 else f"Cancel {len(rows)} requests?"
+            clients = ", ".join(sorted({row.client or "unnamed" for row in rows}))
+            actions = [Action(Verb.CANCEL, row.id) for row in rows]
+            self._confirm(question, f"Its client ({clients}) gets an error.", actions)
+
+    def cancel_now(self, rows: Sequence[AnyRequest]) -> None:
+        """Cancel those that have not ended."""
+        self._each([Action(Verb.CANCEL, row.id) for row in _alive(rows)])
+
+    def promote(self, rows: Sequence[AnyRequest]) -> None:
+        """Send those that wait to the top."""
+        self._each([Action(Verb.PROMOTE, row.id) for row in _waiting(rows)])
+
+    def hold(self, rows: Sequence[AnyRequest]) -> None:
+        """Hold those that wait; release those that are held."""
+        verbs = {True: Verb.RELEASE, False: Verb.HOLD}
+        self._each([Action(verbs[row.held], row.id) for row in _waiting(rows)])
+
+    def prioritise(self, rows: Sequence[AnyRequest], step: int) -> None:
+        """Change the priority of those that wait; a lower number goes sooner."""
+        self._each([Action(Verb.PRIORITY, row.id, row.priority + step) for row in _waiting(rows)])
+
+    # -- the daemon -------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Pause, or resume."""
+        snapshot = self._steerable()
+        if snapshot is not None:
+            self._app.ask(Action(Verb.RESUME if snapshot.mode == "paused" else Verb.PAUSE))
+
+    def drain(self) -> None:
+        """Drain, if the operator says yes; or resume."""
+        snapshot = self._steerable()
+        if snapshot is None:
+            return
+        if snapshot.mode == "draining":
+            self._app.ask(Action(Verb.RESUME))
+        else:
+            detail = "It finishes what waits and refuses what comes."
+            self._confirm("Drain the daemon?", detail, [Action(Verb.DRAIN)])
+
+    def policy(self) -> None:
+        """Offer the policies the daemon has."""
+        snapshot = self._steerable()
+        if snapshot is None:
+            return
+
+        def change(name: str | None) -> None:
+            if name is not None:
+                self._app.ask(Action(Verb.POLICY, value=name))
+
+        options = [(name, name) for name in snapshot.policies]
+        self._app.push_screen(Choose("Ordering policy", options, snapshot.policy), change)
+
+    def tau(self) -> None:
+        """Ask for the longest wait."""
+        snapshot = self._steerable()
+        if snapshot is None:
+            return
+
+        def change(text: str | None) -> None:
+            if text is not None:
+                self._app.ask(Action(Verb.TAU, value=_tau_of(text)))
+
+        shown = f"{snapshot.tau.tau_s:g}" if snapshot.tau.tau_s else "off"
+        question = "Longest wait before a request goes next, in seconds, or off"
+        self._app.push_screen(Ask(question, shown, _tau_fault), change)
+
+    # -- whether, and how -------------------------------------------------------------------------------
+
+    def _allowed(self) -> bool:
+        view = self._app.view()
+        if view.readonly:
+            self._app.notify("read-only: nothing was changed", severity="warning", timeout=2)
+        elif view.link.state is not LinkState.LIVE:
+            self._app.notify("no daemon: nothing was changed", severity="warning", timeout=2)
+        else:
+            return True
+        return False
+
+    def _steerable(self) -> Snapshot | None:
+        return self._app.view().snapshot if self._allowed() else None
+
+    def _each(self, actions: list[Action]) -> None:
+        if actions and self._allowed():
+            self._app.ask(*actions)
+
+    def _confirm(self, question: str, detail: str, actions: list[Action]) -> None:
+        def answer(yes: bool | None) -> None:
+            if yes:
+                self._app.ask(*actions)
+
+        self._app.push_screen(Confirm(question, detail), answer)
+
+
+def _alive(rows: Sequence[AnyRequest]) -> list[AnyRequest]:
+    return [row for row in rows if not isinstance(row, FinishedRequest)]
+
+
+def _waiting(rows: Sequence[AnyRequest]) -> list[QueuedRequest]:
+    return [row for row in rows if isinstance(row, QueuedRequest)]
+
+
+def _tau_of(text: str) -> float:
+    """Read tau in seconds; 0 is no guard. ValueError if it is none."""
+    text = text.strip().removesuffix("s")
+    return 0.0 if text == "off" else float(text)
+
+
+def _tau_fault(text: str) -> str:
+    try:
+        tau_s = _tau_of(text)
+    except ValueError:
+        return "a number of seconds, or off"
+    return "" if 0.0 <= tau_s <= _DAY_S else "up to a day, or off"

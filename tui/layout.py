@@ -1,0 +1,118 @@
+"""Where each panel stands, for any size of terminal: arithmetic, no widgets.
+
+Three shapes. Small (80x24 over ssh): running, queue, and a deck that shows one of the other panels at a
+time. Middle (120x40): a column of requests and a column of facts. Large (200x60): everything, with plots.
+"""
+
+from dataclasses import dataclass
+
+HEADER = "header"
+RUNNING = "running"
+QUEUE = "queue"
+TAU = "tau"
+GPU = "gpu"
+MODELS = "models"
+STATS = "stats"
+RECENT = "recent"
+PLOTS = "plots"
+LOG = "log"
+FOOTER = "footer"
+
+PANELS = (RUNNING, QUEUE, TAU, GPU, MODELS, STATS, RECENT, PLOTS, LOG)
+"""In the order of their digits: 1 is the first."""
+
+DECK = PANELS[2:]
+"""The panels that share the deck of a small terminal."""
+
+GUTTER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A rectangle of cells."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class SizeHint:
+    """What the operator wants to see, and what there is. `slots` and `gpus` size their panels; `maximised`
+    names the panel that takes all the room.
+    """
+
+    deck: str = TAU
+    maximised: str = ""
+    slots: int = 2
+    gpus: int = 1
+
+
+def plan(width: int, height: int, wish: SizeHint) -> dict[str, Box]:
+    """Return a box for each panel that is shown; the others are not."""
+    head = 2 if height >= 20 else 1
+    boxes = {HEADER: Box(0, 0, width, head), FOOTER: Box(0, height - 1, width, 1)}
+    body = Box(0, head, width, max(1, height - head - 1))
+    if wish.maximised:
+        return boxes | {wish.maximised: body}
+    if width >= 168 and height >= 46:
+        return boxes | _large(body, wish)
+    if width >= 108 and height >= 34:
+        return boxes | _middle(body, wish)
+    return boxes | _small(body, wish)
+
+
+def has_deck(width: int, height: int) -> bool:
+    """Whether a terminal of this size shows the small shape."""
+    return width < 108 or height < 34
+
+
+def _small(body: Box, wish: SizeHint) -> dict[str, Box]:
+    deck = 0 if body.height < 12 else 6 if body.height < 24 else 8
+    running = 0 if body.height < 9 else min(2 + max(1, wish.slots), max(3, body.height * 2 // 7))
+    heights = {RUNNING: running, QUEUE: body.height - running - deck, wish.deck: deck}
+    return _stack(body, heights)
+
+
+def _middle(body: Box, wish: SizeHint) -> dict[str, Box]:
+    right = 42
+    left = Box(body.x, body.y, body.width - right - GUTTER, body.height)
+    side = Box(left.width + GUTTER, body.y, right, body.height)
+    running = 2 + min(6, max(2, wish.slots))
+    recent, log = 8, 5
+    gpu = 2 + 4 * max(1, min(2, wish.gpus))
+    fixed = {TAU: 5, GPU: gpu, MODELS: 5, STATS: 9}
+    return _stack(
+        left, {RUNNING: running, QUEUE: left.height - running - recent - log, RECENT: recent, LOG: log}
+    ) | _stack(side, fixed | {PLOTS: side.height - sum(fixed.values())})
+
+
+def _large(body: Box, wish: SizeHint) -> dict[str, Box]:
+    half = 45
+    right = 2 * half + GUTTER
+    left = Box(body.x, body.y, body.width - right - GUTTER, body.height)
+    x = left.width + GUTTER
+    running = 2 + min(8, max(2, wish.slots))
+    recent = max(10, body.height // 4)
+    boxes = _stack(left, {RUNNING: running, QUEUE: left.height - running - recent, RECENT: recent})
+    stats = 14
+    gpu = 3 + 5 * max(1, min(2, wish.gpus))
+    log = 8
+    first = Box(x, body.y, half, body.height)
+    second = Box(x + half + GUTTER, body.y, half, body.height)
+    boxes |= _stack(first, {STATS: stats, TAU: 7})
+    boxes |= _stack(second, {GPU: gpu, MODELS: stats + 7 - gpu})
+    low = Box(x, body.y + stats + 7, right, body.height - stats - 7)
+    return boxes | _stack(low, {PLOTS: low.height - log, LOG: log})
+
+
+def _stack(column: Box, heights: dict[str, int]) -> dict[str, Box]:
+    """Stand panels of these heights under each other; one that has no height is not shown."""
+    boxes = {}
+    y = column.y
+    for name, height in heights.items():
+        if height > 0:
+            boxes[name] = Box(column.x, y, column.width, height)
+            y += height
+    return boxes

@@ -1,0 +1,60 @@
+"""Everything a painter may look at, in one frozen record."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tui.hardware.reading import Hardware
+from tui.history import History
+from tui.snapshot import Snapshot
+
+FLASH_S = 3.0
+"""How long a firing of tau stays lit in the header."""
+
+
+class LinkState(StrEnum):
+    """Whether the daemon is there."""
+
+    CONNECTING = "connecting"
+    LIVE = "live"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The connection to the daemon. `local`: the GPU panel shows the daemon's own machine."""
+
+    state: LinkState
+    where: str
+    local: bool = True
+    reason: str = ""
+    retry_in_s: float | None = None
+    lost_for_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ViewState:
+    """What is drawn. `drift_s` is how long ago the snapshot arrived: ages grow by it between two."""
+
+    link: Link
+    snapshot: Snapshot | None = None
+    hardware: Hardware | None = None
+    history: History = field(default_factory=History)
+    drift_s: float = 0.0
+    hardware_age_s: float = 0.0
+    frozen: bool = False
+    readonly: bool = False
+    prompts: bool = False
+    badge: str = ""
+
+    @property
+    def now(self) -> float:
+        """The daemon's clock now, epoch seconds; 0 before the first snapshot."""
+        return self.snapshot.taken_at + self.drift_s if self.snapshot else 0.0
+
+    @property
+    def tau_lit(self) -> bool:
+        """Whether tau has fired within the last moments."""
+        if self.link.state is not LinkState.LIVE:
+            return False
+        fired_at = self.history.tau_fired_at
+        return fired_at is not None and 0 <= self.now - fired_at < FLASH_S

@@ -258,13 +258,13 @@ async def _daemon(
         backend_key_file=str(backend_key_file) if backend_key_file else None,
     )
     daemon = await stack.enter_async_context(running_daemon(config, oracle))
-    scheduler = daemon.gateway.dispatcher.scheduler
+    scheduler = daemon.dispatcher.scheduler
 
     def teach(arm: Arm) -> None:
         oracle.knowledge = arm.knowledge
         scheduler.set_policy(POLICIES[arm.policy or DEFAULT_POLICY], time.monotonic())
 
-    return daemon.base_url, daemon.backend.slots, teach
+    return daemon.base_url, daemon.pool.slots, teach
 
 
 # -- loads -----------------------------------------------------------------------------------------

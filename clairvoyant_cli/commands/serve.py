@@ -203,13 +203,13 @@ async def _run(config: ServeConfig, predictor: "Predictor", persistence: "Persis
         gc.collect()
         gc.freeze()
         _heed_signals(daemon)
-        scheduler = daemon.gateway.dispatcher.scheduler
-        tau = "off" if scheduler.tau_s is None else f"{scheduler.tau_s:.4g} s ({daemon.snapshots.tau_source})"
+        operation, backend = daemon.operation, daemon.pool.first.backend
+        tau = "off" if operation.tau_s is None else f"{operation.tau_s:.4g} s ({operation.tau_source})"
         # Said whatever the log level: it is how one sees, and a supervisor's script knows, that it serves.
         click.echo(
-            f"clairvoyant {__version__}: {daemon.base_url} -> {daemon.backend.kind.value} "
-            f"{daemon.backend.upstream.url}, {plural(daemon.backend.slots, 'slot')}, "
-            f"policy {scheduler.policy.name}, tau {tau}, predictor {predictor.name}",
+            f"clairvoyant {__version__}: {daemon.base_url} -> {backend.kind.value} "
+            f"{backend.upstream.url}, {plural(backend.slots, 'slot')}, "
+            f"policy {operation.policy}, tau {tau}, predictor {predictor.name}",
             err=True,
         )
         await daemon.run_until_stopped()

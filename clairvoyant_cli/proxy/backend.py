@@ -33,9 +33,6 @@ NOT_UNDERSTOOD = "its answers are not understood"
 UP_EVERY_S = 5.0
 DOWN_EVERY_S = 1.0
 
-PATIENCE_S = 5.0
-"""How long a backend gets to notice that its client left before the connection is cut hard."""
-
 SLOTS_EVERY_S = 1.25
 """Time between looks at llama.cpp's /slots. Each look restarts the 1 s timer by which the server notices
 that the client of an unstreamed request has left, so it must stay above a second."""
@@ -267,6 +264,7 @@ class BackendWatch:
         *,
         at_work: Callable[[], bool] = lambda: False,
         on_trial: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`at_work` says whether the backend is answering a request of ours; `on_trial` has one waiting
         request sent, to see whether a backend that was loading serves by now.
@@ -276,6 +274,7 @@ class BackendWatch:
         self._on_change = on_change
         self._at_work = at_work
         self._on_trial = on_trial
+        self._clock = clock
         self._look = asyncio.Event()
         self._announced: tuple[object, ...] = ()
 
@@ -338,7 +337,7 @@ class BackendWatch:
         """
         free = 0
         while self.backend.kind is BackendKind.LLAMACPP:
-            asked = time.monotonic()
+            asked = self._clock()
             busy = await self._prober.busy_slots(self.backend)
             if busy is None:
                 return

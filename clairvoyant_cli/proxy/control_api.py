@@ -19,10 +19,12 @@ from clairvoyant_cli.http.asgi import serve_asgi
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.status import reason_of
-from clairvoyant_cli.proxy.gateway import Gateway
+from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.metrics import Metrics
+from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.origins import from_our_own_page
 from clairvoyant_cli.proxy.plain import printable
+from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
 from clairvoyant_cli.scheduler.policy import SERVABLE
 
@@ -101,8 +103,8 @@ class Drawings:
 class Actions:
     """What an operator may do to a running daemon; each returns what is said back."""
 
-    gateway: Gateway
-    snapshots: SnapshotBuilder
+    operation: Operation
+    stats: RequestStats
     reload: Callable[[], str]
 
     def run(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -111,16 +113,16 @@ class Actions:
             result = self._on_request(action, arguments)
         else:
             result = self._on_daemon(action, arguments)
-        self.gateway.request_stats.event(logging.INFO, f"operator: {action} {_plain(arguments)}".rstrip())
-        self.gateway.dispatcher.moved()
+        self.stats.event(logging.INFO, f"operator: {action} {_plain(arguments)}".rstrip())
+        self.operation.dispatcher.moved()
         return result
 
     def _on_request(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
         job_id = arguments.get("id")
         if not isinstance(job_id, str):
             raise RefusedError(f'{action} needs the request\'s id, as {{"id": "..."}}')
-        dispatcher = self.gateway.dispatcher
-        scheduler, now = dispatcher.scheduler, self.gateway.request_stats.clock()
+        dispatcher = self.operation.dispatcher
+        scheduler, now = dispatcher.scheduler, self.stats.clock()
         if action == "cancel":
             done = dispatcher.cancel(job_id)
         elif action == "promote":
@@ -136,29 +138,24 @@ class Actions:
         return {"id": job_id, "done": action}
 
     def _on_daemon(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        gateway = self.gateway
-        scheduler = gateway.dispatcher.scheduler
+        operation = self.operation
         if action == "pause":
-            scheduler.pause()
+            operation.dispatcher.scheduler.pause()
         elif action == "resume":
-            if gateway.stopping:
+            if operation.stopping:
                 raise RefusedError("the daemon is going down; start it again")
-            scheduler.resume()
-            gateway.draining = False
+            operation.resume()
         elif action == "drain":
-            gateway.draining = True
+            operation.draining = True
         elif action == "reload":
             return self._reload()
         elif action == "policy":
             name = str(arguments.get("policy"))
             if name not in SERVABLE:
                 raise RefusedError(f"policy must be one of {', '.join(SERVABLE)}")
-            gateway.fallback.chosen_by_operator()
-            gateway.choose_policy(name)
+            operation.choose_policy(name)
         else:
-            tau_s = _number(arguments, "tau_s", 0, 86_400)
-            scheduler.tau_s = tau_s or None
-            self.snapshots.tau_source = "operator"
+            operation.choose_tau(_number(arguments, "tau_s", 0, 86_400) or None)
         return {"done": action}
 
     def _reload(self) -> dict[str, Any]:
@@ -191,21 +188,15 @@ class ControlApi:
     """The Starlette application behind the control prefix, and the guard before it."""
 
     def __init__(
-        self,
-        gateway: Gateway,
-        snapshots: SnapshotBuilder,
-        changes: Changes,
-        metrics: Metrics,
-        reload: Callable[[], str],
+        self, access: Access, actions: Actions, snapshots: SnapshotBuilder, changes: Changes, metrics: Metrics
     ) -> None:
-        """`reload` reads the clients' file again and returns what came of it, or raises ClairvoyantError."""
+        self._access = access
+        self._actions = actions
         self._snapshots = snapshots
         self._changes = changes
-        self._access = gateway.access
-        clock = gateway.request_stats.clock
+        clock = actions.stats.clock
         self._states = Drawings(lambda: encode(snapshots.snapshot()), clock)
         self._metrics = Drawings(lambda: metrics.render(snapshots.snapshot()), clock)
-        self._actions = Actions(gateway, snapshots, reload)
         self.stopping = False
         self._app = Starlette(
             routes=[
@@ -245,14 +236,9 @@ class ControlApi:
 
     async def _health(self, request: WebRequest) -> Response:
         # Asked every few seconds, and by anybody: not worth drawing the whole queue for.
-        backend = self._snapshots.gateway.watch.backend
-        return JSONResponse(
-            {
-                "status": self._snapshots.mode,
-                "version": __version__,
-                "backends": {backend.name: backend.state},
-            }
-        )
+        states = {worker.name: worker.backend.state for worker in self._snapshots.pool}
+        mode = self._actions.operation.mode
+        return JSONResponse({"status": mode, "version": __version__, "backends": states})
 
     async def _state(self, request: WebRequest) -> Response:
         return Response(await self._states.next(), media_type="application/json")

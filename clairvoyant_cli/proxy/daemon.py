@@ -1,50 +1,51 @@
-"""The daemon put together: backend, scheduler, queue, listener, control API; and how it goes down."""
+"""The daemon put together: workers, scheduler, queue, listener, control API; and how it goes down."""
 
 import asyncio
 import logging
-import os
-import resource
-import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from clairvoyant_cli.config import ServeConfig
-from clairvoyant_cli.control import Word, state_dir
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.listener import ServerConnection
 from clairvoyant_cli.http.patience import Budget, ConnectionTable
-from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.proxy.access import Access, is_loopback, read_secret
+from clairvoyant_cli.proxy.admission import Admission
 from clairvoyant_cli.proxy.backend import Backend, BackendWatch, Found, Prober, find_backend
-from clairvoyant_cli.proxy.control_api import Changes, ControlApi
+from clairvoyant_cli.proxy.clients import Clients
+from clairvoyant_cli.proxy.control_api import Actions, Changes, ControlApi
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.exchange import DrainingError
 from clairvoyant_cli.proxy.fallback import Fallback
-from clairvoyant_cli.proxy.gateway import Gateway, Rules
+from clairvoyant_cli.proxy.gateway import Gateway
+from clairvoyant_cli.proxy.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning import DEFAULT_TAU_S
+from clairvoyant_cli.proxy.listening import BACKLOG, listen, max_connections, raise_open_files
 from clairvoyant_cli.proxy.metrics import Metrics
-from clairvoyant_cli.proxy.outage import Outage, OutageError
+from clairvoyant_cli.proxy.operation import Operation
+from clairvoyant_cli.proxy.outage import Outage
 from clairvoyant_cli.proxy.persistence import Persistence, StateSaver
+from clairvoyant_cli.proxy.pool import BackendPool, Worker
 from clairvoyant_cli.proxy.protocols.routes import BackendKind
-from clairvoyant_cli.proxy.request_stats import RequestStats, plural
+from clairvoyant_cli.proxy.refusals import Refusals
+from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.residents import Residents
 from clairvoyant_cli.proxy.roster import Roster, access_of, roster_of
+from clairvoyant_cli.proxy.serving import Serving
+from clairvoyant_cli.proxy.serving_rules import ServingRules
 from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
+from clairvoyant_cli.proxy.tasks import Tasks
+from clairvoyant_cli.proxy.word_file import announced as word_of
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, SERVABLE
 from clairvoyant_cli.scheduler.queue import Scheduler
 from predictor.record import Predictor
 from tui.snapshot import Snapshot
 
-BACKLOG = 2048
-
-OWN_DESCRIPTORS = 100
-"""Kept for the listener, the database, probes, spare and resting connections to the backend."""
+log = logging.getLogger("clairvoyant")
 
 
 @dataclass(slots=True)
@@ -55,21 +56,29 @@ class Daemon:
     """
 
     gateway: Gateway
-    backend: Backend
+    pool: BackendPool
+    operation: Operation
+    stats: RequestStats
+    access: Access
     snapshots: SnapshotBuilder
     control: ControlApi
-    base_url: str
     connections: ConnectionTable
+    base_url: str
     drain_timeout_s: float
-    _stopped: asyncio.Event
     reload: Callable[[], str]
+    _stopped: asyncio.Event
     state_saver: StateSaver | None = None
     _drain_ends_s: float = float("inf")
 
     @property
+    def dispatcher(self) -> Dispatcher:
+        """The queue."""
+        return self.operation.dispatcher
+
+    @property
     def busy(self) -> bool:
         """Whether an answer is still owed to anyone."""
-        return bool(self.gateway.dispatcher.live) or any(not each.idle for each in self.connections.every)
+        return bool(self.dispatcher.live) or any(not each.idle for each in self.connections.every)
 
     def snapshot(self) -> Snapshot:
         """Return the state as it is now."""
@@ -77,17 +86,15 @@ class Daemon:
 
     def drain(self) -> None:
         """Go down in good order: refuse new work, send the waiting away, finish what runs."""
-        gateway = self.gateway
-        gateway.draining = gateway.stopping = True
+        self.operation.go_down()
         self.control.stopping = True
-        sent_away = gateway.dispatcher.send_away_waiting(DrainingError)
-        running = len(gateway.dispatcher.scheduler.running)
-        gateway.request_stats.event(
+        sent_away = self.dispatcher.send_away_waiting(DrainingError)
+        self.stats.event(
             logging.INFO,
-            f"draining: {running} running, {sent_away} waiting sent away; "
+            f"draining: {len(self.dispatcher.scheduler.running)} running, {sent_away} waiting sent away; "
             f"at most {self.drain_timeout_s:g} s, again to stop at once",
         )
-        self._drain_ends_s = gateway.request_stats.clock() + self.drain_timeout_s
+        self._drain_ends_s = self.stats.clock() + self.drain_timeout_s
         self.connections.hurry()
         for connection in list(self.connections.every):
             connection.retire()
@@ -100,16 +107,14 @@ class Daemon:
         """Return once a drain is complete, or `stop_now` was called."""
         while not self._stopped.is_set():
             with suppress(TimeoutError):
-                async with asyncio.timeout(0.1 if self.gateway.draining else 1.0):
+                async with asyncio.timeout(0.1 if self.operation.draining else 1.0):
                     await self._stopped.wait()
             if self.control.stopping and not self.busy:
                 return
-            if self.gateway.request_stats.clock() >= self._drain_ends_s:
-                running = len(self.gateway.dispatcher.scheduler.running)
-                self.gateway.request_stats.event(
-                    logging.WARNING,
-                    f"the drain took longer than {self.drain_timeout_s:g} s: {running} running cut off",
-                )
+            if self.stats.clock() >= self._drain_ends_s:
+                running = len(self.dispatcher.scheduler.running)
+                news = f"the drain took longer than {self.drain_timeout_s:g} s: {running} running cut off"
+                self.stats.event(logging.WARNING, news)
                 return
 
 
@@ -120,57 +125,99 @@ async def running_daemon(
     *,
     persistence: Persistence | None = None,
     announced: bool = False,
+    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[Daemon]:
     """Start a daemon and stop it when the block ends; an announced one is found by `status` and `top`.
 
-    Without a keepsake it starts from defaults and remembers nothing.
+    Without a persistence it starts from defaults and remembers nothing. `clock` gives the seconds that
+    everything in it is ordered and measured by; the event loop's timers should run by the same.
     """
     table = ConnectionTable(
         client_timeout_s=config.client_timeout,
-        most=_most_connections(config.max_connections, _raise_open_files()),
+        most=max_connections(config.max_connections, raise_open_files()),
         budget=Budget(config.body_budget_mib * 1024 * 1024),
     )
     host, port = config.address()
     roster = roster_of(config, exposed=not is_loopback(host))
     access = access_of(config, roster)
-    backend_key = None
-    if config.backend_key_file is not None:
-        backend_key = read_secret(Path(config.backend_key_file), "backend key")
-    listener = _listen(host, port)
-    prober = Prober(backend_key)
+    key = (
+        None if config.backend_key_file is None else read_secret(Path(config.backend_key_file), "backend key")
+    )
+    listener = listen(host, port)
+    prober = Prober(key)
     try:
         port = listener.getsockname()[1]
-        backend = await _backend(config, prober, port)
-        async with _Tasks() as tasks:
-            daemon = _compose(
-                config, predictor, access, roster, backend, backend_key, prober, tasks, (host, port), table
-            )
-            daemon.state_saver = _state_saver(config, persistence, daemon, tasks)
+        server = Server(await _backend(config, prober, port), prober, key)
+        base_url = _url(_reachable(host), port)
+        async with Tasks() as tasks:
+            queue = _queue(config, access, tasks, clock)
+            daemon = _compose(config, predictor, access, roster, queue, [server], table, base_url)
+            daemon.snapshots.listen = _url(host, port).removeprefix("http://")
+            daemon.state_saver = _state_saver(config, daemon, persistence)
+            if daemon.state_saver is not None:
+                daemon.state_saver.begin()
+                tasks.spawn(daemon.state_saver.run())
             loop = asyncio.get_running_loop()
-            server = await loop.create_server(
+            acceptor = await loop.create_server(
                 lambda: ServerConnection(daemon.gateway.handle, tasks.spawn, table),
                 sock=listener,
                 backlog=BACKLOG,
             )
-            tasks.spawn(daemon.gateway.watch.run())
-            backend.upstream.keep_spare(tasks.spawn)
+            for worker in daemon.pool:
+                tasks.spawn(worker.watch.run())
+                worker.backend.upstream.keep_spare(tasks.spawn)
             tasks.spawn(table.watch())
             try:
-                with _word_of(daemon, port) if announced else nullcontext():
+                with word_of(base_url, port, access) if announced else nullcontext():
                     yield daemon
             finally:
                 daemon.control.stopping = True
-                server.close()
+                acceptor.close()
                 for connection in list(table.every):
                     connection.abort()
                 tasks.cancel()
-                daemon.gateway.learn_queue.flush()
+                daemon.gateway.serving.learn_queue.flush()
                 if daemon.state_saver is not None:
                     daemon.state_saver.save()
-        await backend.upstream.close()
+        await daemon.pool.close()
     finally:
         listener.close()
         await prober.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that was found or is waited for, what asks it how it does, and its API key."""
+
+    backend: Backend
+    prober: Prober
+    key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """The queue and what is remembered of it, before there is anything to feed."""
+
+    dispatcher: Dispatcher
+    stats: RequestStats
+    pool: BackendPool
+
+
+def _queue(config: ServeConfig, access: Access, tasks: Tasks, clock: Callable[[], float]) -> _Queue:
+    name = config.policy or DEFAULT_POLICY
+    if name not in SERVABLE:
+        raise ClairvoyantError(f"no policy {name!r}; there are {', '.join(SERVABLE)}", ExitCode.USAGE)
+    scheduler = Scheduler(
+        POLICIES[name],
+        workers={},
+        tau_s=DEFAULT_TAU_S if config.tau is None else config.tau or None,
+        capacity=config.queue_capacity,
+        tenants=access.clients.tenants,
+        everybody=access.clients.defaults.tenant,
+    )
+    stats = RequestStats(clock)
+    dispatcher = Dispatcher(scheduler, clock=clock, spawn=tasks.spawn)
+    return _Queue(dispatcher, stats, BackendPool(dispatcher, stats))
 
 
 def _compose(
@@ -178,131 +225,99 @@ def _compose(
     predictor: Predictor,
     access: Access,
     roster: Roster,
-    backend: Backend,
-    backend_key: str | None,
-    prober: Prober,
-    tasks: "_Tasks",
-    address: tuple[str, int],
+    queue: _Queue,
+    servers: Sequence[Server],
     table: ConnectionTable,
+    base_url: str,
 ) -> Daemon:
-    request_stats, metrics, changes = RequestStats(time.monotonic), Metrics(), Changes()
-    request_stats.on_finished = metrics.ended
-    request_stats.shadow.resize(backend.slots)
-    name = config.policy or DEFAULT_POLICY
-    if name not in SERVABLE:
-        raise ClairvoyantError(f"no policy {name!r}; there are {', '.join(SERVABLE)}", ExitCode.USAGE)
-    policy = POLICIES[name]
-    tau_s = DEFAULT_TAU_S if config.tau is None else config.tau or None
-    scheduler = Scheduler(
-        policy,
-        workers={backend.name: backend.slots},
-        tau_s=tau_s,
-        capacity=config.queue_capacity,
-        tenants=access.clients.tenants,
-        everybody=access.clients.defaults.tenant,
-    )
-    dispatcher = Dispatcher(
-        scheduler, clock=time.monotonic, spawn=tasks.spawn, on_change=changes.note, on_end=request_stats.ended
-    )
-
-    swaps = backend.kind is BackendKind.OLLAMA
-    residents = Residents(scheduler, backend.name) if swaps else None
-
-    outage = Outage(config.outage_grace, lambda: _give_up_waiting(dispatcher, request_stats, backend))
-
-    def backend_changed() -> None:
-        scheduler.set_slots(backend.name, 0 if backend.away else backend.slots)
-        outage.note(away=backend.away)
-        request_stats.shadow.resize(backend.slots)
-        slots = plural(backend.slots, "slot")
-        request_stats.event(
-            logging.INFO, f"{backend.name} is {backend.state}, {slots} {backend.detail}".rstrip()
-        )
-        if residents is not None:
-            residents.listed((model.name for model in backend.models), dispatcher.live.values())
-        dispatcher.moved()
-
-    rules = Rules(
-        max_wait_s=config.max_wait,
-        overload_status=config.overload_status,
-        body_limit_bytes=config.body_limit_mib * 1024 * 1024,
-        show_prompts=config.show_prompts,
-        backend_key=backend_key.encode() if backend_key else None,
-    )
-
-    async def control(request: Request) -> None:
-        await api(request)
-
-    def on_trial() -> None:
-        scheduler.set_slots(backend.name, 1)
-        dispatcher.pump()
-        scheduler.set_slots(backend.name, 0)
-
-    watch = BackendWatch(
-        backend, prober, backend_changed, at_work=lambda: bool(scheduler.running), on_trial=on_trial
-    )
-    gateway = Gateway(
-        watch,
-        dispatcher,
-        predictor,
-        request_stats,
-        access,
-        rules,
-        control,
-        Fallback(predictor),
-        outage,
-        residents,
-    )
-    host, port = address
-    shown = f"[{host}]" if ":" in host else host
+    dispatcher, stats, pool = queue.dispatcher, queue.stats, queue.pool
+    for server in servers:
+        pool.add(_worker(config, server, queue))
+    metrics, changes = Metrics(), Changes()
+    dispatcher.ended += [stats.ended, metrics.ended]
+    dispatcher.changed.append(changes.note)
     tau_source = "default" if config.tau is None else "flag"
-    snapshots = SnapshotBuilder(gateway, f"{shown}:{port}", time.monotonic(), tau_source)
+    operation = Operation(dispatcher, Fallback(predictor), stats.clock, stats.event, tau_source)
+    refusals = Refusals(pool, stats, config.overload_status)
+
+    def take_clients(clients: Clients) -> None:
+        access.clients = clients
+        operation.set_clients(clients)
 
     def reload() -> str:
-        return roster.read_again(access.clients, gateway.set_clients, request_stats)
+        return roster.read_again(access.clients, take_clients, stats)
 
-    api = ControlApi(gateway, snapshots, changes, metrics, reload)
-    # A name may lead elsewhere for others, localhost to ::1 say, and this run's token must not go there.
-    reachable = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else shown  # noqa: S104 - compared
+    snapshots = SnapshotBuilder(
+        operation, pool, stats, access, predictor, "", stats.clock(), config.show_prompts
+    )
+    control = ControlApi(access, Actions(operation, stats, reload), snapshots, changes, metrics)
+    serving = Serving(
+        access,
+        pool,
+        dispatcher,
+        refusals,
+        ServingRules(pool, operation, refusals, config.max_wait),
+        LearnQueue(predictor, operation.review_predictor),
+        stats.clock,
+    )
+    admission = Admission(access, pool, predictor, operation, stats, refusals, config.show_prompts)
     return Daemon(
-        gateway,
-        backend,
-        snapshots,
-        api,
-        f"http://{reachable}:{port}",
-        table,
-        config.drain_timeout,
-        asyncio.Event(),
-        reload,
+        gateway=Gateway(admission, serving, control, config.body_limit_mib * 1024 * 1024),
+        pool=pool,
+        operation=operation,
+        stats=stats,
+        access=access,
+        snapshots=snapshots,
+        control=control,
+        connections=table,
+        base_url=base_url,
+        drain_timeout_s=config.drain_timeout,
+        reload=reload,
+        _stopped=asyncio.Event(),
     )
 
 
-def _give_up_waiting(dispatcher: Dispatcher, request_stats: RequestStats, backend: Backend) -> None:
-    refused = plural(dispatcher.send_away_waiting(OutageError), "request")
-    request_stats.event(logging.WARNING, f"{backend.name} is still {backend.state}: {refused} refused")
+def _worker(config: ServeConfig, server: Server, queue: _Queue) -> Worker:
+    backend, scheduler, pool = server.backend, queue.dispatcher.scheduler, queue.pool
+
+    def at_work() -> bool:
+        return bool(queue.dispatcher.attempts_on(backend.name))
+
+    watch = BackendWatch(
+        backend,
+        server.prober,
+        lambda: pool.changed(worker),
+        at_work=at_work,
+        on_trial=lambda: pool.try_one(worker),
+        clock=queue.stats.clock,
+    )
+    worker = Worker(
+        backend,
+        watch,
+        Outage(config.outage_grace, lambda: pool.outlasted(worker)),
+        Residents(scheduler, backend.name) if backend.kind is BackendKind.OLLAMA else None,
+        server.key.encode() if server.key else None,
+    )
+    return worker
 
 
-def _state_saver(
-    config: ServeConfig, persistence: Persistence | None, daemon: Daemon, tasks: "_Tasks"
-) -> StateSaver | None:
+def _state_saver(config: ServeConfig, daemon: Daemon, persistence: Persistence | None) -> StateSaver | None:
     if persistence is None:
         return None
-    state_saver = StateSaver(
+    return StateSaver(
         persistence,
-        daemon.gateway,
-        daemon.snapshots,
-        default_tau_s=DEFAULT_TAU_S,
+        daemon.pool,
+        daemon.operation,
+        daemon.stats,
+        daemon.snapshots.predictor,
+        daemon.gateway.serving.learn_queue,
         freeze=config.freeze,
         record_prompts=config.record_prompts,
     )
-    state_saver.begin()
-    tasks.spawn(state_saver.run())
-    return state_saver
 
 
 async def _backend(config: ServeConfig, prober: Prober, listen_port: int) -> Backend:
     found, all_found = await find_backend(config.backend, prober, listen_port=listen_port)
-    log = logging.getLogger("clairvoyant")
     for each in all_found:
         log.info("found %s %s at %s", each.kind.value, each.version, each.url)
     if not all_found:
@@ -313,11 +328,10 @@ async def _backend(config: ServeConfig, prober: Prober, listen_port: int) -> Bac
 
 
 def _as_backend(found: Found, config: ServeConfig, *, seen: bool) -> Backend:
-    upstream = Upstream(found.url, connect_timeout_s=config.connect_timeout)
     return Backend(
         name=found.kind.value,
         kind=found.kind,
-        upstream=upstream,
+        upstream=Upstream(found.url, connect_timeout_s=config.connect_timeout),
         prefix=found.prefix,
         slots=config.slots or found.slots or 1,
         slots_fixed=config.slots is not None,
@@ -326,107 +340,13 @@ def _as_backend(found: Found, config: ServeConfig, *, seen: bool) -> Backend:
     )
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Inherited by its connections; uvloop sets it on each, asyncio only where a socket names its protocol.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        why = "the port is taken" if error.errno == 98 or "in use" in str(error) else error.strerror
-        raise ClairvoyantError(
-            f"cannot listen on {host}:{port}: {why}; choose another with --listen", ExitCode.USAGE
-        ) from None
-    listener.listen(BACKLOG)
-    listener.setblocking(False)
-    return listener
+def _reachable(host: str) -> str:
+    """Return where this machine reaches a daemon that listens on a host.
+
+    A name may lead elsewhere for others, localhost to ::1 say, and this run's token must not go there.
+    """
+    return "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host  # noqa: S104 - compared
 
 
-def _raise_open_files() -> int:
-    """Raise the limit of open files as far as may be; return it."""
-    # Each client costs two file descriptors; the usual soft limits (256 on macOS) are soon reached.
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 65_536 if hard == resource.RLIM_INFINITY else min(65_536, hard)
-    if soft < wanted:
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return int(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-
-
-def _most_connections(wanted: int | None, open_files: int) -> int:
-    """Return how many clients are admitted: each may need a connection to the backend, too."""
-    room = max(8, (open_files - OWN_DESCRIPTORS) // 2)
-    return room if wanted is None else min(wanted, room)
-
-
-class _word_of:  # noqa: N801 - reads as a phrase where it is used
-    """Leaves word of a running daemon for `status` and `top`, readable by its owner alone."""
-
-    def __init__(self, daemon: Daemon, port: int) -> None:
-        access = daemon.gateway.access
-        token = access.run_token if access.admin_token is None else None
-        self._word = Word(daemon.base_url, os.getpid(), token)
-        self._needed = token is not None and bool(access.clients.keys)
-        self._path = state_dir() / f"daemon-{port}.json"
-
-    def __enter__(self) -> None:
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._path.unlink(missing_ok=True)
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(msgspec.json.encode(self._word))
-        except OSError as error:  # a read-only home costs a convenience, not the service
-            if self._needed:
-                logging.getLogger("clairvoyant").warning(
-                    "cannot write %s (%s), so nobody can see or steer this daemon; give --admin-token-file",
-                    self._path,
-                    error.strerror or error,
-                )
-
-    def __exit__(self, *exc: object) -> None:
-        with suppress(OSError):
-            self._path.unlink()
-
-
-class _Tasks:
-    """A TaskGroup whose members outlive the requests that started them, and are cancelled at the end."""
-
-    def __init__(self) -> None:
-        self._group = asyncio.TaskGroup()
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def __aenter__(self) -> "_Tasks":
-        await self._group.__aenter__()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        while self._tasks:
-            # What ends may start something more, a slot's release say: there is no time for that now.
-            self.cancel()
-            await asyncio.wait(self._tasks)
-        await self._group.__aexit__(None, None, None)
-
-    def spawn(self, work: Awaitable[None]) -> "asyncio.Task[None]":
-        task = self._group.create_task(_guarded(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        if asyncio.iscoroutine(work):
-            # A task that is cancelled before its first step never awaits what it was given.
-            task.add_done_callback(lambda _: work.close())
-        return task
-
-    def cancel(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-
-
-async def _guarded(work: Awaitable[None]) -> None:
-    try:
-        await work
-    except Exception:
-        # One request's fault must not take the daemon, and every other request, with it.
-        logging.getLogger("clairvoyant").exception("internal error; please report it")
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -2,20 +2,23 @@
 
 Rule 1: a slot is given back exactly once, whatever way a request ends.
 Rule 2: a slot whose client left in mid-answer is given back only when the backend has really stopped.
-Rule 3: each request ends exactly once, and the books know how.
+Rule 3: each request ends exactly once, and all who listen are told how.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
 from clairvoyant_cli.proxy.exchange import (
+    Attempt,
+    AttemptEnd,
     DisplacedError,
+    End,
     Exchange,
     OperatorCancelledError,
     Outcome,
     Phase,
 )
-from clairvoyant_cli.scheduler.job import Reason
+from clairvoyant_cli.scheduler.job import Dispatch, Job, Reason
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 Release = Callable[[Exchange], Awaitable[None]]
@@ -23,9 +26,17 @@ Release = Callable[[Exchange], Awaitable[None]]
 
 Spawn = Callable[[Awaitable[None]], "asyncio.Task[None]"]
 
+Ended = Callable[[Exchange, End], None]
+
+MAX_FIRINGS = 200
+
 
 class Dispatcher:
-    """Grants slots to waiting exchanges in the scheduler's order."""
+    """Grants slots to waiting exchanges in the scheduler's order.
+
+    `ended` are told of each exchange that ends, `changed` after each change of the queue. `service_s` says
+    how long a job will take on a worker, in seconds.
+    """
 
     def __init__(
         self,
@@ -33,16 +44,15 @@ class Dispatcher:
         *,
         clock: Callable[[], float],
         spawn: Spawn,
-        on_change: Callable[[], None],
-        on_end: Callable[[Exchange], None],
     ) -> None:
         self.scheduler = scheduler
         self.live: dict[str, Exchange] = {}
         self.firings: list[float] = []
+        self.ended: list[Ended] = []
+        self.changed: list[Callable[[], None]] = []
+        self.service_s: Callable[[Job, str], float] = lambda job, worker: job.cost_s
         self._clock = clock
         self._spawn = spawn
-        self._on_change = on_change
-        self._on_end = on_end
 
     def __repr__(self) -> str:
         return f"<Dispatcher {self.scheduler!r}>"
@@ -56,38 +66,46 @@ class Dispatcher:
         if displaced is not None:
             self._send_away(self.live[displaced.id], DisplacedError())
         self.live[exchange.id] = exchange
-        self.pump()
-        self._on_change()
+        self.moved()
 
     def pump(self) -> None:
         """Grant every slot that can be granted now."""
         now = self._clock()
         while (dispatch := self.scheduler.next(now)) is not None:
-            exchange = self.live[dispatch.job.id]
-            exchange.slot = self._free_slot()
-            exchange.dispatch = dispatch
-            exchange.dispatched_s = now
-            exchange.phase = Phase.CONNECTING
-            exchange.moves = tuple(self.scheduler.running[exchange.id].moves)
-            if dispatch.reason is Reason.TAU:
-                self.firings.append(now)
-                del self.firings[:-200]
-            if not exchange.granted.done():
-                exchange.granted.set_result(dispatch)
+            self._grant(self.live[dispatch.job.id], dispatch, now)
 
-    def _free_slot(self) -> int:
+    def _grant(self, exchange: Exchange, dispatch: Dispatch, now: float) -> None:
+        exchange.begin(
+            Attempt(
+                dispatch,
+                slot=self._free_slot(dispatch.worker),
+                granted_s=now,
+                expected_s=self.service_s(dispatch.job, dispatch.worker),
+                moves=tuple(self.scheduler.running[exchange.id].moves),
+            )
+        )
+        if dispatch.reason is Reason.TAU:
+            self.firings.append(now)
+            del self.firings[:-MAX_FIRINGS]
+
+    def _free_slot(self, worker: str) -> int:
         # The backend names no slots to us; ours are numbered so that a dashboard's rows stay where they are.
-        taken = {self.live[job_id].slot for job_id in self.scheduler.running}
+        taken = {each.slot for each in self.attempts_on(worker)}
         return next(number for number in range(len(taken) + 1) if number not in taken)
+
+    def attempts_on(self, worker: str) -> list[Attempt]:
+        """Return what holds a worker's slots."""
+        running = (self.live[job_id].attempt for job_id in self.scheduler.running)
+        return [each for each in running if each is not None and each.worker == worker]
 
     def end(self, exchange: Exchange, outcome: Outcome, status: int) -> None:
         """Note how an exchange ended, and give back what it held: its place in the queue, or its slot."""
-        if exchange.outcome is not None:
+        if exchange.end is not None:
             return
         try:
-            self._close_books(exchange, outcome, status)
+            self._tell(exchange, outcome, status)
         finally:
-            if exchange.dispatch is None:
+            if exchange.attempt is None:
                 self.scheduler.cancel(exchange.id, self._clock())
             else:
                 self.scheduler.finish(exchange.id, self._clock(), served=_is_success(status))
@@ -95,11 +113,11 @@ class Dispatcher:
 
     def abandon(self, exchange: Exchange, outcome: Outcome, status: int, release: Release) -> None:
         """End an exchange whose backend is still at work; its slot follows when `release` returns."""
-        if exchange.outcome is not None:
+        if exchange.end is not None:
             return
         exchange.phase = Phase.RELEASING
-        self._spawn(self._release(exchange, release))
-        self._close_books(exchange, outcome, status)
+        self._spawn(self._release(exchange, status, release))
+        self._tell(exchange, outcome, status)
 
     def cancel(self, job_id: str) -> bool:
         """Take a waiting or running exchange away on the operator's word."""
@@ -107,21 +125,22 @@ class Dispatcher:
         if exchange is None or exchange.phase in (Phase.RELEASING, Phase.ENDED):
             return False
         exchange.stopped_by_operator = True
-        if exchange.dispatch is None:
+        if exchange.attempt is None:
             self._send_away(exchange, OperatorCancelledError())
         elif exchange.task is not None:
             exchange.task.cancel()
         return True
 
-    def wait_again(self, exchange: Exchange) -> None:
-        """Take a slot back from an exchange that could not be sent; it keeps its place in the queue."""
-        self.scheduler.requeue(exchange.id, self._clock(), served=False)
-        exchange.wait_again()
+    def wait_again(self, exchange: Exchange, why: AttemptEnd) -> None:
+        """Take a slot back from an exchange that no backend took up; it keeps its place in the queue."""
+        now = self._clock()
+        self.scheduler.requeue(exchange.id, now, served=False)
+        exchange.wait_again(why, now)
         self.moved()
 
     def send_away_waiting(self, why: Callable[[], Exception]) -> int:
         """Have everything that still waits refused for a reason; return how many."""
-        waiting = [exchange for exchange in self.live.values() if exchange.dispatch is None]
+        waiting = [exchange for exchange in self.live.values() if exchange.attempt is None]
         for exchange in waiting:
             self._send_away(exchange, why())
         return len(waiting)
@@ -133,30 +152,28 @@ class Dispatcher:
             exchange.granted.exception()  # a task that is cancelled in the same moment never asks
 
     def moved(self) -> None:
-        """Look again after the operator changed something."""
+        """Look again after something changed."""
         self.pump()
-        self._on_change()
+        for listener in self.changed:
+            listener()
 
-    async def _release(self, exchange: Exchange, release: Release) -> None:
+    async def _release(self, exchange: Exchange, status: int, release: Release) -> None:
         try:
             await release(exchange)
         finally:
-            self.scheduler.finish(exchange.id, self._clock(), served=_is_success(exchange.status))
+            self.scheduler.finish(exchange.id, self._clock(), served=_is_success(status))
             self._forget(exchange)
 
-    def _close_books(self, exchange: Exchange, outcome: Outcome, status: int) -> None:
-        exchange.outcome = outcome
-        exchange.status = status
-        exchange.ended_s = self._clock()
-        self._on_end(exchange)
+    def _tell(self, exchange: Exchange, outcome: Outcome, status: int) -> None:
+        end = exchange.end = End(outcome, status, self._clock())
+        for listener in self.ended:
+            listener(exchange, end)
 
     def _forget(self, exchange: Exchange) -> None:
         exchange.phase = Phase.ENDED
-        exchange.connection = None
         exchange.shed()
         self.live.pop(exchange.id, None)
-        self.pump()
-        self._on_change()
+        self.moved()
 
 
 def _is_success(status: int) -> bool:

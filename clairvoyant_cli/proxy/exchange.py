@@ -1,11 +1,11 @@
-"""A scheduled request from arrival to end, and the record it leaves."""
+"""The record of a scheduled request: what was asked, each attempt to have it answered, and how it ended."""
 
 import asyncio
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import ceil
-from typing import TYPE_CHECKING
 
+from clairvoyant_cli.http.upstream import UpstreamConnection
 from clairvoyant_cli.proxy.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.protocols.routes import Route, Work
 from clairvoyant_cli.proxy.protocols.usage import AnswerWatch, Totals
@@ -13,12 +13,9 @@ from clairvoyant_cli.scheduler.job import Dispatch, Job, Move
 from predictor.record import Prediction
 from tui.snapshot import PredictionState
 
-if TYPE_CHECKING:
-    from clairvoyant_cli.http.upstream import UpstreamConnection
-
 
 class Phase(StrEnum):
-    """Where a request is. It only ever moves down this list, but back to the queue if it was never sent."""
+    """Where a request is. It only ever moves down this list, but back to the queue to be tried again."""
 
     QUEUED = "queued"
     CONNECTING = "connecting"
@@ -38,6 +35,13 @@ class Outcome(StrEnum):
     TIMEOUT = "timeout"
 
 
+class AttemptEnd(StrEnum):
+    """Why an attempt ended without ending its request: the backend never took it up."""
+
+    UNREACHABLE = "unreachable"
+    NOT_READY = "not_ready"
+
+
 class OperatorCancelledError(Exception):
     """An operator took the request out of the queue, or stopped it."""
 
@@ -50,41 +54,156 @@ class DrainingError(Exception):
     """The daemon is going down; what still waits is sent away."""
 
 
-@dataclass(slots=True, eq=False)
-class Exchange:
-    """One scheduled request. Times are seconds on the event loop's clock."""
+class OutageError(Exception):
+    """Every backend has been away for longer than a request is kept waiting for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a client asked, and what was predicted of it. `prompt` is kept only where it may be shown."""
 
     job: Job
     route: Route
-    endpoint: str
     parsed: ParsedRequest
     prediction: Prediction
-    granted: "asyncio.Future[Dispatch]"
-    prompt: str | None = None
-    phase: Phase = Phase.QUEUED
-    dispatch: Dispatch | None = None
-    dispatched_s: float | None = None
-    first_byte_s: float | None = None
-    not_ready_s: float | None = None
-    ended_s: float | None = None
-    watch: AnswerWatch | None = None
-    totals: Totals = field(default_factory=Totals)
-    moves: tuple[Move, ...] = ()
-    status: int = 0
-    outcome: Outcome | None = None
-    connection: "UpstreamConnection | None" = None
-    task: "asyncio.Task[None] | None" = None
-    stopped_by_operator: bool = False
     predicted_in_s: float = 0.0
+    prompt: str | None = None
+
+    def without_text(self) -> "Asked":
+        """Return the numbers and names alone."""
+        return replace(self, parsed=replace(self.parsed, view=None), prompt=None)
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """A slot that was granted to a request, and what came of it. Times are on the daemon's clock.
+
+    `expected_s` is what its worker was predicted to need for it. `end` is None while it lasts, and of the
+    attempt that ended its request.
+    """
+
+    dispatch: Dispatch
+    slot: int
+    granted_s: float
+    expected_s: float
+    moves: tuple[Move, ...] = ()
+    connection: UpstreamConnection | None = None
+    first_byte_s: float | None = None
+    usage: AnswerWatch | None = None
+    totals: Totals = field(default_factory=Totals)
+    end: AttemptEnd | None = None
+    ended_s: float | None = None
+
+    @property
+    def worker(self) -> str:
+        """The worker's name."""
+        return self.dispatch.worker
+
+    @property
+    def tokens(self) -> int:
+        """Tokens so far, by counting the stream's events."""
+        return self.usage.events if self.usage is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a request ended, with what status, and when."""
+
+    outcome: Outcome
+    status: int
+    at_s: float
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """One scheduled request. `attempt` is the one that holds a slot, or held it in the end; None while it
+    waits. `granted` resolves when it begins, and is made anew each time the request goes back to the queue.
+    """
+
+    asked: Asked
+    granted: "asyncio.Future[None]"
+    task: "asyncio.Task[None] | None" = None
+    phase: Phase = Phase.QUEUED
+    attempts: list[Attempt] = field(default_factory=list)
+    attempt: Attempt | None = None
+    end: End | None = None
+    stopped_by_operator: bool = False
     is_explained: bool = False
-    slot: int | None = None
     _prediction_state: PredictionState | None = None
+
+    @property
+    def job(self) -> Job:
+        """The request as the scheduler knows it."""
+        return self.asked.job
+
+    @property
+    def id(self) -> str:
+        """The request's id, the same in logs, headers and snapshots."""
+        return self.asked.job.id
+
+    @property
+    def totals(self) -> Totals:
+        """What its backend said of the answer."""
+        return NO_TOTALS if self.attempt is None else self.attempt.totals
+
+    @property
+    def dispatched_s(self) -> float | None:
+        """When it was granted the slot that it has, or had in the end."""
+        return None if self.attempt is None else self.attempt.granted_s
+
+    @property
+    def dispatched_by(self) -> str:
+        """Why it was granted that slot, "" if it was not."""
+        return "" if self.attempt is None else self.attempt.dispatch.reason.value
+
+    @property
+    def first_byte_s(self) -> float | None:
+        """When the first byte of the answer's body came."""
+        return None if self.attempt is None else self.attempt.first_byte_s
+
+    @property
+    def ended_s(self) -> float | None:
+        """When it ended."""
+        return None if self.end is None else self.end.at_s
+
+    @property
+    def not_ready_since_s(self) -> float | None:
+        """When a backend first said that it could not answer yet."""
+        ended = (each.ended_s for each in self.attempts if each.end is AttemptEnd.NOT_READY)
+        return next(ended, None)
+
+    def begin(self, attempt: Attempt) -> None:
+        """It was granted a slot."""
+        self.attempts.append(attempt)
+        self.attempt = attempt
+        self.phase = Phase.CONNECTING
+        if not self.granted.done():
+            self.granted.set_result(None)
+
+    def wait_again(self, why: AttemptEnd, now: float) -> None:
+        """Go back to the queue: no backend has taken it up."""
+        if self.attempt is not None:
+            self.attempt.end, self.attempt.ended_s = why, now
+            self.attempt.connection = None
+        self.attempt = None
+        self.granted = asyncio.get_running_loop().create_future()
+        self.phase = Phase.QUEUED
+
+    def shed(self) -> None:
+        """Let go of the request's and the answer's text; only numbers are remembered of what has ended."""
+        self.asked = self.asked.without_text()
+        self.task = None
+        if self.attempt is not None:
+            self.attempt.usage = None
+            self.attempt.connection = None
+
+    # -- what can be said of it ------------------------------------------------------------------------
 
     @property
     def prediction_state(self) -> PredictionState:
         """What was predicted, as the front ends want it; made once, drawn in every snapshot."""
         if self._prediction_state is None:
-            prediction = self.prediction
+            prediction = self.asked.prediction
             self._prediction_state = PredictionState(
                 length_class=prediction.length_class.value,
                 p_short=prediction.p_short,
@@ -101,51 +220,27 @@ class Exchange:
         self._prediction_state = replace(self.prediction_state, features=features)
         self.is_explained = True
 
-    def shed(self) -> None:
-        """Let go of the request's and the answer's text; only numbers are remembered of what has ended."""
-        self.parsed = replace(self.parsed, view=None)
-        self.watch = None
-        self.prompt = None
-        self.task = None
-
-    def wait_again(self) -> None:
-        """Go back to the queue: it was granted a slot and could not be sent."""
-        self.granted = asyncio.get_running_loop().create_future()
-        self.phase = Phase.QUEUED
-        self.dispatch = None
-        self.dispatched_s = None
-        self.connection = None
-        self.slot = None
-
-    @property
-    def id(self) -> str:
-        """The request's id, the same in logs, headers and snapshots."""
-        return self.job.id
-
-    @property
-    def tokens(self) -> int:
-        """Tokens so far, by counting the stream's events."""
-        return self.watch.events if self.watch is not None else 0
-
     def generated(self, now: float) -> int:
         """Return the tokens of the answer; of one that was given up, those so far.
 
         Where the backend did not tell (the answer is too long to be read, or in a coding) its events are
         counted; where it did not stream, its time, at the speed that was predicted.
         """
-        if self.dispatched_s is None or self.route.work is not Work.GENERATE:
+        attempt, job = self.attempt, self.job
+        if attempt is None or self.asked.route.work is not Work.GENERATE:
             return 0
-        if self.watch is not None and not self.watch.is_answer:
+        if attempt.usage is not None and not attempt.usage.is_answer:
             return 0
-        told = self.totals.tokens if self.totals.complete else None
-        if told or self.tokens:
-            return told or self.tokens
-        share = (now - self.dispatched_s) / self.job.cost_s if self.job.cost_s > 0 else 1.0
-        if self.outcome is Outcome.CLIENT_CANCELLED:
+        counted = (attempt.totals.tokens if attempt.totals.complete else None) or attempt.tokens
+        if counted:
+            return counted
+        share = (now - attempt.granted_s) / job.cost_s if job.cost_s > 0 else 1.0
+        outcome = None if self.end is None else self.end.outcome
+        if outcome is Outcome.CLIENT_CANCELLED:
             share = min(1.0, share)  # no longer than it was predicted to take: the backend may have been slow
-        elif self.outcome is not Outcome.COMPLETED:
+        elif outcome is not Outcome.COMPLETED:
             return 0
-        return ceil(self.job.tokens * share)
+        return ceil(job.tokens * share)
 
     def waited_s(self, now: float) -> float:
         """Seconds spent in the queue up to now."""
@@ -159,3 +254,6 @@ class Exchange:
     def ttft_s(self) -> float | None:
         """Seconds from arrival to the answer's first byte of body."""
         return None if self.first_byte_s is None else self.first_byte_s - self.job.arrival_s
+
+
+NO_TOTALS = Totals()

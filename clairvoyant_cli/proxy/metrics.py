@@ -5,7 +5,7 @@ from http import HTTPStatus
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from clairvoyant_cli.http.status import REASONS
-from clairvoyant_cli.proxy.exchange import Exchange, Outcome
+from clairvoyant_cli.proxy.exchange import End, Exchange, Outcome
 from clairvoyant_cli.proxy.histogram import Histogram
 from tui.snapshot import Snapshot
 
@@ -32,7 +32,9 @@ class Metrics:
         self._waiting = Gauge(
             "clairvoyant_requests_waiting", "Requests in the queue", ["class"], registry=registry
         )
-        self._slots = Gauge("clairvoyant_slots", "Slots of the backend", ["state"], registry=registry)
+        self._slots = Gauge(
+            "clairvoyant_slots", "Slots of each backend", ["state", "backend"], registry=registry
+        )
         self._up = Gauge(
             "clairvoyant_backend_up", "Whether the backend answers", ["backend"], registry=registry
         )
@@ -87,22 +89,21 @@ class Metrics:
             registry,
         )
 
-    def ended(self, exchange: Exchange) -> None:
+    def ended(self, exchange: Exchange, end: End) -> None:
         """Count a finished request."""
-        outcome = exchange.outcome or Outcome.UPSTREAM_ERROR
-        code = str(exchange.status) if exchange.status in CODES else "other"
-        self._requests.labels(exchange.endpoint, code, outcome.value).inc()
-        now = exchange.ended_s or exchange.job.arrival_s
-        self._predicting.observe(exchange.predicted_in_s)
-        self._queue_time.observe(exchange.waited_s(now), exchange.prediction.length_class.value)
-        model = self._model(exchange.parsed.model)
+        asked, now = exchange.asked, end.at_s
+        code = str(end.status) if end.status in CODES else "other"
+        self._requests.labels(asked.route.name, code, end.outcome.value).inc()
+        self._predicting.observe(asked.predicted_in_s)
+        self._queue_time.observe(exchange.waited_s(now), asked.prediction.length_class.value)
+        model = self._model(asked.parsed.model)
         if exchange.ttft_s is not None:
             self._ttft.observe(exchange.ttft_s, model)
-        if outcome is not Outcome.COMPLETED:
+        if end.outcome is not Outcome.COMPLETED:
             return
         self._latency.observe(exchange.sojourn_s(now), model)
-        self._prompt.observe(exchange.parsed.prompt_tokens)
-        expected = exchange.prediction.expected_tokens
+        self._prompt.observe(asked.parsed.prompt_tokens)
+        expected = asked.prediction.expected_tokens
         self._predicted.observe(expected)
         tokens = exchange.totals.tokens
         if tokens:
@@ -116,8 +117,8 @@ class Metrics:
             count = sum(request.predicted.length_class == each for request in snapshot.queue)
             self._waiting.labels(each).set(count)
         for backend in snapshot.backends:
-            self._slots.labels("busy").set(backend.busy)
-            self._slots.labels("free").set(max(0, backend.slots - backend.busy))
+            self._slots.labels("busy", backend.name).set(backend.busy)
+            self._slots.labels("free", backend.name).set(max(0, backend.slots - backend.busy))
             self._up.labels(backend.name).set(backend.state == "up")
         self._tau.set(snapshot.tau.tau_s or 0)
         self._promotions.inc(snapshot.tau.firings_total - self._promoted)

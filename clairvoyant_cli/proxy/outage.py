@@ -9,10 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 
-class OutageError(Exception):
-    """The backend has been away for longer than a request is kept waiting for it."""
-
-
 @dataclass(slots=True)
 class Outage:
     """Counts the time a backend is away. `give_up` is called once when it has been away for `grace_s`."""

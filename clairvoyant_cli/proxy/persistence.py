@@ -7,21 +7,23 @@ Rule 2: what the operator set (`--tau`, an action) is never overruled by what wa
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from clairvoyant_cli.proxy.backend import Backend
-from clairvoyant_cli.proxy.exchange import Exchange, Outcome
-from clairvoyant_cli.proxy.gateway import Gateway
-from clairvoyant_cli.proxy.learning import Learned, Learner, learned_of, state_name
+from clairvoyant_cli.proxy.exchange import End, Exchange, Outcome
+from clairvoyant_cli.proxy.learn_queue import LearnQueue
+from clairvoyant_cli.proxy.learning import DEFAULT_TAU_S, Learned, Learner, learned_of, state_name
+from clairvoyant_cli.proxy.operation import Operation
+from clairvoyant_cli.proxy.pool import BackendPool, Worker
 from clairvoyant_cli.proxy.protocols.routes import BackendKind
+from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.shadow import ShadowRun
-from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
 from clairvoyant_cli.proxy.speeds import decode_rate
 from clairvoyant_cli.proxy.today import midnight_before
 from predictor.errors import ModelError
-from predictor.record import LengthClass
+from predictor.record import LengthClass, Predictor
 from profiles.records import Finished, Profile
 from tui.snapshot import LoadedModel
 
@@ -76,63 +78,82 @@ class StatefulPredictor(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class WorkerMemory:
+    """What is known of one worker: its profiles, the one in use, and what traffic has taught since."""
+
+    worker: Worker
+    profiles: Sequence[Profile]
+    learner: Learner
+    used: Profile | None = None
+    followed: tuple[LoadedModel, ...] = ()
+
+    @property
+    def state_name(self) -> str:
+        """The name under which what was learned of it is kept."""
+        backend = self.worker.backend
+        return state_name(backend.kind.value, backend.upstream.url + backend.prefix)
+
+    def forget(self) -> None:
+        """Learn anew, from the profiles alone."""
+        self.learner = Learner(self.profiles, DEFAULT_TAU_S, Learned())
+        self.followed = ()
+
+
 class StateSaver:
     """Starts a daemon from what is known, and records what it does."""
 
     def __init__(
         self,
         persistence: Persistence,
-        gateway: Gateway,
-        snapshots: SnapshotBuilder,
+        pool: BackendPool,
+        operation: Operation,
+        stats: RequestStats,
+        predictor: Predictor,
+        learn_queue: LearnQueue,
         *,
-        default_tau_s: float,
         freeze: bool,
         record_prompts: bool,
     ) -> None:
-        self._keepsake = persistence
-        self._gateway = gateway
-        self._snapshots = snapshots
+        self._persistence = persistence
+        self._pool = pool
+        self._operation = operation
+        self._stats = stats
+        self._predictor = predictor
+        self._learn_queue = learn_queue
         self._freeze = freeze
         self._record_prompts = record_prompts
-        backend = gateway.watch.backend
-        url = backend.upstream.url + backend.prefix
-        self._profiles = persistence.profiles(backend.kind.value, url)
-        self._state_name = state_name(backend.kind.value, url)
-        self._default_tau_s = default_tau_s
-        self._learner = Learner(self._profiles, default_tau_s, learned_of(persistence.load(self._state_name)))
-        self._told = ""
+        self._memories = {worker.name: self._memory_of(worker) for worker in pool}
+        self._announced = ""
         self._saved_ago_s = 0.0
-        self._used: Profile | None = None
-        self._followed: tuple[LoadedModel, ...] = ()
         self._unlearned = b""
+
+    def _memory_of(self, worker: Worker) -> WorkerMemory:
+        backend = worker.backend
+        url = backend.upstream.url + backend.prefix
+        profiles = self._persistence.profiles(backend.kind.value, url)
+        learned = learned_of(self._persistence.load(state_name(backend.kind.value, url)))
+        return WorkerMemory(worker, profiles, Learner(profiles, DEFAULT_TAU_S, learned))
 
     def begin(self) -> None:
         """Take up what was measured and learned before, and listen to what ends from now on."""
-        backend, request_stats = self._gateway.watch.backend, self._gateway.request_stats
-        self._take_up(backend)
-        request_stats.today.take_up(
-            self._keepsake.answered_since(midnight_before(request_stats.today.clock()))
-        )
-        predictor = self._gateway.predictor
-        if isinstance(predictor, StatefulPredictor):
-            self._unlearned = predictor.export_state()
+        for memory in self._memories.values():
+            self._take_up(memory)
+        today = self._stats.today
+        today.take_up(self._persistence.answered_since(midnight_before(today.clock())))
+        if isinstance(self._predictor, StatefulPredictor):
+            self._unlearned = self._predictor.export_state()
         self._restore_predictor()
-        before = request_stats.on_finished
-
-        def on_finished(exchange: Exchange) -> None:
-            before(exchange)
-            self.ended(exchange)
-
-        request_stats.on_finished = on_finished
-        request_stats.on_shadow = self.in_order_of_arrival
+        self._operation.dispatcher.ended.append(self.ended)
+        self._stats.shadow_ran.append(self.in_order_of_arrival)
 
     async def run(self) -> None:
-        """Follow the model that is loaded, and save what is learned, again and again."""
+        """Follow the models that are loaded, and save what is learned, again and again."""
         while True:
             await asyncio.sleep(FOLLOW_EVERY_S)
-            if self._keepsake.forgotten():
+            if self._persistence.forgotten():
                 self.forget()
-            self.follow_the_loaded_model()
+            self.follow_the_loaded_models()
             self._saved_ago_s += FOLLOW_EVERY_S
             if self._saved_ago_s >= SAVE_EVERY_S:
                 self.save()
@@ -142,62 +163,60 @@ class StateSaver:
         self._saved_ago_s = 0.0
         if self._freeze:
             return
-        self._keepsake.save(self._state_name, msgspec.json.encode(self._learner.learned()))
-        predictor = self._gateway.predictor
+        for memory in self._memories.values():
+            self._persistence.save(memory.state_name, msgspec.json.encode(memory.learner.learned()))
+            for line in memory.learner.drift():
+                self._stats.event(logging.WARNING, line)
+        predictor = self._predictor
         if isinstance(predictor, StatefulPredictor):
-            self._keepsake.save(f"predictor {predictor.name}", predictor.export_state())
-        for line in self._learner.drift():
-            self._gateway.request_stats.event(logging.WARNING, line)
+            self._persistence.save(f"predictor {predictor.name}", predictor.export_state())
 
     def forget(self) -> None:
         """Start afresh: what was learned has been erased from the disk, and is not to come back from here."""
-        self._gateway.learn_queue.clear()
-        self._learner = Learner(self._profiles, self._default_tau_s, Learned())
-        self._followed = ()
-        predictor = self._gateway.predictor
-        if isinstance(predictor, StatefulPredictor):
-            predictor.import_state(self._unlearned)
-        self._set_tau("" if self._used is None else self._used.served.model)
-        self._gateway.request_stats.event(
-            logging.INFO, "what was learned has been erased; learning starts afresh"
-        )
+        self._learn_queue.clear()
+        if isinstance(self._predictor, StatefulPredictor):
+            self._predictor.import_state(self._unlearned)
+        for memory in self._memories.values():
+            memory.forget()
+            self._set_tau(memory, "" if memory.used is None else memory.used.served.model)
+        self._stats.event(logging.INFO, "what was learned has been erased; learning starts afresh")
 
-    def ended(self, exchange: Exchange) -> None:
+    def ended(self, exchange: Exchange, end: End) -> None:
         """Record a finished exchange, and learn from it."""
-        self._keepsake.finished(self._record(exchange))
-        totals = exchange.totals
-        if exchange.outcome is not Outcome.COMPLETED or not totals.complete or not totals.tokens:
+        self._persistence.finished(self._record(exchange, end))
+        totals, model = exchange.totals, exchange.asked.parsed.model
+        if end.outcome is not Outcome.COMPLETED or not totals.complete or not totals.tokens:
             return
-        now = exchange.ended_s or 0.0
-        self._learner.judge(totals.tokens, exchange.sojourn_s(now), exchange.prediction.p_long)
+        memory = self._memories[self._pool.worker_of(exchange).name]
+        learner = memory.learner
+        learner.judge(totals.tokens, exchange.sojourn_s(end.at_s), exchange.asked.prediction.p_long)
         rate = decode_rate(totals.tokens, totals.decode_s)
         if not self._freeze and rate is not None:
-            self._learner.learn_speed(exchange.parsed.model, totals.tokens, rate)
-        self._set_tau(exchange.parsed.model)
+            learner.learn_speed(model, totals.tokens, rate)
+        self._set_tau(memory, model)
 
     def in_order_of_arrival(self, run: ShadowRun) -> None:
         """Learn mu_short from how a request would have fared first-come-first-served.
 
         That is how a profile's was measured; served shortest-first, short ones hardly queue.
         """
-        tokens = run.exchange.totals.tokens or 0
-        if not self._freeze and LengthClass.of(tokens) is LengthClass.SHORT:
-            self._learner.learn_short(run.exchange.parsed.model, run.wait_s, run.wait_s + run.service_s)
+        exchange = run.exchange
+        if not self._freeze and LengthClass.of(exchange.totals.tokens or 0) is LengthClass.SHORT:
+            learner = self._memories[self._pool.worker_of(exchange).name].learner
+            learner.learn_short(exchange.asked.parsed.model, run.wait_s, run.wait_s + run.service_s)
 
     # -- taking up -------------------------------------------------------------------------------------
 
-    def _take_up(self, backend: Backend) -> None:
-        request_stats = self._gateway.request_stats
-        backend.speeds.frozen = self._freeze
-        if not self._profiles:
-            request_stats.event(
-                logging.INFO, "no profile fits, so defaults hold; measure one: clairvoyant calibrate"
-            )
+    def _take_up(self, memory: WorkerMemory) -> None:
+        memory.worker.backend.speeds.frozen = self._freeze
+        if memory.profiles:
+            self._use(memory, memory.profiles[0])
             return
-        self._use(self._profiles[0])
+        news = "no profile fits, so defaults hold; measure one: clairvoyant calibrate"
+        self._stats.event(logging.INFO, news)
 
-    def _use(self, profile: Profile) -> None:
-        backend, request_stats = self._gateway.watch.backend, self._gateway.request_stats
+    def _use(self, memory: WorkerMemory, profile: Profile) -> None:
+        backend = memory.worker.backend
         speeds = backend.speeds
         speeds.decode_tokens_per_s = profile.decode_tokens_per_s
         speeds.prefill_tokens_per_s = profile.prefill_tokens_per_s
@@ -205,26 +224,30 @@ class StateSaver:
         # llama.cpp tells its slots, and may have been started with others since.
         if not backend.slots_fixed and backend.kind is not BackendKind.LLAMACPP:
             backend.slots = profile.slots
-            self._gateway.dispatcher.scheduler.set_slots(backend.name, profile.slots)
-        age_days = max(0.0, request_stats.wall() - profile.measured_at) / 86_400
-        request_stats.event(logging.INFO, f"using profile {profile.name}, measured {age_days:.1f} days ago")
-        if why := self._keepsake.stale(profile, backend.version):
+            self._operation.dispatcher.scheduler.set_slots(backend.name, profile.slots)
+        age_days = max(0.0, self._stats.wall() - profile.measured_at) / 86_400
+        self._stats.event(logging.INFO, f"using profile {profile.name}, measured {age_days:.1f} days ago")
+        if why := self._persistence.stale(profile, backend.version):
             self._say_stale(profile, why)
-        self._set_tau(profile.served.model)
-        self._used = profile
+        self._set_tau(memory, profile.served.model)
+        memory.used = profile
 
-    def follow_the_loaded_model(self) -> None:
-        """Use the profile of the model that the backend has loaded, once that is known."""
-        loaded, used = self._gateway.watch.backend.models, self._used
-        if used is None or loaded == self._followed or not loaded:
+    def follow_the_loaded_models(self) -> None:
+        """Use the profile of the model that each backend has loaded, once that is known."""
+        for memory in self._memories.values():
+            self._follow(memory)
+
+    def _follow(self, memory: WorkerMemory) -> None:
+        loaded, used = memory.worker.backend.models, memory.used
+        if used is None or loaded == memory.followed or not loaded:
             return
-        self._followed = loaded
+        memory.followed = loaded
         for model in loaded:
-            profile = self._learner.prefer(model.name)
+            profile = memory.learner.prefer(model.name)
             if profile is None:
                 continue
             if profile is not used:
-                self._use(profile)
+                self._use(memory, profile)
             if model.digest and profile.served.digest and model.digest != profile.served.digest:
                 self._say_stale(profile, f"{model.name} has been changed since")
             return
@@ -232,50 +255,43 @@ class StateSaver:
         self._say_stale(used, f"it is of {used.served.model}, and {names} is loaded")
 
     def _say_stale(self, profile: Profile, why: str) -> None:
-        self._gateway.request_stats.event(
-            logging.WARNING, f"profile {profile.name} may be stale ({why}); run: clairvoyant calibrate"
-        )
+        news = f"profile {profile.name} may be stale ({why}); run: clairvoyant calibrate"
+        self._stats.event(logging.WARNING, news)
 
-    def _set_tau(self, model: str) -> None:
-        if self._snapshots.tau_source in ("flag", "operator"):
+    def _set_tau(self, memory: WorkerMemory, model: str) -> None:
+        tau_s, source = memory.learner.tau_of(model)
+        if not self._operation.learn_tau(tau_s, memory.learner.mu_short_of(model), source):
             return
-        tau_s, source = self._learner.tau_of(model)
-        self._gateway.dispatcher.scheduler.tau_s = tau_s
-        self._snapshots.tau_source = source
-        self._snapshots.mu_short_s = self._learner.mu_short_of(model)
-        if self._told and source != self._told:
-            self._gateway.request_stats.event(logging.INFO, f"tau is {tau_s:.3g} s, from {source}")
-        self._told = source
+        if self._announced and source != self._announced:
+            self._stats.event(logging.INFO, f"tau is {tau_s:.3g} s, from {source}")
+        self._announced = source
 
     def _restore_predictor(self) -> None:
-        predictor = self._gateway.predictor
+        predictor = self._predictor
         if not isinstance(predictor, StatefulPredictor):
             return
-        state = self._keepsake.load(f"predictor {predictor.name}")
+        state = self._persistence.load(f"predictor {predictor.name}")
         if state is None:
             return
         try:
             predictor.import_state(state)
         except (ValueError, ModelError) as error:
-            self._gateway.request_stats.event(
-                logging.WARNING, f"what the predictor had learned is lost: {error}"
-            )
+            self._stats.event(logging.WARNING, f"what the predictor had learned is lost: {error}")
 
     # -- recording -------------------------------------------------------------------------------------
 
-    def _record(self, exchange: Exchange) -> Finished:
-        gateway = self._gateway
-        now = exchange.ended_s or 0.0
-        totals, prediction, view = exchange.totals, exchange.prediction, exchange.parsed.view
+    def _record(self, exchange: Exchange, end: End) -> Finished:
+        asked, totals, now = exchange.asked, exchange.totals, end.at_s
+        prediction, view = asked.prediction, asked.parsed.view
         whole = totals.tokens if totals.complete else None
         return Finished(
-            finished_at=gateway.request_stats.at(now),
+            finished_at=self._stats.at(now),
             request=exchange.id,
-            outcome=(exchange.outcome or Outcome.UPSTREAM_ERROR).value,
-            status=exchange.status,
-            endpoint=exchange.endpoint,
-            backend=gateway.watch.backend.name,
-            model=exchange.parsed.model,
+            outcome=end.outcome.value,
+            status=end.status,
+            endpoint=asked.route.name,
+            backend=self._pool.worker_of(exchange).name,
+            model=asked.parsed.model,
             client=exchange.job.client,
             predicted_class=prediction.length_class.value,
             p_long=prediction.p_long,
@@ -285,8 +301,8 @@ class StateSaver:
             tokens=whole if whole is not None else exchange.generated(now) or None,
             prompt_tokens=totals.prompt_tokens,
             length_class="" if whole is None else LengthClass.of(whole).value,
-            policy=gateway.dispatcher.scheduler.policy.name,
-            dispatched_by="" if exchange.dispatch is None else exchange.dispatch.reason.value,
+            policy=self._operation.policy,
+            dispatched_by=exchange.dispatched_by,
             waited_s=exchange.waited_s(now),
             sojourn_s=exchange.sojourn_s(now),
             ttft_s=exchange.ttft_s,

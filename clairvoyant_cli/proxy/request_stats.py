@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from clairvoyant_cli.proxy import plain
-from clairvoyant_cli.proxy.exchange import Exchange, Outcome
+from clairvoyant_cli.proxy.exchange import End, Exchange, Outcome
 from clairvoyant_cli.proxy.shadow import Shadow, ShadowRun
 from clairvoyant_cli.proxy.today import Today
 from predictor.record import LengthClass
@@ -36,8 +36,7 @@ class RequestStats:
 
     clock: Callable[[], float]
     wall: Callable[[], float] = time.time
-    on_finished: Callable[[Exchange], None] = lambda exchange: None
-    on_shadow: Callable[[ShadowRun], None] = lambda run: None
+    shadow_ran: list[Callable[[ShadowRun], None]] = field(default_factory=list)
     counts: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
     submitted: int = 0
     passed_through: int = 0
@@ -74,11 +73,10 @@ class RequestStats:
         self.shadow.arrived(exchange)
         self.today.begun(exchange.job.client, round(exchange.job.tokens))
 
-    def ended(self, exchange: Exchange) -> None:
+    def ended(self, exchange: Exchange, end: End) -> None:
         """Enter a finished exchange: one line in the log, one record in the books."""
-        now = exchange.ended_s or self.clock()
-        outcome = exchange.outcome or Outcome.UPSTREAM_ERROR
-        self.counts[outcome] += 1
+        now, asked = end.at_s, exchange.asked
+        self.counts[end.outcome] += 1
         self.today.ended(exchange.job.client, round(exchange.job.tokens), exchange.generated(now))
         waited_s, sojourn_s, ttft_s = exchange.waited_s(now), exchange.sojourn_s(now), exchange.ttft_s
         tokens = exchange.totals.tokens if exchange.totals.complete else None
@@ -88,42 +86,40 @@ class RequestStats:
         if _counts(exchange):
             self.times[LengthClass.of(tokens or 0)].append(Times(waited_s, sojourn_s, ttft_s))
         self._run_shadow()
-        by = exchange.dispatch.reason.value if exchange.dispatch is not None else ""
         self.recent.append(
             FinishedRequest(
                 id=exchange.id,
                 finished_at=self.at(now),
-                outcome=outcome.value,
-                status=exchange.status,
-                endpoint=exchange.endpoint,
-                model=exchange.parsed.model,
+                outcome=end.outcome.value,
+                status=end.status,
+                endpoint=asked.route.name,
+                model=asked.parsed.model,
                 client=exchange.job.client,
                 predicted=exchange.prediction_state,
                 waited_s=waited_s,
                 sojourn_s=sojourn_s,
                 ttft_s=ttft_s,
                 tokens=tokens,
-                dispatched_by=by,
+                dispatched_by=exchange.dispatched_by,
             )
         )
         log.info(
             "%s %s %d %s model=%s class=%s expected=%d tokens=%s "
             "wait=%.3fs ttft=%s total=%.3fs by=%s client=%s",
             exchange.id,
-            exchange.endpoint,
-            exchange.status,
-            outcome.value,
-            plain.field(exchange.parsed.model),
-            exchange.prediction.length_class.value,
-            exchange.prediction.expected_tokens,
+            asked.route.name,
+            end.status,
+            end.outcome.value,
+            plain.field(asked.parsed.model),
+            asked.prediction.length_class.value,
+            asked.prediction.expected_tokens,
             "-" if tokens is None else tokens,
             waited_s,
             "-" if ttft_s is None else f"{ttft_s:.3f}s",
             sojourn_s,
-            by or "-",
+            exchange.dispatched_by or "-",
             plain.field(exchange.job.client),
         )
-        self.on_finished(exchange)
 
     def _run_shadow(self) -> None:
         for run in self.shadow.ended():
@@ -133,7 +129,8 @@ class RequestStats:
             ttft_s = None
             if exchange.first_byte_s is not None and exchange.dispatched_s is not None:
                 ttft_s = run.wait_s + exchange.first_byte_s - exchange.dispatched_s
-            self.on_shadow(run)
+            for listener in self.shadow_ran:
+                listener(run)
             times = Times(run.wait_s, run.wait_s + run.service_s, ttft_s)
             self.times_fcfs[LengthClass.of(exchange.totals.tokens or 0)].append(times)
 
@@ -191,7 +188,8 @@ def class_stats(times: Mapping[LengthClass, Iterable[Times]]) -> tuple[ClassStat
 def _counts(exchange: Exchange) -> bool:
     """Whether a request's times belong into the statistics: answered whole, its length known."""
     return (
-        exchange.outcome is Outcome.COMPLETED
+        exchange.end is not None
+        and exchange.end.outcome is Outcome.COMPLETED
         and exchange.totals.complete
         and exchange.totals.tokens is not None
     )

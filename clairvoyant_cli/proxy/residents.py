@@ -58,7 +58,7 @@ class Residents:
             self._residency.loaded(self._worker, job_id)
         learned = load_s is not None and MIN_LOAD_S <= load_s <= LONGEST_LOAD_S
         self._remember(affinity, load_s if learned else None)
-        self._affinity_of[full_name(exchange.parsed.model)] = affinity
+        self._affinity_of[full_name(exchange.asked.parsed.model)] = affinity
 
     def listed(self, names: Iterable[str], live: Iterable[Exchange]) -> None:
         """The backend has listed its loaded models; while one may be loading, the list tells nothing."""

@@ -5,13 +5,17 @@ from dataclasses import dataclass
 from heapq import nsmallest
 
 from clairvoyant_cli import __version__
+from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.clients import EVERYBODY
-from clairvoyant_cli.proxy.exchange import Exchange, Phase
+from clairvoyant_cli.proxy.exchange import Attempt, Exchange, Phase
 from clairvoyant_cli.proxy.fallback import quality_of
-from clairvoyant_cli.proxy.gateway import Gateway
+from clairvoyant_cli.proxy.operation import Operation
+from clairvoyant_cli.proxy.pool import BackendPool, Worker
+from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.scheduler.entry import Entry
 from clairvoyant_cli.scheduler.job import Move
 from clairvoyant_cli.scheduler.policy import SERVABLE
+from predictor.record import Predictor
 from tui.snapshot import (
     BackendState,
     ClientState,
@@ -34,82 +38,79 @@ EXPLAINED_AFTER_S = 0.25
 
 @dataclass(slots=True)
 class SnapshotBuilder:
-    """Makes snapshots of one gateway."""
+    """Makes snapshots of a daemon. With `show_prompts`, what drove a prediction may quote the prompt."""
 
-    gateway: Gateway
+    operation: Operation
+    pool: BackendPool
+    stats: RequestStats
+    access: Access
+    predictor: Predictor
     listen: str
     started_s: float
-    tau_source: str = "default"
-    mu_short_s: float | None = None
-
-    @property
-    def mode(self) -> str:
-        """What the daemon does with requests: "serving", "paused" or "draining"."""
-        if self.gateway.draining:
-            return "draining"
-        return "paused" if self.gateway.dispatcher.scheduler.paused else "serving"
+    show_prompts: bool = False
 
     def snapshot(self) -> Snapshot:
         """Return the state as it is now."""
-        gateway = self.gateway
-        request_stats, scheduler = gateway.request_stats, gateway.dispatcher.scheduler
-        now = request_stats.clock()
-        backend = gateway.watch.backend
-        stats, stats_fcfs = request_stats.stats()
+        operation, stats = self.operation, self.stats
+        scheduler = operation.dispatcher.scheduler
+        now = stats.clock()
+        by_class, by_class_fcfs = stats.stats()
         return Snapshot(
-            taken_at=request_stats.at(now),
+            taken_at=stats.at(now),
             daemon_version=__version__,
             pid=os.getpid(),
             listen=self.listen,
-            mode=self.mode,
+            mode=operation.mode,
             uptime_s=now - self.started_s,
-            policy=scheduler.policy.name,
+            policy=operation.policy,
             policies=SERVABLE,
             tau=self._tau(now),
             predictor=self._predictor(),
-            backends=(
-                BackendState(
-                    name=backend.name,
-                    kind=backend.kind.value,
-                    url=backend.upstream.url + backend.prefix,
-                    state=backend.state,
-                    slots=backend.slots,
-                    busy=len(scheduler.running),
-                    version=backend.version,
-                    detail=backend.detail,
-                    models=backend.models,
-                    decode_tokens_per_s=backend.speeds.decode_tokens_per_s,
-                    prefill_tokens_per_s=backend.speeds.prefill_tokens_per_s,
-                    swaps_total=backend.swaps,
-                ),
-            ),
+            backends=tuple(map(self._backend, self.pool)),
             running=tuple(self._running(now)),
             queue=tuple(self._queue(now)),
-            recent=tuple(list(request_stats.recent)[-RECENT_SHOWN:]),
-            stats=stats,
-            stats_fcfs=stats_fcfs,
+            recent=tuple(list(stats.recent)[-RECENT_SHOWN:]),
+            stats=by_class,
+            stats_fcfs=by_class_fcfs,
             clients=self._clients(),
-            counters=request_stats.counters(),
+            counters=stats.counters(),
             queue_capacity=scheduler.capacity,
-            utilisation=request_stats.utilisation(backend.slots, min(300.0, max(1.0, now - self.started_s))),
-            log=tuple(request_stats.events),
+            utilisation=stats.utilisation(self.pool.slots, min(300.0, max(1.0, now - self.started_s))),
+            log=tuple(stats.events),
+        )
+
+    def _backend(self, worker: Worker) -> BackendState:
+        backend = worker.backend
+        return BackendState(
+            name=backend.name,
+            kind=backend.kind.value,
+            url=backend.upstream.url + backend.prefix,
+            state=backend.state,
+            slots=backend.slots,
+            busy=len(self.operation.dispatcher.attempts_on(worker.name)),
+            version=backend.version,
+            detail=backend.detail,
+            models=backend.models,
+            decode_tokens_per_s=backend.speeds.decode_tokens_per_s,
+            prefill_tokens_per_s=backend.speeds.prefill_tokens_per_s,
+            swaps_total=backend.swaps,
         )
 
     def _tau(self, now: float) -> TauState:
-        dispatcher = self.gateway.dispatcher
-        firings = dispatcher.firings
+        operation = self.operation
+        firings = operation.dispatcher.firings
         return TauState(
-            tau_s=dispatcher.scheduler.tau_s,
-            mu_short_s=self.mu_short_s or self.gateway.request_stats.mu_short_s(),
-            source=self.tau_source,
-            firings_total=dispatcher.scheduler.tau_firings,
+            tau_s=operation.tau_s,
+            mu_short_s=operation.mu_short_s or self.stats.mu_short_s(),
+            source=operation.tau_source,
+            firings_total=operation.dispatcher.scheduler.tau_firings,
             firings_last_minute=sum(now - at <= 60 for at in firings),
-            recent=tuple(self.gateway.request_stats.at(at) for at in firings[-FIRINGS_SHOWN:]),
+            recent=tuple(self.stats.at(at) for at in firings[-FIRINGS_SHOWN:]),
         )
 
     def _predictor(self) -> PredictorState:
-        name = self.gateway.predictor.name
-        quality = quality_of(self.gateway.predictor)
+        name = self.predictor.name
+        quality = quality_of(self.predictor)
         if quality is None:
             return PredictorState(name)
         return PredictorState(
@@ -118,8 +119,8 @@ class SnapshotBuilder:
 
     def _clients(self) -> tuple[ClientState, ...]:
         """Return the busiest of those that have something here, had something today, or have a rule."""
-        clients, today = self.gateway.access.clients, self.gateway.request_stats.today
-        here = self.gateway.dispatcher.scheduler.clients
+        clients, today = self.access.clients, self.stats.today
+        here = self.operation.dispatcher.scheduler.clients
         names = here.keys() | today.clients | clients.rules.keys()
         busiest = nsmallest(
             CLIENTS_SHOWN, names, key=lambda name: (-sum(here.get(name, (0, 0))), -today.had(name), name)
@@ -127,12 +128,12 @@ class SnapshotBuilder:
         return tuple(self._client(name, *here.get(name, (0, 0))) for name in busiest)
 
     def _client(self, name: str, waiting: int, running: int) -> ClientState:
-        rules = self.gateway.access.clients.rules_of(name)
+        rules = self.access.clients.rules_of(name)
         return ClientState(
             name=name,
             waiting=waiting,
             running=running,
-            tokens_today=self.gateway.request_stats.today.had(name),
+            tokens_today=self.stats.today.had(name),
             weight=rules.weight,
             max_waiting=rules.max_waiting,
             max_running=rules.max_running,
@@ -147,61 +148,60 @@ class SnapshotBuilder:
 
         The telling words of a prompt are prompt text.
         """
-        explain = getattr(self.gateway.predictor, "explain", None)
-        view = exchange.parsed.view
+        explain = getattr(self.predictor, "explain", None)
+        view = exchange.asked.parsed.view
         if explain is None or view is None or exchange.is_explained:
             return
         if now - exchange.job.arrival_s < EXPLAINED_AFTER_S:
             return
-        shown = self.gateway.rules.show_prompts
+        shown = self.show_prompts
         reasons = explain(view)
         exchange.explained(
             tuple((what, by) for what, by in reasons if shown or not what.startswith("words:"))
         )
 
     def _running(self, now: float) -> list[RunningRequest]:
-        running = [e for e in self.gateway.dispatcher.live.values() if e.dispatch is not None]
+        running = [e for e in self.operation.dispatcher.live.values() if e.attempt is not None]
         for exchange in running[:EXPLAINED]:
             self._explain(exchange, now)
-        return [self._one_running(exchange, now) for exchange in running]
+        return [self._one_running(e, e.attempt, now) for e in running if e.attempt is not None]
 
-    def _one_running(self, exchange: Exchange, now: float) -> RunningRequest:
-        dispatched_s = exchange.dispatched_s or now
-        tokens = exchange.tokens
+    def _one_running(self, exchange: Exchange, attempt: Attempt, now: float) -> RunningRequest:
+        tokens, first_byte_s = attempt.tokens, attempt.first_byte_s
         rate = None
-        if exchange.first_byte_s is not None and now - exchange.first_byte_s > 0.2 and tokens > 1:
-            rate = tokens / (now - exchange.first_byte_s)
+        if first_byte_s is not None and now - first_byte_s > 0.2 and tokens > 1:
+            rate = tokens / (now - first_byte_s)
+        elapsed_s = now - attempt.granted_s
+        releasing = exchange.phase is Phase.RELEASING
         return RunningRequest(
             id=exchange.id,
-            backend=exchange.dispatch.worker if exchange.dispatch is not None else "",
+            backend=attempt.worker,
             state=exchange.phase.value,
-            endpoint=exchange.endpoint,
-            model=exchange.parsed.model,
+            endpoint=exchange.asked.route.name,
+            model=exchange.asked.parsed.model,
             client=exchange.job.client,
             predicted=exchange.prediction_state,
             waited_s=exchange.waited_s(now),
-            elapsed_s=now - dispatched_s,
+            elapsed_s=elapsed_s,
             ttft_s=exchange.ttft_s,
             tokens=tokens,
             tokens_per_s=rate,
-            eta_s=max(0.0, exchange.job.cost_s - (now - dispatched_s))
-            if exchange.phase is not Phase.RELEASING
-            else None,
-            dispatched_by=exchange.dispatch.reason.value if exchange.dispatch is not None else "",
-            streaming=exchange.parsed.stream,
-            moves=self._moves(exchange.moves),
-            prompt=exchange.prompt,
-            slot=exchange.slot,
+            eta_s=None if releasing else max(0.0, attempt.expected_s - elapsed_s),
+            dispatched_by=exchange.dispatched_by,
+            streaming=exchange.asked.parsed.stream,
+            moves=self._moves(attempt.moves),
+            prompt=exchange.asked.prompt,
+            slot=attempt.slot,
         )
 
     def _queue(self, now: float) -> list[QueuedRequest]:
-        dispatcher = self.gateway.dispatcher
+        dispatcher = self.operation.dispatcher
         scheduler = dispatcher.scheduler
         slots = max(1, sum(scheduler.slots.values()))
         ahead_s = sum(
-            max(0.0, e.job.cost_s - (now - (e.dispatched_s or now)))
+            max(0.0, e.attempt.expected_s - (now - e.attempt.granted_s))
             for e in dispatcher.live.values()
-            if e.dispatch is not None
+            if e.attempt is not None
         )
         shown: list[QueuedRequest] = []
         for rank, entry in enumerate(scheduler.waiting(), 1):
@@ -221,8 +221,8 @@ class SnapshotBuilder:
             id=exchange.id,
             rank=rank,
             age_s=now - exchange.job.arrival_s,
-            endpoint=exchange.endpoint,
-            model=exchange.parsed.model,
+            endpoint=exchange.asked.route.name,
+            model=exchange.asked.parsed.model,
             client=exchange.job.client,
             predicted=exchange.prediction_state,
             key=entry.key,
@@ -230,12 +230,12 @@ class SnapshotBuilder:
             held=entry.held,
             promoted=entry.promoted,
             priority=entry.job.priority if entry.promoted else int(entry.rank),
-            streaming=exchange.parsed.stream,
-            prompt_tokens=exchange.parsed.prompt_tokens,
+            streaming=exchange.asked.parsed.stream,
+            prompt_tokens=exchange.asked.parsed.prompt_tokens,
             moves=self._moves(tuple(entry.moves)),
-            prompt=exchange.prompt,
+            prompt=exchange.asked.prompt,
         )
 
     def _moves(self, moves: tuple[Move, ...]) -> tuple[MoveRecord, ...]:
-        at = self.gateway.request_stats.at
+        at = self.stats.at
         return tuple(MoveRecord(at(move.at_s), move.kind.value, move.note) for move in moves)

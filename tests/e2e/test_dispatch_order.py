@@ -29,11 +29,11 @@ async def test_every_short_completes_before_any_long(llama: LlamaServer) -> None
         httpx.AsyncClient(base_url=daemon.base_url, timeout=60) as client,
         asyncio.TaskGroup() as group,
     ):
-        daemon.gateway.dispatcher.scheduler.pause()
+        daemon.dispatcher.scheduler.pause()
         asks = [group.create_task(client.post("/v1/chat/completions", json=each)) for each in wanted]
         await until(daemon, lambda s: len(s.queue) == 8)
-        daemon.gateway.dispatcher.scheduler.resume()
-        daemon.gateway.dispatcher.moved()
+        daemon.dispatcher.scheduler.resume()
+        daemon.dispatcher.moved()
         await asyncio.gather(*asks)
         recent = daemon.snapshot().recent
     assert [each.tokens for each in recent] == [SHORT_TOKENS] * 4 + [LONG_TOKENS] * 4
@@ -66,13 +66,13 @@ async def test_tau_promotes_the_longest_waiting(llama: LlamaServer) -> None:
     """Under the paper's guard, and a tiny tau, nobody is displaced: the longest waiting is next."""
     wanted = [body(p_long, 4) for p_long in (0.9, 0.8, 0.1, 0.2)]
     async with serving(llama.base_url, policy="sjf", tau=1e-9) as daemon, asyncio.TaskGroup() as group:
-        scheduler = daemon.gateway.dispatcher.scheduler
+        scheduler = daemon.dispatcher.scheduler
         scheduler.pause()
         for number, each in enumerate(wanted, 1):
             group.create_task(_ask(daemon.base_url, each))
             await until(daemon, lambda s, number=number: len(s.queue) == number)  # type: ignore[misc]
         scheduler.resume()
-        daemon.gateway.dispatcher.moved()
+        daemon.dispatcher.moved()
         state = await until(daemon, lambda s: s.counters.completed == 4)
     foretold = [each.predicted.p_long for each in state.recent]
     assert sorted(foretold, reverse=True) == [0.9, 0.8, 0.2, 0.1]

@@ -199,7 +199,7 @@ async def test_what_a_client_had_today_outlives_the_daemon(tmp_path: Path) -> No
                 await until(daemon, lambda s: bool(s.running) and s.running[0].tokens >= 20)
                 client.leave()
             await until(daemon, lambda s: s.counters.client_cancelled == 1)
-            had = daemon.gateway.request_stats.today.had("127.0.0.1")
+            had = daemon.stats.today.had("127.0.0.1")
             assert had >= 60 + 20
         left = next(row for row in history(path) if row.outcome == "client_cancelled")
         assert (left.tokens, left.length_class) == (had - 60, "")
@@ -207,8 +207,8 @@ async def test_what_a_client_had_today_outlives_the_daemon(tmp_path: Path) -> No
             daemon_on(path, url, clients=str(clients)) as daemon,
             raw_client(daemon.base_url) as client,
         ):
-            assert daemon.gateway.request_stats.today.had("127.0.0.1") == had
-            assert daemon.gateway.request_stats.today.had("somebody else") == 0
+            assert daemon.stats.today.had("127.0.0.1") == had
+            assert daemon.stats.today.had("somebody else") == 0
             assert (await client.ask(post("/api/chat", json.dumps(body).encode()))).status == 429
 
 
@@ -243,10 +243,10 @@ async def test_another_model_than_the_profiles_is_noticed_once_loaded(tmp_path: 
     keep(path, replace(HERE, served=of_another))
     async with replay() as (_, url), daemon_on(path, url) as daemon:
         await ask_all(daemon, "Name a colour.")
-        backend = daemon.gateway.watch.backend
+        backend = daemon.pool.first.backend
         backend.models = (LoadedModel("replay:latest"),)
         assert daemon.state_saver is not None
-        daemon.state_saver.follow_the_loaded_model()
+        daemon.state_saver.follow_the_loaded_models()
         told = [event.text for event in daemon.snapshot().log if "replay:latest is loaded" in event.text]
     assert len(told) == 1
 
@@ -259,9 +259,9 @@ async def test_a_model_that_was_pulled_anew_makes_its_profile_stale(tmp_path: Pa
     keep(path, mine, replace(newer, measured_at=HERE.measured_at + 1))
     async with replay() as (_, url), daemon_on(path, url) as daemon:
         assert daemon.snapshot().tau.source == "profile of another"
-        daemon.gateway.watch.backend.models = (LoadedModel("replay:latest", digest="new"),)
+        daemon.pool.first.backend.models = (LoadedModel("replay:latest", digest="new"),)
         assert daemon.state_saver is not None
-        daemon.state_saver.follow_the_loaded_model()
+        daemon.state_saver.follow_the_loaded_models()
         snapshot = daemon.snapshot()
     assert (snapshot.tau.source, snapshot.tau.mu_short_s) == ("profile here", 0.5)
     assert any("has been changed since" in event.text for event in snapshot.log)

@@ -6,7 +6,6 @@ import json
 import pytest
 
 from clairvoyant_cli.proxy.daemon import Daemon
-from clairvoyant_cli.proxy.gateway import Gateway
 from tests.fakes.raw_http import get, post, raw_client, read_head
 from tests.fakes.scripted_upstream import Conversation, Script, answer, scripted
 from tests.fakes.serving import serving, until
@@ -30,7 +29,7 @@ def says(*pieces: bytes, reset: bool = False) -> Script:
 
 def idle(daemon: Daemon) -> None:
     """Nothing waits, nothing runs, every request is accounted for once."""
-    dispatcher = daemon.gateway.dispatcher
+    dispatcher = daemon.dispatcher
     assert (len(dispatcher.scheduler), dict(dispatcher.scheduler.running), dispatcher.live) == (0, {}, {})
     counts = daemon.snapshot().counters
     ended = (
@@ -168,7 +167,7 @@ async def test_a_keep_alive_connection_closed_while_idle_is_not_used_again() -> 
             assert (await client.ask(PLAIN)).body == b"one"
             await closed.wait()
             # The end of the connection is read before another request is sent on it.
-            while daemon.backend.upstream._idle:  # noqa: ASYNC110 - it tells nobody
+            while daemon.pool.first.backend.upstream._idle:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0)
             closed.clear()
         assert upstream.connections == 5
@@ -292,7 +291,7 @@ async def test_a_fault_of_our_own_is_a_500_and_costs_no_slot(monkeypatch: pytest
             raise RuntimeError("a bug")
 
         with monkeypatch.context() as broken:
-            broken.setattr(Gateway, "_send", fail)
+            broken.setattr("clairvoyant_cli.proxy.serving.forward", fail)
             for raw in (CHAT, PLAIN):
                 async with raw_client(daemon.base_url) as other:
                     got = await other.ask(raw)
@@ -309,11 +308,11 @@ async def test_the_slot_is_given_back_although_the_books_fail(monkeypatch: pytes
         raw_client(daemon.base_url) as client,
     ):
 
-        def fail(exchange: object) -> None:
+        def fail(exchange: object, end: object) -> None:
             raise RuntimeError("a bug")
 
         with monkeypatch.context() as broken:
-            broken.setattr(daemon.gateway.request_stats, "on_finished", fail)
+            broken.setattr(daemon.dispatcher, "ended", [*daemon.dispatcher.ended, fail])
             assert (await client.ask(CHAT)).status == 200
         async with raw_client(daemon.base_url) as other:
             assert (await other.ask(CHAT)).status == 200

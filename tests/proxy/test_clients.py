@@ -289,7 +289,7 @@ async def test_a_spent_day_is_refused_until_midnight_in_the_words_of_the_route(
         raw_client(daemon.base_url) as client,
     ):
         now = midnight_after(1_800_000_000.0) - 3600.0
-        daemon.gateway.request_stats.today = Today(lambda: now)
+        daemon.stats.today = Today(lambda: now)
         assert (await client.ask(raw)).status == 200
         state = await until(daemon, lambda s: s.counters.completed == 1)
         assert [(each.name, each.tokens_today) for each in state.clients] == [("ann", 3)]
@@ -320,7 +320,7 @@ async def test_what_is_under_way_counts_as_predicted(tmp_path: Path) -> None:
             assert (await three.ask(get("/v1/models", "X-Clairvoyant-Client: ann"))).status == 200
         two.leave()
         await until(daemon, lambda s: len(s.queue) == 1)
-        assert daemon.gateway.request_stats.today.spent("ann") == 550
+        assert daemon.stats.today.spent("ann") == 550
         assert engine.counts.arrived == 1
 
 
@@ -336,7 +336,7 @@ async def test_an_answer_that_was_given_up_counts_as_far_as_it_came(tmp_path: Pa
         client.leave()
         state = await until(daemon, lambda s: s.counters.client_cancelled == 1)
         assert state.clients[0].tokens_today >= 20
-        client_left = daemon.gateway.request_stats.today.had("ann")
+        client_left = daemon.stats.today.had("ann")
         async with raw_client(daemon.base_url) as unstreamed:
             unstreamed.send(chat("X-Clairvoyant-Client: ann", content="endless"))
             await until(daemon, lambda s: bool(s.running) and s.running[0].elapsed_s > 0.1)
@@ -367,7 +367,7 @@ async def tokens_counted(body: bytes, *headers: str, status: str = "200 OK") -> 
     ):
         await client.ask(chat("X-Clairvoyant-Client: ann", content="1.0 of many words"))
         await until(daemon, lambda s: s.counters.completed == 1)
-        return daemon.gateway.request_stats.today.had("ann")
+        return daemon.stats.today.had("ann")
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
@@ -389,7 +389,7 @@ async def test_of_many_clients_the_busiest_are_shown(tmp_path: Path) -> None:
     file = secret(tmp_path / "clients.toml", "[clients.idle]\n")
     async with occupied(clients=file) as (daemon, _):
         for number in range(100):
-            daemon.gateway.request_stats.today.ended(f"c{number}", 0, 1 + number)
+            daemon.stats.today.ended(f"c{number}", 0, 1 + number)
         shown = daemon.snapshot().clients
     assert [each.name for each in shown] == ["holder", *(f"c{number}" for number in range(99, 50, -1))]
 
@@ -403,7 +403,7 @@ async def test_a_file_that_is_read_again_holds_at_once(tmp_path: Path) -> None:
         occupied(clients=secret(path, CLIENTS)) as (daemon, _),
         raw_client(daemon.base_url) as one,
         raw_client(daemon.base_url) as two,
-        ControlClient(daemon.base_url, daemon.gateway.access.run_token) as control,
+        ControlClient(daemon.base_url, daemon.access.run_token) as control,
     ):
         one.send(chat(f"X-Api-Key: {ANN}"))
         await until(daemon, lambda s: len(s.queue) == 1)
@@ -537,7 +537,7 @@ async def test_beyond_loopback_keys_are_demanded_and_short_ones_are_warned_of(
         secret(path, "[clients.ann]\n")
         with pytest.raises(ClairvoyantError, match="holds no API keys"):
             daemon.reload()
-        assert daemon.gateway.access.clients.keys
+        assert daemon.access.clients.keys
 
 
 async def test_sighup_reads_the_file_again(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ async def _exchange(requests: list[tuple[str, str, list[tuple[bytes, bytes]], by
             assert arrived == [header for header in sent if header[0].lower() not in OURS]
         assert len(echo.seen) == len(requests)
         daemon.snapshot()
-        assert not daemon.gateway.dispatcher.live
+        assert not daemon.dispatcher.live
 
 
 @settings(max_examples=100, deadline=None)

@@ -167,7 +167,7 @@ async def test_a_request_behind_an_answer_that_ended_the_connection_is_not_serve
         serving(upstream.base_url, slots=1, body_limit_mib=1) as daemon,
         raw_client(daemon.base_url) as client,
     ):
-        daemon.gateway.dispatcher.scheduler.capacity = 0  # it is refused before its body is there
+        daemon.dispatcher.scheduler.capacity = 0  # it is refused before its body is there
         size = 3 * 2**20  # beyond what is read for a prediction
         client.send(
             f"POST /v1/chat/completions HTTP/1.1\r\nHost: t\r\nContent-Length: {size}\r\n\r\n".encode()

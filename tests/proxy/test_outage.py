@@ -116,7 +116,7 @@ async def test_whoever_waits_keeps_waiting_while_the_server_is_restarted() -> No
         state = await until(daemon, lambda s: s.backends[0].state == "down" and not s.running)
         assert len(state.queue) == 2
         await server.start()
-        daemon.gateway.watch.look_now()
+        daemon.pool.first.watch.look_now()
         assert [(await each.response(b"POST")).status for each in asked[1:]] == [200, 200]
         assert server.seen == ["hold", "one", "two"]
 
@@ -124,12 +124,12 @@ async def test_whoever_waits_keeps_waiting_while_the_server_is_restarted() -> No
 async def test_whoever_comes_during_an_outage_waits_too() -> None:
     async with before_a_server(slots=1) as (server, daemon):
         await server.stop()
-        daemon.gateway.watch.look_now()
+        daemon.pool.first.watch.look_now()
         await until(daemon, lambda s: s.backends[0].state == "down")
         async with clients(daemon, "late") as [late]:
             assert [q.endpoint for q in daemon.snapshot().queue] == ["/v1/chat/completions"]
             await server.start()
-            daemon.gateway.watch.look_now()
+            daemon.pool.first.watch.look_now()
             assert (await late.response(b"POST")).status == 200
 
 
@@ -151,7 +151,7 @@ async def test_nobody_waits_longer_than_the_grace() -> None:
         assert state.counters.completed == 0
         # And the time counts anew once it has been back.
         await server.start()
-        daemon.gateway.watch.look_now()
+        daemon.pool.first.watch.look_now()
         await until(daemon, lambda s: s.backends[0].state == "up")
         async with raw_client(daemon.base_url) as later:
             assert (await later.ask(asks("later"))).status == 200
@@ -169,7 +169,7 @@ async def test_a_wait_in_an_outage_counts_towards_tau_and_the_longest_wait() -> 
         before_a_server(slots=1, max_wait=0.05) as (server, daemon),
     ):
         await server.stop()
-        daemon.gateway.watch.look_now()
+        daemon.pool.first.watch.look_now()
         await until(daemon, lambda s: s.backends[0].state == "down")
         async with clients(daemon, "late") as [late]:
             got = await late.response(b"POST")
@@ -250,11 +250,11 @@ async def test_not_yet_is_passed_on_when_the_request_cannot_be_sent_again() -> N
 async def test_not_yet_is_the_last_word_once_the_grace_is_over() -> None:
     async with before_a_server(slots=1, outage_grace=0.1) as (server, daemon):
         server.loads, server.not_yet = True, {"hold"}
-        daemon.gateway.watch.look_now()
+        daemon.pool.first.watch.look_now()
         await until(daemon, lambda s: s.backends[0].state == "loading")
         async with clients(daemon, "hold") as [client]:
             await server.held.wait()
-            await until(daemon, lambda _: daemon.gateway.outage.over)
+            await until(daemon, lambda _: daemon.pool.first.outage.over)
             server.release.set()
             got = await client.response(b"POST")
             assert (got.status, b"not reachable" in got.body) == (503, True)
@@ -265,8 +265,8 @@ async def test_not_yet_is_the_last_word_once_the_grace_is_over() -> None:
 async def test_a_server_that_serves_although_it_says_it_loads_is_found_out() -> None:
     async with before_a_server(slots=1, outage_grace=0.05) as (server, daemon):
         server.loads = True
-        daemon.gateway.watch.look_now()
-        await until(daemon, lambda _: daemon.gateway.outage.over)
+        daemon.pool.first.watch.look_now()
+        await until(daemon, lambda _: daemon.pool.first.outage.over)
         async with clients(daemon, "one") as [client]:
             assert (await client.response(b"POST")).status == 200
 
@@ -293,7 +293,7 @@ async def test_what_cannot_be_sent_while_the_daemon_goes_down_is_told_so() -> No
         raise upstream_module.UnreachableError("no answer")
 
     async with before_a_server(slots=1) as (_, daemon):
-        daemon.backend.upstream.connect = connect  # type: ignore[method-assign]
+        daemon.pool.first.backend.upstream.connect = connect  # type: ignore[method-assign]
         async with clients(daemon, "one") as [client]:
             await connecting.wait()
             daemon.drain()
@@ -336,7 +336,7 @@ async def asked_on_a_stale_connection(raw: bytes, monkeypatch: pytest.MonkeyPatc
         serving(upstream.base_url) as daemon,
         raw_client(daemon.base_url) as client,
     ):
-        daemon.backend.upstream._spawn = None  # no spare: the connection that rests is the one used again
+        daemon.pool.first.backend.upstream._spawn = None
         return [(await client.ask(raw)).status for _ in range(2)], requests
 
 

@@ -5,15 +5,15 @@ import json
 from collections.abc import Awaitable, Coroutine
 from dataclasses import replace
 from itertools import pairwise
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from clairvoyant_cli.bench.replay import Engine, Replay, tabled
 from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.proxy.admission import UNKNOWN
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
-from clairvoyant_cli.proxy.exchange import Exchange, Outcome, Phase
-from clairvoyant_cli.proxy.gateway import UNKNOWN
+from clairvoyant_cli.proxy.exchange import Asked, AttemptEnd, Exchange, Outcome, Phase
 from clairvoyant_cli.proxy.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.protocols.routes import BackendKind, route_of
 from clairvoyant_cli.proxy.protocols.usage import Totals
@@ -25,18 +25,19 @@ from tests.fakes.raw_http import post, raw_client
 from tests.fakes.serving import serving
 
 
-class Asked:
+class Record:
     """As much of an exchange as residency looks at."""
 
     def __init__(self, model: str, affinity: str = "", number: int = 0) -> None:
-        self.parsed = ParsedRequest(model=model)
         self.job = Job(f"{model}-{number}", float(number), cost_s=1.0, affinity=affinity or model)
+        route = route_of(b"POST", "/api/chat", BackendKind.OLLAMA)
+        self.asked = Asked(self.job, route, ParsedRequest(model=model), UNKNOWN)
         self.totals = Totals()
         self.phase = Phase.QUEUED
 
 
 def asked(model: str, affinity: str = "", number: int = 0) -> Exchange:
-    return cast(Exchange, Asked(model, affinity, number))
+    return cast(Exchange, Record(model, affinity, number))
 
 
 def scheduler() -> Scheduler:
@@ -63,7 +64,7 @@ def learned_s(queue: Scheduler, *answers: tuple[float | None, int]) -> float:
     residents = Residents(queue, "ollama")
     exchange = asked("a")
     for load_s, status in answers:
-        exchange.totals = replace(exchange.totals, load_s=load_s)
+        cast(Any, exchange).totals = replace(exchange.totals, load_s=load_s)
         residents.answered(exchange, status)
     return queue.residency.price_s("another worker", "a")
 
@@ -80,7 +81,7 @@ def test_an_error_teaches_nothing() -> None:
     queue = scheduler()
     residents = Residents(queue, "ollama")
     exchange = asked("a")
-    exchange.totals = replace(exchange.totals, load_s=14.0, error=True)
+    cast(Any, exchange).totals = replace(exchange.totals, load_s=14.0, error=True)
     residents.answered(exchange, 200)
     assert queue.residency.load_s == {}
 
@@ -126,7 +127,7 @@ def test_the_price_used_longest_ago_is_forgotten_when_there_are_too_many() -> No
     queue = scheduler()
     residents = Residents(queue, "ollama")
     mine = asked("mine")
-    mine.totals = replace(mine.totals, load_s=14.0)
+    cast(Any, mine).totals = replace(mine.totals, load_s=14.0)
     residents.answered(mine, 200)
     for number in range(3 * MAX_AFFINITIES):
         residents.answered(asked(f"real-{number}"), 200)
@@ -162,18 +163,8 @@ async def test_a_start_counts_only_if_an_answer_began(how: str, status: int, cou
         def spawn(work: Awaitable[None]) -> asyncio.Task[None]:
             return tasks.create_task(cast("Coroutine[None, None, None]", work))
 
-        dispatcher = Dispatcher(
-            queue, clock=lambda: 1.0, spawn=spawn, on_change=lambda: None, on_end=lambda _: None
-        )
-        route, prediction = route_of(b"POST", "/api/chat", BackendKind.OLLAMA), UNKNOWN
-        exchange = Exchange(
-            asked("a").job,
-            route,
-            "",
-            ParsedRequest("a"),
-            prediction,
-            asyncio.get_running_loop().create_future(),
-        )
+        dispatcher = Dispatcher(queue, clock=lambda: 1.0, spawn=spawn)
+        exchange = Exchange(asked("a").asked, asyncio.get_running_loop().create_future())
         dispatcher.submit(exchange)
         assert queue.residency.price_s("ollama", "a") == 0.0
         queue.pause()
@@ -182,7 +173,7 @@ async def test_a_start_counts_only_if_an_answer_began(how: str, status: int, cou
         elif how == "left":
             dispatcher.abandon(exchange, Outcome.CLIENT_CANCELLED, status, released)
         else:
-            dispatcher.wait_again(exchange)
+            dispatcher.wait_again(exchange, AttemptEnd.UNREACHABLE)
     assert (queue.residency.price_s("ollama", "a") == 0.0) is counts
     assert queue.residency.must_stay("ollama", 2.0) is counts
 
@@ -201,7 +192,7 @@ async def test_models_that_do_not_exist_keep_nobody_waiting() -> None:
         serving(url) as daemon,
         raw_client(daemon.base_url) as client,
     ):
-        residency = daemon.gateway.dispatcher.scheduler.residency
+        residency = daemon.dispatcher.scheduler.residency
 
         def prices() -> list[float]:
             return [residency.price_s("ollama", f"{name}:latest") for name in ("real", "other", "junk")]

@@ -68,7 +68,7 @@ async def test_where_clients_have_keys_nobody_steers_or_looks_without_a_token(
         assert b"only the account that runs this daemon may" in refused.body
         assert (await client.ask(get("/_clairvoyant/health", host="localhost"))).status == 200
         assert daemon.snapshot().mode == "serving"
-        token = f"Authorization: Bearer {daemon.gateway.access.run_token}"
+        token = f"Authorization: Bearer {daemon.access.run_token}"
         assert (await client.ask(post(PAUSE, b"{}", token, host="localhost"))).status == 200
         assert daemon.snapshot().mode == "paused"
 
@@ -91,7 +91,7 @@ async def test_each_run_has_a_token_of_its_own_that_is_never_shown(tmp_path: Pat
     tokens = set()
     for _ in range(2):
         async with keyed(tmp_path) as daemon:
-            access = daemon.gateway.access
+            access = daemon.access
             tokens.add(access.run_token)
             assert access.run_token not in repr(access)
     assert len(tokens) == 2
@@ -101,7 +101,7 @@ async def test_each_run_has_a_token_of_its_own_that_is_never_shown(tmp_path: Pat
 async def test_a_token_that_was_given_is_the_only_one(tmp_path: Path) -> None:
     given = secret(tmp_path / "token", "given")
     async with keyed(tmp_path, admin_token_file=given) as daemon, raw_client(daemon.base_url) as client:
-        made = f"Authorization: Bearer {daemon.gateway.access.run_token}"
+        made = f"Authorization: Bearer {daemon.access.run_token}"
         assert (await client.ask(get("/_clairvoyant/state", made, host="localhost"))).status == 401
         assert "token" not in {key for key, value in word_of(daemon)[1].items() if value is not None}
         assert (await status())[0] != 0
@@ -115,7 +115,7 @@ async def test_the_word_is_for_its_owner_alone_and_goes_with_the_daemon(tmp_path
     async with keyed(tmp_path) as daemon:
         path, word = word_of(daemon)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert word == {"url": daemon.base_url, "pid": os.getpid(), "token": daemon.gateway.access.run_token}
+        assert word == {"url": daemon.base_url, "pid": os.getpid(), "token": daemon.access.run_token}
     assert not path.exists()
 
 

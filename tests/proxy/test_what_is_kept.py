@@ -18,13 +18,15 @@ async def test_no_text_of_a_request_outlives_it(llama: LlamaServer) -> None:
     kept: list[Exchange] = []
     body = {"messages": [{"role": "user", "content": "a secret"}], "max_tokens": 4}
     async with serving(llama.base_url, show_prompts=True) as daemon, raw_client(daemon.base_url) as client:
-        request_stats = daemon.gateway.request_stats
-        request_stats.on_finished = kept.append
+        daemon.dispatcher.ended.append(lambda exchange, end: kept.append(exchange))
         await client.ask(post("/v1/chat/completions", json.dumps(body).encode()))
         await until(daemon, lambda s: s.counters.completed == 1 and not s.running)
     assert len(kept) == 1
     assert kept[0].totals.tokens == 4
-    assert (kept[0].parsed.view, kept[0].watch, kept[0].prompt, kept[0].task) == (None, None, None, None)
+    asked, attempt = kept[0].asked, kept[0].attempt
+    assert (asked.parsed.view, asked.prompt, kept[0].task) == (None, None, None)
+    assert attempt is not None
+    assert (attempt.usage, attempt.connection) == (None, None)
 
 
 def test_an_encoded_path_waits_like_any_other() -> None:

@@ -1,0 +1,95 @@
+"""How the daemon is being run: its policy, its tau and where that is from, and whether it takes work.
+
+Rule: what an operator chose holds; what was measured, learned or judged moves only what nobody chose.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from clairvoyant_cli.proxy.clients import Clients
+from clairvoyant_cli.proxy.dispatcher import Dispatcher
+from clairvoyant_cli.proxy.fallback import Fallback
+from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.policy import POLICIES
+
+CHOSEN = ("flag", "operator")
+"""Sources of a tau that somebody set."""
+
+
+@dataclass(slots=True)
+class Operation:
+    """What an operator sees and changes. `tau_source` says in words where tau is from; `mu_short_s` is what
+    it was computed from, None if nothing was learned or measured. While `draining` nothing new is taken;
+    when `stopping`, the daemon ends with what it has.
+    """
+
+    dispatcher: Dispatcher
+    fallback: Fallback
+    clock: Callable[[], float]
+    say: Callable[[int, str], None]
+    tau_source: str = "default"
+    mu_short_s: float | None = None
+    draining: bool = False
+    stopping: bool = False
+
+    @property
+    def mode(self) -> str:
+        """What the daemon does with requests: "serving", "paused" or "draining"."""
+        if self.draining:
+            return "draining"
+        return "paused" if self.dispatcher.scheduler.paused else "serving"
+
+    @property
+    def policy(self) -> str:
+        """The policy that orders what waits."""
+        return self.dispatcher.scheduler.policy.name
+
+    @property
+    def tau_s(self) -> float | None:
+        """The starvation timeout in seconds, None where there is none."""
+        return self.dispatcher.scheduler.tau_s
+
+    def choose_policy(self, name: str) -> None:
+        """Order by another policy on the operator's word, whatever the predictor is worth."""
+        self.fallback.chosen_by_operator()
+        self._order_by(name)
+
+    def review_predictor(self) -> None:
+        """Fall back to arrival order, or return from there, as the predictor's record demands."""
+        self.fallback.review(self.policy, self._order_by, self.say)
+
+    def choose_tau(self, tau_s: float | None) -> None:
+        """Set tau on the operator's word; None is no guard."""
+        self.dispatcher.scheduler.tau_s = tau_s
+        self.tau_source = "operator"
+
+    def learn_tau(self, tau_s: float, mu_short_s: float, source: str) -> bool:
+        """Set tau as it was measured or learned; False, and all stays, if somebody has chosen one."""
+        if self.tau_source in CHOSEN:
+            return False
+        self.dispatcher.scheduler.tau_s = tau_s
+        self.tau_source = source
+        self.mu_short_s = mu_short_s
+        return True
+
+    def resume(self) -> None:
+        """Take work, and start it."""
+        self.dispatcher.scheduler.resume()
+        self.draining = False
+
+    def go_down(self) -> None:
+        """Take nothing new, and end with what runs."""
+        self.draining = self.stopping = True
+
+    def set_clients(self, clients: Clients) -> None:
+        """Schedule by other rules for clients from now on; what waits follows them."""
+
+        def priority_of(job: Job) -> int:
+            return clients.rules_of(job.client).clamped(job.priority)
+
+        everybody = clients.defaults.tenant
+        self.dispatcher.scheduler.set_tenants(clients.tenants, self.clock(), everybody, priority_of)
+        self.dispatcher.moved()
+
+    def _order_by(self, name: str) -> None:
+        self.dispatcher.scheduler.set_policy(POLICIES[name], self.clock())

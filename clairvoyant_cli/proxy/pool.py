@@ -1,0 +1,179 @@
+"""The servers behind the proxy: each a worker with its own state, slots, speeds and loaded models.
+
+Rule 1: a worker that is down or loads its model takes no work; what waits, waits for whichever is up first.
+Rule 2: what waits is refused once every worker has been away for longer than the grace, and no sooner.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from clairvoyant_cli.proxy.backend import Backend, BackendWatch
+from clairvoyant_cli.proxy.dispatcher import Dispatcher
+from clairvoyant_cli.proxy.exchange import Exchange, OutageError
+from clairvoyant_cli.proxy.outage import Outage
+from clairvoyant_cli.proxy.protocols.request_parsing import ParsedRequest
+from clairvoyant_cli.proxy.request_stats import RequestStats, plural
+from clairvoyant_cli.proxy.residents import Residents
+from clairvoyant_cli.scheduler.job import Job
+
+PATIENCE_S = 5.0
+"""How long a backend gets to notice that its client left before the connection is cut hard."""
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """One server that does the work. `key` is its own API key; `residents` is None if it swaps no models."""
+
+    backend: Backend
+    watch: BackendWatch
+    outage: Outage
+    residents: Residents | None = None
+    key: bytes | None = None
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.backend!r}>"
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration, or its kind."""
+        return self.backend.name
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether requests are kept for it although it is away."""
+        return self.backend.seen and not self.outage.over
+
+    def service_s(self, prompt_tokens: float, tokens: float) -> float:
+        """Return how long a prompt and an answer of so many tokens take it, in seconds."""
+        return self.backend.speeds.seconds(prompt_tokens, tokens)
+
+
+class BackendPool:
+    """One or more workers, and the queue that feeds them."""
+
+    def __init__(self, dispatcher: Dispatcher, request_stats: RequestStats) -> None:
+        self._workers: dict[str, Worker] = {}
+        self._dispatcher = dispatcher
+        self._stats = request_stats
+        dispatcher.service_s = self.service_s
+
+    def __repr__(self) -> str:
+        return f"<BackendPool {', '.join(map(repr, self))}>"
+
+    def __getitem__(self, name: str) -> Worker:
+        return self._workers[name]
+
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(self._workers.values())
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def add(self, worker: Worker) -> None:
+        """Let a worker take work."""
+        self._workers[worker.name] = worker
+        self._dispatcher.scheduler.set_slots(worker.name, worker.backend.slots)
+        self._stats.shadow.resize(self.slots)
+
+    @property
+    def first(self) -> Worker:
+        """The one that gets what does not wait in the queue."""
+        return next(iter(self))
+
+    def worker_of(self, exchange: Exchange) -> Worker:
+        """Return the worker that an exchange was granted a slot of; the first if it has none."""
+        return self.first if exchange.attempt is None else self._workers[exchange.attempt.worker]
+
+    @property
+    def slots(self) -> int:
+        """Requests that all of them answer at once."""
+        return sum(worker.backend.slots for worker in self)
+
+    @property
+    def given_up(self) -> bool:
+        """Whether all have been away for longer than requests are kept waiting."""
+        return all(worker.outage.over for worker in self)
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether requests are kept until one of them can be reached."""
+        return any(worker.waited_for for worker in self)
+
+    @property
+    def may_be_tried(self) -> bool:
+        """Whether one of them may serve by now although it says that it does not, and nobody is asking it."""
+        loading = any(worker.backend.state == "loading" for worker in self)
+        return loading and not self._dispatcher.live
+
+    @property
+    def remote_models(self) -> frozenset[str]:
+        """Models that are run elsewhere: their requests need no slot."""
+        return self.first.backend.remote_models
+
+    def service_s(self, job: Job, worker: str) -> float:
+        """Return how long a job is predicted to take on a worker, in seconds."""
+        return self._workers[worker].service_s(job.prompt_tokens, job.tokens)
+
+    def fastest_s(self, prompt_tokens: float, tokens: float) -> float:
+        """Return how long a request takes the fastest worker that is there, in seconds."""
+        there = [worker for worker in self if not worker.backend.away] or list(self)
+        return min(worker.service_s(prompt_tokens, tokens) for worker in there)
+
+    def affinity_of(self, parsed: ParsedRequest) -> str:
+        """Return what a request needs loaded, where it matters to any worker how that is called."""
+        residents = (worker.residents for worker in self if worker.residents is not None)
+        swaps = next(residents, None)
+        return parsed.affinity if swaps is None else swaps.affinity_of(parsed)
+
+    # -- what happens to a worker ----------------------------------------------------------------------
+
+    def changed(self, worker: Worker) -> None:
+        """Its state, slots or models have changed: the queue follows."""
+        backend = worker.backend
+        self._dispatcher.scheduler.set_slots(worker.name, 0 if backend.away else backend.slots)
+        worker.outage.note(away=backend.away)
+        self._stats.shadow.resize(self.slots)
+        news = f"{worker.name} is {backend.state}, {plural(backend.slots, 'slot')} {backend.detail}"
+        self._stats.event(logging.INFO, news.rstrip())
+        if worker.residents is not None:
+            here = (each for each in self._dispatcher.live.values() if _is_on(each, worker))
+            worker.residents.listed((model.name for model in backend.models), here)
+        self._dispatcher.moved()
+
+    def outlasted(self, worker: Worker) -> None:
+        """It has been away for longer than requests are kept waiting for it alone."""
+        refused = 0
+        if self.given_up:
+            refused = self._dispatcher.send_away_waiting(OutageError)
+        news = f"{worker.name} is still {worker.backend.state}: {plural(refused, 'request')} refused"
+        self._stats.event(logging.WARNING, news)
+
+    def try_one(self, worker: Worker) -> None:
+        """Send one waiting request to a worker that says it is loading, to see whether it serves by now."""
+        scheduler = self._dispatcher.scheduler
+        scheduler.set_slots(worker.name, 1)
+        self._dispatcher.pump()
+        scheduler.set_slots(worker.name, 0)
+
+    async def released(self, exchange: Exchange) -> None:
+        """Return when the backend has stopped working for an exchange whose client has left."""
+        attempt = exchange.attempt
+        if attempt is None:
+            return
+        if attempt.connection is not None:
+            await attempt.connection.hang_up(PATIENCE_S)
+        await self._workers[attempt.worker].watch.slots_settled(
+            lambda: [
+                each.granted_s for each in self._dispatcher.attempts_on(attempt.worker) if each is not attempt
+            ]
+        )
+
+    async def close(self) -> None:
+        """Close the connections to all."""
+        await asyncio.gather(*(worker.backend.upstream.close() for worker in self))
+
+
+def _is_on(exchange: Exchange, worker: Worker) -> bool:
+    return exchange.attempt is not None and exchange.attempt.worker == worker.name

@@ -1,0 +1,77 @@
+"""What the proxy itself says when it does not serve a request, and how that reaches the client."""
+
+from dataclasses import dataclass
+
+from clairvoyant_cli.http.fields import Header
+from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.proxy.exchange import Exchange
+from clairvoyant_cli.proxy.pool import BackendPool, Worker
+from clairvoyant_cli.proxy.protocols.errors import Refusal, render
+from clairvoyant_cli.proxy.protocols.routes import Route
+from clairvoyant_cli.proxy.request_stats import RequestStats
+
+NO_CONNECT = Refusal(405, "clairvoyant: CONNECT is not spoken here")
+DRAINING = Refusal(503, "clairvoyant is draining; try again in a moment", 5)
+GOING_DOWN = Refusal(503, "clairvoyant is going down; try again in a moment", 5)
+STOPPED = Refusal(499, "request canceled by the operator")
+AWAY_RETRY_S = 5.0
+UNREACHABLE_RETRY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """Writes refusals. `overload_status` is that of those for want of room, 503 or 429."""
+
+    pool: BackendPool
+    stats: RequestStats
+    overload_status: int = 503
+
+    def full(self, waiting: int) -> Refusal:
+        """The queue has no place."""
+        return self._overload("clairvoyant: the queue is full", waiting)
+
+    def client_full(self, client: str, waiting: int) -> Refusal:
+        """The client has as many waiting as it may have."""
+        message = f"clairvoyant: as many requests of {client} wait as may; try again when one is answered"
+        return self._overload(message, waiting, busy=False)
+
+    def waited_too_long(self, max_wait_s: float, waiting: int) -> Refusal:
+        """No slot became free in the time that a request may wait."""
+        return self._overload(f"clairvoyant: no slot became free within {max_wait_s:g} s", waiting)
+
+    def _overload(self, message: str, waiting: int, *, busy: bool = True) -> Refusal:
+        return Refusal(self.overload_status, message, self.stats.retry_after_s(waiting), busy=busy)
+
+    def away(self, worker: Worker | None = None) -> Refusal:
+        """No worker has been there for longer than requests are kept."""
+        worker = worker or self.pool.first
+        why = worker.backend.detail or "no connection"
+        return Refusal(503, f"{_place(worker)} is not reachable ({why})", AWAY_RETRY_S)
+
+    def unreachable(self, worker: Worker, why: str) -> Refusal:
+        """No connection could be made."""
+        return Refusal(503, f"{_place(worker)} is not reachable ({why})", UNREACHABLE_RETRY_S)
+
+    def broken_off(self, worker: Worker, why: str) -> Refusal:
+        """The connection ended before an answer began."""
+        return Refusal(502, f"{_place(worker)} broke off: {why}")
+
+    def send(self, request: Request, route: Route, refusal: Refusal, *headers: Header) -> None:
+        """Answer a request with a refusal, in the shape that its dialect's clients understand."""
+        head, body = render(refusal, route.family, self.pool.first.backend.kind)
+        request.connection.respond(head, body, *headers)
+
+    def about(self, exchange: Exchange) -> tuple[Header, ...]:
+        """Return the headers that say what was predicted of a request, and how long it waited."""
+        prediction = exchange.asked.prediction
+        waited_ms = exchange.waited_s(self.stats.clock()) * 1000
+        return (
+            (b"X-Clairvoyant-Request-Id", exchange.id.encode()),
+            (b"X-Clairvoyant-Class", prediction.length_class.encode()),
+            (b"X-Clairvoyant-Tokens", b"%d" % round(prediction.expected_tokens)),
+            (b"X-Clairvoyant-Queue-Ms", b"%.1f" % waited_ms),
+        )
+
+
+def _place(worker: Worker) -> str:
+    return f"clairvoyant: {worker.backend.kind.spoken} at {worker.backend.upstream.url}"

@@ -1,0 +1,204 @@
+"""A queued request on its way: it waits for a slot, is sent to a worker, and its answer is passed on.
+
+What follows from each thing that happens is decided in `serving_rules`; here it is carried out.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from clairvoyant_cli.http.heads import ResponseHead
+from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.http.upstream import NotReadyError, UnreachableError, UpstreamConnection, UpstreamError
+from clairvoyant_cli.proxy.access import Access
+from clairvoyant_cli.proxy.dispatcher import Dispatcher
+from clairvoyant_cli.proxy.exchange import (
+    Attempt,
+    AttemptEnd,
+    DisplacedError,
+    DrainingError,
+    Exchange,
+    OperatorCancelledError,
+    OutageError,
+    Outcome,
+    Phase,
+)
+from clairvoyant_cli.proxy.forwarding import forward, refuse_or_cut
+from clairvoyant_cli.proxy.learn_queue import LearnQueue
+from clairvoyant_cli.proxy.pool import BackendPool, Worker
+from clairvoyant_cli.proxy.protocols.usage import AnswerWatch
+from clairvoyant_cli.proxy.refusals import Refusals
+from clairvoyant_cli.proxy.relay import Relay
+from clairvoyant_cli.proxy.serving_rules import (
+    Abandon,
+    Answered,
+    BrokenOff,
+    ClientLeft,
+    Command,
+    Event,
+    Finish,
+    NotGranted,
+    NotTaken,
+    ServingRules,
+    WaitAgain,
+)
+
+
+@dataclass(slots=True)
+class Serving:
+    """Serves what has been admitted. `clock` gives seconds, as the queue's times."""
+
+    access: Access
+    pool: BackendPool
+    dispatcher: Dispatcher
+    refusals: Refusals
+    rules: ServingRules
+    learn_queue: LearnQueue
+    clock: Callable[[], float]
+
+    async def serve(self, exchange: Exchange, request: Request) -> None:
+        """See an exchange through to its end, through as many attempts as that takes."""
+        command: Command | None = None
+        try:
+            while command is None or isinstance(command, WaitAgain):
+                event = await self._wait(exchange) or await self._attempt(exchange, request)
+                command = self.rules.after(exchange, event)
+                self._carry_out(command, exchange)
+        except Exception:
+            self.dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, 500)
+            raise
+        self._learn(exchange)
+        refusal, route = command.refusal, exchange.asked.route
+        if isinstance(event, BrokenOff | NotTaken) and exchange.attempt is not None:
+            self.pool[exchange.attempt.worker].watch.look_now()
+        if isinstance(event, ClientLeft) and (refusal is None or request.connection.head_sent):
+            raise asyncio.CancelledError
+        if refusal is not None:
+            refuse_or_cut(self.refusals, request, route, refusal, *self.refusals.about(exchange))
+
+    async def _wait(self, exchange: Exchange) -> Event | None:
+        """Wait for a slot; what happened instead, None if there is one."""
+        patience_s = self.rules.max_wait_s
+        if patience_s is not None:
+            patience_s -= self.clock() - exchange.job.arrival_s
+        try:
+            if exchange.granted.done():
+                exchange.granted.result()
+                return None
+            async with asyncio.timeout(patience_s):
+                await exchange.granted
+        except (TimeoutError, DisplacedError, DrainingError, OutageError, OperatorCancelledError) as why:
+            return NotGranted(why)
+        except asyncio.CancelledError:
+            return ClientLeft()
+        return None
+
+    async def _attempt(self, exchange: Exchange, request: Request) -> Event:
+        """Have a granted exchange answered; what came of it."""
+        attempt = exchange.attempt
+        assert attempt is not None  # noqa: S101 - what has been granted is an attempt
+        if request.connection.gone:
+            return ClientLeft()
+        worker = self.pool[attempt.worker]
+        relay: Relay | None = None
+        try:
+            upstream = attempt.connection = await worker.backend.upstream.connect()
+            request.holds_slot = True
+            relay = self._relay(exchange, attempt, upstream, request)
+            forward(request, upstream, relay, worker, drop=self.access.consumed_headers)
+            exchange.phase = Phase.PREFILL
+            await relay.finished
+        except UnreachableError as error:
+            worker.watch.lost(str(error))
+            return NotTaken(AttemptEnd.UNREACHABLE, str(error))
+        except NotReadyError:
+            worker.watch.not_ready()
+            return NotTaken(AttemptEnd.NOT_READY)
+        except UpstreamError as error:
+            return BrokenOff(str(error), relay.status if relay is not None else 0)
+        except asyncio.CancelledError:
+            return self._left(exchange, attempt, relay)
+        return self._answered(exchange, attempt, relay.status)
+
+    def _left(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> Event:
+        """What it means that the client has left, or the operator stopped the answer, just now."""
+        if relay is not None and relay.whole:
+            # It left with the last byte. The connection may serve another request by now.
+            return self._answered(exchange, attempt, relay.status)
+        if relay is None or relay.broken or attempt.connection is None:
+            return ClientLeft()
+        attempt.connection.let_go()
+        return ClientLeft(at_work=True, heard_all=_has_heard_all(attempt), status=relay.status)
+
+    def _answered(self, exchange: Exchange, attempt: Attempt, status: int) -> Answered:
+        """The answer has been passed on whole: read what it says of itself."""
+        if attempt.usage is not None:
+            attempt.totals = attempt.usage.totals()
+        residents = self.pool[attempt.worker].residents
+        if residents is not None:
+            residents.answered(exchange, status)
+        return Answered(status, attempt.totals.error)
+
+    def _carry_out(self, command: Command, exchange: Exchange) -> None:
+        match command:
+            case WaitAgain(why):
+                self.dispatcher.wait_again(exchange, why)
+            case Finish(outcome, status):
+                self.dispatcher.end(exchange, outcome, status)
+            case Abandon(outcome, status):
+                self.dispatcher.abandon(exchange, outcome, status, self.pool.released)
+
+    def _learn(self, exchange: Exchange) -> None:
+        """Take note of how fast the answer was, and how long; of one that was not whole nothing is known."""
+        attempt, totals = exchange.attempt, exchange.totals
+        if attempt is None or not totals.complete or totals.tokens is None:
+            return
+        speeds = self.pool[attempt.worker].backend.speeds
+        speeds.learn(totals.tokens, totals.decode_s, totals.prefilled_tokens, totals.prefill_s)
+        if exchange.asked.prediction.memo is not None:
+            self.learn_queue.add(exchange.asked.prediction, totals.tokens)
+
+    def _relay(
+        self, exchange: Exchange, attempt: Attempt, upstream: UpstreamConnection, request: Request
+    ) -> Relay:
+        worker = self.pool[attempt.worker]
+
+        def on_head(head: ResponseHead) -> AnswerWatch:
+            worker.watch.answered()
+            request.sent()
+            attempt.usage = AnswerWatch(head)
+            return attempt.usage
+
+        def on_first_byte() -> None:
+            attempt.first_byte_s = self.clock()
+            exchange.phase = Phase.DECODING
+
+        return Relay(
+            request,
+            upstream,
+            *self.refusals.about(exchange),
+            on_head=on_head,
+            on_first_byte=on_first_byte,
+            may_wait=self._may_wait(exchange, worker, request),
+        )
+
+    def _may_wait(self, exchange: Exchange, worker: Worker, request: Request) -> bool:
+        """Whether an answer that says "not yet" is heard by us alone, and the request sent again later."""
+        if not request.complete or not worker.backend.says_not_yet or worker.outage.over:
+            return False
+        # Others may have been served since: one model may be missing for good.
+        since_s = exchange.not_ready_since_s
+        return since_s is None or self.clock() - since_s < worker.outage.grace_s
+
+
+def _has_heard_all(attempt: Attempt) -> bool:
+    """Whether a client that left had its whole answer: OpenAI's SDK leaves with the last event of a stream,
+    before the end of the message. Takes note of the totals if so.
+    """
+    usage = attempt.usage
+    if usage is None or not usage.streaming:
+        return False
+    totals = usage.totals()
+    if totals.complete:
+        attempt.totals = totals
+    return totals.complete

@@ -1,0 +1,161 @@
+"""What follows from what happens to a request in the queue or on a worker: events in, commands out.
+
+Nothing here waits or touches a socket; `serving` says what happened and carries out what is commanded.
+
+Rule 1: what no backend took up goes back to the queue, at its old place; what one may have seen does not
+(RFC 9110, 9.2.2).
+Rule 2: every request ends with exactly one `Finish` or `Abandon`.
+"""
+
+from dataclasses import dataclass
+
+from clairvoyant_cli.proxy.exchange import (
+    AttemptEnd,
+    DisplacedError,
+    DrainingError,
+    Exchange,
+    OperatorCancelledError,
+    OutageError,
+    Outcome,
+)
+from clairvoyant_cli.proxy.operation import Operation
+from clairvoyant_cli.proxy.pool import BackendPool
+from clairvoyant_cli.proxy.protocols.errors import Refusal
+from clairvoyant_cli.proxy.refusals import GOING_DOWN, STOPPED, Refusals
+
+CLIENT_CLOSED = 499
+"""nginx's and Ollama's status for a client that left before its answer."""
+
+BAD_GATEWAY = 502
+
+
+@dataclass(frozen=True, slots=True)
+class NotGranted:
+    """It waited and will get no slot; `why` is TimeoutError or one of the errors in `exchange`."""
+
+    why: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class NotTaken:
+    """Its worker never took it up: it could not be reached (`why` in words), or said "not yet"."""
+
+    end: AttemptEnd
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenOff:
+    """The answer ended before it was whole; `status` is 0 if it had not begun."""
+
+    why: str
+    status: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The whole answer was passed on; `failed` if it holds an error."""
+
+    status: int
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLeft:
+    """Nobody waits for the answer any more, or the operator stopped it.
+
+    `at_work` says that a worker is at it; `heard_all` that the client had the whole answer, and only the end
+    of the message was still to come. `status` is 0 if no answer had begun.
+    """
+
+    at_work: bool = False
+    heard_all: bool = False
+    status: int = 0
+
+
+Event = NotGranted | NotTaken | BrokenOff | Answered | ClientLeft
+
+
+@dataclass(frozen=True, slots=True)
+class WaitAgain:
+    """Put it back into the queue."""
+
+    why: AttemptEnd
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """End it, and give back its place or its slot; then say `refusal` if no answer has begun, else cut it."""
+
+    outcome: Outcome
+    status: int
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """End it, and give back its slot when the worker has stopped; `refusal` as for `Finish`."""
+
+    outcome: Outcome
+    status: int
+    refusal: Refusal | None = None
+
+
+Command = WaitAgain | Finish | Abandon
+
+
+@dataclass(frozen=True, slots=True)
+class ServingRules:
+    """Decides. `max_wait_s` is how long a request may wait for a slot; None: as long as it takes."""
+
+    pool: BackendPool
+    operation: Operation
+    refusals: Refusals
+    max_wait_s: float | None = None
+
+    def after(self, exchange: Exchange, event: Event) -> Command:
+        """Return what is to be done after an event."""
+        match event:
+            case NotGranted(why):
+                return self._not_granted(why)
+            case NotTaken():
+                return self._not_taken(exchange, event)
+            case BrokenOff(why, status):
+                refusal = self.refusals.broken_off(self.pool.worker_of(exchange), why)
+                return Finish(Outcome.UPSTREAM_ERROR, status or BAD_GATEWAY, refusal)
+            case Answered(status, failed):
+                good = not failed and status < 500
+                return Finish(Outcome.COMPLETED if good else Outcome.UPSTREAM_ERROR, status)
+            case ClientLeft(at_work, heard_all, status):
+                outcome = Outcome.COMPLETED if heard_all else Outcome.CLIENT_CANCELLED
+                end = Abandon if at_work else Finish
+                return end(
+                    outcome, status or CLIENT_CLOSED, STOPPED if exchange.stopped_by_operator else None
+                )
+
+    def _not_granted(self, why: Exception) -> Finish:
+        waiting = len(self.operation.dispatcher.scheduler)
+        outcome = Outcome.REJECTED
+        if isinstance(why, DisplacedError):
+            refusal = self.refusals.full(waiting)
+        elif isinstance(why, DrainingError):
+            refusal = GOING_DOWN
+        elif isinstance(why, OutageError):
+            outcome, refusal = Outcome.UPSTREAM_ERROR, self.refusals.away()
+        elif isinstance(why, OperatorCancelledError):
+            outcome, refusal = Outcome.CLIENT_CANCELLED, STOPPED
+        else:
+            outcome, refusal = Outcome.TIMEOUT, self.refusals.waited_too_long(self.max_wait_s or 0.0, waiting)
+        return Finish(outcome, refusal.status, refusal)
+
+    def _not_taken(self, exchange: Exchange, event: NotTaken) -> WaitAgain | Finish:
+        worker = self.pool.worker_of(exchange)
+        if event.end is AttemptEnd.UNREACHABLE and not self.pool.waited_for:
+            refusal = self.refusals.unreachable(worker, event.why)
+            return Finish(Outcome.UPSTREAM_ERROR, refusal.status, refusal)
+        if self.operation.stopping:
+            return Finish(Outcome.REJECTED, GOING_DOWN.status, GOING_DOWN)
+        if self.pool.given_up:
+            refusal = self.refusals.away(worker)
+            return Finish(Outcome.UPSTREAM_ERROR, refusal.status, refusal)
+        return WaitAgain(event.end)

@@ -1,6 +1,6 @@
 """Who is let in, and with what prediction: from a request's head and body to a place in the queue.
 
-Nothing here waits or touches a socket: a verdict is returned, and the gateway carries it out.
+Nothing here waits but for the body, and nothing is sent: a verdict is returned, and the gateway acts on it.
 """
 
 import asyncio
@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from clairvoyant_cli.http.loop_turn import READING
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.exchange import Asked, Exchange
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.pool import BackendPool
 from clairvoyant_cli.proxy.protocols.errors import Refusal
-from clairvoyant_cli.proxy.protocols.request_parsing import ParsedRequest
+from clairvoyant_cli.proxy.protocols.request_parsing import ParsedRequest, parse_request
 from clairvoyant_cli.proxy.protocols.routes import Route, route_of
 from clairvoyant_cli.proxy.refusals import DRAINING, GOING_DOWN, NO_CONNECT, Refusals
 from clairvoyant_cli.proxy.request_stats import RequestStats
@@ -37,23 +38,33 @@ EMBEDDING = Prediction(1.0, 0.0, 0.0, 0.0, 1.0, 1.0, "embedding")
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """It is not served; `refusal` says why."""
+
+    route: Route
+    refusal: Refusal
+
+
+@dataclass(frozen=True, slots=True)
 class PassOn:
     """It needs no slot, and goes straight to the backend."""
+
+    route: Route
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBody:
-    """It needs a slot; its body tells how long. `client` is who asks."""
+    """It needs a slot, and its body tells for how long. `client` is who asks."""
 
+    route: Route
     client: str
-
-
-Verdict = Refusal | PassOn | ReadBody
 
 
 @dataclass(slots=True)
 class Admission:
-    """Decides what becomes of a request that comes in."""
+    """Decides what becomes of a request that comes in. A body longer than `body_limit_bytes` is not read for
+    a prediction.
+    """
 
     access: Access
     pool: BackendPool
@@ -61,36 +72,50 @@ class Admission:
     operation: Operation
     stats: RequestStats
     refusals: Refusals
+    body_limit_bytes: int = 64 * 1024 * 1024
     show_prompts: bool = False
     _ids: int = 0
     _entering: Counter[str] = field(default_factory=Counter)
     _boot: str = field(default_factory=lambda: f"{int(time.time()) & 0xFFFFF:05x}")
 
-    def route_of(self, request: Request) -> Route:
-        """Return what a request asks for."""
-        backend = self.pool.first.backend
-        return route_of(request.head.method, request.head.path, backend.kind, backend.prefix)
+    async def admit_request(self, request: Request) -> Exchange | PassOn | Refused:
+        """Judge a request by its head, and by its body where it needs a slot."""
+        verdict = self.at_the_door(request)
+        if not isinstance(verdict, ReadBody):
+            return verdict
+        request.schedule()
+        pieces = await request.read(self.body_limit_bytes)
+        with self.entering(verdict) as refused:
+            if refused is not None:
+                return refused
+            adapter = self.pool.first.backend.kind
+            parsed = await parse_request(pieces, verdict.route, adapter, verdict.client)
+            await READING.next()
+        with READING:
+            return self.enqueue(request, verdict, parsed)
 
-    def at_the_door(self, request: Request, route: Route) -> Verdict:
+    def at_the_door(self, request: Request) -> ReadBody | PassOn | Refused:
         """Judge a request by its head."""
+        head, backend = request.head, self.pool.first.backend
+        route = route_of(head.method, head.path, backend.kind, backend.prefix)
         client = self.access.admit(request)
         if isinstance(client, Refusal):
-            return client
-        if request.head.method == b"CONNECT":
-            return NO_CONNECT
+            return Refused(route, client)
+        if head.method == b"CONNECT":
+            return Refused(route, NO_CONNECT)
         if self.operation.stopping:
-            return GOING_DOWN
-        return ReadBody(client) if route.scheduled else PassOn()
+            return Refused(route, GOING_DOWN)
+        return ReadBody(route, client) if route.scheduled else PassOn(route)
 
     @contextmanager
-    def entering(self, client: str) -> Iterator[Refusal | None]:
+    def entering(self, asks: ReadBody) -> Iterator[Refused | None]:
         """Count a request whose body is being understood; yields a refusal if there are too many.
 
         More at once than can wait or start: the rest is refused before it costs anybody time.
         """
-        queue = self.operation.dispatcher.scheduler
-        if self._entering[client] >= queue.capacity + self.pool.slots:
-            yield self.refusals.full(len(queue))
+        client = asks.client
+        if self._entering[client] >= self.pool.queue.capacity + self.pool.slots:
+            yield self._rejected(asks.route, self.refusals.full())
             return
         self._entering[client] += 1
         try:
@@ -100,14 +125,23 @@ class Admission:
             if not self._entering[client]:
                 del self._entering[client]
 
-    def needs_no_slot(self, parsed: ParsedRequest) -> bool:
-        """Whether its body says that the backend has nothing to generate for it."""
-        return bool(parsed.bypass) or parsed.model in self.pool.remote_models
-
-    def enqueue(
-        self, request: Request, route: Route, parsed: ParsedRequest, client: str
-    ) -> Exchange | Refusal:
+    def enqueue(self, request: Request, asks: ReadBody, parsed: ParsedRequest) -> Exchange | PassOn | Refused:
         """Predict a request's length and put it into the queue, or say why it has no place there."""
+        if parsed.bypass or parsed.model in self.pool.remote_models:
+            request.scheduled = False
+            return PassOn(asks.route)
+        refusal = self._objection(asks.client)
+        if refusal is None:
+            priority = self.access.priority_of(request, asks.client, parsed.priority)
+            exchange = self._exchange(asks, parsed, priority)
+            refusal = self._submit(exchange)
+        if refusal is not None:
+            return self._rejected(asks.route, refusal)
+        self.stats.arrived(exchange)
+        return exchange
+
+    def _objection(self, client: str) -> Refusal | None:
+        """Say why nothing of a client is taken now; None if it is."""
         if self.operation.draining:
             return DRAINING
         quota = self.access.clients.rules_of(client).tokens_per_day
@@ -115,24 +149,23 @@ class Admission:
             return self.stats.today.refusal(quota)
         if self.pool.given_up and not self.pool.may_be_tried:
             return self.refusals.away()
-        priority = self.access.priority_of(request, client, parsed.priority)
-        exchange = self._exchange(route, parsed, client, priority)
+        return None
+
+    def _submit(self, exchange: Exchange) -> Refusal | None:
         dispatcher = self.operation.dispatcher
         try:
             dispatcher.submit(exchange)
         except ClientFullError:
-            return self.refusals.client_full(client, len(dispatcher.scheduler))
+            return self.refusals.client_full(exchange.job.client)
         except QueueFullError:
-            return self.refusals.full(len(dispatcher.scheduler))
-        self.stats.arrived(exchange)
-        return exchange
+            return self.refusals.full()
+        return None
 
-    def reject(self, request: Request, route: Route, refusal: Refusal) -> None:
-        """Turn away a request that would have joined the queue."""
+    def _rejected(self, route: Route, refusal: Refusal) -> Refused:
         self.stats.rejected_at_the_door(route.name, refusal.status)
-        self.refusals.send(request, route, refusal)
+        return Refused(route, refusal)
 
-    def _exchange(self, route: Route, parsed: ParsedRequest, client: str, priority: int) -> Exchange:
+    def _exchange(self, asks: ReadBody, parsed: ParsedRequest, priority: int) -> Exchange:
         now = self.stats.clock()
         prediction = self._predict(parsed)
         predicted_in_s = self.stats.clock() - now
@@ -146,14 +179,14 @@ class Admission:
             cost_q90_s=self.pool.fastest_s(parsed.prompt_tokens, prediction.q90_tokens * parsed.choices),
             tokens=tokens,
             prompt_tokens=parsed.prompt_tokens,
-            client=client,
+            client=asks.client,
             model=parsed.model,
             affinity=self.pool.affinity_of(parsed),
             priority=priority,
         )
         shown = parsed.view.prompt[:SHOWN_CHARS] if self.show_prompts and parsed.view else None
         return Exchange(
-            Asked(job, route, parsed, prediction, predicted_in_s, shown),
+            Asked(job, asks.route, parsed, prediction, predicted_in_s, shown),
             granted=asyncio.get_running_loop().create_future(),
             task=asyncio.current_task(),
         )

@@ -60,6 +60,7 @@ class Daemon:
     operation: Operation
     stats: RequestStats
     access: Access
+    learn_queue: LearnQueue
     snapshots: SnapshotBuilder
     control: ControlApi
     connections: ConnectionTable
@@ -176,7 +177,7 @@ async def running_daemon(
                 for connection in list(table.every):
                     connection.abort()
                 tasks.cancel()
-                daemon.gateway.serving.learn_queue.flush()
+                daemon.learn_queue.flush()
                 if daemon.state_saver is not None:
                     daemon.state_saver.save()
         await daemon.pool.close()
@@ -234,10 +235,11 @@ def _compose(
     for server in servers:
         pool.add(_worker(config, server, queue))
     metrics, changes = Metrics(), Changes()
-    dispatcher.ended += [stats.ended, metrics.ended]
     dispatcher.changed.append(changes.note)
     tau_source = "default" if config.tau is None else "flag"
     operation = Operation(dispatcher, Fallback(predictor), stats.clock, stats.event, tau_source)
+    learn_queue = LearnQueue(predictor, operation.review_predictor)
+    dispatcher.ended += [stats.ended, metrics.ended, pool.ended, learn_queue.ended]
     refusals = Refusals(pool, stats, config.overload_status)
 
     def take_clients(clients: Clients) -> None:
@@ -257,16 +259,25 @@ def _compose(
         dispatcher,
         refusals,
         ServingRules(pool, operation, refusals, config.max_wait),
-        LearnQueue(predictor, operation.review_predictor),
         stats.clock,
     )
-    admission = Admission(access, pool, predictor, operation, stats, refusals, config.show_prompts)
+    admission = Admission(
+        access,
+        pool,
+        predictor,
+        operation,
+        stats,
+        refusals,
+        config.body_limit_mib * 1024 * 1024,
+        config.show_prompts,
+    )
     return Daemon(
-        gateway=Gateway(admission, serving, control, config.body_limit_mib * 1024 * 1024),
+        gateway=Gateway(admission, serving, control),
         pool=pool,
         operation=operation,
         stats=stats,
         access=access,
+        learn_queue=learn_queue,
         snapshots=snapshots,
         control=control,
         connections=table,
@@ -310,7 +321,7 @@ def _state_saver(config: ServeConfig, daemon: Daemon, persistence: Persistence |
         daemon.operation,
         daemon.stats,
         daemon.snapshots.predictor,
-        daemon.gateway.serving.learn_queue,
+        daemon.learn_queue,
         freeze=config.freeze,
         record_prompts=config.record_prompts,
     )

@@ -8,7 +8,6 @@ from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import StaleError, UnreachableError, UpstreamConnection, UpstreamError
 from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.pool import Worker
-from clairvoyant_cli.proxy.protocols.errors import Refusal
 from clairvoyant_cli.proxy.protocols.routes import Route
 from clairvoyant_cli.proxy.refusals import Refusals
 from clairvoyant_cli.proxy.relay import Relay
@@ -37,17 +36,16 @@ def forward(
 async def pass_on(request: Request, route: Route, worker: Worker, access: Access, refusals: Refusals) -> None:
     """Send a request that needs no slot straight to a worker, and its answer back."""
     try:
-        await _relayed(request, worker, access)
-    except StaleError as error:
-        if not _repeatable(request.head):
-            _failed(request, route, worker, refusals, error)
-            return
         try:
+            await _relayed(request, worker, access)
+        except StaleError:
+            if not _repeatable(request.head):
+                raise
             await _relayed(request, worker, access, fresh=True)
-        except UpstreamError as again:
-            _failed(request, route, worker, refusals, again)
     except UpstreamError as error:
-        _failed(request, route, worker, refusals, error)
+        worker.watch.look_now()
+        say = refusals.unreachable if isinstance(error, UnreachableError) else refusals.broken_off
+        refusals.send(request, route, say(worker, str(error)))
 
 
 async def _relayed(request: Request, worker: Worker, access: Access, *, fresh: bool = False) -> None:
@@ -65,23 +63,6 @@ async def _relayed(request: Request, worker: Worker, access: Access, *, fresh: b
         if upstream is not None:
             upstream.abort()
         raise
-
-
-def _failed(request: Request, route: Route, worker: Worker, refusals: Refusals, error: UpstreamError) -> None:
-    worker.watch.look_now()
-    unreachable = isinstance(error, UnreachableError)
-    say = refusals.unreachable if unreachable else refusals.broken_off
-    refuse_or_cut(refusals, request, route, say(worker, str(error)))
-
-
-def refuse_or_cut(
-    refusals: Refusals, request: Request, route: Route, refusal: Refusal, *headers: Header
-) -> None:
-    """Answer with a refusal; an answer that has begun is cut short, and its client must see that it was."""
-    if request.connection.head_sent:
-        request.connection.cut()
-    else:
-        refusals.send(request, route, refusal, *headers)
 
 
 def _repeatable(head: RequestHead) -> bool:

@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
+from clairvoyant_cli.proxy.exchange import End, Exchange
 from predictor.record import Prediction, Predictor
 
 log = logging.getLogger("clairvoyant")
@@ -36,6 +37,12 @@ class LearnQueue:
         self._waiting.append((prediction, tokens))
         if self._next is None:
             self._next = asyncio.get_running_loop().call_later(REST_S, self._one)
+
+    def ended(self, exchange: Exchange, end: End) -> None:
+        """Take note of a request that has ended, if its answer was whole."""
+        totals, prediction = exchange.totals, exchange.asked.prediction
+        if totals.complete and totals.tokens is not None and prediction.memo is not None:
+            self.add(prediction, totals.tokens)
 
     def clear(self) -> None:
         """Learn nothing from what waits: it is of requests that are to be forgotten."""

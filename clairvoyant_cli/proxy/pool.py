@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from clairvoyant_cli.proxy.backend import Backend, BackendWatch
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
-from clairvoyant_cli.proxy.exchange import Exchange, OutageError
+from clairvoyant_cli.proxy.exchange import End, Exchange, OutageError
 from clairvoyant_cli.proxy.outage import Outage
 from clairvoyant_cli.proxy.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.request_stats import RequestStats, plural
 from clairvoyant_cli.proxy.residents import Residents
 from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.queue import Scheduler
 
 PATIENCE_S = 5.0
 """How long a backend gets to notice that its client left before the connection is cut hard."""
@@ -76,6 +77,11 @@ class BackendPool:
         self._workers[worker.name] = worker
         self._dispatcher.scheduler.set_slots(worker.name, worker.backend.slots)
         self._stats.shadow.resize(self.slots)
+
+    @property
+    def queue(self) -> Scheduler:
+        """What waits for them."""
+        return self._dispatcher.scheduler
 
     @property
     def first(self) -> Worker:
@@ -141,6 +147,13 @@ class BackendPool:
             here = (each for each in self._dispatcher.live.values() if _is_on(each, worker))
             worker.residents.listed((model.name for model in backend.models), here)
         self._dispatcher.moved()
+
+    def ended(self, exchange: Exchange, end: End) -> None:
+        """Take note of how fast an answer was; of one that was not whole nothing is known."""
+        totals = exchange.totals
+        if totals.complete:
+            speeds = self.worker_of(exchange).backend.speeds
+            speeds.learn(totals.tokens, totals.decode_s, totals.prefilled_tokens, totals.prefill_s)
 
     def outlasted(self, worker: Worker) -> None:
         """It has been away for longer than requests are kept waiting for it alone."""

@@ -26,21 +26,22 @@ class Refusals:
     stats: RequestStats
     overload_status: int = 503
 
-    def full(self, waiting: int) -> Refusal:
+    def full(self) -> Refusal:
         """The queue has no place."""
-        return self._overload("clairvoyant: the queue is full", waiting)
+        return self._overload("clairvoyant: the queue is full")
 
-    def client_full(self, client: str, waiting: int) -> Refusal:
+    def client_full(self, client: str) -> Refusal:
         """The client has as many waiting as it may have."""
         message = f"clairvoyant: as many requests of {client} wait as may; try again when one is answered"
-        return self._overload(message, waiting, busy=False)
+        return self._overload(message, busy=False)
 
-    def waited_too_long(self, max_wait_s: float, waiting: int) -> Refusal:
+    def waited_too_long(self, max_wait_s: float) -> Refusal:
         """No slot became free in the time that a request may wait."""
-        return self._overload(f"clairvoyant: no slot became free within {max_wait_s:g} s", waiting)
+        return self._overload(f"clairvoyant: no slot became free within {max_wait_s:g} s")
 
-    def _overload(self, message: str, waiting: int, *, busy: bool = True) -> Refusal:
-        return Refusal(self.overload_status, message, self.stats.retry_after_s(waiting), busy=busy)
+    def _overload(self, message: str, *, busy: bool = True) -> Refusal:
+        wait_s = self.stats.retry_after_s(len(self.pool.queue))
+        return Refusal(self.overload_status, message, wait_s, busy=busy)
 
     def away(self, worker: Worker | None = None) -> Refusal:
         """No worker has been there for longer than requests are kept."""
@@ -56,10 +57,19 @@ class Refusals:
         """The connection ended before an answer began."""
         return Refusal(502, f"{_place(worker)} broke off: {why}")
 
-    def send(self, request: Request, route: Route, refusal: Refusal, *headers: Header) -> None:
-        """Answer a request with a refusal, in the shape that its dialect's clients understand."""
+    def send(
+        self, request: Request, route: Route, refusal: Refusal, exchange: Exchange | None = None
+    ) -> None:
+        """Answer a request with a refusal, in the shape that its dialect's clients understand; `exchange` is
+        its record if it has one.
+
+        An answer that has begun is cut short instead, and its client must see that: no faked ending.
+        """
+        if request.connection.head_sent:
+            request.connection.cut()
+            return
         head, body = render(refusal, route.family, self.pool.first.backend.kind)
-        request.connection.respond(head, body, *headers)
+        request.connection.respond(head, body, *(() if exchange is None else self.about(exchange)))
 
     def about(self, exchange: Exchange) -> tuple[Header, ...]:
         """Return the headers that say what was predicted of a request, and how long it waited."""

@@ -23,8 +23,7 @@ from clairvoyant_cli.proxy.exchange import (
     Outcome,
     Phase,
 )
-from clairvoyant_cli.proxy.forwarding import forward, refuse_or_cut
-from clairvoyant_cli.proxy.learn_queue import LearnQueue
+from clairvoyant_cli.proxy.forwarding import forward
 from clairvoyant_cli.proxy.pool import BackendPool, Worker
 from clairvoyant_cli.proxy.protocols.usage import AnswerWatch
 from clairvoyant_cli.proxy.refusals import Refusals
@@ -53,28 +52,30 @@ class Serving:
     dispatcher: Dispatcher
     refusals: Refusals
     rules: ServingRules
-    learn_queue: LearnQueue
     clock: Callable[[], float]
 
     async def serve(self, exchange: Exchange, request: Request) -> None:
         """See an exchange through to its end, through as many attempts as that takes."""
+        dispatcher = self.dispatcher
         command: Command | None = None
         try:
             while command is None or isinstance(command, WaitAgain):
                 event = await self._wait(exchange) or await self._attempt(exchange, request)
                 command = self.rules.after(exchange, event)
-                self._carry_out(command, exchange)
+                match command:
+                    case WaitAgain(why):
+                        dispatcher.wait_again(exchange, why)
+                    case Finish(outcome, status):
+                        dispatcher.end(exchange, outcome, status)
+                    case Abandon(outcome, status):
+                        dispatcher.abandon(exchange, outcome, status, self.pool.released)
         except Exception:
-            self.dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, 500)
+            dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, 500)
             raise
-        self._learn(exchange)
-        refusal, route = command.refusal, exchange.asked.route
-        if isinstance(event, BrokenOff | NotTaken) and exchange.attempt is not None:
-            self.pool[exchange.attempt.worker].watch.look_now()
-        if isinstance(event, ClientLeft) and (refusal is None or request.connection.head_sent):
+        if isinstance(event, ClientLeft) and (command.refusal is None or request.connection.head_sent):
             raise asyncio.CancelledError
-        if refusal is not None:
-            refuse_or_cut(self.refusals, request, route, refusal, *self.refusals.about(exchange))
+        if command.refusal is not None:
+            self.refusals.send(request, exchange.asked.route, command.refusal, exchange)
 
     async def _wait(self, exchange: Exchange) -> Event | None:
         """Wait for a slot; what happened instead, None if there is one."""
@@ -115,6 +116,7 @@ class Serving:
             worker.watch.not_ready()
             return NotTaken(AttemptEnd.NOT_READY)
         except UpstreamError as error:
+            worker.watch.look_now()
             return BrokenOff(str(error), relay.status if relay is not None else 0)
         except asyncio.CancelledError:
             return self._left(exchange, attempt, relay)
@@ -139,29 +141,12 @@ class Serving:
             residents.answered(exchange, status)
         return Answered(status, attempt.totals.error)
 
-    def _carry_out(self, command: Command, exchange: Exchange) -> None:
-        match command:
-            case WaitAgain(why):
-                self.dispatcher.wait_again(exchange, why)
-            case Finish(outcome, status):
-                self.dispatcher.end(exchange, outcome, status)
-            case Abandon(outcome, status):
-                self.dispatcher.abandon(exchange, outcome, status, self.pool.released)
-
-    def _learn(self, exchange: Exchange) -> None:
-        """Take note of how fast the answer was, and how long; of one that was not whole nothing is known."""
-        attempt, totals = exchange.attempt, exchange.totals
-        if attempt is None or not totals.complete or totals.tokens is None:
-            return
-        speeds = self.pool[attempt.worker].backend.speeds
-        speeds.learn(totals.tokens, totals.decode_s, totals.prefilled_tokens, totals.prefill_s)
-        if exchange.asked.prediction.memo is not None:
-            self.learn_queue.add(exchange.asked.prediction, totals.tokens)
-
     def _relay(
         self, exchange: Exchange, attempt: Attempt, upstream: UpstreamConnection, request: Request
     ) -> Relay:
         worker = self.pool[attempt.worker]
+
+        may_wait = self._may_wait(exchange, worker, request)
 
         def on_head(head: ResponseHead) -> AnswerWatch:
             worker.watch.answered()
@@ -179,7 +164,7 @@ class Serving:
             *self.refusals.about(exchange),
             on_head=on_head,
             on_first_byte=on_first_byte,
-            may_wait=self._may_wait(exchange, worker, request),
+            may_wait=may_wait,
         )
 
     def _may_wait(self, exchange: Exchange, worker: Worker, request: Request) -> bool:

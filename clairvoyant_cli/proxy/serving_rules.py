@@ -134,10 +134,9 @@ class ServingRules:
                 )
 
     def _not_granted(self, why: Exception) -> Finish:
-        waiting = len(self.operation.dispatcher.scheduler)
         outcome = Outcome.REJECTED
         if isinstance(why, DisplacedError):
-            refusal = self.refusals.full(waiting)
+            refusal = self.refusals.full()
         elif isinstance(why, DrainingError):
             refusal = GOING_DOWN
         elif isinstance(why, OutageError):
@@ -145,7 +144,7 @@ class ServingRules:
         elif isinstance(why, OperatorCancelledError):
             outcome, refusal = Outcome.CLIENT_CANCELLED, STOPPED
         else:
-            outcome, refusal = Outcome.TIMEOUT, self.refusals.waited_too_long(self.max_wait_s or 0.0, waiting)
+            outcome, refusal = Outcome.TIMEOUT, self.refusals.waited_too_long(self.max_wait_s or 0.0)
         return Finish(outcome, refusal.status, refusal)
 
     def _not_taken(self, exchange: Exchange, event: NotTaken) -> WaitAgain | Finish:

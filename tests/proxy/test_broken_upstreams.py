@@ -287,11 +287,12 @@ async def test_a_fault_of_our_own_is_a_500_and_costs_no_slot(monkeypatch: pytest
         raw_client(daemon.base_url) as client,
     ):
 
-        def fail(*args: object) -> None:
+        def fail(*args: object, **named: object) -> None:
             raise RuntimeError("a bug")
 
         with monkeypatch.context() as broken:
             broken.setattr("clairvoyant_cli.proxy.serving.forward", fail)
+            broken.setattr("clairvoyant_cli.proxy.forwarding.forward", fail)
             for raw in (CHAT, PLAIN):
                 async with raw_client(daemon.base_url) as other:
                     got = await other.ask(raw)

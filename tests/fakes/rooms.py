@@ -1,0 +1,139 @@
+"""The daemon's rooms without a socket: workers that are only said to be there, and a clock that stands."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import cast
+
+from clairvoyant_cli.http.fields import Fields
+from clairvoyant_cli.http.framing import request_head
+from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.http.upstream import Upstream
+from clairvoyant_cli.proxy.access import Access
+from clairvoyant_cli.proxy.admission import Admission, PassOn, ReadBody, Refused
+from clairvoyant_cli.proxy.backend import Backend, BackendWatch, Prober
+from clairvoyant_cli.proxy.clients import ClientRules, Clients
+from clairvoyant_cli.proxy.dispatcher import Dispatcher
+from clairvoyant_cli.proxy.exchange import Exchange
+from clairvoyant_cli.proxy.fallback import Fallback
+from clairvoyant_cli.proxy.operation import Operation
+from clairvoyant_cli.proxy.outage import Outage
+from clairvoyant_cli.proxy.pool import BackendPool, Worker
+from clairvoyant_cli.proxy.protocols.request_parsing import ParsedRequest
+from clairvoyant_cli.proxy.protocols.routes import BackendKind
+from clairvoyant_cli.proxy.refusals import Refusals
+from clairvoyant_cli.proxy.request_stats import RequestStats
+from clairvoyant_cli.proxy.serving_rules import Abandon, Command, Event, Finish, ServingRules, WaitAgain
+from clairvoyant_cli.scheduler.policy import POLICIES
+from clairvoyant_cli.scheduler.queue import Scheduler
+from predictor.record import PromptView
+from tests.fakes.serving import ByFirstWord
+
+
+def asking(path: str = "/api/chat", method: bytes = b"POST", **headers: str) -> Request:
+    """Return as much of a request as is looked at before it is sent."""
+    given = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    head = request_head(method, path.encode(), Fields([(b"Host", b"127.0.0.1"), *given]))
+    return cast(Request, SimpleNamespace(head=head, connection=SimpleNamespace(peer="ann"), scheduled=True))
+
+
+@dataclass
+class Rooms:
+    """All that decides about a request. `now` is what the clock shows, `tasks` what was left to be done."""
+
+    dispatcher: Dispatcher
+    pool: BackendPool
+    operation: Operation
+    stats: RequestStats
+    admission: Admission
+    rules: ServingRules
+    now: list[float]
+    tasks: list[Awaitable[None]] = field(default_factory=list)
+
+    def ask(self, prompt: str, *, client: str = "ann", model: str = "m") -> Exchange | PassOn | Refused:
+        """Have a chat with this prompt admitted; `0.9 ...` is predicted to be Long."""
+        door = self.admission.at_the_door(asking())
+        assert isinstance(door, ReadBody)
+        parsed = ParsedRequest(model=model, view=PromptView(prompt), prompt_tokens=4.0, affinity=model)
+        return self.admission.enqueue(asking(), ReadBody(door.route, client), parsed)
+
+    def queued(self, prompt: str, **how: str) -> Exchange:
+        """Have a chat admitted that must be."""
+        exchange = self.ask(prompt, **how)
+        assert isinstance(exchange, Exchange)
+        return exchange
+
+    def after(self, exchange: Exchange, event: Event) -> Command:
+        """Let something happen to a request, have what follows carried out, and return it."""
+        command = self.rules.after(exchange, event)
+        match command:
+            case WaitAgain(why):
+                self.dispatcher.wait_again(exchange, why)
+            case Finish(outcome, status):
+                self.dispatcher.end(exchange, outcome, status)
+            case Abandon(outcome, status):
+                self.dispatcher.abandon(exchange, outcome, status, lambda _: asyncio.sleep(0))
+        return command
+
+    def becomes(self, name: str, state: str, detail: str = "") -> None:
+        """Let a worker's state change."""
+        worker = self.pool[name]
+        worker.backend.state, worker.backend.detail = state, detail
+        worker.backend.seen = worker.backend.seen or state in ("up", "loading")
+        self.pool.changed(worker)
+
+    def on(self, exchange: Exchange) -> str:
+        """Return the worker that has the request, "" while it waits."""
+        return "" if exchange.attempt is None else exchange.attempt.worker
+
+
+def rooms(
+    *workers: str,
+    slots: int = 1,
+    capacity: int = 10,
+    grace_s: float = 60.0,
+    max_wait_s: float | None = None,
+    kind: BackendKind = BackendKind.OLLAMA,
+    clients: dict[str, ClientRules] | None = None,
+) -> Rooms:
+    """Build the rooms with these workers, all of them up."""
+    now, tasks = [100.0], []
+
+    def clock() -> float:
+        return now[0]
+
+    def spawn(work: Awaitable[None]) -> "asyncio.Task[None]":
+        tasks.append(work)
+        return cast("asyncio.Task[None]", work)
+
+    access = Access(Clients(rules=clients or {}))
+    scheduler = Scheduler(POLICIES["sjf"], workers={}, capacity=capacity, tenants=access.clients.tenants)
+    stats = RequestStats(clock, wall=clock)
+    dispatcher = Dispatcher(scheduler, clock=clock, spawn=spawn)
+    pool = BackendPool(dispatcher, stats)
+    for number, name in enumerate(workers or ("mac",)):
+        pool.add(_worker(pool, name, kind, number, slots, grace_s, clock))
+    dispatcher.ended += [stats.ended, pool.ended]
+    predictor = ByFirstWord()
+    operation = Operation(dispatcher, Fallback(predictor), clock, stats.event)
+    refusals = Refusals(pool, stats)
+    admission = Admission(access, pool, predictor, operation, stats, refusals)
+    rules = ServingRules(pool, operation, refusals, max_wait_s)
+    return Rooms(dispatcher, pool, operation, stats, admission, rules, now, tasks)
+
+
+def _worker(
+    pool: BackendPool,
+    name: str,
+    kind: BackendKind,
+    number: int,
+    slots: int,
+    grace_s: float,
+    clock: Callable[[], float],
+) -> Worker:
+    upstream = Upstream(f"http://127.0.0.1:{9000 + number}")
+    backend = Backend(name, kind, upstream, slots=slots, state="up", seen=True)
+    watch = BackendWatch(backend, Prober(), lambda: None, clock=clock)
+    outage = Outage(grace_s, lambda: pool.outlasted(pool[name]))
+    return Worker(backend, watch, outage)

@@ -1,0 +1,169 @@
+"""What follows from what happens to a request, without a socket: an event goes in, a command comes out."""
+
+import pytest
+
+from clairvoyant_cli.proxy.exchange import (
+    AttemptEnd,
+    DisplacedError,
+    DrainingError,
+    OperatorCancelledError,
+    OutageError,
+    Outcome,
+)
+from clairvoyant_cli.proxy.refusals import GOING_DOWN, STOPPED
+from clairvoyant_cli.proxy.serving_rules import (
+    Abandon,
+    Answered,
+    BrokenOff,
+    ClientLeft,
+    Finish,
+    NotGranted,
+    NotTaken,
+    WaitAgain,
+)
+from tests.fakes.rooms import rooms
+
+UNREACHABLE = NotTaken(AttemptEnd.UNREACHABLE, "connection refused")
+NOT_READY = NotTaken(AttemptEnd.NOT_READY)
+
+
+@pytest.mark.parametrize(
+    ("event", "outcome"),
+    [
+        (Answered(200), Outcome.COMPLETED),
+        (Answered(404), Outcome.COMPLETED),
+        (Answered(500), Outcome.UPSTREAM_ERROR),
+        (Answered(200, failed=True), Outcome.UPSTREAM_ERROR),
+    ],
+)
+async def test_an_answer_ends_it_and_frees_the_slot(event: Answered, outcome: Outcome) -> None:
+    house = rooms()
+    first, second = house.queued("first"), house.queued("second")
+    assert house.after(first, event) == Finish(outcome, event.status)
+    assert house.on(second) == "mac"
+
+
+async def test_what_no_worker_took_up_goes_back_and_is_granted_again() -> None:
+    house = rooms()
+    exchange = house.queued("patient")
+    house.becomes("mac", "down", "connection refused")
+    assert house.after(exchange, UNREACHABLE) == WaitAgain(AttemptEnd.UNREACHABLE)
+    assert house.on(exchange) == ""
+    house.becomes("mac", "up")
+    assert house.on(exchange) == "mac"
+    assert [each.end for each in exchange.attempts] == [AttemptEnd.UNREACHABLE, None]
+    assert exchange.waited_s(house.now[0]) == 0.0
+
+
+async def test_another_worker_takes_what_the_first_one_could_not() -> None:
+    house = rooms("mac", "rtx")
+    first, second = house.queued("0.2 a"), house.queued("0.2 b")
+    assert {house.on(first), house.on(second)} == {"mac", "rtx"}
+    lost, other = (first, second) if house.on(first) == "mac" else (second, first)
+    house.becomes("mac", "down")
+    assert house.after(lost, UNREACHABLE) == WaitAgain(AttemptEnd.UNREACHABLE)
+    assert house.on(lost) == ""
+    house.after(other, Answered(200))
+    assert house.on(lost) == "rtx"
+
+
+async def test_a_server_that_was_never_there_keeps_nobody() -> None:
+    house = rooms()
+    house.pool.first.backend.seen = False
+    command = house.after(house.queued("x"), UNREACHABLE)
+    assert isinstance(command, Finish)
+    assert (command.outcome, command.status) == (Outcome.UPSTREAM_ERROR, 503)
+    assert command.refusal is not None
+    assert "is not reachable (connection refused)" in command.refusal.message
+
+
+@pytest.mark.parametrize("event", [UNREACHABLE, NOT_READY])
+async def test_who_comes_back_from_a_worker_while_all_goes_down_is_sent_away(event: NotTaken) -> None:
+    house = rooms()
+    exchange = house.queued("x")
+    house.operation.go_down()
+    assert house.after(exchange, event) == Finish(Outcome.REJECTED, 503, GOING_DOWN)
+
+
+async def test_who_comes_back_after_the_grace_is_told_that_the_server_is_away() -> None:
+    house = rooms()
+    exchange = house.queued("x")
+    house.becomes("mac", "loading", "loading its model")
+    house.pool.first.outage._expire()
+    command = house.after(exchange, NOT_READY)
+    assert isinstance(command, Finish)
+    assert command.outcome is Outcome.UPSTREAM_ERROR
+    assert command.refusal is not None
+    assert "(loading its model)" in command.refusal.message
+
+
+async def test_what_a_backend_may_have_seen_is_not_sent_again() -> None:
+    house = rooms()
+    command = house.after(house.queued("x"), BrokenOff("the connection ended"))
+    assert isinstance(command, Finish)
+    assert (command.outcome, command.status) == (Outcome.UPSTREAM_ERROR, 502)
+    begun = house.after(house.queued("y"), BrokenOff("the connection ended", status=200))
+    assert isinstance(begun, Finish)
+    assert begun.status == 200
+
+
+async def test_a_client_that_leaves_before_it_is_sent_costs_no_slot() -> None:
+    house = rooms()
+    first, second = house.queued("first"), house.queued("second")
+    assert house.after(first, ClientLeft()) == Finish(Outcome.CLIENT_CANCELLED, 499)
+    assert house.on(second) == "mac"
+
+
+async def test_a_client_that_leaves_in_mid_answer_leaves_the_slot_at_work() -> None:
+    house = rooms()
+    first, second = house.queued("first"), house.queued("second")
+    assert house.after(first, ClientLeft(at_work=True)) == Abandon(Outcome.CLIENT_CANCELLED, 499)
+    assert house.on(second) == ""
+    await house.tasks[0]
+    assert house.on(second) == "mac"
+
+
+async def test_a_client_that_leaves_with_the_last_event_had_its_answer() -> None:
+    house = rooms()
+    command = house.after(house.queued("x"), ClientLeft(at_work=True, heard_all=True, status=200))
+    assert command == Abandon(Outcome.COMPLETED, 200)
+    await house.tasks[0]
+
+
+async def test_what_the_operator_stops_is_told_so() -> None:
+    house = rooms()
+    exchange = house.queued("x")
+    exchange.stopped_by_operator = True
+    command = house.after(exchange, ClientLeft(at_work=True))
+    assert command == Abandon(Outcome.CLIENT_CANCELLED, 499, STOPPED)
+    await house.tasks[0]
+
+
+@pytest.mark.parametrize(
+    ("why", "outcome", "words"),
+    [
+        (TimeoutError(), Outcome.TIMEOUT, "no slot became free within 3 s"),
+        (DisplacedError(), Outcome.REJECTED, "the queue is full"),
+        (DrainingError(), Outcome.REJECTED, "going down"),
+        (OutageError(), Outcome.UPSTREAM_ERROR, "is not reachable"),
+        (OperatorCancelledError(), Outcome.CLIENT_CANCELLED, "canceled by the operator"),
+    ],
+)
+async def test_who_gets_no_slot_is_told_why(why: Exception, outcome: Outcome, words: str) -> None:
+    house = rooms(max_wait_s=3.0)
+    house.queued("runs")
+    command = house.after(house.queued("waits"), NotGranted(why))
+    assert isinstance(command, Finish)
+    assert command.outcome is outcome
+    assert command.refusal is not None
+    assert words in command.refusal.message
+    assert len(house.dispatcher.scheduler) == 0
+
+
+async def test_nothing_ends_twice() -> None:
+    house = rooms()
+    exchange = house.queued("x")
+    house.after(exchange, Answered(200))
+    house.after(exchange, BrokenOff("late news"))
+    counts = house.stats.counters()
+    assert (counts.completed, counts.upstream_error) == (1, 0)

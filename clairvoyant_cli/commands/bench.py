@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from clairvoyant_cli.addresses import check_backend, check_url
+from clairvoyant_cli.addresses import BACKEND_NAMES, check_backend, check_url
 from clairvoyant_cli.bench.arms import DIRECT, ORACLE, Arm, parse_arm
 from clairvoyant_cli.bench.cells import Cell, open_ledger, settings_in
 from clairvoyant_cli.bench.measures import Summary, summarise
@@ -22,6 +22,7 @@ from clairvoyant_cli.bench.report import Findings, page_of, plots_of, sections_o
 from clairvoyant_cli.bench.virtual import run_virtually
 from clairvoyant_cli.commands.bench_setup import REPLAY, Settings
 from clairvoyant_cli.commands.composition import run
+from clairvoyant_cli.commands.options import FILE, backend_key_file_option, json_option
 from clairvoyant_cli.control import DEFAULT_URL
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY
@@ -51,12 +52,11 @@ Function = Callable[..., None]
 
 def shared_options(function: Function) -> Function:
     """Add the options that every kind of load takes."""
-    path = click.Path(path_type=Path, dir_okay=False)
     options = (
         click.option(
             "--backend",
             metavar="NAME|URL",
-            help="ollama, llamacpp, lmstudio, jan, a URL, or replay (simulated). Unset: look for one.",
+            help=f"{', '.join(BACKEND_NAMES)}, a URL, or {REPLAY} (simulated). Unset: look for one.",
         ),
         click.option(
             "--daemon", metavar="URL", help="Measure a running daemon, in turn under each policy, instead."
@@ -75,7 +75,7 @@ def shared_options(function: Function) -> Function:
         click.option("--predictor", metavar="DIR", help="A predictor of your own. Unset: the shipped one."),
         click.option(
             "--prompts",
-            type=path,
+            type=FILE,
             metavar="FILE",
             help='Prompts of your own, JSONL: {"prompt": text, "tokens": answer length}. None is reported.',
         ),
@@ -98,18 +98,18 @@ def shared_options(function: Function) -> Function:
             default=None,
             help="Set each answer's length, for random weights; llama.cpp only. Unset: real answers.",
         ),
-        click.option("--backend-key-file", type=path, metavar="FILE", help="The backend's own API key."),
+        backend_key_file_option,
         click.option("--quick", is_flag=True, help="A few requests in one run: to try it out."),
-        click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON instead of tables."),
-        click.option("--csv", "csv_file", type=path, metavar="FILE", help="Write every answer's times."),
-        click.option("--plot", "plot_file", type=path, metavar="FILE", help="Draw the charts, as SVG."),
+        json_option("Print the findings as JSON instead of tables."),
+        click.option("--csv", "csv_file", type=FILE, metavar="FILE", help="Write every answer's times."),
+        click.option("--plot", "plot_file", type=FILE, metavar="FILE", help="Draw the charts, as SVG."),
         click.option(
-            "--report", "report_file", type=path, metavar="FILE", help="Write a report: .md or .html."
+            "--report", "report_file", type=FILE, metavar="FILE", help="Write a report: .md or .html."
         ),
         click.option(
             "--resume",
             "resume_file",
-            type=path,
+            type=FILE,
             metavar="FILE",
             help="Keep finished cells here, and begin where an interrupted bench stopped.",
         ),
@@ -198,7 +198,7 @@ def _utilisations(span: str, points: int) -> tuple[float, ...]:
 
 
 @command.command()
-@click.argument("trace", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("trace", type=FILE)
 @click.option(
     "--rho",
     "rhos",
@@ -236,7 +236,8 @@ def _bench(
         raise ClairvoyantError(
             "--daemon goes with neither --backend nor --set-lengths: it would see the lengths", ExitCode.USAGE
         )
-    check_backend(options["backend"])
+    if not replay:
+        check_backend(options["backend"])
     if options["daemon"] is not None:
         check_url(options["daemon"], DEFAULT_URL)
     settings = Settings(

@@ -15,6 +15,9 @@ SHOWN_CHARS = 80
 BACKEND_NAMES = ("ollama", "llamacpp", "lmstudio", "jan")
 """LLM servers that are found by name, at their usual ports."""
 
+BACKEND_KINDS = (*BACKEND_NAMES, "other")
+"""LLM servers whose habits are known; other is any OpenAI-compatible one."""
+
 
 def check_url(url: str, like: str, what: str = "URL") -> None:
     """Raise ClairvoyantError unless a URL, with or without its http://, has a host that can be asked.
@@ -33,6 +36,15 @@ def check_backend(wanted: str | None) -> None:
         known = ", ".join(BACKEND_NAMES)
         raise ClairvoyantError(f"no backend {wanted[:SHOWN_CHARS]!r}; give {known}, or a URL", ExitCode.USAGE)
     check_url(wanted, "http://127.0.0.1:11434", "backend URL")
+
+
+def is_backend(wanted: str) -> bool:
+    """Whether a backend is given by a name that is known, or by a URL."""
+    try:
+        check_backend(wanted)
+    except ClairvoyantError:
+        return False
+    return True
 
 
 def is_host(host: str) -> bool:

@@ -5,14 +5,17 @@ A key that is not known refuses, wherever it stands: a typo must not silently me
 
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from clairvoyant_cli.addresses import (
+    BACKEND_KINDS,
     BACKEND_NAMES,
     check_backend,
+    is_backend,
     is_host,
     is_port,
 )
@@ -24,6 +27,7 @@ from clairvoyant_cli.settings import (
     check_settings,
     did_you_mean,
     one_of,
+    one_word,
     parse_value,
     quoted,
     read_table,
@@ -40,14 +44,52 @@ DEEPEST = 20
 MAX_DAYS = 36_500
 """A hundred years: for ever."""
 
+MAX_NAME_CHARS = 64
+"""Of a backend's name: as of a client's."""
+
+
 NAMES = ", ".join(BACKEND_NAMES)
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SLOTS = (AT_LEAST_1, (lambda slots: slots <= MAX_SLOTS, f"be at most {MAX_SLOTS}"))
 
 
+def _is_name(text: str) -> bool:
+    return 0 < len(text) <= MAX_NAME_CHARS and one_word(text)
+
+
+@dataclass(frozen=True, slots=True)
+class BackendConfig:
+    """One LLM server, as a table `[[backends]]` says it. Of `--backend` is made one without a name, and
+    without a URL where it is to be looked for.
+    """
+
+    name: str | None = setting(
+        None,
+        "NAME",
+        "In logs and dashboards.",
+        (_is_name, f"be one word of at most {MAX_NAME_CHARS} characters"),
+    )
+    url: str | None = setting(
+        None, "NAME|URL", f"Where it is: {NAMES}, or a URL.", (is_backend, f"be {NAMES}, or a URL")
+    )
+    kind: str | None = setting(
+        None, "KIND", f"{', '.join(BACKEND_KINDS)}. Unset: it is asked.", one_of(BACKEND_KINDS)
+    )
+    slots: int | None = setting(
+        None, "N", "Requests in flight there at once. Unset: asked of llama.cpp, 1 elsewhere.", *SLOTS
+    )
+    key_file: str | None = setting(None, "FILE", "Its own API key, sent with every request.")
+    weight: float = setting(
+        1.0, "NUMBER", "Its share of the work.", (lambda weight: 0 < weight < inf, "be a number above 0")
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
-    """How `clairvoyant serve` runs. All are flags as well."""
+    """How `clairvoyant serve` runs. All but `backends` are flags as well."""
 
     backend: str | None = setting(None, "NAME|URL", f"{NAMES}, or a URL. Unset: look at their usual ports.")
     listen: str = setting("127.0.0.1:8080", "HOST:PORT", "Where clients connect.")
@@ -156,6 +198,7 @@ class ServeConfig:
         False, None, "Let dashboards show prompts. They are not logged, nor recorded by this."
     )
     log_level: str = setting("info", "LEVEL", f"{', '.join(LOG_LEVELS)}.", one_of(LOG_LEVELS))
+    backends: tuple[BackendConfig, ...] = ()
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -164,7 +207,17 @@ class ServeConfig:
             self.api_key_file is None or self.clients is None,
             "api_key_file and clients exclude each other; move the keys into the clients' file",
         )
+        for name in ("backend", "slots", "backend_key_file"):
+            _check(
+                not self.backends or getattr(self, name) is None,
+                f"{name} and [[backends]] exclude each other; say it in the tables, or take them out",
+            )
         self.address()
+
+    def servers(self) -> tuple[BackendConfig, ...]:
+        """Return the LLM servers to use: those of the tables, or the one that `backend` means."""
+        single = BackendConfig(url=self.backend, slots=self.slots, key_file=self.backend_key_file)
+        return self.backends or (single,)
 
     def address(self) -> tuple[str, int]:
         """Return the listening host and port."""
@@ -238,10 +291,33 @@ def _from_file(path: Path) -> dict[str, Any]:
         why = error.strerror or error if isinstance(error, OSError) else error
         raise ClairvoyantError(f"cannot read the configuration {path}: {why}", ExitCode.USAGE) from None
     for name in data:
-        _check(name == "serve", f"{path}: unknown section [{name}]; there is [serve]")
+        known = name in ("serve", "backends")
+        _check(known, f"{path}: unknown section [{name}]; there are [serve] and [[backends]]")
     section = data.get("serve", {})
     _check(isinstance(section, dict), f"{path}: serve must be a table, as in [serve]")
-    return read_table(ServeConfig, section, str(path), " in [serve]")
+    settings = read_table(ServeConfig, section, str(path), " in [serve]")
+    tables = data.get("backends", [])
+    _check(
+        isinstance(tables, list) and all(isinstance(table, dict) for table in tables),
+        f"{path}: backends must be tables, as in [[backends]]",
+    )
+    return settings | {"backends": tuple(_backends(tables, f"{path}: [[backends]]"))}
+
+
+def _backends(tables: Iterable[Mapping[str, Any]], source: str) -> Iterator[BackendConfig]:
+    """Read the tables, which errors call by their number."""
+    first: dict[tuple[str, str], int] = {}
+    for number, table in enumerate(tables, 1):
+        where = f"{source} table {number}"
+        given = read_table(BackendConfig, table, where)
+        for key in ("name", "url"):
+            _check(key in given, f"{where} has no {key}; give it one")
+            twin = first.setdefault((key, given[key]), number)
+            _check(twin == number, f"{where} has the same {key} as table {twin}; give each its own")
+        try:
+            yield BackendConfig(**given)
+        except ClairvoyantError as error:
+            raise ClairvoyantError(f"{where}: {error}", ExitCode.USAGE) from None
 
 
 def _from_env(env: Mapping[str, str]) -> dict[str, Any]:

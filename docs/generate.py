@@ -75,15 +75,23 @@ def describe(command: click.Command, name: str, parent: click.Context) -> list[s
 
 
 def settings() -> list[str]:
-    """List the settings."""
+    """List the settings, and those of a table of its own for each LLM server."""
     where = (
         "Each is a flag (with dashes), a key under `[serve]` in `config.toml` in the user's configuration "
         f"directory, or an environment variable `{config.ENV_PREFIX}SERVE_<NAME>`. Flags win over the "
         "environment, the environment over the file. A name that is not known is refused."
     )
+    tables = (
+        "In place of `backend`, `slots` and `backend_key_file` the file can say LLM servers one by one: a table "
+        "`[[backends]]` for each, with a `name` and a `url` that no other has, and any of these. `serve` sends to "
+        "one server so far, and refuses more tables."
+    )
     return [
         where,
         listed(config.ServeConfig, "setting"),
+        "### LLM servers, one by one",
+        tables,
+        listed(config.BackendConfig, "key"),
     ]
 
 

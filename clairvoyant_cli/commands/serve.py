@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from clairvoyant_cli import __version__
 from clairvoyant_cli.commands.composition import Frozen, kept_in, load_predictor, run
 from clairvoyant_cli.commands.options import config_option, serve_options
 from clairvoyant_cli.config import ServeConfig, load_serve_config
-from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, SERVABLE
 
 if TYPE_CHECKING:
@@ -40,10 +41,11 @@ def command(config_file: Path | None, **flags: Any) -> None:
 
     Point your clients at the address it listens on, instead of the server's own.
     Every flag can also stand in the configuration file, under [serve], or in the
-    environment as CLAIRVOYANT_SERVE_<NAME>.
+    environment as CLAIRVOYANT_SERVE_<NAME>. The file can also say the LLM servers, as
+    tables [[backends]], in place of --backend, --slots and --backend-key-file.
     """
     given = {name: value for name, value in flags.items() if value is not None}
-    config = load_serve_config(given, file=config_file)
+    config = _for_one_server(load_serve_config(given, file=config_file))
     logging.basicConfig(
         stream=sys.stderr,
         level=config.log_level.upper(),
@@ -52,6 +54,16 @@ def command(config_file: Path | None, **flags: Any) -> None:
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)
     run(_serve(config))
+
+
+def _for_one_server(config: ServeConfig) -> ServeConfig:
+    """Say the only table as the settings of a single backend are said; ClairvoyantError if there are more."""
+    if not config.backends:
+        return config
+    if len(config.backends) > 1:
+        raise ClairvoyantError("serve sends to one LLM server: leave one table [[backends]]", ExitCode.USAGE)
+    only = config.backends[0]
+    return replace(config, backends=(), backend=only.url, slots=only.slots, backend_key_file=only.key_file)
 
 
 def _heed_signals(daemon: "Daemon") -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from clairvoyant_cli.commands.figures import share
-from clairvoyant_cli.commands.options import FILE, json_option
+from clairvoyant_cli.commands.options import FILE, json_option, predictor_option
 from clairvoyant_cli.errors import ClairvoyantError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FILE)
-@click.option("--model", default="default", show_default=True, help="A shipped model or a model directory.")
+@predictor_option
 @click.option(
     "--delta",
     default=0.2,

@@ -25,6 +25,9 @@ db_option = click.option("--db", "db_file", type=FILE, help=SERVE["db"].about)
 backend_key_file_option = click.option(
     "--backend-key-file", type=FILE, metavar="FILE", help=SERVE["backend_key_file"].about
 )
+predictor_option = click.option(
+    "--model", default="default", show_default=True, help="A shipped model or a model directory."
+)
 
 
 def json_option(about: str) -> Option:
@@ -51,10 +54,15 @@ def serve_option(name: str, about: str = "") -> Option:
 
 def serve_options(**about: str) -> Option:
     """Return what adds the flags of all settings of `serve`; `about` is said of some of them instead."""
+    return together(*(serve_option(name, about.get(name, "")) for name in SERVE))
+
+
+def together(*options: Option) -> Option:
+    """Return what adds several flags, in this order."""
 
     def add(function: Function) -> Function:
-        for name in reversed(tuple(SERVE)):
-            function = serve_option(name, about.get(name, ""))(function)
+        for option in reversed(options):
+            function = option(function)
         return function
 
     return add

@@ -12,6 +12,12 @@ _USUAL = re.compile(r"https?://(localhost|127\.0\.0\.1)(:[0-9]+)?(/[a-z0-9._/-]*
 SHOWN_CHARS = 80
 """So much of what is refused is quoted."""
 
+BACKEND_NAMES = ("ollama", "llamacpp", "lmstudio", "jan")
+"""LLM servers that are found by name, at their usual ports."""
+
+BACKEND_KINDS = (*BACKEND_NAMES, "other")
+"""LLM servers whose habits are known; other is any OpenAI-compatible one."""
+
 
 def check_url(url: str, like: str, what: str = "URL") -> None:
     """Raise ClairvoyantError unless a URL, with or without its http://, has a host that can be asked.
@@ -23,9 +29,22 @@ def check_url(url: str, like: str, what: str = "URL") -> None:
 
 
 def check_backend(wanted: str | None) -> None:
-    """Raise ClairvoyantError if a backend is given as a URL, and that is none; a name is left alone."""
-    if wanted is not None and any(sign in wanted for sign in "./:"):
-        check_url(wanted, "http://127.0.0.1:11434", "backend URL")
+    """Raise ClairvoyantError if a backend is given, and is neither a URL nor a name that is known."""
+    if wanted is None or wanted in BACKEND_NAMES:
+        return
+    if not any(sign in wanted for sign in "./:"):
+        known = ", ".join(BACKEND_NAMES)
+        raise ClairvoyantError(f"no backend {wanted[:SHOWN_CHARS]!r}; give {known}, or a URL", ExitCode.USAGE)
+    check_url(wanted, "http://127.0.0.1:11434", "backend URL")
+
+
+def is_backend(wanted: str) -> bool:
+    """Whether a backend is given by a name that is known, or by a URL."""
+    try:
+        check_backend(wanted)
+    except ClairvoyantError:
+        return False
+    return True
 
 
 def is_host(host: str) -> bool:

@@ -5,19 +5,38 @@ A key that is not known refuses, wherever it stands: a typo must not silently me
 
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
-from types import UnionType
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
-from clairvoyant_cli.addresses import SHOWN_CHARS, check_backend, is_host, is_port
+from clairvoyant_cli.addresses import (
+    BACKEND_KINDS,
+    BACKEND_NAMES,
+    check_backend,
+    is_backend,
+    is_host,
+    is_port,
+)
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.settings import (
+    ABOVE_0_S,
+    AT_LEAST_1,
+    NOT_NEGATIVE,
+    check_settings,
+    did_you_mean,
+    one_of,
+    one_word,
+    parse_value,
+    quoted,
+    read_table,
+    setting,
+    settings_of,
+)
 from profiles.records import MAX_SLOTS
 
 ENV_PREFIX = "CLAIRVOYANT_"
-KIND_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 DEEPEST = 20
 """Levels of tables and lists that a file may have; ours have three."""
@@ -25,72 +44,180 @@ DEEPEST = 20
 MAX_DAYS = 36_500
 """A hundred years: for ever."""
 
+MAX_NAME_CHARS = 64
+"""Of a backend's name: as of a client's."""
+
+
+NAMES = ", ".join(BACKEND_NAMES)
+LOG_LEVELS = ("debug", "info", "warning", "error")
+SLOTS = (AT_LEAST_1, (lambda slots: slots <= MAX_SLOTS, f"be at most {MAX_SLOTS}"))
+
+
+def _is_name(text: str) -> bool:
+    return 0 < len(text) <= MAX_NAME_CHARS and one_word(text)
+
+
+@dataclass(frozen=True, slots=True)
+class BackendConfig:
+    """One LLM server, as a table `[[backends]]` says it. Of `--backend` is made one without a name, and
+    without a URL where it is to be looked for.
+    """
+
+    name: str | None = setting(
+        None,
+        "NAME",
+        "In logs and dashboards.",
+        (_is_name, f"be one word of at most {MAX_NAME_CHARS} characters"),
+    )
+    url: str | None = setting(
+        None, "NAME|URL", f"Where it is: {NAMES}, or a URL.", (is_backend, f"be {NAMES}, or a URL")
+    )
+    kind: str | None = setting(
+        None, "KIND", f"{', '.join(BACKEND_KINDS)}. Unset: it is asked.", one_of(BACKEND_KINDS)
+    )
+    slots: int | None = setting(
+        None, "N", "Requests in flight there at once. Unset: asked of llama.cpp, 1 elsewhere.", *SLOTS
+    )
+    key_file: str | None = setting(None, "FILE", "Its own API key, sent with every request.")
+    weight: float = setting(
+        1.0, "NUMBER", "Its share of the work.", (lambda weight: 0 < weight < inf, "be a number above 0")
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
-    """How `clairvoyant serve` runs. The comment behind each field is its help text in the reference."""
+    """How `clairvoyant serve` runs. All but `backends` are flags as well."""
 
-    backend: str | None = None  # ollama, llamacpp, lmstudio, jan, or a URL; unset: look at their ports
-    listen: str = "127.0.0.1:8080"  # address and port for clients
-    policy: str | None = None  # how waiting requests are ordered; unset: the default policy
-    tau: float | None = None  # starvation timeout in seconds; 0 turns the guard off
-    slots: int | None = None  # requests in flight at once; unset: asked of llama.cpp, 1 elsewhere
-    queue_capacity: int = 1024  # requests that may wait; beyond that, who has most waiting gets a 503
-    max_wait: float | None = None  # seconds a request may wait before it gets a 503; unset: no limit
-    overload_status: int = 503  # status of those refusals: 503 or 429
-    model: str | None = None  # directory of a predictor of one's own
-    profile: str | None = None  # name of a measured profile
-    api_key_file: str | None = None  # API keys, one name:key a line; needed to listen beyond loopback
-    clients: str | None = None  # clients, their API keys and limits, as TOML; in place of api_key_file
-    admin_token_file: str | None = None  # token for the control API, needed beyond loopback (see Control API)
-    backend_key_file: str | None = None  # the backend's own API key, sent with every request
-    allow_host: str | None = None  # further Host names that are answered to, by commas
-    allow_origin: str | None = None  # further origins of web pages that are answered; * is any text
-    body_limit_mib: int = 64  # longest request body that is read for a prediction
-    body_budget_mib: int = 256  # what the bodies of all waiting requests may take together
-    connect_timeout: float = 5.0  # seconds to connect to the backend; an answer may take as long as it takes
-    client_timeout: float = 30.0  # seconds without progress before a client that stalls is given up
-    drain_timeout: float = 300.0  # seconds that a drain waits for what runs
-    outage_grace: float = 60.0  # seconds that requests wait for a backend that has gone; 0: refuse at once
-    max_connections: int | None = None  # client connections at once; unset: what the open-file limit allows
-    db: str | None = None  # database of profiles and history; unset: $CLAIRVOYANT_DB, or the user's own
-    freeze: bool = False  # learn nothing from traffic: tau, speeds and predictions stay as they are
-    history_days: int = 90  # how long finished requests are remembered
-    history_rows: int = 1_000_000  # how many finished requests are remembered; 0 records none
-    record_prompts: bool = False  # record prompt text too, of bodies up to 256 KiB, to train on it
-    show_prompts: bool = False  # let dashboards show prompt text (it is not logged, nor recorded by this)
-    log_level: str = "info"  # debug, info, warning or error
+    backend: str | None = setting(None, "NAME|URL", f"{NAMES}, or a URL. Unset: look at their usual ports.")
+    listen: str = setting("127.0.0.1:8080", "HOST:PORT", "Where clients connect.")
+    policy: str | None = setting(None, "NAME", "How waiting requests are ordered. Unset: the default policy.")
+    tau: float | None = setting(
+        None,
+        "SECONDS",
+        "Starvation timeout; 0 turns the guard off. Unset: the profile's, or 120 s.",
+        (lambda tau: tau >= 0, "not be negative; 0 turns the guard off"),
+    )
+    slots: int | None = setting(
+        None, "N", "Requests in flight at once. Unset: asked of llama.cpp, 1 elsewhere.", *SLOTS
+    )
+    queue_capacity: int = setting(
+        1024,
+        "N",
+        "Requests that may wait; beyond that, whoever has most waiting is refused one.",
+        (lambda n: n >= 1, "be at least 1: every request stands in the queue, if only for a moment"),
+    )
+    max_wait: float | None = setting(
+        None, "SECONDS", "Longest wait before a request is refused. Unset: no limit.", ABOVE_0_S
+    )
+    overload_status: int = setting(
+        503,
+        "STATUS",
+        "Of those refusals, 503 or 429.",
+        (lambda status: status in (429, 503), "be 503 or 429"),
+    )
+    model: str | None = setting(
+        None, "DIR", "A predictor of your own, made by `clairvoyant train`. Unset: the shipped one."
+    )
+    profile: str | None = setting(
+        None, "NAME", "A measured profile, made by `clairvoyant calibrate`. Unset: the newest that fits."
+    )
+    api_key_file: str | None = setting(
+        None, "FILE", "API keys, one name:key a line. Needed to listen beyond loopback."
+    )
+    clients: str | None = setting(
+        None,
+        "FILE",
+        "Clients, their API keys and limits, as TOML; in place of --api-key-file. SIGHUP reads it again.",
+    )
+    admin_token_file: str | None = setting(
+        None,
+        "FILE",
+        "Token for the control API. Needed to listen beyond loopback. Unset: where clients have keys, one "
+        "is made for each run, which only commands of your own account find.",
+    )
+    backend_key_file: str | None = setting(
+        None, "FILE", "The backend's own API key, sent with every request."
+    )
+    allow_host: str | None = setting(
+        None, "NAME", "A further Host name that is answered to; repeatable, or by commas.", repeatable=True
+    )
+    allow_origin: str | None = setting(
+        None,
+        "ORIGIN",
+        "Let web pages of this origin send requests; * stands for any text; repeatable, or by commas.",
+        repeatable=True,
+    )
+    body_limit_mib: int = setting(64, "MIB", "Longest request body read for a prediction.", AT_LEAST_1)
+    body_budget_mib: int = setting(256, "MIB", "What all waiting bodies may take together.", AT_LEAST_1)
+    connect_timeout: float = setting(
+        5.0, "SECONDS", "To connect to the backend; an answer may take as long as it takes.", ABOVE_0_S
+    )
+    client_timeout: float = setting(
+        30.0, "SECONDS", "Without progress before a client that stalls is given up.", ABOVE_0_S
+    )
+    drain_timeout: float = setting(300.0, "SECONDS", "A drain waits so long for what runs.", NOT_NEGATIVE)
+    outage_grace: float = setting(
+        60.0,
+        "SECONDS",
+        "Requests wait so long for a backend that has gone; 0 refuses them at once.",
+        NOT_NEGATIVE,
+    )
+    max_connections: int | None = setting(
+        None, "N", "Client connections at once. Unset: what the open-file limit allows.", AT_LEAST_1
+    )
+    db: str | None = setting(
+        None,
+        "FILE",
+        "Database of profiles and history. Unset: $CLAIRVOYANT_DB, or the user's data directory.",
+    )
+    freeze: bool = setting(
+        False, None, "Learn nothing from traffic: tau, speeds and predictions stay as they are."
+    )
+    history_days: int = setting(
+        90,
+        "DAYS",
+        "How long finished requests are remembered.",
+        (lambda days: 1 <= days <= MAX_DAYS, f"be 1 to {MAX_DAYS}"),
+    )
+    history_rows: int = setting(
+        1_000_000,
+        "N",
+        "Finished requests that are remembered; 0 records none.",
+        (lambda n: n >= 0, "not be negative; 0 records none"),
+    )
+    record_prompts: bool = setting(
+        False,
+        None,
+        "Record prompt text too, of bodies up to 256 KiB, to train a predictor on it. "
+        "`clairvoyant forget` erases it.",
+    )
+    show_prompts: bool = setting(
+        False, None, "Let dashboards show prompts. They are not logged, nor recorded by this."
+    )
+    log_level: str = setting("info", "LEVEL", f"{', '.join(LOG_LEVELS)}.", one_of(LOG_LEVELS))
+    backends: tuple[BackendConfig, ...] = ()
 
     def __post_init__(self) -> None:
-        _check(self.overload_status in (429, 503), "overload_status must be 503 or 429")
-        for name, value in asdict(self).items():
-            _check(not isinstance(value, str) or "\0" not in value, f"{name} must not hold a NUL character")
+        check_settings(self)
         check_backend(self.backend)
-        _check(self.slots is None or self.slots >= 1, "slots must be at least 1")
-        _check(self.slots is None or self.slots <= MAX_SLOTS, f"slots must be at most {MAX_SLOTS}")
-        _check(
-            self.queue_capacity >= 1,
-            "queue_capacity must be at least 1: every request stands in the queue, if only for a moment",
-        )
-        _check(self.tau is None or self.tau >= 0, "tau must not be negative; 0 turns the guard off")
-        _check(self.max_wait is None or self.max_wait > 0, "max_wait must be above 0 seconds")
-        _check(1 <= self.history_days <= MAX_DAYS, f"history_days must be 1 to {MAX_DAYS}")
         _check(
             self.api_key_file is None or self.clients is None,
             "api_key_file and clients exclude each other; move the keys into the clients' file",
         )
-        _check(self.history_rows >= 0, "history_rows must not be negative; 0 records none")
-        _check(self.body_limit_mib >= 1, "body_limit_mib must be at least 1")
-        _check(self.body_budget_mib >= 1, "body_budget_mib must be at least 1")
-        _check(self.connect_timeout > 0, "connect_timeout must be above 0 seconds")
-        _check(self.client_timeout > 0, "client_timeout must be above 0 seconds")
-        _check(self.drain_timeout >= 0, "drain_timeout must not be negative")
-        _check(self.outage_grace >= 0, "outage_grace must not be negative")
-        least_one = self.max_connections is None or self.max_connections >= 1
-        _check(least_one, "max_connections must be at least 1")
-        levels = ("debug", "info", "warning", "error")
-        _check(self.log_level in levels, f"log_level must be one of {', '.join(levels)}")
+        for name in ("backend", "slots", "backend_key_file"):
+            _check(
+                not self.backends or getattr(self, name) is None,
+                f"{name} and [[backends]] exclude each other; say it in the tables, or take them out",
+            )
         self.address()
+
+    def servers(self) -> tuple[BackendConfig, ...]:
+        """Return the LLM servers to use: those of the tables, or the one that `backend` means."""
+        single = BackendConfig(url=self.backend, slots=self.slots, key_file=self.backend_key_file)
+        return self.backends or (single,)
 
     def address(self) -> tuple[str, int]:
         """Return the listening host and port."""
@@ -98,7 +225,7 @@ class ServeConfig:
         host = host.strip("[]")
         _check(
             bool(colon) and is_port(port) and (not host or is_host(host)),
-            f"listen must be HOST:PORT, not {_quoted(self.listen)}",
+            f"listen must be HOST:PORT, not {quoted(self.listen)}",
         )
         return host or "0.0.0.0", int(port)  # noqa: S104 - ":8080" says so; keys are demanded
 
@@ -163,83 +290,45 @@ def _from_file(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         why = error.strerror or error if isinstance(error, OSError) else error
         raise ClairvoyantError(f"cannot read the configuration {path}: {why}", ExitCode.USAGE) from None
-    unknown = set(data) - {"serve"}
-    if unknown:
-        raise ClairvoyantError(f"{path}: unknown section [{min(unknown)}]; there is [serve]", ExitCode.USAGE)
+    for name in data:
+        known = name in ("serve", "backends")
+        _check(known, f"{path}: unknown section [{name}]; there are [serve] and [[backends]]")
     section = data.get("serve", {})
-    if not isinstance(section, dict):
-        raise ClairvoyantError(f"{path}: serve must be a table, as in [serve]", ExitCode.USAGE)
-    known = _kinds()
-    for key, value in section.items():
-        if key not in known:
-            raise ClairvoyantError(
-                f"{path}: unknown key {_quoted(key)} in [serve]{did_you_mean(key, known)}", ExitCode.USAGE
-            )
-        section[key] = _typed(key, value, known[key], str(path))
-    return dict(section)
+    _check(isinstance(section, dict), f"{path}: serve must be a table, as in [serve]")
+    settings = read_table(ServeConfig, section, str(path), " in [serve]")
+    tables = data.get("backends", [])
+    _check(
+        isinstance(tables, list) and all(isinstance(table, dict) for table in tables),
+        f"{path}: backends must be tables, as in [[backends]]",
+    )
+    return settings | {"backends": tuple(_backends(tables, f"{path}: [[backends]]"))}
+
+
+def _backends(tables: Iterable[Mapping[str, Any]], source: str) -> Iterator[BackendConfig]:
+    """Read the tables, which errors call by their number."""
+    first: dict[tuple[str, str], int] = {}
+    for number, table in enumerate(tables, 1):
+        where = f"{source} table {number}"
+        given = read_table(BackendConfig, table, where)
+        for key in ("name", "url"):
+            _check(key in given, f"{where} has no {key}; give it one")
+            twin = first.setdefault((key, given[key]), number)
+            _check(twin == number, f"{where} has the same {key} as table {twin}; give each its own")
+        try:
+            yield BackendConfig(**given)
+        except ClairvoyantError as error:
+            raise ClairvoyantError(f"{where}: {error}", ExitCode.USAGE) from None
 
 
 def _from_env(env: Mapping[str, str]) -> dict[str, Any]:
-    known = _kinds()
+    known = settings_of(ServeConfig)
     settings: dict[str, Any] = {}
     for name, text in env.items():
         if not name.startswith(f"{ENV_PREFIX}SERVE_"):
             continue
         key = name.removeprefix(f"{ENV_PREFIX}SERVE_").lower()
         if key not in known:
-            raise ClairvoyantError(
-                f"unknown environment variable {name}{did_you_mean(key, known)}", ExitCode.USAGE
-            )
-        settings[key] = _parsed(text, known[key], name)
+            hint = did_you_mean(key, known)
+            raise ClairvoyantError(f"unknown environment variable {name}{hint}", ExitCode.USAGE)
+        settings[key] = parse_value(text, known[key].kind, name)
     return settings
-
-
-def _kinds() -> dict[str, type]:
-    """Each key's type, without its `| None`."""
-    kinds: dict[str, type] = {}
-    hints = get_type_hints(ServeConfig)
-    for each in fields(ServeConfig):
-        hint = hints[each.name]
-        kinds[each.name] = (
-            next(a for a in get_args(hint) if a is not type(None)) if isinstance(hint, UnionType) else hint
-        )
-    return kinds
-
-
-def _typed(key: str, value: Any, kind: type, where: str) -> Any:
-    with suppress(OverflowError):
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
-    if type(value) is not kind:
-        raise ClairvoyantError(
-            f"{where}: {key} must be {KIND_NAMES[kind]}, not {_quoted(value)}", ExitCode.USAGE
-        )
-    return value
-
-
-def _parsed(text: str, kind: type, where: str) -> Any:
-    if kind is bool:
-        if text.lower() in ("1", "true", "yes", "on"):
-            return True
-        if text.lower() in ("0", "false", "no", "off", ""):
-            return False
-        raise ClairvoyantError(f"{where} must be true or false, not {_quoted(text)}", ExitCode.USAGE)
-    try:
-        return kind(text)
-    except ValueError:
-        raise ClairvoyantError(
-            f"{where} must be {KIND_NAMES[kind]}, not {_quoted(text)}", ExitCode.USAGE
-        ) from None
-
-
-def _quoted(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"
-
-
-def did_you_mean(key: str, known: Iterable[str]) -> str:
-    """Return a hint at the known name that was probably meant, "" if none is near."""
-    from difflib import get_close_matches
-
-    near = get_close_matches(key, tuple(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""

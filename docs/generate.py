@@ -5,9 +5,7 @@ python docs/generate.py --check    says whether it is current
 """
 
 import inspect
-import re
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -19,6 +17,7 @@ from clairvoyant_cli import config, control, errors  # noqa: E402
 from clairvoyant_cli.main import COMMANDS, cli  # noqa: E402
 from clairvoyant_cli.proxy import clients  # noqa: E402
 from clairvoyant_cli.scheduler import policy  # noqa: E402
+from clairvoyant_cli.settings import settings_of  # noqa: E402
 
 TARGET = ROOT / "docs" / "reference.md"
 
@@ -76,13 +75,24 @@ def describe(command: click.Command, name: str, parent: click.Context) -> list[s
 
 
 def settings() -> list[str]:
-    """List the settings, each with the comment that stands behind it in the code."""
+    """List the settings, and those of a table of its own for each LLM server."""
     where = (
         "Each is a flag (with dashes), a key under `[serve]` in `config.toml` in the user's configuration "
         f"directory, or an environment variable `{config.ENV_PREFIX}SERVE_<NAME>`. Flags win over the "
         "environment, the environment over the file. A name that is not known is refused."
     )
-    return [where, commented(config.ServeConfig, "setting")]
+    tables = (
+        "In place of `backend`, `slots` and `backend_key_file` the file can say LLM servers one by one: a table "
+        "`[[backends]]` for each, with a `name` and a `url` that no other has, and any of these. `serve` sends to "
+        "one server so far, and refuses more tables."
+    )
+    return [
+        where,
+        listed(config.ServeConfig, "setting"),
+        "### LLM servers, one by one",
+        tables,
+        listed(config.BackendConfig, "key"),
+    ]
 
 
 def clients_file() -> list[str]:
@@ -92,18 +102,17 @@ def clients_file() -> list[str]:
         f"{clients.MIN_KEY_CHARS} characters; all have one, or none) and any of these; what `[defaults]` says holds "
         "for the clients that say nothing else, and for those that have no table."
     )
-    return [where, commented(clients.ClientRules, "key")]
+    return [where, listed(clients.ClientRules, "key")]
 
 
-def commented(record: type, what: str) -> str:
-    """List a record's fields, each with the comment that stands behind it in the code."""
-    source = inspect.getsource(record)
-    rows = [f"| {what} | default | |", "|---|---|---|"]
-    for each in fields(record):
-        comment = re.search(rf"^    {each.name}: .*?#\s*(.+)$", source, re.MULTILINE)
-        assert comment is not None, f"{each.name} has no comment"
+def listed(record: type, what: str) -> str:
+    """List a record's settings."""
+    rows = [f"| {what} | value | default | |", "|---|---|---|---|"]
+    for name, each in settings_of(record).items():
+        value = (each.metavar or "true or false").replace("|", "\\|")
         default = list(each.default) if isinstance(each.default, tuple) else each.default
-        rows.append(f"| `{each.name}` | `{default}` | {comment[1]} |")
+        shown = "" if default is None else f"`{str(default).lower()}`"
+        rows.append(f"| `{name}` | {value} | {shown} | {each.about} |")
     return "\n".join(rows)
 
 

@@ -7,14 +7,13 @@ import logging
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from clairvoyant_cli.addresses import check_backend, check_url
+from clairvoyant_cli.addresses import BACKEND_NAMES, check_backend, check_url
 from clairvoyant_cli.bench.arms import DIRECT, ORACLE, Arm, parse_arm
 from clairvoyant_cli.bench.cells import Cell, open_ledger, settings_in
 from clairvoyant_cli.bench.measures import Summary, summarise
@@ -22,6 +21,7 @@ from clairvoyant_cli.bench.report import Findings, page_of, plots_of, sections_o
 from clairvoyant_cli.bench.virtual import run_virtually
 from clairvoyant_cli.commands.bench_setup import REPLAY, Settings
 from clairvoyant_cli.commands.composition import run
+from clairvoyant_cli.commands.options import FILE, backend_key_file_option, json_option, together
 from clairvoyant_cli.control import DEFAULT_URL
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY
@@ -46,77 +46,67 @@ class Outputs:
     resume_file: Path | None
 
 
-Function = Callable[..., None]
-
-
-def shared_options(function: Function) -> Function:
-    """Add the options that every kind of load takes."""
-    path = click.Path(path_type=Path, dir_okay=False)
-    options = (
-        click.option(
-            "--backend",
-            metavar="NAME|URL",
-            help="ollama, llamacpp, lmstudio, jan, a URL, or replay (simulated). Unset: look for one.",
-        ),
-        click.option(
-            "--daemon", metavar="URL", help="Measure a running daemon, in turn under each policy, instead."
-        ),
-        click.option(
-            "--arm",
-            "arms",
-            multiple=True,
-            metavar="ARM",
-            help="What to compare: direct, oracle, or POLICY[@classes|@lengths][:TAU_S]; give it repeatedly. "
-            f"Unset: direct, fcfs, {DEFAULT_POLICY}, sjf, oracle.",
-        ),
-        click.option("--runs", type=click.IntRange(1, 100), help="Runs of every arm."),
-        click.option("--seed", default=0, show_default=True, help="Seed of questions and arrivals."),
-        click.option("--model", metavar="NAME", help="The LLM to ask. Unset: the first the backend names."),
-        click.option("--predictor", metavar="DIR", help="A predictor of your own. Unset: the shipped one."),
-        click.option(
-            "--prompts",
-            type=path,
-            metavar="FILE",
-            help='Prompts of your own, JSONL: {"prompt": text, "tokens": answer length}. None is reported.',
-        ),
-        click.option("--slots", type=click.IntRange(1, 64), help="Answers the backend gives at once."),
-        click.option(
-            "--speedup",
-            type=click.FloatRange(1.0, 1000.0),
-            default=REPLAY_SPEEDUP,
-            show_default=True,
-            help="How much faster than the paper's backend the simulated one is; with --backend replay.",
-        ),
-        click.option(
-            "--virtual-time",
-            is_flag=True,
-            help="Let the clock jump from event to event instead; with --backend replay. "
-            "Exact service times, undisturbed; what the proxy itself costs is not counted.",
-        ),
-        click.option(
-            "--set-lengths/--real-lengths",
-            default=None,
-            help="Set each answer's length, for random weights; llama.cpp only. Unset: real answers.",
-        ),
-        click.option("--backend-key-file", type=path, metavar="FILE", help="The backend's own API key."),
-        click.option("--quick", is_flag=True, help="A few requests in one run: to try it out."),
-        click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON instead of tables."),
-        click.option("--csv", "csv_file", type=path, metavar="FILE", help="Write every answer's times."),
-        click.option("--plot", "plot_file", type=path, metavar="FILE", help="Draw the charts, as SVG."),
-        click.option(
-            "--report", "report_file", type=path, metavar="FILE", help="Write a report: .md or .html."
-        ),
-        click.option(
-            "--resume",
-            "resume_file",
-            type=path,
-            metavar="FILE",
-            help="Keep finished cells here, and begin where an interrupted bench stopped.",
-        ),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+shared_options = together(
+    click.option(
+        "--backend",
+        metavar="NAME|URL",
+        help=f"{', '.join(BACKEND_NAMES)}, a URL, or {REPLAY} (simulated). Unset: look for one.",
+    ),
+    click.option(
+        "--daemon", metavar="URL", help="Measure a running daemon, in turn under each policy, instead."
+    ),
+    click.option(
+        "--arm",
+        "arms",
+        multiple=True,
+        metavar="ARM",
+        help="What to compare: direct, oracle, or POLICY[@classes|@lengths][:TAU_S]; give it repeatedly. "
+        f"Unset: {DIRECT}, {FCFS}, {DEFAULT_POLICY}, sjf, {ORACLE}.",
+    ),
+    click.option("--runs", type=click.IntRange(1, 100), help="Runs of every arm."),
+    click.option("--seed", default=0, show_default=True, help="Seed of questions and arrivals."),
+    click.option("--model", metavar="NAME", help="The LLM to ask. Unset: the first the backend names."),
+    click.option("--predictor", metavar="DIR", help="A predictor of your own. Unset: the shipped one."),
+    click.option(
+        "--prompts",
+        type=FILE,
+        metavar="FILE",
+        help='Prompts of your own, JSONL: {"prompt": text, "tokens": answer length}. None is reported.',
+    ),
+    click.option("--slots", type=click.IntRange(1, 64), help="Answers the backend gives at once."),
+    click.option(
+        "--speedup",
+        type=click.FloatRange(1.0, 1000.0),
+        default=REPLAY_SPEEDUP,
+        show_default=True,
+        help="How much faster than the paper's backend the simulated one is; with --backend replay.",
+    ),
+    click.option(
+        "--virtual-time",
+        is_flag=True,
+        help="Let the clock jump from event to event instead; with --backend replay. "
+        "Exact service times, undisturbed; what the proxy itself costs is not counted.",
+    ),
+    click.option(
+        "--set-lengths/--real-lengths",
+        default=None,
+        help="Set each answer's length, for random weights; llama.cpp only. Unset: real answers.",
+    ),
+    backend_key_file_option,
+    click.option("--quick", is_flag=True, help="A few requests in one run: to try it out."),
+    json_option("Print the findings as JSON instead of tables."),
+    click.option("--csv", "csv_file", type=FILE, metavar="FILE", help="Write every answer's times."),
+    click.option("--plot", "plot_file", type=FILE, metavar="FILE", help="Draw the charts, as SVG."),
+    click.option("--report", "report_file", type=FILE, metavar="FILE", help="Write a report: .md or .html."),
+    click.option(
+        "--resume",
+        "resume_file",
+        type=FILE,
+        metavar="FILE",
+        help="Keep finished cells here, and begin where an interrupted bench stopped.",
+    ),
+)
+"""The flags that every kind of load takes."""
 
 
 @click.group()
@@ -198,7 +188,7 @@ def _utilisations(span: str, points: int) -> tuple[float, ...]:
 
 
 @command.command()
-@click.argument("trace", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("trace", type=FILE)
 @click.option(
     "--rho",
     "rhos",
@@ -236,7 +226,8 @@ def _bench(
         raise ClairvoyantError(
             "--daemon goes with neither --backend nor --set-lengths: it would see the lengths", ExitCode.USAGE
         )
-    check_backend(options["backend"])
+    if not replay:
+        check_backend(options["backend"])
     if options["daemon"] is not None:
         check_url(options["daemon"], DEFAULT_URL)
     settings = Settings(

@@ -15,35 +15,39 @@ from clairvoyant_cli.addresses import check_backend
 from clairvoyant_cli.calibrate.plan import PLANS, STANDARD, Plan
 from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.calibrate.session import Step, Tell
-from clairvoyant_cli.commands.composition import database_path, db_option, load_predictor, told_plainly
+from clairvoyant_cli.commands.composition import database_path, load_predictor, told_plainly
+from clairvoyant_cli.commands.figures import span
+from clairvoyant_cli.commands.options import (
+    backend_key_file_option,
+    backend_option,
+    db_option,
+    json_option,
+)
 from clairvoyant_cli.commands.printing import PlainConsole
 from clairvoyant_cli.errors import ClairvoyantError
 
 
 @click.command()
-@click.option(
-    "--backend",
-    metavar="NAME|URL",
-    help="ollama, llamacpp, lmstudio, jan, or a URL. Unset: look at their usual ports.",
-)
+@backend_option
 @click.option("--model", metavar="NAME", help="Model to measure. Unset: the one that is loaded.")
 @click.option("--quick", "plan", flag_value="quick", help="Under two minutes, also on slow hardware.")
 @click.option("--full", "plan", flag_value="full", help="Twice the questions, longer prompts, a fresh load.")
-@click.option("--shorts", type=click.IntRange(min=1), help="Short questions that count.  [default: 100]")
+@click.option(
+    "--shorts",
+    type=click.IntRange(min=1),
+    help=f"Short questions that count.  [default: {STANDARD.shorts}]",
+)
 @click.option(
     "--in-flight",
     type=click.IntRange(min=0),
-    help="Requests in flight for each slot of the server; 0 sends all at once.  [default: 5]",
+    help="Requests in flight for each slot of the server; 0 sends all at once.  "
+    f"[default: {STANDARD.in_flight}]",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the order of the questions.")
 @click.option("--name", help="Name of the profile.  [default: model@backend]")
-@click.option(
-    "--backend-key-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The backend's own API key, sent with every request.",
-)
+@backend_key_file_option
 @db_option
-@click.option("--json", "as_json", is_flag=True, help="Print the profile as JSON, and nothing else.")
+@json_option("Print the profile as JSON, and nothing else.")
 def command(
     backend: str | None,
     model: str | None,
@@ -142,15 +146,6 @@ def _progress(*, quiet: bool) -> Iterator[Tell]:
                 console.print(f"measuring: {step.title} {left}".rstrip(), highlight=False)
 
         yield tell
-
-
-def span(seconds: float) -> str:
-    """Return a time as people say it."""
-    if seconds < 10:
-        return f"{seconds:.2g} s"
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min"
 
 
 def _print(outcome: Outcome, *, as_json: bool) -> None:

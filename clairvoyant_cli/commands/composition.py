@@ -6,8 +6,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import click
-
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError
 from predictor.record import Prediction, Predictor, PromptView
@@ -95,14 +93,6 @@ def told_plainly() -> Iterator[None]:
         yield
     except ProfilesError as error:
         raise ClairvoyantError(str(error)) from None
-
-
-db_option = click.option(
-    "--db",
-    "db_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Database of profiles and history.  [default: $CLAIRVOYANT_DB, or the user's data directory]",
-)
 
 
 Result = TypeVar("Result")

@@ -18,6 +18,7 @@ from clairvoyant_cli.bench.questions import MOST, Question, draw
 from clairvoyant_cli.bench.race import Lane, Watch, race
 from clairvoyant_cli.bench.show import Narrator, frame, result_table
 from clairvoyant_cli.bench.sojourn import by_class, change
+from clairvoyant_cli.commands.options import json_option
 from clairvoyant_cli.commands.printing import PlainConsole
 from clairvoyant_cli.errors import ClairvoyantError
 
@@ -54,7 +55,7 @@ class Settings:
 @click.option(
     "--seed", default=0, show_default=True, help="Seed of the burst: which questions, in which order."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else.")
+@json_option("Print the result as JSON, and nothing else.")
 def command(tokens_per_s: float, requests: int, seed: int, as_json: bool) -> None:
     """Watch shortest-first beat first-come-first-served, on a simulated backend.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from clairvoyant_cli.commands.options import config_option, json_option, token_file_option, url_option
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.doctor.finding import Finding, Level, broken, exit_code_of
 from clairvoyant_cli.errors import ClairvoyantError
@@ -25,12 +26,10 @@ MARKS = {
 
 @click.command()
 @click.option("--backend", metavar="NAME|URL", help="As for serve. Unset: as configured, or look for one.")
-@click.option("--url", help="The daemon. Unset: the one last started here.")
-@click.option(
-    "--token-file", type=click.Path(path_type=Path), help="The daemon's admin token, if it has one."
-)
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="Configuration file, TOML.")
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@url_option
+@token_file_option
+@config_option
+@json_option("Print the findings as JSON.")
 def command(
     backend: str | None, url: str | None, token_file: Path | None, config_file: Path | None, as_json: bool
 ) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import click
 
+from clairvoyant_cli.commands.options import url_option
 from clairvoyant_cli.control import local_url
 
 KEY = "clairvoyant"
@@ -63,7 +64,7 @@ CLIENTS = {
 
 
 @click.command()
-@click.option("--url", help="The daemon. Unset: the one last started here.")
+@url_option
 @click.option(
     "--client", "names", type=click.Choice(list(CLIENTS)), multiple=True, help="This client only; repeatable."
 )

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from clairvoyant_cli.commands.figures import share
+from clairvoyant_cli.commands.options import FILE, json_option, predictor_option
 from clairvoyant_cli.errors import ClairvoyantError
 
 if TYPE_CHECKING:
@@ -14,10 +16,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument(
-    "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(dir_okay=False, path_type=Path)
-)
-@click.option("--model", default="default", show_default=True, help="A shipped model or a model directory.")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FILE)
+@predictor_option
 @click.option(
     "--delta",
     default=0.2,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(0, 1),
     help="Least relative difference of length of the pairs that count for pair accuracy.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON list, an object a file.")
+@json_option("Print one JSON list, an object a file.")
 def command(files: tuple[Path, ...], model: str, delta: float, as_json: bool) -> None:
     """Judge a model on FILEs (.jsonl or .jsonl.gz) with `prompt` and `output_tokens` on each line."""
     import predictor
@@ -56,9 +56,5 @@ def _print_table(reports: "list[Report]") -> None:
             report.pair_accuracy,
             report.class_accuracy,
         ]
-        cells = [str(report.n), str(report.n_short), str(report.n_long), *map(_share, shares)]
+        cells = [str(report.n), str(report.n_short), str(report.n_long), *map(share, shares)]
         click.echo(f"{name:40}" + "".join(f"{cell:>9}" for cell in cells))
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"

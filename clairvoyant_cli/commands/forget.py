@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clairvoyant_cli.commands.composition import database_path, db_option, told_plainly
+from clairvoyant_cli.commands.composition import database_path, told_plainly
+from clairvoyant_cli.commands.options import db_option
 from clairvoyant_cli.commands.spans import date, when
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 

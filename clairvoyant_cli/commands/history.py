@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from clairvoyant_cli.commands.composition import database_path, db_option, told_plainly
+from clairvoyant_cli.commands.composition import database_path, told_plainly
+from clairvoyant_cli.commands.figures import figure, seconds, share
+from clairvoyant_cli.commands.options import db_option, json_option
 from clairvoyant_cli.commands.printing import PlainConsole
 from clairvoyant_cli.commands.spans import date, when
 from predictor.record import LengthClass
@@ -22,16 +24,22 @@ if TYPE_CHECKING:
     from profiles.records import Finished, Profile
 
 
+LISTED = 10
+
+
 @click.command()
 @click.option(
-    "-n", "--limit", type=click.IntRange(min=0), help="Requests to list.  [default: 10; all for files]"
+    "-n",
+    "--limit",
+    type=click.IntRange(min=0),
+    help=f"Requests to list.  [default: {LISTED}; all for files]",
 )
 @click.option("--since", type=when, metavar="WHEN", help="Only since then: 90m, 12h, 7d ago, or a date.")
 @click.option("--until", type=when, metavar="WHEN", help="Only before then.")
 @click.option("--client", help="Only of this client, as its address or key name.")
 @click.option("--model", help="Only of this model.")
 @db_option
-@click.option("--json", "as_json", is_flag=True, help="Print the requests as JSON, one a line.")
+@json_option("Print the requests as JSON, one a line.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the requests as CSV.")
 @click.option(
     "--trace", is_flag=True, help="Print the answered requests as JSON for `simulate --workload FILE`."
@@ -61,7 +69,7 @@ def command(
         elif as_json or as_csv:
             _dump(_rows(connection, span, limit), as_csv=as_csv)
         else:
-            _show(PlainConsole(), connection, span, 10 if limit is None else limit)
+            _show(PlainConsole(), connection, span, LISTED if limit is None else limit)
 
 
 def _rows(connection: "sqlite3.Connection", span: "Span", limit: int | None) -> "Iterator[Finished]":
@@ -121,8 +129,8 @@ def _show(console: PlainConsole, connection: "sqlite3.Connection", span: "Span",
             total.length_class or "-",
             f"{total.requests:,}",
             f"{total.tokens:,}",
-            _s(total.mean_wait_s),
-            _s(total.mean_sojourn_s),
+            seconds(total.mean_wait_s),
+            seconds(total.mean_sojourn_s),
         )
     console.print(table)
     table = Table("class", "of newest", "P50", "P95", "P99", "wait P50", "wait P99", box=None)
@@ -132,11 +140,11 @@ def _show(console: PlainConsole, connection: "sqlite3.Connection", span: "Span",
             table.add_row(
                 of_class.length_class,
                 f"{of_class.n:,}",
-                _s(of_class.sojourn_p50_s),
-                _s(of_class.sojourn_p95_s),
-                _s(of_class.sojourn_p99_s),
-                _s(of_class.wait_p50_s),
-                _s(of_class.wait_p99_s),
+                seconds(of_class.sojourn_p50_s),
+                seconds(of_class.sojourn_p95_s),
+                seconds(of_class.sojourn_p99_s),
+                seconds(of_class.wait_p50_s),
+                seconds(of_class.wait_p99_s),
             )
     console.print()
     console.print(table)
@@ -154,12 +162,11 @@ def _show_drift(console: PlainConsole, connection: "sqlite3.Connection", span: "
     short = spread(connection, LengthClass.SHORT.value, span)
     accuracy = ranking_accuracy(connection, span)
     console.print()
-    p99 = short.sojourn_p99_s if short is not None else None
-    console.print(
-        f"short answers' P99 {_s(p99)}{_then(profile, _s(profile.short_p99_s if profile else None))}"
-    )
-    then = _share(profile.ranking_accuracy if profile else None)
-    console.print(f"ranking accuracy {_share(accuracy)}{_then(profile, then)}")
+    p99 = seconds(short.sojourn_p99_s if short is not None else None)
+    then = seconds(profile.short_p99_s if profile else None)
+    console.print(f"short answers' P99 {p99}{_then(profile, then)}")
+    then = share(profile.ranking_accuracy if profile else None)
+    console.print(f"ranking accuracy {share(accuracy)}{_then(profile, then)}")
 
 
 def _then(profile: "Profile | None", value: str) -> str:
@@ -175,16 +182,8 @@ def _listed(rows: "list[Finished]") -> Table:
             finished.client,
             finished.outcome,
             f"{finished.expected_tokens:.0f}",
-            "-" if finished.tokens is None else str(finished.tokens),
-            _s(finished.waited_s),
-            _s(finished.sojourn_s),
+            figure(finished.tokens, "d"),
+            seconds(finished.waited_s),
+            seconds(finished.sojourn_s),
         )
     return table
-
-
-def _s(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds:.3g} s"
-
-
-def _share(share: float | None) -> str:
-    return "-" if share is None else f"{share:.3f}"

@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import click
 
+from clairvoyant_cli.commands.options import json_option, predictor_option
 from clairvoyant_cli.errors import ClairvoyantError
 
 
@@ -13,8 +14,8 @@ from clairvoyant_cli.errors import ClairvoyantError
 @click.argument("prompt", default="-")
 @click.option("--system", default="", help="The system prompt that goes with it.")
 @click.option("--max-tokens", type=click.IntRange(min=0), help="The client's cap on the answer.")
-@click.option("--model", default="default", show_default=True, help="A shipped model or a model directory.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@predictor_option
+@json_option("Print one JSON object.")
 def command(prompt: str, system: str, max_tokens: int | None, model: str, as_json: bool) -> None:
     """Predict the length of the answer to PROMPT ("-" or nothing: read it from standard input)."""
     import predictor

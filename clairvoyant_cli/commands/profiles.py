@@ -7,7 +7,9 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from clairvoyant_cli.commands.composition import database_path, db_option, told_plainly
+from clairvoyant_cli.commands.composition import database_path, told_plainly
+from clairvoyant_cli.commands.figures import figure, seconds
+from clairvoyant_cli.commands.options import FILE, db_option, json_option
 from clairvoyant_cli.commands.printing import PlainConsole
 from clairvoyant_cli.commands.spans import date
 from clairvoyant_cli.errors import ClairvoyantError
@@ -26,7 +28,7 @@ def command() -> None:
 
 @command.command("list")
 @db_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option("Print JSON.")
 def list_(db_file: Path | None, as_json: bool) -> None:
     """List the profiles, the newest first."""
     import msgspec
@@ -55,9 +57,9 @@ def list_(db_file: Path | None, as_json: bool) -> None:
             profile.name,
             profile.served.model,
             profile.served.backend,
-            _seconds(profile.mu_short_s.mean if profile.mu_short_s else None),
-            _seconds(profile.tau_s),
-            _rate(profile.decode_tokens_per_s),
+            seconds(profile.mu_short_s.mean if profile.mu_short_s else None),
+            seconds(profile.tau_s),
+            figure(profile.decode_tokens_per_s, ".0f"),
             str(profile.slots),
             date(profile.measured_at, "%Y-%m-%d %H:%M"),
         )
@@ -67,7 +69,7 @@ def list_(db_file: Path | None, as_json: bool) -> None:
 @command.command()
 @click.argument("name")
 @db_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option("Print JSON.")
 def show(name: str, db_file: Path | None, as_json: bool) -> None:
     """Show all of one profile."""
     import msgspec
@@ -101,7 +103,7 @@ def use(name: str, auto: bool, db_file: Path | None) -> None:
 
 @command.command()
 @click.argument("name")
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write.")
+@click.option("-o", "--output", type=FILE, help="File to write.")
 @db_option
 def export(name: str, output: Path | None, db_file: Path | None) -> None:
     """Write a profile and its samples as JSON."""
@@ -164,29 +166,29 @@ def print_profile(console: PlainConsole, profile: "Profile") -> None:
     console.print(
         f"mu_short  {_estimate(profile.mu_short_s)}, {profile.method}, {profile.concurrency} in flight"
     )
-    console.print(f"tau       {_seconds(profile.tau_s)} (3 x mu_short)")
+    console.print(f"tau       {seconds(profile.tau_s)} (3 x mu_short)")
     console.print(f"slots     {profile.slots}")
-    load = f", model loaded in {_seconds(profile.load_s)}" if profile.load_s is not None else ""
-    console.print(f"first token after {_seconds(profile.ttft_s)}{load}")
+    load = f", model loaded in {seconds(profile.load_s)}" if profile.load_s is not None else ""
+    console.print(f"first token after {seconds(profile.ttft_s)}{load}")
     bands = Table("prompt", "reads tokens/s", "writes tokens/s", "first token", box=None)
     bands.add_row(
         "all",
-        _rate(profile.prefill_tokens_per_s),
-        _rate(profile.decode_tokens_per_s),
-        _seconds(profile.ttft_s),
+        figure(profile.prefill_tokens_per_s, ".0f"),
+        figure(profile.decode_tokens_per_s, ".0f"),
+        seconds(profile.ttft_s),
     )
     for band in profile.bands:
         bands.add_row(
             str(band.prompt_tokens),
-            _rate(band.prefill_tokens_per_s),
-            _rate(band.decode_tokens_per_s),
-            _seconds(band.ttft_s),
+            figure(band.prefill_tokens_per_s, ".0f"),
+            figure(band.decode_tokens_per_s, ".0f"),
+            seconds(band.ttft_s),
         )
     console.print(bands)
     mixes = Table("service", "n", "mean", "C_s^2", *(f"wait at rho {rho}" for rho in UTILISATIONS), box=None)
     for mix in profile.mixes:
-        waits = (_seconds(pk_wait_s(rho, mix.mean_s, mix.cs2)) for rho in UTILISATIONS)
-        mixes.add_row(mix.name, str(mix.n), _seconds(mix.mean_s), f"{mix.cs2:.3f}", *waits)
+        waits = (seconds(pk_wait_s(rho, mix.mean_s, mix.cs2)) for rho in UTILISATIONS)
+        mixes.add_row(mix.name, str(mix.n), seconds(mix.mean_s), f"{mix.cs2:.3f}", *waits)
     console.print(mixes)
     for line in profile.advice:
         console.print(f"note: {line}", highlight=False)
@@ -195,14 +197,4 @@ def print_profile(console: PlainConsole, profile: "Profile") -> None:
 def _estimate(estimate: "Estimate | None") -> str:
     if estimate is None:
         return "-"
-    return (
-        f"{_seconds(estimate.mean)} ({_seconds(estimate.low)} to {_seconds(estimate.high)}, n={estimate.n})"
-    )
-
-
-def _seconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds:.3g} s"
-
-
-def _rate(tokens_per_s: float | None) -> str:
-    return "-" if tokens_per_s is None else f"{tokens_per_s:.0f}"
+    return f"{seconds(estimate.mean)} ({seconds(estimate.low)} to {seconds(estimate.high)}, n={estimate.n})"

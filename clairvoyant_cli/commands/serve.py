@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,9 @@ import click
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.commands.composition import Frozen, kept_in, load_predictor, run
+from clairvoyant_cli.commands.options import config_option, serve_options
 from clairvoyant_cli.config import ServeConfig, load_serve_config
-from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, SERVABLE
 
 if TYPE_CHECKING:
@@ -31,127 +33,19 @@ POLICY_HELP = "\n\n".join(
 )
 
 
-def _by_commas(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> str | None:
-    return ",".join(given) or None
-
-
 @click.command()
-@click.option(
-    "--backend",
-    metavar="NAME|URL",
-    help="ollama, llamacpp, lmstudio, jan, or a URL. Unset: look at their usual ports.",
-)
-@click.option("--listen", metavar="HOST:PORT", help="Where clients connect.  [default: 127.0.0.1:8080]")
-@click.option("--policy", metavar="NAME", help=POLICY_HELP)
-@click.option("--tau", type=float, metavar="SECONDS", help="Starvation timeout; 0 turns the guard off.")
-@click.option("--slots", type=int, help="Requests in flight at once. Unset: asked of llama.cpp, 1 elsewhere.")
-@click.option(
-    "--queue-capacity",
-    type=int,
-    help="Requests that may wait; beyond that, whoever has most waiting is refused one.  [default: 1024]",
-)
-@click.option(
-    "--max-wait",
-    type=float,
-    metavar="SECONDS",
-    help="Longest wait before a request is refused. Unset: no limit.",
-)
-@click.option("--overload-status", type=int, help="Status of those refusals, 503 or 429.  [default: 503]")
-@click.option("--model", metavar="DIR", help="A predictor of your own, made by `clairvoyant train`.")
-@click.option("--profile", metavar="NAME", help="A measured profile, made by `clairvoyant calibrate`.")
-@click.option(
-    "--api-key-file", metavar="FILE", help="API keys, one name:key a line. Needed to listen beyond loopback."
-)
-@click.option(
-    "--admin-token-file",
-    metavar="FILE",
-    help="Token for the control API. Needed to listen beyond loopback. Unset: where clients have keys, one "
-    "is made for each run, which only commands of your own account find.",
-)
-@click.option(
-    "--backend-key-file", metavar="FILE", help="The backend's own API key, sent with every request."
-)
-@click.option(
-    "--clients",
-    metavar="FILE",
-    help="Clients, their API keys and limits, as TOML; in place of --api-key-file. SIGHUP reads it again.",
-)
-@click.option(
-    "--allow-host",
-    metavar="NAME",
-    multiple=True,
-    callback=_by_commas,
-    help="A further Host name that is answered to; repeatable, or by commas.",
-)
-@click.option(
-    "--allow-origin",
-    metavar="ORIGIN",
-    multiple=True,
-    callback=_by_commas,
-    help="Let web pages of this origin send requests; * stands for any text; repeatable, or by commas.",
-)
-@click.option(
-    "--connect-timeout",
-    type=float,
-    metavar="SECONDS",
-    help="Time to connect to the backend; an answer may take as long as it takes.  [default: 5]",
-)
-@click.option(
-    "--client-timeout",
-    type=float,
-    metavar="SECONDS",
-    help="Without progress before a client that stalls is given up.  [default: 30]",
-)
-@click.option(
-    "--drain-timeout", type=float, metavar="SECONDS", help="A drain waits for what runs.  [default: 300]"
-)
-@click.option(
-    "--outage-grace",
-    type=float,
-    metavar="SECONDS",
-    help="Requests wait for a backend that has gone; 0 refuses them at once.  [default: 60]",
-)
-@click.option("--body-limit-mib", type=int, help="Longest request body read for a prediction.  [default: 64]")
-@click.option(
-    "--body-budget-mib", type=int, help="What all waiting bodies may take together.  [default: 256]"
-)
-@click.option(
-    "--max-connections", type=int, help="Client connections at once. Unset: what the open-file limit allows."
-)
-@click.option("--db", metavar="FILE", help="Database of profiles and history.")
-@click.option("--freeze", is_flag=True, default=None, help="Learn nothing from traffic.")
-@click.option(
-    "--history-days", type=int, help="Days for which finished requests are remembered.  [default: 90]"
-)
-@click.option(
-    "--history-rows",
-    type=int,
-    help="Finished requests that are remembered; 0 records none.  [default: 1000000]",
-)
-@click.option(
-    "--record-prompts",
-    is_flag=True,
-    default=None,
-    help="Record prompt text too, of bodies up to 256 KiB, to train a predictor on it. "
-    "`clairvoyant forget` erases it.",
-)
-@click.option(
-    "--show-prompts",
-    is_flag=True,
-    default=None,
-    help="Let dashboards show prompts. They are not logged, nor recorded by this.",
-)
-@click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.  [default: info]")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="Configuration file, TOML.")
+@serve_options(policy=POLICY_HELP)
+@config_option
 def command(config_file: Path | None, **flags: Any) -> None:
     """Run the proxy in front of an LLM server.
 
     Point your clients at the address it listens on, instead of the server's own.
     Every flag can also stand in the configuration file, under [serve], or in the
-    environment as CLAIRVOYANT_SERVE_<NAME>.
+    environment as CLAIRVOYANT_SERVE_<NAME>. The file can also say the LLM servers, as
+    tables [[backends]], in place of --backend, --slots and --backend-key-file.
     """
     given = {name: value for name, value in flags.items() if value is not None}
-    config = load_serve_config(given, file=config_file)
+    config = _for_one_server(load_serve_config(given, file=config_file))
     logging.basicConfig(
         stream=sys.stderr,
         level=config.log_level.upper(),
@@ -160,6 +54,16 @@ def command(config_file: Path | None, **flags: Any) -> None:
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)
     run(_serve(config))
+
+
+def _for_one_server(config: ServeConfig) -> ServeConfig:
+    """Say the only table as the settings of a single backend are said; ClairvoyantError if there are more."""
+    if not config.backends:
+        return config
+    if len(config.backends) > 1:
+        raise ClairvoyantError("serve sends to one LLM server: leave one table [[backends]]", ExitCode.USAGE)
+    only = config.backends[0]
+    return replace(config, backends=(), backend=only.url, slots=only.slots, backend_key_file=only.key_file)
 
 
 def _heed_signals(daemon: "Daemon") -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from clairvoyant_cli.commands.options import FILE
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.service.units import Action, Unit, launchd_agent, systemd_unit
 
@@ -101,7 +102,7 @@ def logs() -> None:
 
 
 @command.command(hidden=True)
-@click.option("--log-file", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The log.")
+@click.option("--log-file", type=FILE, required=True, help="The log.")
 @click.argument("serve_flags", nargs=-1, type=click.UNPROCESSED)
 def run(log_file: Path, serve_flags: tuple[str, ...]) -> None:
     """Serve, and write a log that is rotated: what launchd starts."""

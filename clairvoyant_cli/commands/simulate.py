@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from clairvoyant_cli.commands.composition import db_option
+from clairvoyant_cli.commands.options import FILE, db_option, json_option
 from clairvoyant_cli.commands.spans import when
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from profiles.records import MAX_SLOTS
@@ -209,9 +209,9 @@ def run_scenario(name: str, options: "Options") -> "Report":
 @db_option
 @click.option("--seeds", type=click.IntRange(min=1), help="Independent runs; more narrow the intervals.")
 @click.option("--requests", type=click.IntRange(min=2), help="Requests a run.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option("Print JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, one figure a line.")
-@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Write a plot, .svg or .png.")
+@click.option("--plot", type=FILE, help="Write a plot, .svg or .png.")
 def command(
     scenario: str | None,
     advise: bool,

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from clairvoyant_cli.commands.figures import span
+from clairvoyant_cli.commands.options import json_option, token_file_option, url_option
 from clairvoyant_cli.control import ControlClient, admin_token, encode, local_url
 from tui.snapshot import Snapshot
 
@@ -14,11 +16,9 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--url", help="The daemon to ask. Unset: the one last started here.")
-@click.option(
-    "--token-file", type=click.Path(path_type=Path), help="The daemon's admin token, if it has one."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the whole state as JSON.")
+@url_option
+@token_file_option
+@json_option("Print the whole state as JSON.")
 def command(url: str | None, token_file: Path | None, as_json: bool) -> None:
     """Print the state of a running daemon once."""
     snapshot = asyncio.run(_fetch(local_url(url), admin_token(token_file)))
@@ -44,7 +44,7 @@ def _print(snapshot: Snapshot) -> None:
     tau_text = (
         "off" if tau.tau_s is None else f"{tau.tau_s:g} s ({tau.source}), fired {tau.firings_total} times"
     )
-    up = _span(snapshot.uptime_s)
+    up = span(snapshot.uptime_s)
     rest = f" on {snapshot.listen}, up {up}, policy {snapshot.policy}"
     console.print(Text.assemble((snapshot.mode, "bold"), rest))
     for backend in snapshot.backends:
@@ -72,7 +72,7 @@ def _print(snapshot: Snapshot) -> None:
             running.model,
             running.predicted.length_class,
             expected,
-            _span(running.elapsed_s),
+            span(running.elapsed_s),
         )
     for waiting in snapshot.queue[:20]:
         rank = "held" if waiting.held else str(waiting.rank)
@@ -84,7 +84,7 @@ def _print(snapshot: Snapshot) -> None:
             waiting.model,
             waiting.predicted.length_class,
             expected,
-            _span(waiting.age_s),
+            span(waiting.age_s),
         )
     console.print(table)
     if len(snapshot.queue) > 20:
@@ -98,7 +98,7 @@ def _clients(snapshot: Snapshot) -> "Table":
         "client", "waiting", "running", "weight", "tokens today", "tau", "priority", box=None, pad_edge=False
     )
     for client in snapshot.clients:
-        tau = "" if client.tau_s is None else "off" if client.tau_s == 0 else _span(client.tau_s)
+        tau = "" if client.tau_s is None else "off" if client.tau_s == 0 else span(client.tau_s)
         table.add_row(
             client.name,
             _of(client.waiting, client.max_waiting),
@@ -113,11 +113,3 @@ def _clients(snapshot: Snapshot) -> "Table":
 
 def _of(has: int, may: int | None) -> str:
     return f"{has:,}" if may is None else f"{has:,} of {may:,}"
-
-
-def _span(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"

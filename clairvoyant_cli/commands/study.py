@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from clairvoyant_cli.commands.options import FILE, json_option
 from clairvoyant_cli.errors import ClairvoyantError
 
 if TYPE_CHECKING:
@@ -28,12 +29,10 @@ STUDIES = {
 
 @click.command(epilog="Studies: " + "; ".join(f"{name}: {what}" for name, what in STUDIES.items()) + ".")
 @click.argument("study", type=click.Choice(list(STUDIES)))
-@click.argument(
-    "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(dir_okay=False, path_type=Path)
-)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FILE)
 @click.option("--never-train", multiple=True, metavar="NAME", help="A FILE that is only ever tested on.")
 @click.option("--streams", default=2, show_default=True, help="Streams a file, for `online`.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option("Print one JSON object.")
 def command(
     study: str, files: tuple[Path, ...], never_train: tuple[str, ...], streams: int, as_json: bool
 ) -> None:

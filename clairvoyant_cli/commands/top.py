@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from clairvoyant_cli.commands.options import FILE, json_option, token_file_option, url_option
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 
 if TYPE_CHECKING:
@@ -27,19 +28,15 @@ class _Attachment:
 
 
 @click.command()
-@click.option("--url", help="The daemon to watch. Unset: the one last started here.")
-@click.option(
-    "--token-file", type=click.Path(path_type=Path), help="The daemon's admin token, if it has one."
-)
+@url_option
+@token_file_option
 @click.option("--readonly", is_flag=True, help="Watch only: every action is refused.")
 @click.option("--once", is_flag=True, help="Print the state once, as tables, and leave.")
-@click.option("--json", "as_json", is_flag=True, help="Print the state once, as JSON, and leave.")
-@click.option(
-    "--record", type=click.Path(path_type=Path, dir_okay=False), help="Also write what is seen to a file."
-)
+@json_option("Print the state once, as JSON, and leave.")
+@click.option("--record", type=FILE, help="Also write what is seen to a file.")
 @click.option(
     "--replay",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Play a recorded file; no daemon is needed.",
 )
 @click.option("--demo", is_flag=True, help="Watch a simulated daemon; no daemon is needed.")

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clairvoyant_cli.commands.composition import database_path, db_option, told_plainly
+from clairvoyant_cli.commands.composition import database_path, told_plainly
+from clairvoyant_cli.commands.figures import share
+from clairvoyant_cli.commands.options import FILE, db_option
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ MAX_RECORDED = 200_000
 
 
 @click.command()
-@click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("files", nargs=-1, metavar="[FILE]...", type=FILE)
 @click.option("--from-history", is_flag=True, help="Train on what `serve --record-prompts` recorded, too.")
 @db_option
 @click.option(
@@ -88,5 +90,5 @@ def _line(report: "Report") -> str:
         "class": report.class_accuracy,
         "q90 coverage": report.q90_coverage,
     }
-    shown = "  ".join(f"{name} {'-' if value is None else f'{value:.3f}'}" for name, value in figures.items())
+    shown = "  ".join(f"{name} {share(value)}" for name, value in figures.items())
     return f"{report.file:18} n {report.n}  {shown}"

@@ -7,14 +7,15 @@ which are UTF-8.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clairvoyant_cli.config import did_you_mean, parse_toml
+from clairvoyant_cli.config import parse_toml
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.proxy.plain import NAME_CHARS
 from clairvoyant_cli.scheduler.fairness import Tenant
+from clairvoyant_cli.settings import Check, did_you_mean, one_word, setting, settings_of
 
 PRIORITIES = range(-100, 101)
 """What a client may ask for at all; lower is sooner."""
@@ -29,16 +30,52 @@ GOOD_KEY_CHARS = 16
 LONGEST_TAU_S = 86_400.0
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 1 << 53
+
+
+def _is_range(value: Any) -> bool:
+    if not isinstance(value, list) or len(value) != 2:
+        return False
+    return all(type(each) is int and each in PRIORITIES for each in value) and value[0] <= value[1]
+
+
+_COUNT: Check = (_is_count, "be a whole number of at least 1; leave it out for no limit")
+
+
 @dataclass(frozen=True, slots=True)
 class ClientRules:
-    """What one client may do. The comment behind each field is its help text in the reference."""
+    """What one client may do."""
 
-    weight: float = 1.0  # its share of a full queue, and of the slots under `fair`, from 0.01 to 100
-    max_waiting: int | None = None  # its requests that may wait at once; unset: as many as there is room for
-    max_running: int | None = None  # slots it may have at once; unset: all
-    tau_s: float | None = None  # its own starvation timeout in seconds; 0: none; unset: everybody's
-    priority: tuple[int, int] = OWN_PRIORITIES  # the soonest and the latest it may ask for, from -100 to 100
-    tokens_per_day: int | None = None  # answer tokens from one local midnight to the next; unset: no limit
+    weight: float = setting(
+        1.0,
+        "NUMBER",
+        "Its share of a full queue, and of the slots under `fair`, from 0.01 to 100.",
+        (lambda value: _is_number(value) and 0.01 <= value <= 100, "be a number from 0.01 to 100"),
+    )
+    max_waiting: int | None = setting(
+        None, "N", "Its requests that may wait at once. Unset: as many as there is room for.", _COUNT
+    )
+    max_running: int | None = setting(None, "N", "Slots it may have at once. Unset: all.", _COUNT)
+    tau_s: float | None = setting(
+        None,
+        "SECONDS",
+        "Its own starvation timeout. 0: none. Unset: everybody's.",
+        (lambda value: _is_number(value) and 0 <= value <= LONGEST_TAU_S, "be seconds up to a day, 0: none"),
+    )
+    priority: tuple[int, int] = setting(
+        OWN_PRIORITIES,
+        "[SOONEST, LATEST]",
+        "The soonest and the latest it may ask for, from -100 to 100.",
+        (_is_range, "be [SOONEST, LATEST], two whole numbers from -100 to 100, the lower first"),
+    )
+    tokens_per_day: int | None = setting(
+        None, "N", "Answer tokens from one local midnight to the next. Unset: no limit.", _COUNT
+    )
 
     @property
     def tenant(self) -> Tenant:
@@ -161,7 +198,7 @@ def _keyed(found: Iterable[_Key], source: str, clients: Clients, *, again: str) 
 def _check_name(name: str, where: str) -> None:
     if not name:
         raise _wrong(f"{where} has an empty name; write name:key")
-    if not _one_word(name):
+    if not one_word(name):
         raise _wrong(f"{where} has a name with blanks or control characters in it; take them out")
     if len(name) > NAME_CHARS:
         raise _wrong(f"{where} has a name of more than {NAME_CHARS} characters; shorten it")
@@ -170,55 +207,24 @@ def _check_name(name: str, where: str) -> None:
 def _check_key(key: str, where: str) -> None:
     if not key:
         raise _wrong(f"{where} has an empty key; make one with: head -c 24 /dev/urandom | base64")
-    if not _one_word(key):
+    if not one_word(key):
         raise _wrong(f"{where} has a key with blanks or control characters in it; take them out")
     if len(key) < MIN_KEY_CHARS:
         raise _wrong(f"{where} has a key of fewer than {MIN_KEY_CHARS} characters; make it longer")
 
 
-def _one_word(text: str) -> bool:
-    return text.isprintable() and not any(c.isspace() for c in text)
-
-
 # -- tables -----------------------------------------------------------------------------------------
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 1 << 53
-
-
-def _is_range(value: Any) -> bool:
-    if not isinstance(value, list) or len(value) != 2:
-        return False
-    return all(type(each) is int and each in PRIORITIES for each in value) and value[0] <= value[1]
-
-
-_COUNT = "a whole number of at least 1; leave it out for no limit"
-_WANTED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "weight": (lambda value: _is_number(value) and 0.01 <= value <= 100, "a number from 0.01 to 100"),
-    "max_waiting": (_is_count, _COUNT),
-    "max_running": (_is_count, _COUNT),
-    "tau_s": (
-        lambda value: _is_number(value) and 0 <= value <= LONGEST_TAU_S,
-        "seconds up to a day, 0: none",
-    ),
-    "priority": (_is_range, "[SOONEST, LATEST], two whole numbers from -100 to 100, the lower first"),
-    "tokens_per_day": (_is_count, _COUNT),
-}
 
 
 def _rules(
     table: Mapping[str, Any], where: str, defaults: ClientRules, more: tuple[str, ...] = ()
 ) -> ClientRules:
-    _known(table, (*_WANTED, *more), where, "key")
+    known = settings_of(ClientRules)
+    _known(table, (*known, *more), where, "key")
     for key, value in table.items():
-        holds, wanted = _WANTED[key]
-        if not holds(value):
-            raise _wrong(f"{where} {key} must be {wanted}; it is {str(value)[:40]!r}")
+        for holds, wanted in known[key].checks:
+            if not holds(value):
+                raise _wrong(f"{where} {key} must {wanted}; it is {str(value)[:40]!r}")
     return replace(defaults, **{key: _kept(key, value) for key, value in table.items()})
 
 

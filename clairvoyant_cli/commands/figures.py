@@ -1,0 +1,27 @@
+"""Numbers as they are shown to people; a dash stands for one that is not known."""
+
+
+def figure(value: float | None, form: str) -> str:
+    """Return a number in a form as `.3f`."""
+    return "-" if value is None else format(value, form)
+
+
+def share(value: float | None) -> str:
+    """Return a number from 0 to 1."""
+    return figure(value, ".3f")
+
+
+def seconds(value: float | None) -> str:
+    """Return a measured time, in seconds however long it is, so that times can be compared."""
+    return "-" if value is None else f"{value:.3g} s"
+
+
+def span(value_s: float) -> str:
+    """Return a time as people say it."""
+    if value_s < 10:
+        return f"{value_s:.1f} s"
+    minutes, rest = divmod(round(value_s), 60)
+    if not minutes:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"

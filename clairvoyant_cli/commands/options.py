@@ -1,0 +1,81 @@
+"""Flags that several commands take, and those that are made of the settings of `serve`."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.settings import Setting, settings_of
+
+Function = Callable[..., Any]
+Option = Callable[[Function], Function]
+
+SERVE = settings_of(ServeConfig)
+FILE = click.Path(path_type=Path, dir_okay=False)
+ANY_PATH = click.Path(path_type=Path)
+
+url_option = click.option("--url", help="The daemon. Unset: the one last started here.")
+token_file_option = click.option(
+    "--token-file", type=ANY_PATH, help="The daemon's admin token, if it has one."
+)
+config_option = click.option("--config", "config_file", type=ANY_PATH, help="Configuration file, TOML.")
+db_option = click.option("--db", "db_file", type=FILE, help=SERVE["db"].about)
+backend_key_file_option = click.option(
+    "--backend-key-file", type=FILE, metavar="FILE", help=SERVE["backend_key_file"].about
+)
+predictor_option = click.option(
+    "--model", default="default", show_default=True, help="A shipped model or a model directory."
+)
+
+
+def json_option(about: str) -> Option:
+    """Return the flag that asks for JSON; `about` says of what."""
+    return click.option("--json", "as_json", is_flag=True, help=about)
+
+
+def serve_option(name: str, about: str = "") -> Option:
+    """Return the flag of one setting of `serve`; `about` is said of it instead, if given."""
+    known = SERVE[name]
+    about = about or known.about + _default(known)
+    flag = f"--{name.replace('_', '-')}"
+    if known.kind is bool:
+        return click.option(flag, is_flag=True, default=None, help=about)
+    return click.option(
+        flag,
+        type=known.kind,
+        metavar=known.metavar,
+        multiple=known.repeatable,
+        callback=_by_commas if known.repeatable else None,
+        help=about,
+    )
+
+
+def serve_options(**about: str) -> Option:
+    """Return what adds the flags of all settings of `serve`; `about` is said of some of them instead."""
+    return together(*(serve_option(name, about.get(name, "")) for name in SERVE))
+
+
+def together(*options: Option) -> Option:
+    """Return what adds several flags, in this order."""
+
+    def add(function: Function) -> Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+def _default(known: Setting) -> str:
+    if known.default is None or known.kind is bool:
+        return ""
+    return f"  [default: {known.default:g}]" if known.kind is float else f"  [default: {known.default}]"
+
+
+def _by_commas(context: click.Context, parameter: click.Parameter, given: Sequence[str]) -> str | None:
+    return ",".join(given) or None
+
+
+backend_option = serve_option("backend")

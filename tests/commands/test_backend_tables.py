@@ -1,0 +1,128 @@
+"""The tables `[[backends]]` of the configuration: what they say, and what is said of one that is wrong."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from clairvoyant_cli.addresses import BACKEND_KINDS, BACKEND_NAMES
+from clairvoyant_cli.config import BackendConfig, ServeConfig, load_serve_config
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.main import cli
+from clairvoyant_cli.proxy.backend import USUAL_PORTS
+from clairvoyant_cli.proxy.protocols.routes import BackendKind
+
+GPU = '[[backends]]\nname = "gpu"\nurl = "http://gpu:11434"\n'
+TWO = f"""
+[serve]
+policy = "fair"
+
+{GPU}
+kind = "ollama"
+slots = 4
+key_file = "gpu.key"
+weight = 2
+
+[[backends]]
+name = "laptop"
+url = "llamacpp"
+"""
+
+
+def read(text: str, folder: Path, flags: dict[str, object] | None = None) -> ServeConfig:
+    """Load a configuration from a file."""
+    file = folder / "config.toml"
+    file.write_text(text)
+    return load_serve_config(flags or {}, file=file, env={})
+
+
+def test_each_table_is_a_backend(tmp_path: Path) -> None:
+    config = read(TWO, tmp_path)
+    assert config.policy == "fair"
+    assert config.servers() == config.backends
+    assert config.backends == (
+        BackendConfig("gpu", "http://gpu:11434", "ollama", 4, "gpu.key", 2.0),
+        BackendConfig("laptop", "llamacpp"),
+    )
+    assert config.backends[1].weight == 1.0
+
+
+@pytest.mark.parametrize("text", ["", "[serve]\n", "backends = []\n"])
+def test_without_tables_there_is_the_one_backend_that_is_set(text: str, tmp_path: Path) -> None:
+    assert read(text, tmp_path).servers() == (BackendConfig(),)
+    config = read(text, tmp_path, {"backend": "jan", "slots": 2, "backend_key_file": "key"})
+    assert config.servers() == (BackendConfig(None, "jan", None, 2, "key"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (GPU.replace("[[backends]]", "[backends]"), "backends must be tables, as in [[backends]]"),
+        ("backends = 3", "backends must be tables, as in [[backends]]"),
+        ("backends = [3]", "backends must be tables, as in [[backends]]"),
+        ("[[backend]]\n", "unknown section [backend]; there are [serve] and [[backends]]"),
+        ("[serve]\nbackends = []\n", "unknown key 'backends' in [serve]; did you mean backend?"),
+        ("[[backends]]\n", "[[backends]] table 1 has no name; give it one"),
+        ('[[backends]]\nname = "gpu"\n', "[[backends]] table 1 has no url; give it one"),
+        (f"{GPU}slot = 2\n", "[[backends]] table 1: unknown key 'slot'; did you mean slots?"),
+        (f'{GPU}slots = "two"\n', "[[backends]] table 1: slots must be a whole number, not 'two'"),
+        (f"{GPU}slots = 0\n", "[[backends]] table 1: slots must be at least 1"),
+        (f"{GPU}slots = 1025\n", "[[backends]] table 1: slots must be at most 1024"),
+        (f"{GPU}weight = 0\n", "[[backends]] table 1: weight must be a number above 0"),
+        (f"{GPU}weight = -1.5\n", "[[backends]] table 1: weight must be a number above 0"),
+        (f"{GPU}weight = nan\n", "[[backends]] table 1: weight must be a number above 0"),
+        (f"{GPU}weight = inf\n", "[[backends]] table 1: weight must be a number above 0"),
+        (f"{GPU}weight = true\n", "[[backends]] table 1: weight must be a number, not True"),
+        (f'{GPU}kind = "olama"\n', "[[backends]] table 1: kind must be one of ollama, llamacpp,"),
+        (f'{GPU}key_file = "a\\u0000b"\n', "[[backends]] table 1: key_file must not hold a NUL"),
+        (GPU.replace('"gpu"', "3"), "[[backends]] table 1: name must be text, not 3"),
+        (GPU.replace('"gpu"', '""'), "[[backends]] table 1: name must be one word"),
+        (GPU.replace('"gpu"', '"the gpu"'), "[[backends]] table 1: name must be one word"),
+        (GPU.replace('"gpu"', '"g\\u001b[31m"'), "[[backends]] table 1: name must be one word"),
+        (GPU.replace('"gpu"', f'"{"g" * 65}"'), "[[backends]] table 1: name must be one word of at most 64"),
+        (GPU.replace("http://gpu:11434", "olama"), "[[backends]] table 1: url must be ollama, llamacpp,"),
+        (GPU.replace("gpu:11434", "[::1"), "[[backends]] table 1: url must be ollama, llamacpp,"),
+        (f"{GPU}{GPU.replace('11434', '1')}", "table 2 has the same name as table 1; give each its own"),
+        (
+            GPU + GPU.replace("gpu", "mac") + GPU.replace('"gpu"', '"box"'),
+            "table 3 has the same url as table 1; give each its own",
+        ),
+        (f'[serve]\nbackend = "ollama"\n{GPU}', "backend and [[backends]] exclude each other"),
+        (f"[serve]\nslots = 2\n{GPU}", "slots and [[backends]] exclude each other"),
+        (f'[serve]\nbackend_key_file = "k"\n{GPU}', "backend_key_file and [[backends]] exclude each other"),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_said_in_a_line(text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ClairvoyantError) as wrong:
+        read(text, tmp_path)
+    message = str(wrong.value)
+    assert words in message
+    assert wrong.value.exit_code is ExitCode.USAGE
+    assert "\n" not in message
+    if "exclude" not in words:
+        assert message.startswith(str(tmp_path / "config.toml"))
+
+
+def test_a_flag_that_names_one_backend_does_not_go_with_tables(tmp_path: Path) -> None:
+    with pytest.raises(ClairvoyantError, match=r"backend and .* exclude each other"):
+        read(TWO, tmp_path, {"backend": "ollama"})
+
+
+def test_serve_refuses_more_than_one_table(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(TWO)
+    result = CliRunner().invoke(cli, ["serve", "--config", str(file)])
+    assert isinstance(result.exception, ClairvoyantError)
+    assert "leave one table [[backends]]" in str(result.exception)
+
+
+def test_the_kinds_that_can_be_named_are_those_whose_habits_are_known() -> None:
+    assert set(BACKEND_KINDS) == {kind.value for kind in BackendKind}
+    assert set(BACKEND_NAMES) == {kind.value for kind in USUAL_PORTS}
+
+
+def test_a_backend_that_is_no_name_and_no_url_is_refused_at_once() -> None:
+    with pytest.raises(
+        ClairvoyantError, match="no backend 'olama'; give ollama, llamacpp, lmstudio, jan, or"
+    ):
+        ServeConfig(backend="olama")

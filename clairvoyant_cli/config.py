@@ -7,7 +7,6 @@ import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +78,6 @@ class BackendConfig:
         None, "N", "Requests in flight there at once. Unset: asked of llama.cpp, 1 elsewhere.", *SLOTS
     )
     key_file: str | None = setting(None, "FILE", "Its own API key, sent with every request.")
-    weight: float = setting(
-        1.0, "NUMBER", "Its share of the work.", (lambda weight: 0 < weight < inf, "be a number above 0")
-    )
 
     def __post_init__(self) -> None:
         check_settings(self)

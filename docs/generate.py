@@ -83,8 +83,8 @@ def settings() -> list[str]:
     )
     tables = (
         "In place of `backend`, `slots` and `backend_key_file` the file can say LLM servers one by one: a table "
-        "`[[backends]]` for each, with a `name` and a `url` that no other has, and any of these. `serve` sends to "
-        "one server so far, and refuses more tables."
+        "`[[backends]]` for each, with a `name` and a `url` that no other has, and any of these. All must "
+        "have the models that are asked for; what needs no slot, lists of models too, goes to the first."
     )
     return [
         where,

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from clairvoyant_cli import __version__
 from clairvoyant_cli.commands.composition import Frozen, kept_in, load_predictor, run
 from clairvoyant_cli.commands.options import config_option, serve_options
 from clairvoyant_cli.config import ServeConfig, load_serve_config
-from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, SERVABLE
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def command(config_file: Path | None, **flags: Any) -> None:
     tables [[backends]], in place of --backend, --slots and --backend-key-file.
     """
     given = {name: value for name, value in flags.items() if value is not None}
-    config = _for_one_server(load_serve_config(given, file=config_file))
+    config = load_serve_config(given, file=config_file)
     logging.basicConfig(
         stream=sys.stderr,
         level=config.log_level.upper(),
@@ -54,16 +53,6 @@ def command(config_file: Path | None, **flags: Any) -> None:
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)
     run(_serve(config))
-
-
-def _for_one_server(config: ServeConfig) -> ServeConfig:
-    """Say the only table as the settings of a single backend are said; ClairvoyantError if there are more."""
-    if not config.backends:
-        return config
-    if len(config.backends) > 1:
-        raise ClairvoyantError("serve sends to one LLM server: leave one table [[backends]]", ExitCode.USAGE)
-    only = config.backends[0]
-    return replace(config, backends=(), backend=only.url, slots=only.slots, backend_key_file=only.key_file)
 
 
 def _heed_signals(daemon: "Daemon") -> None:
@@ -107,12 +96,12 @@ async def _run(config: ServeConfig, predictor: "Predictor", persistence: "Persis
         gc.collect()
         gc.freeze()
         _heed_signals(daemon)
-        operation, backend = daemon.operation, daemon.pool.first.backend
+        operation = daemon.operation
         tau = "off" if operation.tau_s is None else f"{operation.tau_s:.4g} s ({operation.tau_source})"
         # Said whatever the log level: it is how one sees, and a supervisor's script knows, that it serves.
         click.echo(
-            f"clairvoyant {__version__}: {daemon.base_url} -> {backend.kind.value} "
-            f"{backend.upstream.url}, {plural(backend.slots, 'slot')}, "
+            f"clairvoyant {__version__}: {daemon.base_url} -> {daemon.pool.described}, "
+            f"{plural(daemon.pool.slots, 'slot')}, "
             f"policy {operation.policy}, tau {tau}, predictor {predictor.name}",
             err=True,
         )

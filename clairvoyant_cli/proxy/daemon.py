@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.listener import ServerConnection
 from clairvoyant_cli.http.patience import Budget, ConnectionTable
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.proxy.access import Access, is_loopback, read_secret
 from clairvoyant_cli.proxy.admission import Admission
-from clairvoyant_cli.proxy.backend import Backend, BackendWatch, Found, Prober, find_backend
+from clairvoyant_cli.proxy.backend import Backend, BackendWatch, Prober, find_backend
 from clairvoyant_cli.proxy.clients import Clients
 from clairvoyant_cli.proxy.control_api import Actions, Changes, ControlApi
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
@@ -141,18 +141,18 @@ async def running_daemon(
     host, port = config.address()
     roster = roster_of(config, exposed=not is_loopback(host))
     access = access_of(config, roster)
-    key = (
-        None if config.backend_key_file is None else read_secret(Path(config.backend_key_file), "backend key")
-    )
+    keys = [_key_of(server) for server in config.servers()]
     listener = listen(host, port)
-    prober = Prober(key)
+    probers = [Prober(key) for key in keys]
     try:
         port = listener.getsockname()[1]
-        server = Server(await _backend(config, prober, port), prober, key)
+        looked_for = zip(config.servers(), probers, strict=True)
+        found = await asyncio.gather(*(_backend(config, each, prober, port) for each, prober in looked_for))
+        servers = [Server(*each) for each in zip(found, probers, keys, strict=True)]
         base_url = _url(_reachable(host), port)
         async with Tasks() as tasks:
             queue = _queue(config, access, tasks, clock)
-            daemon = _compose(config, predictor, access, roster, queue, [server], table, base_url)
+            daemon = _compose(config, predictor, access, roster, queue, servers, table, base_url)
             daemon.snapshots.listen = _url(host, port).removeprefix("http://")
             daemon.state_saver = _state_saver(config, daemon, persistence)
             if daemon.state_saver is not None:
@@ -183,7 +183,8 @@ async def running_daemon(
         await daemon.pool.close()
     finally:
         listener.close()
-        await prober.close()
+        for prober in probers:
+            await prober.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,27 +328,28 @@ def _state_saver(config: ServeConfig, daemon: Daemon, persistence: Persistence |
     )
 
 
-async def _backend(config: ServeConfig, prober: Prober, listen_port: int) -> Backend:
-    found, all_found = await find_backend(config.backend, prober, listen_port=listen_port)
+def _key_of(server: BackendConfig) -> str | None:
+    return None if server.key_file is None else read_secret(Path(server.key_file), "backend key")
+
+
+async def _backend(config: ServeConfig, server: BackendConfig, prober: Prober, listen_port: int) -> Backend:
+    found, all_found = await find_backend(server.url, prober, listen_port=listen_port)
     for each in all_found:
         log.info("found %s %s at %s", each.kind.value, each.version, each.url)
     if not all_found:
         log.warning("nothing answers at %s yet; waiting for %s", found.url, found.kind.spoken)
     elif len(all_found) > 1:
         log.info("using %s at %s; choose another with --backend", found.kind.value, found.url)
-    return _as_backend(found, config, seen=bool(all_found))
-
-
-def _as_backend(found: Found, config: ServeConfig, *, seen: bool) -> Backend:
+    kind = BackendKind(server.kind) if server.kind is not None else found.kind
     return Backend(
-        name=found.kind.value,
-        kind=found.kind,
+        name=server.name or kind.value,
+        kind=kind,
         upstream=Upstream(found.url, connect_timeout_s=config.connect_timeout),
         prefix=found.prefix,
-        slots=config.slots or found.slots or 1,
-        slots_fixed=config.slots is not None,
+        slots=server.slots or found.slots or 1,
+        slots_fixed=server.slots is not None,
         version=found.version,
-        seen=seen,
+        seen=bool(all_found),
     )
 
 

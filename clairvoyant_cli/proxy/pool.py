@@ -75,7 +75,7 @@ class BackendPool:
     def add(self, worker: Worker) -> None:
         """Let a worker take work."""
         self._workers[worker.name] = worker
-        self._dispatcher.scheduler.set_slots(worker.name, worker.backend.slots)
+        self.queue.set_slots(worker.name, worker.backend.slots)
         self._stats.shadow.resize(self.slots)
 
     @property
@@ -91,6 +91,11 @@ class BackendPool:
     def worker_of(self, exchange: Exchange) -> Worker:
         """Return the worker that an exchange was granted a slot of; the first if it has none."""
         return self.first if exchange.attempt is None else self._workers[exchange.attempt.worker]
+
+    @property
+    def described(self) -> str:
+        """Name them all, each with its URL."""
+        return " and ".join(f"{worker.name} {worker.backend.upstream.url}" for worker in self)
 
     @property
     def slots(self) -> int:
@@ -138,7 +143,8 @@ class BackendPool:
     def changed(self, worker: Worker) -> None:
         """Its state, slots or models have changed: the queue follows."""
         backend = worker.backend
-        self._dispatcher.scheduler.set_slots(worker.name, 0 if backend.away else backend.slots)
+        for each in self:
+            self.queue.set_slots(each.name, each.backend.slots if self._takes_work(each) else 0)
         worker.outage.note(away=backend.away)
         self._stats.shadow.resize(self.slots)
         news = f"{worker.name} is {backend.state}, {plural(backend.slots, 'slot')} {backend.detail}"
@@ -147,6 +153,15 @@ class BackendPool:
             here = (each for each in self._dispatcher.live.values() if _is_on(each, worker))
             worker.residents.listed((model.name for model in backend.models), here)
         self._dispatcher.moved()
+
+    def _takes_work(self, worker: Worker) -> bool:
+        """Whether it is sent requests: not while it is away; nor one that was never there, while there is or
+        was another. Where none ever was, trying tells.
+        """
+        backend = worker.backend
+        if backend.away:
+            return False
+        return backend.state != "down" or not any(each.backend.seen for each in self)
 
     def ended(self, exchange: Exchange, end: End) -> None:
         """Take note of how fast an answer was; of one that was not whole nothing is known."""
@@ -165,10 +180,9 @@ class BackendPool:
 
     def try_one(self, worker: Worker) -> None:
         """Send one waiting request to a worker that says it is loading, to see whether it serves by now."""
-        scheduler = self._dispatcher.scheduler
-        scheduler.set_slots(worker.name, 1)
+        self.queue.set_slots(worker.name, 1)
         self._dispatcher.pump()
-        scheduler.set_slots(worker.name, 0)
+        self.queue.set_slots(worker.name, 0)
 
     async def released(self, exchange: Exchange) -> None:
         """Return when the backend has stopped working for an exchange whose client has left."""

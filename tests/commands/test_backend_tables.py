@@ -3,12 +3,10 @@
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from clairvoyant_cli.addresses import BACKEND_KINDS, BACKEND_NAMES
 from clairvoyant_cli.config import BackendConfig, ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.main import cli
 from clairvoyant_cli.proxy.backend import USUAL_PORTS
 from clairvoyant_cli.proxy.protocols.routes import BackendKind
 
@@ -21,7 +19,6 @@ policy = "fair"
 kind = "ollama"
 slots = 4
 key_file = "gpu.key"
-weight = 2
 
 [[backends]]
 name = "laptop"
@@ -41,10 +38,9 @@ def test_each_table_is_a_backend(tmp_path: Path) -> None:
     assert config.policy == "fair"
     assert config.servers() == config.backends
     assert config.backends == (
-        BackendConfig("gpu", "http://gpu:11434", "ollama", 4, "gpu.key", 2.0),
+        BackendConfig("gpu", "http://gpu:11434", "ollama", 4, "gpu.key"),
         BackendConfig("laptop", "llamacpp"),
     )
-    assert config.backends[1].weight == 1.0
 
 
 @pytest.mark.parametrize("text", ["", "[serve]\n", "backends = []\n"])
@@ -68,11 +64,6 @@ def test_without_tables_there_is_the_one_backend_that_is_set(text: str, tmp_path
         (f'{GPU}slots = "two"\n', "[[backends]] table 1: slots must be a whole number, not 'two'"),
         (f"{GPU}slots = 0\n", "[[backends]] table 1: slots must be at least 1"),
         (f"{GPU}slots = 1025\n", "[[backends]] table 1: slots must be at most 1024"),
-        (f"{GPU}weight = 0\n", "[[backends]] table 1: weight must be a number above 0"),
-        (f"{GPU}weight = -1.5\n", "[[backends]] table 1: weight must be a number above 0"),
-        (f"{GPU}weight = nan\n", "[[backends]] table 1: weight must be a number above 0"),
-        (f"{GPU}weight = inf\n", "[[backends]] table 1: weight must be a number above 0"),
-        (f"{GPU}weight = true\n", "[[backends]] table 1: weight must be a number, not True"),
         (f'{GPU}kind = "olama"\n', "[[backends]] table 1: kind must be one of ollama, llamacpp,"),
         (f'{GPU}key_file = "a\\u0000b"\n', "[[backends]] table 1: key_file must not hold a NUL"),
         (GPU.replace('"gpu"', "3"), "[[backends]] table 1: name must be text, not 3"),
@@ -106,14 +97,6 @@ def test_what_is_wrong_with_a_table_is_said_in_a_line(text: str, words: str, tmp
 def test_a_flag_that_names_one_backend_does_not_go_with_tables(tmp_path: Path) -> None:
     with pytest.raises(ClairvoyantError, match=r"backend and .* exclude each other"):
         read(TWO, tmp_path, {"backend": "ollama"})
-
-
-def test_serve_refuses_more_than_one_table(tmp_path: Path) -> None:
-    file = tmp_path / "config.toml"
-    file.write_text(TWO)
-    result = CliRunner().invoke(cli, ["serve", "--config", str(file)])
-    assert isinstance(result.exception, ClairvoyantError)
-    assert "leave one table [[backends]]" in str(result.exception)
 
 
 def test_the_kinds_that_can_be_named_are_those_whose_habits_are_known() -> None:

@@ -19,7 +19,10 @@ async def test_a_chat_is_read_a_list_is_passed_on_and_a_tunnel_refused() -> None
     door = rooms().admission.at_the_door
     assert isinstance(door(asking("/api/chat")), ReadBody)
     assert isinstance(door(asking("/api/tags", b"GET")), PassOn)
-    assert refused(door(asking("127.0.0.1:443", b"CONNECT"))) == (405, "clairvoyant: CONNECT is not spoken here")
+    assert refused(door(asking("127.0.0.1:443", b"CONNECT"))) == (
+        405,
+        "clairvoyant: CONNECT is not spoken here",
+    )
 
 
 async def test_who_asks_is_named_by_its_header_or_its_address() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from clairvoyant_cli.proxy.exchange import OutageError
-from clairvoyant_cli.proxy.serving_rules import Answered
+from clairvoyant_cli.proxy.exchange import AttemptEnd, OutageError
+from clairvoyant_cli.proxy.serving_rules import Answered, NotTaken, WaitAgain
 from tests.fakes.rooms import rooms
 
 
@@ -28,6 +28,19 @@ async def test_a_worker_that_is_down_takes_no_work() -> None:
     assert [house.on(each) for each in exchanges] == ["rtx", ""]
     house.becomes("mac", "up")
     assert house.on(exchanges[1]) == "mac"
+
+
+async def test_a_worker_that_was_never_there_takes_none_while_another_is() -> None:
+    house = rooms("mac", "rtx")
+    house.pool["rtx"].backend.seen = False
+    house.becomes("mac", "up")
+    house.pool["rtx"].backend.state = "down"
+    house.becomes("mac", "up")
+    exchanges = [house.queued(f"0.5 number {n}") for n in range(2)]
+    assert [house.on(each) for each in exchanges] == ["mac", ""]
+    house.becomes("mac", "down")
+    assert house.after(exchanges[0], NotTaken(AttemptEnd.UNREACHABLE)) == WaitAgain(AttemptEnd.UNREACHABLE)
+    assert [house.on(each) for each in exchanges] == ["", ""]
 
 
 async def test_slots_are_numbered_a_worker() -> None:

@@ -158,7 +158,6 @@ def command(config_file: Path | None, **flags: Any) -> None:
         format="%(asctime)s %(levelname).1s %(message)s",
         datefmt="%Y-%m-%dT%H:%M:%S",
     )
-    logging.getLogger("httpx").setLevel(logging.WARNING)
     run(_serve(config))
 
 
@@ -207,7 +206,7 @@ async def _run(config: ServeConfig, predictor: "Predictor", persistence: "Persis
         tau = "off" if scheduler.tau_s is None else f"{scheduler.tau_s:.4g} s ({daemon.snapshots.tau_source})"
         # Said whatever the log level: it is how one sees, and a supervisor's script knows, that it serves.
         click.echo(
-            f"clairvoyant {__version__}: {daemon.base_url} -> {daemon.backend.kind.value} "
+            f"clairvoyant {__version__}: {daemon.base_url} -> {daemon.backend.adapter.name} "
             f"{daemon.backend.upstream.url}, {plural(daemon.backend.slots, 'slot')}, "
             f"policy {scheduler.policy.name}, tau {tau}, predictor {predictor.name}",
             err=True,

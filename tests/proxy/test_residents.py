@@ -9,14 +9,14 @@ from typing import cast
 
 import pytest
 
+from clairvoyant_cli.backends.known import adapter_of
 from clairvoyant_cli.bench.replay import Engine, Replay, tabled
 from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.protocols.request_parsing import ParsedRequest
+from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.exchange import Exchange, Outcome, Phase
 from clairvoyant_cli.proxy.gateway import UNKNOWN
-from clairvoyant_cli.proxy.protocols.request_parsing import ParsedRequest
-from clairvoyant_cli.proxy.protocols.routes import BackendKind, route_of
-from clairvoyant_cli.proxy.protocols.usage import Totals
 from clairvoyant_cli.proxy.residents import ASSUMED_LOAD_S, MAX_AFFINITIES, Residents, full_name
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
@@ -165,7 +165,7 @@ async def test_a_start_counts_only_if_an_answer_began(how: str, status: int, cou
         dispatcher = Dispatcher(
             queue, clock=lambda: 1.0, spawn=spawn, on_change=lambda: None, on_end=lambda _: None
         )
-        route, prediction = route_of(b"POST", "/api/chat", BackendKind.OLLAMA), UNKNOWN
+        route, prediction = adapter_of("ollama").route_of(b"POST", "/api/chat"), UNKNOWN
         exchange = Exchange(
             asked("a").job,
             route,

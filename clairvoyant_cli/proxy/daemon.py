@@ -13,6 +13,9 @@ from pathlib import Path
 
 import msgspec
 
+from clairvoyant_cli.backends.discovery import find_backend
+from clairvoyant_cli.backends.prober import Prober
+from clairvoyant_cli.backends.server import Backend, Found
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.control import Word, state_dir
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
@@ -21,7 +24,7 @@ from clairvoyant_cli.http.patience import Budget, ConnectionTable
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.proxy.access import Access, is_loopback, read_secret
-from clairvoyant_cli.proxy.backend import Backend, BackendWatch, Found, Prober, find_backend
+from clairvoyant_cli.proxy.backend_watch import BackendWatch
 from clairvoyant_cli.proxy.control_api import Changes, ControlApi
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.exchange import DrainingError
@@ -31,7 +34,6 @@ from clairvoyant_cli.proxy.learning import DEFAULT_TAU_S
 from clairvoyant_cli.proxy.metrics import Metrics
 from clairvoyant_cli.proxy.outage import Outage, OutageError
 from clairvoyant_cli.proxy.persistence import Persistence, StateSaver
-from clairvoyant_cli.proxy.protocols.routes import BackendKind
 from clairvoyant_cli.proxy.request_stats import RequestStats, plural
 from clairvoyant_cli.proxy.residents import Residents
 from clairvoyant_cli.proxy.roster import Roster, access_of, roster_of
@@ -205,8 +207,7 @@ def _compose(
         scheduler, clock=time.monotonic, spawn=tasks.spawn, on_change=changes.note, on_end=request_stats.ended
     )
 
-    swaps = backend.kind is BackendKind.OLLAMA
-    residents = Residents(scheduler, backend.name) if swaps else None
+    residents = Residents(scheduler, backend.name) if backend.adapter.SWAPS_MODELS else None
 
     outage = Outage(config.outage_grace, lambda: _give_up_waiting(dispatcher, request_stats, backend))
 
@@ -304,19 +305,19 @@ async def _backend(config: ServeConfig, prober: Prober, listen_port: int) -> Bac
     found, all_found = await find_backend(config.backend, prober, listen_port=listen_port)
     log = logging.getLogger("clairvoyant")
     for each in all_found:
-        log.info("found %s %s at %s", each.kind.value, each.version, each.url)
+        log.info("found %s %s at %s", each.adapter.name, each.version, each.url)
     if not all_found:
-        log.warning("nothing answers at %s yet; waiting for %s", found.url, found.kind.spoken)
+        log.warning("nothing answers at %s yet; waiting for %s", found.url, found.adapter.title)
     elif len(all_found) > 1:
-        log.info("using %s at %s; choose another with --backend", found.kind.value, found.url)
+        log.info("using %s at %s; choose another with --backend", found.adapter.name, found.url)
     return _as_backend(found, config, seen=bool(all_found))
 
 
 def _as_backend(found: Found, config: ServeConfig, *, seen: bool) -> Backend:
     upstream = Upstream(found.url, connect_timeout_s=config.connect_timeout)
     return Backend(
-        name=found.kind.value,
-        kind=found.kind,
+        name=found.adapter.name,
+        adapter=found.adapter,
         upstream=upstream,
         prefix=found.prefix,
         slots=config.slots or found.slots or 1,

@@ -17,8 +17,12 @@ from clairvoyant_cli.http.upstream import (
     UpstreamConnection,
     UpstreamError,
 )
+from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.protocols.request_parsing import ParsedRequest, parse_request
+from clairvoyant_cli.protocols.routes import Route
+from clairvoyant_cli.protocols.usage import AnswerWatch
 from clairvoyant_cli.proxy.access import Access
-from clairvoyant_cli.proxy.backend import PATIENCE_S, BackendWatch
+from clairvoyant_cli.proxy.backend_watch import PATIENCE_S, BackendWatch
 from clairvoyant_cli.proxy.clients import Clients
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.exchange import (
@@ -32,10 +36,6 @@ from clairvoyant_cli.proxy.exchange import (
 from clairvoyant_cli.proxy.fallback import Fallback
 from clairvoyant_cli.proxy.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.outage import Outage, OutageError
-from clairvoyant_cli.proxy.protocols.errors import Refusal, render
-from clairvoyant_cli.proxy.protocols.request_parsing import ParsedRequest, parse_request
-from clairvoyant_cli.proxy.protocols.routes import Route, route_of
-from clairvoyant_cli.proxy.protocols.usage import AnswerWatch
 from clairvoyant_cli.proxy.relay import Relay
 from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.residents import Residents
@@ -93,7 +93,7 @@ class Gateway:
             await self.control(request)
             return
         backend = self.watch.backend
-        route = route_of(request.head.method, path, backend.kind, backend.prefix)
+        route = backend.adapter.route_of(request.head.method, path, backend.prefix)
         client = self.access.admit(request)
         if isinstance(client, Refusal):
             self._refuse(request, route, client)
@@ -116,7 +116,7 @@ class Gateway:
             return
         self._entering[client] = entering + 1
         try:
-            parsed = await parse_request(pieces, route, backend.kind, client)
+            parsed = await parse_request(pieces, route, backend.adapter, client)
             await READING.next()
         finally:
             self._entering[client] -= 1
@@ -405,7 +405,7 @@ class Gateway:
 
     def _may_wait(self, exchange: Exchange, request: Request) -> bool:
         """Whether an answer that says "not yet" is heard by us alone, and the request sent again later."""
-        if not request.complete or not self.watch.backend.says_not_yet or self.outage.over:
+        if not request.complete or not self.watch.backend.adapter.REPORTS_LOADING or self.outage.over:
             return False
         # Others may have been served since: one model may be missing for good.
         since_s = exchange.not_ready_s
@@ -462,7 +462,7 @@ class Gateway:
     def _refuse(
         self, request: Request, route: Route, refusal: Refusal, told: tuple[Header, ...] = ()
     ) -> None:
-        head, body = render(refusal, route.family, self.watch.backend.kind)
+        head, body = self.watch.backend.adapter.render(refusal, route)
         request.connection.respond(head, body, *told)
 
     def _overload(self, message: str, *, busy: bool = True) -> Refusal:
@@ -489,14 +489,14 @@ class Gateway:
         if isinstance(error, UnreachableError):
             refusal = Refusal(503, self._away(str(error)), 2)
         else:
-            message = f"clairvoyant: {backend.kind.spoken} at {backend.upstream.url} broke off: {error}"
+            message = f"clairvoyant: {backend.adapter.title} at {backend.upstream.url} broke off: {error}"
             refusal = Refusal(502, message)
         self._refuse(request, route, refusal, told)
 
     def _away(self, why: str = "") -> str:
         backend = self.watch.backend
         why = why or backend.detail or "no connection"
-        return f"clairvoyant: {backend.kind.spoken} at {backend.upstream.url} is not reachable ({why})"
+        return f"clairvoyant: {backend.adapter.title} at {backend.upstream.url} is not reachable ({why})"
 
 
 def _has_heard_all(exchange: Exchange) -> bool:

@@ -11,14 +11,13 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from clairvoyant_cli.proxy.backend import Backend
+from clairvoyant_cli.backends.server import Backend
+from clairvoyant_cli.backends.speeds import decode_rate
 from clairvoyant_cli.proxy.exchange import Exchange, Outcome
 from clairvoyant_cli.proxy.gateway import Gateway
 from clairvoyant_cli.proxy.learning import Learned, Learner, learned_of, state_name
-from clairvoyant_cli.proxy.protocols.routes import BackendKind
 from clairvoyant_cli.proxy.shadow import ShadowRun
 from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
-from clairvoyant_cli.proxy.speeds import decode_rate
 from clairvoyant_cli.proxy.today import midnight_before
 from predictor.errors import ModelError
 from predictor.record import LengthClass
@@ -96,8 +95,8 @@ class StateSaver:
         self._record_prompts = record_prompts
         backend = gateway.watch.backend
         url = backend.upstream.url + backend.prefix
-        self._profiles = persistence.profiles(backend.kind.value, url)
-        self._state_name = state_name(backend.kind.value, url)
+        self._profiles = persistence.profiles(backend.adapter.name, url)
+        self._state_name = state_name(backend.adapter.name, url)
         self._default_tau_s = default_tau_s
         self._learner = Learner(self._profiles, default_tau_s, learned_of(persistence.load(self._state_name)))
         self._told = ""
@@ -202,8 +201,8 @@ class StateSaver:
         speeds.decode_tokens_per_s = profile.decode_tokens_per_s
         speeds.prefill_tokens_per_s = profile.prefill_tokens_per_s
         speeds.measured = (profile.decode_tokens_per_s, profile.prefill_tokens_per_s)
-        # llama.cpp tells its slots, and may have been started with others since.
-        if not backend.slots_fixed and backend.kind is not BackendKind.LLAMACPP:
+        # A server that tells its slots may have been started with others since.
+        if not backend.slots_fixed and not backend.adapter.REPORTS_SLOTS:
             backend.slots = profile.slots
             self._gateway.dispatcher.scheduler.set_slots(backend.name, profile.slots)
         age_days = max(0.0, request_stats.wall() - profile.measured_at) / 86_400

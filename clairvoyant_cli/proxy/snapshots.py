@@ -70,7 +70,7 @@ class SnapshotBuilder:
             backends=(
                 BackendState(
                     name=backend.name,
-                    kind=backend.kind.value,
+                    kind=backend.adapter.name,
                     url=backend.upstream.url + backend.prefix,
                     state=backend.state,
                     slots=backend.slots,

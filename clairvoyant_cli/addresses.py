@@ -12,8 +12,8 @@ _USUAL = re.compile(r"https?://(localhost|127\.0\.0\.1)(:[0-9]+)?(/[a-z0-9._/-]*
 SHOWN_CHARS = 80
 """So much of what is refused is quoted."""
 
-BACKEND_NAMES = ("ollama", "llamacpp", "lmstudio", "jan")
-"""LLM servers that are found by name, at their usual ports."""
+BACKEND_NAMES = ("ollama", "llamacpp", "lmstudio", "jan", "vllm", "sglang")
+"""LLM servers that are found by name, at their usual ports; each has a module in `backends`."""
 
 BACKEND_KINDS = (*BACKEND_NAMES, "other")
 """LLM servers whose habits are known; other is any OpenAI-compatible one."""

@@ -9,10 +9,15 @@ from dataclasses import dataclass
 import httpx
 import msgspec
 
-from clairvoyant_cli.bench.dialect import OLLAMA, Dialect
+from clairvoyant_cli.backends.adapter import Adapter, Body
+from clairvoyant_cli.backends.ollama import Ollama
 from clairvoyant_cli.bench.questions import Question
+from clairvoyant_cli.protocols.streams import read_line
 
 CONNECT_TIMEOUT_S = 10.0
+
+REPLAYED: Adapter = Ollama()
+"""The simulated backend is asked as Ollama is: what a request allows is the answer's length."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,24 +52,30 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """How questions are put: dialect and model. With `sets_length` the answer gets the question's length."""
+    """How questions are put, and to which model. With `sets_length` an answer gets its question's length."""
 
     model: str
-    dialect: Dialect = OLLAMA
+    adapter: Adapter = REPLAYED
     sets_length: bool = False
     prefix: str = ""
 
+    def body(self, question: Question) -> Body:
+        """Return what is sent for a question."""
+        tokens = question.tokens if self.sets_length else None
+        return self.adapter.chat_body(
+            self.model, question.prompt, tokens, exactly=self.sets_length, temperature=0.0
+        )
+
     async def ask(self, client: httpx.AsyncClient, call: Call) -> None:
         """Put one question and note what comes; a failure is noted, not raised."""
-        dialect, question = self.dialect, call.question
-        body = dialect.body(self.model, question.prompt, question.tokens if self.sets_length else None)
+        body = self.body(call.question)
         call.sent_s = time.monotonic()
         try:
-            async with client.stream("POST", self.prefix + dialect.path, json=body) as response:
+            async with client.stream("POST", self.prefix + self.adapter.chat_path, json=body) as response:
                 if response.status_code != 200:
                     call.error = f"HTTP {response.status_code}"
                 else:
-                    await _read(response, dialect, call)
+                    await _read(response, call)
         except httpx.HTTPError as error:
             call.error = type(error).__name__
         call.ended_s = time.monotonic()
@@ -101,22 +112,22 @@ async def send_at(
             group.create_task(asker.ask(client, call))
 
 
-async def _read(response: httpx.Response, dialect: Dialect, call: Call) -> None:
+async def _read(response: httpx.Response, call: Call) -> None:
     with suppress(KeyError, ValueError):
         call.predicted_tokens = float(response.headers["x-clairvoyant-tokens"])
     done = False
     async for line in response.aiter_lines():
         try:
-            piece = dialect.read(line) if line else None
+            piece = read_line(line.encode())
         except msgspec.DecodeError:
-            call.error = "the answer is not what the dialect says"
+            call.error = "the answer is not what it should be"
             return
         if piece is None:
             continue
-        if call.first_token_s is None and piece.tokens:
+        if call.first_token_s is None and piece.text:
             call.first_token_s = time.monotonic()
         call.error = piece.error or call.error
-        done = done or piece.done
-        call.tokens = call.tokens + piece.tokens if piece.total is None else piece.total
+        done = done or piece.whole
+        call.tokens = piece.totals.tokens or call.tokens + piece.text
     if not done and call.error is None:
         call.error = "the answer broke off"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from secrets import randbits
 from statistics import fmean, median
 
-from clairvoyant_cli.calibrate.asking import Answer
+from clairvoyant_cli.calibrate.client import Answer
 from clairvoyant_cli.calibrate.questions import reading
 from clairvoyant_cli.calibrate.session import Session, Step
 from clairvoyant_cli.errors import ClairvoyantError

@@ -49,7 +49,7 @@ async def _keep_full(
         for number, question in ahead:
             if not session.has_time_for(0.0):
                 return  # the answers were longer than the first ones let expect
-            answer = await session.asker.ask(question)
+            answer = await session.client.ask(question)
             taken.append(session.sample("load", question, answer, counted=number >= settling))
             left_s = (time.monotonic() - begun_s) / len(taken) * (len(questions) - len(taken))
             session.tell(Step("short ones among long ones, queueing", len(taken), len(questions), left_s))

@@ -50,18 +50,18 @@ class Findings:
 
 async def calibrate(session: Session, wanted_model: str | None, host: Host, version: str) -> Outcome:
     """Measure all that the plan asks for; ClairvoyantError where the server does not let us."""
-    found = await survey(session.asker, wanted_model)
+    found = await survey(session.client, wanted_model)
     session.tell(Step("loading the model", 0, 1))
     load_s = None
     if not found.resident or session.plan.reload:
-        load_s = await load_model(session.asker, unload_first=session.plan.reload and found.resident)
-    await session.asker.ask(WARM_UP)
+        load_s = await load_model(session.client, unload_first=session.plan.reload and found.resident)
+    await session.client.ask(WARM_UP)
     shorts, longs = short_questions(session.seed), long_questions(session.seed)
     services = await one_at_a_time(session, shorts, longs)
     bands = await measure_bands(session)
     _, count = queue_phase(session.plan, 1)
     session.tell(Step("slots", 0, 1, queue_phase_s(services, count, 1)))
-    slots = await probe_slots(session.asker, longs[::-1], session.decode_tokens_per_s)
+    slots = await probe_slots(session.client, longs[::-1], session.decode_tokens_per_s)
     queued, method = await in_the_queue(session, shorts, longs, services, slots)
     profile = _profile(session, Findings(found, load_s, services, bands, slots, queued, method), host)
     return Outcome(replace(profile, measured_by=version), tuple(session.samples))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 
-from clairvoyant_cli.calibrate.asking import Answer, Asker
+from clairvoyant_cli.calibrate.client import Answer, Client
 from clairvoyant_cli.calibrate.plan import Plan
 from clairvoyant_cli.calibrate.questions import Question
 from predictor.record import LengthClass
@@ -32,7 +32,7 @@ Score = Callable[[str], float]
 class Session:
     """One calibration under way. `samples` are in the order they were taken."""
 
-    asker: Asker
+    client: Client
     plan: Plan
     tell: Tell
     score: Score | None = None
@@ -64,7 +64,7 @@ class Session:
 
     async def ask_alone(self, question: Question, cap: int | None = None) -> Answer:
         """Ask with nothing else in flight, and learn the speed from the answer."""
-        answer = await self.asker.ask(question, cap)
+        answer = await self.client.ask(question, cap)
         if (rate := answer.decode_tokens_per_s) is not None:
             self.decode_rates.append(rate)
         return answer

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from clairvoyant_cli.calibrate.asking import Answer, Asker
+from clairvoyant_cli.calibrate.client import Answer, Client
 from clairvoyant_cli.calibrate.questions import Question
 from clairvoyant_cli.calibrate.together import together
 
@@ -18,13 +18,13 @@ HELD = 0.25
 """Share of the time for which so many answers must have come at once; a late packet overlaps for less."""
 
 
-async def probe_slots(asker: Asker, questions: Sequence[Question], tokens_per_s: float | None) -> int:
+async def probe_slots(client: Client, questions: Sequence[Question], tokens_per_s: float | None) -> int:
     """Send more and more long answers at once until they no longer all run together; return how many do."""
     cap = max(16, min(LONGEST_PROBE_TOKENS, round(PROBE_S * (tokens_per_s or 50.0))))
     probe = FIRST_PROBE
     while True:
         batch = [questions[i % len(questions)] for i in range(probe)]
-        found = at_once(await together(asker.ask(question, cap) for question in batch))
+        found = at_once(await together(client.ask(question, cap) for question in batch))
         if found < probe or probe >= LARGEST_PROBE:
             return found
         probe *= 4

@@ -1,15 +1,13 @@
 """Which model a server has to offer, whether it is loaded, and what else it tells of itself."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
-import httpx
-
-from clairvoyant_cli.calibrate.asking import Asker
+from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.protocols.probes import OfferedModel
 from profiles.records import Served, place_of
 
 
@@ -23,127 +21,60 @@ class Survey:
     busy: int | None = None
 
 
-async def survey(asker: Asker, wanted: str | None) -> Survey:
-    """Find the model to ask, and set it as the asker's; ClairvoyantError if there is none."""
-    target = asker.target
+async def survey(client: Client, wanted: str | None) -> Survey:
+    """Find the model to ask, and set it as the client's; ClairvoyantError if there is none."""
+    found, adapter = client.found, client.found.adapter
+    offered = await adapter.offered_models(client.get)
+    if offered is None:
+        raise ClairvoyantError(f"{found.url} does not answer like {adapter.name}")
+    busy = None
+    with suppress(ClairvoyantError):
+        busy = await adapter.busy_slots(client.get)
+    local = [model for model in offered if not model.remote]
+    model = _chosen(wanted, local, adapter.get_model_command)
+    client.model = model.name
     served = Served(
-        target.backend, "", target.url + target.prefix, place_of(target.url), version=target.version
+        backend=adapter.name,
+        model=model.name,
+        url=found.url + found.prefix,
+        place=place_of(found.url),
+        version=found.version,
+        digest=model.digest,
+        quantisation=model.quantisation,
+        parameters=model.parameters,
     )
-    if target.backend == "ollama":
-        found = await _ollama(asker, served, wanted)
-    else:
-        found = await _openai(asker, served, wanted)
-    asker.target = replace(target, model=found.served.model)
-    return found
+    return Survey(served, model.loaded, found.slots, busy)
 
 
-async def load_model(asker: Asker, *, unload_first: bool) -> float | None:
-    """Have Ollama load the model and return how long that took; None on servers that load by themselves."""
-    if asker.target.backend != "ollama":
+async def load_model(client: Client, *, unload_first: bool) -> float | None:
+    """Have the server load the model and return the seconds it took; None where it loads by itself."""
+    adapter = client.found.adapter
+    if not adapter.UNLOADS_MODELS:
         return None
-    body = {"model": asker.target.model}
     if unload_first:
-        await _post(asker, "/api/generate", body | {"keep_alive": 0})
+        await client.post(*adapter.unload_request(client.model))
     begun = time.monotonic()
-    await _post(asker, "/api/generate", body)
+    await client.post(*adapter.load_request(client.model))
     return time.monotonic() - begun
 
 
-async def _ollama(asker: Asker, served: Served, wanted: str | None) -> Survey:
-    known = {str(m.get("name")): m for m in (await _get(asker, "/api/tags")).get("models") or ()}
-    loaded = [str(m.get("name")) for m in (await _get(asker, "/api/ps")).get("models") or ()]
-    local = [name for name, model in known.items() if not model.get("remote_host")]
-    name = _chosen(wanted, local, loaded, "ollama pull gemma3:4b")
-    details = known[name].get("details") or {}
-    return Survey(
-        replace(
-            served,
-            model=name,
-            digest=str(known[name].get("digest") or ""),
-            quantisation=str(details.get("quantization_level") or ""),
-            parameters=str(details.get("parameter_size") or ""),
-        ),
-        resident=name in loaded,
-    )
-
-
-async def _openai(asker: Asker, served: Served, wanted: str | None) -> Survey:
-    listed = (await _get(asker, "/v1/models")).get("data") or ()
-    known = {str(model.get("id")): model for model in listed if isinstance(model, dict)}
-    slots = busy = None
-    if asker.target.backend == "llamacpp":
-        slots, busy = await _llamacpp(asker)
-    name = _chosen(wanted, list(known), [], "the server's own way to load one")
-    meta = known[name].get("meta") or {}
-    parameters = meta.get("n_params")
-    return Survey(
-        replace(
-            served,
-            model=name,
-            digest=str(meta.get("size") or ""),
-            quantisation=str(meta.get("ftype") or ""),
-            parameters=f"{parameters / 1e9:.3g}B" if isinstance(parameters, int) else "",
-        ),
-        resident=asker.target.backend == "llamacpp",
-        slots=slots,
-        busy=busy,
-    )
-
-
-async def _llamacpp(asker: Asker) -> tuple[int | None, int | None]:
-    slots = busy = None
-    with suppress(ClairvoyantError):
-        slots = (await _get(asker, "/props")).get("total_slots")
-    with suppress(httpx.HTTPError, ValueError):
-        told = (await asker.client.get("/slots")).json()
-        if isinstance(told, list):
-            busy = sum(bool(slot.get("is_processing")) for slot in told if isinstance(slot, dict))
-    return slots if isinstance(slots, int) else None, busy
-
-
-def _chosen(wanted: str | None, known: list[str], loaded: list[str], remedy: str) -> str:
+def _chosen(wanted: str | None, offered: Sequence[OfferedModel], remedy: str) -> OfferedModel:
+    known = {model.name: model for model in offered}
     if not known:
         raise ClairvoyantError(f"the server has no model; get one first ({remedy})", ExitCode.FAILURE)
     if wanted is not None:
         for name in (wanted, f"{wanted}:latest"):
             if name in known:
-                return name
-        raise ClairvoyantError(f"the server has no model {wanted!r}; it has {_some(known)}", ExitCode.USAGE)
-    if len(known) == 1:
-        return known[0]
-    if len(loaded) == 1 and loaded[0] in known:
-        return loaded[0]
-    raise ClairvoyantError(f"which model? name one with --model: {_some(known)}", ExitCode.USAGE)
+                return known[name]
+        raise ClairvoyantError(
+            f"the server has no model {wanted!r}; it has {_some(list(known))}", ExitCode.USAGE
+        )
+    for choice in (list(known.values()), [model for model in known.values() if model.loaded]):
+        if len(choice) == 1:
+            return choice[0]
+    raise ClairvoyantError(f"which model? name one with --model: {_some(list(known))}", ExitCode.USAGE)
 
 
 def _some(names: list[str]) -> str:
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
     return ", ".join(names[:8]) + more
-
-
-async def _get(asker: Asker, path: str) -> Mapping[str, Any]:
-    try:
-        response = await asker.client.get(path)
-    except httpx.HTTPError as error:
-        raise asker.unreachable(error) from None
-    return _object(asker, response)
-
-
-async def _post(asker: Asker, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    try:
-        response = await asker.client.post(path, json=dict(body))
-    except httpx.HTTPError as error:
-        raise asker.unreachable(error) from None
-    return _object(asker, response)
-
-
-def _object(asker: Asker, response: httpx.Response) -> Mapping[str, Any]:
-    if response.status_code != 200:
-        raise asker.refused(response)
-    try:
-        said = response.json()
-    except ValueError:
-        said = None
-    if not isinstance(said, dict):
-        raise ClairvoyantError(f"{asker.target.url} does not answer like {asker.target.backend}")
-    return said

@@ -11,13 +11,14 @@ from random import Random
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-import httpx
 import msgspec
 
+from clairvoyant_cli.backends.adapter import Found
+from clairvoyant_cli.backends.known import adapter_of
+from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.bench.arms import Arm, Knowledge
 from clairvoyant_cli.bench.cells import Cell
-from clairvoyant_cli.bench.dialect import OLLAMA, OPENAI
-from clairvoyant_cli.bench.load import Asker, client_for
+from clairvoyant_cli.bench.load import REPLAYED, Asker, client_for
 from clairvoyant_cli.bench.oracle_predictor import OraclePredictor
 from clairvoyant_cli.bench.plan import (
     Arrival,
@@ -99,13 +100,10 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The server the bench is about. `slots` None: not told."""
+    """The server the bench is about, or one in its place, whose answers' times are `drawn`."""
 
-    url: str
-    prefix: str
-    kind: str
-    version: str
-    slots: int | None
+    found: Found
+    drawn: bool = False
 
 
 @asynccontextmanager
@@ -121,18 +119,20 @@ async def put_together(settings: Settings, backend_key_file: Path | None = None)
             behind = await _behind_daemon(settings.daemon)
         else:
             behind = await _found(settings, backend_key_file)
-        if settings.set_lengths and behind.kind not in (REPLAY, "llamacpp"):
+        found = behind.found
+        if settings.set_lengths and not (behind.drawn or found.adapter.SETS_LENGTH):
             raise ClairvoyantError(
-                f"{behind.kind} cannot be told how long to answer; measure real answers with --real-lengths",
+                f"{found.adapter.title} cannot be told how long to answer; "
+                "measure real answers with --real-lengths",
                 ExitCode.USAGE,
             )
         key = read_secret(backend_key_file, "backend key") if backend_key_file else None
-        direct = await stack.enter_async_context(client_for(behind.url, key))
-        asker = await _asker(settings, behind, direct)
+        direct = await stack.enter_async_context(client_for(found.url, key))
+        asker = await _asker(settings, found, key)
         # The paper's service times are drawn by class; everywhere else a prompt has one length.
         normals = TwoNormals(pools)
-        draw = normals if behind.kind == REPLAY else as_written(pools)
-        typical = _typical(normals if behind.kind == REPLAY else None, pools)
+        draw = normals if behind.drawn else as_written(pools)
+        typical = _typical(normals if behind.drawn else None, pools)
         oracle = None
         if settings.daemon is None:
             oracle = OraclePredictor(
@@ -140,7 +140,7 @@ async def put_together(settings: Settings, backend_key_file: Path | None = None)
                 classes={q.prompt: kind for kind, pool in pools.items() for q in pool},
                 typical_tokens=typical,
             )
-        base_url, slots, teach = await _daemon(stack, settings, behind, oracle, backend_key_file)
+        base_url, slots, teach = await _daemon(stack, settings, found, oracle, backend_key_file)
         control = await stack.enter_async_context(ControlClient(base_url))
         before = await control.snapshot()
         way = DaemonWay(
@@ -157,7 +157,7 @@ async def put_together(settings: Settings, backend_key_file: Path | None = None)
             "slots": str(slots),
             "predictor": before.predictor.name,
         }
-        per_token = 1 / normals.tokens_per_s if behind.kind == REPLAY else None
+        per_token = 1 / normals.tokens_per_s if behind.drawn else None
         try:
             yield Bench(way, asker, oracle, draw, about, slots, per_token, pools)
         finally:
@@ -176,10 +176,10 @@ def _typical(
 
 
 def _title(behind: Behind, settings: Settings) -> str:
-    if behind.kind == REPLAY:
+    if behind.drawn:
         pace = "virtual time" if settings.virtual_time else f"{settings.speedup:g} times as fast"
         return f"simulated, the paper's service times, {pace}"
-    return f"{behind.kind} {behind.version}".rstrip()
+    return f"{behind.found.adapter.name} {behind.found.version}".rstrip()
 
 
 @asynccontextmanager
@@ -194,18 +194,18 @@ async def _replay(settings: Settings) -> AsyncIterator[Behind]:
     stride = VIRTUAL_STRIDE if settings.virtual_time else 1
     engine = Engine(slots=slots, speed=speed, stride=stride, answer_tokens=lambda prompt, rng: 1_000_000)
     async with serve_app(Replay(engine).app) as url:
-        yield Behind(url, "", REPLAY, "", slots)
+        yield Behind(Found(REPLAYED, url, slots=slots), drawn=True)
 
 
 async def _behind_daemon(url: str) -> Behind:
     async with ControlClient(url) as control:
         backend = (await control.snapshot()).backends[0]
-    return Behind(backend.url, "", backend.kind, backend.version, backend.slots)
+    return Behind(Found(adapter_of(backend.kind), backend.url, "", backend.version, backend.slots))
 
 
 async def _found(settings: Settings, backend_key_file: Path | None) -> Behind:
+    from clairvoyant_cli.backends.discovery import find_backend
     from clairvoyant_cli.proxy.access import read_secret
-    from clairvoyant_cli.proxy.backend import Prober, find_backend
 
     key = read_secret(backend_key_file, "backend key") if backend_key_file else None
     prober = Prober(key)
@@ -215,43 +215,44 @@ async def _found(settings: Settings, backend_key_file: Path | None) -> Behind:
         await prober.close()
     if not answering:
         raise ClairvoyantError(
-            f"no {found.kind.value} answers at {found.url}; start it, name another with --backend, "
+            f"no {found.adapter.name} answers at {found.url}; start it, name another with --backend, "
             "or try --backend replay",
             ExitCode.UNREACHABLE,
         )
-    return Behind(found.url, found.prefix, found.kind.value, found.version, found.slots)
+    return Behind(found)
 
 
-async def _asker(settings: Settings, behind: Behind, direct: httpx.AsyncClient) -> Asker:
-    dialect = OLLAMA if behind.kind in (REPLAY, "ollama") else OPENAI
+async def _asker(settings: Settings, found: Found, key: str | None) -> Asker:
     model = settings.model
     if model is None:
-        path, key = ("/api/tags", "models") if dialect is OLLAMA else ("/v1/models", "data")
+        prober = Prober(key)
         try:
-            listed = (await direct.get(behind.prefix + path)).json()[key]
-            model = str(listed[0].get("name") or listed[0]["id"])
-        except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError):
+            offered = await found.adapter.offered_models(prober.asking(found.url, found.prefix))
+        finally:
+            await prober.close()
+        if not offered:
             raise ClairvoyantError(
-                f"{behind.kind} at {behind.url} names no model; name one with --model"
-            ) from None
-    return Asker(model, dialect, sets_length=settings.set_lengths, prefix=behind.prefix)
+                f"{found.adapter.title} at {found.url} names no model; name one with --model"
+            )
+        model = offered[0].name
+    return Asker(model, found.adapter, sets_length=settings.set_lengths, prefix=found.prefix)
 
 
 async def _daemon(
     stack: AsyncExitStack,
     settings: Settings,
-    behind: Behind,
+    found: Found,
     oracle: OraclePredictor | None,
     backend_key_file: Path | None,
 ) -> tuple[str, int, Callable[[Arm], None] | None]:
     if oracle is None:
         assert settings.daemon is not None  # noqa: S101 - only a running daemon has a predictor of its own
-        return settings.daemon, behind.slots or 1, None
+        return settings.daemon, found.slots or 1, None
     from clairvoyant_cli.config import ServeConfig
     from clairvoyant_cli.proxy.daemon import running_daemon
 
     config = ServeConfig(
-        backend=behind.url + behind.prefix,
+        backend=found.url + found.prefix,
         listen="127.0.0.1:0",
         slots=settings.slots,
         queue_capacity=100_000,
@@ -349,22 +350,18 @@ def simulated_cells(
 
 
 def _predicted(bench: Bench, arm: Arm, plan: Plan) -> "list[PredictedCost]":
+    from clairvoyant_cli.backends.speeds import Speeds
     from clairvoyant_cli.bench.simulated import PredictedCost
-    from clairvoyant_cli.proxy.protocols.request_parsing import parse_body
-    from clairvoyant_cli.proxy.protocols.routes import BackendKind, route_of
-    from clairvoyant_cli.proxy.speeds import Speeds
+    from clairvoyant_cli.protocols.request_parsing import parse_body
 
     assert bench.oracle is not None  # noqa: S101 - the caller looked
     bench.oracle.knowledge = arm.knowledge
     asker = bench.asker
-    kind = BackendKind.OLLAMA if asker.dialect is OLLAMA else BackendKind.LLAMACPP
-    route = route_of(b"POST", asker.dialect.path, kind, "")
+    route = asker.adapter.route_of(b"POST", asker.adapter.chat_path)
     predictions = []
     for arrival in plan:
         question = arrival.question
-        tokens = question.tokens if asker.sets_length else None
-        body = msgspec.json.encode(asker.dialect.body(asker.model, question.prompt, tokens))
-        parsed = parse_body(body, route, kind)
+        parsed = parse_body(msgspec.json.encode(asker.body(question)), route, asker.adapter)
         assert parsed.view is not None  # noqa: S101 - the bench writes bodies that can be read
         prefill_s = Speeds().seconds(parsed.prompt_tokens, 0.0)
         predictions.append(PredictedCost(bench.oracle.predict(parsed.view), prefill_s))

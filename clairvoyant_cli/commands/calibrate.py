@@ -104,10 +104,11 @@ def _key(file: Path | None) -> str | None:
 async def _measure(
     backend: str | None, model: str | None, plan: Plan, key: str | None, seed: int, tell: Tell
 ) -> Outcome:
-    from clairvoyant_cli.calibrate.asking import Asker, Target
+    from clairvoyant_cli.backends.discovery import find_backend
+    from clairvoyant_cli.backends.prober import Prober
+    from clairvoyant_cli.calibrate.client import Client
     from clairvoyant_cli.calibrate.run import calibrate
     from clairvoyant_cli.calibrate.session import Session
-    from clairvoyant_cli.proxy.backend import Prober, find_backend
     from predictor.record import PromptView
     from profiles.host import this_host
 
@@ -117,10 +118,9 @@ async def _measure(
     finally:
         await prober.close()
     predictor = load_predictor(None)
-    target = Target(found.kind.value, found.url, "", found.prefix, found.version, key)
-    async with Asker(target) as asker:
+    async with Client(found, key=key) as client:
         session = Session(
-            asker, plan, tell, lambda prompt: predictor.predict(PromptView(prompt)).p_long, seed
+            client, plan, tell, lambda prompt: predictor.predict(PromptView(prompt)).p_long, seed
         )
         return await calibrate(session, model, this_host(), __version__)
 

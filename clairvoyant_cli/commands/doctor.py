@@ -84,7 +84,6 @@ async def _connections(config: ServeConfig, url: str | None, token_file: Path | 
     ours = snapshot is not None and snapshot.listen.endswith(f":{port}")
     findings += proxy.check_port(config, ours=ours)
     findings += proxy.check_openness(config)
-    findings += backend.check_parallel(server, config, backend.ollama_environments())
     backend_port = None if server is None else backend.server_port(server)
     proxy_port = int(snapshot.listen.rpartition(":")[2]) if snapshot is not None else port
     findings += proxy.check_clients(os.environ, proxy_port, backend_port)

@@ -134,7 +134,7 @@ def recorded_forecaster(known: Known) -> "Forecaster":
     """
     import numpy as np
 
-    from clairvoyant_cli.proxy.speeds import Speeds
+    from clairvoyant_cli.backends.speeds import Speeds
     from clairvoyant_cli.simulator.predictions import Predictions
     from clairvoyant_cli.simulator.workload import Workload
 

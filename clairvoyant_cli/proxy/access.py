@@ -21,10 +21,10 @@ from pathlib import Path
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.protocols.plain import decoded, printable
 from clairvoyant_cli.proxy.clients import Clients, parse_clients, parse_key_file
 from clairvoyant_cli.proxy.origins import Walls
-from clairvoyant_cli.proxy.plain import decoded, printable
-from clairvoyant_cli.proxy.protocols.errors import Refusal
 
 PRIORITY_HEADER = b"x-clairvoyant-priority"
 CLIENT_HEADER = b"x-clairvoyant-client"

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 from clairvoyant_cli.http.loop_turn import READING
 from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.protocols.request_parsing import ParsedRequest, parse_request
+from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.exchange import Asked, Exchange
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.pool import BackendPool
-from clairvoyant_cli.proxy.protocols.errors import Refusal
-from clairvoyant_cli.proxy.protocols.request_parsing import ParsedRequest, parse_request
-from clairvoyant_cli.proxy.protocols.routes import Route, route_of
 from clairvoyant_cli.proxy.refusals import DRAINING, GOING_DOWN, NO_CONNECT, Refusals
 from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.scheduler.job import ClientFullError, Job, QueueFullError
@@ -88,7 +88,7 @@ class Admission:
         with self.entering(verdict) as refused:
             if refused is not None:
                 return refused
-            adapter = self.pool.first.backend.kind
+            adapter = self.pool.first.backend.adapter
             parsed = await parse_request(pieces, verdict.route, adapter, verdict.client)
             await READING.next()
         with READING:
@@ -97,7 +97,7 @@ class Admission:
     def at_the_door(self, request: Request) -> ReadBody | PassOn | Refused:
         """Judge a request by its head."""
         head, backend = request.head, self.pool.first.backend
-        route = route_of(head.method, head.path, backend.kind, backend.prefix)
+        route = backend.adapter.route_of(head.method, head.path, backend.prefix)
         client = self.access.admit(request)
         if isinstance(client, Refusal):
             return Refused(route, client)

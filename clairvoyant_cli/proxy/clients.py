@@ -13,7 +13,7 @@ from typing import Any
 
 from clairvoyant_cli.config import parse_toml
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.proxy.plain import NAME_CHARS
+from clairvoyant_cli.protocols.plain import NAME_CHARS
 from clairvoyant_cli.scheduler.fairness import Tenant
 from clairvoyant_cli.settings import Check, did_you_mean, one_word, setting, settings_of
 

@@ -19,11 +19,11 @@ from clairvoyant_cli.http.asgi import serve_asgi
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.status import reason_of
+from clairvoyant_cli.protocols.plain import printable
 from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.metrics import Metrics
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.origins import from_our_own_page
-from clairvoyant_cli.proxy.plain import printable
 from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
 from clairvoyant_cli.scheduler.policy import SERVABLE

@@ -8,6 +8,10 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from clairvoyant_cli.backends.adapter import Backend
+from clairvoyant_cli.backends.discovery import find_backend
+from clairvoyant_cli.backends.known import adapter_of
+from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.listener import ServerConnection
@@ -15,7 +19,7 @@ from clairvoyant_cli.http.patience import Budget, ConnectionTable
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.proxy.access import Access, is_loopback, read_secret
 from clairvoyant_cli.proxy.admission import Admission
-from clairvoyant_cli.proxy.backend import Backend, BackendWatch, Prober, find_backend
+from clairvoyant_cli.proxy.backend_watch import BackendWatch
 from clairvoyant_cli.proxy.clients import Clients
 from clairvoyant_cli.proxy.control_api import Actions, Changes, ControlApi
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
@@ -30,7 +34,6 @@ from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.outage import Outage
 from clairvoyant_cli.proxy.persistence import Persistence, StateSaver
 from clairvoyant_cli.proxy.pool import BackendPool, Worker
-from clairvoyant_cli.proxy.protocols.routes import BackendKind
 from clairvoyant_cli.proxy.refusals import Refusals
 from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.residents import Residents
@@ -307,7 +310,7 @@ def _worker(config: ServeConfig, server: Server, queue: _Queue) -> Worker:
         backend,
         watch,
         Outage(config.outage_grace, lambda: pool.outlasted(worker)),
-        Residents(scheduler, backend.name) if backend.kind is BackendKind.OLLAMA else None,
+        Residents(scheduler, backend.name) if backend.adapter.SWAPS_MODELS else None,
         server.key.encode() if server.key else None,
     )
     return worker
@@ -335,15 +338,15 @@ def _key_of(server: BackendConfig) -> str | None:
 async def _backend(config: ServeConfig, server: BackendConfig, prober: Prober, listen_port: int) -> Backend:
     found, all_found = await find_backend(server.url, prober, listen_port=listen_port)
     for each in all_found:
-        log.info("found %s %s at %s", each.kind.value, each.version, each.url)
+        log.info("found %s %s at %s", each.adapter.name, each.version, each.url)
     if not all_found:
-        log.warning("nothing answers at %s yet; waiting for %s", found.url, found.kind.spoken)
+        log.warning("nothing answers at %s yet; waiting for %s", found.url, found.adapter.title)
     elif len(all_found) > 1:
-        log.info("using %s at %s; choose another with --backend", found.kind.value, found.url)
-    kind = BackendKind(server.kind) if server.kind is not None else found.kind
+        log.info("using %s at %s; choose another with --backend", found.adapter.name, found.url)
+    adapter = found.adapter if server.kind is None else adapter_of(server.kind)
     return Backend(
-        name=server.name or kind.value,
-        kind=kind,
+        name=server.name or adapter.name,
+        adapter=adapter,
         upstream=Upstream(found.url, connect_timeout_s=config.connect_timeout),
         prefix=found.prefix,
         slots=server.slots or found.slots or 1,

@@ -6,9 +6,9 @@ from enum import StrEnum
 from math import ceil
 
 from clairvoyant_cli.http.upstream import UpstreamConnection
-from clairvoyant_cli.proxy.protocols.request_parsing import ParsedRequest
-from clairvoyant_cli.proxy.protocols.routes import Route, Work
-from clairvoyant_cli.proxy.protocols.usage import AnswerWatch, Totals
+from clairvoyant_cli.protocols.request_parsing import ParsedRequest
+from clairvoyant_cli.protocols.routes import Route, Work
+from clairvoyant_cli.protocols.usage import AnswerWatch, Totals
 from clairvoyant_cli.scheduler.job import Dispatch, Job, Move
 from predictor.record import Prediction
 from tui.snapshot import PredictionState

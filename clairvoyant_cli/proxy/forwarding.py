@@ -6,9 +6,9 @@ from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import StaleError, UnreachableError, UpstreamConnection, UpstreamError
+from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.pool import Worker
-from clairvoyant_cli.proxy.protocols.routes import Route
 from clairvoyant_cli.proxy.refusals import Refusals
 from clairvoyant_cli.proxy.relay import Relay
 

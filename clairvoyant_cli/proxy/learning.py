@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from clairvoyant_cli.proxy.speeds import near
+from clairvoyant_cli.backends.known import adapter_of
+from clairvoyant_cli.backends.speeds import near
 from predictor.record import LengthClass
 from profiles.ranking import pairs_in_order
 from profiles.records import TAU_PER_MU_SHORT, Profile
@@ -176,7 +177,7 @@ class Learner:
 
     def _full_name(self, model: str) -> str:
         """Return the one name of a model: clients leave out Ollama's tag, and tell llama.cpp anything."""
-        if self._first is not None and self._first.served.backend == "llamacpp":
+        if self._first is not None and adapter_of(self._first.served.backend).ANSWERS_ANY_MODEL:
             return self._first.served.model
         return f"{model}:latest" if f"{model}:latest" in self._by_model else model
 

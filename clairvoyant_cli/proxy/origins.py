@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from clairvoyant_cli.http.heads import RequestHead
-from clairvoyant_cli.proxy.plain import printable
+from clairvoyant_cli.protocols.plain import printable
 
 HOST = re.compile(r"(?:\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]+))(?::[0-9]*)?", re.IGNORECASE)
 ORIGIN = re.compile(r"\*|null|[a-z*][a-z0-9+.*-]*://[^/\s]+", re.IGNORECASE)

@@ -12,15 +12,14 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from clairvoyant_cli.backends.speeds import decode_rate
 from clairvoyant_cli.proxy.exchange import End, Exchange, Outcome
 from clairvoyant_cli.proxy.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning import DEFAULT_TAU_S, Learned, Learner, learned_of, state_name
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.pool import BackendPool, Worker
-from clairvoyant_cli.proxy.protocols.routes import BackendKind
 from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.shadow import ShadowRun
-from clairvoyant_cli.proxy.speeds import decode_rate
 from clairvoyant_cli.proxy.today import midnight_before
 from predictor.errors import ModelError
 from predictor.record import LengthClass, Predictor
@@ -92,7 +91,7 @@ class WorkerMemory:
     def state_name(self) -> str:
         """The name under which what was learned of it is kept."""
         backend = self.worker.backend
-        return state_name(backend.kind.value, backend.upstream.url + backend.prefix)
+        return state_name(backend.adapter.name, backend.upstream.url + backend.prefix)
 
     def forget(self) -> None:
         """Learn anew, from the profiles alone."""
@@ -131,8 +130,8 @@ class StateSaver:
     def _memory_of(self, worker: Worker) -> WorkerMemory:
         backend = worker.backend
         url = backend.upstream.url + backend.prefix
-        profiles = self._persistence.profiles(backend.kind.value, url)
-        learned = learned_of(self._persistence.load(state_name(backend.kind.value, url)))
+        profiles = self._persistence.profiles(backend.adapter.name, url)
+        learned = learned_of(self._persistence.load(state_name(backend.adapter.name, url)))
         return WorkerMemory(worker, profiles, Learner(profiles, DEFAULT_TAU_S, learned))
 
     def begin(self) -> None:
@@ -221,8 +220,8 @@ class StateSaver:
         speeds.decode_tokens_per_s = profile.decode_tokens_per_s
         speeds.prefill_tokens_per_s = profile.prefill_tokens_per_s
         speeds.measured = (profile.decode_tokens_per_s, profile.prefill_tokens_per_s)
-        # llama.cpp tells its slots, and may have been started with others since.
-        if not backend.slots_fixed and backend.kind is not BackendKind.LLAMACPP:
+        # A server that tells its slots may have been started with others since.
+        if not backend.slots_fixed and not backend.adapter.REPORTS_SLOTS:
             backend.slots = profile.slots
             self._operation.dispatcher.scheduler.set_slots(backend.name, profile.slots)
         age_days = max(0.0, self._stats.wall() - profile.measured_at) / 86_400

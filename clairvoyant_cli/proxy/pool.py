@@ -9,11 +9,12 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from clairvoyant_cli.proxy.backend import Backend, BackendWatch
+from clairvoyant_cli.backends.adapter import Backend
+from clairvoyant_cli.protocols.request_parsing import ParsedRequest
+from clairvoyant_cli.proxy.backend_watch import BackendWatch
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.exchange import End, Exchange, OutageError
 from clairvoyant_cli.proxy.outage import Outage
-from clairvoyant_cli.proxy.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.request_stats import RequestStats, plural
 from clairvoyant_cli.proxy.residents import Residents
 from clairvoyant_cli.scheduler.job import Job

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.proxy.exchange import Exchange
 from clairvoyant_cli.proxy.pool import BackendPool, Worker
-from clairvoyant_cli.proxy.protocols.errors import Refusal, render
-from clairvoyant_cli.proxy.protocols.routes import Route
 from clairvoyant_cli.proxy.request_stats import RequestStats
 
 NO_CONNECT = Refusal(405, "clairvoyant: CONNECT is not spoken here")
@@ -68,7 +68,7 @@ class Refusals:
         if request.connection.head_sent:
             request.connection.cut()
             return
-        head, body = render(refusal, route.family, self.pool.first.backend.kind)
+        head, body = self.pool.first.backend.adapter.render(refusal, route)
         request.connection.respond(head, body, *(() if exchange is None else self.about(exchange)))
 
     def about(self, exchange: Exchange) -> tuple[Header, ...]:
@@ -84,4 +84,4 @@ class Refusals:
 
 
 def _place(worker: Worker) -> str:
-    return f"clairvoyant: {worker.backend.kind.spoken} at {worker.backend.upstream.url}"
+    return f"clairvoyant: {worker.backend.adapter.title} at {worker.backend.upstream.url}"

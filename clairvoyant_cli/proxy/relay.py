@@ -7,7 +7,7 @@ from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, UpstreamConnection, UpstreamError
-from clairvoyant_cli.proxy.protocols.usage import AnswerWatch
+from clairvoyant_cli.protocols.usage import AnswerWatch
 
 NOT_READY_BYTES = 4096
 """The longest answer that may only say "not yet": llama.cpp's has 80 bytes."""

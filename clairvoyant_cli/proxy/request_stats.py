@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from clairvoyant_cli.proxy import plain
+from clairvoyant_cli.protocols import plain
 from clairvoyant_cli.proxy.exchange import End, Exchange, Outcome
 from clairvoyant_cli.proxy.shadow import Shadow, ShadowRun
 from clairvoyant_cli.proxy.today import Today

@@ -6,8 +6,8 @@ not know goes back and forth between two models and serves neither.
 
 from collections.abc import Iterable
 
+from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.exchange import Exchange, Phase
-from clairvoyant_cli.proxy.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 ASSUMED_LOAD_S = 8.0

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, UnreachableError, UpstreamConnection, UpstreamError
+from clairvoyant_cli.protocols.usage import AnswerWatch
 from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.exchange import (
@@ -25,7 +26,6 @@ from clairvoyant_cli.proxy.exchange import (
 )
 from clairvoyant_cli.proxy.forwarding import forward
 from clairvoyant_cli.proxy.pool import BackendPool, Worker
-from clairvoyant_cli.proxy.protocols.usage import AnswerWatch
 from clairvoyant_cli.proxy.refusals import Refusals
 from clairvoyant_cli.proxy.relay import Relay
 from clairvoyant_cli.proxy.serving_rules import (
@@ -169,7 +169,7 @@ class Serving:
 
     def _may_wait(self, exchange: Exchange, worker: Worker, request: Request) -> bool:
         """Whether an answer that says "not yet" is heard by us alone, and the request sent again later."""
-        if not request.complete or not worker.backend.says_not_yet or worker.outage.over:
+        if not request.complete or not worker.backend.adapter.REPORTS_LOADING or worker.outage.over:
             return False
         # Others may have been served since: one model may be missing for good.
         since_s = exchange.not_ready_since_s

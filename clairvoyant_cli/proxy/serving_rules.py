@@ -9,6 +9,7 @@ Rule 2: every request ends with exactly one `Finish` or `Abandon`.
 
 from dataclasses import dataclass
 
+from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.proxy.exchange import (
     AttemptEnd,
     DisplacedError,
@@ -20,7 +21,6 @@ from clairvoyant_cli.proxy.exchange import (
 )
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.pool import BackendPool
-from clairvoyant_cli.proxy.protocols.errors import Refusal
 from clairvoyant_cli.proxy.refusals import GOING_DOWN, STOPPED, Refusals
 
 CLIENT_CLOSED = 499

@@ -83,7 +83,7 @@ class SnapshotBuilder:
         backend = worker.backend
         return BackendState(
             name=backend.name,
-            kind=backend.kind.value,
+            kind=backend.adapter.name,
             url=backend.upstream.url + backend.prefix,
             state=backend.state,
             slots=backend.slots,

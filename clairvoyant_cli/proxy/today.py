@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import nlargest
 
-from clairvoyant_cli.proxy.protocols.errors import Refusal
+from clairvoyant_cli.protocols.errors import Refusal
 
 MAX_CLIENTS = 2000
 """Clients that are counted: with names that clients choose themselves there may be any number."""

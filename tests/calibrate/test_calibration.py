@@ -6,8 +6,10 @@ from statistics import fmean
 
 import pytest
 
+from clairvoyant_cli.backends.adapter import Found
+from clairvoyant_cli.backends.known import adapter_of
 from clairvoyant_cli.bench.replay import Service, digest
-from clairvoyant_cli.calibrate.asking import Asker, Target
+from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.estimates import cs2
 from clairvoyant_cli.calibrate.questions import long_questions, short_questions
 from clairvoyant_cli.calibrate.queueing import computed
@@ -133,7 +135,7 @@ async def test_all_at_once_is_the_papers_script() -> None:
 
 async def test_other_clients_are_noticed() -> None:
     # Two of them: with one, whether ours waits for half of its answers or more is a matter of timing.
-    async with replay() as (_, url), Asker(Target("ollama", url, "replay")) as other:
+    async with replay() as (_, url), Client(Found(adapter_of("ollama"), url), "replay") as other:
 
         async def busy() -> None:
             for question in long_questions(5):

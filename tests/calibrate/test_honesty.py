@@ -5,11 +5,13 @@ from statistics import fmean
 
 import pytest
 
+from clairvoyant_cli.backends.adapter import Found
+from clairvoyant_cli.backends.known import adapter_of
 from clairvoyant_cli.bench.replay import Engine, Replay, Speed
 from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.bench.virtual import run_virtually
 from clairvoyant_cli.calibrate.advice import speed_spread
-from clairvoyant_cli.calibrate.asking import Asker, Target
+from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.estimates import sojourns
 from clairvoyant_cli.calibrate.plan import IN_FLIGHT, QUICK, Plan
 from clairvoyant_cli.calibrate.questions import long_questions, mixed, short_questions
@@ -60,8 +62,8 @@ async def calibrated(seed: int, plan: Plan, varies: float = 0.0) -> Profile:
         return answered(prompt, rng)
 
     engine = Engine(answer_tokens=answer, seed=seed)
-    async with serve_app(Replay(engine).app) as url, Asker(Target("ollama", url, "")) as asker:
-        session = Session(asker, plan, lambda step: None, seed=seed)
+    async with serve_app(Replay(engine).app) as url, Client(Found(adapter_of("ollama"), url)) as client:
+        session = Session(client, plan, lambda step: None, seed=seed)
         return (await calibrate(session, None, HOST, "test")).profile
 
 
@@ -96,8 +98,8 @@ def test_a_bounded_run_ends_though_the_queue_takes_longer_than_it_promised() -> 
             return 30 if next(asked) < 12 else 200
 
         engine = Engine(speed=SLOW, answer_tokens=answer)
-        async with serve_app(Replay(engine).app) as url, Asker(Target("ollama", url, "")) as asker:
-            return (await calibrate(Session(asker, plan, lambda step: None), None, HOST, "test")).profile
+        async with serve_app(Replay(engine).app) as url, Client(Found(adapter_of("ollama"), url)) as client:
+            return (await calibrate(Session(client, plan, lambda step: None), None, HOST, "test")).profile
 
     profile = run_virtually(measured())
     assert profile.method == "measured"

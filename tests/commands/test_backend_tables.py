@@ -4,11 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from clairvoyant_cli.addresses import BACKEND_KINDS, BACKEND_NAMES
 from clairvoyant_cli.config import BackendConfig, ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.proxy.backend import USUAL_PORTS
-from clairvoyant_cli.proxy.protocols.routes import BackendKind
 
 GPU = '[[backends]]\nname = "gpu"\nurl = "http://gpu:11434"\n'
 TWO = f"""
@@ -99,13 +96,8 @@ def test_a_flag_that_names_one_backend_does_not_go_with_tables(tmp_path: Path) -
         read(TWO, tmp_path, {"backend": "ollama"})
 
 
-def test_the_kinds_that_can_be_named_are_those_whose_habits_are_known() -> None:
-    assert set(BACKEND_KINDS) == {kind.value for kind in BackendKind}
-    assert set(BACKEND_NAMES) == {kind.value for kind in USUAL_PORTS}
-
-
 def test_a_backend_that_is_no_name_and_no_url_is_refused_at_once() -> None:
     with pytest.raises(
-        ClairvoyantError, match="no backend 'olama'; give ollama, llamacpp, lmstudio, jan, or"
+        ClairvoyantError, match="no backend 'olama'; give ollama, llamacpp, lmstudio, jan, vllm, sglang, or"
     ):
         ServeConfig(backend="olama")

@@ -15,7 +15,7 @@ from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.doctor.proxy import _port
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.main import cli
-from clairvoyant_cli.proxy.protocols import probes
+from clairvoyant_cli.protocols import probes
 from profiles.records import MAX_SLOTS
 
 NO_URLS = (

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from clairvoyant_cli import __version__
+from clairvoyant_cli.backends.adapter import Found
+from clairvoyant_cli.backends.known import adapter_of
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.doctor import installation
-from clairvoyant_cli.doctor.backend import Server, check_direct_clients, check_parallel, check_server
+from clairvoyant_cli.doctor.backend import Server, check_direct_clients, check_server
 from clairvoyant_cli.doctor.finding import Finding, Level, exit_code_of
 from clairvoyant_cli.doctor.proxy import check_clients, check_daemon, check_openness, check_port
 from clairvoyant_cli.errors import ExitCode
-from clairvoyant_cli.proxy.backend import Found
-from clairvoyant_cli.proxy.protocols.routes import BackendKind
 from tui.snapshot import BackendState, Counters, PredictorState, Snapshot, TauState
 
-OLLAMA = Server(Found(BackendKind.OLLAMA, "http://127.0.0.1:11434", "", "0.40.0"), ("gemma3:4b",))
-LLAMACPP = Server(Found(BackendKind.LLAMACPP, "http://127.0.0.1:9931", "", "b1", 4), ("tiny",))
+OLLAMA = Server(Found(adapter_of("ollama"), "http://127.0.0.1:11434", "", "0.40.0"), ("gemma3:4b",))
+LLAMACPP = Server(Found(adapter_of("llamacpp"), "http://127.0.0.1:9931", "", "b1", 4), ("tiny",))
 
 SNAPSHOT = Snapshot(
     taken_at=0.0,
@@ -74,25 +74,15 @@ def test_a_server_with_models_is_well_and_one_without_is_not() -> None:
     assert "ollama pull" in empty[-1].fix
 
 
-def test_slots_that_contradict_the_server_are_told() -> None:
-    findings = list(check_server(LLAMACPP, ServeConfig(slots=2)))
-    assert [f.fix.split("    ")[0] for f in findings if f.level is Level.WARNING] == [
-        "clairvoyant serve --slots 4"
-    ]
-
-
 @pytest.mark.parametrize(
     ("told", "slots", "said"),
-    [("4", None, "stay empty"), ("2", 4, "queue inside Ollama"), ("4", 4, ""), ("0", None, ""), ("", 3, "")],
+    [(4, None, ""), (2, 4, "queue inside"), (4, 2, "stay empty"), (4, 4, ""), (None, 3, "")],
 )
-def test_ollamas_parallelism_and_the_slots_must_agree(told: str, slots: int | None, said: str) -> None:
-    findings = list(check_parallel(OLLAMA, ServeConfig(slots=slots), [{"OLLAMA_NUM_PARALLEL": told}]))
-    assert bool(findings) == bool(said)
-    assert all(said in finding.text for finding in findings)
-
-
-def test_nobody_else_is_asked_for_ollamas_parallelism() -> None:
-    assert not list(check_parallel(LLAMACPP, ServeConfig(), [{"OLLAMA_NUM_PARALLEL": "4"}]))
+def test_slots_that_contradict_the_server_are_told(told: int | None, slots: int | None, said: str) -> None:
+    server = replace(OLLAMA, found=replace(OLLAMA.found, slots=told))
+    warnings = [f for f in check_server(server, ServeConfig(slots=slots)) if f.level is Level.WARNING]
+    assert [f.fix.split("    ")[0] for f in warnings] == [f"clairvoyant serve --slots {told}"] * bool(said)
+    assert all(said in finding.text for finding in warnings)
 
 
 def test_variables_that_point_at_the_backend_are_warned_of() -> None:

@@ -4,9 +4,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 
+from clairvoyant_cli.backends.adapter import Found
+from clairvoyant_cli.backends.known import adapter_of
 from clairvoyant_cli.bench.replay import Engine, Replay, Speed
 from clairvoyant_cli.bench.serving import serve_app
-from clairvoyant_cli.calibrate.asking import Asker, Target
+from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.plan import Plan
 from clairvoyant_cli.calibrate.run import Outcome, calibrate
 from clairvoyant_cli.calibrate.session import Session, Step
@@ -34,6 +36,6 @@ async def replay(
 async def measured(url: str, plan: Plan = SMALL, backend: str = "ollama") -> tuple[Outcome, list[Step]]:
     """Calibrate a server and return what came of it and what was told on the way."""
     told: list[Step] = []
-    async with Asker(Target(backend, url, "")) as asker:
-        outcome = await calibrate(Session(asker, plan, told.append), None, HOST, "test")
+    async with Client(Found(adapter_of(backend), url)) as client:
+        outcome = await calibrate(Session(client, plan, told.append), None, HOST, "test")
     return outcome, told

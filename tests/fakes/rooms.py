@@ -6,13 +6,17 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import cast
 
+from clairvoyant_cli.backends.adapter import Adapter, Backend
+from clairvoyant_cli.backends.known import adapter_of
+from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.http.fields import Fields
 from clairvoyant_cli.http.framing import request_head
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import Upstream
+from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.admission import Admission, PassOn, ReadBody, Refused
-from clairvoyant_cli.proxy.backend import Backend, BackendWatch, Prober
+from clairvoyant_cli.proxy.backend_watch import BackendWatch
 from clairvoyant_cli.proxy.clients import ClientRules, Clients
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.exchange import Exchange
@@ -20,8 +24,6 @@ from clairvoyant_cli.proxy.fallback import Fallback
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.outage import Outage
 from clairvoyant_cli.proxy.pool import BackendPool, Worker
-from clairvoyant_cli.proxy.protocols.request_parsing import ParsedRequest
-from clairvoyant_cli.proxy.protocols.routes import BackendKind
 from clairvoyant_cli.proxy.refusals import Refusals
 from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.serving_rules import Abandon, Command, Event, Finish, ServingRules, WaitAgain
@@ -94,7 +96,7 @@ def rooms(
     capacity: int = 10,
     grace_s: float = 60.0,
     max_wait_s: float | None = None,
-    kind: BackendKind = BackendKind.OLLAMA,
+    kind: str = "ollama",
     clients: dict[str, ClientRules] | None = None,
 ) -> Rooms:
     """Build the rooms with these workers, all of them up."""
@@ -113,7 +115,7 @@ def rooms(
     dispatcher = Dispatcher(scheduler, clock=clock, spawn=spawn)
     pool = BackendPool(dispatcher, stats)
     for number, name in enumerate(workers or ("mac",)):
-        pool.add(_worker(pool, name, kind, number, slots, grace_s, clock))
+        pool.add(_worker(pool, name, adapter_of(kind), number, slots, grace_s, clock))
     dispatcher.ended += [stats.ended, pool.ended]
     predictor = ByFirstWord()
     operation = Operation(dispatcher, Fallback(predictor), clock, stats.event)
@@ -126,14 +128,14 @@ def rooms(
 def _worker(
     pool: BackendPool,
     name: str,
-    kind: BackendKind,
+    adapter: Adapter,
     number: int,
     slots: int,
     grace_s: float,
     clock: Callable[[], float],
 ) -> Worker:
     upstream = Upstream(f"http://127.0.0.1:{9000 + number}")
-    backend = Backend(name, kind, upstream, slots=slots, state="up", seen=True)
+    backend = Backend(name, adapter, upstream, slots=slots, state="up", seen=True)
     watch = BackendWatch(backend, Prober(), lambda: None, clock=clock)
     outage = Outage(grace_s, lambda: pool.outlasted(pool[name]))
     return Worker(backend, watch, outage)

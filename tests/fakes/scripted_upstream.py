@@ -95,7 +95,7 @@ class ScriptedUpstream:
         if self.raw and not await self._looks_like_probe(conversation):
             return
         request = await read_message(conversation.reader)
-        while request.target.decode() in PROBED and b"httpx" in (request.value("user-agent") or b""):
+        while request.target.decode() in PROBED and b"clairvoyant" in (request.value("user-agent") or b""):
             conversation.send(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
             request = await read_message(conversation.reader)
         conversation.first = request
@@ -107,7 +107,7 @@ class ScriptedUpstream:
             if reader.at_eof():
                 return False
             await reader._wait_for_data("peek")  # type: ignore[attr-defined]
-        return b"python-httpx" in reader._buffer  # type: ignore[attr-defined]
+        return b"User-Agent: clairvoyant/" in reader._buffer  # type: ignore[attr-defined]
 
 
 @asynccontextmanager
@@ -136,3 +136,27 @@ def answer(body: bytes = b"{}", *headers: str, status: str = "200 OK") -> bytes:
     """Return a whole response with a Content-Length."""
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers]
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
+
+
+@asynccontextmanager
+async def answering(answers: Callable[[str], list[bytes]]) -> AsyncIterator[str]:
+    """Run a server that answers each path with these pieces; 404 where there are none."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                request = await read_message(reader)
+                assert request.value("accept-encoding") == b"identity"
+                for piece in answers(request.target.decode()) or [answer(status="404 Not Found")]:
+                    writer.write(piece)
+                    await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            return
+        finally:
+            writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    finally:
+        listening.close()

@@ -2,10 +2,10 @@
 
 import pytest
 
+from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.admission import EMBEDDING, UNKNOWN, PassOn, ReadBody, Refused
 from clairvoyant_cli.proxy.clients import ClientRules
 from clairvoyant_cli.proxy.exchange import Exchange
-from clairvoyant_cli.proxy.protocols.request_parsing import ParsedRequest
 from predictor.record import PromptView, Task
 from tests.fakes.rooms import Rooms, asking, rooms
 

@@ -72,7 +72,7 @@ class Server:
     async def _talk(self, it: Conversation) -> None:
         while True:
             request = await it.request()
-            if b"httpx" in (request.value("user-agent") or b""):
+            if b"clairvoyant" in (request.value("user-agent") or b""):
                 it.send(NOT_YET if self.loads else answer(b"{}", status="404 Not Found"))
                 continue
             word = json.loads(request.body)["messages"][0]["content"]
@@ -198,8 +198,8 @@ class Loading:
 @pytest.fixture
 def trials_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that loads is tried again at once, not each second."""
-    monkeypatch.setattr("clairvoyant_cli.proxy.backend.DOWN_EVERY_S", 0.01)
-    monkeypatch.setattr("clairvoyant_cli.proxy.backend.UP_EVERY_S", 0.01)
+    monkeypatch.setattr("clairvoyant_cli.proxy.backend_watch.DOWN_EVERY_S", 0.01)
+    monkeypatch.setattr("clairvoyant_cli.proxy.backend_watch.UP_EVERY_S", 0.01)
     monkeypatch.setattr(upstream_module, "MIN_IDLE_S", 0.0)
 
 

@@ -15,9 +15,8 @@ import pytest
 from clairvoyant_cli.bench.replay import Engine, Replay, Speed, tabled
 from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.control import ControlClient
+from clairvoyant_cli.protocols.errors import OLLAMA_BUSY
 from clairvoyant_cli.proxy.daemon import Daemon
-from clairvoyant_cli.proxy.protocols.errors import OLLAMA_BUSY, Refusal, render
-from clairvoyant_cli.proxy.protocols.routes import BackendKind, Family
 from tests.fakes.daemon_process import DaemonProcess, daemon_process
 from tests.fakes.llamacpp_server import free_port, llama_server
 from tests.fakes.raw_http import get, post, raw_client
@@ -138,49 +137,6 @@ async def test_whoever_is_served_in_time_is_not_sent_away_later() -> None:
         state = await task
         assert state.counters.timeout == 0
         engine.thaw()
-
-
-@pytest.mark.parametrize("kind", BackendKind)
-@pytest.mark.parametrize("family", Family)
-@pytest.mark.parametrize("status", [400, 401, 403, 413, 429, 499, 500, 502, 503])
-def test_every_refusal_has_the_shape_of_its_dialect(kind: BackendKind, family: Family, status: int) -> None:
-    head, body = render(Refusal(status, "why", 0.2), family, kind)
-    assert head.status == status
-    assert head.reason
-    assert (b"Retry-After", b"1") in head.headers
-    if kind is BackendKind.JAN:
-        assert (dict(head.headers)[b"Content-Type"], body) == (b"text/plain; charset=utf-8", b"why")
-        return
-    data = json.loads(body)
-    if family is Family.OLLAMA:
-        assert data == {"error": "why"}
-    elif family is Family.ANTHROPIC:
-        assert (data["type"], data["error"]["message"]) == ("error", "why")
-    elif family is Family.LLAMACPP or kind is BackendKind.LLAMACPP:
-        assert data["error"].keys() == {"code", "message", "type"}
-        assert (data["error"]["code"], data["error"]["message"]) == (status, "why")
-    else:
-        assert data["error"].keys() == {"message", "type", "param", "code"}
-
-
-@pytest.mark.parametrize(
-    ("status", "family", "kind", "expected"),
-    [
-        (503, Family.ANTHROPIC, BackendKind.OLLAMA, "overloaded_error"),
-        (429, Family.ANTHROPIC, BackendKind.OLLAMA, "rate_limit_error"),
-        (502, Family.ANTHROPIC, BackendKind.OLLAMA, "api_error"),
-        (401, Family.ANTHROPIC, BackendKind.OLLAMA, "authentication_error"),
-        (503, Family.LLAMACPP, BackendKind.LLAMACPP, "unavailable_error"),
-        (503, Family.OPENAI, BackendKind.LLAMACPP, "unavailable_error"),
-        (401, Family.OPENAI, BackendKind.LLAMACPP, "authentication_error"),
-        (429, Family.OPENAI, BackendKind.OLLAMA, "rate_limit_error"),
-        (503, Family.OPENAI, BackendKind.LMSTUDIO, "api_error"),
-        (400, Family.OPENAI, BackendKind.OTHER, "invalid_request_error"),
-    ],
-)
-def test_error_types(status: int, family: Family, kind: BackendKind, expected: str) -> None:
-    _, body = render(Refusal(status, "why"), family, kind)
-    assert json.loads(body)["error"]["type"] == expected
 
 
 # -- the backend is not there ------------------------------------------------------------------------

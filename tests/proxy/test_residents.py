@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
+from clairvoyant_cli.backends.known import adapter_of
 from clairvoyant_cli.bench.replay import Engine, Replay, tabled
 from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.protocols.request_parsing import ParsedRequest
+from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.admission import UNKNOWN
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.exchange import Asked, AttemptEnd, Exchange, Outcome, Phase
-from clairvoyant_cli.proxy.protocols.request_parsing import ParsedRequest
-from clairvoyant_cli.proxy.protocols.routes import BackendKind, route_of
-from clairvoyant_cli.proxy.protocols.usage import Totals
 from clairvoyant_cli.proxy.residents import ASSUMED_LOAD_S, MAX_AFFINITIES, Residents, full_name
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
@@ -30,7 +30,7 @@ class Record:
 
     def __init__(self, model: str, affinity: str = "", number: int = 0) -> None:
         self.job = Job(f"{model}-{number}", float(number), cost_s=1.0, affinity=affinity or model)
-        route = route_of(b"POST", "/api/chat", BackendKind.OLLAMA)
+        route = adapter_of("ollama").route_of(b"POST", "/api/chat")
         self.asked = Asked(self.job, route, ParsedRequest(model=model), UNKNOWN)
         self.totals = Totals()
         self.phase = Phase.QUEUED

@@ -5,9 +5,10 @@ import json
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from clairvoyant_cli.backends.known import adapter_of
+from clairvoyant_cli.protocols.routes import ROUTES, Work
 from clairvoyant_cli.proxy.exchange import Exchange
 from clairvoyant_cli.proxy.metrics import MAX_MODELS
-from clairvoyant_cli.proxy.protocols.routes import ROUTES, BackendKind, Work, route_of
 from tests.fakes.llamacpp_server import LlamaServer
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
@@ -30,8 +31,9 @@ async def test_no_text_of_a_request_outlives_it(llama: LlamaServer) -> None:
 
 
 def test_an_encoded_path_waits_like_any_other() -> None:
-    assert route_of(b"POST", "/api/%63hat", BackendKind.OLLAMA).work is Work.GENERATE
-    assert route_of(b"POST", "/v1/chat%2Fcompletions", BackendKind.OLLAMA).work is Work.GENERATE
+    ollama = adapter_of("ollama")
+    assert ollama.route_of(b"POST", "/api/%63hat").work is Work.GENERATE
+    assert ollama.route_of(b"POST", "/v1/chat%2Fcompletions").work is Work.GENERATE
 
 
 async def test_whatever_clients_make_up_the_labels_have_an_end(llama: LlamaServer) -> None:

@@ -10,8 +10,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from clairvoyant_cli.backends.adapter import Found
+from clairvoyant_cli.backends.known import adapter_of
 from clairvoyant_cli.bench.serving import serve_app
-from clairvoyant_cli.calibrate.asking import Answer, Asker, Target
+from clairvoyant_cli.calibrate.client import Answer, Client
 from clairvoyant_cli.calibrate.questions import Question
 from clairvoyant_cli.calibrate.survey import survey
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
@@ -43,16 +45,16 @@ async def server(path: str, response: Response) -> AsyncIterator[str]:
 
 async def asked(url: str, backend: str = "llamacpp") -> Answer:
     """Ask the question."""
-    async with Asker(Target(backend, url, "m")) as asker:
-        return await asker.ask(QUESTION)
+    async with Client(Found(adapter_of(backend), url), "m") as client:
+        return await client.ask(QUESTION)
 
 
 async def test_ollama_tells_its_durations() -> None:
     async with (
         replay(decode=2000.0, prefill=10_000.0) as (_, url),
-        Asker(Target("ollama", url, "replay")) as asker,
+        Client(Found(adapter_of("ollama"), url), "replay") as client,
     ):
-        answer = await asker.ask(QUESTION)
+        answer = await client.ask(QUESTION)
     assert (answer.tokens, answer.capped) == (64, True)
     assert answer.decode_tokens_per_s == pytest.approx(2000.0)
     assert answer.told_prefill_s == pytest.approx(answer.prompt_tokens / 10_000.0)
@@ -61,9 +63,9 @@ async def test_ollama_tells_its_durations() -> None:
 async def test_a_stream_without_durations_is_timed() -> None:
     async with (
         replay(decode=400.0) as (_, url),
-        Asker(Target("lmstudio", url, "replay:latest")) as asker,
+        Client(Found(adapter_of("lmstudio"), url), "replay:latest") as client,
     ):
-        answer = await asker.ask(Question("q", "Write a long story.", 200))
+        answer = await client.ask(Question("q", "Write a long story.", 200))
     assert answer.told_decode_s is None
     assert answer.tokens == 200
     # The stream's pieces are late by chance on a busy machine, but the server never hurries.
@@ -79,7 +81,7 @@ async def test_llamacpp_tells_its_timings() -> None:
         answer = await asked(url)
     assert answer.decode_tokens_per_s == pytest.approx(50.0)
     assert answer.prefill_tokens_per_s == pytest.approx(500.0)
-    assert answer.told_service_s == pytest.approx(0.264)
+    assert (answer.told_prefill_s, answer.told_decode_s) == pytest.approx((0.064, 0.2))
 
 
 async def test_thinking_counts_as_answering() -> None:
@@ -132,14 +134,14 @@ async def test_which_model_is_settled_before_anything_is_measured(
     models: list[str], wanted: str | None, words: str
 ) -> None:
     listed = JSONResponse({"data": [{"id": name} for name in models]})
-    async with server("/v1/models", listed) as url, Asker(Target("lmstudio", url, "")) as asker:
+    async with server("/v1/models", listed) as url, Client(Found(adapter_of("lmstudio"), url)) as client:
         with pytest.raises(ClairvoyantError, match=words):
-            await survey(asker, wanted)
+            await survey(client, wanted)
 
 
 async def test_the_only_model_needs_no_name() -> None:
     listed = JSONResponse({"data": [{"id": "tiny", "meta": {"n_params": 4_000_000_000}}]})
-    async with server("/v1/models", listed) as url, Asker(Target("jan", url, "")) as asker:
-        found = await survey(asker, None)
-        assert asker.target.model == "tiny"
+    async with server("/v1/models", listed) as url, Client(Found(adapter_of("jan"), url)) as client:
+        found = await survey(client, None)
+        assert client.model == "tiny"
     assert (found.served.model, found.served.parameters, found.served.place) == ("tiny", "4B", "local")

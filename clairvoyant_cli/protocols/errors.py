@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass
 
-import msgspec
-
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.status import reason_of
-from clairvoyant_cli.proxy.protocols.routes import BackendKind, Family
+from clairvoyant_cli.protocols.routes import Family
 
 OLLAMA_BUSY = "server busy, please try again.  maximum pending requests exceeded"
 """Ollama's own words, both spaces included (server/sched.go, ErrMaxQueue): clients match on them."""
@@ -40,28 +38,24 @@ class Refusal:
     busy: bool = False
 
 
-def render(refusal: Refusal, family: Family, kind: BackendKind) -> tuple[ResponseHead, bytes]:
-    """Return the refusal as a response's head and body, in the shape of the route and the backend."""
+def response(refusal: Refusal, content_type: bytes, body: bytes) -> tuple[ResponseHead, bytes]:
+    """Return the refusal as a response's head and body."""
     headers: list[Header] = []
     if refusal.retry_after_s is not None:
         headers.append((b"Retry-After", b"%d" % max(1, round(refusal.retry_after_s))))
-    if kind is BackendKind.JAN:
-        headers.append((b"Content-Type", b"text/plain; charset=utf-8"))
-        body = refusal.message.encode()
-    else:
-        headers.append((b"Content-Type", b"application/json; charset=utf-8"))
-        body = msgspec.json.encode(_shape(refusal, family, kind))
+    headers.append((b"Content-Type", content_type + b"; charset=utf-8"))
     return ResponseHead(refusal.status, reason_of(refusal.status), headers), body
 
 
-def _shape(refusal: Refusal, family: Family, kind: BackendKind) -> dict[str, object]:
+def error_object(refusal: Refusal, family: Family) -> dict[str, object]:
+    """Return what a dialect's clients read an error from."""
     status = refusal.status
     if family is Family.OLLAMA:
         return {"error": OLLAMA_BUSY if refusal.busy else refusal.message}
     if family is Family.ANTHROPIC:
         error = {"type": ANTHROPIC_TYPES.get(status, "api_error"), "message": refusal.message}
         return {"type": "error", "error": error}
-    if family is Family.LLAMACPP or kind is BackendKind.LLAMACPP:
+    if family is Family.LLAMACPP:
         error_type = LLAMACPP_TYPES.get(status, "unavailable_error")
         return {"error": {"code": status, "message": refusal.message, "type": error_type}}
     error_type = OPENAI_TYPES.get(status, "api_error")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from clairvoyant_cli.proxy.protocols.bodies import (
+from clairvoyant_cli.protocols.bodies import (
     Chat,
     Completion,
     Embedding,
@@ -27,8 +27,8 @@ from clairvoyant_cli.proxy.protocols.bodies import (
     TextFormat,
     Typed,
 )
-from clairvoyant_cli.proxy.protocols.condense import uncut
-from clairvoyant_cli.proxy.protocols.loose import (
+from clairvoyant_cli.protocols.condense import uncut
+from clairvoyant_cli.protocols.loose import (
     ABSENT,
     count,
     entries,
@@ -39,8 +39,8 @@ from clairvoyant_cli.proxy.protocols.loose import (
     scalar,
     text,
 )
-from clairvoyant_cli.proxy.protocols.routes import Shape
-from clairvoyant_cli.proxy.protocols.texts import (
+from clairvoyant_cli.protocols.routes import Shape
+from clairvoyant_cli.protocols.texts import (
     MAX_PARTS,
     Allowance,
     content_text,

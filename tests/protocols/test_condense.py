@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clairvoyant_cli.proxy.protocols import condense
-from clairvoyant_cli.proxy.protocols.condense import (
+from clairvoyant_cli.protocols import condense
+from clairvoyant_cli.protocols.condense import (
     END_BYTES,
     LONGEST_KEPT,
     MAX_BYTES,

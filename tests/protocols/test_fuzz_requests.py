@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clairvoyant_cli.proxy.protocols.request_parsing import parse_body
-from clairvoyant_cli.proxy.protocols.routes import ROUTES, BackendKind
+from clairvoyant_cli.backends.adapter import Adapter
+from clairvoyant_cli.backends.known import ADAPTERS, OTHER
+from clairvoyant_cli.protocols.request_parsing import parse_body
+from clairvoyant_cli.protocols.routes import ROUTES
 from predictor import load
 from predictor.record import Predictor
 from tests.fakes.raw_http import Message, raw_client, read_message
@@ -104,11 +106,11 @@ async def _exchange(requests: list[tuple[str, str, list[tuple[bytes, bytes]], by
 
 
 @settings(max_examples=100, deadline=None)
-@given(paths, bodies, st.sampled_from(list(BackendKind)))
+@given(paths, bodies, st.sampled_from([*ADAPTERS, OTHER]))
 def test_reading_a_body_never_raises_and_what_is_read_is_usable(
-    path: str, body: bytes, kind: BackendKind
+    path: str, body: bytes, adapter: Adapter
 ) -> None:
-    parsed = parse_body(body, ROUTES[path], kind, "client")
+    parsed = parse_body(body, ROUTES[path], adapter, "client")
     assert parsed.choices >= 1
     assert parsed.prompt_tokens >= 0
     assert len(parsed.model) <= 200

@@ -6,7 +6,7 @@ from types import NoneType
 import pytest
 
 from clairvoyant_cli.http.heads import ResponseHead
-from clairvoyant_cli.proxy.protocols.usage import (
+from clairvoyant_cli.protocols.usage import (
     FIRST_LINES,
     LAST_LINES,
     LONGEST_S,

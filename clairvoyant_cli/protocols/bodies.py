@@ -6,7 +6,7 @@ Rule: a field may hold anything. Each is left undecoded, and costs nobody the ot
 import msgspec
 from msgspec import Raw
 
-from clairvoyant_cli.proxy.protocols.loose import ABSENT
+from clairvoyant_cli.protocols.loose import ABSENT
 
 
 class Typed(msgspec.Struct, gc=False):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from clairvoyant_cli.proxy.speeds import MAX_AT_ONCE, Speeds
+from clairvoyant_cli.backends.speeds import MAX_AT_ONCE, Speeds
 
 
 def learned(*answers: tuple[float, float], measured: float | None = None) -> Speeds:

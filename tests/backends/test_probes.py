@@ -4,36 +4,30 @@ import asyncio
 import gzip
 import json
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clairvoyant_cli.backends.adapter import NOT_UNDERSTOOD, Backend
+from clairvoyant_cli.backends.discovery import find_backend, identify
+from clairvoyant_cli.backends.known import OTHER, adapter_of
+from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.http.framing import CHUNKS_AT_ONCE
 from clairvoyant_cli.http.upstream import Upstream
-from clairvoyant_cli.proxy.backend import (
-    LOOKS_TRUSTED,
-    NOT_UNDERSTOOD,
-    Backend,
-    BackendWatch,
-    Prober,
-    find_backend,
-)
-from clairvoyant_cli.proxy.protocols import probes
-from clairvoyant_cli.proxy.protocols.probes import (
+from clairvoyant_cli.protocols import probes
+from clairvoyant_cli.protocols.probes import (
     ANSWER_BYTES,
     ANSWER_ENTRIES,
     ANSWER_OBJECTS,
     MAX_MODELS,
     MAX_SLOTS,
 )
-from clairvoyant_cli.proxy.protocols.routes import BackendKind
-from clairvoyant_cli.proxy.protocols.texts import MAX_NAME_CHARS
-from tests.fakes.raw_http import read_message
-from tests.fakes.scripted_upstream import answer
+from clairvoyant_cli.protocols.texts import MAX_NAME_CHARS
+from clairvoyant_cli.proxy.backend_watch import LOOKS_TRUSTED, BackendWatch
+from tests.fakes.scripted_upstream import answer, answering
 from tests.fakes.serving import serving, until
 from tui.snapshot import LoadedModel
 
@@ -60,9 +54,11 @@ def text(value: Any) -> bytes:
 
 @given(values.map(text) | st.binary(max_size=50))
 def test_whatever_is_answered_is_understood_or_not(body: bytes) -> None:
-    probes.is_object(body)
+    probes.is_clairvoyant(body)
     probes.version_of(body)
-    probes.remote_models(body)
+    probes.ollama_models(body)
+    probes.openai_models(body)
+    probes.sglang_version(body)
     for model in probes.loaded_models(body) or ():
         assert all(
             0 <= (number or 0) < 1 << 63 for number in (model.size_bytes, model.vram_bytes, model.context)
@@ -78,7 +74,8 @@ def test_what_servers_say_is_read() -> None:
         LoadedModel("m:latest", 5, 4, 4096, None, "abc"),
     )
     assert probes.loaded_models(text({"models": None})) == ()
-    assert probes.remote_models(text({"models": [MODEL, {"name": "far", "remote_host": "x"}]})) == {"far"}
+    listed = probes.ollama_models(text({"models": [MODEL, {"name": "far", "remote_host": "x"}]}))
+    assert [(model.name, model.remote) for model in listed or ()] == [("m:latest", False), ("far", True)]
     props = probes.props_of(text(PROPS | {"default_generation_settings": {"n_ctx": 512}}))
     assert props is not None
     assert (props.build, props.slots, props.model) == ("b1", 4, LoadedModel("m.gguf", context=512))
@@ -101,7 +98,7 @@ def test_names_and_numbers_have_an_end() -> None:
 
 @pytest.mark.parametrize("body", [None, b"", b"[]", b'{"version": 5', b"[" * 100_000, b"\xff"])
 def test_what_is_no_answer_is_not_understood(body: bytes | None) -> None:
-    assert not probes.is_object(body)
+    assert not probes.is_clairvoyant(body)
     assert probes.version_of(body) is None
     assert probes.loaded_models(body) is None
     assert probes.props_of(body) is None
@@ -115,30 +112,6 @@ def test_an_answer_that_holds_too_much_is_not_understood() -> None:
 
 
 # -- asking ------------------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def server(answers: Callable[[str], list[bytes]]) -> AsyncIterator[str]:
-    """Run a server that answers each path with these pieces; 404 where there are none."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                request = await read_message(reader)
-                assert request.value("accept-encoding") == b"identity"
-                for piece in answers(request.target.decode()) or [answer(status="404 Not Found")]:
-                    writer.write(piece)
-                    await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            return
-        finally:
-            writer.close()
-
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-    finally:
-        listening.close()
 
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -156,11 +129,11 @@ UNREADABLE: dict[str, Callable[[], list[bytes]]] = {
 @pytest.mark.parametrize("name", UNREADABLE)
 async def test_an_answer_that_cannot_be_read_says_nothing(name: str) -> None:
     prober = Prober()
-    async with server(lambda path: UNREADABLE[name]() if path == "/api/version" else []) as url:
-        found = await prober.identify(url)
+    async with answering(lambda path: UNREADABLE[name]() if path == "/api/version" else []) as url:
+        found = await identify(prober, url)
         assert found is not None
-        assert found.kind is BackendKind.OTHER
-        backend = Backend("ollama", BackendKind.OLLAMA, Upstream(url))
+        assert found.adapter is OTHER
+        backend = Backend("ollama", adapter_of("ollama"), Upstream(url))
         await prober.refresh(backend)
         assert (backend.state, backend.version, backend.detail) == ("up", "", NOT_UNDERSTOOD)
     await prober.close()
@@ -174,8 +147,8 @@ async def test_what_is_understood_again_is_said_no_more() -> None:
         return [answer(text(models.pop(0)) if path == "/api/ps" else bodies[path])]
 
     prober = Prober()
-    async with server(answers) as url:
-        backend = Backend("ollama", BackendKind.OLLAMA, Upstream(url))
+    async with answering(answers) as url:
+        backend = Backend("ollama", adapter_of("ollama"), Upstream(url))
         await prober.refresh(backend)
         assert (backend.detail, backend.models) == (NOT_UNDERSTOOD, ())
         await prober.refresh(backend)
@@ -187,7 +160,7 @@ async def test_what_is_understood_again_is_said_no_more() -> None:
 async def test_a_number_of_slots_that_cannot_be_is_not_taken(slots: object) -> None:
     pages = {"/props": text(PROPS | {"total_slots": slots}), "/health": b"{}", "/slots": b"[]"}
     async with (
-        server(lambda path: [answer(pages[path])] if path in pages else []) as url,
+        answering(lambda path: [answer(pages[path])] if path in pages else []) as url,
         serving(url) as daemon,
     ):
         state = await until(daemon, lambda state: state.backends[0].state == "up")
@@ -199,8 +172,8 @@ async def test_a_number_of_slots_that_cannot_be_is_not_taken(slots: object) -> N
 async def test_other_slots_after_a_restart_are_noticed_and_a_missing_answer_changes_nothing() -> None:
     pages = {"/props": text(PROPS | {"total_slots": 4}), "/health": b"{}"}
     prober = Prober()
-    async with server(lambda path: [answer(pages[path])] if path in pages else []) as url:
-        backend = Backend("llamacpp", BackendKind.LLAMACPP, Upstream(url))
+    async with answering(lambda path: [answer(pages[path])] if path in pages else []) as url:
+        backend = Backend("llamacpp", adapter_of("llamacpp"), Upstream(url))
         slots = []
         for props in (pages["/props"], None, text(PROPS | {"total_slots": 1})):
             pages.pop("/props", None)
@@ -215,7 +188,7 @@ async def test_other_slots_after_a_restart_are_noticed_and_a_missing_answer_chan
 async def test_where_one_is_always_just_sent_a_free_slot_is_seen_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("clairvoyant_cli.proxy.backend.SLOTS_EVERY_S", 0.0)
+    monkeypatch.setattr("clairvoyant_cli.proxy.backend_watch.SLOTS_EVERY_S", 0.0)
     looks = 0
 
     def answers(path: str) -> list[bytes]:
@@ -225,8 +198,8 @@ async def test_where_one_is_always_just_sent_a_free_slot_is_seen_all_the_same(
         return [answer(text([{"is_processing": each} for each in busy]))]
 
     prober = Prober()
-    async with server(answers) as url:
-        backend = Backend("llamacpp", BackendKind.LLAMACPP, Upstream(url))
+    async with answering(answers) as url:
+        backend = Backend("llamacpp", adapter_of("llamacpp"), Upstream(url))
         watch = BackendWatch(backend, prober, lambda: None)
         async with asyncio.timeout(10):
             await watch.slots_settled(lambda: [time.monotonic()])
@@ -245,7 +218,7 @@ async def test_the_loop_turns_while_an_answer_comes_in_crumbs() -> None:
 
     prober = Prober()
     crumbs = [CHUNKED + b"1\r\n \r\n" * times * CHUNKS_AT_ONCE + b"0\r\n\r\n"]
-    async with server(lambda path: crumbs if path == "/api/version" else []) as url:
+    async with answering(lambda path: crumbs if path == "/api/version" else []) as url:
         counting = asyncio.create_task(count())
         await find_backend(url, prober, listen_port=1)
         counting.cancel()
@@ -264,9 +237,9 @@ async def test_the_loop_turns_while_an_answer_comes_in_crumbs() -> None:
 )
 async def test_a_head_that_is_none_or_too_long_is_no_answer(head: bytes) -> None:
     prober = Prober()
-    async with server(lambda path: [head]) as url:
-        assert await prober.identify(url) is None
-        backend = Backend("ollama", BackendKind.OLLAMA, Upstream(url))
+    async with answering(lambda path: [head]) as url:
+        assert await identify(prober, url) is None
+        backend = Backend("ollama", adapter_of("ollama"), Upstream(url))
         await prober.refresh(backend)
         assert backend.state == "down"
     await prober.close()

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from clairvoyant_cli.http.heads import ResponseHead
-from clairvoyant_cli.proxy.protocols.loose import (
+from clairvoyant_cli.protocols.loose import (
     ABSENT,
     fields,
     is_given,
@@ -185,6 +185,11 @@ class AnswerWatch:
                 yield from _decoded(line)
             elif line.startswith(b"data:"):
                 yield from _decoded(line[5:])
+
+
+def told_by_line(line: bytes) -> Totals:
+    """Return what one event of a stream says of the whole answer, mostly nothing."""
+    return _merge(list(_decoded(line)), False)
 
 
 def _decoded(line: bytes | bytearray) -> Iterator[Event]:

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import predictor
+from clairvoyant_cli.backends.known import adapter_of
 from clairvoyant_cli.http import loop_turn
-from clairvoyant_cli.proxy.protocols import loose
-from clairvoyant_cli.proxy.protocols.loose import fitting
-from clairvoyant_cli.proxy.protocols.request_parsing import (
+from clairvoyant_cli.protocols import loose
+from clairvoyant_cli.protocols.loose import fitting
+from clairvoyant_cli.protocols.request_parsing import (
     MAX_PIECES,
     SLICE_BYTES,
     SMALL_BYTES,
@@ -23,15 +24,15 @@ from clairvoyant_cli.proxy.protocols.request_parsing import (
     parse_body,
     parse_request,
 )
-from clairvoyant_cli.proxy.protocols.routes import ROUTES, BackendKind
-from clairvoyant_cli.proxy.protocols.texts import MAX_NAME_CHARS
-from clairvoyant_cli.proxy.protocols.views import MAX_MESSAGES
+from clairvoyant_cli.protocols.routes import ROUTES
+from clairvoyant_cli.protocols.texts import MAX_NAME_CHARS
+from clairvoyant_cli.protocols.views import MAX_MESSAGES
 from predictor.record import PromptView, Task
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
 from tests.fakes.serving import ByFirstWord, serving
 
-KIND = BackendKind.LLAMACPP
+KIND = adapter_of("llamacpp")
 USER = {"role": "user", "content": "river"}
 MIB = 1024 * 1024
 LEXICAL = predictor.load()

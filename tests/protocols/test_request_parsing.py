@@ -5,17 +5,22 @@ from typing import Any
 
 import pytest
 
-from clairvoyant_cli.proxy.protocols.request_parsing import ParsedRequest, parse_body
-from clairvoyant_cli.proxy.protocols.routes import BackendKind, Family, Work, route_of
-from clairvoyant_cli.proxy.protocols.texts import MAX_NAME_CHARS
+from clairvoyant_cli.backends.adapter import Adapter
+from clairvoyant_cli.backends.known import adapter_of
+from clairvoyant_cli.protocols.request_parsing import ParsedRequest, parse_body
+from clairvoyant_cli.protocols.routes import Family, Work
+from clairvoyant_cli.protocols.texts import MAX_NAME_CHARS
 from predictor.record import Task, Turn
 
 USER = {"role": "user", "content": "river"}
 
 
-def read(path: str, body: Any, kind: BackendKind = BackendKind.OLLAMA) -> ParsedRequest:
+OLLAMA, LLAMACPP, LMSTUDIO, JAN = map(adapter_of, ("ollama", "llamacpp", "lmstudio", "jan"))
+
+
+def read(path: str, body: Any, adapter: Adapter = OLLAMA) -> ParsedRequest:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return parse_body(raw, route_of(b"POST", path, kind), kind, "ann")
+    return parse_body(raw, adapter.route_of(b"POST", path), adapter, "ann")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +53,7 @@ def test_prompt_and_cap(path: str, body: dict[str, Any], cap: int | None) -> Non
 @pytest.mark.parametrize(("caps", "believed"), [((7, 9), 9), ((9, 7), 9), ((7, -1), None), ((7, "9"), 7)])
 def test_of_several_caps_the_largest_is_believed(caps: tuple[Any, Any], believed: int | None) -> None:
     body = {"messages": [USER], "max_completion_tokens": caps[0], "n_predict": caps[1]}
-    parsed = read("/v1/chat/completions", body, BackendKind.LLAMACPP)
+    parsed = read("/v1/chat/completions", body, LLAMACPP)
     assert parsed.view is not None
     assert parsed.view.max_tokens == believed
 
@@ -125,8 +130,8 @@ def test_what_nobody_can_read_is_unknown(body: bytes) -> None:
 
 
 def test_what_was_too_long_to_hold_is_unknown() -> None:
-    route = route_of(b"POST", "/api/chat", BackendKind.OLLAMA)
-    assert parse_body(None, route, BackendKind.OLLAMA) == ParsedRequest(stream=True)
+    route = OLLAMA.route_of(b"POST", "/api/chat")
+    assert parse_body(None, route, OLLAMA) == ParsedRequest(stream=True)
 
 
 def test_embeddings_are_embeddings() -> None:
@@ -149,22 +154,23 @@ def test_a_models_name_is_one_short_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "kind", "prefix", "family", "work"),
+    ("method", "path", "adapter", "prefix", "family", "work"),
     [
-        (b"POST", "/api/chat", BackendKind.OLLAMA, "", Family.OLLAMA, Work.GENERATE),
-        (b"POST", "/v1//chat/completions", BackendKind.LMSTUDIO, "", Family.OPENAI, Work.GENERATE),
-        (b"POST", "//V1/Chat/./x/../Completions/", BackendKind.LMSTUDIO, "", Family.OPENAI, Work.GENERATE),
-        (b"POST", "/v1%u002fchat/complet%u0069ons", BackendKind.LLAMACPP, "", Family.OPENAI, Work.GENERATE),
-        (b"POST", "/v1/chat/%63ompletions", BackendKind.LLAMACPP, "", Family.OPENAI, Work.GENERATE),
-        (b"GET", "/api/chat", BackendKind.OLLAMA, "", Family.OLLAMA, Work.PASS),
-        (b"POST", "/v1/messages/count_tokens", BackendKind.OLLAMA, "", Family.ANTHROPIC, Work.PASS),
-        (b"POST", "/llm/v1/messages", BackendKind.LLAMACPP, "/llm", Family.ANTHROPIC, Work.GENERATE),
-        (b"POST", "/api/pull", BackendKind.OLLAMA, "", Family.OLLAMA, Work.PASS),
-        (b"POST", "/tokenize", BackendKind.LLAMACPP, "", Family.LLAMACPP, Work.PASS),
-        (b"POST", "/v1/audio/transcriptions", BackendKind.OLLAMA, "", Family.OPENAI, Work.OPAQUE),
-        (b"POST", "/unknown", BackendKind.JAN, "", Family.OPENAI, Work.PASS),
+        (b"POST", "/api/chat", OLLAMA, "", Family.OLLAMA, Work.GENERATE),
+        (b"POST", "/v1//chat/completions", LMSTUDIO, "", Family.OPENAI, Work.GENERATE),
+        (b"POST", "//V1/Chat/./x/../Completions/", LMSTUDIO, "", Family.OPENAI, Work.GENERATE),
+        (b"POST", "/v1%u002fchat/complet%u0069ons", LLAMACPP, "", Family.OPENAI, Work.GENERATE),
+        (b"POST", "/v1/chat/%63ompletions", LLAMACPP, "", Family.OPENAI, Work.GENERATE),
+        (b"GET", "/api/chat", OLLAMA, "", Family.OLLAMA, Work.PASS),
+        (b"POST", "/v1/messages/count_tokens", OLLAMA, "", Family.ANTHROPIC, Work.PASS),
+        (b"POST", "/llm/v1/messages", LLAMACPP, "/llm", Family.ANTHROPIC, Work.GENERATE),
+        (b"POST", "/api/pull", OLLAMA, "", Family.OLLAMA, Work.PASS),
+        (b"POST", "/tokenize", LLAMACPP, "", Family.LLAMACPP, Work.PASS),
+        (b"POST", "/v1/audio/transcriptions", OLLAMA, "", Family.OPENAI, Work.GENERATE),
+        (b"POST", "/v1/audio/transcriptions", LLAMACPP, "", Family.OPENAI, Work.OPAQUE),
+        (b"POST", "/unknown", JAN, "", Family.OPENAI, Work.PASS),
     ],
 )
-def test_routes(method: bytes, path: str, kind: BackendKind, prefix: str, family: Family, work: Work) -> None:
-    route = route_of(method, path, kind, prefix)
+def test_routes(method: bytes, path: str, adapter: Adapter, prefix: str, family: Family, work: Work) -> None:
+    route = adapter.route_of(method, path, prefix)
     assert (route.family, route.work) == (family, work)

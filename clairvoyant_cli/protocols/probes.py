@@ -10,18 +10,18 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw
 
-from clairvoyant_cli.proxy.plain import printable
-from clairvoyant_cli.proxy.protocols.loose import (
+from clairvoyant_cli.protocols.loose import (
     ABSENT,
-    AnObject,
     entries,
     fields,
     is_given,
     is_list,
+    is_object,
     text,
     whole_number,
 )
-from clairvoyant_cli.proxy.protocols.texts import MAX_NAME_CHARS, short_name
+from clairvoyant_cli.protocols.plain import printable
+from clairvoyant_cli.protocols.texts import MAX_NAME_CHARS, short_name
 from tui.snapshot import LoadedModel
 
 ANSWER_BYTES = 1024 * 1024
@@ -38,10 +38,44 @@ MAX_SLOTS = 1024
 """llama.cpp knows 256 sequences at most (LLAMA_MAX_SEQ)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of a question: status 0 and `why` if no answer did; no `text` where it cannot be read."""
+
+    status: int
+    text: bytes | None = None
+    why: str = ""
+
+    @property
+    def body(self) -> bytes | None:
+        """What can be read of an answer that is no error."""
+        return self.text if self.status == 200 else None
+
+
+class Health(msgspec.Struct, gc=False):
+    """The proxy's own `/_clairvoyant/health`."""
+
+    backends: Raw = ABSENT
+
+
 class Version(msgspec.Struct, gc=False):
-    """Ollama's `/api/version`."""
+    """Ollama's `/api/version`, and vLLM's `/version`."""
 
     version: Raw = ABSENT
+
+
+class SgLangInfo(msgspec.Struct, gc=False):
+    """SGLang's `/server_info`."""
+
+    version: Raw = ABSENT
+    model_path: Raw = ABSENT
+
+
+class Details(msgspec.Struct, gc=False):
+    """What Ollama says of a model."""
+
+    quantization_level: Raw = ABSENT
+    parameter_size: Raw = ABSENT
 
 
 class ListedModel(msgspec.Struct, gc=False):
@@ -53,6 +87,29 @@ class ListedModel(msgspec.Struct, gc=False):
     context_length: Raw = ABSENT
     digest: Raw = ABSENT
     remote_host: Raw = ABSENT
+    details: Raw = ABSENT
+
+
+class Meta(msgspec.Struct, gc=False):
+    """What llama.cpp says of its model."""
+
+    n_params: Raw = ABSENT
+    size: Raw = ABSENT
+    ftype: Raw = ABSENT
+
+
+class OpenAiModel(msgspec.Struct, gc=False):
+    """A model in `/v1/models`."""
+
+    id: Raw = ABSENT
+    owned_by: Raw = ABSENT
+    meta: Raw = ABSENT
+
+
+class OpenAiModels(msgspec.Struct, gc=False):
+    """`/v1/models`."""
+
+    data: Raw = ABSENT
 
 
 class Models(msgspec.Struct, gc=False):
@@ -85,10 +142,15 @@ class Slot(msgspec.Struct, gc=False):
 
 Told = TypeVar("Told")
 
-_OBJECT = msgspec.json.Decoder(AnObject)
+_HEALTH = msgspec.json.Decoder(Health)
 _VERSION = msgspec.json.Decoder(Version)
 _MODELS = msgspec.json.Decoder(Models)
 _LISTED_MODEL = msgspec.json.Decoder(ListedModel)
+_DETAILS = msgspec.json.Decoder(Details)
+_OPENAI_MODELS = msgspec.json.Decoder(OpenAiModels)
+_OPENAI_MODEL = msgspec.json.Decoder(OpenAiModel)
+_META = msgspec.json.Decoder(Meta)
+_SGLANG_INFO = msgspec.json.Decoder(SgLangInfo)
 _PROPS = msgspec.json.Decoder(Props)
 _SETTINGS = msgspec.json.Decoder(Settings)
 _SLOTS = msgspec.json.Decoder(list[Raw])
@@ -111,13 +173,27 @@ class ServerProps:
 NO_PROPS = ServerProps()
 
 
-def is_object(body: bytes | None) -> bool:
-    """Whether an answer is JSON, and an object."""
-    return _read(body, _OBJECT) is not None
+@dataclass(frozen=True, slots=True)
+class OfferedModel:
+    """A model that a server lists; "" for what is not said of it. `remote` ones run elsewhere."""
+
+    name: str
+    digest: str = ""
+    quantisation: str = ""
+    parameters: str = ""
+    owner: str = ""
+    loaded: bool = False
+    remote: bool = False
+
+
+def is_clairvoyant(body: bytes | None) -> bool:
+    """Whether an answer is that of a proxy like this one."""
+    told = _read(body, _HEALTH)
+    return told is not None and is_object(told.backends)
 
 
 def version_of(body: bytes | None) -> str | None:
-    """Return Ollama's version; None if this is not Ollama's answer."""
+    """Return Ollama's version, or vLLM's; None if this is not their answer."""
     told = _read(body, _VERSION)
     return None if told is None or told.version is ABSENT else short_name(told.version)
 
@@ -139,10 +215,48 @@ def loaded_models(body: bytes | None) -> tuple[LoadedModel, ...] | None:
     )
 
 
-def remote_models(body: bytes | None) -> frozenset[str]:
-    """Return the names of the models that Ollama has run elsewhere."""
-    models = _models(body, MAX_LISTED_MODELS) or ()
-    return frozenset(short_name(model.name) for model in models if is_given(model.remote_host))
+def ollama_models(body: bytes | None) -> tuple[OfferedModel, ...] | None:
+    """Return the models that Ollama lists; None if the answer is not understood."""
+    models = _models(body, MAX_LISTED_MODELS)
+    return None if models is None else tuple(_offered(model) for model in models)
+
+
+def _offered(model: ListedModel) -> OfferedModel:
+    details = fields(_DETAILS, model.details) or Details()
+    return OfferedModel(
+        name=short_name(model.name),
+        digest=short_name(model.digest),
+        quantisation=short_name(details.quantization_level),
+        parameters=short_name(details.parameter_size),
+        remote=is_given(model.remote_host),
+    )
+
+
+def openai_models(body: bytes | None) -> tuple[OfferedModel, ...] | None:
+    """Return the models in `/v1/models`; None if the answer is not understood."""
+    told = _read(body, _OPENAI_MODELS)
+    if told is None or not is_list(told.data):
+        return None
+    listed = (fields(_OPENAI_MODEL, each) for each in (entries(told.data) or [])[:MAX_LISTED_MODELS])
+    return tuple(_offered_by_openai(model) for model in listed if model is not None)
+
+
+def _offered_by_openai(model: OpenAiModel) -> OfferedModel:
+    meta = fields(_META, model.meta) or Meta()
+    size, parameters = whole_number(meta.size, MAX_BYTES), whole_number(meta.n_params, MAX_BYTES)
+    return OfferedModel(
+        name=short_name(model.id),
+        digest="" if size is None else str(size),
+        quantisation=short_name(meta.ftype),
+        parameters="" if parameters is None else f"{parameters / 1e9:.3g}B",
+        owner=short_name(model.owned_by),
+    )
+
+
+def sglang_version(body: bytes | None) -> str | None:
+    """Return SGLang's version; None if this is not SGLang's answer."""
+    told = _read(body, _SGLANG_INFO)
+    return None if told is None or not is_given(told.model_path) else short_name(told.version)
 
 
 def props_of(body: bytes | None) -> ServerProps | None:

@@ -1,31 +1,10 @@
-"""Which route does what. Unknown routes pass straight through."""
+"""Which route does what. Those that none of the servers knows pass straight through."""
 
 import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from posixpath import normpath
 from urllib.parse import unquote
-
-
-class BackendKind(StrEnum):
-    """The servers whose habits are known; OTHER is any OpenAI-compatible one."""
-
-    OLLAMA = "ollama"
-    LLAMACPP = "llamacpp"
-    LMSTUDIO = "lmstudio"
-    JAN = "jan"
-    OTHER = "other"
-
-    @property
-    def spoken(self) -> str:
-        """How it is called in a sentence."""
-        return {
-            "ollama": "Ollama",
-            "llamacpp": "llama.cpp",
-            "lmstudio": "LM Studio",
-            "jan": "Jan",
-            "other": "the server",
-        }[self.value]
 
 
 class Family(StrEnum):
@@ -110,36 +89,20 @@ ROUTES = _table()
 """Path of a POST -> what it is. Ollama: server/routes.go; llama.cpp: tools/server/server.cpp."""
 
 
-def family_of(path: str, kind: BackendKind) -> Family:
-    """Return whose error shape an unscheduled path uses."""
-    if path.startswith("/v1/messages"):
-        return Family.ANTHROPIC
-    if kind is BackendKind.LLAMACPP:
-        return Family.LLAMACPP
-    if kind is BackendKind.OLLAMA and not path.startswith("/v1/"):
-        return Family.OLLAMA
-    return Family.OPENAI
-
-
 _UTF16_ESCAPE = re.compile("%u([0-9A-Fa-f]{4})")
 """An escape that no standard knows, and cpp-httplib, llama.cpp's server, decodes."""
 
 
-def route_of(method: bytes, path: str, kind: BackendKind, prefix: str = "") -> Route:
-    """Return what a request is. `prefix` is the backend's API prefix (llama.cpp's `--api-prefix`).
+def unescaped(path: str, prefix: str = "") -> str:
+    """Return a request's path as a server reads it, without its API prefix (`--api-prefix`)."""
+    path = unquote(_UTF16_ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), path))
+    return path[len(prefix) :] if prefix and path.startswith(prefix) else path
+
+
+def plainly_spelled(path: str) -> str:
+    """Return a path in lower case (LM Studio's router minds none), without `.`, `..` and empty segments.
 
     A path may be spelled in any way that one of the servers takes for the same: what one of them would answer
     with 404 may wait in the queue, but what one of them would generate for may not pass it by.
     """
-    path = unquote(_UTF16_ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), path))
-    if prefix and path.startswith(prefix):
-        path = path[len(prefix) :]
-    route = ROUTES.get(_plainly_spelled(path)) if method == b"POST" else None
-    if route is None:
-        return Route(family_of(path, kind), Work.PASS, Shape.OPAQUE)
-    return route
-
-
-def _plainly_spelled(path: str) -> str:
-    """Return a path in lower case (LM Studio's router minds none), without `.`, `..` and empty segments."""
     return "/" + normpath(path.lower()).lstrip("/")

@@ -9,17 +9,18 @@ Rule 3: what is kept of a request is bounded, but for its text, which goes when 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 import msgspec
 
 from clairvoyant_cli.http.body import Piece
 from clairvoyant_cli.http.loop_turn import READING
-from clairvoyant_cli.proxy.protocols.bodies import Body, Chat, OllamaBody, OllamaChat, OllamaGenerate
-from clairvoyant_cli.proxy.protocols.condense import Condenser
-from clairvoyant_cli.proxy.protocols.loose import ABSENT, fields, is_given, scalar, text, whole_number
-from clairvoyant_cli.proxy.protocols.routes import BackendKind, Route, Shape, Work
-from clairvoyant_cli.proxy.protocols.texts import short_name
-from clairvoyant_cli.proxy.protocols.views import DIALECTS, OPTIONS
+from clairvoyant_cli.protocols.bodies import Body, Chat, OllamaBody, OllamaChat, OllamaGenerate
+from clairvoyant_cli.protocols.condense import Condenser
+from clairvoyant_cli.protocols.loose import ABSENT, fields, is_given, scalar, text, whole_number
+from clairvoyant_cli.protocols.routes import Route, Shape, Work
+from clairvoyant_cli.protocols.texts import short_name
+from clairvoyant_cli.protocols.views import DIALECTS, OPTIONS
 from predictor.record import PromptView, Task
 
 SMALL_BYTES = 256 * 1024
@@ -45,6 +46,17 @@ NAMES = msgspec.json.Decoder(dict[str, msgspec.Raw])
 SERVICE_TIERS = {"priority": -1, "flex": 1}
 
 
+class Habits(Protocol):
+    """What a server makes of a request in its own way."""
+
+    OBEYS_COMPLETION_CAP: ClassVar[bool]
+    """Whether `max_completion_tokens` bounds a chat's answer."""
+
+    def runs_elsewhere(self, model: str) -> bool:
+        """Whether a model does not run on this server's hardware, and so takes no slot of it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
     """What is known of a request. `bypass` says why it does not wait in the queue, "" if it does.
@@ -63,30 +75,30 @@ class ParsedRequest:
 
 
 async def parse_request(
-    pieces: Sequence[Piece] | None, route: Route, kind: BackendKind, client: str = ""
+    pieces: Sequence[Piece] | None, route: Route, habits: Habits, client: str = ""
 ) -> ParsedRequest:
     """Read a request's body, in pieces as it came; None means that it was too long to be held.
 
     A long body is read a slice at a time, and the event loop turns in between.
     """
     if pieces is None or route.shape is Shape.OPAQUE:
-        return parse_body(None, route, kind, client)
+        return parse_body(None, route, habits, client)
     if len(pieces) <= MAX_PIECES and sum(map(len, pieces)) <= SMALL_BYTES:
         await READING.next()
         with READING:
-            return parse_body(pieces[0] if len(pieces) == 1 else b"".join(pieces), route, kind, client)
+            return parse_body(pieces[0] if len(pieces) == 1 else b"".join(pieces), route, habits, client)
     condensed = await _condensed(pieces)
     await READING.next()
     with READING:
-        return parse_body(condensed, route, kind, client)
+        return parse_body(condensed, route, habits, client)
 
 
-def parse_body(body: Piece | None, route: Route, kind: BackendKind, client: str = "") -> ParsedRequest:
+def parse_body(body: Piece | None, route: Route, habits: Habits, client: str = "") -> ParsedRequest:
     """Read a short body, or one that has been condensed; None means that it was too long for either."""
     if body is None or route.shape is Shape.OPAQUE:
         return _unknown(route, client)
     try:
-        return _read(body, route, kind, client)
+        return _read(body, route, habits, client)
     except (msgspec.DecodeError, TypeError, ValueError, RecursionError, OverflowError):
         # No JSON, or something else than any client sends. The backend will say so better than we can.
         return _unknown(route, client)
@@ -129,14 +141,14 @@ def _slices(pieces: Sequence[Piece]) -> Iterator[Piece]:
     yield b"".join(small)
 
 
-def _read(raw: Piece, route: Route, kind: BackendKind, client: str) -> ParsedRequest:
+def _read(raw: Piece, route: Route, habits: Habits, client: str) -> ParsedRequest:
     decoder, view_of = DIALECTS[route.shape]
     body: Body = decoder.decode(raw)
     model = short_name(body.model)
-    if kind is BackendKind.OLLAMA and isinstance(body, Chat):
-        body.max_completion_tokens = ABSENT  # Ollama has no such field and does not obey it
+    if isinstance(body, Chat) and not habits.OBEYS_COMPLETION_CAP:
+        body.max_completion_tokens = ABSENT
     view = view_of(body, model, client)
-    bypass = _bypass(body, view, kind, model)
+    bypass = _bypass(body, view, habits, model)
     if bypass and not _is_plain(raw):
         return _unknown(route, client)
     characters = view.characters + len(view.system) + sum(turn.characters for turn in view.history)
@@ -152,16 +164,14 @@ def _read(raw: Piece, route: Route, kind: BackendKind, client: str) -> ParsedReq
     )
 
 
-def _bypass(body: Body, view: PromptView, kind: BackendKind, model: str) -> str:
+def _bypass(body: Body, view: PromptView, habits: Habits, model: str) -> str:
     if isinstance(body, OllamaChat | OllamaGenerate):
         wanted = body.messages if isinstance(body, OllamaChat) else body.prompt
         if not is_given(wanted) and not view.images:
             return "unload" if scalar(body.keep_alive) in (0, "0") else "load"
         if is_given(body.debug_render_only):
             return "render"
-    if kind is BackendKind.OLLAMA and model.endswith((":cloud", "-cloud")):
-        return "cloud"
-    return ""
+    return "cloud" if habits.runs_elsewhere(model) else ""
 
 
 def _is_plain(raw: Piece) -> bool:

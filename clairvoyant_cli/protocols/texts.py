@@ -12,10 +12,9 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec import Raw
 
-from clairvoyant_cli.proxy.plain import printable
-from clairvoyant_cli.proxy.protocols.bodies import Part, PromptObject
-from clairvoyant_cli.proxy.protocols.condense import uncut
-from clairvoyant_cli.proxy.protocols.loose import (
+from clairvoyant_cli.protocols.bodies import Part, PromptObject
+from clairvoyant_cli.protocols.condense import uncut
+from clairvoyant_cli.protocols.loose import (
     ABSENT,
     entries,
     fields,
@@ -25,6 +24,7 @@ from clairvoyant_cli.proxy.protocols.loose import (
     is_text,
     text,
 )
+from clairvoyant_cli.protocols.plain import printable
 
 MAX_PARTS = 64
 """Parts of a message that are looked at."""

@@ -8,11 +8,12 @@ from time import perf_counter
 
 import pytest
 
+from clairvoyant_cli.backends.known import adapter_of
 from clairvoyant_cli.http.heads import ResponseHead
-from clairvoyant_cli.proxy.protocols import probes
-from clairvoyant_cli.proxy.protocols.request_parsing import parse_body
-from clairvoyant_cli.proxy.protocols.routes import ROUTES, BackendKind
-from clairvoyant_cli.proxy.protocols.usage import AnswerWatch
+from clairvoyant_cli.protocols import probes
+from clairvoyant_cli.protocols.request_parsing import parse_body
+from clairvoyant_cli.protocols.routes import ROUTES
+from clairvoyant_cli.protocols.usage import AnswerWatch
 
 QUICK, SLOW = b"602317", b"6e-317"
 MANY = 10_000
@@ -21,7 +22,7 @@ MANY = 10_000
 def _request(path: str, before: bytes, each: bytes, after: bytes) -> Callable[[bytes], object]:
     def read(number: bytes) -> object:
         body = before + each.replace(b"N", number) * MANY + after
-        return parse_body(body, ROUTES[path], BackendKind.LLAMACPP)
+        return parse_body(body, ROUTES[path], adapter_of("llamacpp"))
 
     return read
 

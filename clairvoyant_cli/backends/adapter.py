@@ -1,0 +1,236 @@
+"""What a server can do and how it is spoken to: here any OpenAI-compatible one.
+
+A server with habits of its own is a subclass in a module of its own, which `known.ADAPTERS` lists.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import msgspec
+
+from clairvoyant_cli.backends.speeds import Speeds
+from clairvoyant_cli.http.heads import ResponseHead
+from clairvoyant_cli.http.upstream import Upstream
+from clairvoyant_cli.protocols import probes
+from clairvoyant_cli.protocols.errors import Refusal, error_object, response
+from clairvoyant_cli.protocols.probes import Answer, OfferedModel
+from clairvoyant_cli.protocols.routes import ROUTES, Family, Route, Shape, Work, plainly_spelled, unescaped
+from tui.snapshot import LoadedModel
+
+Body = dict[str, Any]
+
+LISTED_OR_LOCKED = (200, 401)
+"""What an OpenAI-compatible server answers who asks for its models: those, or that a key is wanted."""
+
+PROBE_TIMEOUT_S = 2.0
+
+LOADING = "loading its model"
+NOT_UNDERSTOOD = "its answers are not understood"
+"""Another server than it was taken for, or a new version: it answers, so requests may go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What answers at a URL; `slots` is None where it is not known how many answers it gives at once."""
+
+    adapter: "Adapter"
+    url: str
+    prefix: str = ""
+    version: str = ""
+    slots: int | None = None
+
+
+@dataclass(slots=True)
+class Backend:
+    """One LLM server and what is known of it. `state`: up, loading, down, unknown."""
+
+    name: str
+    adapter: "Adapter"
+    upstream: Upstream
+    prefix: str = ""
+    slots: int = 1
+    slots_fixed: bool = False
+    state: str = "unknown"
+    version: str = ""
+    detail: str = ""
+    models: tuple[LoadedModel, ...] = ()
+    remote_models: frozenset[str] = frozenset()
+    swaps: int = 0
+    speeds: Speeds = field(default_factory=Speeds)
+    seen: bool = False
+
+    def __repr__(self) -> str:
+        return f"<Backend {self.adapter.name} {self.upstream.url} {self.state}, {self.slots} slots>"
+
+    @property
+    def away(self) -> bool:
+        """Whether it was there and is not now, or loads its model: what waits had better wait on."""
+        return self.seen and self.state in ("down", "loading")
+
+
+class Ask(Protocol):
+    """Puts a question to one server: a GET of a path of its API. Never raises for what the server does."""
+
+    async def __call__(self, path: str, timeout_s: float = PROBE_TIMEOUT_S) -> Answer:
+        """Return what came of it within the time."""
+        ...
+
+
+class Adapter:
+    """Any OpenAI-compatible server. Has no state: there is one of each, and any number of servers."""
+
+    name: ClassVar[str] = "other"
+    """What it is called on the wire, in profiles and in the history."""
+
+    title: ClassVar[str] = "the server"
+    """What it is called in a sentence."""
+
+    usual_ports: ClassVar[tuple[int, ...]] = ()
+    """Where it listens unless told otherwise."""
+
+    start_command: ClassVar[str] = "clairvoyant serve --backend http://HOST:PORT"
+    get_model_command: ClassVar[str] = "load a model in the server"
+
+    CANCELS: ClassVar[bool] = False
+    """Stops generating when the client of a streamed answer leaves."""
+
+    CONTINUES: ClassVar[bool] = False
+    """Takes up an answer that was cut off, given its token ids, as if it had not been."""
+
+    TAKES_PRIORITY: ClassVar[bool] = False
+    """Orders its own queue by a request's `priority`, if it was started so."""
+
+    REPORTS_SLOTS: ClassVar[bool] = False
+    """Tells how many slots it has, and which are at work."""
+
+    REPORTS_LOADING: ClassVar[bool] = True
+    """May answer 503 while its model loads, instead of waiting."""
+
+    SWAPS_MODELS: ClassVar[bool] = False
+    """Loads a model on demand, throws another out for it, and lists those that are loaded."""
+
+    UNLOADS_MODELS: ClassVar[bool] = False
+    """Loads and unloads a model when told to, by `load_request` and `unload_request`."""
+
+    ANSWERS_ANY_MODEL: ClassVar[bool] = False
+    """Answers with the one model it has, whatever name a request gives."""
+
+    SETS_LENGTH: ClassVar[bool] = False
+    """Writes an answer of exactly so many tokens, past its own end (`ignore_eos`)."""
+
+    OBEYS_COMPLETION_CAP: ClassVar[bool] = True
+    """Heeds `max_completion_tokens`."""
+
+    KNOWN_BY_PORT: ClassVar[bool] = True
+    """Cannot always be told from others, so that what answers at its usual port is taken for it."""
+
+    routes: ClassVar[Mapping[str, Route]] = ROUTES
+    """Path of a POST -> what it is."""
+
+    health_path: ClassVar[str] = "/v1/models"
+    models_path: ClassVar[str] = "/v1/models"
+    chat_path: ClassVar[str] = "/v1/chat/completions"
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+    # -- who it is, and how it does -------------------------------------------------------------------
+
+    async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
+        """Return what answers at `url`, asked by `ask`, if it is this server."""
+        answer = await ask(self.models_path)
+        return Found(self, url, prefix) if answer.status else None
+
+    async def refresh(self, ask: Ask, backend: Backend) -> None:
+        """Bring a backend's state, version, slots and resident models up to date."""
+        answer = await ask(self.health_path)
+        was_up = backend.state == "up"
+        if not answer.status:
+            backend.state, backend.detail = "down", answer.why
+        elif answer.status == 503:
+            backend.state, backend.detail = "loading", LOADING
+        else:
+            backend.state = "up"
+            await self.look_closer(ask, backend, answer, was_up=was_up)
+
+    async def look_closer(self, ask: Ask, backend: Backend, health: Answer, *, was_up: bool) -> None:
+        """Take note of more about a backend that has just answered `health`."""
+        backend.detail = ""
+        if not was_up:
+            backend.version = await self.version(ask) or backend.version
+
+    async def version(self, ask: Ask) -> str | None:
+        """Return its version; None if this is another server, "" if it does not say."""
+        return None
+
+    async def busy_slots(self, ask: Ask) -> int | None:
+        """Count the slots at work; None if it does not tell."""
+        return None
+
+    def local_slots(self, port: int) -> int | None:
+        """Return how many answers at once the server on this machine's `port` was set up for, 1 to
+        `MAX_SLOTS`, as its process shows it; None where that cannot be seen.
+        """
+        return None
+
+    # -- other people's requests ----------------------------------------------------------------------
+
+    def route_of(self, method: bytes, path: str, prefix: str = "") -> Route:
+        """Return what a request is. `prefix` is the backend's API prefix (llama.cpp's `--api-prefix`)."""
+        path = unescaped(path, prefix)
+        route = self.routes.get(plainly_spelled(path)) if method == b"POST" else None
+        return route or Route(self.family_of(path), Work.PASS, Shape.OPAQUE)
+
+    def family_of(self, path: str) -> Family:
+        """Return whose error shape an unscheduled path uses."""
+        return Family.ANTHROPIC if path.startswith("/v1/messages") else Family.OPENAI
+
+    def runs_elsewhere(self, model: str) -> bool:
+        """Whether a model's name says that it does not run on the server's own hardware."""
+        return False
+
+    def render(self, refusal: Refusal, route: Route) -> tuple[ResponseHead, bytes]:
+        """Return a refusal as a response's head and body, in the shape that the route's clients read."""
+        return response(
+            refusal, b"application/json", msgspec.json.encode(error_object(refusal, route.family))
+        )
+
+    # -- requests of our own --------------------------------------------------------------------------
+
+    def chat_body(
+        self,
+        model: str,
+        prompt: str,
+        tokens: int | None = None,
+        *,
+        exactly: bool = False,
+        temperature: float | None = None,
+    ) -> Body:
+        """Return the body of a streamed chat of one message, answered in at most, or exactly, `tokens`."""
+        body: Body = {
+            "messages": [{"role": "user", "content": prompt}],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if model:
+            body["model"] = model
+        if temperature is not None:
+            body["temperature"] = temperature
+        if tokens is not None:
+            body["max_tokens"] = tokens
+        if exactly:
+            body["ignore_eos"] = True
+        return body
+
+    async def offered_models(self, ask: Ask) -> tuple[OfferedModel, ...] | None:
+        """Return the models it lists; None if it does not say."""
+        return probes.openai_models((await ask(self.models_path)).body)
+
+    def load_request(self, model: str) -> tuple[str, Body]:
+        """Return the path and body of the POST that loads a model, where it `UNLOADS_MODELS`."""
+        raise NotImplementedError
+
+    def unload_request(self, model: str) -> tuple[str, Body]:
+        """Return the path and body of the POST that unloads it."""
+        raise NotImplementedError

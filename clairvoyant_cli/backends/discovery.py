@@ -1,0 +1,112 @@
+"""Which LLM server to use: the one that was named, or the one that answers at its usual port."""
+
+import asyncio
+from dataclasses import replace
+
+from clairvoyant_cli.backends.adapter import PROBE_TIMEOUT_S, Adapter, Found
+from clairvoyant_cli.backends.known import ADAPTERS, OTHER
+from clairvoyant_cli.backends.prober import Prober
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.http.upstream import Upstream
+from clairvoyant_cli.protocols import probes
+from clairvoyant_cli.protocols.probes import Answer
+
+THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
+
+
+async def find_backend(wanted: str | None, prober: Prober, *, listen_port: int) -> tuple[Found, list[Found]]:
+    """Return the backend to use and all that were found; a named one is used although it is down."""
+    if wanted is None:
+        found = await discover(prober, skip_port=listen_port)
+        return found[0] if found else Found(ADAPTERS[0], _urls(ADAPTERS[0])[0]), found
+    named = next((adapter for adapter in ADAPTERS if adapter.name == wanted), None)
+    if named is not None:
+        return await _find_named(named, prober, listen_port)
+    if not any(sign in wanted for sign in "./:"):
+        known = ", ".join(adapter.name for adapter in ADAPTERS)
+        raise ClairvoyantError(f"no backend {wanted!r}; give {known}, or a URL", ExitCode.USAGE)
+    url, prefix = split_prefix(wanted)
+    port = Upstream(url).port  # a URL that is none is refused before anything is asked of it
+    there = await identify(prober, url, prefix)
+    if there is not None:
+        return there, [there]
+    guess = next((adapter for adapter in ADAPTERS if port in adapter.usual_ports), OTHER)
+    return Found(guess, url, prefix), []
+
+
+async def discover(prober: Prober, *, skip_port: int) -> list[Found]:
+    """Look at the usual ports of the usual servers; `skip_port` is our own."""
+    places = [(adapter, url) for adapter in ADAPTERS for url in _urls(adapter, skip_port)]
+    answers = await asyncio.gather(*(_identify_quietly(prober, url) for _, url in places))
+    found = []
+    for (adapter, _), there in zip(places, answers, strict=True):
+        if there is not None and there.adapter is not OTHER:
+            found.append(there)
+        elif there is not None and adapter.KNOWN_BY_PORT:
+            found.append(_taken_for(adapter, there))
+    return found
+
+
+async def identify(prober: Prober, url: str, prefix: str = "") -> Found | None:
+    """Find out which server answers at `url`; None if none does, ClairvoyantError if it is one of us."""
+    answers: dict[str, Answer] = {}
+    asking = prober.asking(url, prefix)
+
+    async def ask(path: str, timeout_s: float = PROBE_TIMEOUT_S) -> Answer:
+        if path not in answers:  # several servers are told apart by what they say there
+            answers[path] = await asking(path, timeout_s)
+        return answers[path]
+
+    health = await ask("/_clairvoyant/health")
+    if not health.status and await OTHER.identify(ask, url, prefix) is None:
+        return None
+    if probes.is_clairvoyant(health.body):
+        raise ClairvoyantError(
+            f"{url} is a clairvoyant already; give the URL of the LLM server itself with --backend"
+        )
+    for adapter in (*ADAPTERS, OTHER):
+        found = await adapter.identify(ask, url, prefix)
+        if found is not None:
+            return _taken_for(adapter, found)
+    return None
+
+
+def split_prefix(url: str) -> tuple[str, str]:
+    """Return a backend URL without its path, and the API prefix in it; a trailing /v1 is no prefix."""
+    if "://" not in url:
+        url = f"http://{url}"
+    scheme, _, rest = url.partition("://")
+    netloc, slash, path = rest.partition("/")
+    prefix = (slash + path).rstrip("/").removesuffix("/v1")
+    return f"{scheme}://{netloc}", prefix
+
+
+async def _find_named(adapter: Adapter, prober: Prober, listen_port: int) -> tuple[Found, list[Found]]:
+    urls = _urls(adapter, listen_port)
+    if not urls:
+        raise ClairvoyantError("no port left to look at; give the backend's URL", ExitCode.USAGE)
+    for url in urls:
+        there = await identify(prober, url)
+        if there is not None:
+            there = _taken_for(adapter, there)
+            return there, [there]
+    return Found(adapter, urls[0]), []
+
+
+async def _identify_quietly(prober: Prober, url: str) -> Found | None:
+    try:
+        return await identify(prober, url)
+    except ClairvoyantError:
+        return None
+
+
+def _taken_for(adapter: Adapter, found: Found) -> Found:
+    """Return what was found as that server, with the slots that its process shows if it did not tell."""
+    upstream, slots = Upstream(found.url), found.slots
+    if slots is None and upstream.host in THIS_MACHINE:
+        slots = adapter.local_slots(upstream.port)
+    return replace(found, adapter=adapter, slots=slots)
+
+
+def _urls(adapter: Adapter, but_port: int = 0) -> list[str]:
+    return [f"http://127.0.0.1:{port}" for port in adapter.usual_ports if port != but_port]

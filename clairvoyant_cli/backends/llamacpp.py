@@ -1,0 +1,73 @@
+"""llama.cpp's server (tools/server/server.cpp)."""
+
+from dataclasses import replace
+
+from clairvoyant_cli.backends.adapter import NOT_UNDERSTOOD, Adapter, Ask, Backend, Found
+from clairvoyant_cli.http.heads import ResponseHead
+from clairvoyant_cli.protocols import probes
+from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.protocols.probes import Answer, OfferedModel
+from clairvoyant_cli.protocols.routes import Family, Route
+
+SLOTS_TIMEOUT_S = 60.0
+
+
+class LlamaCpp(Adapter):
+    """Tells its slots, and the timings of each answer."""
+
+    name = "llamacpp"
+    title = "llama.cpp"
+    usual_ports = (8080, 9931)  # it is moving from the one to the other
+    start_command = "llama-server --model model.gguf --port 9931"
+    CANCELS = True
+    CONTINUES = True
+    REPORTS_SLOTS = True
+    ANSWERS_ANY_MODEL = True
+    SETS_LENGTH = True
+    health_path = "/health"
+
+    async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
+        """Know it by its slots, or by how it says that it is loading, which it does on any route."""
+        answer = await ask("/props")
+        if answer.status == 503 and b"Loading model" in (answer.text or b""):
+            return Found(self, url, prefix)
+        props = probes.props_of(answer.body)
+        if props is None or not props.tells_slots:
+            return None
+        return Found(self, url, prefix, props.build, props.slots)
+
+    async def look_closer(self, ask: Ask, backend: Backend, health: Answer, *, was_up: bool) -> None:
+        """See its slots at every look: a server that was restarted in between may have others."""
+        answer = await ask("/props")
+        if was_up and answer.status != 200:
+            return
+        props = probes.props_of(answer.body) or probes.NO_PROPS
+        backend.version = props.build or backend.version
+        backend.models = () if props.model is None else (props.model,)
+        backend.detail = NOT_UNDERSTOOD if answer.status == 200 and props.slots is None else ""
+        if props.slots is not None and not backend.slots_fixed:
+            backend.slots = props.slots
+
+    async def busy_slots(self, ask: Ask) -> int | None:
+        """Count the slots at work; None if it does not tell (`--no-slots`)."""
+        return probes.busy_slots((await ask("/slots", SLOTS_TIMEOUT_S)).body)
+
+    def family_of(self, path: str) -> Family:
+        """Return whose error shape an unscheduled path uses."""
+        return _own(super().family_of(path))
+
+    def render(self, refusal: Refusal, route: Route) -> tuple[ResponseHead, bytes]:
+        """Return a refusal in its own shape on OpenAI's routes, too."""
+        return super().render(refusal, replace(route, family=_own(route.family)))
+
+    async def offered_models(self, ask: Ask) -> tuple[OfferedModel, ...] | None:
+        """Return its model, which is loaded if it answers at all."""
+        offered = await super().offered_models(ask)
+        return None if offered is None else tuple(replace(model, loaded=True) for model in offered)
+
+
+def _own(family: Family) -> Family:
+    return Family.LLAMACPP if family is Family.OPENAI else family
+
+
+ADAPTER = LlamaCpp()

@@ -1,0 +1,136 @@
+"""Ollama (server/routes.go, server/sched.go)."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import psutil
+
+from clairvoyant_cli.backends.adapter import NOT_UNDERSTOOD, Adapter, Ask, Backend, Body, Found
+from clairvoyant_cli.protocols import probes
+from clairvoyant_cli.protocols.probes import MAX_SLOTS, Answer, OfferedModel
+from clairvoyant_cli.protocols.routes import ROUTES, Family, Work
+
+TRANSCRIPTIONS = "/v1/audio/transcriptions"
+
+PARALLEL = "OLLAMA_NUM_PARALLEL"
+PARALLEL_FLAGS = ("-np", "--parallel")
+"""How Ollama is told how many answers to give at once, and how it tells the runner that it starts."""
+
+
+class Ollama(Adapter):
+    """Loads models on demand and tells which; how many answers it gives at once, its process alone shows."""
+
+    name = "ollama"
+    title = "Ollama"
+    usual_ports = (11434,)
+    start_command = "ollama serve"
+    get_model_command = "ollama pull gemma3:4b"
+    CANCELS = True
+    REPORTS_LOADING = False
+    SWAPS_MODELS = True
+    UNLOADS_MODELS = True
+    OBEYS_COMPLETION_CAP = False  # it has no such field (openai/openai.go, ChatCompletionRequest)
+    # A transcription is a chat about a recording.
+    routes = ROUTES | {TRANSCRIPTIONS: replace(ROUTES[TRANSCRIPTIONS], work=Work.GENERATE)}
+    health_path = "/api/version"
+    models_path = "/api/tags"
+    chat_path = "/api/chat"
+
+    async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
+        """Know it by its version's route."""
+        version = probes.version_of((await ask("/api/version")).body)
+        return None if version is None else Found(self, url, prefix, version)
+
+    async def look_closer(self, ask: Ask, backend: Backend, health: Answer, *, was_up: bool) -> None:
+        """See which models are loaded, and once those that run elsewhere."""
+        listing = await ask("/api/ps")
+        models = probes.loaded_models(listing.body)
+        before = {model.name for model in backend.models}
+        backend.version, backend.models = probes.version_of(health.body) or "", models or ()
+        understood = backend.version and (models is not None or listing.status != 200)
+        backend.detail = "" if understood else NOT_UNDERSTOOD
+        if before:
+            backend.swaps += sum(model.name not in before for model in backend.models)
+        if not was_up:
+            listed = probes.ollama_models((await ask(self.models_path)).body) or ()
+            backend.remote_models = frozenset(model.name for model in listed if model.remote)
+
+    def local_slots(self, port: int) -> int | None:
+        """Read it from the environment of the server's process, or the command line of its runner."""
+        for process in _listening("ollama", port):
+            try:
+                told = [process.environ().get(PARALLEL, ""), *_runners_parallel(process)]
+            except (psutil.Error, OSError):
+                continue
+            known = [int(each) for each in told if re.fullmatch("[0-9]{1,6}", each)]
+            return next((slots for slots in known if 1 <= slots <= MAX_SLOTS), None)
+        return None
+
+    def family_of(self, path: str) -> Family:
+        """Return whose error shape an unscheduled path uses."""
+        return super().family_of(path) if path.startswith("/v1/") else Family.OLLAMA
+
+    def runs_elsewhere(self, model: str) -> bool:
+        """Whether a model's name says that it runs in Ollama's cloud."""
+        return model.endswith((":cloud", "-cloud"))
+
+    def chat_body(
+        self,
+        model: str,
+        prompt: str,
+        tokens: int | None = None,
+        *,
+        exactly: bool = False,
+        temperature: float | None = None,
+    ) -> Body:
+        """Return the body of a chat in its own dialect, which also tells how long each part took."""
+        options = {"num_predict": tokens, "temperature": temperature}
+        return {
+            "model": model,
+            "messages": [{"role": "user", "content": prompt}],
+            "options": {name: value for name, value in options.items() if value is not None},
+        }
+
+    async def offered_models(self, ask: Ask) -> tuple[OfferedModel, ...] | None:
+        """Return the models it has, and which of them are loaded."""
+        offered = probes.ollama_models((await ask(self.models_path)).body)
+        if offered is None:
+            return None
+        loaded = {model.name for model in probes.loaded_models((await ask("/api/ps")).body) or ()}
+        return tuple(replace(model, loaded=model.name in loaded) for model in offered)
+
+    def load_request(self, model: str) -> tuple[str, Body]:
+        """Return a generation of nothing, which loads."""
+        return "/api/generate", {"model": model}
+
+    def unload_request(self, model: str) -> tuple[str, Body]:
+        """Return a generation of nothing, after which the model is not kept."""
+        return "/api/generate", {"model": model, "keep_alive": 0}
+
+
+def _listening(name: str, port: int) -> Iterator[psutil.Process]:
+    """Yield the processes of that name that listen on the port, of those that one may look at."""
+    for process in psutil.process_iter(["name"]):
+        if not (process.info["name"] or "").startswith(name):
+            continue
+        try:
+            sockets = process.net_connections("tcp")
+        except (psutil.Error, OSError):
+            continue
+        if any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in sockets):
+            yield process
+
+
+def _runners_parallel(server: psutil.Process) -> Iterator[str]:
+    """Yield what the server's runners were told: a flag and its value, or both in one word."""
+    for runner in server.children():
+        words = runner.cmdline()
+        for word, following in pairwise([*words, ""]):
+            flag, _, value = word.partition("=")
+            if flag in PARALLEL_FLAGS:
+                yield value or following
+
+
+ADAPTER = Ollama()

@@ -1,0 +1,119 @@
+"""Questions of our own to servers, each with limits: on the time, on the answer's length, on its head."""
+
+import asyncio
+from functools import partial
+from urllib.parse import quote
+
+from clairvoyant_cli import __version__
+from clairvoyant_cli.backends.adapter import PROBE_TIMEOUT_S, Ask, Backend
+from clairvoyant_cli.http.fields import Fields, Header
+from clairvoyant_cli.http.framing import request_head
+from clairvoyant_cli.http.heads import ResponseHead
+from clairvoyant_cli.http.upstream import Upstream, UpstreamConnection, UpstreamError
+from clairvoyant_cli.protocols.probes import ANSWER_BYTES, Answer
+
+TIMED_OUT = "no answer in time"
+
+
+class Prober:
+    """Asks servers who they are and how they do."""
+
+    def __init__(self, api_key: str | None = None) -> None:
+        self._headers: list[Header] = [
+            (b"User-Agent", b"clairvoyant/" + __version__.encode()),
+            (b"Accept-Encoding", b"identity"),
+        ]
+        if api_key:
+            self._headers.append((b"Authorization", b"Bearer " + api_key.encode()))
+        self._upstreams: dict[str, Upstream] = {}
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for upstream in self._upstreams.values():
+            await upstream.close()
+
+    def asking(self, url: str, prefix: str = "") -> Ask:
+        """Return how the server at a URL is asked."""
+        if url not in self._upstreams:
+            self._upstreams[url] = Upstream(url, connect_timeout_s=PROBE_TIMEOUT_S)
+        return partial(self._ask, self._upstreams[url], prefix)
+
+    async def refresh(self, backend: Backend) -> None:
+        """Bring a backend's state, version, slots and resident models up to date."""
+        await backend.adapter.refresh(self.asking(backend.upstream.url, backend.prefix), backend)
+
+    async def busy_slots(self, backend: Backend) -> int | None:
+        """Count the slots that are at work; None if the server does not tell."""
+        return await backend.adapter.busy_slots(self.asking(backend.upstream.url, backend.prefix))
+
+    async def _ask(
+        self, upstream: Upstream, prefix: str, path: str, timeout_s: float = PROBE_TIMEOUT_S
+    ) -> Answer:
+        target = quote(prefix + path, safe="/%:@!$&'()*+,;=~").encode()
+        head = request_head(b"GET", target, Fields([(b"Host", upstream.host_header), *self._headers]))
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection = await upstream.connect()
+                answer = _Collected(connection)
+                try:
+                    connection.begin(head, head.encode(upstream.host_header), answer)
+                    connection.uncork()
+                    await answer.finished
+                except asyncio.CancelledError:
+                    connection.abort()
+                    raise
+        except TimeoutError:
+            return Answer(0, why=TIMED_OUT)
+        except UpstreamError as error:
+            return Answer(0, why=str(error))
+        return answer.answer
+
+
+class _Collected:
+    """Takes an answer whole, up to a limit."""
+
+    def __init__(self, connection: UpstreamConnection) -> None:
+        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._begun: ResponseHead | None = None
+        self._pieces: list[bytes] = []
+        self._connection = connection
+        # One byte more than is read of an answer, so that a longer one is seen to be longer.
+        self._left = ANSWER_BYTES + 1
+
+    @property
+    def answer(self) -> Answer:
+        """What has come; the text only where it is not compressed."""
+        assert self._begun is not None  # noqa: S101 - what has finished has begun
+        plain = self._begun.get(b"content-encoding") in (None, b"identity")
+        return Answer(self._begun.status, b"".join(self._pieces) if plain else None)
+
+    def hold(self) -> None:
+        """It is taken piece by piece."""
+
+    def flush(self) -> None:
+        """It is taken piece by piece."""
+
+    def informational(self, head: ResponseHead) -> None:
+        """Nothing to be learnt from it."""
+
+    def head(self, head: ResponseHead) -> None:
+        """Take the head."""
+        self._begun = head
+
+    def data(self, data: bytes) -> None:
+        """Take a piece of the body."""
+        self._pieces.append(data[: self._left])
+        self._left -= len(data)
+        if self._left < 0:
+            self._connection.abort()
+            self.end([])
+
+    def end(self, trailers: list[Header]) -> None:
+        """It is whole."""
+        if not self.finished.done():
+            self.finished.set_result(None)
+
+    def failed(self, error: UpstreamError) -> None:
+        """It never will be."""
+        if not self.finished.done():
+            self.finished.set_exception(error)

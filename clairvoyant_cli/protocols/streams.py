@@ -1,0 +1,57 @@
+"""A streamed answer as a client reads it, a line at a time: OpenAI's events and Ollama's objects."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from clairvoyant_cli.protocols.usage import Totals, told_by_line
+
+NOTHING = Totals()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one line says. `text`: it brings some; `whole`: the answer ends with it, `capped` by its limit;
+    `totals` holds what the server counted, if it says so here.
+    """
+
+    text: bool = False
+    whole: bool = False
+    capped: bool = False
+    error: str | None = None
+    totals: Totals = NOTHING
+
+
+def read_line(line: bytes) -> Piece | None:
+    """Return what a line of NDJSON or SSE says, if anything; msgspec.DecodeError if it is broken."""
+    held = line.removeprefix(b"data:").strip()
+    if held == b"[DONE]":
+        return Piece(whole=True)
+    if not held.startswith(b"{"):
+        return None
+    said = msgspec.json.decode(held)
+    if said.get("error"):
+        return Piece(error=error_text(said))
+    choices = [each for each in said.get("choices") or () if isinstance(each, dict)]
+    reasons = [reason for each in choices if (reason := each.get("finish_reason")) is not None]
+    if said.get("done") is True:
+        reasons.append(said.get("done_reason"))
+    return Piece(
+        text=_has_text(said.get("message")) or any(_has_text(each.get("delta")) for each in choices),
+        whole=bool(reasons),
+        capped="length" in reasons,
+        totals=told_by_line(held),
+    )
+
+
+def error_text(said: dict[str, Any]) -> str:
+    """Return the words of an error object, as OpenAI's servers and Ollama write it."""
+    error = said.get("error")
+    return str(error.get("message", error)) if isinstance(error, dict) else str(error)
+
+
+def _has_text(part: Any) -> bool:
+    return isinstance(part, dict) and any(
+        part.get(name) for name in ("content", "thinking", "reasoning_content", "reasoning")
+    )

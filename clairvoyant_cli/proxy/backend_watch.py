@@ -1,0 +1,116 @@
+"""Keeps an eye on the LLM server behind the proxy: whether it is up, and when a slot of it is really free."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from clairvoyant_cli.backends.adapter import LOADING, Backend
+from clairvoyant_cli.backends.prober import TIMED_OUT, Prober
+
+UP_EVERY_S = 5.0
+DOWN_EVERY_S = 1.0
+
+SLOTS_EVERY_S = 1.25
+"""Time between looks at llama.cpp's /slots. Each look restarts the 1 s timer by which the server notices
+that the client of an unstreamed request has left, so it must stay above a second."""
+
+LOOKS_TRUSTED = 3
+STARTED_FOR_S = 0.2
+"""A request sent this long ago is counted by /slots, if it has one."""
+
+
+class BackendWatch:
+    """Keeps a backend's state current and waits for slots that must drain."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        prober: Prober,
+        on_change: Callable[[], None],
+        *,
+        at_work: Callable[[], bool] = lambda: False,
+        on_trial: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`at_work` says whether the backend is answering a request of ours; `on_trial` has one waiting
+        request sent, to see whether a backend that was loading serves by now.
+        """
+        self.backend = backend
+        self._prober = prober
+        self._on_change = on_change
+        self._at_work = at_work
+        self._on_trial = on_trial
+        self._clock = clock
+        self._look = asyncio.Event()
+        self._announced: tuple[object, ...] = ()
+
+    def look_now(self) -> None:
+        """Look at once: something just went wrong."""
+        self._look.set()
+
+    def lost(self, why: str) -> None:
+        """No connection could be made: it is down until a look says otherwise."""
+        self.backend.state, self.backend.detail = "down", why
+        self._announce()
+        self.look_now()
+
+    def not_ready(self) -> None:
+        """A request was answered with "not yet": nothing more is sent but one now and then, to see."""
+        self.backend.state, self.backend.detail = "loading", LOADING
+        self._announce()
+
+    def answered(self) -> None:
+        """A request was answered: whatever it says of itself, it serves."""
+        if self.backend.state == "loading":
+            self.backend.state, self.backend.detail = "up", ""
+            self._announce()
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            await self._refresh()
+            self._announce()
+            if self.backend.state == "loading":
+                self._on_trial()
+            pause_s = UP_EVERY_S if self.backend.state == "up" else DOWN_EVERY_S
+            self._look.clear()
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._look.wait()
+            except TimeoutError:
+                continue
+
+    async def _refresh(self) -> None:
+        backend = self.backend
+        before = backend.state
+        await self._prober.refresh(backend)
+        if backend.detail == TIMED_OUT and before == "up" and self._at_work():
+            backend.state = "up"  # it has but one thread, and that one works for us
+        backend.seen = backend.seen or backend.state in ("up", "loading")
+
+    def _announce(self) -> None:
+        news = (self.backend.state, self.backend.slots, self.backend.models)
+        if news != self._announced:
+            self._announced = news
+            self._on_change()
+
+    async def slots_settled(self, others_started_at: Callable[[], list[float]]) -> None:
+        """Return when llama.cpp shows no more busy slots than we have requests in flight there.
+
+        `others_started_at` gives, on the monotonic clock, when those were sent; one just sent may not be
+        counted by the server yet, so a look is trusted only when all have been there for a moment, or when
+        `LOOKS_TRUSTED` in a row say the same: where requests are short, there is always one just sent.
+        """
+        free = 0
+        while self.backend.adapter.REPORTS_SLOTS:
+            asked = self._clock()
+            busy = await self._prober.busy_slots(self.backend)
+            if busy is None:
+                return
+            started = others_started_at()
+            free = free + 1 if busy <= len(started) else 0
+            if free and (free == LOOKS_TRUSTED or all(asked - at >= STARTED_FOR_S for at in started)):
+                return
+            if busy == 0:
+                return
+            await asyncio.sleep(SLOTS_EVERY_S)

@@ -1,0 +1,240 @@
+"""Each server: how it is known, what it can do, how it refuses, and the slots that only its process shows."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from clairvoyant_cli.backends.adapter import Adapter, Backend, Found
+from clairvoyant_cli.backends.discovery import identify
+from clairvoyant_cli.backends.known import ADAPTERS, OTHER, adapter_of
+from clairvoyant_cli.backends.prober import Prober
+from clairvoyant_cli.http.upstream import Upstream
+from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.protocols.routes import Family, Route, Shape, Work
+from tests.fakes.scripted_upstream import answer, answering
+
+SERVERS = [*ADAPTERS, OTHER]
+NAMED = pytest.mark.parametrize("adapter", SERVERS, ids=lambda adapter: adapter.name)
+
+Pages = dict[str, tuple[str, object]]
+
+LOADING = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
+INFO = {"model_path": "m", "version": "0.5.4"}
+VERSION = ("200 OK", {"version": "0.11.0"})
+WANTS_A_KEY = ("401 Unauthorized", {"error": "Unauthorized"})
+NO_MODELS: Pages = {"/v1/models": ("200 OK", {"data": []})}
+VLLMS: Pages = {"/v1/models": ("200 OK", {"data": [{"id": "m", "object": "model", "owned_by": "vllm"}]})}
+LOCALAIS: Pages = {"/v1/models": ("200 OK", {"data": [{"id": "m", "object": "model"}]})}
+
+ANSWERS: list[tuple[str, str, int | None, Pages]] = [
+    ("ollama", "0.40.1", None, {"/api/version": ("200 OK", {"version": "0.40.1"})}),
+    ("llamacpp", "b1", 4, {"/props": ("200 OK", {"total_slots": 4, "build_info": "b1"})}),
+    ("llamacpp", "", None, {"/props": ("503 Service Unavailable", LOADING)}),
+    ("lmstudio", "", None, {"/api/v0/models": ("200 OK", {"data": []})}),
+    ("jan", "", None, {"/v1/models": ("401 Unauthorized", "Invalid or missing authorization token")}),
+    ("vllm", "0.11.0", None, VLLMS | {"/version": VERSION}),
+    ("vllm", "0.11.0", None, {"/v1/models": WANTS_A_KEY, "/version": VERSION}),
+    ("other", "", None, LOCALAIS | {"/version": VERSION}),
+    ("sglang", "0.5.4", None, NO_MODELS | {"/get_server_info": ("200 OK", INFO)}),
+    ("sglang", "0.5.4", None, NO_MODELS | {"/server_info": ("200 OK", INFO)}),
+    ("other", "", None, NO_MODELS),
+    ("other", "", None, {"/version": VERSION, "/server_info": ("200 OK", INFO)}),
+    ("other", "", None, {}),
+]
+
+
+def pages_of(pages: Pages) -> AbstractAsyncContextManager[str]:
+    """Run a server that answers with these pages, and 404 elsewhere."""
+
+    def said(path: str) -> list[bytes]:
+        status, body = pages.get(path, ("404 Not Found", {}))
+        return [answer(body.encode() if isinstance(body, str) else json.dumps(body).encode(), status=status)]
+
+    return answering(said)
+
+
+@pytest.mark.parametrize(("name", "version", "slots", "pages"), ANSWERS)
+async def test_a_server_is_known_by_what_it_answers(
+    name: str, version: str, slots: int | None, pages: Pages
+) -> None:
+    prober = Prober()
+    async with pages_of(pages) as url:
+        assert await identify(prober, url) == Found(adapter_of(name), url, "", version, slots)
+    await prober.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "pages"), [("vllm", {"/version": VERSION}), ("sglang", {"/server_info": ("200 OK", INFO)})]
+)
+async def test_a_version_is_learnt_once_a_server_is_up(name: str, pages: Pages) -> None:
+    prober = Prober()
+    async with pages_of(pages) as url:
+        backend = Backend(name, adapter_of(name), Upstream(url))
+        await prober.refresh(backend)
+    await prober.close()
+    assert (backend.state, backend.version) == ("up", pages.popitem()[1][1]["version"])  # type: ignore[index]
+
+
+async def test_who_answers_anything_is_not_taken_for_one_of_us() -> None:
+    # LM Studio does, with 200 (lmstudio-ai/lmstudio-bug-tracker, 1323).
+    models, unexpected = b'{"object":"list","data":[]}', b'{"error":"Unexpected endpoint or method."}'
+    prober = Prober()
+    async with answering(lambda path: [answer(models if path == "/api/v0/models" else unexpected)]) as url:
+        found = await identify(prober, url)
+    await prober.close()
+    assert found == Found(adapter_of("lmstudio"), url)
+
+
+async def test_who_never_answers_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def silent(self: Prober, upstream: object, prefix: str, path: str, timeout_s: float = 2.0) -> Any:
+        asked.append(path)
+        await asyncio.sleep(0)
+        return SimpleNamespace(status=0, text=None, body=None, why="no answer in time")
+
+    monkeypatch.setattr(Prober, "_ask", silent)
+    assert await identify(Prober(), "http://127.0.0.1:9") is None
+    assert asked == ["/_clairvoyant/health", "/v1/models"]
+
+
+@NAMED
+def test_what_a_server_can_do_is_declared(adapter: Adapter) -> None:
+    abilities = [name for name in dir(Adapter) if name.isupper()]
+    assert {"CANCELS", "CONTINUES", "TAKES_PRIORITY", "REPORTS_SLOTS", "SWAPS_MODELS"} <= set(abilities)
+    assert all(isinstance(getattr(adapter, name), bool) for name in abilities)
+    assert adapter_of(adapter.name) is adapter
+    assert adapter.title
+    assert adapter.start_command
+    assert adapter.get_model_command
+    assert adapter.route_of(b"POST", adapter.chat_path).work is Work.GENERATE
+    if adapter.UNLOADS_MODELS:
+        assert adapter.unload_request("m") != adapter.load_request("m")
+
+
+def test_no_two_servers_have_one_name() -> None:
+    assert len({adapter.name for adapter in SERVERS}) == len(SERVERS)
+    assert adapter_of("never heard of") is OTHER
+
+
+def body_of(adapter: Adapter, refusal: Refusal, family: Family) -> bytes:
+    """Return what a refused client reads."""
+    return adapter.render(refusal, Route(family, Work.PASS, Shape.OPAQUE))[1]
+
+
+@NAMED
+@pytest.mark.parametrize("family", Family)
+@pytest.mark.parametrize("status", [400, 401, 403, 413, 429, 499, 500, 502, 503])
+def test_every_refusal_has_the_shape_of_its_dialect(adapter: Adapter, family: Family, status: int) -> None:
+    head, body = adapter.render(Refusal(status, "why", 0.2), Route(family, Work.PASS, Shape.OPAQUE))
+    assert head.status == status
+    assert head.reason
+    assert (b"Retry-After", b"1") in head.headers
+    if adapter.name == "jan":
+        assert (dict(head.headers)[b"Content-Type"], body) == (b"text/plain; charset=utf-8", b"why")
+        return
+    data = json.loads(body)
+    if family is Family.OLLAMA:
+        assert data == {"error": "why"}
+    elif family is Family.ANTHROPIC:
+        assert (data["type"], data["error"]["message"]) == ("error", "why")
+    elif family is Family.LLAMACPP or adapter.name == "llamacpp":
+        assert data["error"].keys() == {"code", "message", "type"}
+        assert (data["error"]["code"], data["error"]["message"]) == (status, "why")
+    else:
+        assert data["error"].keys() == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("status", "family", "name", "expected"),
+    [
+        (503, Family.ANTHROPIC, "ollama", "overloaded_error"),
+        (429, Family.ANTHROPIC, "ollama", "rate_limit_error"),
+        (502, Family.ANTHROPIC, "ollama", "api_error"),
+        (401, Family.ANTHROPIC, "ollama", "authentication_error"),
+        (503, Family.LLAMACPP, "llamacpp", "unavailable_error"),
+        (503, Family.OPENAI, "llamacpp", "unavailable_error"),
+        (401, Family.OPENAI, "llamacpp", "authentication_error"),
+        (429, Family.OPENAI, "ollama", "rate_limit_error"),
+        (503, Family.OPENAI, "lmstudio", "api_error"),
+        (400, Family.OPENAI, "other", "invalid_request_error"),
+    ],
+)
+def test_error_types(status: int, family: Family, name: str, expected: str) -> None:
+    body = body_of(adapter_of(name), Refusal(status, "why"), family)
+    assert json.loads(body)["error"]["type"] == expected
+
+
+# -- slots that the server's process shows ---------------------------------------------------------------
+
+
+class Process:
+    """A process that listens on a port, as psutil has it."""
+
+    def __init__(
+        self, name: str, port: int, environment: Mapping[str, str] | None, runner: Sequence[str] = ()
+    ) -> None:
+        self.info = {"name": name}
+        self._port, self._environment, self._runner = port, environment, runner
+
+    def net_connections(self, kind: str) -> list[Any]:
+        """Return its one socket."""
+        return [SimpleNamespace(status=psutil.CONN_LISTEN, laddr=SimpleNamespace(port=self._port))]
+
+    def environ(self) -> Mapping[str, str]:
+        """Return its environment, if one may look."""
+        if self._environment is None:
+            raise psutil.AccessDenied
+        return self._environment
+
+    def children(self) -> list[Any]:
+        """Return its runner."""
+        return [SimpleNamespace(cmdline=lambda: list(self._runner))]
+
+
+@pytest.mark.parametrize(
+    ("process", "slots"),
+    [
+        (Process("ollama", 11434, {"OLLAMA_NUM_PARALLEL": "4"}), 4),
+        (Process("ollama", 11434, {"OLLAMA_NUM_PARALLEL": "0"}), None),
+        (Process("ollama", 11434, {"OLLAMA_NUM_PARALLEL": "4000"}), None),
+        (Process("ollama", 11434, {"OLLAMA_NUM_PARALLEL": "many"}), None),
+        (Process("ollama", 11434, {}, ["ollama", "runner", "--model", "m", "--parallel", "3"]), 3),
+        (Process("ollama", 11434, {}, ["llama-server", "-np", "2", "--port", "5"]), 2),
+        (Process("ollama", 11434, {}, ["llama-server", "--parallel=2"]), 2),
+        (Process("ollama", 11434, {}, ["llama-server", "-np"]), None),
+        (Process("ollama", 11434, {}), None),
+        (Process("ollama", 11434, None), None),
+        (Process("ollama", 11435, {"OLLAMA_NUM_PARALLEL": "4"}), None),
+        (Process("python", 11434, {"OLLAMA_NUM_PARALLEL": "4"}), None),
+    ],
+)
+def test_ollamas_slots_are_read_from_its_process(
+    process: Process, slots: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "process_iter", lambda names: [process])
+    assert adapter_of("ollama").local_slots(11434) == slots
+    assert adapter_of("llamacpp").local_slots(11434) is None
+
+
+async def test_the_slots_of_its_process_are_found_on_this_machine_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(type(adapter_of("ollama")), "local_slots", lambda self, port: 4)
+    version = json.dumps({"version": "1"}).encode()
+    prober = Prober()
+    async with answering(lambda path: [answer(version)]) as url:
+        found = await identify(prober, url)
+        assert found is not None
+        assert found.slots == 4
+        monkeypatch.setattr("clairvoyant_cli.backends.discovery.THIS_MACHINE", ("elsewhere",))
+        found = await identify(prober, url)
+        assert found is not None
+        assert found.slots is None
+    await prober.close()

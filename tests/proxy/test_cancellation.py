@@ -14,6 +14,7 @@ from clairvoyant_cli.bench.replay import Engine, Outcome, Replay, tabled
 from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.control import ControlClient
 from clairvoyant_cli.http import upstream as upstream_module
+from clairvoyant_cli.http.listener import ServerConnection
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.relay import Relay
 from tests.fakes.llamacpp_server import LlamaServer, llama_server
@@ -335,6 +336,7 @@ async def test_leaving_with_the_last_byte_spares_the_connection(
     end = Relay.end
 
     def end_and_leave(relay: Relay, trailers: list[tuple[bytes, bytes]]) -> None:
+        assert isinstance(relay._client, ServerConnection)
         task = relay._client._task
         assert task is not None
         if first == "leaving":

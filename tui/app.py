@@ -88,7 +88,7 @@ class Top(App[None]):
 
     def get_default_screen(self) -> Screen[Any]:
         """Return the board."""
-        self.board = BoardScreen(self._folder)
+        self.board = BoardScreen(self, self._folder)
         return self.board
 
     def on_mount(self) -> None:

@@ -84,7 +84,7 @@ async def decoding(server: LlamaServer) -> None:
 @pytest.mark.real
 async def test_leaving_the_queue_never_reaches_the_server(llama: LlamaServer) -> None:
     async with serving(llama.base_url) as daemon, raw_client(daemon.base_url) as first:
-        first.send(ask("0.5 running", 2000, stream=True))
+        first.send(ask("0.5 running", 800, stream=True))
         await until(daemon, lambda s: [r.state for r in s.running] == ["decoding"])
         async with raw_client(daemon.base_url) as leaver:
             leaver.send(ask("0.5 waiting", 5, stream=False))
@@ -106,7 +106,7 @@ async def test_two_slots_and_the_one_that_is_left(tiny_model: Path) -> None:
         async with serving(server.base_url) as daemon, AsyncExitStack() as stack:
             assert daemon.backend.slots == 2
             clients = [await stack.enter_async_context(raw_client(daemon.base_url)) for _ in range(4)]
-            clients[0].send(ask("0.5 stays", 2000, stream=True))
+            clients[0].send(ask("0.5 stays", 1000, stream=True))
             clients[1].send(ask("0.5 leaves", 7000, stream=True))
             await until(daemon, lambda s: [r.state for r in s.running] == ["decoding"] * 2)
             clients[2].send(ask("0.1 next", 4, stream=False))

@@ -207,7 +207,7 @@ class Top(App[None]):
         self._drawn_at = self._clock()
         view = self.view()
         for screen in self.screen_stack:
-            if isinstance(screen, BoardScreen | Clients | Detail | Help):
+            if screen.is_mounted and isinstance(screen, BoardScreen | Clients | Detail | Help):
                 screen.show(view)
 
     # -- what is asked of the daemon --------------------------------------------------------------------

@@ -53,8 +53,8 @@ def half_closed(connection: object) -> bool:
 
 async def emptied(daemon: Daemon) -> None:
     """Return when no client is left, nor anything of one."""
-    await until(daemon, lambda _: not daemon.connections.every)
-    assert daemon.connections.budget.used_bytes == 0
+    table = daemon.connections
+    await until(daemon, lambda _: not table.every and table.budget.used_bytes == 0)
 
 
 # -- what cannot be read -----------------------------------------------------------------------------

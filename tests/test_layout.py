@@ -1,5 +1,8 @@
 """The house keeps its shape: known top-level names, files that can be read in one sitting."""
 
+import ast
+from collections.abc import Collection, Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,3 +37,25 @@ def test_no_task_is_started_outside_a_group() -> None:
         text = path.read_text()
         assert "asyncio.create_task" not in text, path
         assert "ensure_future" not in text, path
+
+
+def imported(node: ast.AST, modules: Collection[str]) -> Iterator[str]:
+    """Yield which of `modules` a module imports, those for type checkers among them; not what a function
+    imports when it is called.
+    """
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            of = f"{child.module}." if isinstance(child, ast.ImportFrom) else ""
+            named = (of + each.name for each in child.names)
+            yield from {name if name in modules else name.rpartition(".")[0] for name in named} & {*modules}
+        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from imported(child, modules)
+
+
+def test_no_module_needs_itself_by_way_of_others() -> None:
+    dotted = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sources()}
+    modules = {name.removesuffix(".__init__"): path for name, path in dotted.items()}
+    # A circle of imports is one module in several files: CycleError names them.
+    TopologicalSorter(
+        {name: set(imported(ast.parse(path.read_text()), modules)) for name, path in modules.items()}
+    ).prepare()

@@ -1,25 +1,41 @@
 """From a key to an action: which requests it speaks of, whether it may, and what is asked first."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
+
+from textual.app import App
 
 from tui.panels.detail import AnyRequest
 from tui.screens.dialogs import Ask, Choose, Confirm
 from tui.snapshot import FinishedRequest, QueuedRequest, Snapshot
 from tui.source import Action, Verb
-from tui.view_state import LinkState
-
-if TYPE_CHECKING:
-    from tui.app import Top
+from tui.view_state import LinkState, ViewState
 
 _DAY_S = 86_400.0
+
+
+class Stage(Protocol):
+    """What is in sight, and the daemon behind it."""
+
+    def view(self) -> ViewState:
+        """Return what is to be drawn now."""
+        ...
+
+    def draw(self) -> None:
+        """Let every panel in sight draw it."""
+        ...
+
+    def ask(self, *actions: Action) -> None:
+        """Ask the daemon for something, one action after the other; a refusal is shown."""
+        ...
 
 
 class Actions:
     """What an operator may do. Nothing is asked of a daemon that is gone, or under `--readonly`."""
 
-    def __init__(self, app: "Top") -> None:
+    def __init__(self, app: App[Any], stage: Stage) -> None:
         self._app = app
+        self._stage = stage
 
     # -- requests ---------------------------------------------------------------------------------------
 
@@ -55,7 +71,7 @@ class Actions:
         """Pause, or resume."""
         snapshot = self._steerable()
         if snapshot is not None:
-            self._app.ask(Action(Verb.RESUME if snapshot.mode == "paused" else Verb.PAUSE))
+            self._stage.ask(Action(Verb.RESUME if snapshot.mode == "paused" else Verb.PAUSE))
 
     def drain(self) -> None:
         """Drain, if the operator says yes; or resume."""
@@ -63,7 +79,7 @@ class Actions:
         if snapshot is None:
             return
         if snapshot.mode == "draining":
-            self._app.ask(Action(Verb.RESUME))
+            self._stage.ask(Action(Verb.RESUME))
         else:
             detail = "It finishes what waits and refuses what comes."
             self._confirm("Drain the daemon?", detail, [Action(Verb.DRAIN)])
@@ -76,7 +92,7 @@ class Actions:
 
         def change(name: str | None) -> None:
             if name is not None:
-                self._app.ask(Action(Verb.POLICY, value=name))
+                self._stage.ask(Action(Verb.POLICY, value=name))
 
         options = [(name, name) for name in snapshot.policies]
         self._app.push_screen(Choose("Ordering policy", options, snapshot.policy), change)
@@ -89,7 +105,7 @@ class Actions:
 
         def change(text: str | None) -> None:
             if text is not None:
-                self._app.ask(Action(Verb.TAU, value=_tau_of(text)))
+                self._stage.ask(Action(Verb.TAU, value=_tau_of(text)))
 
         shown = f"{snapshot.tau.tau_s:g}" if snapshot.tau.tau_s else "off"
         question = "Longest wait before a request goes next, in seconds, or off"
@@ -98,7 +114,7 @@ class Actions:
     # -- whether, and how -------------------------------------------------------------------------------
 
     def _allowed(self) -> bool:
-        view = self._app.view()
+        view = self._stage.view()
         if view.readonly:
             self._app.notify("read-only: nothing was changed", severity="warning", timeout=2)
         elif view.link.state is not LinkState.LIVE:
@@ -108,16 +124,16 @@ class Actions:
         return False
 
     def _steerable(self) -> Snapshot | None:
-        return self._app.view().snapshot if self._allowed() else None
+        return self._stage.view().snapshot if self._allowed() else None
 
     def _each(self, actions: list[Action]) -> None:
         if actions and self._allowed():
-            self._app.ask(*actions)
+            self._stage.ask(*actions)
 
     def _confirm(self, question: str, detail: str, actions: list[Action]) -> None:
         def answer(yes: bool | None) -> None:
             if yes:
-                self._app.ask(*actions)
+                self._stage.ask(*actions)
 
         self._app.push_screen(Confirm(question, detail), answer)
 

@@ -88,7 +88,7 @@ class Top(App[None]):
 
     def get_default_screen(self) -> Screen[Any]:
         """Return the board."""
-        self.board = BoardScreen(self._folder)
+        self.board = BoardScreen(self, self._folder)
         return self.board
 
     def on_mount(self) -> None:
@@ -207,7 +207,7 @@ class Top(App[None]):
         self._drawn_at = self._clock()
         view = self.view()
         for screen in self.screen_stack:
-            if isinstance(screen, BoardScreen | Clients | Detail | Help):
+            if screen.is_mounted and isinstance(screen, BoardScreen | Clients | Detail | Help):
                 screen.show(view)
 
     # -- what is asked of the daemon --------------------------------------------------------------------

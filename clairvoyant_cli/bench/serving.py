@@ -19,11 +19,17 @@ class EmbeddedServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.listening = asyncio.Event()
+        self.stopping = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to listen."""
         await super().startup(sockets)
         self.listening.set()
+
+    async def main_loop(self) -> None:
+        """Serve until told to stop; uvicorn looks ten times a second, each time a step in virtual time."""
+        await self.on_tick(0)
+        await self.stopping.wait()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -56,6 +62,7 @@ async def running_app(app: ASGIApp, port: int = 0, host: str = "127.0.0.1") -> A
         log_level="critical",  # an answer told to die raises: that is no news to anyone
         access_log=False,
         server_header=False,
+        date_header=False,
         timeout_graceful_shutdown=STOP_GRACE_S,
     )
     server = EmbeddedServer(config)
@@ -70,7 +77,7 @@ async def running_app(app: ASGIApp, port: int = 0, host: str = "127.0.0.1") -> A
         try:
             yield Running(f"http://{address[0]}:{address[1]}", server)
         finally:
-            server.should_exit = True
+            server.stopping.set()
             await serving
     finally:
         listener.close()

@@ -9,8 +9,9 @@ Rule 4: an answer that cannot be finished ends with the connection, never with a
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Protocol, cast
+from typing import cast
 
+from clairvoyant_cli.http.connection import Throttle
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.framing import End, Event, Malformed, RequestReader, ResponseWriter
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
@@ -32,18 +33,6 @@ LEAVING_S = 0.0002
 REFUSED_LINGER_S = 0.5
 LINGER_S = 2.0
 """How long a client that has its answer may take to end its side, too (nginx: lingering_timeout 5 s)."""
-
-
-class Throttle(Protocol):
-    """Whatever feeds a connection and can be asked to wait."""
-
-    def pause(self) -> None:
-        """Stop feeding."""
-        ...
-
-    def resume(self) -> None:
-        """Feed again."""
-        ...
 
 
 Handler = Callable[[Request], Awaitable[None]]

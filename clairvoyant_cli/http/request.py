@@ -5,14 +5,12 @@ Rule: nothing is buffered without bound: a body nobody reads stops the reading o
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from clairvoyant_cli.http.body import SHORT_BYTES, Piece, WaitingBody
+from clairvoyant_cli.http.connection import ClientConnection
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import RequestHead
-
-if TYPE_CHECKING:
-    from clairvoyant_cli.http.listener import ServerConnection
 
 READ_AHEAD_BYTES = SHORT_BYTES
 """How much of a body, or of pipelined requests, may wait before the socket is left alone (as in uvicorn)."""
@@ -37,7 +35,7 @@ class BodySink(Protocol):
 class Request:
     """A request on its way in: its head is here, its body may still be arriving."""
 
-    def __init__(self, head: RequestHead, connection: "ServerConnection") -> None:
+    def __init__(self, head: RequestHead, connection: ClientConnection) -> None:
         self.head = head
         self.connection = connection
         self.complete = False

@@ -1,15 +1,21 @@
 """A job on its way through the queue: the job itself and all that changes about it."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Optional
+from typing import NamedTuple
 
 from clairvoyant_cli.scheduler.job import Job, Move, Reason
 
-if TYPE_CHECKING:
-    from clairvoyant_cli.scheduler.lane import Lane
-
 FIRST = float("-inf")
 """The rank of a promoted job: before every priority a client may wish for."""
+
+
+class LaneId(NamedTuple):
+    """What sets jobs apart: where they may run, what they need loaded, whose special rules, which band."""
+
+    worker: str
+    affinity: str
+    client: str
+    band: int
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +41,7 @@ class Entry:
     by_operator: bool = False
     held: bool = False
     version: int = 0
-    lane: Optional["Lane"] = None
+    lane: LaneId | None = None
     worker: str = ""
     reason: Reason = Reason.POLICY
     started_s: float = 0.0

@@ -5,21 +5,11 @@ that every operation is O(log n) amortised and memory follows the living.
 """
 
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple
 
-from clairvoyant_cli.scheduler.entry import Entry
+from clairvoyant_cli.scheduler.entry import Entry, LaneId
 
 SLACK = 64
 """Dead items a heap may hold before it is worth rebuilding at all."""
-
-
-class LaneId(NamedTuple):
-    """What sets jobs apart: where they may run, what they need loaded, whose special rules, which band."""
-
-    worker: str
-    affinity: str
-    client: str
-    band: int
 
 
 class Lane:

@@ -16,7 +16,7 @@ from itertools import count
 from typing import NamedTuple
 
 from clairvoyant_cli.scheduler.crowd import Crowd, Crowds, Place
-from clairvoyant_cli.scheduler.entry import FIRST, Entry
+from clairvoyant_cli.scheduler.entry import FIRST, Entry, LaneId
 from clairvoyant_cli.scheduler.fairness import EVERYBODY, ServiceCounters, Tenant
 from clairvoyant_cli.scheduler.job import (
     ClientFullError,
@@ -28,7 +28,7 @@ from clairvoyant_cli.scheduler.job import (
     QueueFullError,
     Reason,
 )
-from clairvoyant_cli.scheduler.lane import Lane, LaneId
+from clairvoyant_cli.scheduler.lane import Lane
 from clairvoyant_cli.scheduler.placement import Residency, free_workers
 from clairvoyant_cli.scheduler.policy import Policy
 
@@ -385,10 +385,11 @@ class Scheduler:
         if not entry.promoted:
             entry.key = self.policy.key(entry)
         if not entry.held:
-            entry.lane = self._lane_for(entry)
-            entry.lane.push(entry)
+            lane = self._lane_for(entry)
+            entry.lane = lane.id
+            lane.push(entry)
             if not entry.promoted:
-                self._crowds.place(entry, entry.lane.id.band)
+                self._crowds.place(entry, lane.id.band)
 
     def _place_all(self) -> None:
         """Place every waiting job anew, after a change of what orders them."""
@@ -403,12 +404,13 @@ class Scheduler:
         self._withdraw(entry)
 
     def _withdraw(self, entry: Entry) -> None:
-        lane, entry.lane = entry.lane, None
-        if lane is None:
+        lane_id, entry.lane = entry.lane, None
+        if lane_id is None:
             return
+        lane = self._lanes[lane_id]
         lane.drop(entry)
         if not lane.live and len(self._lanes) > IDLE_LANES:
-            del self._lanes[lane.id]
+            del self._lanes[lane_id]
 
     def _stop(self, job_id: str, now: float, *, served: bool) -> Entry:
         entry = self._running.pop(job_id)

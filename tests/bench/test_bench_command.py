@@ -83,10 +83,15 @@ def test_a_second_call_with_the_same_file_measures_nothing_again(tmp_path: Path)
 
 
 @pytest.mark.real
-def test_lengths_are_set_on_a_real_server_where_no_prediction_sees_them(llama: LlamaServer) -> None:
+def test_lengths_are_set_on_a_real_server_where_no_prediction_sees_them(
+    llama: LlamaServer, tmp_path: Path
+) -> None:
+    lengths = {"Is 1013 a prime number?": 9, "Name a colour.": 12, "Tell a tale.": 810, "Explain tides.": 800}
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("\n".join(json.dumps({"prompt": p, "tokens": n}) for p, n in lengths.items()))
     said = findings(
-        *("burst", "--backend", llama.base_url, "--set-lengths", "--runs", "1", "--requests", "4"),
-        *("--arm", "direct", "--arm", "bounded", "--arm", "oracle"),
+        *("burst", "--backend", llama.base_url, "--set-lengths", "--runs", "1", "--requests", "2"),
+        *("--prompts", str(prompts), "--arm", "direct", "--arm", "bounded", "--arm", "oracle"),
     )
     assert [figures["failed"]["mean"] for figures in arms(said).values()] == [0, 0, 0], said["notes"]
     assert len({figures["tokens mean"]["mean"] for figures in arms(said).values()}) == 1

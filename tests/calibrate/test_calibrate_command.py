@@ -12,25 +12,17 @@ import pytest
 
 from profiles.database import reading
 from profiles.store import every, samples_of
+from tests.fakes.child import child
 from tests.fakes.daemon_process import daemon_process
 
 ROOT = Path(__file__).resolve().parents[2]
-REPLAY = (sys.executable, "-m", "clairvoyant_cli.bench.replay")
 
 
 @pytest.fixture(scope="module")
 def backend() -> Iterator[str]:
     """A fast simulated backend in a process of its own."""
-    process = subprocess.Popen(
-        [*REPLAY, "--decode", "20000", "--prefill", "400000"], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    try:
-        yield process.stdout.readline().strip()
-    finally:
-        process.terminate()
-        process.wait(30)
-        process.stdout.close()
+    with child("-m", "clairvoyant_cli.bench.replay", "--decode", 20_000, "--prefill", 400_000) as url:
+        yield url
 
 
 def calibrate(*arguments: object, db: Path) -> "subprocess.Popen[str]":

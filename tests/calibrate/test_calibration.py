@@ -1,6 +1,7 @@
-"""A whole calibration against servers whose truth is known."""
+"""A whole calibration against servers whose truth is known, in virtual time."""
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -8,7 +9,8 @@ import pytest
 
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.known import adapter_of
-from clairvoyant_cli.bench.replay import Service, digest
+from clairvoyant_cli.bench.replay import Engine, Service, digest
+from clairvoyant_cli.bench.virtual import run_virtually
 from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.estimates import cs2
 from clairvoyant_cli.calibrate.questions import long_questions, short_questions
@@ -30,9 +32,14 @@ class Run:
     journal: list[Service]
 
 
+def server(slots: int = 1, decode: float = 4000.0) -> AbstractAsyncContextManager[tuple[Engine, str]]:
+    """Run a backend that sends an answer in few pieces: only its ends count here."""
+    return replay(slots=slots, decode=decode, stride=100)
+
+
 async def run(slots: int) -> Run:
     """Calibrate a server of so many slots."""
-    async with replay(slots=slots) as (engine, url):
+    async with server(slots) as (engine, url):
         outcome, told = await measured(url)
     return Run(outcome, told, engine.journal)
 
@@ -40,7 +47,7 @@ async def run(slots: int) -> Run:
 @pytest.fixture(scope="module")
 def serial() -> Run:
     """A calibration of a server that answers one at a time."""
-    return asyncio.run(run(slots=1))
+    return run_virtually(run(slots=1))
 
 
 def check_against_the_journal(run: Run) -> None:
@@ -49,7 +56,7 @@ def check_against_the_journal(run: Run) -> None:
     assert profile.prefill_tokens_per_s == pytest.approx(20_000.0, rel=0.03)
     assert profile.mu_short_s is not None
     assert profile.tau_s == pytest.approx(3 * profile.mu_short_s.mean)
-    # What the server itself says of the same requests; both share one busy event loop.
+    # What the server itself says of the same requests.
     prompts = {question.name: question.prompt for question in short_questions(0)}
     counted = [s for s in run.outcome.samples if s.phase == "load" and s.counted and s.question in prompts]
     served = {service.digest: service for service in run.journal}
@@ -64,8 +71,8 @@ def test_what_is_measured_is_what_the_server_did(serial: Run) -> None:
     check_against_the_journal(serial)
 
 
-async def test_two_slots_are_seen_and_kept_busy() -> None:
-    parallel = await run(slots=2)
+def test_two_slots_are_seen_and_kept_busy() -> None:
+    parallel = run_virtually(run(slots=2))
     assert parallel.outcome.profile.slots == 2
     assert parallel.outcome.profile.concurrency == 10
     check_against_the_journal(parallel)
@@ -91,10 +98,14 @@ def test_progress_says_what_is_measured_and_how_long_it_takes(serial: Run) -> No
     assert serial.told[-1].left_s == 0.0
 
 
-async def test_a_bounded_run_computes_what_it_has_no_time_to_measure() -> None:
+def test_a_bounded_run_computes_what_it_has_no_time_to_measure() -> None:
     plan = replace(SMALL, name="quick", singles=5, budget_s=0.5)
-    async with replay(decode=600.0) as (_, url):
-        outcome, _ = await measured(url, plan)
+
+    async def bounded() -> Outcome:
+        async with server(decode=600.0) as (_, url):
+            return (await measured(url, plan))[0]
+
+    outcome = run_virtually(bounded())
     profile = outcome.profile
     assert profile.method == "computed"
     assert profile.mu_short_s is not None
@@ -120,31 +131,33 @@ async def test_a_server_that_fails_in_the_middle_leaves_an_error_and_no_profile(
             await measured(url)
 
 
-async def test_all_at_once_is_the_papers_script() -> None:
-    async with replay() as (engine, url):
-        outcome, _ = await measured(url, replace(SMALL, in_flight=0, shorts=8))
-        most = max(
-            sum(s.arrived_s <= each.arrived_s < (s.ended_s or 0) for s in engine.journal)
-            for each in engine.journal
-        )
+def test_all_at_once_is_the_papers_script() -> None:
+    async def at_once() -> tuple[Outcome, list[Service]]:
+        async with server() as (engine, url):
+            return (await measured(url, replace(SMALL, in_flight=0, shorts=8)))[0], engine.journal
+
+    outcome, journal = run_virtually(at_once())
+    most = max(sum(s.arrived_s <= each.arrived_s < (s.ended_s or 0) for s in journal) for each in journal)
     assert outcome.profile.concurrency == 10
     assert most >= 8  # the first ones may have been answered before the last one came
     assert outcome.profile.mu_short_s is not None
     assert outcome.profile.mu_short_s.n == 8
 
 
-async def test_other_clients_are_noticed() -> None:
-    # Two of them: with one, whether ours waits for half of its answers or more is a matter of timing.
-    async with replay() as (_, url), Client(Found(adapter_of("ollama"), url), "replay") as other:
+def test_other_clients_are_noticed() -> None:
+    async def disturbed() -> Outcome:
+        # Two of them: with one, whether ours waits for half of its answers or more is a matter of timing.
+        async with server() as (_, url), Client(Found(adapter_of("ollama"), url), "replay") as other:
 
-        async def busy() -> None:
-            for question in long_questions(5):
-                await other.ask(question)
+            async def busy() -> None:
+                for question in long_questions(5):
+                    await other.ask(question)
 
-        tasks = [asyncio.create_task(busy()) for _ in range(2)]
-        try:
-            outcome, _ = await measured(url, replace(SMALL, shorts=8, singles=5))
-        finally:
-            for task in tasks:
-                task.cancel()
-    assert any("other clients" in line for line in outcome.profile.advice)
+            tasks = [asyncio.create_task(busy()) for _ in range(2)]
+            try:
+                return (await measured(url, replace(SMALL, shorts=8, singles=5)))[0]
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+    assert any("other clients" in line for line in run_virtually(disturbed()).profile.advice)

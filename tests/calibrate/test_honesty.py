@@ -1,5 +1,6 @@
 """What a quick calibration claims, against twenty servers whose truth is known; in virtual time."""
 
+import asyncio
 from random import Random
 from statistics import fmean
 
@@ -52,7 +53,12 @@ def true_mu_short_s() -> float:
     return fmean(times)
 
 
-async def calibrated(seed: int, plan: Plan, varies: float = 0.0) -> Profile:
+async def every(runs: int, plan: Plan, varies: float = 0.0) -> list[Profile]:
+    """Calibrate as many servers side by side, each with luck of its own."""
+    return await asyncio.gather(*(calibrated(seed, plan, varies) for seed in range(runs)))
+
+
+async def calibrated(seed: int, plan: Plan, varies: float) -> Profile:
     """Calibrate a server; with `varies`, its speed is another for each answer, by so many log units."""
     luck = Random(seed)
 
@@ -61,7 +67,7 @@ async def calibrated(seed: int, plan: Plan, varies: float = 0.0) -> Profile:
         engine.speed = Speed(SLOW.prefill_tokens_per_s, factor * SLOW.decode_tokens_per_s)
         return answered(prompt, rng)
 
-    engine = Engine(answer_tokens=answer, seed=seed)
+    engine = Engine(stride=100, answer_tokens=answer, seed=seed)
     async with serve_app(Replay(engine).app) as url, Client(Found(adapter_of("ollama"), url)) as client:
         session = Session(client, plan, lambda step: None, seed=seed)
         return (await calibrate(session, None, HOST, "test")).profile
@@ -69,8 +75,7 @@ async def calibrated(seed: int, plan: Plan, varies: float = 0.0) -> Profile:
 
 def test_the_computed_interval_covers_the_truth_and_a_steady_server_is_not_called_noisy() -> None:
     truth, covered = true_mu_short_s(), 0
-    for seed in range(RUNS):
-        profile = run_virtually(calibrated(seed, QUICK))
+    for profile in run_virtually(every(RUNS, QUICK)):
         mu_short = profile.mu_short_s
         assert profile.method == "computed"
         assert mu_short is not None
@@ -82,8 +87,7 @@ def test_the_computed_interval_covers_the_truth_and_a_steady_server_is_not_calle
 
 def test_a_server_whose_speed_varies_is_called_noisy() -> None:
     plan = Plan("noise", shorts=1, singles=15, bands=(), budget_s=30.0)
-    for seed in range(3):
-        profile = run_virtually(calibrated(seed, plan, varies=0.6))
+    for profile in run_virtually(every(3, plan, varies=0.6)):
         assert any("speed varied" in line for line in profile.advice), profile.advice
 
 
@@ -97,7 +101,7 @@ def test_a_bounded_run_ends_though_the_queue_takes_longer_than_it_promised() -> 
         def answer(prompt: str, rng: Random) -> int:
             return 30 if next(asked) < 12 else 200
 
-        engine = Engine(speed=SLOW, answer_tokens=answer)
+        engine = Engine(speed=SLOW, stride=100, answer_tokens=answer)
         async with serve_app(Replay(engine).app) as url, Client(Found(adapter_of("ollama"), url)) as client:
             return (await calibrate(Session(client, plan, lambda step: None), None, HOST, "test")).profile
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from clairvoyant_cli.commands.status import command
-from tests.fakes.raw_http import post, raw_client
-from tests.fakes.scripted_upstream import Conversation, scripted
-from tests.fakes.serving import serving, until
+from tests.fakes.raw_http import post
+from tests.fakes.scripted_upstream import Conversation
+from tests.fakes.serving import between, until
 
 CHAT = json.dumps({"model": "[/]", "messages": [{"role": "user", "content": "short"}]}).encode()
 
@@ -23,11 +23,7 @@ async def printed(rules: str, tmp_path: Path) -> str:
         await it.request()
         await it.left()
 
-    async with (
-        scripted(script) as upstream,
-        serving(upstream.base_url, clients=str(file)) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script, clients=str(file)) as (daemon, client):
         client.send(post("/v1/chat/completions", CHAT, "X-Clairvoyant-Client: [/]"))
         await until(daemon, lambda s: len(s.running) == 1)
         done = await asyncio.to_thread(CliRunner().invoke, command, ["--url", daemon.base_url])

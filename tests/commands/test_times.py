@@ -13,9 +13,8 @@ from click.testing import CliRunner
 from clairvoyant_cli.commands.spans import FARTHEST_S, date, when
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import cli
-from profiles.database import writing
 from profiles.history import ALWAYS, FOREVER
-from profiles.store import LATEST, save
+from profiles.store import LATEST
 from tests.fakes.remembered import PROFILE, keep, traffic
 
 NO_TIMES = ("", "-1d", "1e3d", "now", "nan", "inf", "2026-13-01", "0001-01-01", "٣d", "9" * 5000 + "-01-01")
@@ -60,9 +59,8 @@ def test_a_time_without_a_date_is_shown_in_words(at: float) -> None:
 
 @pytest.mark.parametrize("at", [1e12, -1e12, 4e11])
 def test_profiles_of_wrong_clocks_are_listed(at: float, tmp_path: Path) -> None:
-    with writing(tmp_path / "c.db") as connection:
-        save(connection, replace(PROFILE, measured_at=at))
-    result = CliRunner().invoke(cli, ["profiles", "list", "--db", str(tmp_path / "c.db")])
+    db = keep(tmp_path / "c.db", (), replace(PROFILE, measured_at=at))
+    result = CliRunner().invoke(cli, ["profiles", "list", "--db", str(db)])
     assert result.exception is None
     assert re.search(r"\d\d:\d\d|without", result.stdout)
 

@@ -77,6 +77,8 @@ def top(folder: Path, url: str) -> Iterator[Tmux]:
     tmux = Tmux(folder / "tmux")
     command = f"{sys.executable} -m clairvoyant_cli top --url {url}"
     environment = os.environ | {"TERM": "xterm-256color", "PYTHONPATH": str(ROOT)}
+    for size in ("LINES", "COLUMNS"):  # of the terminal the tests run in; they would overrule this one's
+        environment.pop(size, None)
     start = ["tmux", "-S", str(tmux.socket), "-f", "/dev/null", "new-session", "-d", "-s", "top"]
     subprocess.run([*start, "-x", "120", "-y", "40", command], cwd=folder, env=environment, check=True)
     try:

@@ -25,10 +25,12 @@ def as_asked(prompt: str, rng: Random) -> int:
 
 @asynccontextmanager
 async def replay(
-    slots: int = 1, decode: float = 4000.0, prefill: float = 20_000.0
+    slots: int = 1, decode: float = 4000.0, prefill: float = 20_000.0, stride: int = 1
 ) -> AsyncIterator[tuple[Engine, str]]:
-    """Run a backend of known speed and yield its engine and its URL."""
-    engine = Engine(slots=slots, speed=Speed(prefill, decode), answer_tokens=as_asked)
+    """Run a backend of known speed and yield its engine and its URL; in virtual time, tokens are best sent a
+    `stride` at a time.
+    """
+    engine = Engine(slots=slots, speed=Speed(prefill, decode), stride=stride, answer_tokens=as_asked)
     async with serve_app(Replay(engine).app) as url:
         yield engine, url
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 Header = tuple[bytes, bytes]
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 """A message that has not come by then never will; generous, for machines that are busy."""
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
 from predictor.record import Prediction, Predictor, PromptView
+from tests.fakes.raw_http import RawClient, raw_client
+from tests.fakes.scripted_upstream import Script, scripted
 from tui.snapshot import Snapshot
 
 TICK_S = 0.01
@@ -57,6 +59,24 @@ async def serving(
             yield daemon
     if not faults_expected:
         assert not errors, errors
+
+
+@asynccontextmanager
+async def between(
+    script: Script,
+    predictor: Predictor | None = None,
+    *,
+    raw: bool = False,
+    read_ahead_bytes: int = 2**24,
+    **settings: Any,
+) -> AsyncIterator[tuple[Daemon, RawClient]]:
+    """Run the proxy between a scripted upstream and a client that has connected."""
+    async with (
+        scripted(script, raw=raw, read_ahead_bytes=read_ahead_bytes) as upstream,
+        serving(upstream.base_url, predictor, **settings) as daemon,
+        raw_client(daemon.base_url) as client,
+    ):
+        yield daemon, client
 
 
 class _internal_errors(logging.Handler):  # noqa: N801 - reads as a phrase where it is used

@@ -11,11 +11,11 @@ import argparse
 import asyncio
 import json
 import random
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from clairvoyant_cli.control import ControlClient  # noqa: E402
+from tests.fakes.child import child  # noqa: E402
 from tests.fakes.daemon_process import DaemonProcess, daemon_process  # noqa: E402
 from tests.fakes.llamacpp_server import free_port  # noqa: E402
 from tests.fakes.raw_http import RawClient, post, raw_client, read_message  # noqa: E402
@@ -45,25 +46,14 @@ class Backend:
     """The replay backend as a process that can be killed and started again on its port."""
 
     port: int
-    process: "subprocess.Popen[str] | None" = None
+    _alive: ExitStack = field(default_factory=ExitStack)
 
     def start(self) -> None:
         flags = f"--port {self.port} --slots {SLOTS} --decode 4000 --prefill 1e6".split()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "clairvoyant_cli.bench.replay", *flags],
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        self.process.stdout.readline()
+        self._alive.enter_context(child("-m", "clairvoyant_cli.bench.replay", *flags))
 
     def kill(self) -> None:
-        assert self.process is not None
-        assert self.process.stdout is not None
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
+        self._alive.close()
 
 
 @dataclass

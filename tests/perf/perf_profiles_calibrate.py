@@ -8,10 +8,7 @@ is length over speed, and first come first served makes the sojourn times of the
 
 import argparse
 import asyncio
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -30,6 +27,7 @@ from clairvoyant_cli.calibrate.questions import (  # noqa: E402
 )
 from clairvoyant_cli.calibrate.service import queue_phase  # noqa: E402
 from tests.fakes.calibrating import as_asked, measured, replay  # noqa: E402
+from tests.fakes.child import child  # noqa: E402
 
 PREFILL_PER_DECODE = 20.0
 
@@ -55,23 +53,6 @@ def true_mu_short_s(slots: int, decode: float, prefill: float) -> float:
     )
 
 
-@contextmanager
-def backend(slots: int, decode: float, prefill: float) -> Iterator[str]:
-    """Run the backend in a process of its own."""
-    process = subprocess.Popen(
-        [sys.executable, __file__, "--serve", str(slots), str(decode), str(prefill)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        yield process.stdout.readline().strip()
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-
-
 async def serve(slots: int, decode: float, prefill: float) -> None:
     """Be the backend."""
     async with replay(slots, decode, prefill) as (_, url):
@@ -92,7 +73,7 @@ def main(decode: float, all_slots: list[int], dialects: list[str]) -> None:
     for dialect in dialects:
         for slots in all_slots:
             truth = true_mu_short_s(slots, decode, prefill)
-            with backend(slots, decode, prefill) as url:
+            with child(__file__, "--serve", slots, decode, prefill) as url:
                 outcome, _ = asyncio.run(measured(url, STANDARD, dialect))
             profile = outcome.profile
             mu_short = profile.mu_short_s

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -27,6 +27,7 @@ import uvloop
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from tests.fakes.child import child  # noqa: E402
 from tests.fakes.daemon_process import daemon_process  # noqa: E402
 
 PROMPT = "Explain how a steam engine turns heat into motion, and why it lost to the diesel engine. " * 11
@@ -98,20 +99,9 @@ def request(body: dict[str, object], path: str = "/v1/chat/completions") -> byte
     return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
 
 
-@contextmanager
-def upstream(rate: float, *words: str) -> Iterator[str]:
+def upstream(rate: float, *words: str) -> AbstractContextManager[str]:
     """The fixed upstream of tests/perf/fast_upstream.py, streaming `rate` tokens a second."""
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / "tests/perf/fast_upstream.py"), str(rate), *words],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        yield process.stdout.readline().strip()
-    finally:
-        process.kill()
-        process.wait()
+    return child("tests/perf/fast_upstream.py", rate, *words)
 
 
 def quantiles_ms(values: list[float]) -> tuple[float, float]:

@@ -17,8 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -29,6 +29,7 @@ import uvloop
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from tests.fakes.child import child  # noqa: E402
 from tests.fakes.daemon_process import daemon_process  # noqa: E402
 
 MB = 1_000_000
@@ -267,18 +268,6 @@ class Waiting:
         return self.longest_s(), took_s
 
 
-@contextmanager
-def hostile_upstream(megabytes: float) -> Iterator[str]:
-    command = [sys.executable, __file__, "--hostile", "--megabytes", str(megabytes)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
-        yield process.stdout.readline().strip()
-    finally:
-        process.kill()
-        process.wait()
-
-
 def post(url: str, target: str, body: bytes) -> None:
     """Send a body and read what comes back."""
     address = urlsplit(url)
@@ -348,7 +337,7 @@ def main() -> None:
     else:
         with (
             tempfile.TemporaryDirectory() as home,
-            hostile_upstream(args.megabytes) as upstream,
+            child(__file__, "--hostile", "--megabytes", args.megabytes) as upstream,
             daemon_process(upstream, home=Path(home)) as daemon,
         ):
             measure(upstream, daemon.base_url, args)

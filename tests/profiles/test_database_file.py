@@ -1,6 +1,5 @@
 """The file: who may read it, which versions fit, and what is said of one that cannot be used."""
 
-import sqlite3
 import stat
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from profiles.database import SCHEMA_VERSION, VARIABLE, default_path, open_datab
 from profiles.errors import ProfilesError
 from profiles.migrations import migrations
 from profiles.store import every, remove, save
-from tests.fakes.remembered import PROFILE
+from tests.fakes.remembered import PROFILE, keep, shape_before
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -97,9 +96,7 @@ def test_reading_makes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_said_to_be_and_nothing_is_half_written(tmp_path: Path) -> None:
-    path = tmp_path / "c.db"
-    with writing(path) as connection:
-        save(connection, PROFILE)
+    path = keep(tmp_path / "c.db", (), PROFILE)
     with pytest.raises(ProfilesError, match="full"):
         save_much(path)
     with reading(path) as connection:
@@ -157,14 +154,9 @@ def test_a_current_file_opens_without_the_library_that_migrates(tmp_path: Path) 
 
 
 def test_the_shape_of_version_one_is_brought_up_to_date(tmp_path: Path) -> None:
-    from sqlite_utils import Database
-
     path = tmp_path / "c.db"
-    with closing(sqlite3.connect(path)) as old:
-        migrations.apply(Database(old, execute_plugins=False), stop_before="history_and_its_tally")
+    with shape_before(path, "history_and_its_tally") as old:
         save(old, PROFILE)
-        old.execute("PRAGMA user_version = 1")
-        old.commit()
     with reading(path) as connection:
         assert every(connection)[0].profile == PROFILE
         assert connection.execute("SELECT COUNT(*) FROM history").fetchone()[0] == 0

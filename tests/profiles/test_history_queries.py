@@ -21,26 +21,15 @@ from profiles.history import (
     totals,
 )
 from profiles.ranking import pairs_in_order
-from profiles.records import Finished
 from profiles.states import client_hash, salt
-from profiles.writer import Writer
-from tests.fakes.remembered import FINISHED, traffic
+from tests.fakes.remembered import FINISHED, keep, traffic
 
 ROWS = list(traffic(3000))
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    path = tmp_path / "c.db"
-    write(path, ROWS)
-    return path
-
-
-def write(path: Path, rows: list[Finished]) -> None:
-    writer = Writer(path)
-    for row in rows:
-        writer.put(row)
-    writer.close()
+    return keep(tmp_path / "c.db", ROWS)
 
 
 def test_totals_agree_with_the_rows(path: Path) -> None:
@@ -103,7 +92,7 @@ def test_prompts_come_with_their_answers_length(tmp_path: Path) -> None:
     from dataclasses import replace
 
     path = tmp_path / "p.db"
-    write(
+    keep(
         path,
         [FINISHED, replace(FINISHED, prompt="Why?", tokens=7), replace(FINISHED, prompt="?", tokens=None)],
     )
@@ -127,7 +116,7 @@ def test_forgotten_prompts_are_on_no_page_of_any_file(tmp_path: Path) -> None:
 
     path = tmp_path / "c.db"
     marker = "unmistakable-words"
-    write(path, [replace(row, prompt=f"{marker} {'x' * (n % 9000)}") for n, row in enumerate(ROWS[:300])])
+    keep(path, [replace(row, prompt=f"{marker} {'x' * (n % 9000)}") for n, row in enumerate(ROWS[:300])])
     assert marker.encode() in path.read_bytes()
     assert forget(path, Span(), states=True).requests == 300
     for file in tmp_path.iterdir():

@@ -15,7 +15,7 @@ from profiles.history import Span, forget, newest, totals
 from profiles.records import Finished
 from profiles.states import client_hash, load_state, salt
 from profiles.writer import PRUNE_EVERY_ROWS, Bounds, Writer, prune
-from tests.fakes.remembered import FINISHED, traffic
+from tests.fakes.remembered import FINISHED, record, recorded, traffic
 
 ALL = Span()
 
@@ -71,10 +71,7 @@ def test_clients_are_known_by_a_hash_that_only_this_database_makes(tmp_path: Pat
 def test_old_rows_and_too_many_rows_go(tmp_path: Path) -> None:
     with closing(open_database(tmp_path / "c.db")) as connection:
         connection.close()
-    writer = Writer(tmp_path / "c.db", Bounds(days=1e6))
-    for row in traffic(100, start=1000.0, every_s=10.0):
-        writer.put(row)
-    writer.close()
+    record(Writer(tmp_path / "c.db", Bounds(days=1e6)), traffic(100, start=1000.0, every_s=10.0))
     with closing(open_database(tmp_path / "c.db")) as connection:
         assert prune(connection, Bounds(days=1, rows=10**6), now=1300.0 + 86_400) == 30
         assert prune(connection, Bounds(days=1e6, rows=20), now=5000.0) == 50
@@ -113,8 +110,7 @@ def test_a_refusing_disk_stops_nobody_and_loses_nothing_that_fits_in_memory(
     writer._connection.execute("PRAGMA max_page_count = 1000000")
     writer.put(replace(FINISHED, request="abc-3"))
     writer.close()
-    with reading(path) as connection:
-        assert {row.request for row in newest(connection, ALL, 10)} == {"abc-1", "abc-2", "abc-3"}
+    assert {row.request for row in recorded(path)} == {"abc-1", "abc-2", "abc-3"}
     assert "again" in caplog.text
 
 
@@ -130,8 +126,7 @@ def test_a_locked_database_is_waited_for_by_the_thread_alone(tmp_path: Path) -> 
         other.execute("ROLLBACK")
     assert took_s < 5  # the lock would be waited for that long
     writer.close()
-    with reading(path) as connection:
-        assert len(newest(connection, ALL, 200)) == 100
+    assert len(recorded(path)) == 100
 
 
 @pytest.mark.parametrize(
@@ -198,5 +193,4 @@ def test_what_cannot_be_written_is_counted_once_though_the_batch_is_tried_again(
     writer.put(FINISHED)
     writer.close()
     assert writer.unwritable == 1
-    with reading(path) as connection:
-        assert len(newest(connection, ALL, 10)) == 2
+    assert len(recorded(path)) == 2

@@ -14,7 +14,7 @@ from profiles.host import this_host
 from profiles.ledger import Ledger
 from profiles.records import Sample, place_of
 from profiles.writer import Bounds
-from tests.fakes.remembered import HOST, PROFILE
+from tests.fakes.remembered import HOST, PROFILE, keep
 from tests.fakes.scripted_clocks import ScriptedClocks
 
 SAMPLE = Sample("load", "define:yeast", 20, 40, 1.5, 0.2, 2.5, p_long=0.2)
@@ -98,9 +98,7 @@ def test_a_ledger_finds_this_machines_profile_and_says_when_it_is_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("profiles.ledger.this_host", lambda: replace(HOST, gpu_driver="560.0"))
-    path = tmp_path / "d.db"
-    with writing(path) as connection:
-        store.save(connection, PROFILE)
+    path = keep(tmp_path / "d.db", (), PROFILE)
     machine = ScriptedClocks()
     ledger = Ledger(path, bounds=Bounds(rows=0), clocks=machine.clocks)
     try:
@@ -117,11 +115,10 @@ def test_a_ledger_finds_this_machines_profile_and_says_when_it_is_stale(
 
 
 def test_a_profile_of_a_clock_that_was_ahead_is_not_the_newest_for_ever(tmp_path: Path) -> None:
-    path, machine = tmp_path / "c.db", ScriptedClocks()
-    now_s = machine.wall_s
-    with writing(path) as connection:
-        store.save(connection, replace(PROFILE, name="ahead", host=this_host(), measured_at=now_s + 1e8))
-        store.save(connection, replace(PROFILE, name="since", host=this_host(), measured_at=now_s))
+    machine = ScriptedClocks()
+    now_s, here = machine.wall_s, replace(PROFILE, host=this_host())
+    ahead = replace(here, name="ahead", measured_at=now_s + 1e8)
+    path = keep(tmp_path / "c.db", (), ahead, replace(here, name="since", measured_at=now_s))
     ledger = Ledger(path, clocks=machine.clocks)
     found = [profile.name for profile in ledger.profiles("ollama", "http://localhost:11434")]
     ledger.close()

@@ -15,16 +15,15 @@ from clairvoyant_cli.commands.composition import Frozen
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
 from predictor.record import Prediction, PromptView
-from profiles import store
-from profiles.database import reading, writing
-from profiles.history import Span, each, newest
+from profiles.database import reading
+from profiles.history import Span, each
 from profiles.host import this_host
 from profiles.ledger import Ledger
-from profiles.records import Estimate, Finished, Profile
+from profiles.records import Estimate
 from profiles.states import load_state
 from tests.fakes.calibrating import replay
 from tests.fakes.raw_http import post, raw_client
-from tests.fakes.remembered import PROFILE
+from tests.fakes.remembered import PROFILE, keep, recorded
 from tests.fakes.serving import until
 from tui.snapshot import LoadedModel
 
@@ -82,19 +81,6 @@ async def daemon_on(
         ledger.close()
 
 
-def keep(path: Path, *profiles: Profile) -> None:
-    """Put profiles into a database."""
-    with writing(path) as connection:
-        for profile in profiles:
-            store.save(connection, profile)
-
-
-def history(path: Path) -> list[Finished]:
-    """Return what was recorded."""
-    with reading(path) as connection:
-        return newest(connection, Span(), 1000)
-
-
 def contents(path: Path) -> bytes:
     """Return all that lies on the disk of a database."""
     return b"".join(file.read_bytes() for file in path.parent.glob(f"{path.name}*"))
@@ -118,7 +104,7 @@ async def ask_all(daemon: Daemon, *prompts: str, tokens: int = 30) -> None:
 
 async def test_it_takes_the_profile_and_fires_at_its_tau(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
-    keep(path, replace(HERE, name="older", tau_s=9.0), replace(HERE, measured_at=HERE.measured_at + 1))
+    keep(path, (), replace(HERE, name="older", tau_s=9.0), replace(HERE, measured_at=HERE.measured_at + 1))
     async with replay(decode=1000.0) as (_, url), daemon_on(path, url) as daemon:
         snapshot = daemon.snapshot()
         assert snapshot.tau.source == "profile here"
@@ -128,7 +114,7 @@ async def test_it_takes_the_profile_and_fires_at_its_tau(tmp_path: Path) -> None
         assert any("using profile here" in event.text for event in snapshot.log)
         shorts = (f"Name colour {number}." for number in range(60))
         await ask_all(daemon, "Name a colour.", "Write a long story.", *shorts)
-    rows = history(path)
+    rows = recorded(path)
     fired = [row for row in rows if row.dispatched_by == "tau"]
     assert fired
     # The long one was overtaken until its time had come; it then went first at the next free slot.
@@ -143,7 +129,7 @@ async def test_it_takes_the_profile_and_fires_at_its_tau(tmp_path: Path) -> None
 
 async def test_what_was_chosen_by_flag_or_operator_is_not_overruled(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
-    keep(path, HERE)
+    keep(path, (), HERE)
     async with replay() as (_, url), daemon_on(path, url, tau=7.0, slots=3) as daemon:
         await ask_all(daemon, "Name a colour.")
         snapshot = daemon.snapshot()
@@ -154,14 +140,14 @@ async def test_what_was_chosen_by_flag_or_operator_is_not_overruled(tmp_path: Pa
 async def test_a_named_profile_is_taken_though_another_is_newer(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     mine = replace(HERE, name="mine", mu_short_s=Estimate(5.0, 4.0, 6.0, 50), tau_s=15.0)
-    keep(path, mine, replace(HERE, measured_at=HERE.measured_at + 1))
+    keep(path, (), mine, replace(HERE, measured_at=HERE.measured_at + 1))
     async with replay() as (_, url), daemon_on(path, url, profile="mine") as daemon:
         assert daemon.snapshot().tau.tau_s == pytest.approx(15.0)
 
 
 async def test_a_stale_profile_is_used_and_said_to_be_stale(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
-    keep(path, replace(HERE, served=replace(HERE.served, version="0.1.0")))
+    keep(path, (), replace(HERE, served=replace(HERE.served, version="0.1.0")))
     async with replay() as (_, url), daemon_on(path, url) as daemon:
         assert any("stale" in event.text and "0.1.0 then" in event.text for event in daemon.snapshot().log)
 
@@ -172,7 +158,7 @@ async def test_no_prompt_is_recorded_unless_asked_for(tmp_path: Path) -> None:
         path = tmp_path / f"{record}.db"
         async with replay() as (_, url), daemon_on(path, url, record_prompts=record) as daemon:
             await ask_all(daemon, marker)
-        (row,) = history(path)
+        (row,) = recorded(path)
         assert row.prompt == (marker if record else None)
         assert (row.outcome, row.status, row.tokens, row.length_class) == ("completed", 200, 30, "short")
         assert row.decode_s == pytest.approx(30 / 4000.0)
@@ -183,7 +169,7 @@ async def test_a_prompt_of_which_the_ends_are_known_is_not_recorded(tmp_path: Pa
     path = tmp_path / "c.db"
     async with replay(prefill=1e7) as (_, url), daemon_on(path, url, record_prompts=True) as daemon:
         await ask_all(daemon, "unmistakable words " * 20_000)
-    (row,) = history(path)
+    (row,) = recorded(path)
     assert (row.outcome, row.prompt) == ("completed", None)
 
 
@@ -201,7 +187,7 @@ async def test_what_a_client_had_today_outlives_the_daemon(tmp_path: Path) -> No
             await until(daemon, lambda s: s.counters.client_cancelled == 1)
             had = daemon.stats.today.had("127.0.0.1")
             assert had >= 60 + 20
-        left = next(row for row in history(path) if row.outcome == "client_cancelled")
+        left = next(row for row in recorded(path) if row.outcome == "client_cancelled")
         assert (left.tokens, left.length_class) == (had - 60, "")
         async with (
             daemon_on(path, url, clients=str(clients)) as daemon,
@@ -223,7 +209,7 @@ async def test_what_the_predictor_learned_outlives_the_daemon(tmp_path: Path) ->
 
 async def test_a_frozen_daemon_records_and_learns_nothing(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
-    keep(path, HERE)
+    keep(path, (), HERE)
     counting = Learning()
     frozen = Frozen(counting)
     async with replay(decode=500.0) as (_, url), daemon_on(path, url, predicts=frozen, freeze=True) as daemon:
@@ -232,7 +218,7 @@ async def test_a_frozen_daemon_records_and_learns_nothing(tmp_path: Path) -> Non
     assert counting.learned == 0
     assert snapshot.tau.tau_s == pytest.approx(TAU_S)
     assert snapshot.backends[0].decode_tokens_per_s == 1000.0
-    assert len(history(path)) == 30
+    assert len(recorded(path)) == 30
     with reading(path) as connection:
         assert load_state(connection, f"learned ollama {url}") is None
 
@@ -240,7 +226,7 @@ async def test_a_frozen_daemon_records_and_learns_nothing(tmp_path: Path) -> Non
 async def test_another_model_than_the_profiles_is_noticed_once_loaded(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     of_another = replace(HERE.served, model="another:latest")
-    keep(path, replace(HERE, served=of_another))
+    keep(path, (), replace(HERE, served=of_another))
     async with replay() as (_, url), daemon_on(path, url) as daemon:
         await ask_all(daemon, "Name a colour.")
         backend = daemon.pool.first.backend
@@ -256,7 +242,7 @@ async def test_a_model_that_was_pulled_anew_makes_its_profile_stale(tmp_path: Pa
     newer = replace(HERE, name="of another", served=replace(HERE.served, model="another:latest"))
     mine = replace(HERE, served=replace(HERE.served, digest="old"), tau_s=1.5)
     mine = replace(mine, mu_short_s=Estimate(0.5, 0.4, 0.6, 100))
-    keep(path, mine, replace(newer, measured_at=HERE.measured_at + 1))
+    keep(path, (), mine, replace(newer, measured_at=HERE.measured_at + 1))
     async with replay() as (_, url), daemon_on(path, url) as daemon:
         assert daemon.snapshot().tau.source == "profile of another"
         daemon.pool.first.backend.models = (LoadedModel("replay:latest", digest="new"),)
@@ -269,7 +255,7 @@ async def test_a_model_that_was_pulled_anew_makes_its_profile_stale(tmp_path: Pa
 
 async def test_it_learns_mu_short_from_a_queue_and_shows_it(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
-    keep(path, HERE)
+    keep(path, (), HERE)
     async with replay(decode=1000.0) as (_, url):
         async with daemon_on(path, url) as daemon:
             await ask_all(daemon, *(f"Name colour {number}." for number in range(40)))

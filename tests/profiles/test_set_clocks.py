@@ -18,11 +18,11 @@ from clairvoyant_cli.proxy.request_stats import RequestStats
 from profiles.clocks import Clocks, system_clocks
 from profiles.database import open_database, reading, writing
 from profiles.history import ALWAYS, FOREVER, Erased, Span, forget, totals
-from profiles.migrations import migrations
+from profiles.records import Finished
 from profiles.stamps import JUMP_S, is_settled, settle
 from profiles.traffic import LONGEST_PAUSE_H, load
 from profiles.writer import INSERT, PRUNE_EVERY_ROWS, Bounds, Writer
-from tests.fakes.remembered import FINISHED
+from tests.fakes.remembered import FINISHED, shape_before
 from tests.fakes.scripted_clocks import DAY, HOUR, NOON, YEAR, ScriptedClocks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,6 +51,11 @@ def record(path: Path, machine: ScriptedClocks, *names: str, client: str = "alic
     for name in names:
         put(writer, machine, name, client)
     writer.close()
+
+
+def insert(connection: sqlite3.Connection, row: Finished) -> None:
+    """Write a row as the writer does."""
+    connection.execute(INSERT, [getattr(row, field) for field in row.__slots__])
 
 
 def dated(path: Path) -> dict[str, float]:
@@ -257,8 +262,7 @@ def test_whatever_happens_ages_stay_true(path: Path, seed: int, monkeypatch: pyt
                 for number in range(rng.randrange(1, 20)):
                     name = f"{step}-{number}"
                     ended[name] = machine.steady_s
-                    row = replace(FINISHED, request=name, finished_at=machine.wall_s)
-                    connection.execute(INSERT, [getattr(row, field) for field in row.__slots__])
+                    insert(connection, replace(FINISHED, request=name, finished_at=machine.wall_s))
                 connection.commit()
         while not settle(connection, machine.clocks.now()):
             pass
@@ -312,15 +316,10 @@ def test_what_waits_in_memory_follows_too(path: Path, machine: ScriptedClocks) -
 def test_a_history_from_before_there_were_steady_clocks_is_left_alone(
     path: Path, machine: ScriptedClocks
 ) -> None:
-    from sqlite_utils import Database
 
-    with closing(sqlite3.connect(path)) as old:
-        migrations.apply(Database(old, execute_plugins=False), stop_before="clocks_and_times_that_move")
-        row = replace(FINISHED, request="old", finished_at=machine.wall_s - HOUR)
-        old.execute(INSERT, [getattr(row, field) for field in row.__slots__])
+    with shape_before(path, "clocks_and_times_that_move") as old:
+        insert(old, replace(FINISHED, request="old", finished_at=machine.wall_s - HOUR))
         old.execute("INSERT INTO states VALUES ('forgetting', 0, ?)", (f"2 {machine.wall_s!r}".encode(),))
-        old.execute("PRAGMA user_version = 3")
-        old.commit()
     before = machine.wall_s - HOUR
     record(path, machine, "new")
     machine.set_by(8 * HOUR)

@@ -13,9 +13,9 @@ from clairvoyant_cli.protocols.request_parsing import parse_body
 from clairvoyant_cli.protocols.routes import ROUTES
 from predictor import load
 from predictor.record import Predictor
-from tests.fakes.raw_http import Message, raw_client, read_message
-from tests.fakes.scripted_upstream import Conversation, answer, scripted
-from tests.fakes.serving import serving
+from tests.fakes.raw_http import Message, read_message
+from tests.fakes.scripted_upstream import Conversation, answer
+from tests.fakes.serving import between
 
 PREDICTOR: Predictor = load()
 
@@ -83,11 +83,7 @@ def test_no_request_is_changed_and_none_fails_by_our_fault(
 
 async def _exchange(requests: list[tuple[str, str, list[tuple[bytes, bytes]], bytes]]) -> None:
     echo = Echo()
-    async with (
-        scripted(echo) as upstream,
-        serving(upstream.base_url, PREDICTOR) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(echo, PREDICTOR) as (daemon, client):
         for path, query, extra, body in requests:
             target = f"{path}?{query}".encode()
             sent = [(b"Content-Length", b"%d" % len(body)), *extra]

@@ -28,9 +28,9 @@ from clairvoyant_cli.protocols.routes import ROUTES
 from clairvoyant_cli.protocols.texts import MAX_NAME_CHARS
 from clairvoyant_cli.protocols.views import MAX_MESSAGES
 from predictor.record import PromptView, Task
-from tests.fakes.raw_http import post, raw_client
-from tests.fakes.scripted_upstream import Conversation, answer, scripted
-from tests.fakes.serving import ByFirstWord, serving
+from tests.fakes.raw_http import post
+from tests.fakes.scripted_upstream import Conversation, answer
+from tests.fakes.serving import ByFirstWord, between
 
 KIND = adapter_of("llamacpp")
 USER = {"role": "user", "content": "river"}
@@ -348,11 +348,7 @@ async def test_a_long_body_is_understood_and_forwarded_as_it_came() -> None:
         it.send(answer(b'{"usage":{"completion_tokens":5}}', "Content-Type: application/json"))
 
     foretelling = ByFirstWord()
-    async with (
-        scripted(script) as upstream,
-        serving(upstream.base_url, foretelling) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script, foretelling) as (_, client):
         got = await client.ask(post("/v1/chat/completions", body))
         assert (got.status, seen) == (200, [body])
     (view,) = foretelling.seen

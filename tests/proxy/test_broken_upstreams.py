@@ -8,7 +8,7 @@ import pytest
 from clairvoyant_cli.proxy.daemon import Daemon
 from tests.fakes.raw_http import get, post, raw_client, read_head
 from tests.fakes.scripted_upstream import Conversation, Script, answer, scripted
-from tests.fakes.serving import serving, until
+from tests.fakes.serving import between, serving, until
 
 CHAT = post("/v1/chat/completions", b'{"model": "m", "messages": [{"role": "user", "content": "river"}]}')
 PLAIN = get("/anything")
@@ -66,11 +66,7 @@ EVENT = b'data: {"choices": []}\n\n'
 async def test_an_answer_cut_short_stays_cut_short(
     raw: bytes, pieces: tuple[bytes, ...], reset: bool
 ) -> None:
-    async with (
-        scripted(says(*pieces, reset=reset)) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(says(*pieces, reset=reset)) as (daemon, client):
         got = await client.ask(raw)
         if got.status == 502:
             assert reset  # which may overtake what was sent before it
@@ -98,11 +94,7 @@ async def test_an_answer_cut_short_stays_cut_short(
 )
 @pytest.mark.parametrize("raw", [CHAT, PLAIN], ids=["scheduled", "passed"])
 async def test_nonsense_is_a_bad_gateway(garbage: bytes, raw: bytes) -> None:
-    async with (
-        scripted(says(garbage)) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(says(garbage)) as (daemon, client):
         for _ in range(2):  # the connection of the client stays sound
             got = await client.ask(raw)
             if got.status == 103:
@@ -114,11 +106,7 @@ async def test_nonsense_is_a_bad_gateway(garbage: bytes, raw: bytes) -> None:
 
 async def test_an_error_of_the_backend_passes_as_it_is() -> None:
     error = b'{"error": {"message": "out of memory"}}'
-    async with (
-        scripted(says(answer(error, status="500 Internal Server Error"))) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(says(answer(error, status="500 Internal Server Error"))) as (daemon, client):
         got = await client.ask(CHAT)
         assert (got.status, got.body) == (500, error)
         assert daemon.snapshot().recent[0].outcome == "upstream_error"
@@ -135,11 +123,7 @@ async def test_an_answer_in_the_middle_of_an_upload_arrives(path: str) -> None:
         it.send(answer(b"too large", status="413 Content Too Large"))
         await it.writer.drain()
 
-    async with (
-        scripted(script, raw=True, read_ahead_bytes=65536) as upstream,
-        serving(upstream.base_url, body_limit_mib=1) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script, raw=True, read_ahead_bytes=65536, body_limit_mib=1) as (_, client):
         client.send(f"POST {path} HTTP/1.1\r\nHost: t\r\nContent-Length: {size}\r\n\r\n".encode())
         client.send(bytes(size))
         got = await client.response(b"POST")
@@ -181,11 +165,7 @@ async def test_bytes_after_an_answer_never_reach_the_next_client() -> None:
             request = await it.request()
             it.send(answer(request.target), answer(b"stray"))
 
-    async with (
-        scripted(script) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script) as (_, client):
         bodies = [(await client.ask(get(f"/{number}"))).body for number in range(10)]
     assert bodies == [b"/%d" % number for number in range(10)]
 
@@ -198,11 +178,7 @@ async def test_a_body_after_the_answer_to_head_is_dropped() -> None:
             request = await it.request()
             it.send(answer(request.target))
 
-    async with (
-        scripted(script) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script) as (_, client):
         for number in range(5):
             head = await client.ask(get(f"/{number}", method="HEAD"))
             assert head.body == b""
@@ -219,11 +195,7 @@ async def test_one_byte_at_a_time() -> None:
             await it.writer.drain()
             await asyncio.sleep(0)
 
-    async with (
-        scripted(script) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script) as (_, client):
         got = await client.ask(CHAT)
     assert (got.body, got.whole, got.trailers) == (EVENT, True, [(b"X-End", b"yes")])
 
@@ -247,11 +219,7 @@ async def test_answers_in_unknown_shapes_do_not_cost_the_slot(strange: str) -> N
     for kind in ("application/json", "text/event-stream", "application/x-ndjson"):
         body = f"data: {strange}\n\n" if "event" in kind else f"{strange}\n"
         script = says(answer(body.encode(), f"Content-Type: {kind}"))
-        async with (
-            scripted(script) as upstream,
-            serving(upstream.base_url) as daemon,
-            raw_client(daemon.base_url) as client,
-        ):
+        async with between(script) as (daemon, client):
             for _ in range(2):
                 assert (await client.ask(CHAT)).body == body.encode()
             state = await until(daemon, lambda s: not s.running)
@@ -281,11 +249,7 @@ async def test_a_predictor_that_raises_costs_neither_answer_nor_slot() -> None:
 
 
 async def test_a_fault_of_our_own_is_a_500_and_costs_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with (
-        scripted(says(answer())) as upstream,
-        serving(upstream.base_url, faults_expected=True) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(says(answer()), faults_expected=True) as (daemon, client):
 
         def fail(*args: object, **named: object) -> None:
             raise RuntimeError("a bug")
@@ -303,11 +267,7 @@ async def test_a_fault_of_our_own_is_a_500_and_costs_no_slot(monkeypatch: pytest
 
 
 async def test_the_slot_is_given_back_although_the_books_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with (
-        scripted(says(answer())) as upstream,
-        serving(upstream.base_url, faults_expected=True) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(says(answer()), faults_expected=True) as (daemon, client):
 
         def fail(exchange: object, end: object) -> None:
             raise RuntimeError("a bug")

@@ -14,6 +14,7 @@ from clairvoyant_cli.bench.replay import Engine, Outcome, Replay, tabled
 from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.control import ControlClient
 from clairvoyant_cli.http import upstream as upstream_module
+from clairvoyant_cli.http.listener import ServerConnection
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.relay import Relay
 from tests.fakes.llamacpp_server import LlamaServer, llama_server
@@ -83,7 +84,7 @@ async def decoding(server: LlamaServer) -> None:
 @pytest.mark.real
 async def test_leaving_the_queue_never_reaches_the_server(llama: LlamaServer) -> None:
     async with serving(llama.base_url) as daemon, raw_client(daemon.base_url) as first:
-        first.send(ask("0.5 running", 2000, stream=True))
+        first.send(ask("0.5 running", 800, stream=True))
         await until(daemon, lambda s: [r.state for r in s.running] == ["decoding"])
         async with raw_client(daemon.base_url) as leaver:
             leaver.send(ask("0.5 waiting", 5, stream=False))
@@ -105,7 +106,7 @@ async def test_two_slots_and_the_one_that_is_left(tiny_model: Path) -> None:
         async with serving(server.base_url) as daemon, AsyncExitStack() as stack:
             assert daemon.pool.first.backend.slots == 2
             clients = [await stack.enter_async_context(raw_client(daemon.base_url)) for _ in range(4)]
-            clients[0].send(ask("0.5 stays", 2000, stream=True))
+            clients[0].send(ask("0.5 stays", 1000, stream=True))
             clients[1].send(ask("0.5 leaves", 7000, stream=True))
             await until(daemon, lambda s: [r.state for r in s.running] == ["decoding"] * 2)
             clients[2].send(ask("0.1 next", 4, stream=False))
@@ -335,6 +336,7 @@ async def test_leaving_with_the_last_byte_spares_the_connection(
     end = Relay.end
 
     def end_and_leave(relay: Relay, trailers: list[tuple[bytes, bytes]]) -> None:
+        assert isinstance(relay._client, ServerConnection)
         task = relay._client._task
         assert task is not None
         if first == "leaving":

@@ -22,8 +22,8 @@ from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.today import Today, midnight_after
 from tests.fakes.daemon_process import daemon_process
 from tests.fakes.raw_http import Message, RawClient, get, post, raw_client
-from tests.fakes.scripted_upstream import Conversation, answer, scripted
-from tests.fakes.serving import ByFirstWord, serving, until
+from tests.fakes.scripted_upstream import Conversation, answer
+from tests.fakes.serving import ByFirstWord, between, serving, until
 from tui.snapshot import ClientState, Snapshot
 
 EVIL = "Origin: https://evil.example"
@@ -67,11 +67,7 @@ async def heard_by(
             seen.append(await it.request())
             it.send(answer())
 
-    async with (
-        scripted(script) as upstream,
-        serving(upstream.base_url, **settings) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script, **settings) as (daemon, client):
         yield daemon, client
 
 
@@ -360,11 +356,7 @@ async def tokens_counted(body: bytes, *headers: str, status: str = "200 OK") -> 
         await it.request()
         it.send(answer(body, *headers, status=status))
 
-    async with (
-        scripted(script) as upstream,
-        serving(upstream.base_url, ByFirstWord()) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script, ByFirstWord()) as (daemon, client):
         await client.ask(chat("X-Clairvoyant-Client: ann", content="1.0 of many words"))
         await until(daemon, lambda s: s.counters.completed == 1)
         return daemon.stats.today.had("ann")

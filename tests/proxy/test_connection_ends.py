@@ -13,7 +13,7 @@ from clairvoyant_cli.proxy.daemon import Daemon
 from predictor.record import Prediction, PromptView
 from tests.fakes.raw_http import RawClient, get, post, raw_client
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
-from tests.fakes.serving import ByFirstWord, serving, until
+from tests.fakes.serving import ByFirstWord, between, serving, until
 
 CHAT = "/v1/chat/completions"
 CHUNKED = b"POST %b HTTP/1.1\r\nHost: tests\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -53,8 +53,8 @@ def half_closed(connection: object) -> bool:
 
 async def emptied(daemon: Daemon) -> None:
     """Return when no client is left, nor anything of one."""
-    await until(daemon, lambda _: not daemon.connections.every)
-    assert daemon.connections.budget.used_bytes == 0
+    table = daemon.connections
+    await until(daemon, lambda _: not table.every and table.budget.used_bytes == 0)
 
 
 # -- what cannot be read -----------------------------------------------------------------------------
@@ -96,11 +96,7 @@ async def test_a_body_of_tiny_chunks_is_a_body(path: str, count: int) -> None:
         body.append((await it.request()).body)
         it.send(answer())
 
-    async with (
-        scripted(script) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script) as (_, client):
         crumbs = b"1\r\n{\r\n" + b"1\r\n \r\n" * count + b"1\r\n}\r\n0\r\n\r\n"
         assert (await client.ask(CHUNKED % path.encode() + crumbs)).status == 200
     assert body == [b"{" + b" " * count + b"}"]
@@ -181,11 +177,7 @@ async def test_a_backend_that_does_not_read_stops_a_body_of_crumbs_too() -> None
         await asyncio.Event().wait()
 
     crumbs = (b"14\r\n" + bytes(20) + b"\r\n") * 20_000
-    async with (
-        scripted(script, raw=True, read_ahead_bytes=65536) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script, raw=True, read_ahead_bytes=65536) as (_, client):
         client.send(CHUNKED % b"/x")
         # The kernel's buffers on both sides, and little of ours.
         assert await sent_until_it_stops(client, crumbs, 64 * 2**20) < 64 * 2**20
@@ -217,11 +209,7 @@ async def test_nothing_is_done_behind_an_answer_that_was_cut() -> None:
         seen.append((await it.request()).target)
         it.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
 
-    async with (
-        scripted(script) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script) as (daemon, client):
         client.send(get("/cut"), post(CHAT, b'{"messages": []}'))
         got = await client.response()
         assert (got.body, got.whole, await client.rest()) == (b"abc", False, b"")
@@ -232,11 +220,7 @@ async def test_nothing_is_done_behind_an_answer_that_was_cut() -> None:
 async def test_an_upload_that_goes_on_behind_a_refusal_is_of_no_interest(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with (
-        scripted(answering) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(answering) as (daemon, client):
         head = CHUNKED.replace(b"Host: tests", b"Host: tests\r\nOrigin: https://evil.example") % CHAT.encode()
         client.send(head, b"1\r\n \r\n" * 3 * CHUNKS_AT_ONCE, NO_CHUNK)
         assert (await client.response()).status == 403
@@ -289,11 +273,7 @@ async def test_a_client_that_waits_for_a_continue_that_never_comes_gets_one(
         assert await it.reader.readexactly(2) == b"{}"
         it.send(answer())
 
-    async with (
-        scripted(script, raw=True) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script, raw=True) as (_, client):
         client.send(post("/x", b"{}", "Expect: 100-continue").removesuffix(b"{}"))
         assert (await client.response()).status == 100
         client.send(b"{}")
@@ -301,11 +281,7 @@ async def test_a_client_that_waits_for_a_continue_that_never_comes_gets_one(
 
 
 async def test_a_client_that_ends_its_side_and_goes_away_is_noticed() -> None:
-    async with (
-        scripted(silent) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(silent) as (daemon, client):
         client.send(get("/long"))
         client.writer.write_eof()
         await until(daemon, lambda s: s.counters.passed_through == 1)
@@ -348,11 +324,7 @@ async def test_a_tunnel_ends_with_its_backend() -> None:
         await it.request()
         it.send(SWITCHED, b"hello")
 
-    async with (
-        scripted(script) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script) as (daemon, client):
         client.send(UPGRADE)
         assert (await client.response()).status == 101
         assert await client.rest() == b"hello"
@@ -370,11 +342,7 @@ async def test_a_client_that_ended_its_side_gets_no_tunnel() -> None:
         it.send(SWITCHED)
         await it.left()
 
-    async with (
-        scripted(script) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script) as (daemon, client):
         client.send(UPGRADE)
         await asked.wait()
         client.writer.write_eof()

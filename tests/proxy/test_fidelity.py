@@ -14,7 +14,7 @@ from clairvoyant_cli.bench.serving import serve_app
 from tests.fakes.llamacpp_server import LlamaServer
 from tests.fakes.raw_http import Header, Message, get, post, raw_client, read_head, read_message
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
-from tests.fakes.serving import serving
+from tests.fakes.serving import between, serving
 from tests.fakes.wiretap import wiretap
 
 HOP_BY_HOP = {b"connection", b"keep-alive", b"transfer-encoding", b"date"}
@@ -363,11 +363,7 @@ async def test_a_large_upload_flows_and_is_not_held(replay: tuple[str, str]) -> 
                 total.extend(part)
         it.send(answer(b"done"))
 
-    async with (
-        scripted(script, raw=True, read_ahead_bytes=len(piece)) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script, raw=True, read_ahead_bytes=len(piece)) as (_, client):
         client.writer.transport.set_write_buffer_limits(high=len(piece))
         client.send(f"POST /api/blobs/x HTTP/1.1\r\nHost: t\r\nContent-Length: {size}\r\n\r\n".encode())
         sent = 0
@@ -404,11 +400,7 @@ async def test_a_slow_client_stops_the_upstream() -> None:
             except TimeoutError:
                 stopped.set()
 
-    async with (
-        scripted(script) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script) as (_, client):
         transport = cast(asyncio.ReadTransport, client.writer.transport)
         client.send(get("/long"))
         transport.pause_reading()
@@ -428,11 +420,7 @@ async def test_expect_100_continue_is_passed_on() -> None:
         body = await it.reader.readexactly(5)
         it.send(answer(body))
 
-    async with (
-        scripted(script, raw=True) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script, raw=True) as (_, client):
         client.send(b"POST /up HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
         assert await client.receive(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         client.send(b"river")
@@ -445,11 +433,7 @@ async def test_expect_100_continue_refused_by_the_upstream() -> None:
         it.send(answer(b"no", status="417 Expectation Failed"))
         await it.left()
 
-    async with (
-        scripted(script, raw=True) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script, raw=True) as (_, client):
         client.send(b"POST /up HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
         got = await client.response(b"POST")
         assert (got.status, got.body) == (417, b"no")
@@ -471,11 +455,7 @@ async def test_early_hints_come_before_the_answer() -> None:
         await it.request()
         it.send(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n", answer(b"late"))
 
-    async with (
-        scripted(script) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script) as (_, client):
         assert (await client.ask(get("/"))).line == b"HTTP/1.1 103 Early Hints"
         assert (await client.response()).body == b"late"
 
@@ -490,11 +470,7 @@ async def test_a_websocket_passes_both_ways() -> None:
             it.send(data.upper())
 
     offer = get("/ws", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: abc")
-    async with (
-        scripted(script) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script) as (_, client):
         got = await client.ask(offer)
         assert (got.status, got.value("upgrade"), got.value("connection")) == (101, b"websocket", b"Upgrade")
         assert await client.receive(b"hello") == b"hello"
@@ -511,11 +487,7 @@ async def test_a_websocket_ends_on_both_sides_when_its_client_leaves() -> None:
         await it.left()
         ended.set()
 
-    async with (
-        scripted(script) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script) as (_, client):
         await client.ask(get("/ws", "Connection: Upgrade", "Upgrade: websocket"))
         client.writer.write_eof()
         async with asyncio.timeout(20):

@@ -10,7 +10,7 @@ from clairvoyant_cli.http import upstream as upstream_module
 from clairvoyant_cli.http.framing import HEAD_LIMIT_BYTES
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
-from tests.fakes.serving import serving, until
+from tests.fakes.serving import between, serving, until
 
 CHAT = post("/v1/chat/completions", b'{"model": "m", "messages": [{"role": "user", "content": "river"}]}')
 
@@ -59,11 +59,7 @@ async def test_a_head_without_end_is_refused() -> None:
 
 
 async def test_a_long_connection_is_no_long_head() -> None:
-    async with (
-        scripted(answering) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(answering) as (_, client):
         for _ in range(3):
             got = await client.ask(post("/upload", bytes(HEAD_LIMIT_BYTES // 2)))
             assert got.status == 200
@@ -75,11 +71,7 @@ async def test_a_client_that_asks_and_ends_its_side_gives_a_scheduled_request_up
     async def script(it: Conversation) -> None:
         await it.left()
 
-    async with (
-        scripted(script) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script) as (daemon, client):
         client.send(CHAT)
         client.writer.write_eof()
         state = await until(daemon, lambda s: s.counters.client_cancelled == 1 and not s.running)
@@ -87,11 +79,7 @@ async def test_a_client_that_asks_and_ends_its_side_gives_a_scheduled_request_up
 
 
 async def test_a_client_that_asks_and_ends_its_side_gets_any_other_answer() -> None:
-    async with (
-        scripted(answering) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(answering) as (_, client):
         client.send(get("/plain"))
         client.writer.write_eof()
         assert (await client.response()).status == 200
@@ -134,11 +122,7 @@ async def test_pipelined_answers_do_not_pile_up_before_a_client_that_does_not_re
                 sent += len(piece)
                 await it.writer.drain()
 
-    async with (
-        scripted(script) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script) as (daemon, client):
         cast(asyncio.ReadTransport, client.writer.transport).pause_reading()
         client.send(get("/big") * answers)
         # The daemon is idle once it has answered a request that came after all it could do.

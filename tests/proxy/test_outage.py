@@ -13,7 +13,7 @@ from clairvoyant_cli.proxy.daemon import Daemon
 from tests.fakes.llamacpp_server import free_port
 from tests.fakes.raw_http import RawClient, get, post, raw_client
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
-from tests.fakes.serving import serving, until
+from tests.fakes.serving import between, serving, until
 
 DONE = b'{"usage": {"completion_tokens": 3}}'
 LOADING = b'{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}'
@@ -224,11 +224,7 @@ async def test_another_503_is_the_backends_own_word() -> None:
             await it.request()
             it.send(answer(b'{"error": "overloaded"}', status="503 Service Unavailable"))
 
-    async with (
-        scripted(script) as upstream,
-        serving(upstream.base_url, slots=1) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script, slots=1) as (daemon, client):
         got = await client.ask(asks("one"))
         assert (got.status, got.body) == (503, b'{"error": "overloaded"}')
         assert daemon.snapshot().backends[0].state != "loading"
@@ -237,11 +233,7 @@ async def test_another_503_is_the_backends_own_word() -> None:
 async def test_not_yet_is_passed_on_when_the_request_cannot_be_sent_again() -> None:
     """Its body was too long to be held."""
     loading = Loading()
-    async with (
-        scripted(loading.script) as upstream,
-        serving(upstream.base_url, slots=1, body_limit_mib=1) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(loading.script, slots=1, body_limit_mib=1) as (_, client):
         got = await client.ask(asks("x" * 2**21))
         assert (got.status, got.body) == (503, LOADING)
 

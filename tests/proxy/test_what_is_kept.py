@@ -11,8 +11,8 @@ from clairvoyant_cli.proxy.exchange import Exchange
 from clairvoyant_cli.proxy.metrics import MAX_MODELS
 from tests.fakes.llamacpp_server import LlamaServer
 from tests.fakes.raw_http import post, raw_client
-from tests.fakes.scripted_upstream import Conversation, answer, scripted
-from tests.fakes.serving import serving, until
+from tests.fakes.scripted_upstream import Conversation, answer
+from tests.fakes.serving import between, serving, until
 
 
 async def test_no_text_of_a_request_outlives_it(llama: LlamaServer) -> None:
@@ -70,11 +70,7 @@ async def test_statuses_that_a_backend_makes_up_are_counted_together() -> None:
             await it.request()
             it.send(answer(status=f"{next(to_send)} X"))
 
-    async with (
-        scripted(script) as upstream,
-        serving(upstream.base_url) as daemon,
-        raw_client(daemon.base_url) as client,
-    ):
+    async with between(script) as (daemon, client):
         for status in sent:
             got = await client.ask(post("/v1/chat/completions", b"{}"))
             assert got.status == status, "what is forwarded is forwarded as it came"

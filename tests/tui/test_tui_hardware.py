@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from tests.fakes.fake_nvml import Device, fake_nvml
-from tests.tui.board import Script, busy, screen_text, view
+from tests.tui.board import Script, busy, settled, view
 from tui.app import Top
 from tui.hardware.amd import read_amd
 from tui.hardware.apple import read_apple
@@ -229,28 +229,26 @@ async def test_a_driver_that_hangs_holds_up_neither_the_screen_nor_the_way_out()
     app = Top(Script([busy()]), machine=hang)
     async with app.run_test(size=(120, 40)) as pilot:
         assert await asyncio.to_thread(asked.wait, 10.0)
-        await pilot.pause()
-        text = screen_text(app)
+        text = await settled(app, pilot)
         assert "reading…" in text
         assert busy().queue[0].id in text
     release.set()
 
 
-async def test_readings_come_from_a_thread() -> None:
+async def test_readings_come_from_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     arrived = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    app = Top(Script([busy()]), machine=lambda: Hardware(HOST, (Gpu(0, "RTX", 0.4),)))
+    take = app.take_hardware
 
-    def read() -> Hardware:
-        loop.call_soon_threadsafe(arrived.set)
-        return Hardware(HOST, (Gpu(0, "RTX", 0.4),))
+    def taken(hardware: Hardware) -> None:
+        take(hardware)
+        arrived.set()
 
-    app = Top(Script([busy()]), machine=read)
+    monkeypatch.setattr(app, "take_hardware", taken)
     async with app.run_test(size=(120, 40)) as pilot:
         await arrived.wait()
-        await pilot.pause()
         app.draw()
-        await pilot.pause()
-        assert "0 RTX" in screen_text(app)
+        assert "0 RTX" in await settled(app, pilot)
 
 
 def test_an_old_reading_says_so() -> None:

@@ -327,6 +327,18 @@ async def test_prompts_are_hidden_until_asked_for() -> None:
         assert text not in it.text
 
 
+@pytest.mark.parametrize("page", ["help", "clients", "detail"])
+async def test_a_state_that_comes_while_a_page_opens_is_drawn_when_it_is_open(page: str) -> None:
+    async with bench() as it:
+        {"help": it.app.action_help, "clients": it.app.action_clients, "detail": it.board.action_detail}[
+            page
+        ]()
+        it.app.take(it.snapshot)
+        await settled(it.app, it.pilot)
+        assert isinstance(it.app.screen, Help | Clients | Detail)
+        assert "Esc closes" in it.text
+
+
 async def test_help_and_detail_close_by_their_own_key() -> None:
     async with bench() as it:
         await it.press("question_mark")

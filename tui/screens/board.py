@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from tui.actions import Actions
+from tui.actions import Actions, Stage
 from tui.export import FORMATS, export
 from tui.formatting import CLASS_LETTER, class_tone
 from tui.keys import KEYS
@@ -27,14 +27,10 @@ from tui.widgets.filter import FilterField
 from tui.widgets.panel import Panel
 from tui.widgets.table import Table
 
-if TYPE_CHECKING:
-    from tui.app import Top
-
 
 class BoardScreen(Screen[None]):
     """The screen one looks at; help, pages and questions open over it."""
 
-    app: "Top"
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(key.keys, key.action, key.help, show=False) for key in KEYS if key.action),
         *(
@@ -43,12 +39,13 @@ class BoardScreen(Screen[None]):
         ),
     ]
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, stage: Stage, folder: Path | None = None) -> None:
         """`folder` is where exports go; the working directory if there is none."""
         super().__init__(id="_default")
+        self._stage = stage
         self._folder = folder
         self._wish = SizeHint()
-        self._steering = Actions(self.app)
+        self._steering = Actions(self.app, stage)
 
     def compose(self) -> ComposeResult:
         """Make the panels; the plan decides which are seen, and where."""
@@ -105,7 +102,7 @@ class BoardScreen(Screen[None]):
         self.query_one(Board).refresh(layout=True)
         if self.focused is not None and not self.focused.display:
             self.query_one("#queue").focus()
-        self.call_after_refresh(self.app.draw)
+        self.call_after_refresh(self._stage.draw)
 
     # -- looking around ---------------------------------------------------------------------------------
 
@@ -146,7 +143,7 @@ class BoardScreen(Screen[None]):
         current = self.table.current
         if current is not None:
             self.app.push_screen(Detail(self.table.grid.id(current)))
-            self.call_after_refresh(self.app.draw)
+            self.call_after_refresh(self._stage.draw)
 
     def on_table_opened(self, event: Table.Opened) -> None:
         """Open what was double-clicked."""
@@ -195,7 +192,7 @@ class BoardScreen(Screen[None]):
         if not event.kept:
             self._filtered.reorder(replace(self._filtered.order, filter=""))
         self._filtered.focus()
-        self.app.draw()
+        self._stage.draw()
 
     def action_clear(self) -> None:
         """Undo the nearest of: the large view, the marks, the filter."""
@@ -208,11 +205,11 @@ class BoardScreen(Screen[None]):
 
     def action_export(self) -> None:
         """Ask what to write, and write it."""
-        if self.app.view().snapshot is not None:
+        if self._stage.view().snapshot is not None:
             self.app.push_screen(Choose("Export", FORMATS), self._export)
 
     def _export(self, what: str | None) -> None:
-        snapshot = self.app.view().snapshot
+        snapshot = self._stage.view().snapshot
         if what is None or snapshot is None:
             return
         try:

@@ -1,7 +1,7 @@
 """A widget that shows the lines a painter gives it, and redraws only those that changed."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol, cast
 
 from rich.segment import Segment
 from rich.style import Style
@@ -11,12 +11,16 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from tui.line import Line, Tone, changed
+from tui.palette import Palette
 from tui.view_state import LinkState, ViewState
 
-if TYPE_CHECKING:
-    from tui.app import Top
-
 Painter = Callable[[ViewState, int, int], list[Line]]
+
+
+class Coloured(Protocol):
+    """An application that has colours for the tones."""
+
+    palette: Palette
 
 
 class Canvas(Widget):
@@ -24,7 +28,6 @@ class Canvas(Widget):
     which is what keeps a screen steady over a slow line.
     """
 
-    app: "Top"
     fades = False
     """Whether a state that is no longer true is drawn paler."""
 
@@ -79,7 +82,7 @@ class Canvas(Widget):
         width = self.size.width
         if y >= len(self._lines):
             return Strip.blank(width)
-        palette = self.app.palette
+        palette = cast(Coloured, self.app).palette
         ground = self.rich_style
         if y in self._marked:
             ground += palette.cursor

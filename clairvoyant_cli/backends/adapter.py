@@ -111,7 +111,7 @@ class Adapter:
     """Loads a model on demand, throws another out for it, and lists those that are loaded."""
 
     UNLOADS_MODELS: ClassVar[bool] = False
-    """Loads and unloads a model when told to, by `load_request` and `unload_request`."""
+    """Loads and unloads a model when told to."""
 
     ANSWERS_ANY_MODEL: ClassVar[bool] = False
     """Answers with the one model it has, whatever name a request gives."""
@@ -199,15 +199,12 @@ class Adapter:
     # -- requests of our own --------------------------------------------------------------------------
 
     def chat_body(
-        self,
-        model: str,
-        prompt: str,
-        tokens: int | None = None,
-        *,
-        exactly: bool = False,
-        temperature: float | None = None,
+        self, model: str, prompt: str, tokens: int | None = None, *, exact: bool = False, greedy: bool = False
     ) -> Body:
-        """Return the body of a streamed chat of one message, answered in at most, or exactly, `tokens`."""
+        """Return the body of a streamed chat of one message, answered in at most, or `exact`ly, `tokens`.
+
+        `greedy` asks for the likeliest token each time, which is the same answer each time.
+        """
         body: Body = {
             "messages": [{"role": "user", "content": prompt}],
             "stream": True,
@@ -215,11 +212,11 @@ class Adapter:
         }
         if model:
             body["model"] = model
-        if temperature is not None:
-            body["temperature"] = temperature
+        if greedy:
+            body["temperature"] = 0
         if tokens is not None:
             body["max_tokens"] = tokens
-        if exactly:
+        if exact:
             body["ignore_eos"] = True
         return body
 
@@ -227,10 +224,6 @@ class Adapter:
         """Return the models it lists; None if it does not say."""
         return probes.openai_models((await ask(self.models_path)).body)
 
-    def load_request(self, model: str) -> tuple[str, Body]:
-        """Return the path and body of the POST that loads a model, where it `UNLOADS_MODELS`."""
-        raise NotImplementedError
-
-    def unload_request(self, model: str) -> tuple[str, Body]:
-        """Return the path and body of the POST that unloads it."""
+    def keep_request(self, model: str, *, loaded: bool) -> tuple[str, Body]:
+        """Return the path and body of the POST that loads or unloads a model, where it `UNLOADS_MODELS`."""
         raise NotImplementedError

@@ -77,21 +77,11 @@ class Ollama(Adapter):
         return model.endswith((":cloud", "-cloud"))
 
     def chat_body(
-        self,
-        model: str,
-        prompt: str,
-        tokens: int | None = None,
-        *,
-        exactly: bool = False,
-        temperature: float | None = None,
+        self, model: str, prompt: str, tokens: int | None = None, *, exact: bool = False, greedy: bool = False
     ) -> Body:
         """Return the body of a chat in its own dialect, which also tells how long each part took."""
-        options = {"num_predict": tokens, "temperature": temperature}
-        return {
-            "model": model,
-            "messages": [{"role": "user", "content": prompt}],
-            "options": {name: value for name, value in options.items() if value is not None},
-        }
+        options = ({"temperature": 0} if greedy else {}) | ({} if tokens is None else {"num_predict": tokens})
+        return {"model": model, "messages": [{"role": "user", "content": prompt}], "options": options}
 
     async def offered_models(self, ask: Ask) -> tuple[OfferedModel, ...] | None:
         """Return the models it has, and which of them are loaded."""
@@ -101,13 +91,9 @@ class Ollama(Adapter):
         loaded = {model.name for model in probes.loaded_models((await ask("/api/ps")).body) or ()}
         return tuple(replace(model, loaded=model.name in loaded) for model in offered)
 
-    def load_request(self, model: str) -> tuple[str, Body]:
-        """Return a generation of nothing, which loads."""
-        return "/api/generate", {"model": model}
-
-    def unload_request(self, model: str) -> tuple[str, Body]:
-        """Return a generation of nothing, after which the model is not kept."""
-        return "/api/generate", {"model": model, "keep_alive": 0}
+    def keep_request(self, model: str, *, loaded: bool) -> tuple[str, Body]:
+        """Return a generation of nothing, which loads, or after which the model is not kept."""
+        return "/api/generate", {"model": model} | ({} if loaded else {"keep_alive": 0})
 
 
 def _listening(name: str, port: int) -> Iterator[psutil.Process]:

@@ -7,14 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import httpx
-import msgspec
 
 from clairvoyant_cli.backends.adapter import Adapter, Body
+from clairvoyant_cli.backends.chat import pieces_of
 from clairvoyant_cli.backends.ollama import Ollama
 from clairvoyant_cli.bench.questions import Question
-from clairvoyant_cli.protocols.streams import read_line
-
-CONNECT_TIMEOUT_S = 10.0
 
 REPLAYED: Adapter = Ollama()
 """The simulated backend is asked as Ollama is: what a request allows is the answer's length."""
@@ -63,7 +60,7 @@ class Asker:
         """Return what is sent for a question."""
         tokens = question.tokens if self.sets_length else None
         return self.adapter.chat_body(
-            self.model, question.prompt, tokens, exactly=self.sets_length, temperature=0.0
+            self.model, question.prompt, tokens, exact=self.sets_length, greedy=True
         )
 
     async def ask(self, client: httpx.AsyncClient, call: Call) -> None:
@@ -79,18 +76,6 @@ class Asker:
         except httpx.HTTPError as error:
             call.error = type(error).__name__
         call.ended_s = time.monotonic()
-
-
-def client_for(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
-    """Return a client that waits for an answer as long as it takes, and heeds no proxy settings."""
-    return httpx.AsyncClient(
-        base_url=base_url,
-        headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
-        timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
-        # A server may close an idle connection just as a question goes out on it: each gets a fresh one.
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
-        trust_env=False,
-    )
 
 
 async def send_burst(client: httpx.AsyncClient, asker: Asker, calls: Sequence[Call], gap_s: float) -> None:
@@ -116,16 +101,9 @@ async def _read(response: httpx.Response, call: Call) -> None:
     with suppress(KeyError, ValueError):
         call.predicted_tokens = float(response.headers["x-clairvoyant-tokens"])
     done = False
-    async for line in response.aiter_lines():
-        try:
-            piece = read_line(line.encode())
-        except msgspec.DecodeError:
-            call.error = "the answer is not what it should be"
-            return
-        if piece is None:
-            continue
+    async for at_s, piece in pieces_of(response):
         if call.first_token_s is None and piece.text:
-            call.first_token_s = time.monotonic()
+            call.first_token_s = at_s
         call.error = piece.error or call.error
         done = done or piece.whole
         call.tokens = piece.totals.tokens or call.tokens + piece.text

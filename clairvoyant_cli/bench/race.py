@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from clairvoyant_cli.bench.load import Asker, Call, client_for, send_burst
+from clairvoyant_cli.backends.chat import client_for
+from clairvoyant_cli.bench.load import Asker, Call, send_burst
 from tui.snapshot import PredictionState, QueuedRequest, RunningRequest, Snapshot
 
 GAP_S = 0.02

@@ -1,21 +1,17 @@
 """Questions to a server in its own dialect, each with the times that the client saw and the server told."""
 
 import time
-from collections.abc import AsyncIterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
-import msgspec
 
 from clairvoyant_cli.backends.adapter import Found
+from clairvoyant_cli.backends.chat import CONNECT_TIMEOUT_S, client_for, pieces_of
 from clairvoyant_cli.calibrate.questions import Question
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols import probes
-from clairvoyant_cli.protocols.streams import Piece, error_text, read_line
-
-CONNECT_TIMEOUT_S = 5.0
+from clairvoyant_cli.protocols.streams import Piece, error_text
 
 
 @dataclass(slots=True)
@@ -87,14 +83,7 @@ class Client:
     def __init__(self, found: Found, model: str = "", key: str | None = None) -> None:
         self.found = found
         self.model = model
-        self.http = httpx.AsyncClient(
-            base_url=found.url + found.prefix,
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
-            # llama.cpp closes a connection after a hundred requests, or five idle seconds, unannounced.
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
-            trust_env=False,
-        )
+        self.http = client_for(found.url + found.prefix, key)
 
     async def __aenter__(self) -> "Client":
         return self
@@ -171,7 +160,7 @@ class Client:
 
     async def _read(self, response: httpx.Response, answer: Answer) -> None:
         whole = False
-        async for at_s, piece in _pieces(response):
+        async for at_s, piece in pieces_of(response):
             if piece.error is not None:
                 raise ClairvoyantError(f"{self._where} failed in mid-answer: {piece.error}")
             if piece.text:
@@ -184,18 +173,6 @@ class Client:
             whole = whole or piece.whole
         if not whole:
             raise self._broke_off()
-
-
-async def _pieces(response: httpx.Response) -> AsyncIterator[tuple[float, Piece]]:
-    """Yield what the lines of a stream say, each with the time at which its last byte arrived."""
-    rest = b""
-    async for piece in response.aiter_bytes():
-        at_s = time.monotonic()
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            with suppress(msgspec.DecodeError):
-                if (said := read_line(line)) is not None:
-                    yield at_s, said
 
 
 def _message(response: httpx.Response) -> str:

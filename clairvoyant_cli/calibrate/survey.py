@@ -52,9 +52,9 @@ async def load_model(client: Client, *, unload_first: bool) -> float | None:
     if not adapter.UNLOADS_MODELS:
         return None
     if unload_first:
-        await client.post(*adapter.unload_request(client.model))
+        await client.post(*adapter.keep_request(client.model, loaded=False))
     begun = time.monotonic()
-    await client.post(*adapter.load_request(client.model))
+    await client.post(*adapter.keep_request(client.model, loaded=True))
     return time.monotonic() - begun
 
 

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from clairvoyant_cli.backends.adapter import Found
+from clairvoyant_cli.backends.chat import client_for
 from clairvoyant_cli.backends.known import adapter_of
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.bench.arms import Arm, Knowledge
 from clairvoyant_cli.bench.cells import Cell
-from clairvoyant_cli.bench.load import REPLAYED, Asker, client_for
+from clairvoyant_cli.bench.load import REPLAYED, Asker
 from clairvoyant_cli.bench.oracle_predictor import OraclePredictor
 from clairvoyant_cli.bench.plan import (
     Arrival,

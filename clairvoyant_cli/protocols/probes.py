@@ -52,70 +52,44 @@ class Answer:
         return self.text if self.status == 200 else None
 
 
-class Health(msgspec.Struct, gc=False):
-    """The proxy's own `/_clairvoyant/health`."""
-
-    backends: Raw = ABSENT
-
-
-class Version(msgspec.Struct, gc=False):
-    """Ollama's `/api/version`, and vLLM's `/version`."""
-
-    version: Raw = ABSENT
-
-
-class SgLangInfo(msgspec.Struct, gc=False):
-    """SGLang's `/server_info`."""
+class Greeting(msgspec.Struct, gc=False):
+    """Who it is: Ollama's `/api/version`, vLLM's `/version`, SGLang's `/server_info`, our own health."""
 
     version: Raw = ABSENT
     model_path: Raw = ABSENT
+    backends: Raw = ABSENT
 
 
 class Details(msgspec.Struct, gc=False):
-    """What Ollama says of a model."""
+    """What Ollama (`details`) and llama.cpp (`meta`) say of a model."""
 
     quantization_level: Raw = ABSENT
     parameter_size: Raw = ABSENT
+    ftype: Raw = ABSENT
+    n_params: Raw = ABSENT
+    size: Raw = ABSENT
 
 
 class ListedModel(msgspec.Struct, gc=False):
-    """A model in Ollama's `/api/ps` or `/api/tags`."""
+    """A model in Ollama's `/api/ps` or `/api/tags`, or in `/v1/models`."""
 
     name: Raw = ABSENT
+    id: Raw = ABSENT
+    owned_by: Raw = ABSENT
     size: Raw = ABSENT
     size_vram: Raw = ABSENT
     context_length: Raw = ABSENT
     digest: Raw = ABSENT
     remote_host: Raw = ABSENT
     details: Raw = ABSENT
-
-
-class Meta(msgspec.Struct, gc=False):
-    """What llama.cpp says of its model."""
-
-    n_params: Raw = ABSENT
-    size: Raw = ABSENT
-    ftype: Raw = ABSENT
-
-
-class OpenAiModel(msgspec.Struct, gc=False):
-    """A model in `/v1/models`."""
-
-    id: Raw = ABSENT
-    owned_by: Raw = ABSENT
     meta: Raw = ABSENT
 
 
-class OpenAiModels(msgspec.Struct, gc=False):
-    """`/v1/models`."""
-
-    data: Raw = ABSENT
-
-
 class Models(msgspec.Struct, gc=False):
-    """Ollama's `/api/ps` or `/api/tags`."""
+    """Ollama's `/api/ps` or `/api/tags`, or `/v1/models`."""
 
     models: Raw = ABSENT
+    data: Raw = ABSENT
 
 
 class Settings(msgspec.Struct, gc=False):
@@ -142,15 +116,10 @@ class Slot(msgspec.Struct, gc=False):
 
 Told = TypeVar("Told")
 
-_HEALTH = msgspec.json.Decoder(Health)
-_VERSION = msgspec.json.Decoder(Version)
+_GREETING = msgspec.json.Decoder(Greeting)
 _MODELS = msgspec.json.Decoder(Models)
 _LISTED_MODEL = msgspec.json.Decoder(ListedModel)
 _DETAILS = msgspec.json.Decoder(Details)
-_OPENAI_MODELS = msgspec.json.Decoder(OpenAiModels)
-_OPENAI_MODEL = msgspec.json.Decoder(OpenAiModel)
-_META = msgspec.json.Decoder(Meta)
-_SGLANG_INFO = msgspec.json.Decoder(SgLangInfo)
 _PROPS = msgspec.json.Decoder(Props)
 _SETTINGS = msgspec.json.Decoder(Settings)
 _SLOTS = msgspec.json.Decoder(list[Raw])
@@ -188,13 +157,13 @@ class OfferedModel:
 
 def is_clairvoyant(body: bytes | None) -> bool:
     """Whether an answer is that of a proxy like this one."""
-    told = _read(body, _HEALTH)
+    told = _read(body, _GREETING)
     return told is not None and is_object(told.backends)
 
 
 def version_of(body: bytes | None) -> str | None:
     """Return Ollama's version, or vLLM's; None if this is not their answer."""
-    told = _read(body, _VERSION)
+    told = _read(body, _GREETING)
     return None if told is None or told.version is ABSENT else short_name(told.version)
 
 
@@ -221,41 +190,29 @@ def ollama_models(body: bytes | None) -> tuple[OfferedModel, ...] | None:
     return None if models is None else tuple(_offered(model) for model in models)
 
 
-def _offered(model: ListedModel) -> OfferedModel:
-    details = fields(_DETAILS, model.details) or Details()
-    return OfferedModel(
-        name=short_name(model.name),
-        digest=short_name(model.digest),
-        quantisation=short_name(details.quantization_level),
-        parameters=short_name(details.parameter_size),
-        remote=is_given(model.remote_host),
-    )
-
-
 def openai_models(body: bytes | None) -> tuple[OfferedModel, ...] | None:
     """Return the models in `/v1/models`; None if the answer is not understood."""
-    told = _read(body, _OPENAI_MODELS)
-    if told is None or not is_list(told.data):
-        return None
-    listed = (fields(_OPENAI_MODEL, each) for each in (entries(told.data) or [])[:MAX_LISTED_MODELS])
-    return tuple(_offered_by_openai(model) for model in listed if model is not None)
+    told = _read(body, _MODELS)
+    listed = None if told is None else entries(told.data)
+    return None if listed is None else tuple(_offered(model) for model in _each(listed, MAX_LISTED_MODELS))
 
 
-def _offered_by_openai(model: OpenAiModel) -> OfferedModel:
-    meta = fields(_META, model.meta) or Meta()
-    size, parameters = whole_number(meta.size, MAX_BYTES), whole_number(meta.n_params, MAX_BYTES)
+def _offered(model: ListedModel) -> OfferedModel:
+    told = fields(_DETAILS, model.details) or fields(_DETAILS, model.meta) or Details()
+    size, parameters = whole_number(told.size, MAX_BYTES), whole_number(told.n_params, MAX_BYTES)
     return OfferedModel(
-        name=short_name(model.id),
-        digest="" if size is None else str(size),
-        quantisation=short_name(meta.ftype),
-        parameters="" if parameters is None else f"{parameters / 1e9:.3g}B",
+        name=short_name(model.name) or short_name(model.id),
+        digest=short_name(model.digest) or ("" if size is None else str(size)),
+        quantisation=short_name(told.quantization_level) or short_name(told.ftype),
+        parameters=short_name(told.parameter_size) or (f"{parameters / 1e9:.3g}B" if parameters else ""),
         owner=short_name(model.owned_by),
+        remote=is_given(model.remote_host),
     )
 
 
 def sglang_version(body: bytes | None) -> str | None:
     """Return SGLang's version; None if this is not SGLang's answer."""
-    told = _read(body, _SGLANG_INFO)
+    told = _read(body, _GREETING)
     return None if told is None or not is_given(told.model_path) else short_name(told.version)
 
 
@@ -289,8 +246,11 @@ def _models(body: bytes | None, most: int) -> list[ListedModel] | None:
     told = _read(body, _MODELS)
     if told is None or (is_given(told.models) and not is_list(told.models)):
         return None
-    models = (fields(_LISTED_MODEL, each) for each in (entries(told.models) or [])[:most])
-    return [model for model in models if model is not None]
+    return _each(entries(told.models) or [], most)
+
+
+def _each(listed: list[Raw], most: int) -> list[ListedModel]:
+    return [model for each in listed[:most] if (model := fields(_LISTED_MODEL, each)) is not None]
 
 
 def _read(body: bytes | None, decoder: msgspec.json.Decoder[Told]) -> Told | None:

@@ -24,13 +24,16 @@ class Piece:
 
 
 def read_line(line: bytes) -> Piece | None:
-    """Return what a line of NDJSON or SSE says, if anything; msgspec.DecodeError if it is broken."""
+    """Return what a line of NDJSON or SSE says, if anything."""
     held = line.removeprefix(b"data:").strip()
     if held == b"[DONE]":
         return Piece(whole=True)
     if not held.startswith(b"{"):
         return None
-    said = msgspec.json.decode(held)
+    try:
+        said = msgspec.json.decode(held)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
     if said.get("error"):
         return Piece(error=error_text(said))
     choices = [each for each in said.get("choices") or () if isinstance(each, dict)]

@@ -115,7 +115,7 @@ def test_what_a_server_can_do_is_declared(adapter: Adapter) -> None:
     assert adapter.get_model_command
     assert adapter.route_of(b"POST", adapter.chat_path).work is Work.GENERATE
     if adapter.UNLOADS_MODELS:
-        assert adapter.unload_request("m") != adapter.load_request("m")
+        assert adapter.keep_request("m", loaded=True) != adapter.keep_request("m", loaded=False)
 
 
 def test_no_two_servers_have_one_name() -> None:

@@ -163,8 +163,9 @@ async def test_a_number_of_slots_that_cannot_be_is_not_taken(slots: object) -> N
         answering(lambda path: [answer(pages[path])] if path in pages else []) as url,
         serving(url) as daemon,
     ):
-        state = await until(daemon, lambda state: state.backends[0].state == "up")
+        state = await until(daemon, lambda state: bool(state.backends[0].models))
         backend = state.backends[0]
+        assert backend.state == "up"
         assert (backend.kind, backend.slots, backend.detail) == ("llamacpp", 1, NOT_UNDERSTOOD)
         assert [model.name for model in backend.models] == ["m.gguf"]
 

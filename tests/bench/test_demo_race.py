@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import pytest
 from rich.console import Console
 
-from clairvoyant_cli.bench.load import Asker, Call, client_for
+from clairvoyant_cli.backends.chat import client_for
+from clairvoyant_cli.bench.load import Asker, Call
 from clairvoyant_cli.bench.questions import Question, draw
 from clairvoyant_cli.bench.race import Lane, Place, Row, race
 from clairvoyant_cli.bench.replay import Engine, Replay, Speed, tabled

@@ -6,9 +6,9 @@ from math import nan, sqrt
 from statistics import fmean, stdev
 
 from clairvoyant_cli.bench.cells import Answer, Cell
-from clairvoyant_cli.bench.sojourn import percentile
 from clairvoyant_cli.simulator.estimate import student_t
 from predictor.record import LengthClass
+from profiles.percentiles import percentile
 
 ALL = "all"
 

@@ -8,6 +8,7 @@ from statistics import NormalDist
 import numpy as np
 
 from clairvoyant_cli.simulator.workload import Floats
+from profiles import percentiles
 
 CONFIDENCE = 0.95
 """The level of every interval."""
@@ -67,8 +68,9 @@ def change_of(samples: Sequence[float], baseline: Sequence[float]) -> Estimate:
 
 
 def percentile(values: Floats, share: float) -> float:
-    """Return a percentile, 0 to 100, interpolated; not a number of nothing."""
-    return float(np.percentile(values, share)) if len(values) else float("nan")
+    """Return a percentile, 0 to 100, of values in any order; not a number of nothing."""
+    ordered: list[float] = np.sort(values).tolist()
+    return percentiles.percentile(ordered, share / 100.0) if ordered else float("nan")
 
 
 def jain(values: Floats) -> float:

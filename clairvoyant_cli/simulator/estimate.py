@@ -75,4 +75,5 @@ def percentile(values: Floats, share: float) -> float:
 
 def jain(values: Floats) -> float:
     """Return Jain's index of fairness: 1 if all have the same, 1 / n if one has everything."""
-    return float(values.sum() ** 2 / (len(values) * (values**2).sum()))
+    squares = float((values**2).sum())
+    return float(values.sum()) ** 2 / (len(values) * squares) if squares else 1.0

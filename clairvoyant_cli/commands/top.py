@@ -12,7 +12,6 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 if TYPE_CHECKING:
     from tui.source import Source
 
-_PIPE_WIDTH = 160
 _SCENARIOS = ("busy", "overloaded", "empty")
 
 
@@ -116,7 +115,7 @@ def _recorded(attachment: _Attachment, path: Path) -> _Attachment:
 def _print_once(source: "Source", as_json: bool) -> None:
     import asyncio
 
-    from clairvoyant_cli.commands.printing import PlainConsole
+    from clairvoyant_cli.commands.printing import TABLES_WIDTH, PlainConsole
     from tui.print_tables import first_snapshot, tables
     from tui.recording import encode
     from tui.source import Disconnected
@@ -127,9 +126,10 @@ def _print_once(source: "Source", as_json: bool) -> None:
     if as_json:
         click.echo(encode(news))
         return
-    console = PlainConsole(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    console = PlainConsole(width=None if sys.stdout.isatty() else TABLES_WIDTH)
     for table in tables(news):
         console.print(table)
+        console.print()
 
 
 def _show(attachment: _Attachment, readonly: bool) -> None:

@@ -7,11 +7,11 @@ import pytest
 
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.simulator import theory
 from clairvoyant_cli.simulator.engine import Preemption, Run, SlotSimulation
 from clairvoyant_cli.simulator.estimate import Estimate, mean_of
 from clairvoyant_cli.simulator.predictions import oracle
 from clairvoyant_cli.simulator.workload import Floats, Service, TwoNormals, exponential, poisson
+from tests.simulator import theory
 
 RATE_PER_S = 0.7
 REQUESTS = 4000

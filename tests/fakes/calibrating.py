@@ -4,12 +4,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 
-from clairvoyant_cli.bench.replay import Engine, Replay, Speed
+from clairvoyant_cli.bench.replay import Replay, Speed
 from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.calibrate.asking import Asker, Target
 from clairvoyant_cli.calibrate.plan import Plan
 from clairvoyant_cli.calibrate.run import Outcome, calibrate
 from clairvoyant_cli.calibrate.session import Session, Step
+from tests.fakes.faulty_engine import FaultyEngine
 from tests.fakes.remembered import HOST
 
 SMALL = Plan("small", shorts=12, singles=5, bands=(400,))
@@ -24,9 +25,9 @@ def as_asked(prompt: str, rng: Random) -> int:
 @asynccontextmanager
 async def replay(
     slots: int = 1, decode: float = 4000.0, prefill: float = 20_000.0
-) -> AsyncIterator[tuple[Engine, str]]:
+) -> AsyncIterator[tuple[FaultyEngine, str]]:
     """Run a backend of known speed and yield its engine and its URL."""
-    engine = Engine(slots=slots, speed=Speed(prefill, decode), answer_tokens=as_asked)
+    engine = FaultyEngine(slots=slots, speed=Speed(prefill, decode), answer_tokens=as_asked)
     async with serve_app(Replay(engine).app) as url:
         yield engine, url
 

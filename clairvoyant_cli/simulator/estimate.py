@@ -22,10 +22,6 @@ class Estimate:
     half_width: float = float("nan")
     n: int = 1
 
-    def covers(self, value: float) -> bool:
-        """Say whether the interval holds the value."""
-        return abs(self.mean - value) <= self.half_width
-
 
 def student_t(freedom: int) -> float:
     """Return the two-sided 95 % quantile of Student's t to three digits; not a number below one degree.

@@ -80,6 +80,11 @@ def still(source: Script) -> Top:
     return Top(source, clock=lambda: 0.0)
 
 
+def remember(app: Top, history: History, hardware: Hardware) -> None:
+    """Let an app start from what another screen has seen."""
+    app._history, app._hardware, app._read_at = history, hardware, 0.0
+
+
 def screen_text(app: Top) -> str:
     """Return what is on the screen, a line for a line, without what is blank at the end of each."""
     width, height = app.size

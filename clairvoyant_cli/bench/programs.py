@@ -1,7 +1,6 @@
 """Programs that go on asking one daemon, as on a developer's machine: alone, and many things at once."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from random import Random
@@ -9,10 +8,8 @@ from statistics import fmean
 
 from clairvoyant_cli.bench.dialect import OLLAMA, OPENAI, Dialect
 from clairvoyant_cli.bench.load import Asker, Call, client_for
-from clairvoyant_cli.bench.questions import Question
+from clairvoyant_cli.bench.plan import Pools
 from predictor.record import LengthClass
-
-Pools = Mapping[LengthClass, Sequence[Question]]
 
 CROWD = 10
 CROWD_SHARE = 0.1

@@ -14,24 +14,13 @@ import msgspec
 from clairvoyant_cli.addresses import check_url
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from tui.snapshot import Snapshot
+from tui.source import Verb
 
 PREFIX = "/_clairvoyant"
 DEFAULT_URL = "http://127.0.0.1:8080"
 TOKEN_VARIABLE = "CLAIRVOYANT_ADMIN_TOKEN"  # noqa: S105 - the variable's name
 
-ACTIONS = (
-    "cancel",
-    "promote",
-    "hold",
-    "release",
-    "priority",
-    "pause",
-    "resume",
-    "drain",
-    "policy",
-    "tau",
-    "reload",
-)
+ACTIONS = tuple(verb.value for verb in Verb)
 
 encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(Snapshot)

@@ -16,6 +16,7 @@ from typing import Any, get_args, get_type_hints
 from profiles.clocks import Clocks, Moment, system_clocks
 from profiles.database import explained, open_database
 from profiles.errors import ProfilesError
+from profiles.percentiles import percentile
 from profiles.ranking import pairs_in_order
 from profiles.records import Finished
 from profiles.stamps import JUMP_S, first_since_start, settle
@@ -112,8 +113,8 @@ def spread(connection: sqlite3.Connection, length_class: str, span: Span) -> Spr
     return Spread(
         length_class,
         len(sound),
-        *(_rank(sojourns, fraction) for fraction in (0.50, 0.95, 0.99)),
-        *(_rank(waits, fraction) for fraction in (0.50, 0.99)),
+        *(percentile(sojourns, share) for share in (0.50, 0.95, 0.99)),
+        *(percentile(waits, share) for share in (0.50, 0.99)),
     )
 
 
@@ -302,7 +303,3 @@ def _p_long(connection: sqlite3.Connection, length_class: str, span: Span) -> li
         (length_class, span.since, span.until, PAIRED),
     )
     return [p_long for (p_long,) in rows if isinstance(p_long, float)]
-
-
-def _rank(ordered: list[float], fraction: float) -> float:
-    return ordered[min(len(ordered) - 1, int(fraction * len(ordered)))]

@@ -1,9 +1,10 @@
 """From a key to an action: which requests it speaks of, whether it may, and what is asked first."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from textual.app import App
+from textual.screen import ModalScreen
 
 from tui.panels.detail import AnyRequest
 from tui.screens.dialogs import Ask, Choose, Confirm
@@ -87,29 +88,26 @@ class Actions:
     def policy(self) -> None:
         """Offer the policies the daemon has."""
         snapshot = self._steerable()
-        if snapshot is None:
-            return
-
-        def change(name: str | None) -> None:
-            if name is not None:
-                self._stage.ask(Action(Verb.POLICY, value=name))
-
-        options = [(name, name) for name in snapshot.policies]
-        self._app.push_screen(Choose("Ordering policy", options, snapshot.policy), change)
+        if snapshot is not None:
+            options = [(name, name) for name in snapshot.policies]
+            self._change(Verb.POLICY, Choose("Ordering policy", options, snapshot.policy), str)
 
     def tau(self) -> None:
         """Ask for the longest wait."""
         snapshot = self._steerable()
-        if snapshot is None:
-            return
+        if snapshot is not None:
+            shown = f"{snapshot.tau.tau_s:g}" if snapshot.tau.tau_s else "off"
+            question = "Longest wait before a request goes next, in seconds, or off"
+            self._change(Verb.TAU, Ask(question, shown, _tau_fault), _tau_of)
 
-        def change(text: str | None) -> None:
-            if text is not None:
-                self._stage.ask(Action(Verb.TAU, value=_tau_of(text)))
+    def _change(
+        self, verb: Verb, dialog: ModalScreen[str | None], value_of: Callable[[str], str | float]
+    ) -> None:
+        def change(answer: str | None) -> None:
+            if answer is not None:
+                self._stage.ask(Action(verb, value=value_of(answer)))
 
-        shown = f"{snapshot.tau.tau_s:g}" if snapshot.tau.tau_s else "off"
-        question = "Longest wait before a request goes next, in seconds, or off"
-        self._app.push_screen(Ask(question, shown, _tau_fault), change)
+        self._app.push_screen(dialog, change)
 
     # -- whether, and how -------------------------------------------------------------------------------
 

@@ -153,11 +153,6 @@ class Top(App[None]):
         self._hardware, self._read_at = hardware, self._clock()
         self._history.take_hardware(hardware)
 
-    def show_history(self, history: History, hardware: Hardware) -> None:
-        """Start from what another screen remembers."""
-        self._history, self._hardware, self._read_at = history, hardware, self._clock()
-        self.draw()
-
     def take(self, news: Snapshot | Disconnected) -> None:
         """Take a state, or the news that there is none, and draw it."""
         now = self._clock()

@@ -100,7 +100,7 @@ GROUPS = (
             Key("home,g", "", "The first row; G the last", shown="g G"),
             Key("question_mark,f1", "app.help", "This help", "help", "?"),
             Key("ctrl+p", "", "The command palette", shown="^P"),
-            Key("q,ctrl+q", "app.quit", "Leave; the daemon works on", "quit"),
+            Key("q,ctrl+q,ctrl+c", "app.quit", "Leave; the daemon works on", "quit"),
         ),
     ),
 )

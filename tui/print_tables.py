@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from tui.formatting import class_letter, count, duration, path_name, rate, ratio
-from tui.panels.clients import of_limit, own_tau, span
+from tui.panels.clients import own_tau
 from tui.snapshot import PredictionState, Snapshot
 from tui.source import Disconnected, Source
 
@@ -26,21 +26,26 @@ async def first_snapshot(source: Source) -> Snapshot | Disconnected:
 
 
 def tables(snapshot: Snapshot) -> Iterator[Table]:
-    """Yield one table for the daemon, and one for each kind of request there is."""
+    """Yield all the tables there are."""
     yield _daemon(snapshot)
+    yield from requests(snapshot)
+    if snapshot.stats:
+        yield _stats(snapshot)
+
+
+def requests(snapshot: Snapshot) -> Iterator[Table]:
+    """Yield one table for each kind of request there is, and the clients if any has rules."""
     if snapshot.running:
         yield _running(snapshot)
     if snapshot.queue:
         yield _queue(snapshot)
-    if snapshot.stats:
-        yield _stats(snapshot)
     if any(client.ruled for client in snapshot.clients):
         yield _clients(snapshot)
 
 
 def _table(title: str, *columns: str, left: int = 1) -> Table:
     """Make a table; the first `left` columns hold words, the others numbers."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index < left else "right", no_wrap=True)
     return table
@@ -122,21 +127,22 @@ def _queue(snapshot: Snapshot) -> Table:
 
 
 def _clients(snapshot: Snapshot) -> Table:
-    table = _table(
-        "clients", "client", "waiting", "running", "weight", "tokens today", "a day", "tau", "priority"
-    )
+    table = _table("clients", "client", "waiting", "running", "weight", "tokens today", "tau", "priority")
     for each in snapshot.clients:
         table.add_row(
             each.name,
-            of_limit(each.waiting, each.max_waiting),
-            of_limit(each.running, each.max_running),
+            _of(each.waiting, each.max_waiting),
+            _of(each.running, each.max_running),
             f"{each.weight:g}",
-            count(each.tokens_today),
-            count(each.tokens_per_day),
-            own_tau(each),
-            span(each.priority),
+            _of(each.tokens_today, each.tokens_per_day),
+            "" if each.tau_s is None else own_tau(each),
+            "{} to {}".format(*each.priority),
         )
     return table
+
+
+def _of(has: int, may: int | None) -> str:
+    return f"{has:,}" if may is None else f"{has:,} of {may:,}"
 
 
 def _stats(snapshot: Snapshot) -> Table:

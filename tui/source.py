@@ -21,6 +21,11 @@ class Verb(StrEnum):
     DRAIN = "drain"
     POLICY = "policy"
     TAU = "tau"
+    RELOAD = "reload"
+
+
+ON_REQUEST = frozenset({Verb.CANCEL, Verb.PROMOTE, Verb.HOLD, Verb.RELEASE, Verb.PRIORITY})
+"""What is done to one request; the others are done to the daemon."""
 
 
 @dataclass(frozen=True, slots=True)

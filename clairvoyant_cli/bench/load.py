@@ -10,10 +10,10 @@ import httpx
 
 from clairvoyant_cli.backends.adapter import Adapter, Body
 from clairvoyant_cli.backends.chat import pieces_of
-from clairvoyant_cli.backends.ollama import Ollama
+from clairvoyant_cli.backends.ollama import ADAPTER
 from clairvoyant_cli.bench.questions import Question
 
-REPLAYED: Adapter = Ollama()
+REPLAYED: Adapter = ADAPTER
 """The simulated backend is asked as Ollama is: what a request allows is the answer's length."""
 
 

@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from math import nan, sqrt
 from statistics import fmean, stdev
 
+import numpy as np
+
 from clairvoyant_cli.bench.cells import Answer, Cell
-from clairvoyant_cli.bench.sojourn import percentile
-from clairvoyant_cli.simulator.estimate import student_t
+from clairvoyant_cli.simulator.estimate import jain, student_t
 from predictor.record import LengthClass
+from profiles.percentiles import percentile
+from profiles.ranking import pairs_in_order
 
 ALL = "all"
 
@@ -71,15 +74,9 @@ def _of_class(answers: Sequence[Answer]) -> dict[str, float]:
     if rates:
         figures["per token mean"] = fmean(rates)
         figures["per token p90"] = percentile(rates, 0.9)
-        figures["jain"] = jain(rates)
+        figures["jain"] = jain(np.array(rates))
         figures["tokens mean"] = fmean(a.tokens for a in answers if a.sojourn_s is not None)
     return figures
-
-
-def jain(values: Sequence[float]) -> float:
-    """Return Jain's index: 1 if all are equal, 1 / n if one has everything."""
-    squares = sum(value * value for value in values)
-    return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
 
 
 def ranking_accuracy(answers: Iterable[Answer]) -> float | None:
@@ -88,11 +85,7 @@ def ranking_accuracy(answers: Iterable[Answer]) -> float | None:
     for answer in answers:
         if answer.predicted_tokens is not None and answer.kind in predicted:
             predicted[answer.kind].append(answer.predicted_tokens)
-    shorts, longs = predicted.values()
-    if not shorts or not longs:
-        return None
-    right = sum((long > short) + (long == short) / 2 for short in shorts for long in longs)
-    return right / (len(shorts) * len(longs))
+    return pairs_in_order(*predicted.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from clairvoyant_cli.bench.questions import Question
-from clairvoyant_cli.bench.traces import Recorded
+from clairvoyant_cli.simulator.traces import Trace
+from clairvoyant_cli.simulator.workload import MIN_SERVICE_S, TwoNormals
 from predictor.record import LengthClass
 
+PAPER = TwoNormals()
 Pools = Mapping[LengthClass, Sequence[Question]]
 
 
@@ -26,27 +28,23 @@ Draw = Callable[[LengthClass, Random], Question]
 
 
 @dataclass(frozen=True, slots=True)
-class TwoNormals:
+class PaperAnswers:
     """Service times of the paper (section 5.5), expressed as answers of a backend with this decode rate.
 
     A long answer is one drawn as long: at these times the classes are the paper's, not those of a length.
     """
 
     pools: Pools
-    short: tuple[float, float] = (3.5, 0.8)
-    long: tuple[float, float] = (8.9, 2.0)
+    service: TwoNormals = PAPER
     tokens_per_s: float = 50.0
-    floor_s: float = 0.1
-
-    @property
-    def mean_s(self) -> float:
-        """The mean service time of an even mix."""
-        return (self.short[0] + self.long[0]) / 2
 
     def __call__(self, kind: LengthClass, rng: Random) -> Question:
         """Draw a prompt of the class, and the length of its answer."""
-        mean_s, sd_s = self.short if kind is LengthClass.SHORT else self.long
-        tokens = round(max(self.floor_s, rng.gauss(mean_s, sd_s)) * self.tokens_per_s)
+        times = self.service
+        short = kind is LengthClass.SHORT
+        mean_s = times.short_mean_s if short else times.long_mean_s
+        service_s = rng.gauss(mean_s, times.short_sd_s if short else times.long_sd_s)
+        tokens = round(max(MIN_SERVICE_S, service_s) * self.tokens_per_s)
         return replace(rng.choice(self.pools[kind]), tokens=tokens, known_class=kind)
 
 
@@ -94,16 +92,15 @@ def poisson(count: int, rate_per_s: float, draw: Draw, rng: Random) -> Plan:
     return tuple(plan)
 
 
-def replayed(recorded: Sequence[Recorded], draw: Draw, stretch: float, rng: Random) -> Plan:
+def replayed(recorded: Trace, draw: Draw, stretch: float, rng: Random) -> Plan:
     """Return questions at recorded times, `stretch` times as far apart, with the recorded lengths.
 
     A trace holds no prompts: lengths below 200 tokens get a short question, the others a long one.
     """
-    first_s = recorded[0].at_s
     plan = []
-    for each in recorded:
-        length_class = LengthClass.of(each.tokens)
+    for at_s, tokens in zip(recorded.arrival_s.tolist(), recorded.tokens.tolist(), strict=True):
+        length_class = LengthClass.of(tokens)
         kind = LengthClass.SHORT if length_class is LengthClass.SHORT else LengthClass.LONG
-        question = replace(draw(kind, rng), tokens=max(1, each.tokens), known_class=length_class)
-        plan.append(Arrival((each.at_s - first_s) * stretch, question))
+        question = replace(draw(kind, rng), tokens=max(1, int(tokens)), known_class=length_class)
+        plan.append(Arrival(at_s * stretch, question))
     return tuple(plan)

@@ -4,7 +4,6 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -37,24 +36,9 @@ class EmbeddedServer(uvicorn.Server):
         yield
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A server that listens."""
-
-    base_url: str
-    server: EmbeddedServer
-
-    def abort_connections(self) -> None:
-        """Reset every open connection, as if the server's machine had gone."""
-        for connection in list(self.server.server_state.connections):
-            transport = getattr(connection, "transport", None)
-            if isinstance(transport, asyncio.WriteTransport):
-                transport.abort()
-
-
 @asynccontextmanager
-async def running_app(app: ASGIApp, port: int = 0, host: str = "127.0.0.1") -> AsyncIterator[Running]:
-    """Serve the application until the block ends; port 0 takes a free one."""
+async def serve_app(app: ASGIApp, port: int = 0, host: str = "127.0.0.1") -> AsyncIterator[str]:
+    """Serve the application until the block ends and yield its base URL; port 0 takes a free one."""
     config = uvicorn.Config(
         app,
         http="httptools",
@@ -75,16 +59,9 @@ async def running_app(app: ASGIApp, port: int = 0, host: str = "127.0.0.1") -> A
         serving = asyncio.create_task(server.serve([listener]))
         await server.listening.wait()
         try:
-            yield Running(f"http://{address[0]}:{address[1]}", server)
+            yield f"http://{address[0]}:{address[1]}"
         finally:
             server.stopping.set()
             await serving
     finally:
         listener.close()
-
-
-@asynccontextmanager
-async def serve_app(app: ASGIApp, port: int = 0, host: str = "127.0.0.1") -> AsyncIterator[str]:
-    """Serve the application until the block ends and yield its base URL."""
-    async with running_app(app, port, host) as running:
-        yield running.base_url

@@ -1,10 +1,11 @@
 """Sojourn times, from sending a question to the last byte of its answer, summed up by answer length."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from clairvoyant_cli.bench.load import Call
 from predictor.record import LengthClass
+from profiles.percentiles import percentile
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,14 +16,6 @@ class Sojourn:
     mean_s: float
     p50_s: float
     p95_s: float
-
-
-def percentile(values: Sequence[float], fraction: float) -> float:
-    """Return a percentile of values in ascending order, interpolated linearly between neighbours."""
-    place = fraction * (len(values) - 1)
-    below = int(place)
-    above = min(below + 1, len(values) - 1)
-    return values[below] + (values[above] - values[below]) * (place - below)
 
 
 def sojourn_of(times_s: Iterable[float]) -> Sojourn:

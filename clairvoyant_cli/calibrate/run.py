@@ -20,6 +20,7 @@ from clairvoyant_cli.calibrate.session import Session, Step, is_short
 from clairvoyant_cli.calibrate.slots import probe_slots
 from clairvoyant_cli.calibrate.survey import Survey, load_model, survey
 from predictor.record import LengthClass
+from profiles.percentiles import percentile
 from profiles.ranking import pairs_in_order
 from profiles.records import TAU_PER_MU_SHORT, Band, Host, Mix, Profile, Sample
 
@@ -90,7 +91,7 @@ def _profile(session: Session, findings: Findings, host: Host) -> Profile:
         slots=findings.slots,
         mixes=tuple(_mixes(findings.services)),
         bands=tuple(findings.bands),
-        short_p99_s=sorted(times)[int(0.99 * len(times))] if times else None,
+        short_p99_s=percentile(sorted(times), 0.99) if times else None,
         ranking_accuracy=_ranking_accuracy(session.samples),
         queued_decode_tokens_per_s=_decode_rate(findings.queued),
         took_s=session.took_s,

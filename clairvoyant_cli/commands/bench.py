@@ -272,6 +272,7 @@ async def _measure(
         warm_up,
     )
     from clairvoyant_cli.commands.printing import PlainConsole
+    from profiles.host import this_host
 
     async with put_together(settings, backend_key_file) as bench:
         proxied = next((arm for arm in arms if arm.policy is not None), arms[0])
@@ -299,7 +300,7 @@ async def _measure(
         in_order = sorted(cells, key=lambda cell: names.index(cell.arm))
         return summarise(in_order, FCFS if FCFS in names else None, ORACLE if ORACLE in names else None)
 
-    about = machine_facts() | dict(bench.about) | {"mean service": f"{service_s:.3g} s"}
+    about = machine_facts(this_host()) | dict(bench.about) | {"mean service": f"{service_s:.3g} s"}
     return Findings(
         title=f"Bench: {title}",
         command=shlex.join(["clairvoyant", *sys.argv[1:]]),

@@ -24,8 +24,8 @@ from clairvoyant_cli.bench.oracle_predictor import OraclePredictor
 from clairvoyant_cli.bench.plan import (
     Arrival,
     Draw,
+    PaperAnswers,
     Plan,
-    TwoNormals,
     as_written,
     burst,
     poisson,
@@ -35,11 +35,11 @@ from clairvoyant_cli.bench.plan import (
 from clairvoyant_cli.bench.prompts import SHIPPED, load_prompts
 from clairvoyant_cli.bench.questions import Question
 from clairvoyant_cli.bench.session import DaemonWay, Load, solo
-from clairvoyant_cli.bench.traces import Recorded, read_trace, span_s
 from clairvoyant_cli.commands.composition import load_predictor
 from clairvoyant_cli.control import ControlClient
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
+from clairvoyant_cli.simulator.traces import Trace, read_trace
 from predictor.record import LengthClass
 
 if TYPE_CHECKING:
@@ -131,9 +131,9 @@ async def put_together(settings: Settings, backend_key_file: Path | None = None)
         direct = await stack.enter_async_context(client_for(found.url, key))
         asker = await _asker(settings, found, key)
         # The paper's service times are drawn by class; everywhere else a prompt has one length.
-        normals = TwoNormals(pools)
-        draw = normals if behind.drawn else as_written(pools)
-        typical = _typical(normals if behind.drawn else None, pools)
+        paper = PaperAnswers(pools)
+        draw = paper if behind.drawn else as_written(pools)
+        typical = _typical(paper if behind.drawn else None, pools)
         oracle = None
         if settings.daemon is None:
             oracle = OraclePredictor(
@@ -158,7 +158,7 @@ async def put_together(settings: Settings, backend_key_file: Path | None = None)
             "slots": str(slots),
             "predictor": before.predictor.name,
         }
-        per_token = 1 / normals.tokens_per_s if behind.drawn else None
+        per_token = 1 / paper.tokens_per_s if behind.drawn else None
         try:
             yield Bench(way, asker, oracle, draw, about, slots, per_token, pools)
         finally:
@@ -168,12 +168,15 @@ async def put_together(settings: Settings, backend_key_file: Path | None = None)
 
 
 def _typical(
-    normals: TwoNormals | None, pools: Mapping[LengthClass, list[Question]]
+    paper: PaperAnswers | None, pools: Mapping[LengthClass, list[Question]]
 ) -> dict[LengthClass, float]:
-    if normals is None:
+    if paper is None:
         return {kind: fmean(q.tokens for q in pool) for kind, pool in pools.items() if pool}
-    rate = normals.tokens_per_s
-    return {LengthClass.SHORT: normals.short[0] * rate, LengthClass.LONG: normals.long[0] * rate}
+    rate, service = paper.tokens_per_s, paper.service
+    return {
+        LengthClass.SHORT: service.short_mean_s * rate,
+        LengthClass.LONG: service.long_mean_s * rate,
+    }
 
 
 def _title(behind: Behind, settings: Settings) -> str:
@@ -188,7 +191,7 @@ async def _replay(settings: Settings) -> AsyncIterator[Behind]:
     from clairvoyant_cli.bench.replay import Engine, Replay, Speed
     from clairvoyant_cli.bench.serving import serve_app
 
-    speed = Speed(inf, TwoNormals({}).tokens_per_s * settings.speedup)
+    speed = Speed(inf, PaperAnswers({}).tokens_per_s * settings.speedup)
     slots = settings.slots or 1
     # Every answer is as long as its request allows: the cap sets the length, and no prediction sees it.
     # Nobody looks at single tokens in virtual time, and each would be an event.
@@ -277,8 +280,8 @@ async def mean_service_s(bench: Bench, settings: Settings) -> float:
 
     Known for the simulated backend; elsewhere measured, a few questions of each class asked alone.
     """
-    if isinstance(bench.draw, TwoNormals):
-        return bench.draw.mean_s
+    if isinstance(bench.draw, PaperAnswers):
+        return bench.draw.service.mean_s
     rng = Random(f"{settings.seed}:solo")  # noqa: S311 - repeatable, keeps no secret
     kinds = (LengthClass.SHORT, LengthClass.LONG)
     calls = await solo(
@@ -313,10 +316,9 @@ def loads_of(bench: Bench, settings: Settings, service_s: float) -> list[Load]:
     per_token = bench.seconds_per_token
     if per_token is None:
         per_token = service_s / fmean(fmean(q.tokens for q in pool) for pool in bench.pools.values() if pool)
-    work_s = sum(each.tokens for each in recorded) * per_token
-    stretches = {
-        f"trace at rho {rho:g}": work_s / (rho * bench.slots * span_s(recorded)) for rho in settings.rhos
-    }
+    work_s = float(recorded.tokens.sum()) * per_token
+    span_s = max(float(recorded.arrival_s[-1]), 1e-6)
+    stretches = {f"trace at rho {rho:g}": work_s / (rho * bench.slots * span_s) for rho in settings.rhos}
     return [
         Load(name, partial(_trace, bench, settings, recorded, stretch))
         for name, stretch in (stretches or {"trace": 1.0}).items()
@@ -380,7 +382,7 @@ def _poisson(bench: Bench, settings: Settings, rate_per_s: float, run: int) -> P
     return poisson(settings.requests, rate_per_s, draw, _seeded(settings, "poisson", run))
 
 
-def _trace(bench: Bench, settings: Settings, recorded: list[Recorded], stretch: float, run: int) -> Plan:
+def _trace(bench: Bench, settings: Settings, recorded: Trace, stretch: float, run: int) -> Plan:
     draw = without_repeats(bench.draw, bench.pools)
     return replayed(recorded, draw, stretch, _seeded(settings, "trace", run))
 

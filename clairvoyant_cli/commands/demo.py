@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -23,8 +22,6 @@ from clairvoyant_cli.commands.printing import PlainConsole
 from clairvoyant_cli.errors import ClairvoyantError
 
 POLICIES = {"fcfs": "First come, first served", "sjf": "Shortest first"}
-PREFILL_PER_DECODE = 20.0
-"""A prompt token costs about a twentieth of an answer token on the machines this is for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +59,6 @@ def command(tokens_per_s: float, requests: int, seed: int, as_json: bool) -> Non
     Starts two simulated LLM servers that answer one question at a time, puts a proxy before each, and sends
     both the same burst at the same time. Nothing leaves this machine, and no model is needed.
     """
-    # The daemons' own log lines would run through the picture.
-    logging.getLogger("clairvoyant").setLevel(logging.ERROR)
     settings = Settings(tokens_per_s, requests, seed)
     lanes, took_s = asyncio.run(_run(settings, as_json=as_json))
     if as_json:
@@ -101,19 +96,14 @@ def _drawing_on(live: Live, headline: str) -> Watch:
 @asynccontextmanager
 async def _lane(policy: str, questions: Sequence[Question], settings: Settings) -> AsyncIterator[Lane]:
     """Start a backend and a daemon before it."""
-    import predictor
-    from clairvoyant_cli.bench.replay import Engine, Replay, Speed, tabled
-    from clairvoyant_cli.bench.serving import serve_app
+    from clairvoyant_cli.bench.replay import Engine, tabled
+    from clairvoyant_cli.commands.simulated import simulated_daemon, speed_of
     from clairvoyant_cli.config import ServeConfig
-    from clairvoyant_cli.proxy.daemon import running_daemon
 
-    speed = Speed(settings.tokens_per_s * PREFILL_PER_DECODE, settings.tokens_per_s)
     lengths = tabled({question.prompt: question.tokens for question in questions})
-    backend = Replay(Engine(speed=speed, answer_tokens=lengths))
-    async with serve_app(backend.app) as backend_url:
-        config = ServeConfig(backend=backend_url, listen="127.0.0.1:0", policy=policy, show_prompts=True)
-        async with running_daemon(config, predictor.load()) as daemon:
-            yield Lane(policy, POLICIES[policy], daemon, [Call(question) for question in questions])
+    engine = Engine(speed=speed_of(settings.tokens_per_s), answer_tokens=lengths)
+    async with simulated_daemon(engine, ServeConfig(policy=policy)) as daemon:
+        yield Lane(policy, POLICIES[policy], daemon, [Call(question) for question in questions])
 
 
 def _headline(settings: Settings) -> str:

@@ -13,6 +13,9 @@ from rich.text import Text
 
 from clairvoyant_cli.errors import printable
 
+TABLES_WIDTH = 160
+"""Of tables that are printed into a pipe, in cells."""
+
 
 class PlainConsole(Console):
     """A rich console for text from outside."""

@@ -42,43 +42,16 @@ def print_tables(report: "Report") -> None:
 
 
 def save_plot(report: "Report", path: Path) -> None:
-    """Write a report's plots as SVG, or as PNG where matplotlib is installed."""
+    """Write a report's plots as SVG."""
     from clairvoyant_cli.simulator.plot import svg
 
-    if path.suffix not in {".svg", ".png"}:
-        raise ClairvoyantError(f"--plot writes .svg or .png, not {path.name!r}", ExitCode.USAGE)
+    if path.suffix != ".svg":
+        raise ClairvoyantError(f"--plot writes .svg, not {path.name!r}", ExitCode.USAGE)
     try:
-        if path.suffix == ".svg":
-            path.write_text(svg(report.drawn()), encoding="utf-8")
-        else:
-            save_png(report, path)
+        path.write_text(svg(report.drawn()), encoding="utf-8")
     except OSError as error:
         raise ClairvoyantError(f"cannot write {path}: {error.strerror}") from error
     click.echo(f"wrote {path}", err=True)
-
-
-def save_png(report: "Report", path: Path) -> None:
-    """Draw a report's plots with matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ClairvoyantError(
-            "--plot out.png needs matplotlib: pip install matplotlib, or use .svg"
-        ) from error
-
-    plots = report.drawn()
-    figure = Figure(figsize=(9, 5 * len(plots)), layout="constrained")
-    for number, plot in enumerate(plots, start=1):
-        axes = figure.add_subplot(len(plots), 1, number)
-        for curve in plot.curves:
-            xs, ys, bars = zip(*((p.x, p.y, p.half_width) for p in curve.points), strict=True)
-            line = "none" if plot.x_names else "-"
-            axes.errorbar(xs, ys, yerr=bars, label=curve.name, marker="o", capsize=3, linestyle=line)
-        if plot.x_names:
-            axes.set_xticks(range(len(plot.x_names)), plot.x_names, rotation=90)
-        axes.set(title=plot.title, xlabel=plot.x_label, ylabel=plot.y_label)
-        axes.legend()
-    figure.savefig(path)
 
 
 def publish(report: "Report", as_json: bool, as_csv: bool, plot: Path | None) -> None:

@@ -211,7 +211,7 @@ def run_scenario(name: str, options: "Options") -> "Report":
 @click.option("--requests", type=click.IntRange(min=2), help="Requests a run.")
 @json_option("Print JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, one figure a line.")
-@click.option("--plot", type=FILE, help="Write a plot, .svg or .png.")
+@click.option("--plot", type=FILE, help="Draw the plots, as SVG.")
 def command(
     scenario: str | None,
     advise: bool,

@@ -1,7 +1,10 @@
-"""`clairvoyant top`: the dashboard, attached to a running daemon, to a recording, or to a simulation."""
+"""`clairvoyant top`: the dashboard, attached to a running daemon, to a recording, or to one of its own."""
 
+import asyncio
 import sys
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,20 +14,21 @@ from clairvoyant_cli.commands.options import FILE, json_option, token_file_optio
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 
 if TYPE_CHECKING:
-    from tui.source import Source
+    from tui.hardware.reading import Hardware
+    from tui.snapshot import Snapshot
+    from tui.source import Disconnected, Source
 
-_PIPE_WIDTH = 160
 _SCENARIOS = ("busy", "overloaded", "empty")
 
 
 @dataclass(frozen=True, slots=True)
 class _Attachment:
-    """What the dashboard looks at. `gpus` is how many GPUs the simulation has; None: the real ones."""
+    """What the dashboard looks at, and the machine whose load it shows; None: this one."""
 
     source: "Source"
     badge: str = ""
     readonly: bool = False
-    gpus: int | None = None
+    machine: "Callable[[], Hardware] | None" = None
 
 
 @click.command()
@@ -39,7 +43,7 @@ class _Attachment:
     type=FILE,
     help="Play a recorded file; no daemon is needed.",
 )
-@click.option("--demo", is_flag=True, help="Watch a simulated daemon; no daemon is needed.")
+@click.option("--demo", is_flag=True, help="Watch a daemon before a simulated backend; none need run.")
 @click.option(
     "--scenario", type=click.Choice(_SCENARIOS), default="busy", show_default=True, help="What --demo plays."
 )
@@ -61,26 +65,29 @@ def command(
     """Watch the queue, the slots and the GPU live, and steer them. Leaving does not disturb the daemon."""
     if demo and replay is not None:
         raise ClairvoyantError("--demo and --replay exclude each other: choose one", ExitCode.USAGE)
+    opened: AbstractAsyncContextManager[_Attachment]
     if demo:
-        attachment = _demo(scenario, demo_gpus)
+        opened = _demo(scenario, demo_gpus)
     elif replay is not None:
-        attachment = _replay(replay)
+        opened = nullcontext(_replay(replay))
     else:
-        attachment = _live(url, token_file)
-    if record is not None:
-        attachment = _recorded(attachment, record)
-    if once or as_json:
-        _print_once(attachment.source, as_json)
-    else:
-        _show(attachment, readonly)
+        opened = nullcontext(_live(url, token_file))
+    once = once or as_json
+    if not once and not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+        raise ClairvoyantError("top needs a terminal; for a script use --once or --json", ExitCode.USAGE)
+    news = asyncio.run(_watch(opened, record, once=once, readonly=readonly))
+    if news is not None:
+        _print(news, as_json)
 
 
-def _demo(scenario: str, gpus: int) -> _Attachment:
-    import time
+@asynccontextmanager
+async def _demo(scenario: str, gpus: int) -> AsyncIterator[_Attachment]:
+    from clairvoyant_cli.commands.attachment import DaemonSource
+    from clairvoyant_cli.commands.simulated import asked_daemon
+    from tui.hardware.simulated import simulated_machine
 
-    from tui.demo.daemon import SCENARIOS, DemoDaemon
-
-    return _Attachment(DemoDaemon(SCENARIOS[scenario], start_at=time.time()), badge="demo", gpus=gpus)
+    async with asked_daemon(scenario) as daemon:
+        yield _Attachment(DaemonSource(daemon.base_url), badge="demo", machine=simulated_machine(gpus))
 
 
 def _replay(path: Path) -> _Attachment:
@@ -100,8 +107,6 @@ def _live(url: str | None, token_file: Path | None) -> _Attachment:
 
 
 def _recorded(attachment: _Attachment, path: Path) -> _Attachment:
-    from dataclasses import replace
-
     from tui.recording import Recorder
 
     try:
@@ -110,36 +115,41 @@ def _recorded(attachment: _Attachment, path: Path) -> _Attachment:
         raise ClairvoyantError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _print_once(source: "Source", as_json: bool) -> None:
-    import asyncio
+async def _watch(
+    opened: AbstractAsyncContextManager[_Attachment], record: Path | None, *, once: bool, readonly: bool
+) -> "Snapshot | Disconnected | None":
+    """Return the first news if they are wanted `once`; else show all, until the operator leaves."""
+    async with opened as attachment:
+        if record is not None:
+            attachment = _recorded(attachment, record)
+        if once:
+            from tui.print_tables import first_snapshot
 
-    from clairvoyant_cli.commands.printing import PlainConsole
-    from tui.print_tables import first_snapshot, tables
+            return await first_snapshot(attachment.source)
+        from tui.app import Top
+        from tui.hardware.collect import Machine
+
+        await Top(
+            attachment.source,
+            machine=attachment.machine or Machine(),
+            readonly=readonly or attachment.readonly,
+            badge=attachment.badge,
+        ).run_async()
+        return None
+
+
+def _print(news: "Snapshot | Disconnected", as_json: bool) -> None:
+    from clairvoyant_cli.commands.printing import TABLES_WIDTH, PlainConsole
+    from tui.print_tables import tables
     from tui.recording import encode
     from tui.source import Disconnected
 
-    news = asyncio.run(first_snapshot(source))
     if isinstance(news, Disconnected):
         raise ClairvoyantError(news.reason, ExitCode.UNREACHABLE)
     if as_json:
         click.echo(encode(news))
         return
-    console = PlainConsole(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    console = PlainConsole(width=None if sys.stdout.isatty() else TABLES_WIDTH)
     for table in tables(news):
         console.print(table)
-
-
-def _show(attachment: _Attachment, readonly: bool) -> None:
-    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
-        raise ClairvoyantError("top needs a terminal; for a script use --once or --json", ExitCode.USAGE)
-    from tui.app import Top
-    from tui.demo.hardware import demo_machine
-    from tui.hardware.collect import Machine
-
-    machine = demo_machine(attachment.gpus) if attachment.gpus is not None else Machine()
-    Top(
-        attachment.source,
-        machine=machine,
-        readonly=readonly or attachment.readonly,
-        badge=attachment.badge,
-    ).run()
+        console.print()

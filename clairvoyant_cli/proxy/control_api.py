@@ -27,6 +27,7 @@ from clairvoyant_cli.proxy.origins import from_our_own_page
 from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
 from clairvoyant_cli.scheduler.policy import SERVABLE
+from tui.source import ON_REQUEST
 
 EVENT_EVERY_S = 0.08
 """Snapshots a second on the event stream are bounded by this; changes in between are one change."""
@@ -109,7 +110,7 @@ class Actions:
 
     def run(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Carry out an action by name."""
-        if action in ("cancel", "promote", "hold", "release", "priority"):
+        if action in ON_REQUEST:
             result = self._on_request(action, arguments)
         else:
             result = self._on_daemon(action, arguments)

@@ -16,6 +16,7 @@ import msgspec
 from clairvoyant_cli.backends.known import adapter_of
 from clairvoyant_cli.backends.speeds import near
 from predictor.record import LengthClass
+from profiles.percentiles import percentile
 from profiles.ranking import pairs_in_order
 from profiles.records import TAU_PER_MU_SHORT, Profile
 
@@ -151,7 +152,7 @@ class Learner:
         profile = self._first
         if profile is None or len(self._sojourns) < MIN_JUDGED:
             return
-        p99_s = sorted(self._sojourns)[int(0.99 * len(self._sojourns))]
+        p99_s = percentile(sorted(self._sojourns), 0.99)
         slow = bool(profile.short_p99_s) and p99_s > DRIFT_P99 * (profile.short_p99_s or 0.0)
         accuracy = self.ranking_accuracy if len(self._scores[LengthClass.LONG]) >= MIN_JUDGED else None
         wrong = (

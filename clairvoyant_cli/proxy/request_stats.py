@@ -11,6 +11,7 @@ from clairvoyant_cli.proxy.exchange import End, Exchange, Outcome
 from clairvoyant_cli.proxy.shadow import Shadow, ShadowRun
 from clairvoyant_cli.proxy.today import Today
 from predictor.record import LengthClass
+from profiles.percentiles import percentile
 from tui.snapshot import ClassStats, Counters, FinishedRequest, LogEvent, Percentiles
 
 log = logging.getLogger("clairvoyant")
@@ -196,13 +197,11 @@ def _counts(exchange: Exchange) -> bool:
 
 
 def percentiles(values: list[float]) -> Percentiles:
-    """Return P50, P95 and P99 by the nearest-rank rule."""
+    """Return P50, P95 and P99."""
     if not values:
         return Percentiles()
     ordered = sorted(values)
-    last = len(ordered) - 1
-    p50, p95, p99 = (ordered[min(last, int(q * len(ordered)))] for q in (0.50, 0.95, 0.99))
-    return Percentiles(len(ordered), p50, p95, p99)
+    return Percentiles(len(ordered), *(percentile(ordered, share) for share in (0.50, 0.95, 0.99)))
 
 
 def plural(count: int, noun: str) -> str:

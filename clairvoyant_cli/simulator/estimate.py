@@ -8,6 +8,7 @@ from statistics import NormalDist
 import numpy as np
 
 from clairvoyant_cli.simulator.workload import Floats
+from profiles import percentiles
 
 CONFIDENCE = 0.95
 """The level of every interval."""
@@ -20,10 +21,6 @@ class Estimate:
     mean: float
     half_width: float = float("nan")
     n: int = 1
-
-    def covers(self, value: float) -> bool:
-        """Say whether the interval holds the value."""
-        return abs(self.mean - value) <= self.half_width
 
 
 def student_t(freedom: int) -> float:
@@ -67,10 +64,12 @@ def change_of(samples: Sequence[float], baseline: Sequence[float]) -> Estimate:
 
 
 def percentile(values: Floats, share: float) -> float:
-    """Return a percentile, 0 to 100, interpolated; not a number of nothing."""
-    return float(np.percentile(values, share)) if len(values) else float("nan")
+    """Return a percentile, 0 to 100, of values in any order; not a number of nothing."""
+    ordered: list[float] = np.sort(values).tolist()
+    return percentiles.percentile(ordered, share / 100.0) if ordered else float("nan")
 
 
 def jain(values: Floats) -> float:
     """Return Jain's index of fairness: 1 if all have the same, 1 / n if one has everything."""
-    return float(values.sum() ** 2 / (len(values) * (values**2).sum()))
+    squares = float((values**2).sum())
+    return float(values.sum()) ** 2 / (len(values) * squares) if squares else 1.0

@@ -7,24 +7,24 @@ Prompt text is looked at only where a model is to predict from it, and kept nowh
 import csv
 import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 import numpy as np
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.simulator.predictions import Predictions
-from clairvoyant_cli.simulator.workload import LONG, MEDIUM, SHORT, Workload
+from clairvoyant_cli.simulator.workload import LONG, MEDIUM, SHORT, Floats, Workload
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS
 
-ARRIVAL = ("arrival_s", "timestamp_ms", "timestamp", "TIMESTAMP")
+ARRIVAL = ("arrival_s", "at", "timestamp_ms", "timestamp", "TIMESTAMP")
 TOKENS = ("tokens", "completion_tokens", "output_length", "GeneratedTokens")
 PROMPT_TOKENS = ("prompt_tokens", "input_length", "ContextTokens")
 MILLISECONDS = {"timestamp_ms", "timestamp"}
-"""Mooncake counts milliseconds in `timestamp`; a history of one's own says `arrival_s`."""
+"""Mooncake counts milliseconds in `timestamp`; a history of one's own says `arrival_s`, or `at`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,16 @@ class History:
     prompts: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """When requests came, seconds after the first, and how many tokens answered each; both of shape (n,)."""
+
+    arrival_s: Floats
+    tokens: Floats
+
+
 Row = Mapping[str, object]
+Made = TypeVar("Made")
 
 
 def read_history(
@@ -55,11 +64,23 @@ def read_history(
     Needs the answer's tokens or `service_s`. Without arrival times all arrive at once. `client`, `urgency`,
     and the forecasts `p_long` and `predicted_tokens` are read if they are there.
     """
+    return _made(path, limit, lambda rows: _history(rows, speed or Speed(), prompts))
+
+
+def read_trace(path: Path, limit: int) -> Trace:
+    """Read the first `limit` requests of a file; ClairvoyantError if there are not two, with their times."""
+    trace = _made(path, limit, _trace)
+    if len(trace.tokens) < 2:
+        raise ClairvoyantError(f"{path} holds fewer than two requests", ExitCode.USAGE)
+    return trace
+
+
+def _made(path: Path, limit: int | None, make: Callable[[list[Row]], Made]) -> Made:
     rows = list(_rows(path, limit))
     if not rows:
         raise ClairvoyantError(f"{path} holds no requests", ExitCode.USAGE)
     try:
-        return _history(rows, speed or Speed(), prompts)
+        return make(rows)
     except KeyError as error:
         raise ClairvoyantError(
             f"cannot use {path}: a request lacks {error.args[0]}", ExitCode.USAGE
@@ -90,6 +111,13 @@ def _opened(path: Path) -> TextIO:
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding="utf-8", newline="")
     return path.open(encoding="utf-8", newline="")
+
+
+def _trace(rows: list[Row]) -> Trace:
+    arrives, answered = _named(rows[0], ARRIVAL), _named(rows[0], TOKENS)
+    arrival_s = _times(rows, arrives)
+    order = np.argsort(arrival_s, kind="stable")
+    return Trace((arrival_s - arrival_s.min())[order], _column(rows, answered, 0.0)[order])
 
 
 def _history(rows: list[Row], speed: Speed, with_prompts: bool) -> History:
@@ -142,6 +170,10 @@ def _arrivals(rows: list[Row]) -> np.ndarray:
     named = _known(rows[0], ARRIVAL)
     if named is None or not str(rows[0][named])[:1].isdigit():
         return np.zeros(len(rows))
+    return _times(rows, named)
+
+
+def _times(rows: list[Row], named: str) -> np.ndarray:
     if named == "TIMESTAMP":
         return np.array([_moment(str(row[named])) for row in rows])
     seconds = _column(rows, named, 0.0)
@@ -157,6 +189,13 @@ def _moment(text: str) -> float:
 
 def _known(row: Row, names: tuple[str, ...]) -> str | None:
     return next((name for name in names if name in row), None)
+
+
+def _named(row: Row, names: tuple[str, ...]) -> str:
+    name = _known(row, names)
+    if name is None:
+        raise KeyError(f"one of {', '.join(names)}")
+    return name
 
 
 def _column(rows: list[Row], name: str | None, missing: float) -> np.ndarray:

@@ -12,22 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.card import Card
-from predictor.errors import ModelError
+from predictor.errors import ModelError, from_the_train_extra
 from predictor.lexical.model import open_session
 from predictor.paper.features import NAMES, paper_features
 from predictor.paper.predictor import MODEL
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS
 from predictor.training.card_writing import file_hashes, write_card
 
-try:
+with from_the_train_extra():
     import xgboost
     from onnxmltools.convert import convert_xgboost
     from onnxmltools.convert.common.data_types import FloatTensorType
     from sklearn.model_selection import train_test_split
-except ImportError as missing:
-    raise ModelError(
-        f"training needs the train extra ({missing.name} is missing): pip install 'clairvoyant-cli[train]'"
-    ) from None
 
 Numbers = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32]

@@ -14,23 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.card import LOGIT_OF_NORMAL, Calibration, Card
-from predictor.errors import ModelError
+from predictor.errors import from_the_train_extra
 from predictor.lexical.cues import FEATURES_VERSION, NAMES, read
 from predictor.lexical.model import BUCKETS, GRAMS, TABLE_BITS, TOLD_MEAN, TOLD_SHARE, TREES
 from predictor.lexical.words import gram_hashes
 from predictor.lognormal import LOG_LONG, LOG_SHORT, Edge
 from predictor.training.card_writing import file_hashes, write_card
 
-try:
+with from_the_train_extra():
     import scipy.sparse as sparse
     import xgboost
     from onnxmltools.convert import convert_xgboost
     from onnxmltools.convert.common.data_types import FloatTensorType
     from sklearn.linear_model import LogisticRegression, Ridge
-except ImportError as missing:
-    raise ModelError(
-        f"training needs the train extra ({missing.name} is missing): pip install 'clairvoyant-cli[train]'"
-    ) from None
 
 Numbers = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]

@@ -8,16 +8,17 @@ from pathlib import Path
 from random import Random
 from statistics import fmean, pstdev
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clairvoyant_cli.bench.arms import Arm, Knowledge, parse_arm
 from clairvoyant_cli.bench.oracle_predictor import OraclePredictor
-from clairvoyant_cli.bench.plan import TwoNormals, as_written, burst, poisson, replayed, without_repeats
+from clairvoyant_cli.bench.plan import PaperAnswers, as_written, burst, poisson, replayed, without_repeats
 from clairvoyant_cli.bench.prompts import load_prompts
-from clairvoyant_cli.bench.traces import Recorded, read_trace
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.simulator.traces import Trace, read_trace
 from predictor.record import LengthClass, Prediction, PromptView
 
 POOLS = load_prompts()
@@ -53,14 +54,14 @@ def test_a_burst_is_half_short_in_random_order_and_repeats_nothing_early(count: 
 
 
 def test_the_papers_service_times_are_drawn_by_class() -> None:
-    normals = TwoNormals(POOLS)
+    paper = PaperAnswers(POOLS)
     rng = Random(1)
     for kind, mean_s, sd_s in ((SHORT, 3.5, 0.8), (LONG, 8.9, 2.0)):
-        times = [normals(kind, rng).tokens / normals.tokens_per_s for _ in range(4000)]
+        times = [paper(kind, rng).tokens / paper.tokens_per_s for _ in range(4000)]
         assert fmean(times) == pytest.approx(mean_s, rel=0.03)
         assert pstdev(times) == pytest.approx(sd_s, rel=0.05)
-    assert normals(LONG, rng).length_class is LONG
-    assert normals.mean_s == pytest.approx(6.2)
+    assert paper(LONG, rng).length_class is LONG
+    assert paper.service.mean_s == pytest.approx(6.2)
 
 
 def test_poisson_arrivals_have_the_rate_asked_for() -> None:
@@ -84,13 +85,14 @@ OWN = '{"at": 10, "tokens": 44}\n\n{"at": 14.3, "tokens": 909}\n'
 def test_each_kind_of_trace_is_read(tmp_path: Path, name: str, text: str, packed: bool) -> None:
     file = tmp_path / (f"{name}.gz" if packed else name)
     file.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
-    first, second = read_trace(file, 100)
-    assert (first.tokens, second.tokens) == (44, 909)
-    assert second.at_s - first.at_s == pytest.approx(4.3, abs=0.05)
+    trace = read_trace(file, 100)
+    assert trace.tokens.tolist() == [44, 909]
+    assert trace.arrival_s.tolist() == pytest.approx([0.0, 4.3], abs=0.05)
 
 
 @pytest.mark.parametrize(
-    "text", ["", OWN.splitlines()[0], "x,y\n1,2\n", '{"when": 1}\n{"when": 2}\n', "[1]\n[2]\n"]
+    "text",
+    ["", OWN.splitlines()[0], "x,y\n1,2\n", "tokens\n5\n6\n", '{"when": 1}\n{"when": 2}\n', "[1]\n[2]\n"],
 )
 def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
     for name in ("t.csv", "t.jsonl", "t.jsonl.gz"):
@@ -102,7 +104,7 @@ def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path, text: str) -> N
 
 
 def test_a_replayed_trace_keeps_its_lengths_and_is_stretched() -> None:
-    recorded = [Recorded(100.0, 44), Recorded(102.0, 909), Recorded(103.0, 300)]
+    recorded = Trace(np.array([0.0, 2.0, 3.0]), np.array([44.0, 909.0, 300.0]))
     plan = replayed(recorded, as_written(POOLS), 0.5, Random(0))
     assert [a.at_s for a in plan] == [0.0, 1.0, 1.5]
     assert [a.question.tokens for a in plan] == [44, 909, 300]

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from clairvoyant_cli.bench.load import Call
 from clairvoyant_cli.bench.questions import LONG, MOST, SHORT, Question, draw
-from clairvoyant_cli.bench.sojourn import by_class, change, percentile, sojourn_of
+from clairvoyant_cli.bench.sojourn import by_class, change, sojourn_of
 from predictor.record import LengthClass
+from profiles.percentiles import percentile
 
 
 def test_every_question_is_of_the_class_it_stands_under() -> None:

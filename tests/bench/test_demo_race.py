@@ -14,6 +14,7 @@ from clairvoyant_cli.bench.race import Lane, Place, Row, race
 from clairvoyant_cli.bench.replay import Engine, Replay, Speed, tabled
 from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.bench.show import Narrator, frame, result_table, window
+from tests.fakes.faulty_engine import FaultyEngine
 from tui.snapshot import (
     Counters,
     PredictionState,
@@ -110,11 +111,12 @@ async def test_both_lanes_get_the_same_burst_and_answer_it() -> None:
 
 
 async def test_failures_are_noted_where_they_happen() -> None:
-    backend = Replay(Engine(answer_tokens=lambda prompt, rng: 5))
+    engine = FaultyEngine(answer_tokens=lambda prompt, rng: 5)
+    backend = Replay(engine)
     calls = [Call(Question("q", "q", 5)) for _ in range(4)]
     async with serve_app(backend.app) as url, client_for(url) as client:
-        backend.engine.fail_next(503)
-        backend.engine.die_next(after_tokens=2)
+        engine.fail_next(503)
+        engine.die_next(after_tokens=2)
         for call in calls[:3]:
             await Asker("replay").ask(client, call)
     async with client_for(url) as client:

@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from clairvoyant_cli.bench.replay import Engine, Outcome, Replay, Speed, digest, tabled
-from clairvoyant_cli.bench.serving import running_app, serve_app
+from clairvoyant_cli.bench.serving import serve_app
+from tests.fakes.faulty_engine import FaultyEngine
 
 LENGTHS = tabled({"one": 3, "two": 5, "endless": 100_000})
 
@@ -91,8 +92,9 @@ async def test_a_client_that_leaves_in_mid_generation_frees_the_slot(stream: boo
 
 
 async def test_a_death_in_mid_stream_ends_the_connection_without_an_ending() -> None:
-    backend = replay()
-    backend.engine.die_next(after_tokens=2)
+    engine = FaultyEngine(answer_tokens=LENGTHS)
+    backend = Replay(engine)
+    engine.die_next(after_tokens=2)
     async with serve_app(backend.app) as url, httpx.AsyncClient(base_url=url) as client:
         with pytest.raises(httpx.RemoteProtocolError):
             await client.post("/api/chat", json=chat("two"))
@@ -123,8 +125,9 @@ async def test_equal_requests_give_equal_bytes_on_a_fixed_clock() -> None:
     ],
 )
 async def test_failures_speak_the_dialect_of_the_route(route: str, expected: object) -> None:
-    backend = replay()
-    backend.engine.fail_next(500, "no")
+    engine = FaultyEngine(answer_tokens=LENGTHS)
+    backend = Replay(engine)
+    engine.fail_next(500, "no")
     async with serve_app(backend.app) as url, httpx.AsyncClient(base_url=url) as client:
         response = await client.post(route, json=chat("one", max_tokens=5))
     assert (response.status_code, response.json()) == (500, expected)
@@ -155,18 +158,6 @@ async def test_load_and_unload_take_no_slot() -> None:
     assert unload.json()["done_reason"] == "unload"
     assert after == []
     assert backend.engine.counts.arrived == 0
-
-
-async def test_open_connections_can_be_reset() -> None:
-    backend = replay()
-    backend.engine.freeze()
-    async with running_app(backend.app) as running, httpx.AsyncClient(base_url=running.base_url) as client:
-        call = asyncio.create_task(client.post("/api/chat", json=chat("one")))
-        await backend.engine.wait_until(lambda c: c.started == 1)
-        running.abort_connections()
-        with pytest.raises(httpx.TransportError):
-            await call
-        await backend.engine.wait_until(lambda c: c.cancelled == 1)
 
 
 async def test_a_server_that_stops_can_start_again_on_its_port() -> None:

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from clairvoyant_cli.commands.attachment import DaemonSource
+from clairvoyant_cli.commands.simulated import SCENARIOS
 from clairvoyant_cli.commands.top import command
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from tests.tui.board import busy
@@ -35,6 +36,14 @@ def test_json_is_the_state() -> None:
     result = top("--demo", "--json")
     assert result.exit_code == 0
     assert json.loads(result.output)["mode"] == "serving"
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_demo_begins_with_what_its_scenario_asks_at_once(scenario: str) -> None:
+    state = json.loads(top("--demo", "--json", "--scenario", scenario).output)
+    here = len(state["queue"]) + len(state["running"]) + state["counters"]["completed"]
+    assert here >= SCENARIOS[scenario].backlog
+    assert bool(state["queue"]) == (scenario != "empty")
 
 
 def test_once_is_tables_for_a_script() -> None:

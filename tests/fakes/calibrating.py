@@ -6,12 +6,13 @@ from random import Random
 
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.known import adapter_of
-from clairvoyant_cli.bench.replay import Engine, Replay, Speed
+from clairvoyant_cli.bench.replay import Replay, Speed
 from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.plan import Plan
 from clairvoyant_cli.calibrate.run import Outcome, calibrate
 from clairvoyant_cli.calibrate.session import Session, Step
+from tests.fakes.faulty_engine import FaultyEngine
 from tests.fakes.remembered import HOST
 
 SMALL = Plan("small", shorts=12, singles=5, bands=(400,))
@@ -26,11 +27,11 @@ def as_asked(prompt: str, rng: Random) -> int:
 @asynccontextmanager
 async def replay(
     slots: int = 1, decode: float = 4000.0, prefill: float = 20_000.0, stride: int = 1
-) -> AsyncIterator[tuple[Engine, str]]:
+) -> AsyncIterator[tuple[FaultyEngine, str]]:
     """Run a backend of known speed and yield its engine and its URL; in virtual time, tokens are best sent a
     `stride` at a time.
     """
-    engine = Engine(slots=slots, speed=Speed(prefill, decode), stride=stride, answer_tokens=as_asked)
+    engine = FaultyEngine(slots=slots, speed=Speed(prefill, decode), stride=stride, answer_tokens=as_asked)
     async with serve_app(Replay(engine).app) as url:
         yield engine, url
 

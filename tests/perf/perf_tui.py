@@ -9,6 +9,7 @@ Run: python -m tests.perf.perf_tui [--seconds 10] [--events 200] [--queued 1000]
 import argparse
 import asyncio
 import fcntl
+import itertools
 import os
 import pty
 import select
@@ -25,7 +26,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import psutil
 
-from tui.demo.daemon import DemoDaemon, Scenario
+from tests.tui.board import stage
 
 FRAME = b"\x1b[?2026h"  # Textual begins each frame with it, once the terminal says that it knows it
 KNOWS_FRAMES = b"\x1b[?2026;2$y"
@@ -34,12 +35,14 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close
 
 def events(queued: int, number: int) -> list[bytes]:
     """Make states ahead, so that making them costs nothing while it is measured."""
-    demo = DemoDaemon(Scenario(load=1.0, backlog=queued, slots=8, tau_s=120.0, warm_s=120.0))
+    watched = stage("overloaded")
     made = []
     for _ in range(number):
-        demo.advance(0.1)
-        snapshot = demo.snapshot()
-        queue = tuple(replace(row, prompt=None) for row in snapshot.queue[:queued])
+        watched.advance(0.1)
+        snapshot = watched.snapshot()
+        once = [replace(row, prompt=None) for row in snapshot.queue]
+        rows = itertools.islice(itertools.cycle(once), queued)
+        queue = tuple(replace(row, id=f"{row.id}-{n}", rank=n) for n, row in enumerate(rows, 1))
         made.append(msgspec.json.encode(replace(snapshot, queue=queue)))
     return made
 

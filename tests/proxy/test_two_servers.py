@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from clairvoyant_cli.bench.replay import Engine, Replay, Speed
-from clairvoyant_cli.bench.serving import running_app, serve_app
+from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.config import BackendConfig
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
@@ -42,8 +42,8 @@ async def test_both_work_and_a_third_request_waits() -> None:
 async def test_one_that_goes_leaves_the_work_to_the_other() -> None:
     engine = Engine()
     async with serve_app(Replay(engine).app) as stays:
-        async with running_app(Replay(Engine()).app) as goes:
-            backends = (BackendConfig("goes", goes.base_url), BackendConfig("stays", stays))
+        async with serve_app(Replay(Engine()).app) as goes:
+            backends = (BackendConfig("goes", goes), BackendConfig("stays", stays))
             context = serving(None, backends=backends)
             daemon = await context.__aenter__()
             await until(daemon, lambda s: all(each.state == "up" for each in s.backends))

@@ -7,11 +7,11 @@ import pytest
 
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.simulator import theory
 from clairvoyant_cli.simulator.engine import Preemption, Run, SlotSimulation
 from clairvoyant_cli.simulator.estimate import Estimate, mean_of
 from clairvoyant_cli.simulator.predictions import oracle
 from clairvoyant_cli.simulator.workload import Floats, Service, TwoNormals, exponential, poisson
+from tests.simulator import theory
 
 RATE_PER_S = 0.7
 REQUESTS = 4000
@@ -38,7 +38,7 @@ def quantiles(service: TwoNormals) -> Floats:
 
 def test_mm1_in_order_of_arrival() -> None:
     wait = measured("fcfs", exponential(1.0), RATE_PER_S, lambda run: run.wait_s)
-    assert wait.covers(theory.mm1_fcfs_wait_s(RATE_PER_S, 1.0))
+    assert theory.covers(wait, theory.mm1_fcfs_wait_s(RATE_PER_S, 1.0))
 
 
 def test_mmc_in_order_of_arrival() -> None:
@@ -49,13 +49,13 @@ def test_mmc_in_order_of_arrival() -> None:
         workload = poisson(np.random.default_rng(seed), REQUESTS, rate, exponential(1.0))
         scheduler = Scheduler(POLICIES["fcfs"], workers={"a": slots}, capacity=REQUESTS)
         means.append(float(SlotSimulation(scheduler, workload, oracle(workload)).run().wait_s.mean()))
-    assert mean_of(means).covers(theory.mmc_fcfs_wait_s(rate, 1.0, slots))
+    assert theory.covers(mean_of(means), theory.mmc_fcfs_wait_s(rate, 1.0, slots))
 
 
 def test_mg1_in_order_of_arrival() -> None:
     service = TwoNormals()
     wait = measured("fcfs", service, 0.12, lambda run: run.wait_s)
-    assert wait.covers(theory.mg1_fcfs_wait_s(0.12, quantiles(service)))
+    assert theory.covers(wait, theory.mg1_fcfs_wait_s(0.12, quantiles(service)))
 
 
 @pytest.mark.parametrize("exponentially", [True, False])
@@ -64,7 +64,7 @@ def test_mg1_shortest_first(exponentially: bool) -> None:
     rate = RATE_PER_S if exponentially else 0.12
     sizes = theory.exponential_quantiles(1.0) if exponentially else quantiles(TwoNormals())
     wait = measured("oracle", service, rate, lambda run: run.wait_s)
-    assert wait.covers(theory.mg1_sjf_wait_s(rate, sizes))
+    assert theory.covers(wait, theory.mg1_sjf_wait_s(rate, sizes))
 
 
 @pytest.mark.parametrize("exponentially", [True, False])
@@ -73,7 +73,7 @@ def test_mg1_shortest_remaining_first(exponentially: bool) -> None:
     rate = RATE_PER_S if exponentially else 0.12
     sizes = theory.exponential_quantiles(1.0) if exponentially else quantiles(TwoNormals())
     sojourn = measured("srpt", service, rate, lambda run: run.sojourn_s)
-    assert sojourn.covers(theory.mg1_srpt_sojourn_s(rate, sizes))
+    assert theory.covers(sojourn, theory.mg1_srpt_sojourn_s(rate, sizes))
 
 
 def test_the_formulas_agree_where_they_must() -> None:

@@ -15,6 +15,7 @@ from clairvoyant_cli.simulator.predictions import (
 )
 from clairvoyant_cli.simulator.workload import Floats, TwoNormals, Workload, poisson
 from predictor.record import Prediction, PromptView
+from tests.simulator.theory import covers
 
 
 def two_classes(n: int = 20_000) -> Workload:
@@ -89,7 +90,7 @@ def test_students_t(freedom: int, tabulated: float) -> None:
 
 def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     rng = np.random.default_rng(0)
-    covered = [mean_of(rng.normal(3.0, 1.0, 8).tolist()).covers(3.0) for _ in range(2000)]
+    covered = [covers(mean_of(rng.normal(3.0, 1.0, 8).tolist()), 3.0) for _ in range(2000)]
     assert np.mean(covered) == pytest.approx(0.95, abs=0.02)
 
 

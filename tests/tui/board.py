@@ -7,10 +7,10 @@ from functools import cache
 
 from textual.pilot import Pilot
 
+from tests.tui.scene import WARM_S, Stage, scene
 from tui.app import Top
-from tui.demo.daemon import SCENARIOS, DemoDaemon
-from tui.demo.hardware import demo_machine
 from tui.hardware.reading import Hardware
+from tui.hardware.simulated import simulated_machine
 from tui.history import History
 from tui.snapshot import Snapshot
 from tui.source import Action, ActionResult, Disconnected
@@ -41,17 +41,15 @@ class Script:
         return self.answer
 
 
-def daemon(scenario: str = "busy", play_s: float = 105.0) -> DemoDaemon:
-    """A simulated daemon, some way into its play."""
-    demo = DemoDaemon(SCENARIOS[scenario])
-    demo.advance(play_s)
-    return demo
+def stage(scenario: str = "busy", play_s: float = 105.0) -> Stage:
+    """A daemon's states, from some way into its play on."""
+    return Stage(scene(scenario), WARM_S + play_s)
 
 
 @cache
 def busy() -> Snapshot:
     """The state of a busy daemon."""
-    return daemon().snapshot()
+    return stage().snapshot()
 
 
 def played(scenario: str, gpus: int, seconds: int = 105) -> tuple[Snapshot, History, Hardware]:
@@ -61,14 +59,14 @@ def played(scenario: str, gpus: int, seconds: int = 105) -> tuple[Snapshot, Hist
 
 @cache
 def _played(scenario: str, gpus: int, seconds: int) -> tuple[Snapshot, History, Hardware]:
-    machine = demo_machine(gpus)
-    demo = DemoDaemon(SCENARIOS[scenario])
+    machine = simulated_machine(gpus)
+    watched = stage(scenario, 0.0)
     history = History()
     for _ in range(seconds):
-        demo.advance(1.0)
-        history.take(demo.snapshot())
+        watched.advance(1.0)
+        history.take(watched.snapshot())
         history.take_hardware(machine())
-    return demo.snapshot(), history, machine()
+    return watched.snapshot(), history, machine()
 
 
 def view(scenario: str = "busy", *, gpus: int = 1, state: LinkState = LinkState.LIVE) -> ViewState:
@@ -80,6 +78,11 @@ def view(scenario: str = "busy", *, gpus: int = 1, state: LinkState = LinkState.
 def still(source: Script) -> Top:
     """Return an app whose clock stands."""
     return Top(source, clock=lambda: 0.0)
+
+
+def remember(app: Top, history: History, hardware: Hardware) -> None:
+    """Let an app start from what another screen has seen."""
+    app._history, app._hardware, app._read_at = history, hardware, 0.0
 
 
 def screen_text(app: Top) -> str:

@@ -6,7 +6,7 @@ import re
 import time
 from pathlib import Path
 
-from tests.tui.board import Script, played, settled, still
+from tests.tui.board import Script, played, remember, settled, still
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "screenshots"
 PICTURES = (  # name, scenario, size, GPUs, seconds played, keys
@@ -31,7 +31,7 @@ async def draw(
     snapshot, history, hardware = played(scenario, gpus, seconds)
     app = still(Script())
     async with app.run_test(size=size) as pilot:
-        app.show_history(history, hardware)
+        remember(app, history, hardware)
         app.take(snapshot)
         await pilot.press(*keys)
         app.clear_notifications()

@@ -12,7 +12,8 @@ from textual.containers import VerticalScroll
 from textual.pilot import Pilot
 from textual.widgets import OptionList, Static
 
-from tests.tui.board import Script, busy, daemon, screen_text, settled
+from tests.tui.board import Script, busy, screen_text, settled, stage
+from tests.tui.scene import held, promoted
 from tui.app import INTERVALS_S, Top
 from tui.palette import THEMES
 from tui.screens.board import BoardScreen
@@ -118,21 +119,17 @@ async def test_marked_requests_are_acted_on_together() -> None:
 
 
 async def test_hold_releases_what_is_held() -> None:
-    demo = daemon()
-    await demo.act(Action(Verb.HOLD, demo.snapshot().queue[0].id))
+    state = held(busy(), busy().queue[0].id)
     async with bench() as it:
-        held = demo.snapshot()
-        it.app.take(held)
+        it.app.take(state)
         await it.press("end", "h")
-        assert it.source.asked == [Action(Verb.RELEASE, held.queue[-1].id)]
+        assert it.source.asked == [Action(Verb.RELEASE, state.queue[-1].id)]
 
 
 async def test_pause_and_resume() -> None:
-    demo = daemon()
     async with bench() as it:
         await it.press("P")
-        await demo.act(Action(Verb.PAUSE))
-        it.app.take(demo.snapshot())
+        it.app.take(replace(it.snapshot, mode="paused"))
         await settled(it.app, it.pilot)
         assert " paused " in it.text
         await it.press("P")
@@ -140,13 +137,11 @@ async def test_pause_and_resume() -> None:
 
 
 async def test_drain_asks_first_and_can_be_taken_back() -> None:
-    demo = daemon()
     async with bench() as it:
         await it.press("d", "escape")
         assert it.source.asked == []
         await it.press("d", "enter")
-        await demo.act(Action(Verb.DRAIN))
-        it.app.take(demo.snapshot())
+        it.app.take(replace(it.snapshot, mode="draining"))
         await it.press("d")
         assert [action.verb for action in it.source.asked] == [Verb.DRAIN, Verb.RESUME]
 
@@ -235,12 +230,10 @@ async def test_sort_goes_round_and_back() -> None:
 
 
 async def test_the_cursor_stays_with_its_request() -> None:
-    demo = daemon()
     async with bench() as it:
         last = it.queue[-1].id
         await it.press("G")
-        await demo.act(Action(Verb.PROMOTE, last))
-        it.app.take(demo.snapshot())
+        it.app.take(promoted(it.snapshot, last))
         await settled(it.app, it.pilot)
         await it.press("t")
         assert it.source.asked == [Action(Verb.PROMOTE, last)]
@@ -262,16 +255,15 @@ async def test_the_cursor_moves_by_row_page_and_edge() -> None:
 
 
 async def test_freeze_keeps_the_picture_while_the_daemon_works_on() -> None:
-    demo = daemon()
+    later = stage(play_s=135.0).snapshot()
     async with bench() as it:
         await it.press("p")
-        demo.advance(30.0)
-        it.app.take(demo.snapshot())
+        it.app.take(later)
         await settled(it.app, it.pilot)
         assert it.app.view().snapshot == it.snapshot
         assert "frozen" in it.text
         await it.press("p")
-        assert it.app.view().snapshot == demo.snapshot()
+        assert it.app.view().snapshot == later
 
 
 async def test_maximise_gives_all_the_room_and_takes_it_back() -> None:

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.tui.board import busy, daemon, view
+from tests.tui.board import busy, stage, view
+from tests.tui.scene import cancelled, held, promoted
 from tui import formatting as figures
 from tui.braille import Dots
 from tui.grid import Fitted, Order, select
@@ -15,8 +16,7 @@ from tui.line import Line, clip, ends, wrap
 from tui.panels import clients, detail, plots, stats, tau
 from tui.panels.requests import QUEUE
 from tui.screens.help import help_lines
-from tui.snapshot import ClassStats, ClientState, MoveRecord, Percentiles, Snapshot
-from tui.source import Action, Verb
+from tui.snapshot import ClassStats, ClientState, MoveRecord, Percentiles
 
 # -- numbers ----------------------------------------------------------------------------------------------
 
@@ -154,15 +154,7 @@ def text_of(lines: list[Line]) -> str:
     return "\n".join(line.plain for line in lines)
 
 
-async def acted(*actions: Action, play_s: float = 0.0) -> Snapshot:
-    demo = daemon()
-    for action in actions:
-        await demo.act(action)
-    demo.advance(play_s)
-    return demo.snapshot()
-
-
-async def test_the_page_says_why_a_request_is_where_it_is() -> None:
+def test_the_page_says_why_a_request_is_where_it_is() -> None:
     base = view()
     rows = busy().queue
     last = rows[-1]
@@ -171,26 +163,26 @@ async def test_the_page_says_why_a_request_is_where_it_is() -> None:
     assert "with a lower key" in page
     assert "the guard would send it next" in page
     assert "takes the next free slot" in text_of(detail.detail(base, rows[0].id, 90))
-    promoted = replace(base, snapshot=await acted(Action(Verb.PROMOTE, last.id)))
-    assert "Sent to the top by the operator" in text_of(detail.detail(promoted, last.id, 90))
-    assert "promoted  by the operator" in text_of(detail.detail(promoted, last.id, 90))
-    held = replace(base, snapshot=await acted(Action(Verb.HOLD, last.id)))
-    assert "Held by the operator" in text_of(detail.detail(held, last.id, 90))
+    raised = replace(base, snapshot=promoted(busy(), last.id))
+    assert "Sent to the top by the operator" in text_of(detail.detail(raised, last.id, 90))
+    assert "promoted  by the operator" in text_of(detail.detail(raised, last.id, 90))
+    kept = replace(base, snapshot=held(busy(), last.id))
+    assert "Held by the operator" in text_of(detail.detail(kept, last.id, 90))
     late = replace(base, drift_s=100.0)
     assert "longer than tau" in text_of(detail.detail(late, last.id, 90))
 
 
-async def test_the_page_follows_a_request_to_its_slot_and_its_end() -> None:
+def test_the_page_follows_a_request_to_its_slot_and_its_end() -> None:
     base = view()
     running = busy().running[0]
     page = text_of(detail.detail(base, running.id, 90))
     assert f"{running.state} in slot {running.slot}" in page
-    later = replace(base, snapshot=await acted(Action(Verb.CANCEL, running.id)))
+    later = replace(base, snapshot=cancelled(busy(), running.id))
     assert "client_cancelled, status 499" in text_of(detail.detail(later, running.id, 90))
     assert "no longer kept" in text_of(detail.detail(base, "nobody", 90))
 
 
-async def test_prompts_are_on_the_page_only_when_shown() -> None:
+def test_prompts_are_on_the_page_only_when_shown() -> None:
     base, row = view(), busy().queue[0]
     assert row.prompt is not None
     assert row.prompt not in text_of(detail.detail(base, row.id, 90))
@@ -250,15 +242,15 @@ def test_dots_stay_inside() -> None:
 
 def test_history_counts_each_request_once_and_stays_small() -> None:
     history = History()
-    demo = daemon("overloaded", 0.0)
+    watched = stage("overloaded", 0.0)
     for _ in range(40):
-        demo.advance(5.0)
-        history.take(demo.snapshot())
-        history.take(demo.snapshot())
+        watched.advance(5.0)
+        history.take(watched.snapshot())
+        history.take(watched.snapshot())
     ids = [request.id for request in history.finished]
     assert len(ids) == len(set(ids))
     assert history.per_minute() is not None
-    base = demo.snapshot()
+    base = watched.snapshot()
     template = base.recent[0]
     for number in range(2 * POINTS + 9):
         ended = replace(template, id=f"r{number}")
@@ -270,11 +262,11 @@ def test_history_counts_each_request_once_and_stays_small() -> None:
 
 def test_the_rate_does_not_mind_the_wall_clock() -> None:
     history = History()
-    demo = daemon("busy", 0.0)
+    watched = stage("busy", 0.0)
     rates = []
     for set_back_s in (0.0, 0.0, 86_400.0, -86_400.0):
-        demo.advance(20.0)
-        base = demo.snapshot()
+        watched.advance(20.0)
+        base = watched.snapshot()
         history.take(replace(base, taken_at=base.taken_at - set_back_s))
         rates.append(history.per_minute())
     assert rates[0] is None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tui.board import SIZES, Script, played, settled, still
+from tests.tui.board import SIZES, Script, played, remember, settled, still
 from tui.source import Disconnected
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -38,7 +38,7 @@ async def test_screen_looks_as_it_did(case: str, size: tuple[int, int]) -> None:
     snapshot, history, hardware = played(scenario, gpus)
     app = still(Script())
     async with app.run_test(size=size) as pilot:
-        app.show_history(history, hardware)
+        remember(app, history, hardware)
         app.take(snapshot)
         if case in ("no_gpu", "two_gpus"):
             await pilot.press("4")
@@ -53,7 +53,7 @@ async def test_deck_shows_each_panel_at_80x24(deck: str) -> None:
     snapshot, history, hardware = played("busy", 1)
     app = still(Script())
     async with app.run_test(size=(80, 24)) as pilot:
-        app.show_history(history, hardware)
+        remember(app, history, hardware)
         app.take(snapshot)
         await pilot.press(deck)
         text = await settled(app, pilot)
@@ -73,7 +73,7 @@ async def test_pages(name: str, key: str, size: tuple[int, int]) -> None:
     snapshot, history, hardware = played("overloaded" if name == "clients" else "busy", 1)
     app = still(Script())
     async with app.run_test(size=size) as pilot:
-        app.show_history(history, hardware)
+        remember(app, history, hardware)
         app.take(snapshot)
         await pilot.press("j", key)
         text = await settled(app, pilot)
@@ -85,6 +85,6 @@ async def test_any_size_draws(size: tuple[int, int]) -> None:
     snapshot, history, hardware = played("overloaded", 2, seconds=20)
     app = still(Script())
     async with app.run_test(size=size) as pilot:
-        app.show_history(history, hardware)
+        remember(app, history, hardware)
         app.take(snapshot)
         assert "clairvoy" in await settled(app, pilot)

@@ -1,4 +1,4 @@
-"""Recordings, the simulated daemon, and the state printed once."""
+"""Recordings, and the state printed once."""
 
 import asyncio
 from dataclasses import replace
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.tui.board import Script, busy, daemon
-from tui.demo.daemon import SCENARIOS, DemoDaemon
+from tests.tui.board import Script, busy, stage
+from tests.tui.scene import SCENARIOS
 from tui.export import export
 from tui.print_tables import first_snapshot, tables
 from tui.recording import Recorder, RecordingError, Replay, decode, encode
@@ -84,68 +84,12 @@ def test_an_older_daemon_is_read_and_a_newer_field_is_ignored() -> None:
         decode(newer)
 
 
-# -- the simulated daemon ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_the_same_seed_plays_the_same(scenario: str) -> None:
-    one, two = (DemoDaemon(SCENARIOS[scenario]) for _ in range(2))
-    one.advance(30.0)
-    two.advance(30.0)
-    assert one.snapshot() == two.snapshot()
-
-
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_its_books_balance(scenario: str) -> None:
-    snapshot = daemon(scenario).snapshot()
-    here = len(snapshot.queue) + len(snapshot.running)
-    assert snapshot.counters.submitted == snapshot.counters.completed + here
-    assert [row.rank for row in snapshot.queue] == list(range(1, len(snapshot.queue) + 1))
-    assert sum(backend.busy for backend in snapshot.backends) == len(snapshot.running)
-
-
-async def test_it_does_what_it_is_asked() -> None:
-    demo = daemon()
-    first, last = demo.snapshot().queue[0], demo.snapshot().queue[-1]
-    assert (await demo.act(Action(Verb.PROMOTE, last.id))).done
-    assert demo.snapshot().queue[0].id == last.id
-    assert (await demo.act(Action(Verb.HOLD, last.id))).done
-    assert demo.snapshot().queue[-1].held
-    assert (await demo.act(Action(Verb.RELEASE, last.id))).done
-    assert (await demo.act(Action(Verb.PRIORITY, first.id, -1))).done
-    assert (await demo.act(Action(Verb.CANCEL, first.id))).done
-    assert not (await demo.act(Action(Verb.CANCEL, first.id))).done
-    assert not (await demo.act(Action(Verb.PROMOTE, first.id))).done
-    assert first.id not in {row.id for row in demo.snapshot().queue}
-    await demo.act(Action(Verb.POLICY, value="fcfs"))
-    await demo.act(Action(Verb.TAU, value=0.0))
-    assert (demo.snapshot().policy, demo.snapshot().tau.tau_s) == ("fcfs", None)
-    await demo.act(Action(Verb.PAUSE))
-    demo.advance(120.0)
-    assert demo.snapshot().running == ()
-    await demo.act(Action(Verb.DRAIN))
-    waiting = len(demo.snapshot().queue)
-    demo.advance(10.0)
-    assert len(demo.snapshot().queue) <= waiting
-    assert demo.snapshot().counters.rejected
-
-
-async def test_it_streams_in_real_time() -> None:
-    demo = daemon("empty", 0.0)
-    stream = demo.stream()
-    first = await anext(stream)
-    second = await anext(stream)
-    assert isinstance(first, Snapshot)
-    assert isinstance(second, Snapshot)
-    assert second.taken_at >= first.taken_at
-
-
 # -- once -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_once_prints_what_there_is(scenario: str) -> None:
-    snapshot = daemon(scenario).snapshot()
+    snapshot = stage(scenario).snapshot()
     console = Console(file=StringIO(), width=160)
     for table in tables(snapshot):
         console.print(table)

@@ -18,19 +18,9 @@ def body(view: ViewState, width: int) -> list[Line]:
     return [fitted.heading(Order()), *(fitted.draw(client, view) for client in clients)]
 
 
-def of_limit(has: int, may: int | None) -> str:
-    """`3/50`, or `3` where there is no limit."""
-    return f"{has}" if may is None else f"{has}/{brief(may)}"
-
-
 def own_tau(client: ClientState) -> str:
     """Its own starvation timeout, nothing where everybody's holds."""
     return "none" if client.tau_s == 0 else duration(client.tau_s)
-
-
-def span(priority: tuple[int, int]) -> str:
-    """`-10..100`."""
-    return f"{priority[0]}..{priority[1]}"
 
 
 def _tone(has: int, may: int | None, otherwise: Tone = "ink") -> Tone:
@@ -69,6 +59,10 @@ def _own_tau(client: ClientState, view: ViewState, width: int) -> Line:
     return Line(text, "track" if text == NOTHING else "ink")
 
 
+def _priority(client: ClientState, view: ViewState, width: int) -> Line:
+    return Line("{}..{}".format(*client.priority), "soft")
+
+
 CLIENTS: Grid[ClientState] = Grid(
     columns=(
         Column("name", "client", 12, lambda r, s, w: Line(r.name), flex=2),
@@ -78,7 +72,7 @@ CLIENTS: Grid[ClientState] = Grid(
         Column("tokens", "tokens today", 13, _tokens, right=True),
         Column("day", "of the day", 10, _day, from_width=84, flex=1),
         Column("tau", "own τ", 5, _own_tau, right=True),
-        Column("priority", "priority", 9, lambda r, s, w: Line(span(r.priority), "soft"), right=True),
+        Column("priority", "priority", 9, _priority, right=True),
     ),
     rows=lambda view: view.snapshot.clients if view.snapshot else (),
     id=lambda row: row.name,

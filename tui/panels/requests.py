@@ -1,5 +1,8 @@
 """The three tables of requests: those that run, those that wait, those that are done."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from tui.formatting import (
     bar,
     brief,
@@ -58,8 +61,54 @@ def expected(prediction: PredictionState) -> Line:
     return Line("~", "faint").add(count(prediction.expected_tokens))
 
 
-def _class_key(row: QueuedRequest | RunningRequest | FinishedRequest) -> float:
-    return _CLASS_ORDER.get(row.predicted.length_class, 3.0)
+# -- columns that several tables have ---------------------------------------------------------------------
+
+Row = TypeVar("Row", bound=QueuedRequest | RunningRequest | FinishedRequest)
+
+
+def _id() -> Column[Row]:
+    """The end of an id tells more than its beginning."""
+
+    def draw(row: Row, view: ViewState, width: int) -> Line:
+        return Line(row.id if len(row.id) <= width else f"…{row.id[1 - width :]}")
+
+    return Column("id", "id", 9, draw, lambda r: r.id)
+
+
+def _class() -> Column[Row]:
+    return Column(
+        "class",
+        "cls",
+        3,
+        lambda r, s, w: Line(" ").join(class_mark(r.predicted)),
+        lambda r: _CLASS_ORDER.get(r.predicted.length_class, 3.0),
+    )
+
+
+def _word(name: str, width: int, of: Callable[[Row], str], *, flex: int, from_width: int = 0) -> Column[Row]:
+    def draw(row: Row, view: ViewState, width: int) -> Line:
+        return Line(of(row), "soft")
+
+    return Column(name, name, width, draw, of, flex=flex, from_width=from_width)
+
+
+def _seconds(
+    name: str,
+    title: str,
+    width: int,
+    of: Callable[[Row], float | None],
+    tone: Tone = "ink",
+    *,
+    grows: bool = False,
+    from_width: int = 0,
+) -> Column[Row]:
+    """A time; one that `grows` does so between two states too."""
+
+    def draw(row: Row, view: ViewState, width: int) -> Line:
+        seconds = of(row)
+        return Line(duration(seconds + view.drift_s if grows and seconds is not None else seconds), tone)
+
+    return Column(name, title, width, draw, lambda r: of(r) or 0.0, right=True, from_width=from_width)
 
 
 # -- the queue --------------------------------------------------------------------------------------------
@@ -74,11 +123,6 @@ def _flag(row: QueuedRequest, view: ViewState, width: int) -> Line:
         return Line("+" if row.priority < 0 else "−", "soft")
     fraction = tau_fraction(row.age_s + view.drift_s, view)
     return Line("τ", "alert") if fraction is not None and fraction >= 1.0 else Line()
-
-
-def _id(row: QueuedRequest | RunningRequest | FinishedRequest, view: ViewState, width: int) -> Line:
-    """The end of an id tells more than its beginning."""
-    return Line(row.id if len(row.id) <= width else f"…{row.id[1 - width :]}")
 
 
 def _eta(row: QueuedRequest, view: ViewState, width: int) -> Line:
@@ -116,8 +160,8 @@ QUEUE: Grid[QueuedRequest] = Grid(
     columns=(
         Column("rank", "#", 4, lambda r, s, w: Line(str(r.rank), "faint"), lambda r: r.rank, right=True),
         Column("flag", "", 1, _flag),
-        Column("id", "id", 9, _id, lambda r: r.id),
-        Column("class", "cls", 3, lambda r, s, w: Line(" ").join(class_mark(r.predicted)), _class_key),
+        _id(),
+        _class(),
         Column(
             "p_long",
             "P(L)",
@@ -144,18 +188,11 @@ QUEUE: Grid[QueuedRequest] = Grid(
             from_width=96,
         ),
         Column("eta", "ETA", 6, _eta, lambda r: r.eta_s if r.eta_s is not None else 1e12, right=True),
-        Column(
-            "age",
-            "age",
-            6,
-            lambda r, s, w: Line(duration(r.age_s + s.drift_s)),
-            lambda r: r.age_s,
-            right=True,
-        ),
+        _seconds("age", "age", 6, lambda r: r.age_s, grows=True),
         Column("bar", "of τ", 7, _age_bar, flex=1),
         Column("priority", "pri", 3, _priority, lambda r: r.priority, right=True, from_width=90),
-        Column("model", "model", 11, lambda r, s, w: Line(r.model, "soft"), lambda r: r.model, flex=2),
-        Column("client", "client", 9, lambda r, s, w: Line(r.client, "soft"), lambda r: r.client, flex=1),
+        _word("model", 11, lambda r: r.model, flex=2),
+        _word("client", 9, lambda r: r.client, flex=1),
         Column(
             "endpoint",
             "endpoint",
@@ -217,8 +254,8 @@ RUNNING: Grid[RunningRequest] = Grid(
     columns=(
         Column("slot", "slot", 4, _slot, lambda r: r.slot if r.slot is not None else -1, right=True),
         Column("state", "", 1, _state_mark),
-        Column("id", "id", 9, _id, lambda r: r.id),
-        Column("class", "cls", 3, lambda r, s, w: Line(" ").join(class_mark(r.predicted)), _class_key),
+        _id(),
+        _class(),
         Column("tokens", "tokens", 10, _tokens, lambda r: r.tokens, right=True),
         Column("progress", "", 8, _progress, flex=2),
         Column("eta", "ETA", 6, _running_eta, lambda r: r.eta_s if r.eta_s is not None else 1e12, right=True),
@@ -230,42 +267,11 @@ RUNNING: Grid[RunningRequest] = Grid(
             lambda r: r.tokens_per_s or 0.0,
             right=True,
         ),
-        Column(
-            "elapsed",
-            "for",
-            5,
-            lambda r, s, w: Line(duration(r.elapsed_s + s.drift_s), "soft"),
-            lambda r: r.elapsed_s,
-            right=True,
-        ),
-        Column(
-            "ttft",
-            "TTFT",
-            5,
-            lambda r, s, w: Line(duration(r.ttft_s), "soft"),
-            lambda r: r.ttft_s or 0.0,
-            right=True,
-            from_width=90,
-        ),
-        Column(
-            "waited",
-            "waited",
-            6,
-            lambda r, s, w: Line(duration(r.waited_s), "soft"),
-            lambda r: r.waited_s,
-            right=True,
-            from_width=100,
-        ),
-        Column("model", "model", 10, lambda r, s, w: Line(r.model, "soft"), lambda r: r.model, flex=2),
-        Column(
-            "client",
-            "client",
-            9,
-            lambda r, s, w: Line(r.client, "soft"),
-            lambda r: r.client,
-            from_width=78,
-            flex=1,
-        ),
+        _seconds("elapsed", "for", 5, lambda r: r.elapsed_s, "soft", grows=True),
+        _seconds("ttft", "TTFT", 5, lambda r: r.ttft_s, "soft", from_width=90),
+        _seconds("waited", "waited", 6, lambda r: r.waited_s, "soft", from_width=100),
+        _word("model", 10, lambda r: r.model, flex=2),
+        _word("client", 9, lambda r: r.client, flex=1, from_width=78),
     ),
     rows=lambda view: view.snapshot.running if view.snapshot else (),
     id=lambda row: row.id,
@@ -295,7 +301,7 @@ def _recent_order(view: ViewState) -> list[FinishedRequest]:
 RECENT: Grid[FinishedRequest] = Grid(
     columns=(
         Column("at", "at", 8, lambda r, s, w: Line(clock(r.finished_at), "faint"), lambda r: -r.finished_at),
-        Column("id", "id", 9, _id, lambda r: r.id),
+        _id(),
         Column(
             "outcome",
             "outcome",
@@ -303,24 +309,10 @@ RECENT: Grid[FinishedRequest] = Grid(
             lambda r, s, w: Line(*_OUTCOME.get(r.outcome, (r.outcome, "warn"))),
             lambda r: r.outcome,
         ),
-        Column("class", "cls", 3, lambda r, s, w: Line(" ").join(class_mark(r.predicted)), _class_key),
+        _class(),
         Column("tokens", "predicted→real", 14, _real_tokens, lambda r: r.tokens or 0, right=True),
-        Column(
-            "waited",
-            "waited",
-            6,
-            lambda r, s, w: Line(duration(r.waited_s)),
-            lambda r: r.waited_s,
-            right=True,
-        ),
-        Column(
-            "sojourn",
-            "total",
-            6,
-            lambda r, s, w: Line(duration(r.sojourn_s)),
-            lambda r: r.sojourn_s,
-            right=True,
-        ),
+        _seconds("waited", "waited", 6, lambda r: r.waited_s),
+        _seconds("sojourn", "total", 6, lambda r: r.sojourn_s),
         Column(
             "by",
             "by",
@@ -328,24 +320,8 @@ RECENT: Grid[FinishedRequest] = Grid(
             lambda r, s, w: Line(*_BY.get(r.dispatched_by, ("", "ink"))),
             lambda r: r.dispatched_by,
         ),
-        Column(
-            "model",
-            "model",
-            8,
-            lambda r, s, w: Line(r.model, "soft"),
-            lambda r: r.model,
-            flex=2,
-            from_width=72,
-        ),
-        Column(
-            "client",
-            "client",
-            8,
-            lambda r, s, w: Line(r.client, "soft"),
-            lambda r: r.client,
-            flex=1,
-            from_width=84,
-        ),
+        _word("model", 8, lambda r: r.model, flex=2, from_width=72),
+        _word("client", 8, lambda r: r.client, flex=1, from_width=84),
         Column(
             "status",
             "code",

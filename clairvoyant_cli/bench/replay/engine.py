@@ -7,15 +7,13 @@ Rule 4: prompt text is not kept; the journal knows a prompt by its digest.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from math import ceil, inf
 from random import Random
 
-from clairvoyant_cli.bench.replay.dialect import RefusedError
-from clairvoyant_cli.bench.replay.journal import TOLD_TO_FAIL, Counts, Fault, Outcome, Service
+from clairvoyant_cli.bench.replay.journal import Counts, Outcome, Service
 from clairvoyant_cli.bench.replay.lengths import WORDS, AnswerTokens, digest, heavy_tailed
 
 
@@ -35,10 +33,6 @@ class Speed:
         return tokens / self.decode_tokens_per_s
 
 
-class DiedError(Exception):
-    """The engine was told to die in the middle of an answer."""
-
-
 @dataclass(eq=False)
 class Engine:
     """Slots, a clock and a journal. One event loop only.
@@ -56,7 +50,6 @@ class Engine:
 
     def __post_init__(self) -> None:
         self._free = asyncio.Semaphore(self.slots)
-        self._faults: deque[Fault] = deque()
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._changed = asyncio.Event()
@@ -94,18 +87,6 @@ class Engine:
 
     # -- controls --------------------------------------------------------------------------------------
 
-    def fail_next(self, status: int, message: str = TOLD_TO_FAIL) -> None:
-        """Answer the next request with this HTTP error."""
-        self._faults.append(Fault(status=status, message=message))
-
-    def die_next(self, after_tokens: int) -> None:
-        """Break the connection of the next request after so many tokens."""
-        self._faults.append(Fault(die_after_tokens=after_tokens))
-
-    def delay_next(self, first_byte_delay_s: float) -> None:
-        """Make the next request wait so much longer for its first token."""
-        self._faults.append(Fault(first_byte_delay_s=first_byte_delay_s))
-
     def freeze(self) -> None:
         """Send no more tokens until `thaw`; slots stay taken."""
         self._flowing.clear()
@@ -126,7 +107,6 @@ class Engine:
             prompt_tokens=max(1, ceil(text_chars / 4)),
             planned_tokens=wanted if cap is None else min(wanted, cap),
             arrived_s=asyncio.get_running_loop().time(),
-            fault=self._faults.popleft() if self._faults else Fault(),
             capped=cap is not None and cap < wanted,
         )
         self.journal.append(service)
@@ -136,12 +116,8 @@ class Engine:
 
     @asynccontextmanager
     async def slot(self, service: Service) -> AsyncIterator[None]:
-        """Hold a slot for the request; cancellation, waiting or running, gives up the place at once.
-
-        Raises RefusedError where the request's fault says so.
-        """
+        """Hold a slot for the request; cancellation, waiting or running, gives up the place at once."""
         try:
-            _refuse_if_told(service.fault)
             async with self._free:
                 service.outcome = Outcome.RUNNING
                 service.start_order = self.counts.started
@@ -165,21 +141,15 @@ class Engine:
 
     async def prefill(self, service: Service) -> None:
         """Take the time that reading the prompt takes."""
-        await asyncio.sleep(self.speed.prefill_s(service.prompt_tokens) + service.fault.first_byte_delay_s)
+        await asyncio.sleep(self.speed.prefill_s(service.prompt_tokens))
         await self._flowing.wait()
 
     async def decode(self, service: Service) -> AsyncGenerator[list[str], None]:
-        """Yield the tokens of the answer when they are due, in batches where timers are too coarse.
-
-        Raises DiedError where the request's fault says so.
-        """
+        """Yield the tokens of the answer when they are due, in batches where timers are too coarse."""
         words = Random(f"{self.seed}:{service.digest}:words")  # noqa: S311 - replays, keeps no secret
         clock = asyncio.get_running_loop().time
         begun_s, frozen_s = clock(), 0.0
         last = service.planned_tokens
-        die_at = service.fault.die_after_tokens
-        if die_at is not None:
-            last = min(last, die_at)
         while service.tokens < last:
             step = self.stride if service.tokens else 1
             next_due_s = begun_s + frozen_s + self.speed.decode_s(min(last, service.tokens + step))
@@ -189,8 +159,6 @@ class Engine:
             batch = max(1, min(last, due) - service.tokens)
             yield [words.choice(WORDS) + " " for _ in range(batch)]
             self._sent(service, batch)
-        if die_at is not None:
-            raise DiedError
 
     def _due_tokens(self, elapsed_s: float) -> int:
         rate = self.speed.decode_tokens_per_s
@@ -214,8 +182,3 @@ class Engine:
     def _tell(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
-
-
-def _refuse_if_told(fault: Fault) -> None:
-    if fault.status is not None:
-        raise RefusedError(fault.status, fault.message)

@@ -25,8 +25,8 @@ ErrorBody = Callable[[int, str], bytes]
 DIALECTS: Mapping[str, tuple[Dialect, ErrorBody]] = {
     "/api/chat": (ollama.OllamaChat(), ollama.error_body),
     "/api/generate": (ollama.OllamaGenerate(), ollama.error_body),
-    "/v1/chat/completions": (openai.OpenAIChat(), openai.error_body),
-    "/v1/completions": (openai.OpenAICompletion(), openai.error_body),
+    "/v1/chat/completions": (openai.CHAT, openai.error_body),
+    "/v1/completions": (openai.COMPLETION, openai.error_body),
     "/v1/responses": (openai.OpenAIResponses(), openai.error_body),
     "/v1/messages": (anthropic.AnthropicMessages(), anthropic.error_body),
 }

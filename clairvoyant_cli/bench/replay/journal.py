@@ -1,23 +1,7 @@
-"""What the replay engine writes down of every request, and what it was told to do wrong."""
+"""What the replay engine writes down of every request."""
 
 from dataclasses import dataclass
 from enum import StrEnum
-
-TOLD_TO_FAIL = "the replay backend was told to fail"
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """What goes wrong with one request.
-
-    `status` answers with this HTTP error instead of generating; `die_after_tokens` breaks the connection
-    after so many tokens, with no ending; `first_byte_delay_s` is added before the first token.
-    """
-
-    status: int | None = None
-    message: str = TOLD_TO_FAIL
-    die_after_tokens: int | None = None
-    first_byte_delay_s: float = 0.0
 
 
 class Outcome(StrEnum):
@@ -43,7 +27,6 @@ class Service:
     prompt_tokens: int
     planned_tokens: int
     arrived_s: float
-    fault: Fault
     capped: bool = False
     start_order: int | None = None
     started_s: float | None = None

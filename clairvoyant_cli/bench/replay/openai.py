@@ -1,6 +1,6 @@
 """The OpenAI routes: chat completions, completions and responses, as server-sent events."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from clairvoyant_cli.bench.replay.dialect import (
@@ -29,16 +29,19 @@ def usage(answer: Answer) -> Json:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenAIChat:
-    """POST /v1/chat/completions."""
+class OpenAICompletions:
+    """POST /v1/chat/completions and /v1/completions: events of one kind, usage if asked for, a terminator.
 
+    `piece` and `all_of` put text into a choice; `kind_of_piece` and `kind` are what the objects are called.
+    """
+
+    read: Callable[[Json], Ask]
+    prefix: str
+    kind_of_piece: str
+    kind: str
+    piece: Callable[[str], Json]
+    all_of: Callable[[str], Json]
     stream_media_type: str = SSE
-
-    def read(self, body: Json) -> Ask:
-        """Read a request; RefusedError if it cannot be answered."""
-        prompt, chars = last_user_text(body.get("messages"))
-        cap = cap_of(body.get("max_completion_tokens"), body.get("max_tokens"))
-        return Ask(model_of(body), prompt, chars, cap, body.get("stream") is True, _wants_usage(body))
 
     def opening(self, answer: Answer) -> Iterator[bytes]:
         """Yield nothing: the role travels with every token, as in Ollama."""
@@ -46,66 +49,60 @@ class OpenAIChat:
 
     def token(self, answer: Answer, word: str) -> bytes:
         """Return the event of one token."""
-        return self._chunk(answer, word, None)
+        return sse(self._envelope(answer, self.kind_of_piece, self.piece(word) | {"finish_reason": None}))
 
     def closing(self, answer: Answer, text: str) -> Iterator[bytes]:
         """Yield the finish reason, the usage if it was asked for, and the terminator."""
-        yield self._chunk(answer, "", _finish_reason(answer))
+        last = self.piece("") | {"finish_reason": _finish_reason(answer)}
+        yield sse(self._envelope(answer, self.kind_of_piece, last))
         if answer.wants_usage:
-            yield sse(self._envelope(answer, "chat.completion.chunk", []) | {"usage": usage(answer)})
+            yield sse(self._envelope(answer, self.kind_of_piece) | {"usage": usage(answer)})
         yield DONE
 
     def whole(self, answer: Answer, text: str) -> Json:
         """Return the completion object."""
-        message = {"role": "assistant", "content": text}
-        choice = {"index": 0, "message": message, "finish_reason": _finish_reason(answer)}
-        return self._envelope(answer, "chat.completion", [choice]) | {"usage": usage(answer)}
+        choice = self.all_of(text) | {"finish_reason": _finish_reason(answer)}
+        return self._envelope(answer, self.kind, choice) | {"usage": usage(answer)}
 
-    def _chunk(self, answer: Answer, text: str, finish_reason: str | None) -> bytes:
-        delta = {"role": "assistant", "content": text}
-        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
-        return sse(self._envelope(answer, "chat.completion.chunk", [choice]))
+    def _envelope(self, answer: Answer, kind: str, *choices: Json) -> Json:
+        return {
+            "id": self.prefix + answer.id,
+            "object": kind,
+            "created": int(answer.created.timestamp()),
+            "model": answer.model,
+            "system_fingerprint": "fp_replay",
+            "choices": choices,
+        }
 
-    def _envelope(self, answer: Answer, kind: str, choices: list[Json]) -> Json:
-        return _envelope(answer, "chatcmpl-", kind, choices)
+
+def _read_chat(body: Json) -> Ask:
+    prompt, chars = last_user_text(body.get("messages"))
+    cap = cap_of(body.get("max_completion_tokens"), body.get("max_tokens"))
+    return Ask(model_of(body), prompt, chars, cap, body.get("stream") is True, _wants_usage(body))
 
 
-@dataclass(frozen=True, slots=True)
-class OpenAICompletion:
-    """POST /v1/completions."""
+def _read_completion(body: Json) -> Ask:
+    prompt = _prompt_text(body.get("prompt"))
+    cap = cap_of(body.get("max_tokens"))
+    return Ask(model_of(body), prompt, len(prompt), cap, body.get("stream") is True, _wants_usage(body))
 
-    stream_media_type: str = SSE
 
-    def read(self, body: Json) -> Ask:
-        """Read a request; RefusedError if it cannot be answered."""
-        prompt = _prompt_text(body.get("prompt"))
-        cap = cap_of(body.get("max_tokens"))
-        stream = body.get("stream") is True
-        return Ask(model_of(body), prompt, len(prompt), cap, stream, _wants_usage(body))
-
-    def opening(self, answer: Answer) -> Iterator[bytes]:
-        """Yield nothing: the first event is the first token's."""
-        yield from ()
-
-    def token(self, answer: Answer, word: str) -> bytes:
-        """Return the event of one token."""
-        return self._chunk(answer, word, None)
-
-    def closing(self, answer: Answer, text: str) -> Iterator[bytes]:
-        """Yield the finish reason, the usage if it was asked for, and the terminator."""
-        yield self._chunk(answer, "", _finish_reason(answer))
-        if answer.wants_usage:
-            yield sse(_envelope(answer, "cmpl-", "text_completion", []) | {"usage": usage(answer)})
-        yield DONE
-
-    def whole(self, answer: Answer, text: str) -> Json:
-        """Return the completion object."""
-        choice = {"text": text, "index": 0, "finish_reason": _finish_reason(answer)}
-        return _envelope(answer, "cmpl-", "text_completion", [choice]) | {"usage": usage(answer)}
-
-    def _chunk(self, answer: Answer, text: str, finish_reason: str | None) -> bytes:
-        choice = {"text": text, "index": 0, "finish_reason": finish_reason}
-        return sse(_envelope(answer, "cmpl-", "text_completion", [choice]))
+CHAT = OpenAICompletions(
+    _read_chat,
+    "chatcmpl-",
+    "chat.completion.chunk",
+    "chat.completion",
+    lambda text: {"index": 0, "delta": {"role": "assistant", "content": text}},
+    lambda text: {"index": 0, "message": {"role": "assistant", "content": text}},
+)
+COMPLETION = OpenAICompletions(
+    _read_completion,
+    "cmpl-",
+    "text_completion",
+    "text_completion",
+    lambda text: {"text": text, "index": 0},
+    lambda text: {"text": text, "index": 0},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,17 +180,6 @@ def error_body(status: int, message: str) -> bytes:
     """Return an error as Ollama's OpenAI routes shape it."""
     kind = {400: "invalid_request_error", 404: "not_found_error"}.get(status, "api_error")
     return encode({"error": {"message": message, "type": kind, "param": None, "code": None}})
-
-
-def _envelope(answer: Answer, prefix: str, kind: str, choices: list[Json]) -> Json:
-    return {
-        "id": prefix + answer.id,
-        "object": kind,
-        "created": int(answer.created.timestamp()),
-        "model": answer.model,
-        "system_fingerprint": "fp_replay",
-        "choices": choices,
-    }
 
 
 def _finish_reason(answer: Answer) -> str:

@@ -8,7 +8,13 @@ from math import factorial
 
 import numpy as np
 
+from clairvoyant_cli.simulator.estimate import Estimate
 from clairvoyant_cli.simulator.workload import Floats
+
+
+def covers(interval: Estimate, value: float) -> bool:
+    """Say whether a confidence interval holds the value."""
+    return abs(interval.mean - value) <= interval.half_width
 
 
 def exponential_quantiles(mean_s: float, m: int = 200_000) -> Floats:

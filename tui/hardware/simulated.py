@@ -9,7 +9,7 @@ from tui.hardware.reading import Gpu, GpuProcess, Hardware, Host
 _GIB = 2**30
 
 
-def demo_machine(gpus: int) -> Callable[[], Hardware]:
+def simulated_machine(gpus: int) -> Callable[[], Hardware]:
     """Return a reader of a machine with none, one or two GPUs; each call is a moment later."""
     moments = count()
 

@@ -1,1 +1,0 @@
-"""A daemon made of random numbers: for `top --demo`, for the tests, and for the screenshots."""

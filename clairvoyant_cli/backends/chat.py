@@ -1,13 +1,15 @@
 """Our own questions to models, as a client asks them: a streamed answer, and when each line came."""
 
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import httpx
 
 from clairvoyant_cli.protocols.streams import Piece, read_line
 
 CONNECT_TIMEOUT_S = 10.0
+
+Clock = Callable[[], float]
+"""Seconds from whenever, which never go back: `time.monotonic`, or the time of a loop that simulates it."""
 
 
 def client_for(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
@@ -23,11 +25,11 @@ def client_for(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
     )
 
 
-async def pieces_of(response: httpx.Response) -> AsyncIterator[tuple[float, Piece]]:
-    """Yield what the lines of a stream say, each with the time, monotonic, at which its last byte arrived."""
+async def pieces_of(response: httpx.Response, clock: Clock) -> AsyncIterator[tuple[float, Piece]]:
+    """Yield what the lines of a stream say, each with the time by `clock` at which its last byte arrived."""
     rest = b""
     async for data in response.aiter_bytes():
-        at_s = time.monotonic()
+        at_s = clock()
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             if (piece := read_line(line)) is not None:

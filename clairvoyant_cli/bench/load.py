@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import httpx
 
 from clairvoyant_cli.backends.adapter import Adapter, Body
-from clairvoyant_cli.backends.chat import pieces_of
+from clairvoyant_cli.backends.chat import Clock, pieces_of
 from clairvoyant_cli.backends.ollama import ADAPTER
 from clairvoyant_cli.bench.questions import Question
 
@@ -19,7 +19,7 @@ REPLAYED: Adapter = ADAPTER
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One question on its way. Times are seconds on the monotonic clock; `tokens` counts what has come.
+    """One question on its way. Times are seconds by its asker's clock; `tokens` counts what has come.
 
     `predicted_tokens` is what a proxy on the way said it expects; None where none said anything.
     """
@@ -55,6 +55,7 @@ class Asker:
     adapter: Adapter = REPLAYED
     sets_length: bool = False
     prefix: str = ""
+    clock: Clock = time.monotonic
 
     def body(self, question: Question) -> Body:
         """Return what is sent for a question."""
@@ -66,16 +67,29 @@ class Asker:
     async def ask(self, client: httpx.AsyncClient, call: Call) -> None:
         """Put one question and note what comes; a failure is noted, not raised."""
         body = self.body(call.question)
-        call.sent_s = time.monotonic()
+        call.sent_s = self.clock()
         try:
             async with client.stream("POST", self.prefix + self.adapter.chat_path, json=body) as response:
                 if response.status_code != 200:
                     call.error = f"HTTP {response.status_code}"
                 else:
-                    await _read(response, call)
+                    await self._read(response, call)
         except httpx.HTTPError as error:
             call.error = type(error).__name__
-        call.ended_s = time.monotonic()
+        call.ended_s = self.clock()
+
+    async def _read(self, response: httpx.Response, call: Call) -> None:
+        with suppress(KeyError, ValueError):
+            call.predicted_tokens = float(response.headers["x-clairvoyant-tokens"])
+        done = False
+        async for at_s, piece in pieces_of(response, self.clock):
+            if call.first_token_s is None and piece.text:
+                call.first_token_s = at_s
+            call.error = piece.error or call.error
+            done = done or piece.whole
+            call.tokens = piece.totals.tokens or call.tokens + piece.text
+        if not done and call.error is None:
+            call.error = "the answer broke off"
 
 
 async def send_burst(client: httpx.AsyncClient, asker: Asker, calls: Sequence[Call], gap_s: float) -> None:
@@ -90,22 +104,8 @@ async def send_at(
 
     `at_s` are seconds from now, ascending.
     """
-    begun_s = time.monotonic()
+    begun_s = asker.clock()
     async with asyncio.TaskGroup() as group:
         for call, due_s in zip(calls, at_s, strict=True):
-            await asyncio.sleep(max(0.0, begun_s + due_s - time.monotonic()))
+            await asyncio.sleep(max(0.0, begun_s + due_s - asker.clock()))
             group.create_task(asker.ask(client, call))
-
-
-async def _read(response: httpx.Response, call: Call) -> None:
-    with suppress(KeyError, ValueError):
-        call.predicted_tokens = float(response.headers["x-clairvoyant-tokens"])
-    done = False
-    async for at_s, piece in pieces_of(response):
-        if call.first_token_s is None and piece.text:
-            call.first_token_s = at_s
-        call.error = piece.error or call.error
-        done = done or piece.whole
-        call.tokens = piece.totals.tokens or call.tokens + piece.text
-    if not done and call.error is None:
-        call.error = "the answer broke off"

@@ -6,8 +6,7 @@ disturbs nothing: what they compute takes no time on this clock.
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 SETTLE_S = 200e-6
@@ -43,17 +42,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtually(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine in virtual time, in which `time.monotonic` runs too, and return what it returns."""
-    loop = VirtualLoop()
-    with _monotonic(loop), asyncio.Runner(loop_factory=lambda: loop) as runner:
+    """Run a coroutine in virtual time, and return what it returns. Whatever measures time in it must be given
+    the loop's clock.
+    """
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)
-
-
-@contextmanager
-def _monotonic(loop: VirtualLoop) -> Iterator[None]:
-    real = time.monotonic
-    time.monotonic = loop.time
-    try:
-        yield
-    finally:
-        time.monotonic = real

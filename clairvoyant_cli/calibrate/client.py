@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 
 from clairvoyant_cli.backends.adapter import Found
-from clairvoyant_cli.backends.chat import CONNECT_TIMEOUT_S, client_for, pieces_of
+from clairvoyant_cli.backends.chat import CONNECT_TIMEOUT_S, Clock, client_for, pieces_of
 from clairvoyant_cli.calibrate.questions import Question
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols import probes
@@ -16,7 +16,7 @@ from clairvoyant_cli.protocols.streams import Piece, error_text
 
 @dataclass(slots=True)
 class Answer:
-    """One answer. `sent_s` to `ended_s` are seconds on the monotonic clock; the rest is what the server
+    """One answer. `sent_s` to `ended_s` are seconds by its client's clock; the rest is what the server
     told, None where it told nothing. `first_tokens` came with the first piece of the stream.
     """
 
@@ -80,8 +80,11 @@ class Answer:
 class Client:
     """Asks one model of one server. Use as an async context manager; `model` may be set later."""
 
-    def __init__(self, found: Found, model: str = "", key: str | None = None) -> None:
+    def __init__(
+        self, found: Found, model: str = "", key: str | None = None, clock: Clock = time.monotonic
+    ) -> None:
         self.found = found
+        self.clock = clock
         self.model = model
         self.http = client_for(found.url + found.prefix, key)
 
@@ -95,7 +98,7 @@ class Client:
         """Ask a question and read the answer to its end; ClairvoyantError if there is none."""
         adapter = self.found.adapter
         body = adapter.chat_body(self.model, question.prompt, min(question.cap, cap or question.cap))
-        answer = Answer(time.monotonic())
+        answer = Answer(self.clock())
         try:
             async with self.http.stream("POST", adapter.chat_path, json=body) as response:
                 if response.status_code != 200:
@@ -104,7 +107,7 @@ class Client:
                 await self._read(response, answer)
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None
-        answer.ended_s = time.monotonic()
+        answer.ended_s = self.clock()
         return answer
 
     async def get(self, path: str, timeout_s: float | None = None) -> probes.Answer:
@@ -160,7 +163,7 @@ class Client:
 
     async def _read(self, response: httpx.Response, answer: Answer) -> None:
         whole = False
-        async for at_s, piece in pieces_of(response):
+        async for at_s, piece in pieces_of(response, self.clock):
             if piece.error is not None:
                 raise ClairvoyantError(f"{self._where} failed in mid-answer: {piece.error}")
             if piece.text:

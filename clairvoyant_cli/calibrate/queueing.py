@@ -1,6 +1,5 @@
 """mu_short: short questions among long ones, in a queue that is kept full (Clairvoyant, section 3.4)."""
 
-import time
 from collections.abc import Sequence
 
 from clairvoyant_cli.calibrate.paper import sojourns_on_paper
@@ -43,7 +42,7 @@ async def _keep_full(
     """Send the questions, each as soon as another is answered; the first `settling` do not count."""
     ahead = iter(enumerate(questions))
     taken: list[Sample] = []
-    begun_s = time.monotonic()
+    begun_s = session.client.clock()
 
     async def client() -> None:
         for number, question in ahead:
@@ -51,7 +50,7 @@ async def _keep_full(
                 return  # the answers were longer than the first ones let expect
             answer = await session.client.ask(question)
             taken.append(session.sample("load", question, answer, counted=number >= settling))
-            left_s = (time.monotonic() - begun_s) / len(taken) * (len(questions) - len(taken))
+            left_s = (session.client.clock() - begun_s) / len(taken) * (len(questions) - len(taken))
             session.tell(Step("short ones among long ones, queueing", len(taken), len(questions), left_s))
 
     await together(client() for _ in range(in_flight))

@@ -1,6 +1,5 @@
 """What all parts of a calibration share: whom to ask, how much time there is, how fast it has been."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
@@ -37,10 +36,13 @@ class Session:
     tell: Tell
     score: Score | None = None
     seed: int = 0
-    begun_s: float = field(default_factory=lambda: time.monotonic())  # looked up late: it may be virtual
+    begun_s: float = field(init=False)
     samples: list[Sample] = field(default_factory=list)
     decode_rates: list[float] = field(default_factory=list)
     prefill_rates: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.begun_s = self.client.clock()
 
     @property
     def decode_tokens_per_s(self) -> float | None:
@@ -50,7 +52,7 @@ class Session:
     @property
     def took_s(self) -> float:
         """Seconds since the beginning."""
-        return time.monotonic() - self.begun_s
+        return self.client.clock() - self.begun_s
 
     @property
     def remaining_s(self) -> float | None:

@@ -1,6 +1,5 @@
 """Which model a server has to offer, whether it is loaded, and what else it tells of itself."""
 
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -53,9 +52,9 @@ async def load_model(client: Client, *, unload_first: bool) -> float | None:
         return None
     if unload_first:
         await client.post(*adapter.keep_request(client.model, loaded=False))
-    begun = time.monotonic()
+    begun_s = client.clock()
     await client.post(*adapter.keep_request(client.model, loaded=True))
-    return time.monotonic() - begun
+    return client.clock() - begun_s
 
 
 def _chosen(wanted: str | None, offered: Sequence[OfferedModel], remedy: str) -> OfferedModel:

@@ -1,5 +1,6 @@
 """What `clairvoyant bench` puts together: a backend, one daemon before it, and the loads."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from clairvoyant_cli.backends.adapter import Found
-from clairvoyant_cli.backends.chat import client_for
+from clairvoyant_cli.backends.chat import Clock, client_for
 from clairvoyant_cli.backends.known import adapter_of
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.bench.arms import Arm, Knowledge
@@ -239,7 +240,11 @@ async def _asker(settings: Settings, found: Found, key: str | None) -> Asker:
                 f"{found.adapter.title} at {found.url} names no model; name one with --model"
             )
         model = offered[0].name
-    return Asker(model, found.adapter, sets_length=settings.set_lengths, prefix=found.prefix)
+    return Asker(model, found.adapter, settings.set_lengths, found.prefix, _clock_of(settings))
+
+
+def _clock_of(settings: Settings) -> Clock:
+    return asyncio.get_running_loop().time if settings.virtual_time else time.monotonic
 
 
 async def _daemon(
@@ -262,12 +267,12 @@ async def _daemon(
         queue_capacity=100_000,
         backend_key_file=str(backend_key_file) if backend_key_file else None,
     )
-    daemon = await stack.enter_async_context(running_daemon(config, oracle))
+    daemon = await stack.enter_async_context(running_daemon(config, oracle, clock=_clock_of(settings)))
     scheduler = daemon.dispatcher.scheduler
 
     def teach(arm: Arm) -> None:
         oracle.knowledge = arm.knowledge
-        scheduler.set_policy(POLICIES[arm.policy or DEFAULT_POLICY], time.monotonic())
+        scheduler.set_policy(POLICIES[arm.policy or DEFAULT_POLICY], daemon.stats.clock())
 
     return daemon.base_url, daemon.pool.slots, teach
 

@@ -14,14 +14,19 @@ from clairvoyant_cli.commands.bench import command
 from clairvoyant_cli.errors import ClairvoyantError
 
 
-def test_an_hour_of_sleep_takes_no_time_and_the_clocks_agree() -> None:
-    async def sleep() -> tuple[float, float]:
-        await asyncio.sleep(3600)
-        return time.monotonic(), asyncio.get_running_loop().time()
+def now() -> float:
+    return asyncio.get_running_loop().time()
 
-    real = time.monotonic
-    assert run_virtually(sleep()) == (3600.0, 3600.0)
-    assert time.monotonic is real
+
+def test_an_hour_of_sleep_takes_no_time_and_nobody_elses_clock_is_touched() -> None:
+    async def sleep() -> tuple[float, float]:
+        began_s = time.monotonic()
+        await asyncio.sleep(3600)
+        return asyncio.get_running_loop().time(), time.monotonic() - began_s
+
+    virtual_s, real_s = run_virtually(sleep())
+    assert virtual_s == 3600.0
+    assert real_s < 3600.0
 
 
 def test_a_server_on_a_socket_takes_as_long_as_it_says() -> None:
@@ -31,9 +36,9 @@ def test_a_server_on_a_socket_takes_as_long_as_it_says() -> None:
             serve_app(Replay(Engine(speed=speed, answer_tokens=lambda prompt, rng: 30)).app) as url,
             httpx.AsyncClient(base_url=url, timeout=3600, trust_env=False) as client,
         ):
-            begun_s = time.monotonic()
+            begun_s = now()
             await client.post("/api/generate", json={"model": "replay", "prompt": "hello", "stream": False})
-            return time.monotonic() - begun_s
+            return now() - begun_s
 
     assert run_virtually(ask()) == pytest.approx(60.0, abs=0.1)
 
@@ -50,12 +55,12 @@ def test_answers_sent_in_strides_end_when_they_would_token_by_token() -> None:
             httpx.AsyncClient(base_url=url, timeout=3600, trust_env=False) as client,
         ):
             for _ in range(20):
-                begun_s = time.monotonic()
+                begun_s = now()
                 body = {"model": "replay", "prompt": "hello"}
                 async with client.stream("POST", "/api/generate", json=body) as response:
                     lines = [line async for line in response.aiter_lines()]
                 assert len(lines) == 213 + 1
-                ends.append(time.monotonic() - begun_s)
+                ends.append(now() - begun_s)
         return ends
 
     assert run_virtually(ask(1)) == pytest.approx([213 / 50] * 20, abs=0.01)

@@ -58,6 +58,10 @@ async def every(runs: int, plan: Plan, varies: float = 0.0) -> list[Profile]:
     return await asyncio.gather(*(calibrated(seed, plan, varies) for seed in range(runs)))
 
 
+def asking(url: str) -> Client:
+    return Client(Found(adapter_of("ollama"), url), clock=asyncio.get_running_loop().time)
+
+
 async def calibrated(seed: int, plan: Plan, varies: float) -> Profile:
     """Calibrate a server; with `varies`, its speed is another for each answer, by so many log units."""
     luck = Random(seed)
@@ -68,7 +72,7 @@ async def calibrated(seed: int, plan: Plan, varies: float) -> Profile:
         return answered(prompt, rng)
 
     engine = Engine(stride=100, answer_tokens=answer, seed=seed)
-    async with serve_app(Replay(engine).app) as url, Client(Found(adapter_of("ollama"), url)) as client:
+    async with serve_app(Replay(engine).app) as url, asking(url) as client:
         session = Session(client, plan, lambda step: None, seed=seed)
         return (await calibrate(session, None, HOST, "test")).profile
 
@@ -102,7 +106,7 @@ def test_a_bounded_run_ends_though_the_queue_takes_longer_than_it_promised() -> 
             return 30 if next(asked) < 12 else 200
 
         engine = Engine(speed=SLOW, stride=100, answer_tokens=answer)
-        async with serve_app(Replay(engine).app) as url, Client(Found(adapter_of("ollama"), url)) as client:
+        async with serve_app(Replay(engine).app) as url, asking(url) as client:
             return (await calibrate(Session(client, plan, lambda step: None), None, HOST, "test")).profile
 
     profile = run_virtually(measured())

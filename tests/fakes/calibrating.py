@@ -1,5 +1,6 @@
 """A replay backend that answers a calibration's questions at the lengths they ask for."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
@@ -39,6 +40,6 @@ async def replay(
 async def measured(url: str, plan: Plan = SMALL, backend: str = "ollama") -> tuple[Outcome, list[Step]]:
     """Calibrate a server and return what came of it and what was told on the way."""
     told: list[Step] = []
-    async with Client(Found(adapter_of(backend), url)) as client:
+    async with Client(Found(adapter_of(backend), url), clock=asyncio.get_running_loop().time) as client:
         outcome = await calibrate(Session(client, plan, told.append), None, HOST, "test")
     return outcome, told

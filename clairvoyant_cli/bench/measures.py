@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import nan, sqrt
+from math import nan
 from statistics import fmean, stdev
 
 import numpy as np
 
 from clairvoyant_cli.bench.cells import Answer, Cell
-from clairvoyant_cli.simulator.estimate import jain, student_t
+from clairvoyant_cli.simulator.estimate import half_width, jain
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
 from profiles.ranking import pairs_in_order
@@ -37,7 +37,7 @@ class Spread:
     @property
     def half_width(self) -> float:
         """Half the width of the mean's 95 % confidence interval (Student's t); of one run not a number."""
-        return student_t(self.runs - 1) * self.sd / sqrt(self.runs)
+        return half_width(self.sd, self.runs)
 
 
 def figures_of(cell: Cell) -> dict[Key, float]:

@@ -40,9 +40,8 @@ def speed_of(tokens_per_s: float) -> Speed:
 async def simulated_daemon(engine: Engine, config: ServeConfig) -> AsyncIterator[Daemon]:
     """Start the backend and a daemon before it, on free ports; it shows prompts and keeps nothing.
 
-    Of `config`, all but the addresses holds.
+    Of `config`, all but the addresses holds. Only errors are logged: lines would run through the picture.
     """
-    # The daemon's own log lines would run through the picture.
     logging.getLogger("clairvoyant").setLevel(logging.ERROR)
     async with serve_app(Replay(engine).app) as backend_url:
         here = replace(config, backend=backend_url, listen="127.0.0.1:0", show_prompts=True)

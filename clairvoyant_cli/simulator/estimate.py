@@ -37,13 +37,18 @@ def student_t(freedom: int) -> float:
     return z + first / freedom + second / freedom**2 + third / freedom**3
 
 
+def half_width(sd: float, n: int) -> float:
+    """Return half the width of the 95 % interval of the mean of `n` values; of one not a number."""
+    return student_t(n - 1) * sd / sqrt(n)
+
+
 def mean_of(samples: Sequence[float]) -> Estimate:
     """Return the mean of one figure from each of several independent runs."""
     values = np.asarray(samples, dtype=np.float64)
     n = len(values)
     if n < 2:
         return Estimate(float(values.mean()), float("nan"), n)
-    return Estimate(float(values.mean()), student_t(n - 1) * float(values.std(ddof=1)) / sqrt(n), n)
+    return Estimate(float(values.mean()), half_width(float(values.std(ddof=1)), n), n)
 
 
 def change_of(samples: Sequence[float], baseline: Sequence[float]) -> Estimate:
@@ -60,7 +65,7 @@ def change_of(samples: Sequence[float], baseline: Sequence[float]) -> Estimate:
     if n < 2:
         return Estimate(ratio - 1.0, float("nan"), n)
     spread = float((values - ratio * base).std(ddof=1))
-    return Estimate(ratio - 1.0, student_t(n - 1) * spread / (sqrt(n) * float(base.mean())), n)
+    return Estimate(ratio - 1.0, half_width(spread, n) / float(base.mean()), n)
 
 
 def percentile(values: Floats, share: float) -> float:

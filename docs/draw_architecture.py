@@ -157,14 +157,15 @@ def drawing() -> str:
         f'<text class="title" x="{HOUSE + 60}" y="34">The way of a request</text>',
     ]
     for name, near in neighbours(list(placed)).items():
-        parts += [arrow(placed[name], placed[each]) for each in sorted(near - set(EVERYBODYS))]
+        parts += [arrow(placed[name], placed[each]) for each in sorted(near - set(EVERYBODYS) - set(SIBLINGS))]
     parts += [rect(box, "sibling" if box.name in SIBLINGS else "part") for box in placed.values()]
     steps = [Box(n, HOUSE + 60, 60 + i * ROW, WIDTH - HOUSE - 84, note) for i, (n, note) in enumerate(WAY)]
     parts += [
         arrow(a, b).replace("<path", '<path class="way"') for a, b in zip(steps, steps[1:], strict=False)
     ]
     parts += [rect(box, "step") for box in steps]
-    note = f"Arrows to {', '.join(name for name in EVERYBODYS if name in placed)} are left out: everybody uses them."
+    common = ", ".join(name for name in EVERYBODYS if name in placed)
+    note = f"Left out: arrows to {common}, which everybody uses, and to the records of the three at the bottom."
     parts.append(f'<text class="soft" x="{LEFT}" y="{height - 14}">{escape(note)}</text>')
     return "\n".join([*parts, "</svg>", ""])
 

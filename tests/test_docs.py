@@ -1,6 +1,8 @@
 """The documentation says what the program does: its commands, its settings, its two set-up commands."""
 
 import re
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
+REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 
 
 def command(name: str) -> click.Command:
@@ -40,8 +43,9 @@ def test_every_setting_of_serve_is_a_flag_and_is_documented() -> None:
     flags = {parameter.name for parameter in command("serve").params}
     settings = {each.name for each in fields(ServeConfig)}
     assert settings == (flags - {"config_file"}) | {"backends"}
-    for name in settings:
-        assert f"`{name}`" in README, name
+    for name in settings - {"backends"}:
+        assert f"`{name}`" in REFERENCE, name
+    assert "`[[backends]]`" in REFERENCE
 
 
 def test_the_policies_are_summed_up_in_the_same_words_everywhere() -> None:
@@ -69,3 +73,20 @@ def test_the_changelog_knows_the_commands() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text()
     for name in COMMANDS:
         assert f"`clairvoyant {name}`" in changelog
+
+
+def test_the_drawing_of_the_house_is_current() -> None:
+    command = [sys.executable, str(ROOT / "docs" / "draw_architecture.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_file_that_the_architecture_names_is_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = re.findall(
+        r"`((?:clairvoyant_cli|http|proxy|protocols|scheduler|predictor|tui|profiles|tests)/[a-z_/]+\.py)`",
+        text,
+    )
+    assert len(named) > 15
+    for name in named:
+        assert (ROOT / name).exists() or (ROOT / "clairvoyant_cli" / name).exists(), name

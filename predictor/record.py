@@ -1,4 +1,4 @@
-"""The two records at the predictor's seam: what a proxy sees of a request, and what is foretold of it.
+"""The two records at the predictor's seam: what a proxy sees of a request, and what is predicted of it.
 
 Rule 1: standard library only. The proxy, the simulator and the dashboard import this module; none of
 them may pull in numpy or onnxruntime by doing so.

@@ -1,4 +1,4 @@
-"""Whether long answers were foretold to be longer than short ones."""
+"""Whether long answers were predicted to be longer than short ones."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence

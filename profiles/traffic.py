@@ -43,7 +43,7 @@ class Hour:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer: when and by what it was served, how long it held its slot, and what was foretold."""
+    """A whole answer: when and by what it was served, how long it held its slot, and what was predicted."""
 
     finished_at: float
     backend: str

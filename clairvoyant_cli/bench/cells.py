@@ -21,7 +21,7 @@ UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
 class Answer:
     """One question and how it went; seconds of the model's time (see `Settings.speedup`), no text.
 
-    `kind` is the question's length class; `predicted_tokens` is None where no proxy foretold anything, the
+    `kind` is the question's length class; `predicted_tokens` is None where no proxy predicted anything, the
     times are None where the call failed, which `error` tells.
     """
 

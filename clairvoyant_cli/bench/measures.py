@@ -45,7 +45,7 @@ def figures_of(cell: Cell) -> dict[Key, float]:
 
     `sojourn` is from sending to the last byte, `ttft` to the first token, `per token` is sojourn divided by
     answer length (PARS, section 4.1). `jain` is Jain's index of the per-token latencies: 1 if every client
-    pays the same for a token. `ranking` is the share of (short, long) pairs foretold in the right order.
+    pays the same for a token. `ranking` is the share of (short, long) pairs predicted in the right order.
     """
     figures: dict[Key, float] = {}
     kinds = [each.value for each in LengthClass if any(a.kind == each for a in cell.answers)]
@@ -80,7 +80,7 @@ def _of_class(answers: Sequence[Answer]) -> dict[str, float]:
 
 
 def ranking_accuracy(answers: Iterable[Answer]) -> float | None:
-    """Return the share of (short, long) pairs in which the long one was foretold longer; ties count half."""
+    """Return the share of (short, long) pairs in which the long one was predicted longer; ties count half."""
     predicted: dict[str, list[float]] = {LengthClass.SHORT: [], LengthClass.LONG: []}
     for answer in answers:
         if answer.predicted_tokens is not None and answer.kind in predicted:

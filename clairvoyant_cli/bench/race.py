@@ -43,7 +43,7 @@ class Place(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One call of a lane, and what was foretold of it if the proxy has said so already."""
+    """One call of a lane, and what was predicted of it if the proxy has said so already."""
 
     call: Call
     place: Place

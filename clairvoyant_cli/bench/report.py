@@ -267,7 +267,7 @@ def _nested(figures: Mapping[Key, Spread]) -> dict[str, dict[str, Any]]:
 
 def to_csv(cells: Iterable[Cell]) -> Iterator[tuple[object, ...]]:
     """Yield a header and one row an answer."""
-    yield "load", "run", "arm", "class", "at_s", "tokens", "foretold_tokens", "ttft_s", "sojourn_s", "error"
+    yield "load", "run", "arm", "class", "at_s", "tokens", "predicted_tokens", "ttft_s", "sojourn_s", "error"
     for cell in cells:
         for a in cell.answers:
             times = (a.predicted_tokens, a.ttft_s, a.sojourn_s, a.error)

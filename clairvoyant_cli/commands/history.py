@@ -79,7 +79,7 @@ def _rows(connection: "sqlite3.Connection", span: "Span", limit: int | None) -> 
 
 
 def _trace(rows: "Iterator[Finished]") -> None:
-    """Print what a simulation needs of a request: when it came, how long it took, what was foretold."""
+    """Print what a simulation needs of a request: when it came, how long it took, what was predicted."""
     import msgspec
 
     for finished in rows:
@@ -174,7 +174,9 @@ def _then(profile: "Profile | None", value: str) -> str:
 
 
 def _listed(rows: "list[Finished]") -> Table:
-    table = Table("finished", "model", "client", "outcome", "foretold", "tokens", "waited", "total", box=None)
+    table = Table(
+        "finished", "model", "client", "outcome", "predicted", "tokens", "waited", "total", box=None
+    )
     for finished in rows:
         table.add_row(
             date(finished.finished_at, "%m-%d %H:%M:%S"),

@@ -34,8 +34,8 @@ EMPTIEST = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the options say; None leaves it to what was recorded. `forecaster` makes other forecasts than the
-    recorded ones, given the mean service times of short requests and of the others, in seconds.
+    """What the options say; None leaves it to what was recorded. `forecaster` makes other predictions than
+    those recorded, given the mean service times of short requests and of the others, in seconds.
     """
 
     long_limit: float
@@ -128,7 +128,7 @@ def question_of(known: Known, wanted: Wanted) -> "Question":
 
 
 def recorded_forecaster(known: Known) -> "Forecaster":
-    """Return what the predictor foretold of the recorded requests, wherever one of them is drawn again.
+    """Return what the predictor predicted of the recorded requests, wherever one of them is drawn again.
 
     So the predictor is as good, and as sure of itself, as it was; costs are in seconds as `serve` makes them.
     """

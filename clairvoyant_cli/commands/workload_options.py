@@ -1,4 +1,4 @@
-"""What the options of `simulate` say of a workload, its forecasts and its backends, put together."""
+"""What the options of `simulate` say of a workload, its predictions and its backends, put together."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """What the options say of a workload, its forecasts and its backends."""
+    """What the options say of a workload, its predictions and its backends."""
 
     workload: str
     policies: tuple[str, ...]
@@ -108,7 +108,7 @@ def arrivals_of(mix: Mix, history: "History | None", requests: int) -> "Draw":
     if mix.arrivals == "recorded":
         return replayed(history.workload, mix.speed_up)
     if mix.predictor in {"recorded", "model"}:
-        message = f"--predictor {mix.predictor} foretells the FILE's own requests: use --arrivals recorded"
+        message = f"--predictor {mix.predictor} predicts the FILE's own requests: use --arrivals recorded"
         raise ClairvoyantError(message, ExitCode.USAGE)
     service = resampled(history.workload.service_s, history.workload.kind)
     rate_per_s = mix.load * places / float(history.workload.service_s.mean())
@@ -139,7 +139,7 @@ def run_advice(mix: Mix, options: "Options") -> "Report":
 
 
 def forecaster_of(mix: Mix, history: "History | None", short_s: float, long_s: float) -> "Forecaster":
-    """Return what makes the forecasts `--predictor` asks for."""
+    """Return what makes the predictions `--predictor` asks for."""
     from clairvoyant_cli.simulator import predictions as predictions
 
     kind, _, number = mix.predictor.partition(":")
@@ -174,7 +174,7 @@ def accuracy_of(predictor: str, number: str) -> float:
 
 
 def model_forecast(history: "History", decode_rate: float) -> "Predictions":
-    """Return what the shipped model foretells of the history's prompts."""
+    """Return what the shipped model predicts of the history's prompts."""
     from clairvoyant_cli.commands.composition import load_predictor
     from clairvoyant_cli.simulator.predictions import of_model
     from predictor.record import PromptView

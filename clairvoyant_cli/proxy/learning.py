@@ -135,7 +135,7 @@ class Learner:
         return TAU_PER_MU_SHORT * self.mu_short_of(model), source
 
     def judge(self, tokens: int, sojourn_s: float, p_long: float) -> None:
-        """Take note of how well an answer was foretold, and how long it took."""
+        """Take note of how well an answer was predicted, and how long it took."""
         length_class = LengthClass.of(tokens)
         self._scores[length_class].append(p_long)
         if length_class is LengthClass.SHORT:
@@ -144,7 +144,7 @@ class Learner:
 
     @property
     def ranking_accuracy(self) -> float | None:
-        """Share of recent (Short, Long) pairs foretold in order; None without both kinds."""
+        """Share of recent (Short, Long) pairs predicted in order; None without both kinds."""
         return pairs_in_order(tuple(self._scores[LengthClass.SHORT]), tuple(self._scores[LengthClass.LONG]))
 
     def drift(self) -> Iterator[str]:

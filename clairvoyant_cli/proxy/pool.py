@@ -105,8 +105,9 @@ class BackendPool:
 
     @property
     def given_up(self) -> bool:
-        """Whether all have been away for longer than requests are kept waiting."""
-        return all(worker.outage.over for worker in self)
+        """Whether all that ever were there have been away for longer than requests are kept waiting."""
+        there = [worker for worker in self if worker.backend.seen]
+        return bool(there) and all(worker.outage.over for worker in there)
 
     @property
     def waited_for(self) -> bool:

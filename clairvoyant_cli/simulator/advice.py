@@ -66,7 +66,7 @@ BRIEF = Effort(5, 400, 3, (0.2, 0.35, 0.5, 0.7), {"sjf": (10.0,), DEFAULT_POLICY
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What an operator asks: which policy, given how requests are served and how well lengths are foretold.
+    """What an operator asks: which policy, given how requests are served and how well lengths are predicted.
 
     `load` is the utilisation, `slots` how many run at once, `long_limit` how much slower long requests may
     get at P95, as a fraction; `present` is how they are ordered now, where that is known.

@@ -3,7 +3,7 @@
 Rule 1: completions lie in a heap as `(time, sequence, event)`, arrivals are a column. Completions come before
 arrivals of the same instant, and every event of an instant before the decision: a burst is seen whole.
 Rule 2: all decisions are the scheduler's, the object that serves. The engine only makes time pass.
-Rule 3: the same workload, forecast and scheduler give the same run.
+Rule 3: the same workload, prediction and scheduler give the same run.
 """
 
 from collections.abc import Callable, Mapping

@@ -55,7 +55,7 @@ def noisy_score(
 
 
 def from_p_long(p_long: Floats, short_s: float, long_s: float) -> Predictions:
-    """Return the forecast that follows from P(Long) when the classes' mean service times are known."""
+    """Return the prediction that follows from P(Long) when the classes' mean service times are known."""
     cost_s = short_s + (long_s - short_s) * p_long
     q90_s = np.where(p_long >= 0.1, long_s, short_s)
     return Predictions(p_long, cost_s, q90_s, cost_s)
@@ -88,7 +88,7 @@ def ranked_tokens(rng: np.random.Generator, workload: Workload, kendall_tau: flo
 
 
 def from_tokens(tokens: Floats, workload: Workload) -> Predictions:
-    """Return the forecast that follows from a guess of the tokens, at the workload's own mean speed."""
+    """Return the prediction that follows from a guess of the tokens, at the workload's own mean speed."""
     total = float(workload.tokens.sum())
     seconds_per_token = float((workload.service_s).sum()) / total if total else 0.0
     cost_s = tokens * seconds_per_token
@@ -97,7 +97,7 @@ def from_tokens(tokens: Floats, workload: Workload) -> Predictions:
 
 
 def of_model(model: Predictor, prompts: Sequence[PromptView], seconds_per_token: float) -> Predictions:
-    """Return what a real model foretells of real prompts, one a request."""
+    """Return what a real model predicts of real prompts, one a request."""
     rows = [model.predict(view) for view in prompts]
     tokens = np.array([row.expected_tokens for row in rows], dtype=np.float64)
     q90 = np.array([row.q90_tokens for row in rows], dtype=np.float64)

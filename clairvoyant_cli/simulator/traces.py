@@ -37,7 +37,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A recorded workload, the forecasts made at the time if it has them, and its prompts if asked for."""
+    """A recorded workload, the predictions made at the time if it has them, and its prompts if asked for."""
 
     workload: Workload
     predictions: Predictions | None = None
@@ -62,7 +62,7 @@ def read_history(
     """Read a file of recorded requests; ClairvoyantError if it cannot be read or lacks what is needed.
 
     Needs the answer's tokens or `service_s`. Without arrival times all arrive at once. `client`, `urgency`,
-    and the forecasts `p_long` and `predicted_tokens` are read if they are there.
+    and the predictions `p_long` and `predicted_tokens` are read if they are there.
     """
     return _made(path, limit, lambda rows: _history(rows, speed or Speed(), prompts))
 

@@ -15,7 +15,7 @@ from clairvoyant_cli.simulator.report import Cell
 from clairvoyant_cli.simulator.workload import LONG, SHORT, TwoNormals, Workload
 
 Forecaster = Callable[[np.random.Generator, Workload], Predictions]
-"""Makes a forecast of a workload, with a generator of its own."""
+"""Makes a prediction of a workload, with a generator of its own."""
 
 Figure = Callable[[Run], float]
 """One number of a run."""

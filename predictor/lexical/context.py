@@ -43,7 +43,7 @@ class Context:
 
 
 def consider(view: PromptView, mean: float) -> Context:
-    """Shift the mean log length foretold from the prompt by what else is known of the request."""
+    """Shift the mean log length predicted from the prompt by what else is known of the request."""
     if view.task is Task.INFILL:
         return Context(INFILL_MEAN, ("infill",))
     keys: list[str] = []

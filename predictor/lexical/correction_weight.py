@@ -1,4 +1,4 @@
-"""How far a learnt correction is believed: as far as it ordered better, foretold before it was learnt."""
+"""How far a learnt correction is believed: as far as it ordered better, predicted before it was learnt."""
 
 from math import exp, sqrt
 
@@ -41,7 +41,7 @@ class CorrectionWeight:
         self._judged = 0
 
     def judge(self, static: float, own: float, real: float) -> None:
-        """Take in an answer of `real` log tokens, foretold as `static` and, corrected, as `static + own`."""
+        """Take in an answer of `real` log tokens, predicted as `static` and, corrected, as `static + own`."""
         if self._judged:
             self._count(*self._compare(static, own, real))
         self._answers[:, self._judged % COMPARED] = static, own, real

@@ -57,7 +57,7 @@ class Correction:
         return self._ridge.level(features), self._ridge.own(features)
 
     def learn(self, features: Features, static: float, level: float, own: float, real: float) -> None:
-        """Learn from an answer of `real` log tokens; `level` and `own` are what was foretold then."""
+        """Learn from an answer of `real` log tokens; `level` and `own` are what was predicted then."""
         self._weight.judge(static + level, own, real)
         self._ridge.learn(features, min(max(real - static, -LARGEST_SURPRISE), LARGEST_SURPRISE))
         self.learnt += 1

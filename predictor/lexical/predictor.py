@@ -82,7 +82,7 @@ class LexicalPredictor:
         seen = self._spreads.of(model)
         q90 = mean + (self._calibration.q90_at + seen.q90_shift) * spread * seen.scale
         memo = Memo(features, context.mean, level, mean, own, spread, q90, model, view.max_tokens)
-        return foretell(self._calibration, mean, spread * seen.scale, q90, view.max_tokens, self.name, memo)
+        return predict(self._calibration, mean, spread * seen.scale, q90, view.max_tokens, self.name, memo)
 
     def learn(self, prediction: Prediction, tokens: int) -> None:
         """Learn from a real answer; one that was cut off at the client's cap was at least that long."""
@@ -141,7 +141,7 @@ class LexicalPredictor:
         self._spreads.import_state(learnt[:spreads])
 
 
-def foretell(
+def predict(
     calibration: Calibration,
     mean: float,
     spread: float,
@@ -159,11 +159,11 @@ def foretell(
     return Prediction(short, medium, long, log_tokens(expected), expected, upper, source, memo)
 
 
-def foretold_by(calibration: Calibration, score: float) -> Prediction:
+def predicted_by(calibration: Calibration, score: float) -> Prediction:
     """Return the record that a score alone gives: no context, no cap, nothing learnt."""
     mean = calibration.mean_at(score)
     spread = calibration.spread_at(mean)
-    return foretell(calibration, mean, spread, mean + calibration.q90_at * spread, None, "")
+    return predict(calibration, mean, spread, mean + calibration.q90_at * spread, None, "")
 
 
 def _keys(view: PromptView) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""How uncertain the foretold lengths really are on this traffic: one record a model."""
+"""How uncertain the predicted lengths really are on this traffic: one record a model."""
 
 from dataclasses import dataclass
 from math import sqrt

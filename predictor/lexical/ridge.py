@@ -85,7 +85,7 @@ class Ridge:
         slot = self._free_slot()
         self._store(slot, features)
         row = self._kernel_row(features)
-        # What the older answers alone foretell is what all foretell less the active ones' part of it.
+        # What the older answers alone predict is what all predict less the active ones' part of it.
         older = self._foretold(features) - float(row @ self._applied[: self._count])
         self._kernel[slot, : self._count] = row
         self._kernel[: self._count, slot] = row

@@ -11,7 +11,7 @@ from predictor.trust import Trust
 
 MODEL = "model.onnx"
 
-# What an answer of each class is taken to cost: the model foretells classes only.
+# What an answer of each class is taken to cost: the model predicts classes only.
 SHORT_TOKENS, MEDIUM_TOKENS, LONG_TOKENS = 90.0, 420.0, 1300.0
 SHORT_Q90, MEDIUM_Q90, LONG_Q90 = 190.0, 720.0, 2200.0
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from predictor.card import Calibration, Card
 from predictor.errors import ModelError
-from predictor.lexical.predictor import foretold_by
+from predictor.lexical.predictor import predicted_by
 from predictor.loading import load_model
 from predictor.lognormal import log_tokens
 from predictor.paper import training as paper_training
@@ -69,7 +69,7 @@ def _train_lexical(
     weights = np.ones(len(targets))
     scores = training.out_of_fold(material, targets, weights, seed, progress)
     calibration = training.calibrate(scores, targets, weights)
-    held_out = judge("held out (5-fold)", [foretold_by(calibration, score) for score in scores], data)
+    held_out = judge("held out (5-fold)", [predicted_by(calibration, score) for score in scores], data)
     progress("all rows")
     fitted = training.fit(material, targets, weights, seed)
     training.save(fitted, _card(data, out, "lexical", calibration, held_out, seed), out)

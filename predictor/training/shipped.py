@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from predictor.card import Calibration, Card
-from predictor.lexical.predictor import foretold_by
+from predictor.lexical.predictor import predicted_by
 from predictor.loading import MODELS
 from predictor.lognormal import SHIFT_TOKENS
 from predictor.paper import training as paper_training
@@ -85,7 +85,7 @@ def train_lexical(
     calibration = calibrate(scores, np.log(tokens + SHIFT_TOKENS), np.ones(len(tokens)))
     held_out = judge(
         "held out (5-fold)",
-        [foretold_by(calibration, score) for score in scores],
+        [predicted_by(calibration, score) for score in scores],
         Dataset("all", [""] * len(tokens), [""], tokens[:, None]),
     )
     progress("all rows")

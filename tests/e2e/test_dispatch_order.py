@@ -74,8 +74,8 @@ async def test_tau_promotes_the_longest_waiting(llama: LlamaServer) -> None:
         scheduler.resume()
         daemon.dispatcher.moved()
         state = await until(daemon, lambda s: s.counters.completed == 4)
-    foretold = [each.predicted.p_long for each in state.recent]
-    assert sorted(foretold, reverse=True) == [0.9, 0.8, 0.2, 0.1]
+    predicted = [each.predicted.p_long for each in state.recent]
+    assert sorted(predicted, reverse=True) == [0.9, 0.8, 0.2, 0.1]
     assert state.recent[0].predicted.p_long == 0.9
     assert state.recent[0].dispatched_by == "tau"
     assert state.tau.firings_total >= 1

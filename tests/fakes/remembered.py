@@ -90,7 +90,7 @@ def traffic(count: int, *, start: float = START, every_s: float = 7.7, seed: int
 
 def busy_days(count: int, *, start: float = START, seed: int = 0, every_s: float = 7.7) -> Iterator[Finished]:
     """Yield what a serial server of 100 tokens/s really served: days busier than nights, services that follow
-    from lengths, and forecasts that are right more often than not.
+    from lengths, and predictions that are right more often than not.
 
     `every_s` is the mean time between requests. Waits are those of arrival order.
     """
@@ -100,7 +100,7 @@ def busy_days(count: int, *, start: float = START, seed: int = 0, every_s: float
         busier = 1.0 + 0.9 * sin(2.0 * pi * (arrived % 86_400) / 86_400)
         arrived += rng.expovariate(busier / every_s)
         tokens = int(rng.lognormvariate(5.1, 1.0)) + 1
-        foretold = tokens * rng.lognormvariate(0.0, 0.8)
+        predicted = tokens * rng.lognormvariate(0.0, 0.8)
         begun, service_s = max(arrived, free), 0.2 + tokens / 100.0
         free = begun + service_s
         yield replace(
@@ -108,9 +108,9 @@ def busy_days(count: int, *, start: float = START, seed: int = 0, every_s: float
             finished_at=free,
             request=f"abc-{number}",
             client=rng.choice(("alice", "bob", "carol")),
-            p_long=foretold / (foretold + 400.0),
-            expected_tokens=foretold,
-            q90_tokens=3.0 * foretold,
+            p_long=predicted / (predicted + 400.0),
+            expected_tokens=predicted,
+            q90_tokens=3.0 * predicted,
             tokens=tokens,
             length_class=LengthClass.of(tokens).value,
             waited_s=begun - arrived,

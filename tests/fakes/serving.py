@@ -19,7 +19,7 @@ TICK_S = 0.01
 
 @dataclass
 class ByFirstWord:
-    """Foretells P(Long) from a number that opens the prompt (`0.9 tell me ...`); 0.5 where there is none.
+    """Predicts P(Long) from a number that opens the prompt (`0.9 tell me ...`); 0.5 where there is none.
 
     `seen` and `learned` keep what it was asked and told.
     """

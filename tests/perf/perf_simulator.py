@@ -18,11 +18,11 @@ def main() -> None:
     """Print the seconds each policy takes."""
     rng = np.random.default_rng(0)
     workload = poisson(rng, REQUESTS, 0.12, TwoNormals())
-    forecast = noisy_class(rng, workload, 0.85, 3.5, 8.9)
+    prediction = noisy_class(rng, workload, 0.85, 3.5, 8.9)
     for name in sys.argv[1:] or ["sjf", "bounded"]:
         before = perf_counter()
         simulate(
-            Scheduler(POLICIES[name], workers={"a": 1}, tau_s=36.0, capacity=REQUESTS), workload, forecast
+            Scheduler(POLICIES[name], workers={"a": 1}, tau_s=36.0, capacity=REQUESTS), workload, prediction
         )
         sys.stdout.write(f"{name:14s} {REQUESTS:,} requests in {perf_counter() - before:.1f} s\n")
 

@@ -1,4 +1,4 @@
-"""Requests whose answer's length any engineer would foretell, read from `obvious_lengths.txt`."""
+"""Requests whose answer's length any engineer would predict, read from `obvious_lengths.txt`."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -8,7 +8,7 @@ from predictor.lexical.correction_weight import MIN_PAIRS, CorrectionWeight
 def _judged(
     weight: CorrectionWeight, owns: float, noise: float, answers: int = 400, seed: int = 0
 ) -> CorrectionWeight:
-    """Judge answers whose part unknown to the static score the correction foretells `owns` of."""
+    """Judge answers whose part unknown to the static score the correction predicts `owns` of."""
     generator = np.random.default_rng(seed)
     for _ in range(answers):
         static, rest = generator.normal(5.5, 1.0), generator.normal(0, 1.0)

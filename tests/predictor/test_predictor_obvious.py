@@ -1,4 +1,4 @@
-"""What any engineer would foretell of a request, the shipped model foretells too, style by style."""
+"""What any engineer would predict of a request, the shipped model predicts too, style by style."""
 
 import pytest
 

@@ -116,16 +116,16 @@ def test_the_own_part_is_judged_on_top_of_the_level() -> None:
 def test_where_there_is_nothing_to_learn_it_orders_no_worse() -> None:
     generator = np.random.default_rng(4)
     correction = Correction(4)
-    foretold: list[tuple[float, float, float]] = []
+    predicted: list[tuple[float, float, float]] = []
     for _ in range(900):
         hashes = generator.integers(0, 300, 30).astype(np.uint32)
         features = correction.features(hashes, ["m"], generator.normal(0, 0.3, 4).astype(np.float32))
         static = generator.normal(5.5, 0.8)
         real = static + generator.normal(0, 0.7)
         _, own = correction.shift(features)
-        foretold.append((static, static + correction.share * own, real))
+        predicted.append((static, static + correction.share * own, real))
         correction.learn(features, static, 0.0, own, real)
-    static_scores, scores, reals = np.array(foretold[300:]).T
+    static_scores, scores, reals = np.array(predicted[300:]).T
     fixed, learnt = (ranking_accuracy(each, np.exp(reals) - 10).accuracy for each in (static_scores, scores))
     assert learnt > fixed - 0.01
 

@@ -347,11 +347,11 @@ async def test_a_long_body_is_understood_and_forwarded_as_it_came() -> None:
         seen.append((await it.request()).body)
         it.send(answer(b'{"usage":{"completion_tokens":5}}', "Content-Type: application/json"))
 
-    foretelling = ByFirstWord()
-    async with between(script, foretelling) as (_, client):
+    predicting = ByFirstWord()
+    async with between(script, predicting) as (_, client):
         got = await client.ask(post("/v1/chat/completions", body))
         assert (got.status, seen) == (200, [body])
-    (view,) = foretelling.seen
+    (view,) = predicting.seen
     assert view.characters == pytest.approx(500_014, rel=0.01)
     assert view.prompt.endswith("last")
     assert replace(view, prompt="", cut=0) == PromptView("", model="m", client=view.client)

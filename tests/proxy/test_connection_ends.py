@@ -111,11 +111,11 @@ async def test_bodies_in_crumbs_that_come_at_once_are_read_in_turns(monkeypatch:
         assert [each.result() for each in asked] == [200] * 8
 
 
-async def test_the_answers_of_a_crowd_are_foretold_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_answers_of_a_crowd_are_predicted_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(10**9))
     monkeypatch.setattr(loop_turn, "perf_counter", lambda: next(clock) * loop_turn.TURN_S)
     turn = 0
-    foretold_in: list[int] = []
+    predicted_in: list[int] = []
 
     async def count() -> None:
         nonlocal turn
@@ -123,14 +123,14 @@ async def test_the_answers_of_a_crowd_are_foretold_in_turns(monkeypatch: pytest.
             await asyncio.sleep(0)
             turn += 1
 
-    class Foretelling(ByFirstWord):
+    class Predicting(ByFirstWord):
         def predict(self, view: PromptView) -> Prediction:
-            foretold_in.append(turn)
+            predicted_in.append(turn)
             return super().predict(view)
 
     async with (
         scripted(answering) as upstream,
-        serving(upstream.base_url, Foretelling(), slots=1) as daemon,
+        serving(upstream.base_url, Predicting(), slots=1) as daemon,
         AsyncExitStack() as stack,
     ):
         crowd = [await stack.enter_async_context(raw_client(daemon.base_url)) for _ in range(8)]
@@ -139,7 +139,7 @@ async def test_the_answers_of_a_crowd_are_foretold_in_turns(monkeypatch: pytest.
             client.send(post(CHAT, b'{"messages": [{"role": "user", "content": "river"}]}'))
         assert [(await client.response(b"POST")).status for client in crowd] == [200] * 8
         counting.cancel()
-    assert len(set(foretold_in)) == 8
+    assert len(set(predicted_in)) == 8
 
 
 async def test_of_a_crowd_that_no_queue_holds_the_rest_is_not_even_foretold(
@@ -147,7 +147,7 @@ async def test_of_a_crowd_that_no_queue_holds_the_rest_is_not_even_foretold(
 ) -> None:
     clock = iter(range(10**9))
     monkeypatch.setattr(loop_turn, "perf_counter", lambda: next(clock) * loop_turn.TURN_S)
-    foretelling = ByFirstWord()
+    predicting = ByFirstWord()
 
     async def script(it: Conversation) -> None:
         await it.request()
@@ -155,14 +155,14 @@ async def test_of_a_crowd_that_no_queue_holds_the_rest_is_not_even_foretold(
 
     async with (
         scripted(script) as upstream,
-        serving(upstream.base_url, foretelling, slots=1, queue_capacity=3) as daemon,
+        serving(upstream.base_url, predicting, slots=1, queue_capacity=3) as daemon,
         AsyncExitStack() as stack,
     ):
         crowd = [await stack.enter_async_context(raw_client(daemon.base_url)) for _ in range(40)]
         for client in crowd:
             client.send(post(CHAT, b'{"messages": [{"role": "user", "content": "river"}]}'))
         await until(daemon, lambda s: (s.counters.rejected, len(s.running), len(s.queue)) == (36, 1, 3))
-        assert len(foretelling.seen) < 40
+        assert len(predicting.seen) < 40
 
 
 async def _crumbs(daemon: Daemon) -> int:

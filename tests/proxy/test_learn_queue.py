@@ -9,7 +9,7 @@ from clairvoyant_cli.proxy import learn_queue as lessons_module
 from clairvoyant_cli.proxy.learn_queue import MAX_WAITING, LearnQueue
 from predictor.record import Prediction, PromptView
 
-FORETOLD = Prediction(1, 0, 0, 0.0, 10, 20, "pupil", memo=b"")
+PREDICTED = Prediction(1, 0, 0, 0.0, 10, 20, "pupil", memo=b"")
 
 
 class Pupil:
@@ -22,7 +22,7 @@ class Pupil:
         self.balks_at = balks_at
 
     def predict(self, view: PromptView) -> Prediction:
-        return FORETOLD
+        return PREDICTED
 
     def learn(self, prediction: Prediction, tokens: int) -> None:
         if tokens == self.balks_at:
@@ -35,7 +35,7 @@ async def test_an_answer_is_learned_later_and_in_turn(monkeypatch: pytest.Monkey
     pupil, done = Pupil(), asyncio.Event()
     learn_queue = LearnQueue(pupil, lambda: done.set() if len(pupil.learned) == 3 else None)
     for tokens in (1, 2, 3):
-        learn_queue.add(FORETOLD, tokens)
+        learn_queue.add(PREDICTED, tokens)
     assert pupil.learned == []
     await done.wait()
     assert pupil.learned == [1, 2, 3]
@@ -45,7 +45,7 @@ async def test_what_waits_at_the_end_is_learned_at_once() -> None:
     pupil = Pupil()
     learn_queue = LearnQueue(pupil, lambda: None)
     for tokens in range(5):
-        learn_queue.add(FORETOLD, tokens)
+        learn_queue.add(PREDICTED, tokens)
     learn_queue.flush()
     assert pupil.learned == [0, 1, 2, 3, 4]
 
@@ -54,7 +54,7 @@ async def test_a_flood_is_sampled() -> None:
     pupil = Pupil()
     learn_queue = LearnQueue(pupil, lambda: None)
     for tokens in range(2 * MAX_WAITING):
-        learn_queue.add(FORETOLD, tokens)
+        learn_queue.add(PREDICTED, tokens)
     learn_queue.flush()
     assert len(pupil.learned) == MAX_WAITING
 
@@ -64,7 +64,7 @@ async def test_a_lesson_that_fails_does_not_end_the_school(caplog: pytest.LogCap
     learn_queue = LearnQueue(pupil, lambda: None)
     with caplog.at_level(logging.ERROR, "clairvoyant"):
         for tokens in (1, 2, 3):
-            learn_queue.add(FORETOLD, tokens)
+            learn_queue.add(PREDICTED, tokens)
         learn_queue.flush()
     assert pupil.learned == [1, 3]
     assert "could not learn" in caplog.text

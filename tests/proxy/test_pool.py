@@ -65,6 +65,19 @@ async def test_what_waits_is_given_up_only_when_every_worker_is() -> None:
         waiting.granted.result()
 
 
+async def test_one_that_was_never_there_keeps_nobody_waiting() -> None:
+    house = rooms("mac", "rtx")
+    house.pool["rtx"].backend.seen = False
+    house.becomes("mac", "down")
+    house.pool["rtx"].backend.state = "down"
+    house.pool.changed(house.pool["rtx"])
+    waiting = house.queued("patient")
+    assert house.on(waiting) == ""
+    house.pool["mac"].outage._expire()
+    with pytest.raises(OutageError):
+        waiting.granted.result()
+
+
 async def test_a_worker_that_comes_back_ends_the_outage() -> None:
     house = rooms("mac")
     house.becomes("mac", "down")

@@ -253,9 +253,9 @@ def test_a_job_that_is_taken_back_takes_no_debt_with_it() -> None:
 def test_a_job_that_was_shorter_than_foretold_takes_no_debt_with_it() -> None:
     scheduler = in_debt()
     scheduler.finish("blocker", 60.0)
-    scheduler.submit(Job("foretold long", 50.0, cost_s=27_000.0, client="a"), 60.0)
+    scheduler.submit(Job("predicted long", 50.0, cost_s=27_000.0, client="a"), 60.0)
     assert scheduler.next(90.0) is not None
-    scheduler.finish("foretold long", 91.0)
+    scheduler.finish("predicted long", 91.0)
     assert scheduler._counters.used_s("a", 91.0) == pytest.approx(in_debt()._counters.used_s("a", 91.0) + 1.0)
 
 

@@ -127,7 +127,7 @@ def traffic(rng: np.random.Generator, requests: int, load: float, shift: Shift) 
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """A quantile forecast and where its own misses say not to trust it."""
+    """A quantile prediction and where its own misses say not to trust it."""
 
     q_s: Floats
     distrusted: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))

@@ -66,7 +66,7 @@ class Guesser:
     name = "letters"
 
     def predict(self, view: PromptView) -> Prediction:
-        """Foretell one token a letter."""
+        """Predict one token a letter."""
         n = float(len(view.prompt))
         return Prediction(0.5, 0.25, 0.25, n, n, 2.0 * n, self.name)
 

@@ -20,7 +20,8 @@ class Prober:
 
     def __init__(self, api_key: str | None = None) -> None:
         self._headers: list[Header] = [
-            (b"User-Agent", b"clairvoyant/" + __version__.encode()),
+            # The second name is the one that our questions always had: logs and filters know them by it.
+            (b"User-Agent", b"clairvoyant/" + __version__.encode() + b" python-httpx"),
             (b"Accept-Encoding", b"identity"),
         ]
         if api_key:

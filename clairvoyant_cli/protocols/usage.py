@@ -124,7 +124,7 @@ class Totals:
     error: bool = False
 
 
-class AnswerWatch:
+class UsageReader:
     """Counts an answer's tokens as it passes and reads its totals when it is over."""
 
     def __init__(self, head: ResponseHead) -> None:

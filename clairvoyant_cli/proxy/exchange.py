@@ -8,7 +8,7 @@ from math import ceil
 from clairvoyant_cli.http.upstream import UpstreamConnection
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Route, Work
-from clairvoyant_cli.protocols.usage import AnswerWatch, Totals
+from clairvoyant_cli.protocols.usage import Totals, UsageReader
 from clairvoyant_cli.scheduler.job import Dispatch, Job, Move
 from predictor.record import Prediction
 from tui.snapshot import PredictionState
@@ -89,7 +89,7 @@ class Attempt:
     moves: tuple[Move, ...] = ()
     connection: UpstreamConnection | None = None
     first_byte_s: float | None = None
-    usage: AnswerWatch | None = None
+    usage: UsageReader | None = None
     totals: Totals = field(default_factory=Totals)
     end: AttemptEnd | None = None
     ended_s: float | None = None

@@ -7,7 +7,7 @@ from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, UpstreamConnection, UpstreamError
-from clairvoyant_cli.protocols.usage import AnswerWatch
+from clairvoyant_cli.protocols.usage import UsageReader
 
 NOT_READY_BYTES = 4096
 """The longest answer that may only say "not yet": llama.cpp's has 80 bytes."""
@@ -28,7 +28,7 @@ class Relay:
         request: Request,
         upstream: UpstreamConnection,
         *extra: Header,
-        on_head: Callable[[ResponseHead], AnswerWatch | None] | None = None,
+        on_head: Callable[[ResponseHead], UsageReader | None] | None = None,
         on_first_byte: Callable[[], None] | None = None,
         may_wait: bool = False,
     ) -> None:
@@ -42,7 +42,7 @@ class Relay:
         self._extra = extra
         self._on_head = on_head
         self._on_first_byte = on_first_byte
-        self._watch: AnswerWatch | None = None
+        self._watch: UsageReader | None = None
         self.may_wait = may_wait
         self._held: tuple[ResponseHead, bytearray] | None = None
 

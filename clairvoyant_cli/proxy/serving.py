@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, UnreachableError, UpstreamConnection, UpstreamError
-from clairvoyant_cli.protocols.usage import AnswerWatch
+from clairvoyant_cli.protocols.usage import UsageReader
 from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.exchange import (
@@ -148,10 +148,10 @@ class Serving:
 
         may_wait = self._may_wait(exchange, worker, request)
 
-        def on_head(head: ResponseHead) -> AnswerWatch:
+        def on_head(head: ResponseHead) -> UsageReader:
             worker.watch.answered()
             request.sent()
-            attempt.usage = AnswerWatch(head)
+            attempt.usage = UsageReader(head)
             return attempt.usage
 
         def on_first_byte() -> None:

@@ -13,7 +13,7 @@ from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.request_parsing import parse_body
 from clairvoyant_cli.protocols.routes import ROUTES
-from clairvoyant_cli.protocols.usage import AnswerWatch
+from clairvoyant_cli.protocols.usage import UsageReader
 
 QUICK, SLOW = b"602317", b"6e-317"
 MANY = 10_000
@@ -31,7 +31,7 @@ def _answer(content_type: str, before: bytes, each: bytes, after: bytes) -> Call
     head = ResponseHead(200, b"OK", [(b"Content-Type", content_type.encode())])
 
     def read(number: bytes) -> object:
-        watch = AnswerWatch(head)
+        watch = UsageReader(head)
         watch.feed(before + each.replace(b"N", number) * MANY + after)
         return watch.totals()
 

@@ -12,15 +12,15 @@ from clairvoyant_cli.protocols.usage import (
     LONGEST_S,
     TAIL_BYTES,
     WHOLE_BYTES,
-    AnswerWatch,
     Totals,
+    UsageReader,
 )
 
 SSE, NDJSON, JSON = "text/event-stream", "application/x-ndjson", "application/json; charset=utf-8"
 
 
 def totals(kind: str, body: bytes, *, status: int = 200, piece: int = 7) -> Totals:
-    watch = AnswerWatch(ResponseHead(status, b"OK", [(b"Content-Type", kind.encode())]))
+    watch = UsageReader(ResponseHead(status, b"OK", [(b"Content-Type", kind.encode())]))
     for start in range(0, len(body), piece):
         watch.feed(body[start : start + piece])
     return watch.totals()
@@ -131,7 +131,7 @@ def test_a_number_that_cannot_be_read_costs_no_other() -> None:
 
 
 def test_of_an_answer_that_is_too_long_nothing_is_held() -> None:
-    watch = AnswerWatch(ResponseHead(200, b"OK", [(b"Content-Type", JSON.encode())]))
+    watch = UsageReader(ResponseHead(200, b"OK", [(b"Content-Type", JSON.encode())]))
     watch.feed(b'{"usage": {"completion_tokens": 9}, "data": [')
     for _ in range(2 * WHOLE_BYTES // 65_536):
         watch.feed(b"0.5, " * 13_107)
@@ -147,7 +147,7 @@ def test_a_long_answer_that_is_read_may_hold_anything() -> None:
 
 
 def test_of_an_endless_stream_the_end_is_held() -> None:
-    watch = AnswerWatch(ResponseHead(200, b"OK", [(b"Content-Type", NDJSON.encode())]))
+    watch = UsageReader(ResponseHead(200, b"OK", [(b"Content-Type", NDJSON.encode())]))
     for _ in range(100):
         watch.feed(b"{}\n" * 20_000)
         assert len(watch._tail) <= 3 * TAIL_BYTES
@@ -169,6 +169,6 @@ def test_an_error_status_says_nothing_of_length() -> None:
 
 def test_a_compressed_answer_is_left_alone() -> None:
     headers = [(b"Content-Type", JSON.encode()), (b"Content-Encoding", b"gzip")]
-    watch = AnswerWatch(ResponseHead(200, b"OK", headers))
+    watch = UsageReader(ResponseHead(200, b"OK", headers))
     watch.feed(b"\x1f\x8b")
     assert watch.totals() == Totals()

@@ -133,6 +133,8 @@ def local_url(named: str | None) -> str:
 
 def _words() -> list[Word]:
     """Return the words of the daemons that this account runs, the newest first."""
+    import psutil
+
     found: list[Word] = []
     with suppress(OSError):
         paths = sorted(state_dir().glob("daemon-*.json"), key=lambda path: path.stat().st_mtime)
@@ -140,8 +142,8 @@ def _words() -> list[Word]:
             # A daemon that was killed leaves its word behind; one whose process is gone does not count.
             with suppress(OSError, ValueError, OverflowError, RecursionError):
                 word = msgspec.json.decode(path.read_bytes(), type=Word)
-                os.kill(word.pid, 0)
-                found.append(word)
+                if psutil.pid_exists(word.pid):
+                    found.append(word)
     return found
 
 

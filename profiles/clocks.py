@@ -69,8 +69,10 @@ def system_clocks() -> Clocks:
 def _since_boot() -> float:
     if sys.platform == "linux":
         return time.clock_gettime(time.CLOCK_BOOTTIME)
-    # On macOS this counts sleep, which time.monotonic() does not.
-    return time.clock_gettime(time.CLOCK_MONOTONIC)
+    if sys.platform == "darwin":
+        # This counts sleep, which time.monotonic() does not.
+        return time.clock_gettime(time.CLOCK_MONOTONIC)
+    return time.monotonic()  # which on Windows counts sleep
 
 
 def _boot() -> str:

@@ -6,9 +6,9 @@ Rule 3: every sqlite3 error, and every name that is no text, leaves this package
 `explained`.
 """
 
-import fcntl
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -20,6 +20,11 @@ SCHEMA_VERSION = 4
 
 VARIABLE = "CLAIRVOYANT_DB"
 BUSY_TIMEOUT_S = 5.0
+
+SHAPING_TIMEOUT_S = 60.0
+"""How long another process may take to bring a large file up to date."""
+
+RETRY_S = 0.005
 
 
 def default_path() -> Path:
@@ -114,7 +119,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA foreign_keys = ON")
         if writable:
-            _keep_a_log(connection, path)
+            _keep_a_log(connection)
             # In WAL mode NORMAL loses nothing when the process is killed, and commits without waiting.
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA secure_delete = ON")
@@ -124,17 +129,20 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _keep_a_log(connection: sqlite3.Connection, path: Path) -> None:
+def _keep_a_log(connection: sqlite3.Connection) -> None:
     """Put the file into WAL mode, for good; at the first opening several processes may try at once.
 
     SQLite waits for readers here, but not for another process that switches the same file: both hold a read
-    lock and want the whole file, and one is turned away at once.
+    lock and want the whole file, and one is turned away at once. It asks again.
     """
-    if _journal_mode(connection) == "wal":
-        return
-    with _alone(path):
-        if _journal_mode(connection) != "wal":
+    ends_s = time.monotonic() + SHAPING_TIMEOUT_S
+    while _journal_mode(connection) != "wal":
+        try:
             connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > ends_s:
+                raise
+            time.sleep(RETRY_S)
 
 
 def _journal_mode(connection: sqlite3.Connection) -> str:
@@ -150,32 +158,19 @@ def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
 
     from profiles.migrations import migrations
 
-    with _alone(path):
-        if _version(connection, path) == SCHEMA_VERSION:
-            return
-        # The write lock is waited for here; a transaction that asked for it midway would be turned away.
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+    # Whoever comes first does it, and the others wait. The write lock is asked for at the beginning: a
+    # transaction that asked for it midway would be turned away.
+    connection.execute(f"PRAGMA busy_timeout = {SHAPING_TIMEOUT_S * 1000:.0f}")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if _version(connection, path) != SCHEMA_VERSION:
             migrations.apply(Database(connection, execute_plugins=False))
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        except BaseException:
-            connection.rollback()
-            raise
-        connection.commit()
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Keep other processes from shaping the same file; SQLite's own lock ends with each step.
-
-    The lock is on the directory: closing a descriptor of the file itself would end SQLite's locks on it.
-    """
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(directory)
+    except BaseException:
+        connection.rollback()
+        raise
+    connection.commit()
+    connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000:.0f}")
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:

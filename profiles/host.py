@@ -43,9 +43,10 @@ def _cpu() -> str:
 
 
 def _memory_gib() -> int:
-    with suppress(OSError, ValueError):
-        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB)
-    return 0
+    import psutil
+
+    total_bytes: int = psutil.virtual_memory().total
+    return round(total_bytes / GIB)
 
 
 def _gpus() -> tuple[tuple[str, ...], str]:

@@ -20,11 +20,11 @@ from clairvoyant_cli.bench.measures import Summary, summarise
 from clairvoyant_cli.bench.report import Findings, page_of, plots_of, sections_of, to_csv, to_json
 from clairvoyant_cli.bench.virtual import run_virtually
 from clairvoyant_cli.commands.bench_setup import REPLAY, Settings
-from clairvoyant_cli.commands.composition import run
 from clairvoyant_cli.commands.options import FILE, backend_key_file_option, json_option, together
 from clairvoyant_cli.control import DEFAULT_URL
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY
+from clairvoyant_cli.system import run
 
 FCFS = "fcfs"
 WIDTH = 120

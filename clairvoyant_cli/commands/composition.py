@@ -1,10 +1,10 @@
 """What several commands put together in the same way."""
 
 import logging
-from collections.abc import Coroutine, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError
@@ -93,19 +93,3 @@ def told_plainly() -> Iterator[None]:
         yield
     except ProfilesError as error:
         raise ClairvoyantError(str(error)) from None
-
-
-Result = TypeVar("Result")
-
-
-def run(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine on uvloop where it exists."""
-    with closing(main):  # an interrupt may come before it has begun
-        try:
-            import uvloop
-        except ImportError:
-            import asyncio
-
-            return asyncio.run(main)
-        result: Result = uvloop.run(main)
-        return result

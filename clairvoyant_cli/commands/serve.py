@@ -1,10 +1,8 @@
 """`clairvoyant serve`: the daemon, in the foreground."""
 
-import asyncio
 import gc
 import logging
 import os
-import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -13,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clairvoyant_cli import __version__
-from clairvoyant_cli.commands.composition import Frozen, kept_in, load_predictor, run
+from clairvoyant_cli.commands.composition import Frozen, kept_in, load_predictor
 from clairvoyant_cli.commands.options import config_option, serve_options
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, SERVABLE
+from clairvoyant_cli.system import heed_signals, run
 
 if TYPE_CHECKING:
     from clairvoyant_cli.proxy.daemon import Daemon
@@ -56,7 +55,6 @@ def command(config_file: Path | None, **flags: Any) -> None:
 
 
 def _heed_signals(daemon: "Daemon") -> None:
-    loop = asyncio.get_running_loop()
     terminal = next((stream for stream in (0, 1, 2) if os.isatty(stream)), None)
 
     def on_stop() -> None:
@@ -72,9 +70,7 @@ def _heed_signals(daemon: "Daemon") -> None:
         with suppress(ClairvoyantError):  # the log says why
             daemon.reload()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_stop)
-    loop.add_signal_handler(signal.SIGHUP, on_hangup)
+    heed_signals(on_stop, on_hangup)
 
 
 async def _serve(config: ServeConfig) -> None:

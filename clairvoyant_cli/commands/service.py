@@ -14,6 +14,7 @@ import click
 from clairvoyant_cli.commands.options import FILE
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.service.units import Action, Unit, launchd_agent, systemd_unit
+from clairvoyant_cli.system import service_manager, user_id
 
 LOG_BYTES = 5 * 1024 * 1024
 LOG_FILES = 3
@@ -119,8 +120,13 @@ def run(log_file: Path, serve_flags: tuple[str, ...]) -> None:
 def _unit(flags: Sequence[str]) -> Unit:
     program = _program()
     home = Path.home()
-    if sys.platform == "darwin":
-        return launchd_agent(program, flags, home, os.getuid())
+    manager = service_manager()
+    if manager == "launchd":
+        return launchd_agent(program, flags, home, user_id())
+    if manager != "systemd":
+        raise ClairvoyantError(
+            "services are written for systemd and launchd; start serve by other means here"
+        )
     config_home = os.environ.get("XDG_CONFIG_HOME") or home / ".config"
     return systemd_unit(program, flags, Path(config_home))
 

@@ -2,9 +2,7 @@
 
 import importlib.util
 import os
-import resource
 import shutil
-import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ from clairvoyant_cli.control import state_dir
 from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.access import read_clients, read_keys
+from clairvoyant_cli.system import command_to_close, is_open_to_others, open_files_limit
 from predictor.record import Predictor
 
 PACKAGES = ("clairvoyant_cli", "tui", "predictor", "profiles")
@@ -84,8 +83,8 @@ def check_files(config: ServeConfig) -> Iterator[Finding]:
         path = Path(given)
         if not path.is_file():
             yield broken("files", f"{name} {path} does not exist", f"install -m 600 /dev/null {path}")
-        elif name != "clients" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            yield warning("files", f"{name} {path} can be read by others", f"chmod 600 {path}")
+        elif name != "clients" and is_open_to_others(path, path.stat().st_mode):
+            yield warning("files", f"{name} {path} can be read by others", command_to_close(path))
         elif name in READERS:
             try:
                 READERS[name](path)
@@ -101,8 +100,8 @@ def check_files(config: ServeConfig) -> Iterator[Finding]:
 
 def check_limits() -> Iterator[Finding]:
     """Every client costs two open files; the daemon raises the soft limit as far as the hard one lets it."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < FEW_FILES:
+    hard = open_files_limit()
+    if hard is not None and hard < FEW_FILES:
         yield warning(
             "limits", f"at most {hard} open files", "ulimit -H -n 65536    # as root, or limits.conf"
         )

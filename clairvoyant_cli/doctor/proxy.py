@@ -9,6 +9,7 @@ from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.control import ControlClient
 from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.system import claim_alone
 from tui.snapshot import Snapshot
 
 CLIENT_VARIABLES = ("OLLAMA_HOST", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_BASE_URL")
@@ -62,7 +63,7 @@ def check_port(config: ServeConfig, *, ours: bool) -> Iterator[Finding]:
     if ours:
         return
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        claim_alone(probe)
         try:
             probe.bind((host, port))
         except OSError as error:

@@ -3,16 +3,14 @@
 import asyncio
 import socket
 import struct
-import sys
 from contextlib import suppress
 from enum import Enum, auto
+
+from clairvoyant_cli.system import CLOSE_WAIT, ESTABLISHED, tcp_state, unsent_bytes
 
 KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 """Seconds of silence before the first question, between two, and how many go unanswered: two minutes in all,
 where the system's own defaults are two hours."""
-
-_SIOCOUTQ = 0x5411  # include/uapi/linux/sockios.h
-_SO_NWRITE = 0x1024  # bsd/sys/socket.h
 
 
 class Peer(Enum):
@@ -23,19 +21,6 @@ class Peer(Enum):
     GONE = auto()
 
 
-if sys.platform == "linux":
-    from fcntl import ioctl
-
-    _TCP_INFO: int | None = socket.TCP_INFO
-    _ESTABLISHED, _CLOSE_WAIT = 1, 8  # include/net/tcp_states.h
-elif sys.platform == "darwin":
-    _TCP_INFO = 0x106  # TCP_CONNECTION_INFO, bsd/netinet/tcp.h
-    _ESTABLISHED, _CLOSE_WAIT = 4, 5  # bsd/netinet/tcp_fsm.h
-else:
-    _TCP_INFO = None
-    _ESTABLISHED, _CLOSE_WAIT = 1, 8
-
-
 def peer_of(transport: asyncio.BaseTransport) -> Peer:
     """Return whether the other side is there, also where bytes of it wait unread before the news.
 
@@ -43,15 +28,15 @@ def peer_of(transport: asyncio.BaseTransport) -> Peer:
     system does not tell, the other side counts as there.
     """
     peer = transport.get_extra_info("socket")
-    if peer is None or _TCP_INFO is None or peer.family not in (socket.AF_INET, socket.AF_INET6):
+    if peer is None or peer.family not in (socket.AF_INET, socket.AF_INET6):
         return Peer.OPEN
     try:
-        state = peer.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0]
+        state = tcp_state(peer)
     except OSError:
         return Peer.GONE
-    if state == _ESTABLISHED:
+    if state == ESTABLISHED:
         return Peer.OPEN
-    return Peer.HALF_CLOSED if state == _CLOSE_WAIT else Peer.GONE
+    return Peer.HALF_CLOSED if state == CLOSE_WAIT else Peer.GONE
 
 
 def unacknowledged(transport: asyncio.BaseTransport) -> int:
@@ -63,13 +48,9 @@ def unacknowledged(transport: asyncio.BaseTransport) -> int:
     if peer is None:
         return 0
     try:
-        if sys.platform == "linux":
-            return int(struct.unpack("i", ioctl(peer.fileno(), _SIOCOUTQ, bytes(4)))[0])
-        if sys.platform == "darwin":
-            return int(peer.getsockopt(socket.SOL_SOCKET, _SO_NWRITE))
+        return unsent_bytes(peer)
     except OSError:
         return 0
-    return 0
 
 
 def keep_alive(transport: asyncio.BaseTransport) -> None:

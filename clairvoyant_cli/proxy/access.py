@@ -25,6 +25,7 @@ from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.plain import decoded, printable
 from clairvoyant_cli.proxy.clients import Clients, parse_clients, parse_key_file
 from clairvoyant_cli.proxy.origins import Walls
+from clairvoyant_cli.system import command_to_close, is_open_to_others, open_without_waiting
 
 PRIORITY_HEADER = b"x-clairvoyant-priority"
 CLIENT_HEADER = b"x-clairvoyant-client"
@@ -141,7 +142,7 @@ def _read(path: Path, what: str, *, again: bool = False) -> tuple[str, int]:
     """
     try:
         # Nothing is waited for before it is known what was opened: a FIFO without a writer would never open.
-        with open(path, "rb", opener=_without_waiting if again else None) as file:
+        with open(path, "rb", opener=open_without_waiting if again else None) as file:
             found = os.fstat(file.fileno())
             if again:
                 _demand_regular(path, what, found)
@@ -158,10 +159,6 @@ def _read(path: Path, what: str, *, again: bool = False) -> tuple[str, int]:
         ) from None
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
-
-
 def _demand_regular(path: Path, what: str, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise ClairvoyantError(
@@ -176,7 +173,6 @@ def _demand_regular(path: Path, what: str, found: os.stat_result) -> None:
 
 
 def _demand_owner_alone(path: Path, what: str, mode: int) -> None:
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ClairvoyantError(
-            f"the {what} file {path} is open to others; run: chmod 600 {path}", ExitCode.USAGE
-        )
+    if is_open_to_others(path, mode):
+        close = command_to_close(path)
+        raise ClairvoyantError(f"the {what} file {path} is open to others; run: {close}", ExitCode.USAGE)

@@ -28,7 +28,7 @@ from clairvoyant_cli.proxy.fallback import Fallback
 from clairvoyant_cli.proxy.gateway import Gateway
 from clairvoyant_cli.proxy.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning import DEFAULT_TAU_S
-from clairvoyant_cli.proxy.listening import BACKLOG, listen, max_connections, raise_open_files
+from clairvoyant_cli.proxy.listening import BACKLOG, listen, max_connections
 from clairvoyant_cli.proxy.metrics import Metrics
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.outage import Outage
@@ -45,6 +45,7 @@ from clairvoyant_cli.proxy.tasks import Tasks
 from clairvoyant_cli.proxy.word_file import announced as word_of
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, SERVABLE
 from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.system import raise_open_files
 from predictor.record import Predictor
 from tui.snapshot import Snapshot
 

@@ -9,6 +9,7 @@ import msgspec
 
 from clairvoyant_cli.control import Word, state_dir
 from clairvoyant_cli.proxy.access import Access
+from clairvoyant_cli.system import create_for_owner
 
 
 @contextmanager
@@ -19,8 +20,7 @@ def announced(base_url: str, port: int, access: Access) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.unlink(missing_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
+        with os.fdopen(create_for_owner(path), "wb") as file:
             file.write(msgspec.json.encode(Word(base_url, os.getpid(), token)))
     except OSError as error:  # a read-only home costs a convenience, not the service
         if token is not None and access.clients.keys:

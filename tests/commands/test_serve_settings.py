@@ -10,12 +10,12 @@ from click.testing import CliRunner
 import clairvoyant_cli.main
 from clairvoyant_cli.addresses import check_url
 from clairvoyant_cli.commands import serve
-from clairvoyant_cli.commands.composition import run
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.doctor.proxy import _port
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.main import cli
 from clairvoyant_cli.protocols import probes
+from clairvoyant_cli.system import run
 from profiles.records import MAX_SLOTS
 
 NO_URLS = (

@@ -1,12 +1,12 @@
 """`python -m clairvoyant_cli.bench.replay`: the replay backend as a process of its own."""
 
 import asyncio
-import signal
 
 import click
 
 from clairvoyant_cli.bench.replay import DEFAULT_MODEL, Engine, Replay, Speed
 from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.system import heed_signals
 
 
 @click.command()
@@ -27,8 +27,7 @@ def command(
 
 async def _serve(replay: Replay, host: str, port: int) -> None:
     stopped = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    heed_signals(stopped.set, stopped.set)
     async with serve_app(replay.app, port, host) as base_url:
         click.echo(base_url)
         await stopped.wait()

@@ -1,0 +1,180 @@
+"""What differs between Linux, macOS and Windows, in one place: nothing else asks which of them it runs on.
+
+Typed so that each system's branch is checked as that system: `mypy --platform win32`, darwin and linux.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+if sys.platform != "win32":
+    import resource
+if sys.platform == "linux":
+    from fcntl import ioctl
+
+MANY_FILES = 65_536
+"""Each client costs two descriptors; the usual soft limits (256 on macOS) are soon reached."""
+
+Result = TypeVar("Result")
+
+
+# -- the event loop ---------------------------------------------------------------------------------
+
+
+def run(main: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine on uvloop where it exists."""
+    with closing(main):  # an interrupt may come before it has begun
+        if sys.platform != "win32":
+            with suppress(ImportError):
+                import uvloop
+
+                result: Result = uvloop.run(main)
+                return result
+        return asyncio.run(main)
+
+
+def heed_signals(on_stop: Callable[[], None], on_hangup: Callable[[], None]) -> None:
+    """Have the running loop call `on_stop` when the process is asked to end, and `on_hangup` at a SIGHUP.
+
+    On Windows Ctrl-C and Ctrl-Break ask to end, and so does a console that is closed.
+    """
+    loop = asyncio.get_running_loop()
+    if sys.platform == "win32":
+        for number in (signal.SIGINT, signal.SIGBREAK, signal.SIGTERM):
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(on_stop))
+    else:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, on_stop)
+        loop.add_signal_handler(signal.SIGHUP, on_hangup)
+
+
+def service_manager() -> str:
+    """Return what keeps programs running here: "systemd", "launchd", "" if it is neither."""
+    return {"linux": "systemd", "darwin": "launchd"}.get(sys.platform, "")
+
+
+def user_id() -> int:
+    """Return the number of the account, 0 where accounts have none."""
+    if sys.platform != "win32":
+        return os.getuid()
+    return 0
+
+
+# -- sockets ----------------------------------------------------------------------------------------
+
+_SIOCOUTQ = 0x5411  # include/uapi/linux/sockios.h
+_SO_NWRITE = 0x1024  # bsd/sys/socket.h
+
+if sys.platform == "linux":
+    _TCP_INFO: int | None = socket.TCP_INFO
+    ESTABLISHED, CLOSE_WAIT = 1, 8  # include/net/tcp_states.h
+elif sys.platform == "darwin":
+    _TCP_INFO = 0x106  # TCP_CONNECTION_INFO, bsd/netinet/tcp.h
+    ESTABLISHED, CLOSE_WAIT = 4, 5  # bsd/netinet/tcp_fsm.h
+else:
+    _TCP_INFO = None
+    ESTABLISHED, CLOSE_WAIT = 1, 8
+
+
+def tcp_state(connection: socket.socket) -> int:
+    """Return the state of a TCP connection, `ESTABLISHED` where the system does not tell; OSError if gone."""
+    if _TCP_INFO is None:
+        return ESTABLISHED
+    return int(connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0])
+
+
+def unsent_bytes(connection: socket.socket) -> int:
+    """Return how many bytes the kernel holds that the other side has not taken; 0 where it does not tell."""
+    if sys.platform == "linux":
+        return int(struct.unpack("i", ioctl(connection.fileno(), _SIOCOUTQ, bytes(4)))[0])
+    if sys.platform == "darwin":
+        return int(connection.getsockopt(socket.SOL_SOCKET, _SO_NWRITE))
+    return 0
+
+
+def claim_alone(listener: socket.socket) -> None:
+    """Let a listener have a port that was in use a moment ago, but not one that is in use.
+
+    On Windows SO_REUSEADDR means the contrary: a second program gets the port, too.
+    """
+    if sys.platform == "win32":
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+    else:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
+
+# -- files ------------------------------------------------------------------------------------------
+
+
+def open_files_limit() -> int | None:
+    """Return how many files the process may be allowed to open; None if there is no limit."""
+    if sys.platform != "win32":
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        if hard != resource.RLIM_INFINITY:
+            return hard
+    return None
+
+
+def raise_open_files() -> int:
+    """Raise the limit of open files as far as may be, to `MANY_FILES`; return it."""
+    if sys.platform != "win32":
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(MANY_FILES, hard)
+        if soft < wanted:
+            with suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return int(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    return MANY_FILES  # Windows limits handles by memory alone
+
+
+def create_for_owner(path: Path) -> int:
+    """Create a file that its owner alone may read; return its descriptor. FileExistsError if it is there."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    if sys.platform == "win32":
+        try:
+            subprocess.run(_owner_alone(path), capture_output=True, check=True, timeout=10)
+        except (OSError, subprocess.SubprocessError) as error:
+            os.close(descriptor)
+            path.unlink()
+            raise OSError(f"it cannot be kept from others ({error})") from None
+    return descriptor
+
+
+def open_without_waiting(path: str, flags: int) -> int:
+    """Open a file, but wait for nothing: not for the writer of a pipe, say. An opener for `open`."""
+    if sys.platform == "win32":
+        return os.open(path, flags)
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def is_open_to_others(path: Path, mode: int) -> bool:
+    """Whether others than its owner may read a file of this `st_mode`."""
+    if sys.platform == "win32":
+        # Everyone, Authenticated Users, Users
+        return any(_grants(path, group) for group in ("S-1-1-0", "S-1-5-11", "S-1-5-32-545"))
+    return bool(mode & (stat.S_IRWXG | stat.S_IRWXO))
+
+
+def command_to_close(path: Path) -> str:
+    """Return the command that makes a file its owner's alone."""
+    return subprocess.list2cmdline(_owner_alone(path)) if sys.platform == "win32" else f"chmod 600 {path}"
+
+
+def _owner_alone(path: Path) -> list[str]:
+    return ["icacls", str(path), "/inheritance:r", "/grant:r", f"{os.environ.get('USERNAME', '')}:F"]
+
+
+def _grants(path: Path, group: str) -> bool:
+    """Whether the access list of a file on Windows names a group."""
+    command = ["icacls", str(path), "/findsid", f"*{group}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    return str(path) in done.stdout

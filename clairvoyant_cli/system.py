@@ -174,7 +174,10 @@ def _owner_alone(path: Path) -> list[str]:
 
 
 def _grants(path: Path, group: str) -> bool:
-    """Whether the access list of a file on Windows names a group."""
+    """Whether the access list of a file on Windows names a group, as far as that can be ruled out."""
     command = ["icacls", str(path), "/findsid", f"*{group}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return True
     return str(path) in done.stdout

@@ -72,7 +72,7 @@ async def _connections(config: ServeConfig, url: str | None, token_file: Path | 
     from clairvoyant_cli.control import admin_token, local_url
     from clairvoyant_cli.doctor import backend, proxy
 
-    findings, server = await backend.look_at_backend(config)
+    findings, servers = await backend.look_at_backends(config)
     try:
         token = admin_token(token_file)
     except ClairvoyantError as error:
@@ -84,12 +84,12 @@ async def _connections(config: ServeConfig, url: str | None, token_file: Path | 
     ours = snapshot is not None and snapshot.listen.endswith(f":{port}")
     findings += proxy.check_port(config, ours=ours)
     findings += proxy.check_openness(config)
-    backend_port = None if server is None else backend.server_port(server)
+    ports = sorted({server.port for server in servers})
     proxy_port = int(snapshot.listen.rpartition(":")[2]) if snapshot is not None else port
-    findings += proxy.check_clients(os.environ, proxy_port, backend_port)
-    if backend_port is not None:
-        own = frozenset({os.getpid(), *([snapshot.pid] if snapshot is not None else [])})
-        findings += backend.check_direct_clients(server, backend.direct_clients(backend_port, but=own))
+    findings += proxy.check_clients(os.environ, proxy_port, ports)
+    own = frozenset({os.getpid(), *([snapshot.pid] if snapshot is not None else [])})
+    for each in ports:
+        findings += backend.check_direct_clients(each, backend.direct_clients(each, but=own))
     return findings
 
 

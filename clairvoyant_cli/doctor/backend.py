@@ -1,7 +1,7 @@
 """Checks of the LLM server: there or not, whose it is, its models, its slots, and who goes past the proxy."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -10,7 +10,7 @@ import psutil
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.discovery import find_backend
 from clairvoyant_cli.backends.prober import Prober
-from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.access import read_secret
@@ -18,19 +18,39 @@ from clairvoyant_cli.proxy.access import read_secret
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The LLM server that was found, and the models it names (None: it would not say)."""
+    """An LLM server that was found, the models it names (None: it would not say), and what is set of it."""
 
     found: Found
     models: tuple[str, ...] | None
+    settings: BackendConfig = field(default_factory=BackendConfig)
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        url = httpx.URL(self.found.url)
+        return url.port or (443 if url.scheme == "https" else 80)
 
 
-async def look_at_backend(config: ServeConfig) -> tuple[list[Finding], Server | None]:
-    """Look for the backend as `serve` does; return what is to be said, and the server if one answers."""
+async def look_at_backends(config: ServeConfig) -> tuple[list[Finding], list[Server]]:
+    """Look for the servers as `serve` does; return what is to be said, and those that answer."""
     _, listen_port = config.address()
-    key = read_secret(Path(config.backend_key_file), "backend key") if config.backend_key_file else None
+    findings: list[Finding] = []
+    servers: list[Server] = []
+    for settings in config.servers():
+        said, server = await _look_at(settings, listen_port)
+        findings += said
+        servers += [] if server is None else [server]
+    return [*findings, *check_alike(servers)], servers
+
+
+async def _look_at(settings: BackendConfig, listen_port: int) -> tuple[list[Finding], Server | None]:
+    try:
+        key = None if settings.key_file is None else read_secret(Path(settings.key_file), "backend key")
+    except ClairvoyantError as error:
+        return [broken("backend", str(error), "clairvoyant serve --backend-key-file FILE")], None
     prober = Prober(key)
     try:
-        found, answering = await find_backend(config.backend, prober, listen_port=listen_port)
+        found, answering = await find_backend(settings.url, prober, listen_port=listen_port)
         offered = await found.adapter.offered_models(prober.asking(found.url, found.prefix))
     except ClairvoyantError as error:
         fix = "clairvoyant serve --backend URL    # of the LLM server itself"
@@ -39,30 +59,44 @@ async def look_at_backend(config: ServeConfig) -> tuple[list[Finding], Server | 
         await prober.close()
     if not answering:
         where = f"{found.adapter.name} does not answer at {found.url}"
-        text = where if config.backend else "no LLM server answers at the usual ports"
+        text = where if settings.url else "no LLM server answers at the usual ports"
         return [broken("backend", text, found.adapter.start_command)], None
     findings = []
     if len(answering) > 1:
         others = ", ".join(f"{each.adapter.name} at {each.url}" for each in answering[1:])
         choose = f"clairvoyant serve --backend {answering[1].url}"
         findings.append(note("backend", f"also there: {others}", choose))
-    server = Server(found, None if offered is None else tuple(model.name for model in offered))
-    return [*check_server(server, config), *findings], server
+    models = None if offered is None else tuple(model.name for model in offered)
+    server = Server(found, models, settings)
+    return [*check_server(server), *findings], server
 
 
-def check_server(server: Server, config: ServeConfig) -> Iterator[Finding]:
+def check_alike(servers: Sequence[Server]) -> Iterator[Finding]:
+    """Of several servers any may get any request, so all must have the models that are asked for."""
+    known = [frozenset(server.models) for server in servers if server.models is not None]
+    everywhere = frozenset[str]().union(*known)
+    for server in servers:
+        lacks = sorted(everywhere.difference(server.models)) if server.models is not None else []
+        if lacks:
+            names = ", ".join(lacks[:4]) + (f" and {len(lacks) - 4} more" if len(lacks) > 4 else "")
+            where = server.settings.name or server.found.adapter.name
+            fix = f"{server.found.adapter.get_model_command}    # on {where}"
+            yield warning("models", f"{where} lacks what others have, and may be asked for: {names}", fix)
+
+
+def check_server(server: Server) -> Iterator[Finding]:
     """Say which server answers, with how many slots, and whether it has a model."""
-    found = server.found
-    slots = config.slots or found.slots or 1
-    how = "set" if config.slots else "told by the server" if found.slots else "assumed"
+    found, wanted = server.found, server.settings.slots
+    slots = wanted or found.slots or 1
+    how = "set" if wanted else "told by the server" if found.slots else "assumed"
     name = f"{found.adapter.name} {found.version}".strip()
     yield ok("backend", f"{name} at {found.url}, slots: {slots} ({how})")
-    if config.slots and found.slots and config.slots != found.slots:
-        few = config.slots < found.slots
+    if wanted and found.slots and wanted != found.slots:
+        few = wanted < found.slots
         loss = "slots stay empty" if few else "requests queue inside the server, in arrival order"
         yield warning(
             "slots",
-            f"slots is {config.slots}, but the server has {found.slots}: {loss}",
+            f"slots is {wanted}, but the server has {found.slots}: {loss}",
             f"clairvoyant serve --slots {found.slots}    # or leave --slots out",
         )
     if server.models is None:
@@ -77,17 +111,10 @@ def check_server(server: Server, config: ServeConfig) -> Iterator[Finding]:
         yield ok("models", f"{shown} and {more} more" if more > 0 else shown)
 
 
-def server_port(server: Server) -> int:
-    """Return the port the server listens on."""
-    url = httpx.URL(server.found.url)
-    return url.port or (443 if url.scheme == "https" else 80)
-
-
-def check_direct_clients(server: Server | None, direct: Sequence[str]) -> Iterator[Finding]:
+def check_direct_clients(port: int, direct: Sequence[str]) -> Iterator[Finding]:
     """Clients that talk to the backend itself overtake everybody who queues at the proxy."""
-    if server is not None and direct:
+    if direct:
         names = ", ".join(sorted(set(direct)))
-        port = server_port(server)
         yield warning(
             "clients",
             f"connected to port {port} directly, past the proxy: {names}",

@@ -1,7 +1,7 @@
 """Checks of the proxy itself: running or not, its version and state, its port, and where clients point."""
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from urllib.parse import urlsplit
 
 from clairvoyant_cli import __version__
@@ -91,7 +91,7 @@ def check_openness(config: ServeConfig) -> Iterator[Finding]:
 
 
 def check_clients(
-    environment: Mapping[str, str], proxy_port: int, backend_port: int | None
+    environment: Mapping[str, str], proxy_port: int, backend_ports: Collection[int]
 ) -> Iterator[Finding]:
     """Where this shell's variables send its clients."""
     for name in CLIENT_VARIABLES:
@@ -99,7 +99,7 @@ def check_clients(
         if not value:
             continue
         port = _port(value)
-        if backend_port is not None and port == backend_port:
+        if port in backend_ports:
             yield warning("clients", f"{name} is {value}: that is the backend, not the proxy", REDIRECT)
         elif port == proxy_port:
             yield ok("clients", f"{name} points at the proxy")

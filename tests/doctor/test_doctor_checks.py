@@ -10,9 +10,9 @@ import pytest
 from clairvoyant_cli import __version__
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.known import adapter_of
-from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.doctor import installation
-from clairvoyant_cli.doctor.backend import Server, check_direct_clients, check_server
+from clairvoyant_cli.doctor.backend import Server, check_alike, check_direct_clients, check_server
 from clairvoyant_cli.doctor.finding import Finding, Level, exit_code_of
 from clairvoyant_cli.doctor.proxy import check_clients, check_daemon, check_openness, check_port
 from clairvoyant_cli.errors import ExitCode
@@ -68,8 +68,8 @@ def test_a_stranger_with_one_of_our_names_is_found(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_server_with_models_is_well_and_one_without_is_not() -> None:
-    assert worst(list(check_server(OLLAMA, ServeConfig()))) is Level.OK
-    empty = list(check_server(replace(OLLAMA, models=()), ServeConfig()))
+    assert worst(list(check_server(OLLAMA))) is Level.OK
+    empty = list(check_server(replace(OLLAMA, models=())))
     assert worst(empty) is Level.WARNING
     assert "ollama pull" in empty[-1].fix
 
@@ -80,22 +80,26 @@ def test_a_server_with_models_is_well_and_one_without_is_not() -> None:
 )
 def test_slots_that_contradict_the_server_are_told(told: int | None, slots: int | None, said: str) -> None:
     server = replace(OLLAMA, found=replace(OLLAMA.found, slots=told))
-    warnings = [f for f in check_server(server, ServeConfig(slots=slots)) if f.level is Level.WARNING]
+    warnings = [
+        f
+        for f in check_server(replace(server, settings=BackendConfig(slots=slots)))
+        if f.level is Level.WARNING
+    ]
     assert [f.fix.split("    ")[0] for f in warnings] == [f"clairvoyant serve --slots {told}"] * bool(said)
     assert all(said in finding.text for finding in warnings)
 
 
 def test_variables_that_point_at_the_backend_are_warned_of() -> None:
     environment = {"OLLAMA_HOST": "127.0.0.1:11434", "OPENAI_BASE_URL": "http://127.0.0.1:8080/v1"}
-    levels = {f.text.split()[0]: f.level for f in check_clients(environment, 8080, 11434)}
+    levels = {f.text.split()[0]: f.level for f in check_clients(environment, 8080, [11434])}
     assert levels == {"OLLAMA_HOST": Level.WARNING, "OPENAI_BASE_URL": Level.OK}
-    assert worst(list(check_clients({}, 8080, 11434))) is Level.NOTE
-    assert not list(check_clients({"OLLAMA_HOST": "somewhere:nowhere"}, 8080, 11434))
+    assert worst(list(check_clients({}, 8080, [11434]))) is Level.NOTE
+    assert not list(check_clients({"OLLAMA_HOST": "somewhere:nowhere"}, 8080, [11434]))
 
 
 def test_who_goes_past_the_proxy_is_named() -> None:
-    assert not list(check_direct_clients(OLLAMA, []))
-    (finding,) = check_direct_clients(OLLAMA, ["chat (pid 7)"])
+    assert not list(check_direct_clients(11434, []))
+    (finding,) = check_direct_clients(11434, ["chat (pid 7)"])
     assert "chat (pid 7)" in finding.text
 
 
@@ -167,3 +171,14 @@ def test_a_file_that_serve_would_refuse_is_told(
     config = ServeConfig(**{setting: str(path)})  # type: ignore[arg-type]
     [finding] = [each for each in installation.check_files(config) if each.level is Level.BROKEN]
     assert words in finding.text
+
+
+def test_servers_side_by_side_must_have_the_same_models() -> None:
+    upstairs = replace(OLLAMA, settings=BackendConfig("upstairs"))
+    laptop = replace(OLLAMA, models=("gemma3:4b", "qwen3:8b"), settings=BackendConfig("laptop"))
+    silent = replace(LLAMACPP, models=None)
+    assert not list(check_alike([upstairs, upstairs, silent]))
+    (finding,) = check_alike([upstairs, laptop, silent])
+    assert finding.level is Level.WARNING
+    assert finding.text.startswith("upstairs lacks what others have")
+    assert "qwen3:8b" in finding.text

@@ -46,7 +46,7 @@ def _print(snapshot: Snapshot) -> None:
     for backend in snapshot.backends:
         detail = f", {backend.detail}" if backend.detail else ""
         busy = f"{backend.busy} of {backend.slots} slots busy"
-        console.print(f"backend {backend.kind} {backend.url} {backend.state}{detail}, {busy}")
+        console.print(f"backend {backend.name} {backend.url} {backend.state}{detail}, {busy}")
     console.print(f"tau {tau_text}")
     counts = snapshot.counters
     console.print(

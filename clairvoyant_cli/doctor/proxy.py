@@ -50,7 +50,7 @@ def check_daemon(snapshot: Snapshot) -> Iterator[Finding]:
     for backend in snapshot.backends:
         if backend.state not in ("up", "unknown"):
             text = (
-                f"the daemon finds {backend.kind} at {backend.url} {backend.state} {backend.detail}".rstrip()
+                f"the daemon finds {backend.name} at {backend.url} {backend.state} {backend.detail}".rstrip()
             )
             yield broken("daemon", text, f"curl -i {backend.url}")
     if not snapshot.predictor.trusted:

@@ -11,6 +11,7 @@ import click
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode, printable
+from clairvoyant_cli.system import print_utf8
 
 # name -> one-line help; the module is clairvoyant_cli.commands.<name> and its command is `command`.
 COMMANDS = {
@@ -78,6 +79,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command; an error the user can mend is one line on stderr and an exit code."""
+    print_utf8()
     try:
         cli()
     except ClairvoyantError as error:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import closing, suppress
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,6 +56,24 @@ def heed_signals(on_stop: Callable[[], None], on_hangup: Callable[[], None]) -> 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, on_stop)
         loop.add_signal_handler(signal.SIGHUP, on_hangup)
+
+
+USUAL_SHELL = "powershell" if sys.platform == "win32" else "sh"
+
+REDIRECT = (
+    "clairvoyant env | Out-String | Invoke-Expression"
+    if sys.platform == "win32"
+    else 'eval "$(clairvoyant env)"'
+)
+"""What sends the clients of this shell through the proxy."""
+
+
+def print_utf8() -> None:
+    """Have what goes into a pipe or a file be UTF-8; on Windows it would be the code page's."""
+    if sys.platform == "win32":
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper) and not stream.isatty():
+                stream.reconfigure(encoding="utf-8")
 
 
 def service_manager() -> str:

@@ -7,6 +7,7 @@ import click
 
 from clairvoyant_cli.commands.options import url_option
 from clairvoyant_cli.control import local_url
+from clairvoyant_cli.system import USUAL_SHELL
 
 KEY = "clairvoyant"
 """Clients want some key; the proxy asks for none unless it was given an --api-key-file."""
@@ -63,32 +64,49 @@ CLIENTS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """How a shell is told a variable: anew, or only if it has none."""
+
+    export: str
+    keep: str
+    comment: str = "#"
+
+
+SHELLS = {
+    "sh": Shell('export {name}="{value}"', 'export {name}="${{{name}:-{value}}}"'),
+    "fish": Shell("set -gx {name} '{value}'", "set -q {name}; or set -gx {name} '{value}'"),
+    "powershell": Shell("$env:{name} = '{value}'", "if (-not $env:{name}) {{ $env:{name} = '{value}' }}"),
+    "cmd": Shell('set "{name}={value}"', 'if not defined {name} set "{name}={value}"', "rem"),
+}
+
+
 @click.command()
 @url_option
 @click.option(
     "--client", "names", type=click.Choice(list(CLIENTS)), multiple=True, help="This client only; repeatable."
 )
 @click.option(
-    "--shell", type=click.Choice(["sh", "fish"]), default="sh", show_default=True, help="Whose syntax."
+    "--shell",
+    type=click.Choice(list(SHELLS)),
+    default=USUAL_SHELL,
+    show_default="powershell on Windows, else sh",
+    help="Whose syntax.",
 )
 def command(url: str | None, names: tuple[str, ...], shell: str) -> None:
     """Print what to export or set so that clients go through the proxy.
 
-    In bash and zsh: eval "$(clairvoyant env)". What is no export is a comment, to be read.
+    In bash and zsh: eval "$(clairvoyant env)". In PowerShell: clairvoyant env | Out-String |
+    Invoke-Expression. What is no export is a comment, to be read.
     """
     base = local_url(url).rstrip("/")
+    syntax = SHELLS[shell]
     for name in names or CLIENTS:
         client = CLIENTS[name]
-        click.echo(f"# {client.name}")
+        click.echo(f"{syntax.comment} {client.name}")
         for variable, value in client.variables(base).items():
-            click.echo(_export(variable, value, shell))
+            # A key that is set already may be one the proxy demands.
+            form = syntax.keep if value == KEY else syntax.export
+            click.echo(form.format(name=variable, value=value))
         for line in client.settings(base).splitlines():
-            click.echo(f"#   {line}")
-
-
-def _export(variable: str, value: str, shell: str) -> str:
-    # A key that is set already may be one the proxy demands.
-    if shell == "fish":
-        guard = f"set -q {variable}; or " if value == KEY else ""
-        return f"{guard}set -gx {variable} '{value}'"
-    return f'export {variable}="${{{variable}:-{value}}}"' if value == KEY else f'export {variable}="{value}"'
+            click.echo(f"{syntax.comment}   {line}")

@@ -14,6 +14,7 @@ from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.access import read_secret
+from clairvoyant_cli.system import REDIRECT
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ def check_direct_clients(port: int, direct: Sequence[str]) -> Iterator[Finding]:
         yield warning(
             "clients",
             f"connected to port {port} directly, past the proxy: {names}",
-            'eval "$(clairvoyant env)"    # then start the client again',
+            f"{REDIRECT}    # then start the client again",
         )
 
 

@@ -9,11 +9,10 @@ from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.control import ControlClient
 from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.system import claim_alone
+from clairvoyant_cli.system import REDIRECT, claim_alone
 from tui.snapshot import Snapshot
 
 CLIENT_VARIABLES = ("OLLAMA_HOST", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_BASE_URL")
-REDIRECT = 'eval "$(clairvoyant env)"'
 
 
 async def look_at_daemon(url: str, token: str | None) -> tuple[list[Finding], Snapshot | None]:

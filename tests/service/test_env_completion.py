@@ -36,6 +36,17 @@ def test_fish_has_a_syntax_of_its_own() -> None:
     assert "set -q OPENAI_API_KEY; or set -gx" in printed("--shell", "fish")
 
 
+def test_powershell_and_cmd_have_theirs() -> None:
+    assert f"$env:OLLAMA_HOST = '{URL}'" in printed("--shell", "powershell")
+    assert "if (-not $env:OPENAI_API_KEY) { $env:OPENAI_API_KEY = 'clairvoyant' }" in printed(
+        "--shell", "powershell"
+    )
+    lines = printed("--shell", "cmd").splitlines()
+    assert f'set "OLLAMA_HOST={URL}"' in lines
+    assert 'if not defined OPENAI_API_KEY set "OPENAI_API_KEY=clairvoyant"' in lines
+    assert not [line for line in lines if line.startswith("#")]
+
+
 @pytest.mark.parametrize("name", CLIENTS)
 def test_every_client_is_told_the_address(name: str) -> None:
     text = printed("--client", name)

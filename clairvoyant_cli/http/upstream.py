@@ -22,7 +22,7 @@ from clairvoyant_cli.http.connection import Throttle
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.framing import LAST_CHUNK, End, Event, Malformed, ResponseReader, chunk, last_chunk
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
-from clairvoyant_cli.http.sockets import keep_alive
+from clairvoyant_cli.http.sockets import Peer, keep_alive, peer_of
 
 MAX_IDLE_S = 2.0
 """Idle connections older than this are closed: cpp-httplib keeps them 5 s, Go and Node at least as long."""
@@ -257,6 +257,10 @@ class UpstreamConnection(asyncio.Protocol):
         """Whether another request can be sent on it."""
         return self._transport is not None and not self._transport.is_closing()
 
+    def is_there(self) -> bool:
+        """Whether it is open, and the kernel knows of no end of it either."""
+        return self.open and self._transport is not None and peer_of(self._transport) is Peer.OPEN
+
     def _take(self, events: list[Event], sink: ResponseSink) -> None:
         if len(events) < 2:
             self._hand_on(events, sink)
@@ -354,11 +358,12 @@ class Upstream:
         now = asyncio.get_running_loop().time()
         while not fresh and self._idle and now - self._idle[0].idle_since >= MIN_IDLE_S:
             connection = self._idle.popleft()
-            if connection.open and now - connection.idle_since <= MAX_IDLE_S:
+            # The backend may have ended it a moment ago, which the kernel knows before the event loop does.
+            if now - connection.idle_since <= MAX_IDLE_S and connection.is_there():
                 return connection
             connection.close()
         spare = None if fresh else self._take_spare()
-        return spare if spare is not None and spare.open else await self._open()
+        return spare if spare is not None and spare.is_there() else await self._open()
 
     async def _open(self) -> UpstreamConnection:
         loop = asyncio.get_running_loop()

@@ -13,6 +13,7 @@ import msgspec
 
 from clairvoyant_cli.addresses import check_url
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.system import is_alive
 from tui.snapshot import Snapshot
 from tui.source import Verb
 
@@ -133,8 +134,6 @@ def local_url(named: str | None) -> str:
 
 def _words() -> list[Word]:
     """Return the words of the daemons that this account runs, the newest first."""
-    import psutil
-
     found: list[Word] = []
     with suppress(OSError):
         paths = sorted(state_dir().glob("daemon-*.json"), key=lambda path: path.stat().st_mtime)
@@ -142,7 +141,7 @@ def _words() -> list[Word]:
             # A daemon that was killed leaves its word behind; one whose process is gone does not count.
             with suppress(OSError, ValueError, OverflowError, RecursionError):
                 word = msgspec.json.decode(path.read_bytes(), type=Word)
-                if psutil.pid_exists(word.pid):
+                if is_alive(word.pid):
                     found.append(word)
     return found
 

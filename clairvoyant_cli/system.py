@@ -34,13 +34,17 @@ Result = TypeVar("Result")
 def run(main: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine on uvloop where it exists."""
     with closing(main):  # an interrupt may come before it has begun
-        if sys.platform != "win32":
-            with suppress(ImportError):
-                import uvloop
+        return _runner()(main)
 
-                result: Result = uvloop.run(main)
-                return result
-        return asyncio.run(main)
+
+def _runner() -> Callable[[Coroutine[Any, Any, Result]], Result]:
+    if sys.platform != "win32":
+        with suppress(ImportError):
+            import uvloop
+
+            fast: Callable[[Coroutine[Any, Any, Result]], Result] = uvloop.run
+            return fast
+    return asyncio.run
 
 
 def heed_signals(on_stop: Callable[[], None], on_hangup: Callable[[], None]) -> None:
@@ -56,6 +60,22 @@ def heed_signals(on_stop: Callable[[], None], on_hangup: Callable[[], None]) -> 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, on_stop)
         loop.add_signal_handler(signal.SIGHUP, on_hangup)
+
+
+# -- processes and shells ---------------------------------------------------------------------------
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs, of those that this account may stop."""
+    if sys.platform == "win32":  # where a signal of 0 is a Ctrl-C
+        import psutil
+
+        return bool(psutil.pid_exists(pid))
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
 
 
 USUAL_SHELL = "powershell" if sys.platform == "win32" else "sh"

@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from clairvoyant_cli.system import is_alive, run
+
 ROOT = Path(__file__).resolve().parents[1]
 TREES = ("clairvoyant_cli", "tui", "predictor", "profiles")
 
@@ -50,3 +54,18 @@ def test_one_module_asks_what_system_it_runs_on() -> None:
         if ASKED.search(path.read_text())
     }
     assert asks == set(MAY_ASK)
+
+
+def test_an_import_that_fails_in_a_command_is_said_as_it_is() -> None:
+    async def main() -> None:
+        raise ImportError("no such extra")
+
+    with pytest.raises(ImportError, match="no such extra"):
+        run(main())
+
+
+def test_a_process_that_is_there_is_alive_and_one_that_has_ended_is_not() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    assert is_alive(ended.pid)
+    ended.wait()
+    assert not is_alive(ended.pid)

@@ -16,7 +16,7 @@ TIMED_OUT = "no answer in time"
 
 
 class Prober:
-    """Asks servers who they are and how they do."""
+    """Asks servers who they are and how they do. Close it, or use it as an async context manager."""
 
     def __init__(self, api_key: str | None = None) -> None:
         self._headers: list[Header] = [
@@ -27,6 +27,12 @@ class Prober:
         if api_key:
             self._headers.append((b"Authorization", b"Bearer " + api_key.encode()))
         self._upstreams: dict[str, Upstream] = {}
+
+    async def __aenter__(self) -> "Prober":
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Close the connections."""

@@ -111,16 +111,17 @@ class Behind:
 @asynccontextmanager
 async def put_together(settings: Settings, backend_key_file: Path | None = None) -> AsyncIterator[Bench]:
     """Start what the bench needs, and stop it when the block ends."""
-    from clairvoyant_cli.proxy.access import read_secret
+    from clairvoyant_cli.proxy.access import read_backend_key
 
     pools = load_prompts(Path(settings.prompts) if settings.prompts else SHIPPED)
+    key = read_backend_key(backend_key_file)
     async with AsyncExitStack() as stack:
         if settings.backend == REPLAY:
             behind = await stack.enter_async_context(_replay(settings))
         elif settings.daemon is not None:
             behind = await _behind_daemon(settings.daemon)
         else:
-            behind = await _found(settings, backend_key_file)
+            behind = await _found(settings, key)
         found = behind.found
         if settings.set_lengths and not (behind.drawn or found.adapter.SETS_LENGTH):
             raise ClairvoyantError(
@@ -128,7 +129,6 @@ async def put_together(settings: Settings, backend_key_file: Path | None = None)
                 "measure real answers with --real-lengths",
                 ExitCode.USAGE,
             )
-        key = read_secret(backend_key_file, "backend key") if backend_key_file else None
         direct = await stack.enter_async_context(client_for(found.url, key))
         asker = await _asker(settings, found, key)
         # The paper's service times are drawn by class; everywhere else a prompt has one length.
@@ -208,16 +208,11 @@ async def _behind_daemon(url: str) -> Behind:
     return Behind(Found(adapter_of(backend.kind), backend.url, "", backend.version, backend.slots))
 
 
-async def _found(settings: Settings, backend_key_file: Path | None) -> Behind:
+async def _found(settings: Settings, key: str | None) -> Behind:
     from clairvoyant_cli.backends.discovery import find_backend
-    from clairvoyant_cli.proxy.access import read_secret
 
-    key = read_secret(backend_key_file, "backend key") if backend_key_file else None
-    prober = Prober(key)
-    try:
+    async with Prober(key) as prober:
         found, answering = await find_backend(settings.backend, prober, listen_port=0)
-    finally:
-        await prober.close()
     if not answering:
         raise ClairvoyantError(
             f"no {found.adapter.name} answers at {found.url}; start it, name another with --backend, "
@@ -230,11 +225,8 @@ async def _found(settings: Settings, backend_key_file: Path | None) -> Behind:
 async def _asker(settings: Settings, found: Found, key: str | None) -> Asker:
     model = settings.model
     if model is None:
-        prober = Prober(key)
-        try:
+        async with Prober(key) as prober:
             offered = await found.adapter.offered_models(prober.asking(found.url, found.prefix))
-        finally:
-            await prober.close()
         if not offered:
             raise ClairvoyantError(
                 f"{found.adapter.title} at {found.url} names no model; name one with --model"

@@ -66,6 +66,7 @@ def command(
     finds as a profile: how long short answers queue (mu_short) and the starvation timeout that follows
     from it (tau), the speeds, the number of slots. Nobody else should use the server meanwhile.
     """
+    from clairvoyant_cli.proxy.access import read_backend_key
     from profiles.database import writing
     from profiles.store import save
 
@@ -74,7 +75,7 @@ def command(
     with told_plainly(), writing(path):
         pass  # better to know now that the result cannot be kept
     chosen = _chosen(plan, shorts, in_flight)
-    key = _key(backend_key_file)
+    key = read_backend_key(backend_key_file)
     with _progress(quiet=as_json) as tell:
         try:
             outcome = asyncio.run(_measure(backend, model, chosen, key, seed, tell))
@@ -95,12 +96,6 @@ def _chosen(name: str | None, shorts: int | None, in_flight: int | None) -> Plan
     )
 
 
-def _key(file: Path | None) -> str | None:
-    from clairvoyant_cli.proxy.access import read_secret
-
-    return None if file is None else read_secret(file, "backend key")
-
-
 async def _measure(
     backend: str | None, model: str | None, plan: Plan, key: str | None, seed: int, tell: Tell
 ) -> Outcome:
@@ -112,11 +107,8 @@ async def _measure(
     from predictor.record import PromptView
     from profiles.host import this_host
 
-    prober = Prober(key)
-    try:
+    async with Prober(key) as prober:
         found, _ = await find_backend(backend, prober, listen_port=0)
-    finally:
-        await prober.close()
     predictor = load_predictor(None)
     async with Client(found, key=key) as client:
         session = Session(

@@ -50,7 +50,6 @@ def command(config_file: Path | None, **flags: Any) -> None:
         format="%(asctime)s %(levelname).1s %(message)s",
         datefmt="%Y-%m-%dT%H:%M:%S",
     )
-    logging.getLogger("httpx").setLevel(logging.WARNING)
     run(_serve(config))
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import httpx
 import psutil
@@ -13,7 +12,7 @@ from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.proxy.access import read_secret
+from clairvoyant_cli.proxy.access import read_backend_key
 from clairvoyant_cli.system import REDIRECT
 
 
@@ -46,22 +45,20 @@ async def look_at_backends(config: ServeConfig) -> tuple[list[Finding], list[Ser
 
 async def _look_at(settings: BackendConfig, listen_port: int) -> tuple[list[Finding], Server | None]:
     try:
-        key = None if settings.key_file is None else read_secret(Path(settings.key_file), "backend key")
+        key = read_backend_key(settings.key_file)
     except ClairvoyantError as error:
         return [broken("backend", str(error), "clairvoyant serve --backend-key-file FILE")], None
-    prober = Prober(key)
-    try:
-        found, answering = await find_backend(settings.url, prober, listen_port=listen_port)
+    async with Prober(key) as prober:
+        try:
+            found, answering = await find_backend(settings.url, prober, listen_port=listen_port)
+        except ClairvoyantError as error:
+            fix = "clairvoyant serve --backend URL    # of the LLM server itself"
+            return [broken("backend", str(error), fix)], None
+        if not answering:
+            where = f"{found.adapter.name} does not answer at {found.url}"
+            text = where if settings.url else "no LLM server answers at the usual ports"
+            return [broken("backend", text, found.adapter.start_command)], None
         offered = await found.adapter.offered_models(prober.asking(found.url, found.prefix))
-    except ClairvoyantError as error:
-        fix = "clairvoyant serve --backend URL    # of the LLM server itself"
-        return [broken("backend", str(error), fix)], None
-    finally:
-        await prober.close()
-    if not answering:
-        where = f"{found.adapter.name} does not answer at {found.url}"
-        text = where if settings.url else "no LLM server answers at the usual ports"
-        return [broken("backend", text, found.adapter.start_command)], None
     findings = []
     if len(answering) > 1:
         others = ", ".join(f"{each.adapter.name} at {each.url}" for each in answering[1:])

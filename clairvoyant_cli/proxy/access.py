@@ -119,6 +119,11 @@ def read_secret(path: Path, what: str) -> str:
     return text
 
 
+def read_backend_key(path: Path | str | None) -> str | None:
+    """Return the API key of a backend that a file holds; None where there is no file."""
+    return None if path is None else read_secret(Path(path), "backend key")
+
+
 def read_keys(path: Path) -> Clients:
     """Read API keys, one a line as `name:key` or just `key`."""
     text, mode = _read(path, "API key", again=True)

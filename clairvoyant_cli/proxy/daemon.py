@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from clairvoyant_cli.backends.adapter import Backend
 from clairvoyant_cli.backends.discovery import find_backend
@@ -17,7 +16,7 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.listener import ServerConnection
 from clairvoyant_cli.http.patience import Budget, ConnectionTable
 from clairvoyant_cli.http.upstream import Upstream
-from clairvoyant_cli.proxy.access import Access, is_loopback, read_secret
+from clairvoyant_cli.proxy.access import Access, is_loopback, read_backend_key
 from clairvoyant_cli.proxy.admission import Admission
 from clairvoyant_cli.proxy.backend_watch import BackendWatch
 from clairvoyant_cli.proxy.clients import Clients
@@ -145,19 +144,18 @@ async def running_daemon(
     host, port = config.address()
     roster = roster_of(config, exposed=not is_loopback(host))
     access = access_of(config, roster)
-    keys = [_key_of(server) for server in config.servers()]
+    wanted = config.servers()
+    keys = [read_backend_key(each.key_file) for each in wanted]
     listener = listen(host, port)
     probers = [Prober(key) for key in keys]
     try:
         port = listener.getsockname()[1]
-        looked_for = zip(config.servers(), probers, strict=True)
+        looked_for = zip(wanted, probers, strict=True)
         found = await asyncio.gather(*(_backend(config, each, prober, port) for each, prober in looked_for))
         servers = [Server(*each) for each in zip(found, probers, keys, strict=True)]
-        base_url = _url(_reachable(host), port)
         async with Tasks() as tasks:
             queue = _queue(config, access, tasks, clock)
-            daemon = _compose(config, predictor, access, roster, queue, servers, table, base_url)
-            daemon.snapshots.listen = _url(host, port).removeprefix("http://")
+            daemon = _compose(config, predictor, access, roster, queue, servers, table, (host, port))
             daemon.state_saver = _state_saver(config, daemon, persistence)
             if daemon.state_saver is not None:
                 daemon.state_saver.begin()
@@ -173,7 +171,7 @@ async def running_daemon(
                 worker.backend.upstream.keep_spare(tasks.spawn)
             tasks.spawn(table.watch())
             try:
-                with word_of(base_url, port, access) if announced else nullcontext():
+                with word_of(daemon.base_url, port, access) if announced else nullcontext():
                     yield daemon
             finally:
                 daemon.control.stopping = True
@@ -234,7 +232,7 @@ def _compose(
     queue: _Queue,
     servers: Sequence[Server],
     table: ConnectionTable,
-    base_url: str,
+    address: tuple[str, int],
 ) -> Daemon:
     dispatcher, stats, pool = queue.dispatcher, queue.stats, queue.pool
     for server in servers:
@@ -254,8 +252,9 @@ def _compose(
     def reload() -> str:
         return roster.read_again(access.clients, take_clients, stats)
 
+    host, port = address
     snapshots = SnapshotBuilder(
-        operation, pool, stats, access, predictor, "", stats.clock(), config.show_prompts
+        operation, pool, stats, access, predictor, _place(host, port), stats.clock(), config.show_prompts
     )
     control = ControlApi(access, Actions(operation, stats, reload), snapshots, changes, metrics)
     serving = Serving(
@@ -286,7 +285,7 @@ def _compose(
         snapshots=snapshots,
         control=control,
         connections=table,
-        base_url=base_url,
+        base_url=f"http://{_place(_reachable(host), port)}",
         drain_timeout_s=config.drain_timeout,
         reload=reload,
         _stopped=asyncio.Event(),
@@ -332,10 +331,6 @@ def _state_saver(config: ServeConfig, daemon: Daemon, persistence: Persistence |
     )
 
 
-def _key_of(server: BackendConfig) -> str | None:
-    return None if server.key_file is None else read_secret(Path(server.key_file), "backend key")
-
-
 async def _backend(config: ServeConfig, server: BackendConfig, prober: Prober, listen_port: int) -> Backend:
     found, all_found = await find_backend(server.url, prober, listen_port=listen_port)
     for each in all_found:
@@ -365,5 +360,5 @@ def _reachable(host: str) -> str:
     return "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host  # noqa: S104 - compared
 
 
-def _url(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def _place(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

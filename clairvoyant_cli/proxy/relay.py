@@ -42,7 +42,7 @@ class Relay:
         self._extra = extra
         self._on_head = on_head
         self._on_first_byte = on_first_byte
-        self._watch: UsageReader | None = None
+        self._usage: UsageReader | None = None
         self.may_wait = may_wait
         self._held: tuple[ResponseHead, bytearray] | None = None
 
@@ -76,8 +76,8 @@ class Relay:
         if self._on_first_byte is not None:
             self._on_first_byte()
             self._on_first_byte = None
-        if self._watch is not None:
-            self._watch.feed(data)
+        if self._usage is not None:
+            self._usage.feed(data)
 
     def end(self, trailers: list[Header]) -> None:
         """Pass on the end."""
@@ -100,7 +100,7 @@ class Relay:
     def _begin(self, head: ResponseHead) -> None:
         self.status = head.status
         if self._on_head is not None:
-            self._watch = self._on_head(head)
+            self._usage = self._on_head(head)
         self._client.fed_by(self._upstream)
         self._client.send_head(head, *self._extra)
         if head.status == 101:

@@ -12,7 +12,7 @@ from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, UnreachableError, UpstreamConnection, UpstreamError
 from clairvoyant_cli.protocols.usage import UsageReader
 from clairvoyant_cli.proxy.access import Access
-from clairvoyant_cli.proxy.dispatcher import Dispatcher
+from clairvoyant_cli.proxy.dispatcher import Dispatcher, Release
 from clairvoyant_cli.proxy.exchange import (
     Attempt,
     AttemptEnd,
@@ -62,13 +62,7 @@ class Serving:
             while command is None or isinstance(command, WaitAgain):
                 event = await self._wait(exchange) or await self._attempt(exchange, request)
                 command = self.rules.after(exchange, event)
-                match command:
-                    case WaitAgain(why):
-                        dispatcher.wait_again(exchange, why)
-                    case Finish(outcome, status):
-                        dispatcher.end(exchange, outcome, status)
-                    case Abandon(outcome, status):
-                        dispatcher.abandon(exchange, outcome, status, self.pool.released)
+                carry_out(command, exchange, dispatcher, self.pool.released)
         except Exception:
             dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, 500)
             raise
@@ -145,7 +139,6 @@ class Serving:
         self, exchange: Exchange, attempt: Attempt, upstream: UpstreamConnection, request: Request
     ) -> Relay:
         worker = self.pool[attempt.worker]
-
         may_wait = self._may_wait(exchange, worker, request)
 
         def on_head(head: ResponseHead) -> UsageReader:
@@ -174,6 +167,17 @@ class Serving:
         # Others may have been served since: one model may be missing for good.
         since_s = exchange.not_ready_since_s
         return since_s is None or self.clock() - since_s < worker.outage.grace_s
+
+
+def carry_out(command: Command, exchange: Exchange, dispatcher: Dispatcher, release: Release) -> None:
+    """Do with an exchange what is commanded; `release` waits for a worker that is still at it."""
+    match command:
+        case WaitAgain(why):
+            dispatcher.wait_again(exchange, why)
+        case Finish(outcome, status):
+            dispatcher.end(exchange, outcome, status)
+        case Abandon(outcome, status):
+            dispatcher.abandon(exchange, outcome, status, release)
 
 
 def _has_heard_all(attempt: Attempt) -> bool:

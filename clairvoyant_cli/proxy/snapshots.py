@@ -161,10 +161,11 @@ class SnapshotBuilder:
         )
 
     def _running(self, now: float) -> list[RunningRequest]:
-        running = [e for e in self.operation.dispatcher.live.values() if e.attempt is not None]
-        for exchange in running[:EXPLAINED]:
+        live = self.operation.dispatcher.live.values()
+        running = [(exchange, exchange.attempt) for exchange in live if exchange.attempt is not None]
+        for exchange, _ in running[:EXPLAINED]:
             self._explain(exchange, now)
-        return [self._one_running(e, e.attempt, now) for e in running if e.attempt is not None]
+        return [self._one_running(exchange, attempt, now) for exchange, attempt in running]
 
     def _one_running(self, exchange: Exchange, attempt: Attempt, now: float) -> RunningRequest:
         tokens, first_byte_s = attempt.tokens, attempt.first_byte_s

@@ -26,7 +26,8 @@ from clairvoyant_cli.proxy.outage import Outage
 from clairvoyant_cli.proxy.pool import BackendPool, Worker
 from clairvoyant_cli.proxy.refusals import Refusals
 from clairvoyant_cli.proxy.request_stats import RequestStats
-from clairvoyant_cli.proxy.serving_rules import Abandon, Command, Event, Finish, ServingRules, WaitAgain
+from clairvoyant_cli.proxy.serving import carry_out
+from clairvoyant_cli.proxy.serving_rules import Command, Event, ServingRules
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 from predictor.record import PromptView
@@ -69,13 +70,7 @@ class Rooms:
     def after(self, exchange: Exchange, event: Event) -> Command:
         """Let something happen to a request, have what follows carried out, and return it."""
         command = self.rules.after(exchange, event)
-        match command:
-            case WaitAgain(why):
-                self.dispatcher.wait_again(exchange, why)
-            case Finish(outcome, status):
-                self.dispatcher.end(exchange, outcome, status)
-            case Abandon(outcome, status):
-                self.dispatcher.abandon(exchange, outcome, status, lambda _: asyncio.sleep(0))
+        carry_out(command, exchange, self.dispatcher, lambda _: asyncio.sleep(0))
         return command
 
     def becomes(self, name: str, state: str, detail: str = "") -> None:

@@ -106,6 +106,33 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class Continuation:
+    """How an answer that was cut is continued, and how well: of `trials` greedy answers `exact` had the very
+    text of an uncut one. `way` is the adapter's name for it.
+
+    Seconds from asking to the first new token, medians: `warm_s` right after the cut, `resume_s` after others
+    had the slot.
+    """
+
+    way: str
+    trials: int
+    exact: int
+    resume_s: float
+    warm_s: float
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether answers may be cut."""
+        return self.trials >= MIN_TRIALS and self.exact >= MIN_EXACT_SHARE * self.trials
+
+
+MIN_TRIALS = 12
+MIN_EXACT_SHARE = 0.95
+"""Of the trials that must give the same text. Of the rest, rounding is the reason: a prompt that is read in
+one go has other last bits than one that was written token by token."""
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """What one calibration found. `plan` names how it was measured, `method` where mu_short is from:
     measured in the queue, or computed from service times where a queue would have taken too long.
@@ -133,6 +160,13 @@ class Profile:
     took_s: float = 0.0
     advice: tuple[str, ...] = ()
     measured_by: str = ""
+    continuations: tuple[Continuation, ...] = ()
+
+    @property
+    def continuation(self) -> Continuation | None:
+        """The best of the ways in which an answer is continued exactly, None if none does."""
+        exact = [each for each in self.continuations if each.is_exact]
+        return min(exact, key=lambda each: each.resume_s, default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,17 @@ A server with habits of its own is a subclass in a module of its own, which `kno
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import msgspec
 
+from clairvoyant_cli.backends.asking import Ask
+from clairvoyant_cli.backends.continuation import Prefill, Way
 from clairvoyant_cli.backends.speeds import Speeds
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols import probes
+from clairvoyant_cli.protocols.continuable import Continuable
 from clairvoyant_cli.protocols.errors import Refusal, error_object, response
 from clairvoyant_cli.protocols.probes import Answer, OfferedModel
 from clairvoyant_cli.protocols.routes import ROUTES, Family, Route, Shape, Work, plainly_spelled, unescaped
@@ -22,8 +25,6 @@ Body = dict[str, Any]
 
 LISTED_OR_LOCKED = (200, 401)
 """What an OpenAI-compatible server answers who asks for its models: those, or that a key is wanted."""
-
-PROBE_TIMEOUT_S = 2.0
 
 LOADING = "loading its model"
 NOT_UNDERSTOOD = "its answers are not understood"
@@ -69,14 +70,6 @@ class Backend:
         return self.seen and self.state in ("down", "loading")
 
 
-class Ask(Protocol):
-    """Puts a question to one server: a GET of a path of its API. Never raises for what the server does."""
-
-    async def __call__(self, path: str, timeout_s: float = PROBE_TIMEOUT_S) -> Answer:
-        """Return what came of it within the time."""
-        ...
-
-
 class Adapter:
     """Any OpenAI-compatible server. Has no state: there is one of each, and any number of servers."""
 
@@ -95,8 +88,8 @@ class Adapter:
     CANCELS: ClassVar[bool] = False
     """Stops generating when the client of a streamed answer leaves."""
 
-    CONTINUES: ClassVar[bool] = False
-    """Takes up an answer that was cut off, given its token ids, as if it had not been."""
+    CONTINUES: ClassVar[tuple[Way, ...]] = (Prefill(),)
+    """The ways in which it may take up an answer that was cut off, the likeliest to be exact first."""
 
     TAKES_PRIORITY: ClassVar[bool] = False
     """Orders its own queue by a request's `priority`, if it was started so."""
@@ -219,6 +212,16 @@ class Adapter:
         if exact:
             body["ignore_eos"] = True
         return body
+
+    async def said_tokens(self, ask: Ask, asked: Continuable, said: str) -> int | None:
+        """Count the tokens of what was said so far, as the server does; None if it does not tell."""
+        return None
+
+    def cache_lookup(self, asked: Continuable) -> tuple[str, Body] | None:
+        """Return the path and body of a POST after which the server looks for the prompt of a request in its
+        cache, where it would not by itself.
+        """
+        return None
 
     async def offered_models(self, ask: Ask) -> tuple[OfferedModel, ...] | None:
         """Return the models it lists; None if it does not say."""

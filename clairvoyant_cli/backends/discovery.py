@@ -2,8 +2,10 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
-from clairvoyant_cli.backends.adapter import PROBE_TIMEOUT_S, Adapter, Found
+from clairvoyant_cli.backends.adapter import Adapter, Found
+from clairvoyant_cli.backends.asking import PROBE_TIMEOUT_S
 from clairvoyant_cli.backends.known import ADAPTERS, OTHER
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
@@ -52,7 +54,11 @@ async def identify(prober: Prober, url: str, prefix: str = "") -> Found | None:
     answers: dict[str, Answer] = {}
     asking = prober.asking(url, prefix)
 
-    async def ask(path: str, timeout_s: float = PROBE_TIMEOUT_S) -> Answer:
+    async def ask(
+        path: str, timeout_s: float = PROBE_TIMEOUT_S, body: dict[str, Any] | None = None
+    ) -> Answer:
+        if body is not None:
+            return await asking(path, timeout_s, body)
         if path not in answers:  # several servers are told apart by what they say there
             answers[path] = await asking(path, timeout_s)
         return answers[path]

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
-from clairvoyant_cli.backends.adapter import NOT_UNDERSTOOD, Adapter, Ask, Backend, Found
+from clairvoyant_cli.backends.adapter import NOT_UNDERSTOOD, Adapter, Backend, Body, Found
+from clairvoyant_cli.backends.asking import Ask
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols import probes
+from clairvoyant_cli.protocols.continuable import Continuable
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.probes import Answer, OfferedModel
 from clairvoyant_cli.protocols.routes import Family, Route
@@ -20,7 +22,6 @@ class LlamaCpp(Adapter):
     usual_ports = (8080, 9931)  # it is moving from the one to the other
     start_command = "llama-server --model model.gguf --port 9931"
     CANCELS = True
-    CONTINUES = True
     REPORTS_SLOTS = True
     ANSWERS_ANY_MODEL = True
     SETS_LENGTH = True
@@ -52,6 +53,27 @@ class LlamaCpp(Adapter):
         """Count the slots at work; None if it does not tell (`--no-slots`)."""
         return probes.busy_slots((await ask("/slots", SLOTS_TIMEOUT_S)).body)
 
+    async def said_tokens(self, ask: Ask, asked: Continuable, said: str) -> int | None:
+        """Count them with the server's own template and tokeniser."""
+        prompt = asked.body.get("prompt")
+        if prompt is None:
+            rendered = await ask("/apply-template", body={"messages": asked.body["messages"]})
+            prompt = probes.rendered_prompt(rendered.body)
+        if prompt is None:
+            return None
+        counts = [
+            probes.tokens_in((await ask("/tokenize", body=_to_tokenize(text))).body)
+            for text in (prompt, prompt + said)
+        ]
+        return None if None in counts else max(0, (counts[1] or 0) - (counts[0] or 0))
+
+    def cache_lookup(self, asked: Continuable) -> tuple[str, Body] | None:
+        """Return a request of one token. A prompt is looked for in the host's cache only where the slot holds
+        another of which less than half is the same (server-context.cpp, get_available_slot: `f_keep`), and
+        two short chats share most of what they have, their template's system prompt.
+        """
+        return "/completion", {"prompt": "x", "n_predict": 1, "cache_prompt": False}
+
     def family_of(self, path: str) -> Family:
         """Return whose error shape an unscheduled path uses."""
         return _own(super().family_of(path))
@@ -64,6 +86,10 @@ class LlamaCpp(Adapter):
         """Return its model, which is loaded if it answers at all."""
         offered = await super().offered_models(ask)
         return None if offered is None else tuple(replace(model, loaded=True) for model in offered)
+
+
+def _to_tokenize(text: str) -> Body:
+    return {"content": text, "add_special": True, "parse_special": True}
 
 
 def _own(family: Family) -> Family:

@@ -7,9 +7,13 @@ from itertools import pairwise
 
 import psutil
 
-from clairvoyant_cli.backends.adapter import NOT_UNDERSTOOD, Adapter, Ask, Backend, Body, Found
+from clairvoyant_cli.backends.adapter import NOT_UNDERSTOOD, Adapter, Backend, Body, Found
+from clairvoyant_cli.backends.asking import Ask
+from clairvoyant_cli.backends.continuation import Prefill, Raw
 from clairvoyant_cli.protocols import probes
+from clairvoyant_cli.protocols.continuable import Continuable
 from clairvoyant_cli.protocols.probes import MAX_SLOTS, Answer, OfferedModel
+from clairvoyant_cli.protocols.request_parsing import RUNNER_OPTIONS
 from clairvoyant_cli.protocols.routes import ROUTES, Family, Work
 
 TRANSCRIPTIONS = "/v1/audio/transcriptions"
@@ -29,6 +33,7 @@ class Ollama(Adapter):
     get_model_command = "ollama pull gemma3:4b"
     CANCELS = True
     REPORTS_LOADING = False
+    CONTINUES = (Raw(), Prefill())
     SWAPS_MODELS = True
     UNLOADS_MODELS = True
     OBEYS_COMPLETION_CAP = False  # it has no such field (openai/openai.go, ChatCompletionRequest)
@@ -67,6 +72,15 @@ class Ollama(Adapter):
             known = [int(each) for each in told if re.fullmatch("[0-9]{1,6}", each)]
             return next((slots for slots in known if 1 <= slots <= MAX_SLOTS), None)
         return None
+
+    def cache_lookup(self, asked: Continuable) -> tuple[str, Body] | None:
+        """Return a generation of one token: its engine is llama.cpp's server, see there."""
+        options = {name: value for name, value in asked.options.items() if name in RUNNER_OPTIONS}
+        body: Body = {name: asked.body[name] for name in ("model", "keep_alive") if name in asked.body}
+        if asked.options is asked.body:
+            options = {}
+        body |= {"prompt": "x", "raw": True, "stream": False, "options": options | {"num_predict": 1}}
+        return "/api/generate", body
 
     def family_of(self, path: str) -> Family:
         """Return whose error shape an unscheduled path uses."""

@@ -2,10 +2,14 @@
 
 import asyncio
 from functools import partial
+from typing import Any
 from urllib.parse import quote
 
+import msgspec
+
 from clairvoyant_cli import __version__
-from clairvoyant_cli.backends.adapter import PROBE_TIMEOUT_S, Ask, Backend
+from clairvoyant_cli.backends.adapter import Backend
+from clairvoyant_cli.backends.asking import PROBE_TIMEOUT_S, Ask
 from clairvoyant_cli.http.fields import Fields, Header
 from clairvoyant_cli.http.framing import request_head
 from clairvoyant_cli.http.heads import ResponseHead
@@ -54,16 +58,29 @@ class Prober:
         return await backend.adapter.busy_slots(self.asking(backend.upstream.url, backend.prefix))
 
     async def _ask(
-        self, upstream: Upstream, prefix: str, path: str, timeout_s: float = PROBE_TIMEOUT_S
+        self,
+        upstream: Upstream,
+        prefix: str,
+        path: str,
+        timeout_s: float = PROBE_TIMEOUT_S,
+        body: dict[str, Any] | None = None,
     ) -> Answer:
         target = quote(prefix + path, safe="/%:@!$&'()*+,;=~").encode()
-        head = request_head(b"GET", target, Fields([(b"Host", upstream.host_header), *self._headers]))
+        fields: list[Header] = [(b"Host", upstream.host_header), *self._headers]
+        sent = b""
+        if body is not None:
+            sent = msgspec.json.encode(body)
+            fields += [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(sent))]
+        head = request_head(b"GET" if body is None else b"POST", target, Fields(fields))
         try:
             async with asyncio.timeout(timeout_s):
                 connection = await upstream.connect()
                 answer = _Collected(connection)
                 try:
                     connection.begin(head, head.encode(upstream.host_header), answer)
+                    if sent:
+                        connection.body(sent)
+                        connection.body_end([])
                     connection.uncork()
                     await answer.finished
                 except asyncio.CancelledError:

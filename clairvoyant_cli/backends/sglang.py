@@ -1,6 +1,8 @@
 """SGLang (python/sglang/srt/entrypoints/http_server.py)."""
 
-from clairvoyant_cli.backends.adapter import LISTED_OR_LOCKED, Adapter, Ask, Found
+from clairvoyant_cli.backends.adapter import LISTED_OR_LOCKED, Adapter, Found
+from clairvoyant_cli.backends.asking import Ask
+from clairvoyant_cli.backends.continuation import GO_ON
 from clairvoyant_cli.protocols import probes
 
 INFO_PATHS = ("/get_server_info", "/server_info")
@@ -15,6 +17,7 @@ class SgLang(Adapter):
     usual_ports = (30000,)
     start_command = "python -m sglang.launch_server --model-path MODEL"
     CANCELS = True
+    CONTINUES = (GO_ON,)
     TAKES_PRIORITY = True
     SETS_LENGTH = True
     KNOWN_BY_PORT = False

@@ -1,6 +1,8 @@
 """vLLM (vllm/entrypoints/openai)."""
 
-from clairvoyant_cli.backends.adapter import LISTED_OR_LOCKED, Adapter, Ask, Found
+from clairvoyant_cli.backends.adapter import LISTED_OR_LOCKED, Adapter, Found
+from clairvoyant_cli.backends.asking import Ask
+from clairvoyant_cli.backends.continuation import GO_ON
 from clairvoyant_cli.protocols import probes
 
 
@@ -12,6 +14,7 @@ class Vllm(Adapter):
     usual_ports = (8000,)
     start_command = "vllm serve MODEL"
     CANCELS = True
+    CONTINUES = (GO_ON,)
     TAKES_PRIORITY = True
     SETS_LENGTH = True
     KNOWN_BY_PORT = False

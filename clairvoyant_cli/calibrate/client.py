@@ -110,9 +110,12 @@ class Client:
         answer.ended_s = self.clock()
         return answer
 
-    async def get(self, path: str, timeout_s: float | None = None) -> probes.Answer:
+    async def get(
+        self, path: str, timeout_s: float | None = None, body: dict[str, Any] | None = None
+    ) -> probes.Answer:
         """Ask the server about itself; ClairvoyantError unless it answers."""
-        return probes.Answer(200, await self._send("GET", path, timeout_s))
+        method = "GET" if body is None else "POST"
+        return probes.Answer(200, await self._send(method, path, timeout_s, body))
 
     async def post(self, path: str, body: dict[str, Any]) -> None:
         """Have the server do something, and wait until it has; ClairvoyantError if it will not."""

@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from clairvoyant_cli.protocols.loose import (
     ABSENT,
+    count,
     entries,
     fields,
     is_given,
@@ -58,6 +59,15 @@ class Greeting(msgspec.Struct, gc=False):
     version: Raw = ABSENT
     model_path: Raw = ABSENT
     backends: Raw = ABSENT
+
+
+class Rendered(msgspec.Struct, gc=False):
+    """What llama.cpp makes of a chat, and Ollama where it is asked to only render."""
+
+    prompt: Raw = ABSENT
+    tokens: Raw = ABSENT
+    debug_info: Raw = msgspec.field(default=ABSENT, name="_debug_info")
+    rendered_template: Raw = ABSENT
 
 
 class Details(msgspec.Struct, gc=False):
@@ -117,6 +127,7 @@ class Slot(msgspec.Struct, gc=False):
 Told = TypeVar("Told")
 
 _GREETING = msgspec.json.Decoder(Greeting)
+_RENDERED = msgspec.json.Decoder(Rendered)
 _MODELS = msgspec.json.Decoder(Models)
 _LISTED_MODEL = msgspec.json.Decoder(ListedModel)
 _DETAILS = msgspec.json.Decoder(Details)
@@ -165,6 +176,21 @@ def version_of(body: bytes | None) -> str | None:
     """Return Ollama's version, or vLLM's; None if this is not their answer."""
     told = _read(body, _GREETING)
     return None if told is None or told.version is ABSENT else short_name(told.version)
+
+
+def rendered_prompt(body: bytes | None) -> str | None:
+    """Return the text that a chat template made; None if there is none."""
+    told = _read(body, _RENDERED)
+    if told is not None and is_object(told.debug_info):
+        inner = fields(_RENDERED, told.debug_info)
+        return None if inner is None else text(inner.rendered_template) or None
+    return None if told is None else text(told.prompt) or None
+
+
+def tokens_in(body: bytes | None) -> int | None:
+    """Return how many tokens a text has, as llama.cpp lists them; None if it does not."""
+    told = _read(body, _RENDERED)
+    return count(told.tokens) if told is not None and is_list(told.tokens) else None
 
 
 def loaded_models(body: bytes | None) -> tuple[LoadedModel, ...] | None:

@@ -1,0 +1,135 @@
+"""The ways in which a server goes on with an answer that was cut: the request that asks it to.
+
+Which of them gives the very text that an uncut answer would have had is not known beforehand: it depends on
+the server's version, on the model's chat template and on the cache. `calibrate` tries each.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from clairvoyant_cli.backends.asking import Ask
+from clairvoyant_cli.protocols.continuable import Body, Continuable
+from clairvoyant_cli.protocols.probes import rendered_prompt
+from clairvoyant_cli.protocols.routes import Shape
+
+RENDER_TIMEOUT_S = 30.0
+"""Rendering may have to wait until the model is loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Onward:
+    """A request that continues an answer. `path` None is the path of the request itself; `shape` is how its
+    answer comes.
+    """
+
+    body: Body
+    shape: Shape
+    path: str | None = None
+
+
+class Way(Protocol):
+    """One way to continue."""
+
+    @property
+    def name(self) -> str:
+        """What profiles call it."""
+        ...
+
+    async def onward(self, ask: Ask, asked: Continuable, said: str, said_tokens: int) -> Onward | None:
+        """Return the request that continues after what was said; None if this way is not to be had."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """The same request, with what was said as a last message of the assistant, or behind the prompt.
+
+    `extra` is what tells the server not to begin another turn.
+    """
+
+    name: str = "prefill"
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    async def onward(self, ask: Ask, asked: Continuable, said: str, said_tokens: int) -> Onward | None:
+        """Return the request."""
+        body = streamed(asked) | capped(asked, said_tokens)
+        if "messages" in body:
+            body["messages"] = [*body["messages"], {"role": "assistant", "content": said}]
+            body |= self.extra
+        else:
+            body["prompt"] += said
+        if "cache_prompt" in body:
+            body["cache_prompt"] = True  # what was said is in the cache, whatever its client thinks of that
+        return Onward(body, asked.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Ollama's `raw` generation: the prompt as its template renders it, and what was said behind it."""
+
+    name: str = "raw"
+
+    async def onward(self, ask: Ask, asked: Continuable, said: str, said_tokens: int) -> Onward | None:
+        """Have the prompt rendered, which asks no model, and return the request."""
+        rendered = await _rendered(ask, asked)
+        if rendered is None:
+            return None
+        kept = {name: asked.body[name] for name in ("model", "keep_alive") if name in asked.body}
+        options = _ollama_options(asked) | _num_predict(asked.capped(said_tokens))
+        body = kept | {"prompt": rendered + said, "raw": True, "stream": True, "options": options}
+        return Onward(body, Shape.OLLAMA_GENERATE, "/api/generate")
+
+
+def streamed(asked: Continuable) -> Body:
+    """Return a request's body, such that its answer is streamed, with totals if its client gets any."""
+    body = asked.body | {"stream": True}
+    if asked.shape in (Shape.CHAT, Shape.COMPLETION) and not asked.streamed:
+        body["stream_options"] = {"include_usage": True}
+    return body
+
+
+def capped(asked: Continuable, said_tokens: int) -> Body:
+    """Return what bounds the rest of an answer, as fields of a body."""
+    caps = asked.capped(said_tokens)
+    if not caps or asked.options is asked.body:
+        return caps
+    return {"options": {**asked.options, **caps}}
+
+
+async def _rendered(ask: Ask, asked: Continuable) -> str | None:
+    if asked.shape is Shape.OLLAMA_GENERATE:
+        return str(asked.body["prompt"])
+    chat = "messages" in asked.body
+    field = "messages" if chat else "prompt"
+    wanted = {"model": asked.body.get("model"), field: asked.body[field], "stream": False}
+    options = {name: value for name, value in _ollama_options(asked).items() if name.startswith("num_")}
+    wanted |= {"_debug_render_only": True, "options": options}
+    answer = await ask("/api/chat" if chat else "/api/generate", RENDER_TIMEOUT_S, body=wanted)
+    return rendered_prompt(answer.body)
+
+
+def _num_predict(caps: Body) -> Body:
+    """Return Ollama's name for a cap; what its OpenAI routes do not heed is none."""
+    heeded = [caps[name] for name in ("max_tokens", "num_predict") if name in caps]
+    return {"num_predict": heeded[0]} if heeded else {}
+
+
+def _ollama_options(asked: Continuable) -> Body:
+    """Return a request's options as Ollama's own routes have them (openai/openai.go, FromChatRequest)."""
+    if asked.shape in (Shape.OLLAMA_CHAT, Shape.OLLAMA_GENERATE):
+        return dict(asked.options)
+    body = asked.body
+    options: Body = {"temperature": 1.0, "top_p": 1.0}
+    for name in ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty"):
+        if body.get(name) is not None:
+            options[name] = body[name]
+    if body.get("max_tokens") is not None:
+        options["num_predict"] = body["max_tokens"]
+    stop = body.get("stop")
+    if stop is not None:
+        options["stop"] = [stop] if isinstance(stop, str) else stop
+    return options
+
+
+GO_ON = Prefill("continue_final_message", {"add_generation_prompt": False, "continue_final_message": True})
+"""vLLM and SGLang begin another turn of the assistant unless they are told not to."""

@@ -1,0 +1,153 @@
+"""The events of a streamed answer, route by route: what each brings, and how one is written.
+
+An event is a JSON object: of server-sent events what follows `data:`, of NDJSON a line. Each function takes
+one as it was decoded, and changes none.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from clairvoyant_cli.protocols.routes import Shape
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What an event brings: a piece of the text, why the answer ended, its totals.
+
+    `plain` is False for what a continuation could not bring the same: thinking, tool calls, several choices.
+    """
+
+    text: str = ""
+    reason: str | None = None
+    totals: bool = False
+    plain: bool = True
+
+
+STRANGE = Said(plain=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """How the events of a route are read and written. `sse` says how they are set apart.
+
+    `read` tells what an event brings, `written` returns one like `event` that brings another text, and
+    `whole` the answer of a client that does not stream, from what ended it and its totals.
+    """
+
+    sse: bool
+    read: Callable[[Event], Said]
+    written: Callable[[Event, str], Event]
+    whole: Callable[[Event, Event, str], Event]
+
+
+# -- /api/chat and /api/generate --------------------------------------------------------------------
+
+
+def _read_ollama_chat(event: Event) -> Said:
+    message = event.get("message")
+    if not isinstance(message, dict) or set(message) - {"role", "content"}:
+        return STRANGE
+    return _ollama_said(event, message.get("content"))
+
+
+def _read_ollama_generate(event: Event) -> Said:
+    if "thinking" in event or "context" in event:
+        return STRANGE
+    return _ollama_said(event, event.get("response"))
+
+
+def _ollama_said(event: Event, text: Any) -> Said:
+    if not isinstance(text, str) or "error" in event or "logprobs" in event:
+        return STRANGE
+    done = event.get("done") is True
+    return Said(text, str(event.get("done_reason") or "stop") if done else None, totals=done)
+
+
+def _with_message(event: Event, text: str) -> Event:
+    return event | {"message": event["message"] | {"content": text}}
+
+
+def _with_response(event: Event, text: str) -> Event:
+    return event | {"response": text}
+
+
+# -- /v1/chat/completions and /v1/completions -------------------------------------------------------
+
+
+def _read_chat(event: Event) -> Said:
+    choice = _choice(event)
+    if choice is None:
+        return STRANGE
+    if not choice:
+        return Said(totals="usage" in event)
+    delta = choice.get("delta")
+    if not isinstance(delta, dict) or set(delta) - {"role", "content"}:
+        return STRANGE
+    return _openai_said(event, choice, delta.get("content"))
+
+
+def _read_completion(event: Event) -> Said:
+    choice = _choice(event)
+    if choice is None:
+        return STRANGE
+    return _openai_said(event, choice, choice.get("text")) if choice else Said(totals="usage" in event)
+
+
+def _choice(event: Event) -> Event | None:
+    """Return an event's one choice, nothing if it has none, None if it is no plain event."""
+    choices = event.get("choices")
+    if "error" in event or not isinstance(choices, list) or len(choices) > 1:
+        return None
+    if not choices:
+        return {}
+    choice = choices[0]
+    if not isinstance(choice, dict) or choice.get("index") != 0 or choice.get("logprobs") is not None:
+        return None
+    return choice
+
+
+def _openai_said(event: Event, choice: Event, text: Any) -> Said:
+    if text is not None and not isinstance(text, str):
+        return STRANGE
+    reason = choice.get("finish_reason")
+    return Said(text or "", reason if isinstance(reason, str) else None, totals="timings" in event)
+
+
+def _with_delta(event: Event, text: str) -> Event:
+    return event | {"choices": [event["choices"][0] | {"delta": {"content": text}}]}
+
+
+def _with_text(event: Event, text: str) -> Event:
+    return event | {"choices": [event["choices"][0] | {"text": text}]}
+
+
+def _whole_chat(ended: Event, totals: Event, text: str) -> Event:
+    choice = {name: value for name, value in ended["choices"][0].items() if name != "delta"}
+    choice["message"] = {"role": "assistant", "content": text}
+    return _whole_openai(ended, totals, choice) | {"object": "chat.completion"}
+
+
+def _whole_completion(ended: Event, totals: Event, text: str) -> Event:
+    return _whole_openai(ended, totals, ended["choices"][0] | {"text": text})
+
+
+def _whole_openai(ended: Event, totals: Event, choice: Event) -> Event:
+    return ended | {"choices": [choice]} | {name: totals[name] for name in TOLD if name in totals}
+
+
+TOLD = ("usage", "timings")
+
+
+EVENTS: dict[Shape, Events] = {
+    Shape.OLLAMA_CHAT: Events(
+        False, _read_ollama_chat, _with_message, lambda ended, totals, text: _with_message(ended, text)
+    ),
+    Shape.OLLAMA_GENERATE: Events(
+        False, _read_ollama_generate, _with_response, lambda ended, totals, text: _with_response(ended, text)
+    ),
+    Shape.CHAT: Events(True, _read_chat, _with_delta, _whole_chat),
+    Shape.COMPLETION: Events(True, _read_completion, _with_text, _whole_completion),
+}

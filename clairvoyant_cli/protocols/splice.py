@@ -1,0 +1,257 @@
+"""One answer out of several parts: what its client reads of them, and where it may be cut.
+
+Rule 1: while nobody wants a cut, a first part passes untouched and is only kept; nothing of it is decoded.
+Rule 2: a cut comes between two events, after a word and before the space that follows it: there the text of
+both sides has the same tokens as the text as a whole (GPT-2's rule for splitting, which most tokenisers have
+kept, never joins a word and a space behind it). Where no such place comes, as in scripts without spaces, any
+event will do.
+Rule 3: of what comes together, what follows a cut is dropped; the next part brings it again.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from clairvoyant_cli.protocols.answer_events import EVENTS, STRANGE, Event, Said
+from clairvoyant_cli.protocols.continuable import Continuable
+from clairvoyant_cli.protocols.routes import Shape
+from clairvoyant_cli.protocols.summed_totals import Earlier, openai_usage, summed
+
+MAX_KEPT_BYTES = 8 * 1024 * 1024
+"""An answer of which more has come is not cut any more: some 40,000 tokens."""
+
+EVENTS_TO_A_SPACE = 24
+"""So many events are waited for the end of a word."""
+
+DONE = b"[DONE]"
+SAME = ("id", "created", "model", "system_fingerprint")
+"""Fields that are the same in all events of an OpenAI stream."""
+
+
+class MidAnswerError(Exception):
+    """The server says in mid-answer that it has failed."""
+
+
+class Splice:
+    """What a client reads of an answer that comes in parts.
+
+    `said` is the text so far, of `tokens` events; `why_not` says why it will not be cut, "" if it may be;
+    `is_cut` that it has been: what comes after is not taken.
+    """
+
+    def __init__(self, asked: Continuable) -> None:
+        self.asked = asked
+        self.said = ""
+        self.tokens = 0
+        self.why_not = ""
+        self.is_cut = False
+        self.earlier = Earlier()
+        self._events = EVENTS[asked.shape]
+        self._part = asked.shape
+        self._first = True
+        self._wanted = False
+        self._waited = 0
+        self._kept = bytearray()
+        self._rest = b""
+        self._sent_of_rest = 0
+        self._like: Event | None = None
+        self._ended: Event | None = None
+        self._totals: Event | None = None
+
+    def continue_in(self, shape: Shape, earlier: Earlier) -> None:
+        """Expect the next part, in the events of another route maybe."""
+        self._part = shape
+        self.earlier = earlier
+        self._first = self._wanted = self.is_cut = False
+        self._waited = 0
+        self._rest = b""
+        self._sent_of_rest = 0
+
+    @property
+    def passes_untouched(self) -> bool:
+        """Whether what comes goes on as it is."""
+        return self._first and self.asked.streamed and not self._wanted
+
+    def want_cut(self) -> bool:
+        """Cut at the next good place; False if this answer cannot be cut, `why_not` says why."""
+        if self.passes_untouched and not self.why_not:
+            self._understand()
+        if self.why_not:
+            return False
+        self._wanted = True
+        return True
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what the server sent; return what its client gets of it now."""
+        if self.is_cut:
+            return b""
+        if self.passes_untouched:
+            self._keep(data)
+            return data
+        out = bytearray()
+        for block in self._blocks(data):
+            sent, self._sent_of_rest = self._sent_of_rest, 0
+            event = self._decoded(block)
+            said = self._read(event)
+            if self._wanted and not sent and self._may_cut_before(said):
+                self.is_cut = True
+                self._rest = b""
+                break
+            self._note(event, said)
+            out += block[sent:] if self._first else self._rewritten(block, event, said)
+        return bytes(out) if self.asked.streamed else b""
+
+    def whole(self) -> bytes:
+        """Return the answer of a client that does not stream, once its last part has ended."""
+        if self._ended is None:
+            raise MidAnswerError("it ended without an end")
+        event = self._events.whole(self._ended, self._totals or {}, self.said)
+        return msgspec.json.encode(event)
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def _keep(self, data: bytes) -> None:
+        if len(self._kept) + len(data) > MAX_KEPT_BYTES:
+            self.why_not = "its answer is too long"
+        if self.why_not:
+            self._kept.clear()
+        else:
+            self._kept += data
+
+    def _understand(self) -> None:
+        """Read what has passed so far. The event that has passed in part will pass whole."""
+        kept, self._kept = bytes(self._kept), bytearray()
+        for block in self._blocks(kept):
+            event = self._decoded(block)
+            self._note(event, self._read(event))
+        self._sent_of_rest = len(self._rest)
+
+    def _blocks(self, data: bytes) -> Iterator[bytes]:
+        """Yield the events that are whole, each with what ends it."""
+        mark = b"\n\n" if EVENTS[self._part].sse else b"\n"
+        *blocks, self._rest = (self._rest + data).split(mark)
+        for block in blocks:
+            yield block + mark
+
+    def _decoded(self, block: bytes) -> Event | None:
+        """Return what an event holds; None if it is no event of an answer, `{}` if it is the last of all."""
+        held = block.strip()
+        if EVENTS[self._part].sse:
+            if not held.startswith(b"data:") or b"\n" in held:
+                return None
+            held = held[5:].strip()
+            if held == DONE:
+                return {}
+        try:
+            event = msgspec.json.decode(held)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        return event if isinstance(event, dict) else None
+
+    def _read(self, event: Event | None) -> Said:
+        if event is None:
+            return STRANGE
+        return EVENTS[self._part].read(event) if event else Said(totals=True)
+
+    def _note(self, event: Event | None, said: Said) -> None:
+        if not said.plain:
+            if not self.asked.streamed:
+                raise MidAnswerError(_error_in(event))
+            self.why_not = "its answer is more than text"
+            return
+        if not event:
+            return
+        if said.text:
+            self.said += said.text
+            self.tokens += 1
+            if self._first:
+                self._like = self._events.written(event, "")
+        if said.totals or said.reason is not None:
+            self._remember_end(event, said)
+
+    def _remember_end(self, event: Event, said: Said) -> None:
+        """Keep what ends the answer, as its client reads it."""
+        for each in [event] if self._first else self._as_ours(event, said):
+            if self._events.read(each).reason is not None:
+                self._ended = each
+            if any(name in each for name in ("usage", "timings")) or each.get("done") is True:
+                self._totals = each
+
+    def _may_cut_before(self, said: Said) -> bool:
+        if not said.plain or said.reason is not None or said.totals or not self.said or self._like is None:
+            return False
+        self._waited += 1
+        if self._waited > EVENTS_TO_A_SPACE:
+            return True
+        return bool(said.text) and said.text[0].isspace() and not self.said[-1].isspace()
+
+    # -- writing ---------------------------------------------------------------------------------------
+
+    def _rewritten(self, block: bytes, event: Event | None, said: Said) -> bytes:
+        """Return an event of a later part as one of the first."""
+        if not said.plain:
+            return block  # the truth, whatever it is
+        if not event:
+            return block if event is not None else b""
+        return b"".join(map(self._encoded, self._as_ours(event, said))) + self._farewell(said)
+
+    def _as_ours(self, event: Event, said: Said) -> list[Event]:
+        like = self._like
+        assert like is not None  # noqa: S101 - there is no cut before the first piece of text
+        if self._part is self.asked.shape:
+            if said.text or said.reason is not None or said.totals:
+                return [self._same(summed(event, self.earlier), like)]
+            return []
+        written = [self._events.written(like, said.text)] if said.text else []
+        if self.asked.shape is Shape.OLLAMA_CHAT:
+            if "created_at" in event:
+                written = [each | {"created_at": event["created_at"]} for each in written]
+            return written if said.reason is None else [self._chat_end(event, like)]
+        if said.reason is None:
+            return written
+        return [*written, *self._openai_end(event, like, said.reason)]
+
+    def _same(self, event: Event, like: Event) -> Event:
+        """Return an event with what is the same in all of the answer, and without its role again."""
+        event = event | {name: like[name] for name in SAME if name in like and name in event}
+        choices = event.get("choices")
+        if self.asked.shape is Shape.CHAT and choices:
+            delta = {name: value for name, value in choices[0]["delta"].items() if name != "role"}
+            event = event | {"choices": [choices[0] | {"delta": delta}]}
+        return event
+
+    def _chat_end(self, event: Event, like: Event) -> Event:
+        """Return Ollama's last object of a chat, made of its last object of a generation."""
+        told = summed(event, self.earlier)
+        held = {name: value for name, value in told.items() if name not in ("response", "context")}
+        message = like["message"] | {"content": event.get("response") or ""}
+        ordered = {name: held.pop(name) for name in ("model", "created_at") if name in held}
+        return ordered | {"message": message} | held
+
+    def _openai_end(self, event: Event, like: Event, reason: str) -> list[Event]:
+        """Return what ends an OpenAI stream of Ollama's, made of its last object of a generation."""
+        choice: dict[str, Any] = like["choices"][0] | {"finish_reason": reason}
+        if self.asked.shape is Shape.CHAT:
+            choice["delta"] = {}
+        ended = [like | {"choices": [choice]}]
+        if self.asked.wants_usage or not self.asked.streamed:
+            ended.append(like | {"choices": [], "usage": openai_usage(event, self.earlier)})
+        return ended
+
+    def _farewell(self, said: Said) -> bytes:
+        """Return what comes after the last event of a stream, where the part's own stream has none."""
+        if said.reason is None or self._part is self.asked.shape or not self._events.sse:
+            return b""
+        return b"data: " + DONE + b"\n\n"
+
+    def _encoded(self, event: Event) -> bytes:
+        encoded = msgspec.json.encode(event)
+        return b"data: " + encoded + b"\n\n" if self._events.sse else encoded + b"\n"
+
+
+def _error_in(event: Event | None) -> str:
+    error = (event or {}).get("error")
+    if isinstance(error, dict):
+        error = error.get("message")
+    return str(error)[:200] if error else "an answer of another kind than was asked for"

@@ -169,6 +169,9 @@ class ServeConfig:
         "FILE",
         "Database of profiles and history. Unset: $CLAIRVOYANT_DB, or the user's data directory.",
     )
+    no_preempt: bool = setting(
+        False, None, "Cut no answer for another, even where `calibrate` found that it can be continued."
+    )
     freeze: bool = setting(
         False, None, "Learn nothing from traffic: tau, speeds and predictions stay as they are."
     )

@@ -106,6 +106,12 @@ class Request:
             return None
         return self._body.pieces
 
+    def whole(self, limit_bytes: int) -> bytes | None:
+        """Return a body that has arrived whole and still waits; None if it is longer, or has gone."""
+        if not self.complete or self._sink is not None or not 0 < self._body.size <= limit_bytes:
+            return None
+        return b"".join(self._body.pieces)
+
     def flow_to(self, sink: BodySink, *, keep: bool = False) -> None:
         """Send what has arrived, and all that will, to `sink`; `keep` a whole body, to send it again."""
         self._sink = sink

@@ -33,6 +33,7 @@ from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.outage import Outage
 from clairvoyant_cli.proxy.persistence import Persistence, StateSaver
 from clairvoyant_cli.proxy.pool import BackendPool, Worker
+from clairvoyant_cli.proxy.preemption import Preemption
 from clairvoyant_cli.proxy.refusals import Refusals
 from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.residents import Residents
@@ -67,6 +68,7 @@ class Daemon:
     snapshots: SnapshotBuilder
     control: ControlApi
     connections: ConnectionTable
+    preemption: Preemption
     base_url: str
     drain_timeout_s: float
     reload: Callable[[], str]
@@ -92,7 +94,7 @@ class Daemon:
         """Go down in good order: refuse new work, send the waiting away, finish what runs."""
         self.operation.go_down()
         self.control.stopping = True
-        sent_away = self.dispatcher.send_away_waiting(DrainingError)
+        sent_away = self.dispatcher.send_away_waiting(DrainingError, suspended=False)
         self.stats.event(
             logging.INFO,
             f"draining: {len(self.dispatcher.scheduler.running)} running, {sent_away} waiting sent away; "
@@ -170,6 +172,7 @@ async def running_daemon(
                 tasks.spawn(worker.watch.run())
                 worker.backend.upstream.keep_spare(tasks.spawn)
             tasks.spawn(table.watch())
+            tasks.spawn(daemon.preemption.run())
             try:
                 with word_of(daemon.base_url, port, access) if announced else nullcontext():
                     yield daemon
@@ -257,12 +260,15 @@ def _compose(
         operation, pool, stats, access, predictor, _place(host, port), stats.clock(), config.show_prompts
     )
     control = ControlApi(access, Actions(operation, stats, reload), snapshots, changes, metrics)
+    preemption = Preemption(dispatcher, pool, operation, stats.clock, enabled=not config.no_preempt)
+    dispatcher.changed.append(preemption.look)
     serving = Serving(
         access,
         pool,
         dispatcher,
         refusals,
         ServingRules(pool, operation, refusals, config.max_wait),
+        preemption,
         stats.clock,
     )
     admission = Admission(
@@ -285,6 +291,7 @@ def _compose(
         snapshots=snapshots,
         control=control,
         connections=table,
+        preemption=preemption,
         base_url=f"http://{_place(_reachable(host), port)}",
         drain_timeout_s=config.drain_timeout,
         reload=reload,
@@ -310,6 +317,7 @@ def _worker(config: ServeConfig, server: Server, queue: _Queue) -> Worker:
         backend,
         watch,
         Outage(config.outage_grace, lambda: pool.outlasted(worker)),
+        server.prober.asking(backend.upstream.url, backend.prefix),
         Residents(scheduler, backend.name) if backend.adapter.SWAPS_MODELS else None,
         server.key.encode() if server.key else None,
     )

@@ -132,15 +132,24 @@ class Dispatcher:
         return True
 
     def wait_again(self, exchange: Exchange, why: AttemptEnd) -> None:
-        """Take a slot back from an exchange that no backend took up; it keeps its place in the queue."""
+        """Take a slot back from an exchange, which keeps its age: no backend took it up, or it was cut. Then
+        it goes on where it was, on the worker that has its beginning in its cache.
+        """
         now = self._clock()
-        self.scheduler.requeue(exchange.id, now, served=False)
+        worker = "" if exchange.attempt is None or why is not AttemptEnd.CUT else exchange.attempt.worker
+        self.scheduler.requeue(exchange.id, now, served=bool(worker), worker=worker)
         exchange.wait_again(why, now)
         self.moved()
 
-    def send_away_waiting(self, why: Callable[[], Exception]) -> int:
-        """Have everything that still waits refused for a reason; return how many."""
-        waiting = [exchange for exchange in self.live.values() if exchange.attempt is None]
+    def send_away_waiting(self, why: Callable[[], Exception], *, suspended: bool = True) -> int:
+        """Have everything that still waits refused for a reason; return how many. Without `suspended` what
+        has a part of its answer is left to go on.
+        """
+        waiting = [
+            exchange
+            for exchange in self.live.values()
+            if exchange.attempt is None and (suspended or not exchange.is_suspended)
+        ]
         for exchange in waiting:
             self._send_away(exchange, why())
         return len(waiting)

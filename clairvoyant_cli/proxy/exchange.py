@@ -8,6 +8,7 @@ from math import ceil
 from clairvoyant_cli.http.upstream import UpstreamConnection
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Route, Work
+from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.protocols.usage import Totals, UsageReader
 from clairvoyant_cli.scheduler.job import Dispatch, Job, Move
 from predictor.record import Prediction
@@ -36,10 +37,11 @@ class Outcome(StrEnum):
 
 
 class AttemptEnd(StrEnum):
-    """Why an attempt ended without ending its request: the backend never took it up."""
+    """Why an attempt ended without ending its request: the backend never took it up, or it was cut."""
 
     UNREACHABLE = "unreachable"
     NOT_READY = "not_ready"
+    CUT = "cut"
 
 
 class OperatorCancelledError(Exception):
@@ -79,7 +81,8 @@ class Attempt:
     """A slot that was granted to a request, and what came of it. Times are on the daemon's clock.
 
     `expected_s` is what its worker was predicted to need for it. `end` is None while it lasts, and of the
-    attempt that ended its request.
+    attempt that ended its request. `is_cutting` says that it will end at the next good place, for another to
+    have its slot.
     """
 
     dispatch: Dispatch
@@ -93,6 +96,8 @@ class Attempt:
     totals: Totals = field(default_factory=Totals)
     end: AttemptEnd | None = None
     ended_s: float | None = None
+    is_cutting: bool = False
+    cut_tokens: int = 0
 
     @property
     def worker(self) -> str:
@@ -102,7 +107,7 @@ class Attempt:
     @property
     def tokens(self) -> int:
         """Tokens so far, by counting the stream's events."""
-        return self.usage.events if self.usage is not None else 0
+        return self.usage.events if self.usage is not None else self.cut_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +123,7 @@ class End:
 class Exchange:
     """One scheduled request. `attempt` is the one that holds a slot, or held it in the end; None while it
     waits. `granted` resolves when it begins, and is made anew each time the request goes back to the queue.
+    `splice` is what its answer is put together in; None where it is not to be cut, `uncut_because` says why.
     """
 
     asked: Asked
@@ -127,6 +133,8 @@ class Exchange:
     attempts: list[Attempt] = field(default_factory=list)
     attempt: Attempt | None = None
     end: End | None = None
+    splice: Splice | None = None
+    uncut_because: str = ""
     stopped_by_operator: bool = False
     is_explained: bool = False
     _prediction_state: PredictionState | None = None
@@ -159,7 +167,39 @@ class Exchange:
     @property
     def first_byte_s(self) -> float | None:
         """When the first byte of the answer's body came."""
-        return None if self.attempt is None else self.attempt.first_byte_s
+        return next((each.first_byte_s for each in self.attempts if each.first_byte_s is not None), None)
+
+    @property
+    def cuts(self) -> list[Attempt]:
+        """The attempts that were cut: each brought a part of the answer."""
+        return [each for each in self.attempts if each.end is AttemptEnd.CUT]
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether it has a part of its answer, and waits to go on."""
+        return self.attempt is None and self.end is None and bool(self.cuts)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens so far, by counting the stream's events."""
+        return sum(each.tokens for each in self.attempts)
+
+    @property
+    def held_slots(self) -> list[Attempt]:
+        """The attempts that did the work: those that were cut, and the one that has or had it in the end."""
+        return [*self.cuts, *([] if self.attempt is None else [self.attempt])]
+
+    def service_s(self, now: float) -> float:
+        """Seconds that it has held slots for its answer."""
+        return sum((each.ended_s or self.ended_s or now) - each.granted_s for each in self.held_slots)
+
+    @property
+    def answer_begun_s(self) -> float | None:
+        """Seconds from the first slot that did any work to the answer's first byte."""
+        for each in self.held_slots:
+            if each.first_byte_s is not None:
+                return each.first_byte_s - each.granted_s
+        return None
 
     @property
     def ended_s(self) -> float | None:
@@ -185,6 +225,8 @@ class Exchange:
         if self.attempt is not None:
             self.attempt.end, self.attempt.ended_s = why, now
             self.attempt.connection = None
+            self.attempt.cut_tokens = self.attempt.tokens
+            self.attempt.usage = None
         self.attempt = None
         self.granted = asyncio.get_running_loop().create_future()
         self.phase = Phase.QUEUED
@@ -193,6 +235,7 @@ class Exchange:
         """Let go of the request's and the answer's text; only numbers are remembered of what has ended."""
         self.asked = self.asked.without_text()
         self.task = None
+        self.splice = None
         if self.attempt is not None:
             self.attempt.usage = None
             self.attempt.connection = None
@@ -227,11 +270,13 @@ class Exchange:
         counted; where it did not stream, its time, at the speed that was predicted.
         """
         attempt, job = self.attempt, self.job
-        if attempt is None or self.asked.route.work is not Work.GENERATE:
+        if self.asked.route.work is not Work.GENERATE:
             return 0
+        if attempt is None:
+            return self.tokens
         if attempt.usage is not None and not attempt.usage.is_answer:
             return 0
-        counted = (attempt.totals.tokens if attempt.totals.complete else None) or attempt.tokens
+        counted = (attempt.totals.tokens if attempt.totals.complete else None) or self.tokens
         if counted:
             return counted
         share = (now - attempt.granted_s) / job.cost_s if job.cost_s > 0 else 1.0
@@ -243,8 +288,9 @@ class Exchange:
         return ceil(job.tokens * share)
 
     def waited_s(self, now: float) -> float:
-        """Seconds spent in the queue up to now."""
-        return (self.dispatched_s or self.ended_s or now) - self.job.arrival_s
+        """Seconds spent in the queue up to now, or to its end, whatever came of its cuts."""
+        cut_s = sum((each.ended_s or now) - each.granted_s for each in self.cuts)
+        return (self.dispatched_s or self.ended_s or now) - self.job.arrival_s - cut_s
 
     def sojourn_s(self, now: float) -> float:
         """Seconds since arrival, queue and service together."""

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from clairvoyant_cli.http.fields import Header
+from clairvoyant_cli.http.fields import Fields, Header
+from clairvoyant_cli.http.framing import request_head
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import StaleError, UnreachableError, UpstreamConnection, UpstreamError
@@ -11,6 +12,9 @@ from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.pool import Worker
 from clairvoyant_cli.proxy.refusals import Refusals
 from clairvoyant_cli.proxy.relay import Relay
+
+REPLACED = (b"host", b"content-length", b"accept-encoding", b"expect")
+"""Headers of a client's request that are ours to say in another one in its name."""
 
 
 def forward(
@@ -31,6 +35,32 @@ def forward(
     if head.has_body:
         request.flow_to(upstream, keep=relay.may_wait)
     upstream.uncork()
+
+
+def forward_anew(
+    request: Request,
+    upstream: UpstreamConnection,
+    relay: Relay,
+    worker: Worker,
+    body: bytes,
+    path: str | None = None,
+    *,
+    drop: tuple[bytes, ...],
+) -> None:
+    """Send a worker another request in the name of one: another body, to another path maybe."""
+    asked, server = request.head, worker.backend.upstream
+    target = asked.origin_form if path is None else (worker.backend.prefix + path).encode()
+    passing = asked.fields.passing(*REPLACED, *drop)
+    extra = [(b"Accept-Encoding", b"identity"), (b"Content-Length", b"%d" % len(body))]
+    if worker.key is not None:
+        passing = [header for header in passing if header[0].lower() != b"authorization"]
+        extra.append((b"Authorization", b"Bearer " + worker.key))
+    host = (b"Host", server.host_header)
+    head = request_head(asked.method, target, Fields([host, *passing, *extra]))
+    upstream.throttle = request.connection
+    upstream.begin(head, head.encode(server.host_header), relay)
+    upstream.body(body)
+    upstream.body_end([])
 
 
 async def pass_on(request: Request, route: Route, worker: Worker, access: Access, refusals: Refusals) -> None:

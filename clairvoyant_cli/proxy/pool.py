@@ -6,10 +6,13 @@ Rule 2: what waits is refused once every worker has been away for longer than th
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from clairvoyant_cli.backends.adapter import Backend
+from clairvoyant_cli.backends.asking import Ask
+from clairvoyant_cli.backends.continuation import Way
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.backend_watch import BackendWatch
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
@@ -19,20 +22,32 @@ from clairvoyant_cli.proxy.request_stats import RequestStats, plural
 from clairvoyant_cli.proxy.residents import Residents
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.queue import Scheduler
+from profiles.records import Continuation, Profile
 
 PATIENCE_S = 5.0
 """How long a backend gets to notice that its client left before the connection is cut hard."""
 
 
+class ProvenWay(NamedTuple):
+    """A way to go on with an answer that was cut, and what proves that it is exact."""
+
+    way: Way
+    proof: Continuation
+
+
 @dataclass(slots=True, eq=False)
 class Worker:
-    """One server that does the work. `key` is its own API key; `residents` is None if it swaps no models."""
+    """One server that does the work. `ask` asks it about itself, `key` is its own API key; `residents` is
+    None if it swaps no models; `profiles` are what was measured of it, the one to use first.
+    """
 
     backend: Backend
     watch: BackendWatch
     outage: Outage
+    ask: Ask
     residents: Residents | None = None
     key: bytes | None = None
+    profiles: Sequence[Profile] = ()
 
     def __repr__(self) -> str:
         return f"<Worker {self.backend!r}>"
@@ -46,6 +61,24 @@ class Worker:
     def waited_for(self) -> bool:
         """Whether requests are kept for it although it is away."""
         return self.backend.seen and not self.outage.over
+
+    def continuation_of(self, model: str) -> ProvenWay | None:
+        """Return how it goes on with an answer of a model that was cut; None if nothing proves that it does.
+
+        What was proved of another version of the server, or of another model of that name, proves nothing.
+        """
+        backend = self.backend
+        for profile in self.profiles:
+            served = profile.served
+            if not backend.adapter.ANSWERS_ANY_MODEL and _untagged(served.model) != _untagged(model):
+                continue
+            digests = {each.digest for each in backend.models if _untagged(each.name) == _untagged(model)}
+            if served.version != backend.version or not {served.digest, ""} >= digests:
+                return None
+            proof = profile.continuation
+            ways = {way.name: way for way in backend.adapter.CONTINUES}
+            return None if proof is None or proof.way not in ways else ProvenWay(ways[proof.way], proof)
+        return None
 
     def service_s(self, prompt_tokens: float, tokens: float) -> float:
         """Return how long a prompt and an answer of so many tokens take it, in seconds."""
@@ -202,6 +235,10 @@ class BackendPool:
     async def close(self) -> None:
         """Close the connections to all."""
         await asyncio.gather(*(worker.backend.upstream.close() for worker in self))
+
+
+def _untagged(model: str) -> str:
+    return model.removesuffix(":latest")
 
 
 def _is_on(exchange: Exchange, worker: Worker) -> bool:

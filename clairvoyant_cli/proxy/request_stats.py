@@ -82,8 +82,8 @@ class RequestStats:
         waited_s, sojourn_s, ttft_s = exchange.waited_s(now), exchange.sojourn_s(now), exchange.ttft_s
         tokens = exchange.totals.tokens if exchange.totals.complete else None
         if exchange.dispatched_s is not None:
-            self.services_s.append(now - exchange.dispatched_s)
-            self.busy.append((exchange.dispatched_s, now))
+            self.services_s.append(exchange.service_s(now))
+            self.busy.extend((each.granted_s, each.ended_s or now) for each in exchange.held_slots)
         if _counts(exchange):
             self.times[LengthClass.of(tokens or 0)].append(Times(waited_s, sojourn_s, ttft_s))
         self._run_shadow()
@@ -128,8 +128,9 @@ class RequestStats:
             if not _counts(exchange):
                 continue
             ttft_s = None
-            if exchange.first_byte_s is not None and exchange.dispatched_s is not None:
-                ttft_s = run.wait_s + exchange.first_byte_s - exchange.dispatched_s
+            begun_s = exchange.answer_begun_s
+            if begun_s is not None:
+                ttft_s = run.wait_s + begun_s
             for listener in self.shadow_ran:
                 listener(run)
             times = Times(run.wait_s, run.wait_s + run.service_s, ttft_s)

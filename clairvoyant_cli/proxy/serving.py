@@ -7,9 +7,11 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from clairvoyant_cli.backends.continuation import Onward
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, UnreachableError, UpstreamConnection, UpstreamError
+from clairvoyant_cli.protocols.summed_totals import summed_totals
 from clairvoyant_cli.protocols.usage import UsageReader
 from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.dispatcher import Dispatcher, Release
@@ -24,8 +26,9 @@ from clairvoyant_cli.proxy.exchange import (
     Outcome,
     Phase,
 )
-from clairvoyant_cli.proxy.forwarding import forward
+from clairvoyant_cli.proxy.forwarding import forward, forward_anew
 from clairvoyant_cli.proxy.pool import BackendPool, Worker
+from clairvoyant_cli.proxy.preemption import Preemption, encoded
 from clairvoyant_cli.proxy.refusals import Refusals
 from clairvoyant_cli.proxy.relay import Relay
 from clairvoyant_cli.proxy.serving_rules import (
@@ -34,6 +37,7 @@ from clairvoyant_cli.proxy.serving_rules import (
     BrokenOff,
     ClientLeft,
     Command,
+    CutOff,
     Event,
     Finish,
     NotGranted,
@@ -41,6 +45,7 @@ from clairvoyant_cli.proxy.serving_rules import (
     ServingRules,
     WaitAgain,
 )
+from clairvoyant_cli.proxy.spliced_relay import CutError, SplicedRelay
 
 
 @dataclass(slots=True)
@@ -52,6 +57,7 @@ class Serving:
     dispatcher: Dispatcher
     refusals: Refusals
     rules: ServingRules
+    preemption: Preemption
     clock: Callable[[], float]
 
     async def serve(self, exchange: Exchange, request: Request) -> None:
@@ -73,7 +79,7 @@ class Serving:
 
     async def _wait(self, exchange: Exchange) -> Event | None:
         """Wait for a slot; what happened instead, None if there is one."""
-        patience_s = self.rules.max_wait_s
+        patience_s = None if exchange.is_suspended else self.rules.max_wait_s
         if patience_s is not None:
             patience_s -= self.clock() - exchange.job.arrival_s
         try:
@@ -97,12 +103,19 @@ class Serving:
         worker = self.pool[attempt.worker]
         relay: Relay | None = None
         try:
+            onward = await self._onward(exchange, request, worker)
             upstream = attempt.connection = await worker.backend.upstream.connect()
             request.holds_slot = True
             relay = self._relay(exchange, attempt, upstream, request)
-            forward(request, upstream, relay, worker, drop=self.access.consumed_headers)
+            drop = self.access.consumed_headers
+            if onward is None:
+                forward(request, upstream, relay, worker, drop=drop)
+            else:
+                forward_anew(request, upstream, relay, worker, encoded(onward), onward.path, drop=drop)
             exchange.phase = Phase.PREFILL
             await relay.finished
+        except CutError:
+            return await self._cut(exchange, attempt, relay)
         except UnreachableError as error:
             worker.watch.lost(str(error))
             return NotTaken(AttemptEnd.UNREACHABLE, str(error))
@@ -115,6 +128,22 @@ class Serving:
         except asyncio.CancelledError:
             return self._left(exchange, attempt, relay)
         return self._answered(exchange, attempt, relay.status)
+
+    async def _onward(self, exchange: Exchange, request: Request, worker: Worker) -> Onward | None:
+        """Return what to ask in the client's name; None if its own request is sent."""
+        if exchange.cuts:
+            return await self.preemption.onward(exchange, worker)
+        if exchange.splice is None:
+            self.preemption.consider(exchange, request, worker)
+        return self.preemption.first(exchange)
+
+    async def _cut(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> Event:
+        """Wait until the slot of an answer that was cut is free; its client may leave meanwhile."""
+        try:
+            await self.pool.released(exchange)
+        except asyncio.CancelledError:
+            return ClientLeft(at_work=True, status=relay.status if relay is not None else 0)
+        return CutOff()
 
     def _left(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> Event:
         """What it means that the client has left, or the operator stopped the answer, just now."""
@@ -130,6 +159,8 @@ class Serving:
         """The answer has been passed on whole: read what it says of itself."""
         if attempt.usage is not None:
             attempt.totals = attempt.usage.totals()
+        if exchange.splice is not None:
+            attempt.totals = summed_totals(attempt.totals, exchange.splice.earlier)
         residents = self.pool[attempt.worker].residents
         if residents is not None:
             residents.answered(exchange, status)
@@ -151,6 +182,17 @@ class Serving:
             attempt.first_byte_s = self.clock()
             exchange.phase = Phase.DECODING
 
+        if exchange.splice is not None:
+            return SplicedRelay(
+                request,
+                upstream,
+                *self.refusals.about(exchange),
+                splice=exchange.splice,
+                resumes=bool(exchange.cuts),
+                on_head=on_head,
+                on_first_byte=on_first_byte,
+                may_wait=may_wait,
+            )
         return Relay(
             request,
             upstream,

@@ -3,7 +3,7 @@
 Nothing here waits or touches a socket; `serving` says what happened and carries out what is commanded.
 
 Rule 1: what no backend took up goes back to the queue, at its old place; what one may have seen does not
-(RFC 9110, 9.2.2).
+(RFC 9110, 9.2.2), unless we cut its answer ourselves.
 Rule 2: every request ends with exactly one `Finish` or `Abandon`.
 """
 
@@ -45,6 +45,11 @@ class NotTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class CutOff:
+    """Its answer was cut for another to have its slot, which is free by now."""
+
+
+@dataclass(frozen=True, slots=True)
 class BrokenOff:
     """The answer ended before it was whole; `status` is 0 if it had not begun."""
 
@@ -73,7 +78,7 @@ class ClientLeft:
     status: int = 0
 
 
-Event = NotGranted | NotTaken | BrokenOff | Answered | ClientLeft
+Event = NotGranted | NotTaken | CutOff | BrokenOff | Answered | ClientLeft
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,8 @@ class ServingRules:
                 return self._not_granted(why)
             case NotTaken():
                 return self._not_taken(exchange, event)
+            case CutOff():
+                return WaitAgain(AttemptEnd.CUT)
             case BrokenOff(why, status):
                 refusal = self.refusals.broken_off(self.pool.worker_of(exchange), why)
                 return Finish(Outcome.UPSTREAM_ERROR, status or BAD_GATEWAY, refusal)

@@ -49,7 +49,7 @@ class Shadow:
             exchange = self._pending.popleft()
             if exchange.dispatched_s is None or exchange.ended_s is None:
                 continue  # it left the queue unserved, in either order
-            service_s = exchange.ended_s - exchange.dispatched_s
+            service_s = exchange.service_s(exchange.ended_s)
             start_s = max(exchange.job.arrival_s, self._free_at[0])
             heapq.heapreplace(self._free_at, start_s + service_s)
             runs.append(ShadowRun(exchange, start_s - exchange.job.arrival_s, service_s))

@@ -1,0 +1,147 @@
+"""Cutting what runs for what had better run first, and going on with it later.
+
+Which answer is cut when is the scheduler's decision; whether one may be cut at all is decided here, from what
+its request holds and what a calibration has proved of the worker. Everybody else is spared.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from clairvoyant_cli.backends.continuation import Onward, streamed
+from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.http.upstream import UpstreamError
+from clairvoyant_cli.protocols.continuable import Continuable, continuable
+from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES
+from clairvoyant_cli.protocols.splice import Splice
+from clairvoyant_cli.protocols.summed_totals import Earlier
+from clairvoyant_cli.proxy.dispatcher import Dispatcher
+from clairvoyant_cli.proxy.exchange import Exchange
+from clairvoyant_cli.proxy.operation import Operation
+from clairvoyant_cli.proxy.pool import BackendPool, Worker
+
+LOOK_EVERY_S = 0.1
+"""How often it is looked whether something that runs has become longer than what waits."""
+
+LOOKUP_TIMEOUT_S = 30.0
+
+
+@dataclass(slots=True)
+class Preemption:
+    """Cuts, and goes on. Without `enabled` nothing is cut, whatever was proved."""
+
+    dispatcher: Dispatcher
+    pool: BackendPool
+    operation: Operation
+    clock: Callable[[], float]
+    enabled: bool = True
+    cuts_total: int = 0
+
+    # -- before an answer begins -----------------------------------------------------------------------
+
+    def consider(self, exchange: Exchange, request: Request, worker: Worker) -> None:
+        """Decide whether the answer that is about to begin may be cut; if not, it is spared."""
+        if not self.enabled or not self.dispatcher.scheduler.policy.interrupts:
+            exchange.uncut_because = "the policy" if self.enabled else "--no-preempt"
+        elif worker.continuation_of(exchange.job.model) is None:
+            exchange.uncut_because = "nothing proves that the server can go on with it"
+        else:
+            self._judge(exchange, request)
+        if exchange.splice is None:
+            self.dispatcher.scheduler.spare(exchange.id)
+
+    def _judge(self, exchange: Exchange, request: Request) -> None:
+        route = exchange.asked.route
+        body = request.whole(SMALL_BYTES)
+        if body is None:
+            exchange.uncut_because = "its body is too long"
+            return
+        asked = continuable(body, route.shape, streams=route.streams)
+        if isinstance(asked, Continuable):
+            exchange.splice = Splice(asked)
+        else:
+            exchange.uncut_because = asked
+
+    # -- while answers run -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Look again and again."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            self.look()
+
+    def look(self) -> None:
+        """Cut what the scheduler says, as soon as that goes unnoticed."""
+        scheduler = self.dispatcher.scheduler
+        if (
+            not self.enabled
+            or not scheduler.policy.interrupts
+            or not len(scheduler)
+            or self.operation.draining
+        ):
+            return
+        now = self.clock()
+        for job_id in scheduler.running:
+            exchange = self.dispatcher.live[job_id]
+            scheduler.progress(job_id, exchange.tokens, self._price_s(exchange))
+        for preempt in scheduler.preemptions(now):
+            if not any(each.is_cutting for each in self.dispatcher.attempts_on(preempt.worker)):
+                self._cut(self.dispatcher.live[preempt.job_id])
+
+    def _price_s(self, exchange: Exchange) -> float:
+        found = self.pool.worker_of(exchange).continuation_of(exchange.job.model)
+        return 0.0 if found is None else found.proof.resume_s
+
+    def _cut(self, exchange: Exchange) -> None:
+        attempt, splice = exchange.attempt, exchange.splice
+        if attempt is None or splice is None or not splice.want_cut():
+            if splice is not None:
+                exchange.uncut_because = splice.why_not
+            self.dispatcher.scheduler.spare(exchange.id)
+            return
+        attempt.is_cutting = True
+        self.cuts_total += 1
+
+    # -- when it goes on -------------------------------------------------------------------------------
+
+    def first(self, exchange: Exchange) -> Onward | None:
+        """Return the request to send for an answer that begins; None if it is the client's own."""
+        splice = exchange.splice
+        if splice is None or splice.asked.streamed:
+            return None
+        return Onward(streamed(splice.asked), splice.asked.shape)
+
+    async def onward(self, exchange: Exchange, worker: Worker) -> Onward:
+        """Return the request that goes on with an answer; UpstreamError if the server cannot be asked to."""
+        splice, found = exchange.splice, worker.continuation_of(exchange.job.model)
+        if splice is None or found is None:
+            raise UpstreamError("it cannot go on with an answer any more")
+        adapter = worker.backend.adapter
+        lookup = adapter.cache_lookup(splice.asked)
+        if lookup is not None:
+            path, body = lookup
+            await worker.ask(path, LOOKUP_TIMEOUT_S, body=body)
+        counted = await adapter.said_tokens(worker.ask, splice.asked, splice.said)
+        tokens = splice.tokens if counted is None else counted
+        onward = await found.way.onward(worker.ask, splice.asked, splice.said, tokens)
+        if onward is None:
+            raise UpstreamError("it did not say how it renders a prompt")
+        splice.continue_in(onward.shape, _earlier(exchange, tokens))
+        return onward
+
+
+def encoded(onward: Onward) -> bytes:
+    """Return the body to send."""
+    return msgspec.json.encode(onward.body)
+
+
+def _earlier(exchange: Exchange, tokens: int) -> Earlier:
+    """Return what the parts before took, as seen from here."""
+    earlier = Earlier()
+    for part in exchange.cuts:
+        ended_s = part.ended_s or part.granted_s
+        begun_s = part.first_byte_s or ended_s
+        earlier = earlier.then(tokens, begun_s - part.granted_s, ended_s - begun_s)
+    return earlier

@@ -149,7 +149,11 @@ def recorded_forecaster(known: Known) -> "Forecaster":
     def predicted(_: np.random.Generator, workload: Workload) -> Predictions:
         row = workload.row
         return Predictions(
-            p_long[row], (read_s + tokens * token_s)[row], (read_s + q90 * token_s)[row], tokens[row]
+            p_long[row],
+            (read_s + tokens * token_s)[row],
+            (read_s + q90 * token_s)[row],
+            tokens[row],
+            q90[row],
         )
 
     return predicted

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from clairvoyant_cli.scheduler.job import Job, Move, Reason
+from clairvoyant_cli.scheduler.residual import mean_residual
 
 FIRST = float("-inf")
 """The rank of a promoted job: before every priority a client may wish for."""
@@ -27,8 +28,9 @@ class Entry:
     its preemption; its age counts from its arrival all the same. `usage_s` is what its client had been
     served, in decayed seconds for its weight, when it was submitted and charged for, at `charged_s`.
     `served_s` is the time it has held a slot in earlier runs, `slice_start_tokens` its progress when this run
-    started, `resume_s` what resuming it after a preemption costs. `lane` is where it waits, None while it is
-    held or runs.
+    started, `resume_s` what resuming it would cost were it cut now, and `owed_s` what it costs since it was,
+    until it has been paid. `cuts` counts how often it was cut; `spared` says that this run will not be.
+    `lane` is where it waits, None while it is held or runs.
     """
 
     job: Job
@@ -49,6 +51,9 @@ class Entry:
     done_tokens: float = 0.0
     slice_start_tokens: float = 0.0
     resume_s: float = 0.0
+    owed_s: float = 0.0
+    cuts: int = 0
+    spared: bool = False
     moves: list[Move] = field(default_factory=list)
 
     @property
@@ -58,8 +63,11 @@ class Entry:
 
     @property
     def remaining_s(self) -> float:
-        """Predicted seconds of service still due; 0 once it has outlived its prediction."""
-        if self.done_tokens <= 0.0:
-            return self.job.cost_s + self.resume_s
-        left = 1.0 - self.done_tokens / self.job.tokens if self.job.tokens > 0.0 else 0.0
-        return self.job.cost_s * max(left, 0.0) + self.resume_s
+        """Predicted seconds of service still due, what resuming it costs included; of an answer that outlives
+        its prediction they grow again.
+        """
+        job = self.job
+        if self.done_tokens <= 0.0 or job.tokens <= 0.0:
+            return job.cost_s + self.owed_s
+        left = mean_residual(self.done_tokens, job.tokens, job.tokens_q90)
+        return job.cost_s * left / job.tokens + self.owed_s

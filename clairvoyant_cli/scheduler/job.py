@@ -9,10 +9,10 @@ class Job:
     """What is known of a request when it joins the queue. Times are seconds on the caller's clock.
 
     `p_long` is the paper's key (Clairvoyant, section 3.4). `cost_s` is the predicted service time and
-    `cost_q90_s` its upper quantile; `tokens` is the expected answer length. `affinity` names what must be
-    resident to run it (model and runner options); `worker` pins it to one backend, "" lets any take it.
-    `urgency` is a level, 0 the most urgent; None where nobody said. `priority` is the client's own wish,
-    lower is sooner, 0 the default.
+    `cost_q90_s` its upper quantile; `tokens` is the expected answer length, `tokens_q90` its upper quantile, 0
+    where the spread is not known. `affinity` names what must be resident to run it (model and runner
+    options); `worker` pins it to one backend, "" lets any take it. `urgency` is a level, 0 the most urgent;
+    None where nobody said. `priority` is the client's own wish, lower is sooner, 0 the default.
     """
 
     id: str
@@ -28,6 +28,7 @@ class Job:
     worker: str = ""
     priority: int = 0
     urgency: int | None = None
+    tokens_q90: float = 0.0
 
 
 class Reason(StrEnum):
@@ -66,6 +67,8 @@ class MoveKind(StrEnum):
     REPRIORITISED = "reprioritised"
     DISPATCHED = "dispatched"
     PREEMPTED = "preempted"
+    RETURNED = "returned"
+    REESTIMATED = "reestimated"
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ BAND_RATIO = 1.35
 """Costs within 35 % of each other lie in one band of `hrrn`: closer than a predicted length ever is, and few
 enough bands (31 for costs from 10 ms to 100 s) to look at each at every decision."""
 
+MAX_CUTS = 4
+
 MIN_COST_S = 1e-3
 """A floor under predicted costs where they divide or enter a logarithm."""
 
@@ -62,6 +64,8 @@ class Policy:
     band: Callable[[Entry], int] | None = None
     score: Callable[[Entry, float], float] | None = None
     preemptive: bool = False
+    margin: float = 0.0
+    max_cuts: int | None = MAX_CUTS
     quantum_tokens: float | None = None
     yields: Callable[[Entry], float] | None = None
 

@@ -12,6 +12,7 @@ Rule 6: a job's age counts from its arrival, whatever happened to it since; a pr
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import count
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ from clairvoyant_cli.scheduler.job import (
 from clairvoyant_cli.scheduler.lane import Lane
 from clairvoyant_cli.scheduler.placement import Residency, free_workers
 from clairvoyant_cli.scheduler.policy import Policy
+from clairvoyant_cli.scheduler.preemption import may_be_cut, spent, worst
 
 IDLE_LANES = 32
 """Beyond so many lanes, one that falls empty is forgotten."""
@@ -194,16 +196,62 @@ class Scheduler:
         entry = self._running[job_id]
         entry.done_tokens = tokens_done
         entry.resume_s = resume_s
+        if tokens_done > entry.slice_start_tokens:
+            entry.owed_s = 0.0
 
-    def requeue(self, job_id: str, now: float, *, served: bool = True) -> None:
-        """Put a preempted job back into the queue, with its progress; KeyError if it does not run.
+    def spare(self, job_id: str) -> None:
+        """Take note that a running job is not to be cut before it ends or is requeued; KeyError if it does not
+        run.
+        """
+        self._running[job_id].spared = True
 
-        `served` as in `finish`.
+    def requeue(self, job_id: str, now: float, *, served: bool = True, worker: str = "") -> None:
+        """Give back the slot of a running job and let it wait again; KeyError if it does not run.
+
+        With `worker` it was cut there, and waits for that worker from now on: its cache and half its answer
+        are there. Without, no worker took it up. `served` as in `finish`.
         """
         entry = self._stop(job_id, now, served=served)
         entry.queued_s = now
-        entry.moves.append(Move(now, MoveKind.PREEMPTED))
+        entry.spared = False
+        if worker:
+            entry.cuts += 1
+            entry.owed_s, entry.resume_s = entry.resume_s, 0.0
+            entry.job = replace(entry.job, worker=worker)
+        entry.moves.append(Move(now, MoveKind.PREEMPTED if worker else MoveKind.RETURNED, worker))
         self._wait(entry)
+
+    def reestimate(
+        self,
+        job_id: str,
+        now: float,
+        *,
+        p_long: float,
+        cost_s: float,
+        cost_q90_s: float,
+        tokens: float,
+        tokens_q90: float,
+    ) -> bool:
+        """Predict a waiting job anew, as `Job` has it; its place and its client's charge follow.
+
+        False if it does not wait.
+        """
+        entry = self._waiting.get(job_id)
+        if entry is None:
+            return False
+        self._now = now
+        self._withdraw(entry)
+        job = entry.job
+        if job.client:
+            self._counters.give_back(job.client, job.cost_s, entry.charged_s, now)
+            self._counters.charge(job.client, cost_s, now)
+            entry.charged_s = now
+        entry.job = replace(
+            job, p_long=p_long, cost_s=cost_s, cost_q90_s=cost_q90_s, tokens=tokens, tokens_q90=tokens_q90
+        )
+        entry.moves.append(Move(now, MoveKind.REESTIMATED))
+        self._place(entry)
+        return True
 
     def cancel(self, job_id: str, now: float) -> bool:
         """Remove a waiting or held job; False if it does not wait here (any more)."""
@@ -261,34 +309,52 @@ class Scheduler:
         return True
 
     def preemptions(self, now: float) -> list[Preempt]:
-        """Return the preemptions worth making now, worst job first; empty if there are none.
+        """Return the preemptions worth making now, the best first; empty if there are none.
 
-        Only a backend that can stop a job and resume it later should ask. Stop the jobs, `requeue` them, ask
-        `next` for those that take their slots, and ask again. What tau or the operator started is spared.
+        Only a backend that can stop a job and resume it later should ask, once `next` starts nothing more.
+        Stop the jobs, `requeue` them, ask `next` for those that take their slots, and ask again. Never cut is
+        what `spare` names, what tau or the operator started, what was cut as often as may be, what runs on a
+        worker that is down or runs more than it has slots for; and what is past its tau is cut for nobody
+        before whom the guard would start it.
         """
-        policy = self.policy
-        if self.paused or not self._waiting or not (policy.preemptive or policy.quantum_tokens):
+        if self.paused or not self._waiting or not self.policy.interrupts:
             return []
-        preempts = []
-        for worker in self._slots:
-            running = [e for e in self._running.values() if e.worker == worker and e.reason is Reason.POLICY]
+        full = [worker for worker, slots in self._slots.items() if self._busy[worker] == slots]
+        able = {worker: [e for e in self._running.values() if self._may_be_cut(e, worker)] for worker in full}
+        if self.policy.quantum_tokens is not None:
+            return self._turns(able, self.policy.quantum_tokens, now)
+        waiters = len(self._waiting) / sum(self._slots.values())
+        best: dict[str, tuple[float, Preempt]] = {}
+        for worker, running in able.items():
             choice = self._choose_for(worker, now) if running else None
-            if choice is not None:
-                preempts += self._victims(running, choice.entry, worker, now)
+            if choice is None:
+                continue
+            waiting = choice.entry
+            victims = [e for e in running if waiting.promoted or not self._goes_before(e, waiting, now)]
+            found = worst(victims, waiting, self.policy, waiters)
+            if found is not None and found[0] > best.get(waiting.job.id, (0.0,))[0]:
+                best[waiting.job.id] = found[0], Preempt(found[1].job.id, worker)
+        return [preempt for _, preempt in sorted(best.values(), key=lambda each: -each[0])]
+
+    def _turns(self, able: Mapping[str, list[Entry]], quantum_tokens: float, now: float) -> list[Preempt]:
+        """Return what makes way under a quantum: at most as many as wait for the worker."""
+        preempts: list[Preempt] = []
+        for worker, running in able.items():
+            waiting = sum(lane.live for lane in self._open_lanes(worker, now))
+            room = min(waiting, len(self._waiting) - len(preempts))
+            preempts += [Preempt(e.job.id, worker) for e in spent(running, self.policy, quantum_tokens)[:room]]
         return preempts
 
-    def _victims(self, running: list[Entry], waiting: Entry, worker: str, now: float) -> list[Preempt]:
-        quantum_tokens = self.policy.quantum_tokens
-        key = self.policy.key
-        if quantum_tokens is None:
-            worst = max(running, key=lambda e: (e.rank, key(e), e.seq))
-            better = (waiting.rank, key(waiting)) < (worst.rank, key(worst))
-            return [Preempt(worst.job.id, worker)] if better else []
-        spent = [e for e in running if e.done_tokens - e.slice_start_tokens >= quantum_tokens]
-        yields = self.policy.yields or key
-        spent.sort(key=lambda e: (e.rank, yields(e), e.seq), reverse=True)
-        able = sum(lane.live for lane in self._open_lanes(worker, now))
-        return [Preempt(e.job.id, worker) for e in spent[:able]]
+    def _may_be_cut(self, entry: Entry, worker: str) -> bool:
+        return entry.worker == worker and entry.reason is Reason.POLICY and may_be_cut(entry, self.policy)
+
+    def _goes_before(self, running: Entry, waiting: Entry, now: float) -> bool:
+        """Say whether the guard would start a running job before one that waits, did it wait itself."""
+        guard, tau_s = self.policy.guard, self._tau_of(running.job.client)
+        if guard is None or tau_s is None:
+            return False
+        age_s, other_s = now - running.job.arrival_s, now - waiting.job.arrival_s
+        return age_s > tau_s and guard.allows(age_s, other_s, self._since_promotion)
 
     # -- the operator -------------------------------------------------------------------------------
 
@@ -388,7 +454,7 @@ class Scheduler:
             lane = self._lane_for(entry)
             entry.lane = lane.id
             lane.push(entry)
-            if not entry.promoted:
+            if not entry.promoted and not entry.cuts:  # half of an answer is never sent away
                 self._crowds.place(entry, lane.id.band)
 
     def _place_all(self) -> None:

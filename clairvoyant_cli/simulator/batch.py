@@ -160,7 +160,7 @@ class BatchSimulation:
         self._spent.discard(number)
         self._preemptions += 1
         entry = self.scheduler.running[str(number)]
-        self.scheduler.requeue(str(number), now)
+        self.scheduler.requeue(str(number), now, worker=WORKER)
         cache.paused(number, self._prompt[number] + self._done[number], entry.key)
 
     def _start_all(self, now: float) -> None:

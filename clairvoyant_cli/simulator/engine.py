@@ -148,7 +148,7 @@ class SlotSimulation:
         while preempts := self.scheduler.preemptions(now):
             for preempt in preempts:
                 self._stop(int(preempt.job_id), now, self._preemption)
-                self.scheduler.requeue(preempt.job_id, now)
+                self.scheduler.requeue(preempt.job_id, now, worker=preempt.worker)
             self._fill(now)
 
     def _fill(self, now: float) -> None:
@@ -182,8 +182,8 @@ class SlotSimulation:
         for job_id, entry in self.scheduler.running.items():
             number = int(job_id)
             done_s = self._done_by(number, now)
-            share = done_s / max(self._service_s[number], 1e-12)
-            self.scheduler.progress(job_id, share * entry.job.tokens, preemption.resume_s(done_s))
+            tokens_per_s = entry.job.tokens / max(entry.job.cost_s, 1e-12)
+            self.scheduler.progress(job_id, done_s * tokens_per_s, preemption.resume_s(done_s))
 
     def _stop(self, number: int, now: float, preemption: Preemption) -> None:
         self._done_s[number] = self._done_by(number, now)
@@ -224,6 +224,7 @@ def job_maker(workload: Workload, predictions: Predictions) -> Callable[[int, st
         predictions.cost_q90_s.tolist(),
         predictions.tokens.tolist(),
     )
+    tokens_q90 = predictions.tokens_q90.tolist() if len(predictions.tokens_q90) else [0.0] * n
     prompt_tokens = workload.prompt_tokens.tolist() if len(workload.prompt_tokens) else [0.0] * n
     client, affinity = names(workload.client), names(workload.affinity)
     urgency = workload.urgency.tolist() if len(workload.urgency) else [None] * n
@@ -243,6 +244,7 @@ def job_maker(workload: Workload, predictions: Predictions) -> Callable[[int, st
             worker,
             0,
             urgency[i],
+            tokens_q90[i],
         )
 
     return job

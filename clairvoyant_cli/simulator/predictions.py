@@ -1,13 +1,13 @@
 """What the scheduler is told of each request before it runs: by an oracle, by a noisy guesser, by a model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import pi, sin
 from statistics import NormalDist
 
 import numpy as np
 
-from clairvoyant_cli.simulator.workload import SHORT, Floats, Workload
+from clairvoyant_cli.simulator.workload import SHORT, Floats, Workload, no_floats
 from predictor.record import Predictor, PromptView
 
 STANDARD_NORMAL = NormalDist()
@@ -15,12 +15,15 @@ STANDARD_NORMAL = NormalDist()
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """Columns beside a workload's: P(Long), expected and upper-quantile seconds, expected tokens."""
+    """Columns beside a workload's: P(Long), expected and upper-quantile seconds, expected and upper-quantile
+    tokens; the last may be missing.
+    """
 
     p_long: Floats
     cost_s: Floats
     cost_q90_s: Floats
     tokens: Floats
+    tokens_q90: Floats = field(default_factory=no_floats)
 
 
 def oracle(workload: Workload) -> Predictions:
@@ -58,7 +61,7 @@ def from_p_long(p_long: Floats, short_s: float, long_s: float) -> Predictions:
     """Return the prediction that follows from P(Long) when the classes' mean service times are known."""
     cost_s = short_s + (long_s - short_s) * p_long
     q90_s = np.where(p_long >= 0.1, long_s, short_s)
-    return Predictions(p_long, cost_s, q90_s, cost_s)
+    return Predictions(p_long, cost_s, q90_s, cost_s, q90_s)
 
 
 def gaussian_tokens(
@@ -102,4 +105,4 @@ def of_model(model: Predictor, prompts: Sequence[PromptView], seconds_per_token:
     tokens = np.array([row.expected_tokens for row in rows], dtype=np.float64)
     q90 = np.array([row.q90_tokens for row in rows], dtype=np.float64)
     p_long = np.array([row.p_long for row in rows], dtype=np.float64)
-    return Predictions(p_long, tokens * seconds_per_token, q90 * seconds_per_token, tokens)
+    return Predictions(p_long, tokens * seconds_per_token, q90 * seconds_per_token, tokens, q90)

@@ -24,7 +24,8 @@ def _no_ints() -> Ints:
     return np.zeros(0, dtype=np.int64)
 
 
-def _no_floats() -> Floats:
+def no_floats() -> Floats:
+    """Return the column that nobody uses."""
     return np.zeros(0)
 
 
@@ -40,9 +41,9 @@ class Workload:
     arrival_s: Floats
     service_s: Floats
     kind: Ints
-    tokens: Floats = field(default_factory=_no_floats)
-    prompt_tokens: Floats = field(default_factory=_no_floats)
-    prefill_s: Floats = field(default_factory=_no_floats)
+    tokens: Floats = field(default_factory=no_floats)
+    prompt_tokens: Floats = field(default_factory=no_floats)
+    prefill_s: Floats = field(default_factory=no_floats)
     client: Ints = field(default_factory=_no_ints)
     affinity: Ints = field(default_factory=_no_ints)
     urgency: Ints = field(default_factory=_no_ints)

@@ -79,8 +79,8 @@ def policies(quantum_tokens: float = QUANTUM_TOKENS) -> dict[str, Policy]:
     return {
         "fcfs": POLICIES["fcfs"],
         "sjf": by_tokens,
-        "rr": replace(POLICIES["rr"], quantum_tokens=quantum_tokens),
-        "rr-sjf": replace(POLICIES["rr-sjf"], quantum_tokens=quantum_tokens),
+        "rr": replace(POLICIES["rr"], quantum_tokens=quantum_tokens, max_cuts=None),
+        "rr-sjf": replace(POLICIES["rr-sjf"], quantum_tokens=quantum_tokens, max_cuts=None),
     }
 
 

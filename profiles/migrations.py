@@ -151,3 +151,9 @@ def clocks_and_times_that_move(db: Database) -> None:
                 waited_s = waited_s + excluded.waited_s,
                 sojourn_s = sojourn_s + excluded.sojourn_s;
         END""")
+
+
+@migrations()
+def how_often_an_answer_was_cut(db: Database) -> None:
+    """How often a request made way for another in mid-answer."""
+    db.execute("ALTER TABLE history ADD COLUMN cuts INTEGER NOT NULL DEFAULT 0")

@@ -172,7 +172,7 @@ class Profile:
 @dataclass(frozen=True, slots=True)
 class Finished:
     """One request that has ended. `length_class` is that of the real answer, "" if it never came whole;
-    `tokens` of one that was given up are those it had until then.
+    `tokens` of one that was given up are those it had until then. `cuts` counts how often it made way.
     """
 
     finished_at: float
@@ -199,6 +199,7 @@ class Finished:
     decode_s: float | None = None
     prefill_s: float | None = None
     prompt: str | None = None
+    cuts: int = 0
 
 
 def place_of(url: str) -> str:

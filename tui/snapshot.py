@@ -35,8 +35,22 @@ class MoveRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A part of an answer that was cut: when its request had a slot, epoch seconds, and what it brought.
+    `ended_at` is None while it lasts.
+    """
+
+    began_at: float
+    ended_at: float | None
+    tokens: int
+    backend: str
+
+
+@dataclass(frozen=True, slots=True)
 class QueuedRequest:
-    """A waiting request. `rank` counts from 1 in dispatch order; `eta_s` is the predicted wait."""
+    """A waiting request. `rank` counts from 1 in dispatch order; `eta_s` is the predicted wait. One that was
+    cut `cuts` times has `tokens` of its answer, in as many `parts`, and waits to go on.
+    """
 
     id: str
     rank: int
@@ -54,12 +68,16 @@ class QueuedRequest:
     prompt_tokens: float = 0.0
     moves: tuple[MoveRecord, ...] = ()
     prompt: str | None = None
+    tokens: int = 0
+    cuts: int = 0
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RunningRequest:
     """A request that holds a slot. `state`: connecting, prefill, decoding, or releasing (the client has
-    left and the slot is not free yet).
+    left, or its answer was cut, and the slot is not free yet). `tokens` are those of all `parts`; `uncut`
+    says why its answer will not be cut, "" if it may be.
     """
 
     id: str
@@ -80,6 +98,9 @@ class RunningRequest:
     moves: tuple[MoveRecord, ...] = ()
     prompt: str | None = None
     slot: int | None = None
+    cuts: int = 0
+    parts: tuple[Part, ...] = ()
+    uncut: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +120,8 @@ class FinishedRequest:
     ttft_s: float | None = None
     tokens: int | None = None
     dispatched_by: str = ""
+    cuts: int = 0
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +199,11 @@ class PredictorState:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """How many requests ended how since the start; the parts sum to `submitted` minus those still here."""
+    """How many requests ended how since the start; the parts sum to `submitted` minus those still here.
+
+    `cuts` counts answers that were cut, `resumes` those that went on, and `recomputed_tokens` what of their
+    prompts and of what had been said was read again then, where the server tells.
+    """
 
     submitted: int = 0
     completed: int = 0
@@ -185,6 +212,9 @@ class Counters:
     rejected: int = 0
     timeout: int = 0
     passed_through: int = 0
+    cuts: int = 0
+    resumes: int = 0
+    recomputed_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

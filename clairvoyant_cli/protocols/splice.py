@@ -9,6 +9,7 @@ Rule 3: of what comes together, what follows a cut is dropped; the next part bri
 """
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -25,8 +26,8 @@ EVENTS_TO_A_SPACE = 24
 """So many events are waited for the end of a word."""
 
 DONE = b"[DONE]"
-SAME = ("id", "created", "model", "system_fingerprint")
-"""Fields that are the same in all events of an OpenAI stream."""
+SAME = ("id", "model", "system_fingerprint")
+"""Fields that are the same in all events of an OpenAI stream; llama.cpp and Ollama date each anew."""
 
 
 class MidAnswerError(Exception):
@@ -203,6 +204,8 @@ class Splice:
             if said.text or said.reason is not None or said.totals:
                 return [self._same(summed(event, self.earlier), like)]
             return []
+        if "created" in like and isinstance(event.get("created_at"), str):
+            like = like | {"created": _epoch_s(event["created_at"]) or like["created"]}
         written = [self._events.written(like, said.text)] if said.text else []
         if self.asked.shape is Shape.OLLAMA_CHAT:
             if "created_at" in event:
@@ -248,6 +251,14 @@ class Splice:
     def _encoded(self, event: Event) -> bytes:
         encoded = msgspec.json.encode(event)
         return b"data: " + encoded + b"\n\n" if self._events.sse else encoded + b"\n"
+
+
+def _epoch_s(date: str) -> int | None:
+    """Return a date as Ollama writes it, with nanoseconds, as epoch seconds."""
+    try:
+        return int(datetime.fromisoformat(date[:19] + "+00:00").timestamp()) if date.endswith("Z") else None
+    except ValueError:
+        return None
 
 
 def _error_in(event: Event | None) -> str:

@@ -178,6 +178,7 @@ class Admission:
             cost_s=self.pool.fastest_s(parsed.prompt_tokens, tokens),
             cost_q90_s=self.pool.fastest_s(parsed.prompt_tokens, prediction.q90_tokens * parsed.choices),
             tokens=tokens,
+            tokens_q90=prediction.q90_tokens * parsed.choices,
             prompt_tokens=parsed.prompt_tokens,
             client=asks.client,
             model=parsed.model,

@@ -14,6 +14,9 @@ SLOTS_EVERY_S = 1.25
 """Time between looks at llama.cpp's /slots. Each look restarts the 1 s timer by which the server notices
 that the client of an unstreamed request has left, so it must stay above a second."""
 
+FIRST_LOOK_AFTER_S = 0.005
+"""Whoever left a stream is noticed at its next token; the first looks come at once, each twice as late."""
+
 LOOKS_TRUSTED = 3
 STARTED_FOR_S = 0.2
 """A request sent this long ago is counted by /slots, if it has one."""
@@ -94,14 +97,18 @@ class BackendWatch:
             self._announced = news
             self._on_change()
 
-    async def slots_settled(self, others_started_at: Callable[[], list[float]]) -> None:
+    async def slots_settled(
+        self, others_started_at: Callable[[], list[float]], *, streamed: bool = False
+    ) -> None:
         """Return when llama.cpp shows no more busy slots than we have requests in flight there.
 
         `others_started_at` gives, on the monotonic clock, when those were sent; one just sent may not be
         counted by the server yet, so a look is trusted only when all have been there for a moment, or when
-        `LOOKS_TRUSTED` in a row say the same: where requests are short, there is always one just sent.
+        `LOOKS_TRUSTED` over such a moment say the same: where requests are short, there is always one just
+        sent. `streamed` says that what was given up was a stream.
         """
-        free = 0
+        free, free_since_s = 0, 0.0
+        pause_s = FIRST_LOOK_AFTER_S if streamed else SLOTS_EVERY_S
         while self.backend.adapter.REPORTS_SLOTS:
             asked = self._clock()
             busy = await self._prober.busy_slots(self.backend)
@@ -109,8 +116,9 @@ class BackendWatch:
                 return
             started = others_started_at()
             free = free + 1 if busy <= len(started) else 0
-            if free and (free == LOOKS_TRUSTED or all(asked - at >= STARTED_FOR_S for at in started)):
+            free_since_s = asked if free == 1 else free_since_s
+            often = free >= LOOKS_TRUSTED and asked - free_since_s >= STARTED_FOR_S
+            if busy == 0 or (free and (often or all(asked - at >= STARTED_FOR_S for at in started))):
                 return
-            if busy == 0:
-                return
-            await asyncio.sleep(SLOTS_EVERY_S)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, SLOTS_EVERY_S)

@@ -43,7 +43,7 @@ from clairvoyant_cli.proxy.serving_rules import ServingRules
 from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
 from clairvoyant_cli.proxy.tasks import Tasks
 from clairvoyant_cli.proxy.word_file import announced as word_of
-from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, SERVABLE
+from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, PREEMPTIVE_POLICY, SERVABLE
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.system import raise_open_files
 from predictor.record import Predictor
@@ -161,6 +161,7 @@ async def running_daemon(
             daemon.state_saver = _state_saver(config, daemon, persistence)
             if daemon.state_saver is not None:
                 daemon.state_saver.begin()
+                _prefer_preemption(config, daemon)
                 tasks.spawn(daemon.state_saver.run())
             loop = asyncio.get_running_loop()
             acceptor = await loop.create_server(
@@ -190,6 +191,20 @@ async def running_daemon(
         listener.close()
         for prober in probers:
             await prober.close()
+
+
+def _prefer_preemption(config: ServeConfig, daemon: Daemon) -> None:
+    """Cut long answers for short ones, unless another policy was chosen, where that was found to be exact."""
+    if config.no_preempt:
+        return
+    if config.policy is None and any(worker.proofs for worker in daemon.pool):
+        daemon.operation.prefer_policy(PREEMPTIVE_POLICY)
+    for worker in daemon.pool:
+        for line in worker.proofs:
+            daemon.stats.event(logging.INFO, f"{worker.name} goes on after a cut: {line}")
+    if POLICIES[daemon.operation.policy].interrupts and not any(worker.proofs for worker in daemon.pool):
+        news = "nothing proves that an answer can be cut and continued, so none is cut; prove it: "
+        daemon.stats.event(logging.WARNING, news + "clairvoyant calibrate --continuation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +275,7 @@ def _compose(
         operation, pool, stats, access, predictor, _place(host, port), stats.clock(), config.show_prompts
     )
     control = ControlApi(access, Actions(operation, stats, reload), snapshots, changes, metrics)
-    preemption = Preemption(dispatcher, pool, operation, stats.clock, enabled=not config.no_preempt)
+    preemption = Preemption(dispatcher, pool, operation, stats, enabled=not config.no_preempt)
     dispatcher.changed.append(preemption.look)
     serving = Serving(
         access,

@@ -48,6 +48,14 @@ class Metrics:
         self._swaps = Counter(
             "clairvoyant_model_swaps", "Models that were loaded in another's place", registry=registry
         )
+        self._totals = {
+            "cuts": Counter("clairvoyant_cuts", "Answers that were cut for another", registry=registry),
+            "resumes": Counter("clairvoyant_resumes", "Answers that went on after a cut", registry=registry),
+            "recomputed_tokens": Counter(
+                "clairvoyant_recomputed_tokens", "Tokens read again to go on", registry=registry
+            ),
+        }
+        self._told = dict.fromkeys(self._totals, 0)
         self._requests = Counter(
             "clairvoyant_requests",
             "Scheduled requests ended",
@@ -123,6 +131,10 @@ class Metrics:
         self._tau.set(snapshot.tau.tau_s or 0)
         self._promotions.inc(snapshot.tau.firings_total - self._promoted)
         self._promoted = snapshot.tau.firings_total
+        for name, counter in self._totals.items():
+            total = getattr(snapshot.counters, name)
+            counter.inc(total - self._told[name])
+            self._told[name] = total
         swaps = sum(backend.swaps_total for backend in snapshot.backends)
         self._swaps.inc(swaps - self._swapped)
         self._swapped = swaps

@@ -54,6 +54,10 @@ class Operation:
         self.fallback.chosen_by_operator()
         self._order_by(name)
 
+    def prefer_policy(self, name: str) -> None:
+        """Order by another policy, as nobody has chosen one."""
+        self._order_by(name)
+
     def review_predictor(self) -> None:
         """Fall back to arrival order, or return from there, as the predictor's record demands."""
         self.fallback.review(self.policy, self._order_by, self.say)

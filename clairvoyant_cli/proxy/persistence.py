@@ -137,6 +137,7 @@ class StateSaver:
     def begin(self) -> None:
         """Take up what was measured and learned before, and listen to what ends from now on."""
         for memory in self._memories.values():
+            memory.worker.profiles = memory.profiles
             self._take_up(memory)
         today = self._stats.today
         today.take_up(self._persistence.answered_since(midnight_before(today.clock())))
@@ -308,5 +309,6 @@ class StateSaver:
             decode_s=totals.decode_s,
             prefill_s=totals.prefill_s,
             # The ends of a prompt would teach a predictor a wrong length.
+            cuts=len(exchange.cuts),
             prompt=view.prompt if self._record_prompts and view is not None and not view.cut else None,
         )

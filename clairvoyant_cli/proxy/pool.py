@@ -62,6 +62,17 @@ class Worker:
         """Whether requests are kept for it although it is away."""
         return self.backend.seen and not self.outage.over
 
+    @property
+    def proofs(self) -> list[str]:
+        """What was measured of going on with answers, a line a model, of those where it is exact."""
+        newest = {each.served.model: each for each in reversed(self.profiles)}
+        found = ((model, profile.continuation) for model, profile in newest.items())
+        return [
+            f"{model}, {proof.exact} of {proof.trials} texts equal, {proof.resume_s * 1000:.0f} ms to resume"
+            for model, proof in found
+            if proof is not None
+        ]
+
     def continuation_of(self, model: str) -> ProvenWay | None:
         """Return how it goes on with an answer of a model that was cut; None if nothing proves that it does.
 
@@ -229,7 +240,8 @@ class BackendPool:
         await self._workers[attempt.worker].watch.slots_settled(
             lambda: [
                 each.granted_s for each in self._dispatcher.attempts_on(attempt.worker) if each is not attempt
-            ]
+            ],
+            streamed=attempt.usage is not None and attempt.usage.streaming,
         )
 
     async def close(self) -> None:

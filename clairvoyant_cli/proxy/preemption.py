@@ -5,7 +5,6 @@ its request holds and what a calibration has proved of the worker. Everybody els
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -17,10 +16,12 @@ from clairvoyant_cli.protocols.continuable import Continuable, continuable
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES
 from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.protocols.summed_totals import Earlier
+from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.exchange import Exchange
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.pool import BackendPool, Worker
+from clairvoyant_cli.proxy.request_stats import RequestStats
 
 LOOK_EVERY_S = 0.1
 """How often it is looked whether something that runs has become longer than what waits."""
@@ -35,9 +36,8 @@ class Preemption:
     dispatcher: Dispatcher
     pool: BackendPool
     operation: Operation
-    clock: Callable[[], float]
+    stats: RequestStats
     enabled: bool = True
-    cuts_total: int = 0
 
     # -- before an answer begins -----------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ class Preemption:
             or self.operation.draining
         ):
             return
-        now = self.clock()
+        now = self.stats.clock()
         for job_id in scheduler.running:
             exchange = self.dispatcher.live[job_id]
             scheduler.progress(job_id, exchange.tokens, self._price_s(exchange))
@@ -102,7 +102,6 @@ class Preemption:
             self.dispatcher.scheduler.spare(exchange.id)
             return
         attempt.is_cutting = True
-        self.cuts_total += 1
 
     # -- when it goes on -------------------------------------------------------------------------------
 
@@ -129,7 +128,13 @@ class Preemption:
         if onward is None:
             raise UpstreamError("it did not say how it renders a prompt")
         splice.continue_in(onward.shape, _earlier(exchange, tokens))
+        self.stats.resumes += 1
         return onward
+
+    def ran_on(self, last: Totals, exchange: Exchange) -> None:
+        """Count what was read again for the last part of an answer, where its server tells."""
+        if exchange.cuts and last.prefill_s is not None:
+            self.stats.recomputed_tokens += last.prefilled_tokens or 0
 
 
 def encoded(onward: Onward) -> bytes:

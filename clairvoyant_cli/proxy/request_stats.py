@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from clairvoyant_cli.protocols import plain
-from clairvoyant_cli.proxy.exchange import End, Exchange, Outcome
+from clairvoyant_cli.proxy.exchange import Attempt, End, Exchange, Outcome
 from clairvoyant_cli.proxy.shadow import Shadow, ShadowRun
 from clairvoyant_cli.proxy.today import Today
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
-from tui.snapshot import ClassStats, Counters, FinishedRequest, LogEvent, Percentiles
+from tui.snapshot import ClassStats, Counters, FinishedRequest, LogEvent, Part, Percentiles
 
 log = logging.getLogger("clairvoyant")
 
@@ -41,6 +41,9 @@ class RequestStats:
     counts: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
     submitted: int = 0
     passed_through: int = 0
+    cuts: int = 0
+    resumes: int = 0
+    recomputed_tokens: int = 0
     recent: deque[FinishedRequest] = field(default_factory=lambda: deque(maxlen=RECENT))
     events: deque[LogEvent] = field(default_factory=lambda: deque(maxlen=EVENTS))
     times: dict[LengthClass, deque[Times]] = field(
@@ -102,11 +105,13 @@ class RequestStats:
                 ttft_s=ttft_s,
                 tokens=tokens,
                 dispatched_by=exchange.dispatched_by,
+                cuts=len(exchange.cuts),
+                parts=self.parts(exchange),
             )
         )
         log.info(
             "%s %s %d %s model=%s class=%s expected=%d tokens=%s "
-            "wait=%.3fs ttft=%s total=%.3fs by=%s client=%s",
+            "wait=%.3fs ttft=%s total=%.3fs by=%s cuts=%d client=%s",
             exchange.id,
             asked.route.name,
             end.status,
@@ -119,7 +124,19 @@ class RequestStats:
             "-" if ttft_s is None else f"{ttft_s:.3f}s",
             sojourn_s,
             exchange.dispatched_by or "-",
+            len(exchange.cuts),
             plain.field(exchange.job.client),
+        )
+
+    def parts(self, exchange: Exchange) -> tuple[Part, ...]:
+        """Return the parts that an answer came in; none of one that was not cut."""
+        if not exchange.cuts:
+            return ()
+        return tuple(self._part(each, each.ended_s or exchange.ended_s) for each in exchange.held_slots)
+
+    def _part(self, of: Attempt, ended_s: float | None) -> Part:
+        return Part(
+            self.at(of.granted_s), None if ended_s is None else self.at(ended_s), of.tokens, of.worker
         )
 
     def _run_shadow(self) -> None:
@@ -145,7 +162,14 @@ class RequestStats:
     def counters(self) -> Counters:
         """Return the counts since the start."""
         counts = {outcome.value: n for outcome, n in self.counts.items()}
-        return Counters(submitted=self.submitted, passed_through=self.passed_through, **counts)
+        return Counters(
+            submitted=self.submitted,
+            passed_through=self.passed_through,
+            cuts=self.cuts,
+            resumes=self.resumes,
+            recomputed_tokens=self.recomputed_tokens,
+            **counts,
+        )
 
     def stats(self) -> tuple[tuple[ClassStats, ...], tuple[ClassStats, ...]]:
         """Return the percentiles of each class of real answer length: as it was, and had the same requests

@@ -140,6 +140,7 @@ class Serving:
     async def _cut(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> Event:
         """Wait until the slot of an answer that was cut is free; its client may leave meanwhile."""
         try:
+            self.preemption.stats.cuts += 1
             await self.pool.released(exchange)
         except asyncio.CancelledError:
             return ClientLeft(at_work=True, status=relay.status if relay is not None else 0)
@@ -160,6 +161,7 @@ class Serving:
         if attempt.usage is not None:
             attempt.totals = attempt.usage.totals()
         if exchange.splice is not None:
+            self.preemption.ran_on(attempt.totals, exchange)
             attempt.totals = summed_totals(attempt.totals, exchange.splice.earlier)
         residents = self.pool[attempt.worker].residents
         if residents is not None:

@@ -168,7 +168,7 @@ class SnapshotBuilder:
         return [self._one_running(exchange, attempt, now) for exchange, attempt in running]
 
     def _one_running(self, exchange: Exchange, attempt: Attempt, now: float) -> RunningRequest:
-        tokens, first_byte_s = attempt.tokens, attempt.first_byte_s
+        tokens, first_byte_s = attempt.tokens, attempt.first_byte_s  # of the part that runs
         rate = None
         if first_byte_s is not None and now - first_byte_s > 0.2 and tokens > 1:
             rate = tokens / (now - first_byte_s)
@@ -185,14 +185,17 @@ class SnapshotBuilder:
             waited_s=exchange.waited_s(now),
             elapsed_s=elapsed_s,
             ttft_s=exchange.ttft_s,
-            tokens=tokens,
+            tokens=exchange.tokens,
             tokens_per_s=rate,
-            eta_s=None if releasing else max(0.0, attempt.expected_s - elapsed_s),
+            eta_s=None if releasing else max(0.0, attempt.expected_s - exchange.service_s(now)),
             dispatched_by=exchange.dispatched_by,
             streaming=exchange.asked.parsed.stream,
             moves=self._moves(attempt.moves),
             prompt=exchange.asked.prompt,
             slot=attempt.slot,
+            cuts=len(exchange.cuts),
+            parts=self.stats.parts(exchange),
+            uncut=exchange.uncut_because,
         )
 
     def _queue(self, now: float) -> list[QueuedRequest]:
@@ -200,7 +203,7 @@ class SnapshotBuilder:
         scheduler = dispatcher.scheduler
         slots = max(1, sum(scheduler.slots.values()))
         ahead_s = sum(
-            max(0.0, e.attempt.expected_s - (now - e.attempt.granted_s))
+            max(0.0, e.attempt.expected_s - e.service_s(now))
             for e in dispatcher.live.values()
             if e.attempt is not None
         )
@@ -212,7 +215,7 @@ class SnapshotBuilder:
             if rank <= EXPLAINED:
                 self._explain(exchange, now)
             shown.append(self._one_queued(exchange, entry, rank, ahead_s / slots, now))
-            ahead_s += entry.job.cost_s
+            ahead_s += entry.remaining_s
         return shown
 
     def _one_queued(
@@ -235,6 +238,9 @@ class SnapshotBuilder:
             prompt_tokens=exchange.asked.parsed.prompt_tokens,
             moves=self._moves(tuple(entry.moves)),
             prompt=exchange.asked.prompt,
+            tokens=exchange.tokens,
+            cuts=len(exchange.cuts),
+            parts=self.stats.parts(exchange),
         )
 
     def _moves(self, moves: tuple[Move, ...]) -> tuple[MoveRecord, ...]:

@@ -240,5 +240,8 @@ POLICIES = {
     )
 }
 
-SERVABLE = tuple(name for name, policy in POLICIES.items() if name != "oracle" and not policy.interrupts)
+PREEMPTIVE_POLICY = "srpt"
+"""The default where answers can be cut and continued."""
+
+SERVABLE = tuple(name for name in POLICIES if name not in ("oracle", "urgency"))
 """The policies a proxy can carry out: it knows no real lengths, and a backend does not give a job back."""

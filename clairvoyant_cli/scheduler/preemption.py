@@ -7,7 +7,7 @@ the sojourns of all shrink by key(v) - key(w) - n resume_s. A cut is made when t
 
 from collections.abc import Iterable
 
-from clairvoyant_cli.scheduler.entry import FIRST, Entry
+from clairvoyant_cli.scheduler.entry import Entry
 from clairvoyant_cli.scheduler.policy import Policy
 
 

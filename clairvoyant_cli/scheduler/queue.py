@@ -342,7 +342,9 @@ class Scheduler:
         for worker, running in able.items():
             waiting = sum(lane.live for lane in self._open_lanes(worker, now))
             room = min(waiting, len(self._waiting) - len(preempts))
-            preempts += [Preempt(e.job.id, worker) for e in spent(running, self.policy, quantum_tokens)[:room]]
+            preempts += [
+                Preempt(e.job.id, worker) for e in spent(running, self.policy, quantum_tokens)[:room]
+            ]
         return preempts
 
     def _may_be_cut(self, entry: Entry, worker: str) -> bool:

@@ -133,4 +133,4 @@ def _worker(
     backend = Backend(name, adapter, upstream, slots=slots, state="up", seen=True)
     watch = BackendWatch(backend, Prober(), lambda: None, clock=clock)
     outage = Outage(grace_s, lambda: pool.outlasted(pool[name]))
-    return Worker(backend, watch, outage)
+    return Worker(backend, watch, outage, Prober().asking(upstream.url))

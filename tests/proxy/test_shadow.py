@@ -17,6 +17,9 @@ class Run:
         self.dispatched_s = start_s
         self.ended_s = end_s
 
+    def service_s(self, now: float) -> float:
+        return now - (self.dispatched_s or now)
+
 
 def run(arrival_s: float, start_s: float | None = None, end_s: float | None = None) -> Exchange:
     return cast(Exchange, Run(arrival_s, start_s, end_s))

@@ -3,7 +3,15 @@
 from tui.formatting import bar, class_letter, class_tone, clock, count, duration, ratio
 from tui.line import Line, Tone, cell, wrap
 from tui.panels.requests import progress, tau_fraction, tau_tone
-from tui.snapshot import FinishedRequest, MoveRecord, PredictionState, QueuedRequest, RunningRequest, Snapshot
+from tui.snapshot import (
+    FinishedRequest,
+    MoveRecord,
+    Part,
+    PredictionState,
+    QueuedRequest,
+    RunningRequest,
+    Snapshot,
+)
 from tui.view_state import ViewState
 
 _LABEL = 12
@@ -33,6 +41,8 @@ def detail(view: ViewState, ident: str, width: int) -> list[Line]:
         lines += _running(request, view)
     else:
         lines += _finished(request)
+    if request.parts:
+        lines += [Line(), *_parts(request.parts, view)]
     lines += [Line(), *_prediction(request.predicted)]
     moves = () if isinstance(request, FinishedRequest) else request.moves
     if moves:
@@ -59,6 +69,9 @@ def _waiting(request: QueuedRequest, view: ViewState, snapshot: Snapshot, width:
         _fact("waiting", duration(age_s), "strong", f"rank {request.rank} of {len(snapshot.queue)}"),
         _fact("starts in", "held" if request.held else duration(request.eta_s)),
     ]
+    if request.cuts:
+        done = f"{count(request.tokens)} of ~{count(request.predicted.expected_tokens)} tokens"
+        lines.append(_fact("suspended", done, "accent", f"cut {request.cuts} times for shorter ones"))
     fraction = tau_fraction(age_s, view)
     if fraction is not None:
         line = Line(cell("of tau", _LABEL), "faint").join(bar(fraction, _BAR, tau_tone(fraction)))
@@ -108,6 +121,7 @@ def _running(request: RunningRequest, view: ViewState) -> list[Line]:
         _fact("ends in", duration(request.eta_s)),
         _fact("waited", duration(request.waited_s), "ink", f"sent by {request.dispatched_by}"),
         _fact("first token", duration(request.ttft_s)),
+        *([_fact("not cut", request.uncut, "soft")] if request.uncut else []),
     ]
 
 
@@ -122,6 +136,23 @@ def _finished(request: FinishedRequest) -> list[Line]:
         _fact("first token", duration(request.ttft_s)),
         _fact("in all", duration(request.sojourn_s)),
     ]
+
+
+def _parts(parts: tuple[Part, ...], view: ViewState) -> list[Line]:
+    """Draw when the request had a slot, a line a part, on one scale of time."""
+    ends = [part.ended_at for part in parts if part.ended_at is not None]
+    now = view.snapshot.taken_at if view.snapshot else 0.0
+    begin, end = parts[0].began_at, max([*ends, now] if parts[-1].ended_at is None else ends)
+    scale = _BAR / max(end - begin, 1e-9)
+    lines = [Line("parts", "faint")]
+    for number, part in enumerate(parts, 1):
+        ended = end if part.ended_at is None else part.ended_at
+        before = min(_BAR - 1, int((part.began_at - begin) * scale))
+        length = max(1, min(_BAR - before, round((ended - part.began_at) * scale)))
+        line = Line(cell(f"  {number}", _LABEL), "faint").add(" " * before).add("█" * length, "accent")
+        line.add(" " * (_BAR - before - length)).add(f" {duration(ended - part.began_at)}")
+        lines.append(line.add(f", {count(part.tokens)} tokens", "soft"))
+    return lines
 
 
 def _prediction(prediction: PredictionState) -> list[Line]:

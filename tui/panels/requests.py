@@ -61,6 +61,11 @@ def expected(prediction: PredictionState) -> Line:
     return Line("~", "faint").add(count(prediction.expected_tokens))
 
 
+def left(row: QueuedRequest) -> Line:
+    """What an answer that was cut has, of what is expected."""
+    return Line(brief(row.tokens), "accent").add("/", "faint").add(brief(row.predicted.expected_tokens))
+
+
 # -- columns that several tables have ---------------------------------------------------------------------
 
 Row = TypeVar("Row", bound=QueuedRequest | RunningRequest | FinishedRequest)
@@ -119,6 +124,8 @@ def _flag(row: QueuedRequest, view: ViewState, width: int) -> Line:
         return Line("‖", "warn")
     if row.promoted:
         return Line("▲", "accent")
+    if row.cuts:
+        return Line("½", "accent")
     if row.priority:
         return Line("+" if row.priority < 0 else "−", "soft")
     fraction = tau_fraction(row.age_s + view.drift_s, view)
@@ -144,7 +151,7 @@ def _priority(row: QueuedRequest, view: ViewState, width: int) -> Line:
 
 
 def _queue_text(row: QueuedRequest) -> str:
-    flags = f"{'held ' * row.held}{'promoted ' * row.promoted}"
+    flags = f"{'held ' * row.held}{'promoted ' * row.promoted}{'suspended ' * bool(row.cuts)}"
     return f"{row.id} {row.model} {row.client} {row.endpoint} {row.predicted.length_class} {flags}"
 
 
@@ -174,7 +181,7 @@ QUEUE: Grid[QueuedRequest] = Grid(
             "tokens",
             "tokens",
             6,
-            lambda r, s, w: expected(r.predicted),
+            lambda r, s, w: expected(r.predicted) if not r.cuts else left(r),
             lambda r: r.predicted.expected_tokens,
             right=True,
         ),

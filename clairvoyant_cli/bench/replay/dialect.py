@@ -24,7 +24,8 @@ class Ask:
     """A generation request, read. `prompt` is the last user message, `text_chars` counts all of the text.
 
     `cap` is the client's limit on the answer in tokens, None where there is none. `said` is how the answer to
-    go on with begins, not counted in `text_chars`; of a `raw` prompt it may be the end.
+    go on with begins, not counted in `text_chars`; of a `plain` prompt, one without turns, it may be the end.
+    A `raw` answer has no context.
     """
 
     model: str
@@ -34,6 +35,7 @@ class Ask:
     stream: bool
     wants_usage: bool = False
     said: str = ""
+    plain: bool = False
     raw: bool = False
 
 

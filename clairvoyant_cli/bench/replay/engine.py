@@ -152,8 +152,8 @@ class Engine:
             self._tell()
 
     def split(self, text: str) -> tuple[str, str]:
-        """Return the prompt of a text, and the beginning of its answer, "" where there is none behind it: that
-        is told from the prompt only if the prompt was asked before.
+        """Return the prompt of a text, and the beginning of its answer, "" if there is none behind it: it is
+        known from the prompt only if that was asked before.
         """
         begins = len(text.rstrip(ascii_lowercase + " "))
         for at in range(begins, len(text)):

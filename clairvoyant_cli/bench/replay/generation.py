@@ -64,8 +64,8 @@ class Generation:
 
     async def _answer(self, ask: Ask, send: Send) -> None:
         engine = self.engine
-        prompt, said = engine.split(ask.prompt) if ask.raw else (ask.prompt, ask.said)
-        chars = ask.text_chars - (len(said) if ask.raw else 0)
+        prompt, said = engine.split(ask.prompt) if ask.plain else (ask.prompt, ask.said)
+        chars = ask.text_chars - (len(said) if ask.plain else 0)
         service = engine.arrive(self.route, prompt, chars, ask.cap, said)
         async with engine.slot(service):
             await engine.prefill(service)

@@ -102,7 +102,7 @@ class OllamaGenerate:
         prompt = prompt if isinstance(prompt, str) else ""
         if body.get("raw") is True:
             turns = [{"role": role, "content": text} for role, text in TURN.findall(prompt)]
-            return _ask(body, *turns_of(turns)) if turns else _ask(body, prompt, len(prompt), raw=True)
+            return _ask(body, *turns_of(turns)) if turns else _ask(body, prompt, len(prompt), plain=True)
         system = body.get("system")
         return _ask(body, prompt, len(prompt) + (len(system) if isinstance(system, str) else 0))
 
@@ -143,11 +143,12 @@ def rendered(body: Json, model: str, now: datetime) -> Json:
     return {"model": model, "created_at": timestamp(now), "_debug_info": {"rendered_template": text}}
 
 
-def _ask(body: Json, prompt: str, text_chars: int, said: str = "", *, raw: bool = False) -> Ask:
+def _ask(body: Json, prompt: str, text_chars: int, said: str = "", *, plain: bool = False) -> Ask:
     options = body.get("options")
     limit = options.get("num_predict") if isinstance(options, Mapping) else None
     stream = body.get("stream") is not False
-    return Ask(model_of(body), prompt, text_chars, cap_of(limit), stream, said=said, raw=raw)
+    raw = body.get("raw") is True
+    return Ask(model_of(body), prompt, text_chars, cap_of(limit), stream, said=said, plain=plain, raw=raw)
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -86,7 +86,7 @@ def _read_completion(body: Json) -> Ask:
     prompt = _prompt_text(body.get("prompt"))
     cap = cap_of(body.get("max_tokens"))
     stream = body.get("stream") is True
-    return Ask(model_of(body), prompt, len(prompt), cap, stream, _wants_usage(body), raw=True)
+    return Ask(model_of(body), prompt, len(prompt), cap, stream, _wants_usage(body), plain=True)
 
 
 CHAT = OpenAICompletions(

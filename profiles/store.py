@@ -66,6 +66,18 @@ def save(connection: sqlite3.Connection, profile: Profile, samples: Sequence[Sam
     return profile
 
 
+def amend(connection: sqlite3.Connection, profile: Profile) -> None:
+    """Keep more of what was found out under a profile's name; its date, samples and choice stay.
+
+    ProfilesError if there is none of this name.
+    """
+    record = msgspec.json.encode(profile).decode()
+    if not connection.execute(
+        "UPDATE profiles SET record = ? WHERE name = ?", (record, profile.name)
+    ).rowcount:
+        raise ProfilesError(_no_such(connection, profile.name))
+
+
 def every(connection: sqlite3.Connection) -> list[Kept]:
     """Return all profiles that can be read, the newest first."""
     rows = connection.execute(
@@ -226,6 +238,9 @@ def _fault(profile: Profile) -> str:
     for value in (mu_short_s, profile.tau_s, profile.decode_tokens_per_s, profile.prefill_tokens_per_s):
         if value is not None and value < 0.0:
             return "a time or a speed of it is below 0"
+    for way in profile.continuations:
+        if not 0 <= way.exact <= way.trials or min(way.resume_s, way.warm_s) < 0.0:
+            return f"its trials of {way.way!r} cannot be"
     return ""
 
 

@@ -91,6 +91,9 @@ class Adapter:
     CONTINUES: ClassVar[tuple[Way, ...]] = (Prefill(),)
     """The ways in which it may take up an answer that was cut off, the likeliest to be exact first."""
 
+    READ_ANEW: ClassVar[Mapping[str, Any]] = {}
+    """Fields of a request that have its prompt read in one go, though it may be in the cache."""
+
     TAKES_PRIORITY: ClassVar[bool] = False
     """Orders its own queue by a request's `priority`, if it was started so."""
 

@@ -1,6 +1,8 @@
 """llama.cpp's server (tools/server/server.cpp)."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, ClassVar
 
 from clairvoyant_cli.backends.adapter import NOT_UNDERSTOOD, Adapter, Backend, Body, Found
 from clairvoyant_cli.backends.asking import Ask
@@ -25,6 +27,7 @@ class LlamaCpp(Adapter):
     REPORTS_SLOTS = True
     ANSWERS_ANY_MODEL = True
     SETS_LENGTH = True
+    READ_ANEW: ClassVar[Mapping[str, Any]] = {"cache_prompt": False}
     health_path = "/health"
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:

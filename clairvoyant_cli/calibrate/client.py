@@ -1,6 +1,7 @@
 """Questions to a server in its own dialect, each with the times that the client saw and the server told."""
 
 import time
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,6 +110,20 @@ class Client:
             raise self._unreachable(error) from None
         answer.ended_s = self.clock()
         return answer
+
+    async def chunks(self, path: str, body: dict[str, Any]) -> AsyncGenerator[tuple[float, bytes]]:
+        """Yield what comes of a streamed answer as it comes, and when; whoever closes this closes the
+        connection. ClairvoyantError if there is no answer.
+        """
+        try:
+            async with self.http.stream("POST", path, json=body) as response:
+                if response.status_code != 200:
+                    await response.aread()
+                    raise self._refused(response)
+                async for data in response.aiter_bytes():
+                    yield self.clock(), data
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None
 
     async def get(
         self, path: str, timeout_s: float | None = None, body: dict[str, Any] | None = None

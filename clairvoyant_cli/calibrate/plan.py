@@ -18,8 +18,8 @@ paper reports there (section 3.4); 0 sends everything at once, as the paper's sc
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`shorts` is the number of short questions in the queue that count; `singles` are asked one at a
-    time, a fifth of them long; `bands` are prompt lengths in tokens. `budget_s` bounds the whole, None
-    does not.
+    time, a fifth of them long; `bands` are prompt lengths in tokens. `budget_s` bounds all of that, None
+    does not. Then answers of up to `cut_tokens` are cut and continued, `trials` times, for `cut_s` at most.
     """
 
     name: str
@@ -29,9 +29,12 @@ class Plan:
     in_flight: int = IN_FLIGHT
     reload: bool = False
     budget_s: float | None = None
+    trials: int = 24
+    cut_tokens: int = 120
+    cut_s: float | None = None
 
 
-QUICK = Plan("quick", shorts=40, singles=5, bands=(400,), budget_s=100.0)
+QUICK = Plan("quick", shorts=40, singles=5, bands=(400,), budget_s=90.0, trials=12, cut_tokens=60, cut_s=20.0)
 STANDARD = Plan("standard", shorts=100, singles=25, bands=(400, 1600))
 FULL = Plan("full", shorts=200, singles=60, bands=(400, 1600, 6000), reload=True)
 PLANS = {plan.name: plan for plan in (QUICK, STANDARD, FULL)}

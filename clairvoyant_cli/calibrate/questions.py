@@ -1,10 +1,12 @@
 """The questions of a calibration: a hundred that are answered in a line or three, and as many in pages.
 
-All are the project's own. Each is asked once in a run, so that no answer comes out of a cache.
+All are the project's own. Each of them is asked once in a run, so that no answer comes out of a cache; those
+whose answers are cut are others, and asked again and again.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from random import Random
 
 from predictor.record import SHORT_BELOW_TOKENS
@@ -88,6 +90,17 @@ LONG_SUBJECTS = (
     "paper",
 )
 
+CUT_FORMS = (
+    ("prose", "Explain {} to a curious adult."),
+    ("list", "List ten facts about {}, each in one sentence."),
+    ("code", "Write a small Python program about {}, with comments."),
+    ("table", "Make a Markdown table about {} with four columns and six rows."),
+    ("emoji", "Write a cheerful message about {} to my best friend, with many emojis."),
+)
+CUT_SUBJECTS = ("rivers", "a bicycle", "the moon", "tea", "a lost dog", "prime numbers")
+CUT_CAPS = (60, 80, 120)
+"""Tokens of an answer that is cut: enough for two places, and as few as that."""
+
 
 def short_questions(seed: int) -> list[Question]:
     """Return the hundred short questions in an order of this seed."""
@@ -97,6 +110,15 @@ def short_questions(seed: int) -> list[Question]:
 def long_questions(seed: int) -> list[Question]:
     """Return the hundred long questions in an order of this seed."""
     return _asked(LONG_FORMS, LONG_SUBJECTS, LONG_CAP, seed)
+
+
+def cut_questions(most: int) -> list[Question]:
+    """Return questions whose answers, of up to `most` tokens, are cut and continued: each kind in turn."""
+    asked = [(name, form, subject) for subject in CUT_SUBJECTS for name, form in CUT_FORMS]
+    return [
+        Question(f"cut-{name}:{subject.replace(' ', '-')}", form.format(subject), min(most, cap))
+        for (name, form, subject), cap in zip(asked, cycle(CUT_CAPS), strict=False)
+    ]
 
 
 def mixed(

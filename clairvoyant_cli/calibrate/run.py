@@ -11,6 +11,7 @@ from statistics import fmean, median
 
 from clairvoyant_cli.calibrate.advice import advise
 from clairvoyant_cli.calibrate.bands import measure_bands
+from clairvoyant_cli.calibrate.continuing import Proof, prove_continuing
 from clairvoyant_cli.calibrate.estimates import cs2, estimate
 from clairvoyant_cli.calibrate.paper import mu_short_on_paper
 from clairvoyant_cli.calibrate.questions import Question, long_questions, short_questions
@@ -19,6 +20,7 @@ from clairvoyant_cli.calibrate.service import Service, one_at_a_time, queue_phas
 from clairvoyant_cli.calibrate.session import Session, Step, is_short
 from clairvoyant_cli.calibrate.slots import probe_slots
 from clairvoyant_cli.calibrate.survey import Survey, load_model, survey
+from clairvoyant_cli.errors import ClairvoyantError
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
 from profiles.ranking import pairs_in_order
@@ -64,8 +66,22 @@ async def calibrate(session: Session, wanted_model: str | None, host: Host, vers
     session.tell(Step("slots", 0, 1, queue_phase_s(services, count, 1)))
     slots = await probe_slots(session.client, longs[::-1], session.decode_tokens_per_s)
     queued, method = await in_the_queue(session, shorts, longs, services, slots)
+    proof = await _continuing(session, slots)
     profile = _profile(session, Findings(found, load_s, services, bands, slots, queued, method), host)
-    return Outcome(replace(profile, measured_by=version), tuple(session.samples))
+    advice = (*profile.advice, *proof.notes)
+    profile = replace(profile, measured_by=version, continuations=proof.continuations, advice=advice)
+    return Outcome(profile, tuple(session.samples))
+
+
+async def _continuing(session: Session, slots: int) -> Proof:
+    """Prove how answers are continued; a server that fails at that costs nothing of what was measured."""
+    try:
+        proof = await prove_continuing(session, slots)
+    except ClairvoyantError as error:
+        return Proof(notes=(f"whether a cut answer can be continued is not known: {error}",))
+    if proof.why_not:
+        return Proof(notes=(f"no answer can be cut and continued: {proof.why_not}",))
+    return proof
 
 
 def _profile(session: Session, findings: Findings, host: Host) -> Profile:

@@ -1,9 +1,10 @@
 """`clairvoyant calibrate`: measure a server once; `serve` uses it from then on."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -15,6 +16,7 @@ from clairvoyant_cli.addresses import check_backend
 from clairvoyant_cli.calibrate.plan import PLANS, STANDARD, Plan
 from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.calibrate.session import Step, Tell
+from clairvoyant_cli.calibrate.survey import Survey
 from clairvoyant_cli.commands.composition import database_path, load_predictor, told_plainly
 from clairvoyant_cli.commands.figures import span
 from clairvoyant_cli.commands.options import (
@@ -25,6 +27,7 @@ from clairvoyant_cli.commands.options import (
 )
 from clairvoyant_cli.commands.printing import PlainConsole
 from clairvoyant_cli.errors import ClairvoyantError
+from profiles.records import Profile
 
 
 @click.command()
@@ -43,6 +46,11 @@ from clairvoyant_cli.errors import ClairvoyantError
     help="Requests in flight for each slot of the server; 0 sends all at once.  "
     f"[default: {STANDARD.in_flight}]",
 )
+@click.option(
+    "--continuation",
+    is_flag=True,
+    help="Try only whether answers can be cut and continued; keep it with the profile that is there.",
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of the order of the questions.")
 @click.option("--name", help="Name of the profile.  [default: model@backend]")
 @backend_key_file_option
@@ -54,6 +62,7 @@ def command(
     plan: str | None,
     shorts: int | None,
     in_flight: int | None,
+    continuation: bool,
     seed: int,
     name: str | None,
     backend_key_file: Path | None,
@@ -64,11 +73,12 @@ def command(
 
     Asks the server questions of its own, short and long, one at a time and many at once, and keeps what it
     finds as a profile: how long short answers queue (mu_short) and the starvation timeout that follows
-    from it (tau), the speeds, the number of slots. Nobody else should use the server meanwhile.
+    from it (tau), the speeds, the number of slots, and whether an answer that was cut can be continued as if
+    nothing had happened. Nobody else should use the server meanwhile.
     """
     from clairvoyant_cli.proxy.access import read_backend_key
     from profiles.database import writing
-    from profiles.store import save
+    from profiles.store import amend, save
 
     check_backend(backend)
     path = database_path(db_file)
@@ -76,11 +86,16 @@ def command(
         pass  # better to know now that the result cannot be kept
     chosen = _chosen(plan, shorts, in_flight)
     key = read_backend_key(backend_key_file)
-    with _progress(quiet=as_json) as tell:
-        try:
-            outcome = asyncio.run(_measure(backend, model, chosen, key, seed, tell))
-        except KeyboardInterrupt:
-            raise ClairvoyantError("interrupted; nothing was kept") from None
+    if continuation:
+        find = partial(_profile_of, path, name)
+        with _measuring(quiet=as_json) as tell:
+            found = asyncio.run(_try_continuing(backend, model, chosen, key, tell, find))
+        with told_plainly(), writing(path) as connection:
+            amend(connection, found)
+        _print_continuations(found, as_json=as_json)
+        return
+    with _measuring(quiet=as_json) as tell:
+        outcome = asyncio.run(_measure(backend, model, chosen, key, seed, tell))
     profile = replace(outcome.profile, name=name) if name else outcome.profile
     with told_plainly(), writing(path) as connection:
         profile = save(connection, profile, outcome.samples)
@@ -117,6 +132,68 @@ async def _measure(
         return await calibrate(session, model, this_host(), __version__)
 
 
+async def _try_continuing(
+    backend: str | None,
+    model: str | None,
+    plan: Plan,
+    key: str | None,
+    tell: Tell,
+    find: Callable[[Survey], Profile],
+) -> Profile:
+    """Return the profile that `find` finds for a server and model, with how answers are continued there."""
+    from clairvoyant_cli.backends.discovery import find_backend
+    from clairvoyant_cli.backends.prober import Prober
+    from clairvoyant_cli.calibrate.client import Client
+    from clairvoyant_cli.calibrate.continuing import prove_continuing
+    from clairvoyant_cli.calibrate.run import WARM_UP
+    from clairvoyant_cli.calibrate.session import Session
+    from clairvoyant_cli.calibrate.survey import survey
+
+    async with Prober(key) as prober:
+        found, _ = await find_backend(backend, prober, listen_port=0)
+    async with Client(found, key=key) as client:
+        profile = find(await survey(client, model))
+        await client.ask(WARM_UP)
+        proof = await prove_continuing(Session(client, plan, tell), profile.slots)
+    if proof.why_not:
+        raise ClairvoyantError(f"no answer can be cut and continued: {proof.why_not}; nothing was kept")
+    return replace(profile, continuations=proof.continuations)
+
+
+def _profile_of(path: Path, name: str | None, found: Survey) -> Profile:
+    """Return the profile that `serve` would use of a server and model, or the one of a name."""
+    from profiles.database import reading
+    from profiles.host import this_host
+    from profiles.store import fitting, named
+
+    served = found.served
+    with told_plainly(), reading(path) as connection:
+        if name is not None:
+            kept = [named(connection, name)]
+        else:
+            kept = fitting(connection, host=this_host().key, backend=served.backend, place=served.place)
+    profile = next((each for each in kept if each.served.model == served.model), None)
+    if profile is None:
+        which = f"profile {name!r} is not" if name else "there is no profile yet"
+        raise ClairvoyantError(f"{which} of {served.model} on this server; run: clairvoyant calibrate")
+    for then, now in ((profile.served.version, served.version), (profile.served.digest, served.digest)):
+        if then and now and then != now:
+            raise ClairvoyantError(
+                f"profile {profile.name} is of {served.backend} or {served.model} as it was before "
+                f"({then[:20]} then, {now[:20]} now); run: clairvoyant calibrate"
+            )
+    return profile
+
+
+@contextmanager
+def _measuring(*, quiet: bool) -> Iterator[Tell]:
+    with _progress(quiet=quiet) as tell:
+        try:
+            yield tell
+        except KeyboardInterrupt:
+            raise ClairvoyantError("interrupted; nothing was kept") from None
+
+
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Tell]:
     console = PlainConsole(stderr=True, quiet=quiet)
@@ -140,13 +217,28 @@ def _progress(*, quiet: bool) -> Iterator[Tell]:
         yield tell
 
 
+def _print_continuations(profile: Profile, *, as_json: bool) -> None:
+    from clairvoyant_cli.commands.profiles import print_continuations
+
+    if as_json:
+        _print_json(profile)
+        return
+    console = PlainConsole()
+    print_continuations(console, profile)
+    console.print(Text.assemble("kept with ", (profile.name, "bold")))
+
+
+def _print_json(profile: Profile) -> None:
+    import msgspec
+
+    click.echo(msgspec.json.format(msgspec.json.encode(profile), indent=2))
+
+
 def _print(outcome: Outcome, *, as_json: bool) -> None:
     from clairvoyant_cli.commands.profiles import print_profile
 
     if as_json:
-        import msgspec
-
-        click.echo(msgspec.json.format(msgspec.json.encode(outcome.profile), indent=2))
+        _print_json(outcome.profile)
         return
     console = PlainConsole()
     print_profile(console, outcome.profile)

@@ -190,8 +190,32 @@ def print_profile(console: PlainConsole, profile: "Profile") -> None:
         waits = (seconds(pk_wait_s(rho, mix.mean_s, mix.cs2)) for rho in UTILISATIONS)
         mixes.add_row(mix.name, str(mix.n), seconds(mix.mean_s), f"{mix.cs2:.3f}", *waits)
     console.print(mixes)
+    print_continuations(console, profile)
     for line in profile.advice:
         console.print(f"note: {line}", highlight=False)
+
+
+def print_continuations(console: PlainConsole, profile: "Profile") -> None:
+    """Print how an answer that was cut can be continued, way by way, and what follows from it."""
+    for each in profile.continuations:
+        took = f", {_ms(each.resume_s)} to resume ({_ms(each.warm_s)} right after)" if each.resume_s else ""
+        console.print(
+            f"cut, then {each.way}: {each.exact} of {each.trials} texts equal{took}", highlight=False
+        )
+    best = profile.continuation
+    if best is not None:
+        said = f"serve can cut long answers for short ones, and continue them by {best.way}"
+    elif all(each.exact == each.trials for each in profile.continuations):
+        said = (
+            "serve cuts no answers: too few were tried; try more with: clairvoyant calibrate --continuation"
+        )
+    else:
+        said = "serve cuts no answers: continued, they were not always what they would have been"
+    console.print(said, highlight=False)
+
+
+def _ms(value_s: float) -> str:
+    return f"{value_s * 1e3:.0f} ms"
 
 
 def _estimate(estimate: "Estimate | None") -> str:

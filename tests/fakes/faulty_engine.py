@@ -28,9 +28,9 @@ class FaultyEngine(Engine):
         """Break the connection of the next request after so many tokens."""
         self.faults.append(after_tokens)
 
-    def arrive(self, route: str, prompt: str, text_chars: int, cap: int | None) -> Service:
+    def arrive(self, route: str, prompt: str, text_chars: int, cap: int | None, said: str = "") -> Service:
         """Enter a request into the journal, and the next fault with it."""
-        service = super().arrive(route, prompt, text_chars, cap)
+        service = super().arrive(route, prompt, text_chars, cap, said)
         if self.faults:
             self._fault_of[service] = self.faults.popleft()
         return service

@@ -23,7 +23,9 @@ class RefusedError(Exception):
 class Ask:
     """A generation request, read. `prompt` is the last user message, `text_chars` counts all of the text.
 
-    `cap` is the client's limit on the answer in tokens, None where there is none.
+    `cap` is the client's limit on the answer in tokens, None where there is none. `said` is how the answer to
+    go on with begins, not counted in `text_chars`; of a `plain` prompt, one without turns, it may be the end.
+    A `raw` answer has no context.
     """
 
     model: str
@@ -32,6 +34,9 @@ class Ask:
     cap: int | None
     stream: bool
     wants_usage: bool = False
+    said: str = ""
+    plain: bool = False
+    raw: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ class Answer:
     prefill_s: float
     decode_s: float
     wants_usage: bool = False
+    raw: bool = False
 
 
 class Dialect(Protocol):
@@ -112,6 +118,17 @@ def last_user_text(messages: object) -> tuple[str, int]:
         if message.get("role", "user") == "user":
             last = text
     return last, chars
+
+
+def turns_of(messages: object) -> tuple[str, int, str]:
+    """Return the last user message, the characters of all messages, and what a last one of the assistant's
+    has said already, which is not counted.
+    """
+    last, chars = last_user_text(messages)
+    said = ""
+    if isinstance(messages, list) and messages and messages[-1].get("role") == "assistant":
+        said = text_of(messages[-1].get("content"))
+    return last, chars - len(said), said
 
 
 def model_of(body: Json) -> str:

@@ -4,17 +4,20 @@ Rule 1: at most `slots` answers at once; the rest wait first-come-first-served, 
 Rule 2: token i is due at t0 + i / rate, counted from one t0: a late timer is caught up, never added.
 Rule 3: the same seed and prompt give the same answer, token for token.
 Rule 4: prompt text is not kept; the journal knows a prompt by its digest.
+Rule 5: asked with the beginning of its own answer, it goes on with the rest of it.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from math import ceil, inf
 from random import Random
+from string import ascii_lowercase
 
 from clairvoyant_cli.bench.replay.journal import Counts, Outcome, Service
-from clairvoyant_cli.bench.replay.lengths import WORDS, AnswerTokens, digest, heavy_tailed
+from clairvoyant_cli.bench.replay.lengths import WORDS, AnswerTokens, digest, heavy_tailed, words_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,8 @@ class Engine:
     """Slots, a clock and a journal. One event loop only.
 
     `stride` is how many tokens are sent at a time after the first, the last of them when it is due.
+    `resume_s` is what it costs to take up an answer that was cut; None: its prompt, and what was said, are
+    read anew.
     """
 
     slots: int = 1
@@ -45,6 +50,7 @@ class Engine:
     stride: int = 1
     answer_tokens: AnswerTokens = heavy_tailed
     seed: int = 0
+    resume_s: float | None = None
     journal: list[Service] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
 
@@ -53,6 +59,7 @@ class Engine:
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._changed = asyncio.Event()
+        self._asked: set[str] = set()
 
     def __repr__(self) -> str:
         return f"<Engine {len(self.waiting)} waiting, {len(self.running)} running, {self.counts}>"
@@ -97,17 +104,22 @@ class Engine:
 
     # -- serving ---------------------------------------------------------------------------------------
 
-    def arrive(self, route: str, prompt: str, text_chars: int, cap: int | None) -> Service:
-        """Enter a request into the journal. `cap` limits its answer, None leaves it alone."""
+    def arrive(self, route: str, prompt: str, text_chars: int, cap: int | None, said: str = "") -> Service:
+        """Enter a request into the journal. `cap` limits its answer, None leaves it alone; `said` is how the
+        answer begins, its characters not counted in `text_chars`.
+        """
         rng = Random(f"{self.seed}:{digest(prompt)}")  # noqa: S311 - replays, keeps no secret
-        wanted = max(0, self.answer_tokens(prompt, rng))
+        said_tokens = len(said.split())
+        wanted = max(0, self.answer_tokens(prompt, rng) - said_tokens)
         service = Service(
             route=route,
             digest=digest(prompt),
-            prompt_tokens=max(1, ceil(text_chars / 4)),
+            prompt_tokens=max(1, ceil(text_chars / 4)) + said_tokens,
             planned_tokens=wanted if cap is None else min(wanted, cap),
             arrived_s=asyncio.get_running_loop().time(),
             capped=cap is not None and cap < wanted,
+            said_tokens=said_tokens,
+            words=self._words(digest(prompt), said_tokens, said),
         )
         self.journal.append(service)
         self.counts.arrived += 1
@@ -139,14 +151,31 @@ class Engine:
             service.ended_s = asyncio.get_running_loop().time()
             self._tell()
 
+    def split(self, text: str) -> tuple[str, str]:
+        """Return the prompt of a text, and the beginning of its answer, "" if there is none behind it: it is
+        known from the prompt only if that was asked before.
+        """
+        begins = len(text.rstrip(ascii_lowercase + " "))
+        for at in range(begins, len(text)):
+            if text.startswith(WORDS, at) and digest(text[:at]) in self._asked:
+                return text[:at], text[at:]
+        self._asked.add(digest(text))
+        return text, ""
+
+    def prefill_s(self, service: Service) -> float:
+        """Return the seconds from when a request has its slot until its answer is written."""
+        if service.said_tokens and self.resume_s is not None:
+            return self.resume_s
+        return self.speed.prefill_s(service.prompt_tokens)
+
     async def prefill(self, service: Service) -> None:
         """Take the time that reading the prompt takes."""
-        await asyncio.sleep(self.speed.prefill_s(service.prompt_tokens))
+        await asyncio.sleep(self.prefill_s(service))
         await self._flowing.wait()
 
     async def decode(self, service: Service) -> AsyncGenerator[list[str], None]:
         """Yield the tokens of the answer when they are due, in batches where timers are too coarse."""
-        words = Random(f"{self.seed}:{service.digest}:words")  # noqa: S311 - replays, keeps no secret
+        words = islice(words_of(f"{self.seed}:{service.words}:words"), service.said_tokens, None)
         clock = asyncio.get_running_loop().time
         begun_s, frozen_s = clock(), 0.0
         last = service.planned_tokens
@@ -157,8 +186,12 @@ class Engine:
             frozen_s += await self._while_frozen()
             due = self._due_tokens(clock() - begun_s - frozen_s)
             batch = max(1, min(last, due) - service.tokens)
-            yield [words.choice(WORDS) + " " for _ in range(batch)]
+            yield list(islice(words, batch))
             self._sent(service, batch)
+
+    def _words(self, prompt: str, said_tokens: int, said: str) -> str:
+        begun = "".join(islice(words_of(f"{self.seed}:{prompt}:words"), said_tokens))
+        return prompt if begun == said else f"{prompt}:{digest(said)}"
 
     def _due_tokens(self, elapsed_s: float) -> int:
         rate = self.speed.decode_tokens_per_s

@@ -45,9 +45,12 @@ class Generation:
         """Serve one request."""
         try:
             body = await read_object(Request(scope, receive))
-            reason = ollama.is_control(body) if self.route.startswith("/api/") else None
+            native = self.route.startswith("/api/")
+            reason = ollama.is_control(body) if native else None
             if reason is not None:
                 response = self._control(body, reason)
+            elif native and body.get("_debug_render_only") is True:
+                response = json_response(ollama.rendered(body, self.shelf.named_in(body), self.shelf.now()))
             else:
                 ask = self.dialect.read(body)
                 self.shelf.loaded.add(self.shelf.take(ask.model))
@@ -61,7 +64,9 @@ class Generation:
 
     async def _answer(self, ask: Ask, send: Send) -> None:
         engine = self.engine
-        service = engine.arrive(self.route, ask.prompt, ask.text_chars, ask.cap)
+        prompt, said = engine.split(ask.prompt) if ask.plain else (ask.prompt, ask.said)
+        chars = ask.text_chars - (len(said) if ask.plain else 0)
+        service = engine.arrive(self.route, prompt, chars, ask.cap, said)
         async with engine.slot(service):
             await engine.prefill(service)
             if ask.stream:
@@ -96,7 +101,6 @@ class Generation:
         await send_json(send, self.dialect.whole(answer, text))
 
     def _answer_to(self, ask: Ask, service: Service) -> Answer:
-        speed = self.engine.speed
         return Answer(
             id=service.digest,
             model=ask.model,
@@ -104,9 +108,10 @@ class Generation:
             prompt_tokens=service.prompt_tokens,
             tokens=service.planned_tokens,
             capped=service.capped,
-            prefill_s=speed.prefill_s(service.prompt_tokens),
-            decode_s=speed.decode_s(service.planned_tokens),
+            prefill_s=self.engine.prefill_s(service),
+            decode_s=self.engine.speed.decode_s(service.planned_tokens),
             wants_usage=ask.wants_usage,
+            raw=ask.raw,
         )
 
     def _control(self, body: Json, reason: str) -> Response:

@@ -19,7 +19,9 @@ class Service:
     """One request in the journal; times are seconds on the event loop's clock.
 
     `start_order` counts from 0 in the order slots were taken. `tokens` is what has been sent so far, of
-    `planned_tokens`; `prompt_tokens` is an estimate of four characters a token.
+    `planned_tokens`; `prompt_tokens` is an estimate of four characters a token, and holds the `said_tokens`
+    with which an answer that was cut is taken up again. `words` names the answer's words: those that the
+    prompt has, or others if its answer does not begin with what was said.
     """
 
     route: str
@@ -28,6 +30,8 @@ class Service:
     planned_tokens: int
     arrived_s: float
     capped: bool = False
+    said_tokens: int = 0
+    words: str = ""
     start_order: int | None = None
     started_s: float | None = None
     ended_s: float | None = None

@@ -1,6 +1,6 @@
 """How long the replayed answers are, and the words they are made of."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from random import Random
 
@@ -18,6 +18,14 @@ WORDS = tuple(VOCABULARY.split())
 def digest(prompt: str) -> str:
     """Return the name the journal knows a prompt by."""
     return sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def words_of(seed: str) -> Iterator[str]:
+    """Yield an answer without end, token by token: words, each but the first with the space before it."""
+    rng = Random(seed)  # noqa: S311 - replays, keeps no secret
+    yield rng.choice(WORDS)
+    while True:
+        yield " " + rng.choice(WORDS)
 
 
 def heavy_tailed(prompt: str, rng: Random) -> int:

@@ -1,5 +1,6 @@
 """Ollama's native generation routes: NDJSON, durations in nanoseconds, streamed unless told otherwise."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +13,14 @@ from clairvoyant_cli.bench.replay.dialect import (
     encode,
     last_user_text,
     model_of,
+    text_of,
+    turns_of,
 )
+
+BEGIN, END = "<|im_start|>", "<|im_end|>"
+"""How the template sets a turn apart (ChatML)."""
+
+TURN = re.compile(rf"{re.escape(BEGIN)}(\w+)\n(.*?)(?:{re.escape(END)}|\Z)", re.DOTALL)
 
 
 def timestamp(moment: datetime) -> str:
@@ -59,8 +67,7 @@ class OllamaChat:
 
     def read(self, body: Json) -> Ask:
         """Read a request; RefusedError if it cannot be answered."""
-        prompt, chars = last_user_text(body.get("messages", []))
-        return _ask(body, prompt, chars)
+        return _ask(body, *turns_of(body.get("messages", [])))
 
     def opening(self, answer: Answer) -> Iterator[bytes]:
         """Yield nothing: Ollama's first line is the first token's."""
@@ -93,6 +100,9 @@ class OllamaGenerate:
         """Read a request; RefusedError if it cannot be answered."""
         prompt = body.get("prompt")
         prompt = prompt if isinstance(prompt, str) else ""
+        if body.get("raw") is True:
+            turns = [{"role": role, "content": text} for role, text in TURN.findall(prompt)]
+            return _ask(body, *turns_of(turns)) if turns else _ask(body, prompt, len(prompt), plain=True)
         system = body.get("system")
         return _ask(body, prompt, len(prompt) + (len(system) if isinstance(system, str) else 0))
 
@@ -116,15 +126,29 @@ class OllamaGenerate:
         return {"model": answer.model, "created_at": timestamp(answer.created), "response": text}
 
     def _final(self, answer: Answer, text: str) -> Json:
+        if answer.raw:
+            return self._object(answer, text) | done_fields(answer)
         # The context holds token ids; their number is what a client can rely on.
         context = list(range(answer.prompt_tokens + answer.tokens))
         return self._object(answer, text) | done_fields(answer) | {"context": context}
 
 
-def _ask(body: Json, prompt: str, text_chars: int) -> Ask:
+def rendered(body: Json, model: str, now: datetime) -> Json:
+    """Return the answer to who asks for a prompt as the template renders it, and for nothing else."""
+    messages = body["messages"] if "messages" in body else [{"role": "user", "content": body.get("prompt")}]
+    last_user_text(messages)  # refuses what are no messages
+    turns = [f"{BEGIN}{each.get('role')}\n{text_of(each.get('content'))}" for each in messages]
+    opened = messages and messages[-1].get("role") == "assistant"
+    text = f"{END}\n".join(turns if opened else [*turns, f"{BEGIN}assistant\n"])
+    return {"model": model, "created_at": timestamp(now), "_debug_info": {"rendered_template": text}}
+
+
+def _ask(body: Json, prompt: str, text_chars: int, said: str = "", *, plain: bool = False) -> Ask:
     options = body.get("options")
     limit = options.get("num_predict") if isinstance(options, Mapping) else None
-    return Ask(model_of(body), prompt, text_chars, cap_of(limit), stream=body.get("stream") is not False)
+    stream = body.get("stream") is not False
+    raw = body.get("raw") is True
+    return Ask(model_of(body), prompt, text_chars, cap_of(limit), stream, said=said, plain=plain, raw=raw)
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -13,6 +13,7 @@ from clairvoyant_cli.bench.replay.dialect import (
     model_of,
     sse,
     text_of,
+    turns_of,
 )
 
 DONE = b"data: [DONE]\n\n"
@@ -76,15 +77,16 @@ class OpenAICompletions:
 
 
 def _read_chat(body: Json) -> Ask:
-    prompt, chars = last_user_text(body.get("messages"))
+    prompt, chars, said = turns_of(body.get("messages"))
     cap = cap_of(body.get("max_completion_tokens"), body.get("max_tokens"))
-    return Ask(model_of(body), prompt, chars, cap, body.get("stream") is True, _wants_usage(body))
+    return Ask(model_of(body), prompt, chars, cap, body.get("stream") is True, _wants_usage(body), said)
 
 
 def _read_completion(body: Json) -> Ask:
     prompt = _prompt_text(body.get("prompt"))
     cap = cap_of(body.get("max_tokens"))
-    return Ask(model_of(body), prompt, len(prompt), cap, body.get("stream") is True, _wants_usage(body))
+    stream = body.get("stream") is True
+    return Ask(model_of(body), prompt, len(prompt), cap, stream, _wants_usage(body), plain=True)
 
 
 CHAT = OpenAICompletions(

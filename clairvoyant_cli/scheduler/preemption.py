@@ -1,8 +1,8 @@
 """Which running job makes way for the job that would start next.
 
-Cutting v for w ends w earlier and v later, and whoever waits besides waits longer by what resuming v costs: one
-price each for all that wait for the slot. Where the keys are seconds, the cut gains key(v) - key(w) less those
-prices, and is made where that is more than a margin.
+Cutting v for w ends w earlier and v later, and whoever waits besides waits longer by what resuming v costs:
+one price each for all that wait for the slot. Where the keys are seconds, the cut gains key(v) - key(w) less
+those prices, and is made where that is more than a margin.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,8 +13,9 @@ from clairvoyant_cli.scheduler.policy import Policy
 
 
 def may_be_cut(entry: Entry, policy: Policy) -> bool:
-    """Say whether a running job may be cut at all: neither spared, nor started by tau or the operator, nor cut
-    as often as may be.
+    """Say whether a running job may be cut at all.
+
+    Not if it is spared, nor if tau or the operator started it, nor if it was cut as often as may be.
     """
     if entry.spared or entry.reason is not Reason.POLICY:
         return False
@@ -22,10 +23,10 @@ def may_be_cut(entry: Entry, policy: Policy) -> bool:
 
 
 def gain_s(victim: Entry, waiting: Entry, policy: Policy, waiters: float) -> float:
-    """Return the seconds that cutting `victim` for `waiting` gains less its price and margin: worth it above 0.
+    """Return the seconds that a cut gains, less its price and margin: worth it above 0.
 
-    `waiters` is the number of jobs that wait for each slot, the one that would start included. Between jobs of
-    different priorities the keys do not count: the cut is worth it unless the victim ends as soon anyway.
+    `waiters` is the number of jobs that wait for each slot, the one that would start included. Between jobs
+    of different priorities the keys do not count: worth it unless the victim ends as soon anyway.
     """
     price_s = victim.resume_s * waiters
     if waiting.rank != victim.rank:
@@ -36,8 +37,9 @@ def gain_s(victim: Entry, waiting: Entry, policy: Policy, waiters: float) -> flo
 def worthwhile(
     able: Iterable[tuple[Entry, Sequence[Entry]]], policy: Policy, waiters: float
 ) -> list[Preempt]:
-    """Return the cuts that are worth it, the most so first: for each job that waits one at most, of the best
-    victim. `able` has, for each worker, the job it would start next and the running ones that may be cut for it.
+    """Return the cuts that are worth it, the best first: one at most for each job that waits.
+
+    `able` has for each worker the job it would start next, and the running ones that may be cut for it.
     """
     best: dict[str, tuple[float, Preempt]] = {}
     for waiting, victims in able:

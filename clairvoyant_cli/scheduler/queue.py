@@ -200,9 +200,7 @@ class Scheduler:
             entry.owed_s = 0.0
 
     def spare(self, job_id: str) -> None:
-        """Take note that a running job is not to be cut before it ends or is requeued; KeyError if it does not
-        run.
-        """
+        """Let a running job not be cut before it ends or is requeued; KeyError if it does not run."""
         self._running[job_id].spared = True
 
     def requeue(self, job_id: str, now: float, *, served: bool = True, worker: str = "") -> None:

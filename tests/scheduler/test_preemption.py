@@ -2,7 +2,6 @@
 
 import statistics
 from collections import Counter
-from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -211,13 +210,18 @@ def test_a_better_prediction_gives_a_waiting_job_its_place_and_its_client_the_ch
     scheduler = Scheduler(POLICIES["bounded"], workers={"a": 1})
     scheduler.submit(job("first", 5.0, client="ann"), 0.0)
     scheduler.submit(job("second", 9.0, client="bob"), 0.0)
-    better = {"p_long": 0.1, "cost_s": 1.0, "cost_q90_s": 2.0, "tokens": 10.0, "tokens_q90": 20.0}
-    assert scheduler.reestimate("second", 30.0, **better)
+
+    def reestimate() -> bool:
+        return scheduler.reestimate(
+            "second", 30.0, p_long=0.1, cost_s=1.0, cost_q90_s=2.0, tokens=10.0, tokens_q90=20.0
+        )
+
+    assert reestimate()
     assert scheduler._counters.used_s("bob", 30.0) == pytest.approx(1.0)
     dispatch = scheduler.next(30.0)
     assert dispatch is not None
-    assert dispatch.job == replace(job("second", 9.0, client="bob"), **better)
-    assert not scheduler.reestimate("second", 30.0, **better)
+    assert dispatch.job == Job("second", 0.0, 0.1, 1.0, 2.0, 10.0, client="bob", tokens_q90=20.0)
+    assert not reestimate()
     scheduler.finish("second", 33.0)
     assert scheduler._counters.used_s("bob", 33.0) == pytest.approx(3.0)
     assert scheduler.backlog_s("", 33.0) == 5.0

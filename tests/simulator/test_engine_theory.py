@@ -19,7 +19,9 @@ SRPT = Policy("srpt", lambda entry: entry.remaining_s, preemptive=True, max_cuts
 SEEDS = 8
 
 
-def measured(policy: Policy, service: Service, rate_per_s: float, figure: Callable[[Run], Floats]) -> Estimate:
+def measured(
+    policy: Policy, service: Service, rate_per_s: float, figure: Callable[[Run], Floats]
+) -> Estimate:
     """Return the mean of a figure over independent runs with perfect foresight."""
     means = []
     for seed in range(SEEDS):

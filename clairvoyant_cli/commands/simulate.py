@@ -30,6 +30,7 @@ SCENARIOS = {
     "pars": ("pars", "burst"),
     "semantic": ("semantic", "tables"),
     "quartz": ("quartz", "ablation"),
+    "preemption": ("preemption", "frontier"),
 }
 
 BY_HAND = {"workload", "short_s", "long_s", "long_share"}
@@ -91,7 +92,7 @@ def run_scenario(name: str, options: "Options") -> "Report":
 
 
 @click.command(name="simulate")
-@click.option("--scenario", type=click.Choice(list(SCENARIOS)), help="An experiment of one of the papers.")
+@click.option("--scenario", type=click.Choice(list(SCENARIOS)), help="An experiment: of a paper, or our own.")
 @click.option(
     "--advise",
     is_flag=True,

@@ -62,6 +62,12 @@ class Entry:
         return self.rank == FIRST
 
     @property
+    def size_s(self) -> float:
+        """Predicted seconds of service in all, or what it has had of them if that is more."""
+        job = self.job
+        return job.cost_s * max(self.done_tokens / job.tokens, 1.0) if job.tokens > 0.0 else job.cost_s
+
+    @property
     def remaining_s(self) -> float:
         """Predicted seconds of service still due, what resuming it costs included; of an answer that outlives
         its prediction they grow again.

@@ -9,10 +9,10 @@ class Job:
     """What is known of a request when it joins the queue. Times are seconds on the caller's clock.
 
     `p_long` is the paper's key (Clairvoyant, section 3.4). `cost_s` is the predicted service time and
-    `cost_q90_s` its upper quantile; `tokens` is the expected answer length, `tokens_q90` its upper quantile, 0
-    where the spread is not known. `affinity` names what must be resident to run it (model and runner
-    options); `worker` pins it to one backend, "" lets any take it. `urgency` is a level, 0 the most urgent;
-    None where nobody said. `priority` is the client's own wish, lower is sooner, 0 the default.
+    `cost_q90_s` its upper quantile; `tokens` is the expected answer length and `tokens_q90` its upper
+    quantile, 0 where the spread is not known. `affinity` names what must be resident to run it (model and
+    runner options); `worker` pins it to one backend, "" lets any take it. `urgency` is a level, 0 the most
+    urgent; None where nobody said. `priority` is the client's own wish, lower is sooner, 0 the default.
     """
 
     id: str

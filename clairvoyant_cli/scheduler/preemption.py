@@ -1,26 +1,32 @@
 """Which running job makes way for the job that would start next.
 
-Cutting v for w ends w earlier by what v has left and v later by what w needs, and whoever waits besides waits
-longer by what resuming v costs. With the keys in seconds, n jobs waiting and `resume_s` the price of one cut,
-the sojourns of all shrink by key(v) - key(w) - n resume_s. A cut is made when that is more than a margin.
+Cutting v for w ends w earlier and v later, and whoever waits besides waits longer by what resuming v costs:
+one price each for all that wait for the slot. Where the keys are seconds, the cut gains key(v) - key(w) less
+those prices, and is made where that is more than a margin.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from clairvoyant_cli.scheduler.entry import Entry
+from clairvoyant_cli.scheduler.job import Preempt, Reason
 from clairvoyant_cli.scheduler.policy import Policy
 
 
 def may_be_cut(entry: Entry, policy: Policy) -> bool:
-    """Say whether a running job may be cut at all: its shell allows it, and it was not cut too often."""
-    return not entry.spared and (policy.max_cuts is None or entry.cuts < policy.max_cuts)
+    """Say whether a running job may be cut at all.
+
+    Not if it is spared, nor if tau or the operator started it, nor if it was cut as often as may be.
+    """
+    if entry.spared or entry.reason is not Reason.POLICY:
+        return False
+    return policy.max_cuts is None or entry.cuts < policy.max_cuts
 
 
 def gain_s(victim: Entry, waiting: Entry, policy: Policy, waiters: float) -> float:
-    """Return the seconds of sojourn that all save together, less the margin; a cut is worth it above 0.
+    """Return the seconds that a cut gains, less its price and margin: worth it above 0.
 
-    `waiters` is the number of jobs that wait for each slot, the one that would start included. Between jobs of
-    different priorities the keys do not count: the cut is worth it unless the victim ends as soon anyway.
+    `waiters` is the number of jobs that wait for each slot, the one that would start included. Between jobs
+    of different priorities the keys do not count: worth it unless the victim ends as soon anyway.
     """
     price_s = victim.resume_s * waiters
     if waiting.rank != victim.rank:
@@ -28,17 +34,25 @@ def gain_s(victim: Entry, waiting: Entry, policy: Policy, waiters: float) -> flo
     return policy.key(victim) - policy.key(waiting) - price_s - policy.margin * waiting.remaining_s
 
 
-def worst(
-    running: Iterable[Entry], waiting: Entry, policy: Policy, waiters: float
-) -> tuple[float, Entry] | None:
-    """Return the victim by whose cut most is gained, and the seconds; None if none is worth it."""
-    found = [(gain_s(e, waiting, policy, waiters), e) for e in running]
-    best = max(found, key=lambda each: each[0], default=None)
-    return best if best is not None and best[0] > 0.0 else None
+def worthwhile(
+    able: Iterable[tuple[Entry, Sequence[Entry]]], policy: Policy, waiters: float
+) -> list[Preempt]:
+    """Return the cuts that are worth it, the best first: one at most for each job that waits.
+
+    `able` has for each worker the job it would start next, and the running ones that may be cut for it.
+    """
+    best: dict[str, tuple[float, Preempt]] = {}
+    for waiting, victims in able:
+        for victim in victims:
+            gained_s = gain_s(victim, waiting, policy, waiters)
+            if gained_s > best.get(waiting.job.id, (0.0,))[0]:
+                best[waiting.job.id] = gained_s, Preempt(victim.job.id, victim.worker)
+    return [preempt for _, preempt in sorted(best.values(), key=lambda each: -each[0])]
 
 
-def spent(running: Iterable[Entry], policy: Policy, quantum_tokens: float) -> list[Entry]:
-    """Return the running jobs that have had their quantum, those first that yield first."""
+def spent(running: Iterable[Entry], policy: Policy, quantum_tokens: float) -> list[Preempt]:
+    """Return the cuts of those that have had their quantum, those first that yield first."""
     yields = policy.yields or policy.key
     done = [e for e in running if e.done_tokens - e.slice_start_tokens >= quantum_tokens]
-    return sorted(done, key=lambda e: (e.rank, yields(e), e.seq), reverse=True)
+    done.sort(key=lambda e: (e.rank, yields(e), e.seq), reverse=True)
+    return [Preempt(e.job.id, e.worker) for e in done]

@@ -32,7 +32,7 @@ from clairvoyant_cli.scheduler.job import (
 from clairvoyant_cli.scheduler.lane import Lane
 from clairvoyant_cli.scheduler.placement import Residency, free_workers
 from clairvoyant_cli.scheduler.policy import Policy
-from clairvoyant_cli.scheduler.preemption import may_be_cut, spent, worst
+from clairvoyant_cli.scheduler.preemption import may_be_cut, spent, worthwhile
 
 IDLE_LANES = 32
 """Beyond so many lanes, one that falls empty is forgotten."""
@@ -200,9 +200,7 @@ class Scheduler:
             entry.owed_s = 0.0
 
     def spare(self, job_id: str) -> None:
-        """Take note that a running job is not to be cut before it ends or is requeued; KeyError if it does not
-        run.
-        """
+        """Let a running job not be cut before it ends or is requeued; KeyError if it does not run."""
         self._running[job_id].spared = True
 
     def requeue(self, job_id: str, now: float, *, served: bool = True, worker: str = "") -> None:
@@ -317,46 +315,34 @@ class Scheduler:
         worker that is down or runs more than it has slots for; and what is past its tau is cut for nobody
         before whom the guard would start it.
         """
-        if self.paused or not self._waiting or not self.policy.interrupts:
+        policy = self.policy
+        if self.paused or not self._waiting or not policy.interrupts:
             return []
-        full = [worker for worker, slots in self._slots.items() if self._busy[worker] == slots]
-        able = {worker: [e for e in self._running.values() if self._may_be_cut(e, worker)] for worker in full}
-        if self.policy.quantum_tokens is not None:
-            return self._turns(able, self.policy.quantum_tokens, now)
-        waiters = len(self._waiting) / sum(self._slots.values())
-        best: dict[str, tuple[float, Preempt]] = {}
-        for worker, running in able.items():
-            choice = self._choose_for(worker, now) if running else None
-            if choice is None:
-                continue
-            waiting = choice.entry
-            victims = [e for e in running if waiting.promoted or not self._goes_before(e, waiting, now)]
-            found = worst(victims, waiting, self.policy, waiters)
-            if found is not None and found[0] > best.get(waiting.job.id, (0.0,))[0]:
-                best[waiting.job.id] = found[0], Preempt(found[1].job.id, worker)
-        return [preempt for _, preempt in sorted(best.values(), key=lambda each: -each[0])]
-
-    def _turns(self, able: Mapping[str, list[Entry]], quantum_tokens: float, now: float) -> list[Preempt]:
-        """Return what makes way under a quantum: at most as many as wait for the worker."""
+        full = {worker: list[Entry]() for worker, slots in self._slots.items() if self._busy[worker] == slots}
+        for entry in self._running.values():
+            if entry.worker in full and may_be_cut(entry, policy):
+                full[entry.worker].append(entry)
         preempts: list[Preempt] = []
-        for worker, running in able.items():
-            waiting = sum(lane.live for lane in self._open_lanes(worker, now))
-            room = min(waiting, len(self._waiting) - len(preempts))
-            preempts += [
-                Preempt(e.job.id, worker) for e in spent(running, self.policy, quantum_tokens)[:room]
-            ]
-        return preempts
+        if policy.quantum_tokens is not None:
+            for worker, running in full.items():
+                waiting = sum(lane.live for lane in self._open_lanes(worker, now))
+                room = min(waiting, len(self._waiting) - len(preempts))
+                preempts += spent(running, policy, policy.quantum_tokens)[:room]
+            return preempts
+        able: list[tuple[Entry, list[Entry]]] = []
+        for worker, running in full.items():
+            choice = self._choose_for(worker, now) if running else None
+            if choice is not None:
+                able.append((choice.entry, [e for e in running if self._may_pass(choice.entry, e, now)]))
+        return worthwhile(able, policy, len(self._waiting) / sum(self._slots.values())) if able else []
 
-    def _may_be_cut(self, entry: Entry, worker: str) -> bool:
-        return entry.worker == worker and entry.reason is Reason.POLICY and may_be_cut(entry, self.policy)
-
-    def _goes_before(self, running: Entry, waiting: Entry, now: float) -> bool:
-        """Say whether the guard would start a running job before one that waits, did it wait itself."""
+    def _may_pass(self, waiting: Entry, running: Entry, now: float) -> bool:
+        """Say whether the guard would let one that waits start before a running job, did that wait too."""
         guard, tau_s = self.policy.guard, self._tau_of(running.job.client)
-        if guard is None or tau_s is None:
-            return False
+        if guard is None or tau_s is None or waiting.promoted:
+            return True
         age_s, other_s = now - running.job.arrival_s, now - waiting.job.arrival_s
-        return age_s > tau_s and guard.allows(age_s, other_s, self._since_promotion)
+        return age_s <= tau_s or not guard.allows(age_s, other_s, self._since_promotion)
 
     # -- the operator -------------------------------------------------------------------------------
 

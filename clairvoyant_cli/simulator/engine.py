@@ -26,6 +26,9 @@ Route = Callable[[int, float, Scheduler], str]
 Tick = Callable[[int], None]
 """Told of progress: so many more requests have finished."""
 
+LOOK_S = 0.5
+"""While requests wait, running ones are looked at this often: what they have left changes as they run."""
+
 TICK = 4096
 """Requests between two reports of progress."""
 
@@ -106,6 +109,8 @@ class SlotSimulation:
         self._worker = [""] * n
         self._runs = [0] * n
         self._completions: list[Completion] = []
+        self._interrupts = scheduler.policy.interrupts
+        self._look_s = float("inf")
         self._seq = 0
         self._loaded: dict[str, int] = {}
         self._loads = 0
@@ -116,7 +121,7 @@ class SlotSimulation:
         arrival_s = [*self.workload.arrival_s.tolist(), float("inf")]
         n, number, completions = len(arrival_s) - 1, 0, self._completions
         while completions or number < n:
-            now = arrival_s[number]
+            now = min(arrival_s[number], self._look_s)
             if completions and completions[0][0] <= now:
                 now = completions[0][0]
                 self._complete(now)
@@ -142,7 +147,7 @@ class SlotSimulation:
 
     def _decide(self, now: float) -> None:
         self._fill(now)
-        if self._preemption is None:
+        if self._preemption is None or not self._interrupts:
             return
         self._report_progress(now, self._preemption)
         while preempts := self.scheduler.preemptions(now):
@@ -150,6 +155,7 @@ class SlotSimulation:
                 self._stop(int(preempt.job_id), now, self._preemption)
                 self.scheduler.requeue(preempt.job_id, now, worker=preempt.worker)
             self._fill(now)
+        self._look_s = now + LOOK_S if len(self.scheduler) else float("inf")
 
     def _fill(self, now: float) -> None:
         while (dispatch := self.scheduler.next(now)) is not None:

@@ -12,6 +12,9 @@ from predictor.record import Predictor, PromptView
 
 STANDARD_NORMAL = NormalDist()
 
+TOKENS_PER_S = 40.0
+"""What a second of service counts for in tokens where a workload knows seconds alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
@@ -29,7 +32,7 @@ class Predictions:
 def oracle(workload: Workload) -> Predictions:
     """Return the truth itself; P(Long) orders by true service time."""
     service_s = workload.service_s
-    tokens = workload.tokens if len(workload.tokens) else service_s
+    tokens = workload.tokens if len(workload.tokens) else service_s * TOKENS_PER_S
     return Predictions(service_s / max(float(service_s.max()), 1e-9), service_s, service_s, tokens)
 
 
@@ -61,7 +64,7 @@ def from_p_long(p_long: Floats, short_s: float, long_s: float) -> Predictions:
     """Return the prediction that follows from P(Long) when the classes' mean service times are known."""
     cost_s = short_s + (long_s - short_s) * p_long
     q90_s = np.where(p_long >= 0.1, long_s, short_s)
-    return Predictions(p_long, cost_s, q90_s, cost_s, q90_s)
+    return Predictions(p_long, cost_s, q90_s, cost_s * TOKENS_PER_S, q90_s * TOKENS_PER_S)
 
 
 def gaussian_tokens(

@@ -120,8 +120,10 @@ def test_srpt_preempts_for_a_job_with_less_left() -> None:
     scheduler.submit(Job("long", 0.0, cost_s=10.0, tokens=100.0), 0.0)
     scheduler.next(0.0)
     scheduler.submit(Job("short", 1.0, cost_s=3.0, tokens=30.0), 1.0)
+    scheduler.progress("long", 92.0)
+    assert scheduler.preemptions(1.0) == []  # sqrt(0.8 x 10) against sqrt(3 x 3)
     scheduler.progress("long", 80.0)
-    assert scheduler.preemptions(1.0) == []  # 2 s left against 3 s
+    assert scheduler.preemptions(1.0) == [Preempt("long", "a")]  # 2 s left, but of 10
     scheduler.progress("long", 10.0)
     assert scheduler.preemptions(1.0) == [Preempt("long", "a")]
     scheduler.requeue("long", 1.0)
@@ -145,8 +147,10 @@ def test_among_the_overdue_the_first_to_arrive_goes_first_though_it_was_preempte
     scheduler.next(0.0)
     scheduler.submit(Job("second", 2.0, cost_s=8.0), 2.0)
     scheduler.requeue("first", 12.0)
-    scheduler.submit(Job("short", 14.9, cost_s=1.0), 14.9)
-    assert drain(scheduler, 15.0) == ["first", "second", "short"]
+    for number in range(4):
+        scheduler.submit(Job(f"short{number}", 14.9, cost_s=1.0), 14.9)
+    order = drain(scheduler, 15.0)
+    assert order == ["first", "short0", "short1", "second", "short2", "short3"]
 
 
 def test_a_preemption_does_not_restart_the_response_ratio() -> None:
@@ -179,9 +183,9 @@ def test_round_robin_passes_the_slot_on_after_a_quantum() -> None:
         assert dispatch is not None
         turns.append(dispatch.job.id)
         tokens = scheduler.running[dispatch.job.id].done_tokens
-        scheduler.progress(dispatch.job.id, tokens + 4)
+        scheduler.progress(dispatch.job.id, tokens + 99)
         assert scheduler.preemptions(now) == []
-        scheduler.progress(dispatch.job.id, tokens + 5)
+        scheduler.progress(dispatch.job.id, tokens + 100)
         for preempt in scheduler.preemptions(now):
             scheduler.requeue(preempt.job_id, now)
         now += 1.0
@@ -197,7 +201,7 @@ def test_rr_sjf_breaks_ties_of_waiting_time_by_length_and_preempts_the_longest()
     scheduler.next(0.0)
     assert set(scheduler.running) == {"1", "3"}
     for job_id in ("1", "3"):
-        scheduler.progress(job_id, 5.0)
+        scheduler.progress(job_id, 100.0)
     assert scheduler.preemptions(1.0) == [Preempt("3", "a"), Preempt("1", "a")]
 
 

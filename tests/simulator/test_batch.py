@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clairvoyant_cli.scheduler.policy import POLICIES
+from clairvoyant_cli.scheduler.policy import POLICIES, Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.simulator.batch import WORKER, BatchRun, BatchSimulation, Machine
 from clairvoyant_cli.simulator.kvcache import Discarded, Evicting, KvCache, Rates
@@ -17,8 +17,11 @@ from clairvoyant_cli.simulator.workload import Workload
 RATES = Rates(alpha_1=0.0, alpha_2=0.1, beta=0.01, gamma_1=0.0, gamma_2=1.0)
 
 
+FIVE_TOKENS = replace(POLICIES["rr"], quantum_tokens=5.0, max_cuts=None)
+
+
 def run(
-    policy: str,
+    policy: str | Policy,
     tokens: list[float],
     slots: int,
     arrival_s: list[float] | None = None,
@@ -31,7 +34,8 @@ def run(
     prompt = np.full(n, 10.0)
     arrivals = np.zeros(n) if arrival_s is None else np.array(arrival_s)
     workload = Workload(arrivals, machine.alone_s(prompt, truth), np.zeros(n, dtype=np.int64), truth, prompt)
-    scheduler = Scheduler(POLICIES[policy], workers={WORKER: slots})
+    ordered = POLICIES[policy] if isinstance(policy, str) else policy
+    scheduler = Scheduler(ordered, workers={WORKER: slots})
     return BatchSimulation(scheduler, workload, from_tokens(truth, workload), machine, cache=cache).run()
 
 
@@ -52,7 +56,7 @@ def test_an_arrival_joins_a_batch_that_has_room() -> None:
 
 
 def test_round_robin_starts_the_second_after_a_quantum() -> None:
-    found = run("rr", [20.0, 20.0], slots=1, cache=Discarded(RATES))
+    found = run(FIVE_TOKENS, [20.0, 20.0], slots=1, cache=Discarded(RATES))
     assert found.first_token_s.tolist() == [2.0, 8.0]  # 1 + 5 tokens, then prefill and a token
     assert found.preemptions > 0
 

@@ -51,6 +51,41 @@ def test_what_a_preemption_costs(preemption: Preemption | None, finish_s: list[f
     assert run.finish_s.tolist() == pytest.approx(finish_s)
 
 
+def guessed(service_s: list[float], guess_s: list[float], arrival_s: list[float]) -> SlotSimulation:
+    """Return a run under `srpt` on one slot, of guesses with a spread, forty tokens a second."""
+    guess = np.array(guess_s)
+    predictions = Predictions(np.full(len(guess), 0.5), guess, 2 * guess, 40 * guess, 80 * guess)
+    scheduler = Scheduler(POLICIES["srpt"], workers={"a": 1})
+    return SlotSimulation(scheduler, three(arrival_s, service_s), predictions, preemption=Preemption())
+
+
+def test_what_outlives_its_estimate_is_seen_to_and_cut_without_any_other_event() -> None:
+    run = guessed([100.0, 5.0], [4.0, 6.0], [0.0, 0.5]).run()
+    assert run.preemptions == 1
+    assert 6.0 < run.start_s[1] < 40.0
+    assert run.finish_s[0] == pytest.approx(105.0)
+
+
+def test_progress_is_what_a_server_would_show_and_tells_nothing_of_the_end() -> None:
+    def told(service_s: float) -> list[float]:
+        simulation = guessed([service_s, 5.0], [4.0, 90.0], [0.0, 2.0])
+        progress, seen = simulation.scheduler.progress, list[float]()
+
+        def listening(job_id: str, tokens_done: float, resume_s: float = 0.0) -> None:
+            if job_id == "0":
+                seen.append(tokens_done)
+            progress(job_id, tokens_done, resume_s)
+
+        simulation.scheduler.progress = listening  # type: ignore[method-assign]
+        simulation.run()
+        return seen
+
+    short, long = told(6.0), told(30.0)
+    assert short == long[: len(short)]
+    assert short[:3] == pytest.approx([0.0, 80.0, 100.0])  # on arrivals, then every half second
+    assert max(long) > 40.0 * 4.0
+
+
 def test_loading_a_model_takes_time_once() -> None:
     workload = three([0.0, 0.0, 0.0], [1.0, 1.0, 1.0])
     workload = Workload(workload.arrival_s, workload.service_s, workload.kind, affinity=np.array([0, 1, 0]))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from clairvoyant_cli.scheduler.policy import POLICIES
+from clairvoyant_cli.scheduler.policy import POLICIES, Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.simulator.engine import Preemption, Run, SlotSimulation
 from clairvoyant_cli.simulator.estimate import Estimate, mean_of
@@ -15,16 +15,19 @@ from tests.simulator import theory
 
 RATE_PER_S = 0.7
 REQUESTS = 4000
+SRPT = Policy("srpt", lambda entry: entry.remaining_s, preemptive=True, max_cuts=None)
 SEEDS = 8
 
 
-def measured(policy: str, service: Service, rate_per_s: float, figure: Callable[[Run], Floats]) -> Estimate:
+def measured(
+    policy: Policy, service: Service, rate_per_s: float, figure: Callable[[Run], Floats]
+) -> Estimate:
     """Return the mean of a figure over independent runs with perfect foresight."""
     means = []
     for seed in range(SEEDS):
         workload = poisson(np.random.default_rng(seed), REQUESTS, rate_per_s, service)
-        scheduler = Scheduler(POLICIES[policy], workers={"a": 1}, capacity=REQUESTS)
-        preemption = Preemption() if policy == "srpt" else None
+        scheduler = Scheduler(policy, workers={"a": 1}, capacity=REQUESTS)
+        preemption = Preemption() if policy.preemptive else None
         run = SlotSimulation(scheduler, workload, oracle(workload), preemption=preemption).run()
         means.append(float(figure(run).mean()))
     return mean_of(means)
@@ -37,7 +40,7 @@ def quantiles(service: TwoNormals) -> Floats:
 
 
 def test_mm1_in_order_of_arrival() -> None:
-    wait = measured("fcfs", exponential(1.0), RATE_PER_S, lambda run: run.wait_s)
+    wait = measured(POLICIES["fcfs"], exponential(1.0), RATE_PER_S, lambda run: run.wait_s)
     assert theory.covers(wait, theory.mm1_fcfs_wait_s(RATE_PER_S, 1.0))
 
 
@@ -54,7 +57,7 @@ def test_mmc_in_order_of_arrival() -> None:
 
 def test_mg1_in_order_of_arrival() -> None:
     service = TwoNormals()
-    wait = measured("fcfs", service, 0.12, lambda run: run.wait_s)
+    wait = measured(POLICIES["fcfs"], service, 0.12, lambda run: run.wait_s)
     assert theory.covers(wait, theory.mg1_fcfs_wait_s(0.12, quantiles(service)))
 
 
@@ -63,7 +66,7 @@ def test_mg1_shortest_first(exponentially: bool) -> None:
     service: Service = exponential(1.0) if exponentially else TwoNormals()
     rate = RATE_PER_S if exponentially else 0.12
     sizes = theory.exponential_quantiles(1.0) if exponentially else quantiles(TwoNormals())
-    wait = measured("oracle", service, rate, lambda run: run.wait_s)
+    wait = measured(POLICIES["oracle"], service, rate, lambda run: run.wait_s)
     assert theory.covers(wait, theory.mg1_sjf_wait_s(rate, sizes))
 
 
@@ -72,7 +75,7 @@ def test_mg1_shortest_remaining_first(exponentially: bool) -> None:
     service: Service = exponential(1.0) if exponentially else TwoNormals()
     rate = RATE_PER_S if exponentially else 0.12
     sizes = theory.exponential_quantiles(1.0) if exponentially else quantiles(TwoNormals())
-    sojourn = measured("srpt", service, rate, lambda run: run.sojourn_s)
+    sojourn = measured(SRPT, service, rate, lambda run: run.sojourn_s)
     assert theory.covers(sojourn, theory.mg1_srpt_sojourn_s(rate, sizes))
 
 

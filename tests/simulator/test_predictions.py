@@ -79,6 +79,7 @@ def test_a_real_model_foretells_from_prompts() -> None:
     assert predictions.tokens.tolist() == [3.0, 6.0]
     assert predictions.cost_s.tolist() == [1.5, 3.0]
     assert predictions.cost_q90_s.tolist() == [3.0, 6.0]
+    assert predictions.tokens_q90.tolist() == [6.0, 12.0]
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,35 @@ def test_every_scenario_reports_finite_figures_beside_the_papers(name: str) -> N
     assert cells
     assert report.notes
     assert sum(done) > 0
-    assert any(cell.paper is not None for cell in cells)
+    assert any(cell.paper is not None for cell in cells) == (name != "preemption")  # which no paper has
     assert all(isfinite(cell.ours.mean) and shown(cell) for cell in cells)
     assert all(_rectangular(table) for table in report.tables if "states" not in table.title)
+
+
+@pytest.fixture(scope="module")
+def frontier() -> Report:
+    """Return what preemption buys, over a few seeds."""
+    return run_scenario("preemption", Options(seeds=3, requests=800))
+
+
+@pytest.mark.parametrize("said", ["", " @85%"])
+def test_preemption_buys_short_requests_more_than_order_alone(frontier: Report, said: str) -> None:
+    title = "Change against fcfs, and work lost to cuts"
+    srpt, bounded = f"srpt{said}", f"bounded{said}"
+    short_p50 = value(frontier, title, srpt, "short P50")
+    assert short_p50 < value(frontier, title, bounded, "short P50") - 0.15
+    assert short_p50 < -0.45
+    assert value(frontier, title, srpt, "long P95") < value(
+        frontier, title, f"srpt, no guard{said}", "long P95"
+    )
+    assert value(frontier, title, srpt, "lost") < 0.02
+
+
+def test_the_dearer_and_the_rarer_the_traffic_the_fewer_the_cuts(frontier: Report) -> None:
+    cuts = [value(frontier, "Cuts a request", load, "srpt @85%") for load in ("0.1", "0.3", "0.5")]
+    assert cuts == sorted(cuts)
+    assert cuts[0] < 0.05
+    assert value(frontier, "By the price of a cut", "500 ms srpt @85%", "lost") < 0.02
 
 
 def _rectangular(table: Table) -> bool:

@@ -1,0 +1,330 @@
+"""Who is cut for whom, and who never is."""
+
+import statistics
+from collections import Counter
+from time import perf_counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clairvoyant_cli.scheduler.job import Dispatch, Job, MoveKind, Preempt, QueueFullError, Reason
+from clairvoyant_cli.scheduler.policy import CUT_MARGIN, MAX_CUTS, POLICIES
+from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.simulator.engine import Preemption, Run, SlotSimulation
+from clairvoyant_cli.simulator.predictions import Predictions
+from clairvoyant_cli.simulator.workload import Workload
+
+SRPT = POLICIES["srpt"]
+
+
+def job(name: str, cost_s: float, at: float = 0.0, **more: object) -> Job:
+    """Return a job that is predicted to answer ten tokens a second."""
+    return Job(name, at, cost_s=cost_s, tokens=10.0 * cost_s, **more)  # type: ignore[arg-type]
+
+
+def one_runs(cost_s: float = 10.0, slots: int = 1, **options: object) -> Scheduler:
+    """Return a scheduler on whose worker "a" the job "long" has just started."""
+    scheduler = Scheduler(SRPT, workers={"a": slots}, **options)  # type: ignore[arg-type]
+    scheduler.submit(job("long", cost_s), 0.0)
+    scheduler.next(0.0)
+    return scheduler
+
+
+def cut(scheduler: Scheduler, now: float) -> Dispatch:
+    """Carry out the one cut that is worth making; return what takes the slot."""
+    [preempt] = scheduler.preemptions(now)
+    scheduler.requeue(preempt.job_id, now, worker=preempt.worker)
+    dispatch = scheduler.next(now)
+    assert dispatch is not None
+    return dispatch
+
+
+def test_a_short_one_is_worth_a_cut_and_the_cut_one_comes_back_with_its_progress() -> None:
+    scheduler = one_runs()
+    scheduler.submit(job("short", 2.0, 1.0), 1.0)
+    scheduler.progress("long", 10.0, 0.05)
+    assert cut(scheduler, 1.0).job.id == "short"
+    [waiting] = scheduler.waiting()
+    assert (waiting.cuts, waiting.job.worker, waiting.done_tokens) == (1, "a", 10.0)
+    assert waiting.remaining_s == pytest.approx(9.05)
+    assert waiting.moves[-1].kind is MoveKind.PREEMPTED
+    scheduler.finish("short", 3.0)
+    scheduler.next(3.0)
+    scheduler.progress("long", 12.0, 0.05)
+    assert scheduler.running["long"].remaining_s == pytest.approx(8.8)  # what was owed has been paid
+
+
+def test_the_price_counts_once_for_each_that_waits() -> None:
+    scheduler = one_runs(4.0)
+    scheduler.submit(job("short", 3.0, 0.0), 0.0)
+    gain_s = 4.0 - 3.0 - CUT_MARGIN * 3.0
+    scheduler.progress("long", 0.0, gain_s - 0.01)
+    assert scheduler.preemptions(0.0) == [Preempt("long", "a")]
+    scheduler.submit(job("behind", 9.0, 0.0), 0.0)
+    assert scheduler.preemptions(0.0) == []
+    scheduler.progress("long", 0.0, gain_s / 2.0 - 0.01)
+    assert scheduler.preemptions(0.0) == [Preempt("long", "a")]
+
+
+def test_a_gain_within_the_margin_is_none() -> None:
+    scheduler = one_runs(3.2)
+    scheduler.submit(job("short", 3.0), 0.0)
+    assert scheduler.preemptions(0.0) == []
+
+
+def test_what_has_outlived_its_estimate_makes_way() -> None:
+    scheduler = Scheduler(SRPT, workers={"a": 1})
+    scheduler.submit(job("endless", 4.0, tokens_q90=80.0), 0.0)
+    scheduler.next(0.0)
+    scheduler.submit(job("next", 6.0, 1.0), 1.0)
+    scheduler.progress("endless", 20.0)
+    assert scheduler.preemptions(2.0) == []
+    scheduler.progress("endless", 4000.0)
+    assert scheduler.preemptions(400.0) == [Preempt("endless", "a")]
+
+
+def test_who_is_spared_is_not_cut_until_it_waits_again() -> None:
+    scheduler = one_runs()
+    scheduler.submit(job("short", 2.0), 0.0)
+    scheduler.spare("long")
+    assert scheduler.preemptions(0.0) == []
+    scheduler.requeue("long", 0.0)
+    assert scheduler.next(0.0) is not None
+    with pytest.raises(KeyError):
+        scheduler.spare("long")
+    scheduler.finish("short", 2.0)
+    scheduler.next(2.0)
+    scheduler.submit(job("other", 2.0, 2.0), 2.0)
+    assert scheduler.preemptions(2.0) == [Preempt("long", "a")]
+
+
+def test_one_that_nobody_took_up_is_neither_cut_nor_pinned() -> None:
+    scheduler = one_runs()
+    scheduler.requeue("long", 1.0, served=False)
+    [waiting] = scheduler.waiting()
+    assert (waiting.cuts, waiting.job.worker) == (0, "")
+    assert waiting.moves[-1].kind is MoveKind.RETURNED
+
+
+def test_a_cut_one_waits_for_its_own_worker() -> None:
+    scheduler = Scheduler(SRPT, workers={"a": 1, "b": 1})
+    scheduler.submit(job("long", 10.0), 0.0)
+    scheduler.submit(job("other", 9.0, 0.0, worker="b"), 0.0)
+    assert {scheduler.next(0.0).worker, scheduler.next(0.0).worker} == {"a", "b"}  # type: ignore[union-attr]
+    scheduler.submit(job("short", 2.0, 1.0, worker="a"), 1.0)
+    assert cut(scheduler, 1.0).worker == "a"
+    scheduler.finish("other", 2.0)
+    assert scheduler.next(2.0) is None
+    scheduler.finish("short", 3.0)
+    assert scheduler.next(3.0) is not None
+
+
+def test_what_was_cut_often_enough_runs_to_its_end() -> None:
+    scheduler = one_runs(1000.0)
+    for number in range(MAX_CUTS):
+        scheduler.submit(job(str(number), 1.0, float(number)), float(number))
+        assert cut(scheduler, float(number)).job.id == str(number)
+        scheduler.finish(str(number), number + 0.5)
+        scheduler.next(number + 0.5)
+    scheduler.submit(job("one more", 1.0, 9.0), 9.0)
+    assert scheduler.preemptions(9.0) == []
+
+
+@pytest.mark.parametrize("slots", [0, 1, 3])
+def test_nothing_is_cut_where_slots_were_taken_away_or_are_free(slots: int) -> None:
+    scheduler = one_runs(slots=2)
+    scheduler.submit(job("longer", 11.0), 0.0)
+    scheduler.next(0.0)
+    scheduler.submit(job("short", 2.0), 0.0)
+    assert scheduler.preemptions(0.0) == [Preempt("longer", "a")]
+    scheduler.set_slots("a", slots)
+    assert scheduler.preemptions(0.0) == []
+
+
+def test_nothing_is_cut_while_paused_or_for_what_is_held() -> None:
+    scheduler = one_runs()
+    scheduler.submit(job("short", 2.0), 0.0)
+    scheduler.hold("short", 0.0)
+    assert scheduler.preemptions(0.0) == []
+    scheduler.release("short", 0.0)
+    scheduler.pause()
+    assert scheduler.preemptions(0.0) == []
+
+
+def test_one_waiting_job_cuts_one_running_job_where_two_workers_could_serve_it() -> None:
+    scheduler = Scheduler(SRPT, workers={"a": 1, "b": 1})
+    for name, cost_s in (("x", 10.0), ("y", 20.0)):
+        scheduler.submit(job(name, cost_s), 0.0)
+        scheduler.next(0.0)
+    scheduler.submit(job("short", 2.0), 0.0)
+    assert scheduler.preemptions(0.0) == [Preempt("y", scheduler.running["y"].worker)]
+
+
+def test_a_promoted_one_takes_the_slot_and_keeps_it() -> None:
+    scheduler = one_runs(3.0)
+    scheduler.submit(job("wanted", 30.0), 0.0)
+    assert scheduler.preemptions(0.0) == []
+    scheduler.promote("wanted", 0.0)
+    assert cut(scheduler, 0.0).reason is Reason.PROMOTED
+    scheduler.submit(job("short", 1.0), 0.0)
+    assert scheduler.preemptions(0.0) == []
+
+
+def test_a_better_priority_is_worth_a_cut_unless_the_other_ends_as_soon() -> None:
+    scheduler = one_runs(10.0)
+    scheduler.submit(job("wanted", 30.0, priority=-1), 0.0)
+    scheduler.progress("long", 0.0, 11.0)
+    assert scheduler.preemptions(0.0) == []
+    scheduler.progress("long", 0.0, 1.0)
+    assert scheduler.preemptions(0.0) == [Preempt("long", "a")]
+
+
+def test_one_past_its_tau_is_cut_for_nobody_the_guard_would_start_it_before() -> None:
+    scheduler = one_runs(100.0, tau_s=20.0)
+    scheduler.submit(job("short", 2.0, 30.0), 30.0)
+    assert scheduler.preemptions(30.0) == []
+    scheduler.tau_s = 40.0
+    assert scheduler.preemptions(30.0) == [Preempt("long", "a")]
+
+
+def test_half_an_answer_is_never_sent_away_however_many_wait() -> None:
+    scheduler = one_runs(1000.0, capacity=2)
+    scheduler.submit(job("short", 2.0), 0.0)
+    cut(scheduler, 0.0)
+    scheduler.submit(job("waits", 50.0), 0.0)
+    given_way = scheduler.submit(job("new", 1.0), 0.0)
+    assert given_way is not None
+    assert given_way.id == "waits"
+    for scheduled in ("x", "y"):
+        displaced = scheduler.submit(job(scheduled, 0.5 if scheduled == "x" else 0.2), 0.0)
+        assert displaced is not None
+        assert displaced.id != "long"
+    with pytest.raises(QueueFullError):
+        scheduler.submit(job("longest", 2000.0), 0.0)
+    assert "long" in scheduler
+
+
+def test_a_better_prediction_gives_a_waiting_job_its_place_and_its_client_the_charge() -> None:
+    scheduler = Scheduler(POLICIES["bounded"], workers={"a": 1})
+    scheduler.submit(job("first", 5.0, client="ann"), 0.0)
+    scheduler.submit(job("second", 9.0, client="bob"), 0.0)
+
+    def reestimate() -> bool:
+        return scheduler.reestimate(
+            "second", 30.0, p_long=0.1, cost_s=1.0, cost_q90_s=2.0, tokens=10.0, tokens_q90=20.0
+        )
+
+    assert reestimate()
+    assert scheduler._counters.used_s("bob", 30.0) == pytest.approx(1.0)
+    dispatch = scheduler.next(30.0)
+    assert dispatch is not None
+    assert dispatch.job == Job("second", 0.0, 0.1, 1.0, 2.0, 10.0, client="bob", tokens_q90=20.0)
+    assert not reestimate()
+    scheduler.finish("second", 33.0)
+    assert scheduler._counters.used_s("bob", 33.0) == pytest.approx(3.0)
+    assert scheduler.backlog_s("", 33.0) == 5.0
+
+
+def test_a_better_prediction_neither_releases_nor_demotes() -> None:
+    scheduler = Scheduler(SRPT, workers={"a": 1})
+    for name in ("held", "wanted", "plain"):
+        scheduler.submit(job(name, 5.0), 0.0)
+    scheduler.hold("held", 0.0)
+    scheduler.promote("wanted", 0.0)
+    for name, cost_s in (("held", 0.1), ("wanted", 99.0)):
+        assert scheduler.reestimate(
+            name, 0.0, p_long=0.5, cost_s=cost_s, cost_q90_s=cost_s, tokens=10.0, tokens_q90=0.0
+        )
+    assert [entry.job.id for entry in scheduler.waiting()] == ["wanted", "plain", "held"]
+    scheduler.release("held", 0.0)
+    assert [entry.job.id for entry in scheduler.waiting()] == ["wanted", "held", "plain"]
+
+
+class Watched(Scheduler):
+    """A scheduler that checks its own laws as it decides."""
+
+    overdue_in_a_row = 0
+    cuts: Counter[str]
+    ended: Counter[str]
+
+    def next(self, now: float) -> Dispatch | None:
+        """Check the guard: of three starts while somebody is past tau, one is whoever is furthest past it."""
+        overdue = [e for e in self.waiting() if self.tau_s is not None and now - e.job.arrival_s > self.tau_s]
+        oldest = min((e.job.arrival_s for e in overdue), default=None)
+        dispatch = super().next(now)
+        if dispatch is not None and (oldest is None or dispatch.job.arrival_s == oldest):
+            self.overdue_in_a_row = 0
+        elif dispatch is not None:
+            self.overdue_in_a_row += 1
+            assert self.overdue_in_a_row <= 2
+        return dispatch
+
+    def preemptions(self, now: float) -> list[Preempt]:
+        """Check that each cut gains more than its price and margin, and meets nobody it must not."""
+        preempts = super().preemptions(now)
+        for preempt in preempts:
+            victim = self.running[preempt.job_id]
+            start = next(iter(self.waiting()))
+            gain_s = self.policy.key(victim) - self.policy.key(start) - victim.resume_s * len(self)
+            assert gain_s > CUT_MARGIN * start.remaining_s
+            assert victim.reason is Reason.POLICY
+            assert victim.cuts < MAX_CUTS
+            self.cuts[preempt.job_id] += 1
+        return preempts
+
+    def finish(self, job_id: str, now: float, *, served: bool = True) -> None:
+        """Count the end."""
+        super().finish(job_id, now, served=served)
+        self.ended[job_id] += 1
+
+
+def watched(seed: int, count: int, price_s: float, tau_s: float | None) -> tuple[Watched, Run]:
+    """Run a busy hour of predictions that mean little, and watch."""
+    rng = np.random.default_rng(seed)
+    service_s = rng.lognormal(1.0, 1.2, count)
+    workload = Workload(np.cumsum(rng.exponential(4.0, count)), service_s, np.zeros(count, dtype=np.int64))
+    guess_s = service_s * rng.lognormal(0.0, 0.7, count)
+    predictions = Predictions(
+        np.full(count, 0.5), guess_s, 2.0 * guess_s, 40.0 * guess_s, rng.choice([0.0, 80.0], count) * guess_s
+    )
+    scheduler = Watched(SRPT, workers={"a": 1}, tau_s=tau_s, capacity=count)
+    scheduler.cuts, scheduler.ended = Counter(), Counter()
+    run = SlotSimulation(scheduler, workload, predictions, preemption=Preemption(price_s)).run()
+    return scheduler, run
+
+
+@given(st.integers(0, 1 << 20), st.sampled_from([0.0, 0.01, 0.15]), st.sampled_from([None, 0.0, 20.0, 60.0]))
+@settings(max_examples=40, deadline=None)
+def test_each_ends_once_and_the_guard_holds_with_preemption(
+    seed: int, price_s: float, tau_s: float | None
+) -> None:
+    scheduler, run = watched(seed, 60, price_s, tau_s)
+    assert scheduler.ended == Counter(str(number) for number in range(60))
+    assert run.preemptions == scheduler.cuts.total()
+    assert max(scheduler.cuts.values(), default=0) <= MAX_CUTS
+    assert (run.sojourn_s >= run.workload.service_s - 1e-9).all()
+
+
+def test_the_watched_runs_do_cut() -> None:
+    scheduler, _ = watched(1, 400, 0.01, 60.0)
+    assert scheduler.cuts.total() > 40
+    assert max(scheduler.cuts.values()) > 1
+    assert scheduler.tau_firings > 10
+
+
+def test_a_decision_does_not_grow_with_the_queue() -> None:
+    def median_s(waiting: int) -> float:
+        scheduler = one_runs(1e6, capacity=waiting + 1, tau_s=1e9)
+        for number in range(waiting):
+            scheduler.submit(job(str(number), 2.0 + number), 0.0)
+        scheduler.progress("long", 5.0, 0.01)
+        times = []
+        for _ in range(300):
+            before = perf_counter()
+            assert len(scheduler.preemptions(1.0)) == 1
+            times.append(perf_counter() - before)
+        return statistics.median(times)
+
+    assert median_s(3000) < 5.0 * median_s(3)

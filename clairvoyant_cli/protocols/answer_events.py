@@ -117,7 +117,17 @@ def _openai_said(event: Event, choice: Event, text: Any) -> Said:
 
 
 def _with_delta(event: Event, text: str) -> Event:
-    return event | {"choices": [event["choices"][0] | {"delta": {"content": text}}]}
+    choice = event["choices"][0]
+    return event | {"choices": [choice | {"delta": choice["delta"] | {"content": text}}]}
+
+
+def without_role(event: Event) -> Event:
+    """Return an event of a chat without the role that its first one has."""
+    choices = event.get("choices")
+    if not choices or "role" not in choices[0].get("delta", ()):
+        return event
+    delta = {name: value for name, value in choices[0]["delta"].items() if name != "role"}
+    return event | {"choices": [choices[0] | {"delta": delta}]}
 
 
 def _with_text(event: Event, text: str) -> Event:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from clairvoyant_cli.protocols.answer_events import EVENTS, STRANGE, Event, Said
+from clairvoyant_cli.protocols.answer_events import EVENTS, STRANGE, Event, Said, without_role
 from clairvoyant_cli.protocols.continuable import Continuable
 from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.summed_totals import Earlier, openai_usage, summed
@@ -164,10 +164,10 @@ class Splice:
         if not event:
             return
         if said.text:
+            if self._first:  # the first of all has the role, and in older servers every other, too
+                self._like = event if self.tokens else without_role(event)
             self.said += said.text
             self.tokens += 1
-            if self._first:
-                self._like = self._events.written(event, "")
         if said.totals or said.reason is not None:
             self._remember_end(event, said)
 
@@ -216,13 +216,9 @@ class Splice:
         return [*written, *self._openai_end(event, like, said.reason)]
 
     def _same(self, event: Event, like: Event) -> Event:
-        """Return an event with what is the same in all of the answer, and without its role again."""
+        """Return an event with what is the same in all of the answer, and the role only where that is."""
         event = event | {name: like[name] for name in SAME if name in like and name in event}
-        choices = event.get("choices")
-        if self.asked.shape is Shape.CHAT and choices:
-            delta = {name: value for name, value in choices[0]["delta"].items() if name != "role"}
-            event = event | {"choices": [choices[0] | {"delta": delta}]}
-        return event
+        return without_role(event) if without_role(like) is like else event
 
     def _chat_end(self, event: Event, like: Event) -> Event:
         """Return Ollama's last object of a chat, made of its last object of a generation."""
@@ -234,9 +230,9 @@ class Splice:
 
     def _openai_end(self, event: Event, like: Event, reason: str) -> list[Event]:
         """Return what ends an OpenAI stream of Ollama's, made of its last object of a generation."""
-        choice: dict[str, Any] = like["choices"][0] | {"finish_reason": reason}
-        if self.asked.shape is Shape.CHAT:
-            choice["delta"] = {}
+        choice: dict[str, Any] = self._events.written(like, "")["choices"][0] | {"finish_reason": reason}
+        if self.asked.shape is Shape.CHAT and without_role(like) is like:
+            choice["delta"] = {}  # as newer servers end; older ones have a whole message in every event
         ended = [like | {"choices": [choice]}]
         if self.asked.wants_usage or not self.asked.streamed:
             ended.append(like | {"choices": [], "usage": openai_usage(event, self.earlier)})

@@ -1,0 +1,235 @@
+"""Two parts of an answer, one stream: scripts of what a server sends, and what its client reads."""
+
+import json
+from typing import Any
+
+import pytest
+
+from clairvoyant_cli.protocols.continuable import Continuable
+from clairvoyant_cli.protocols.routes import Shape
+from clairvoyant_cli.protocols.splice import EVENTS_TO_A_SPACE, MAX_KEPT_BYTES, MidAnswerError, Splice
+from clairvoyant_cli.protocols.summed_totals import Earlier, summed_totals
+from clairvoyant_cli.protocols.usage import Totals
+
+
+def sse(event: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(event).encode() + b"\n\n"
+
+
+def chunk(text: str | None, reason: str | None = None, number: str = "1") -> bytes:
+    delta = {} if text is None else {"content": text}
+    choice = {"index": 0, "delta": delta, "finish_reason": reason}
+    return sse({"id": f"chatcmpl-{number}", "choices": [choice], "model": "m"})
+
+
+def usage(prompt: int, completion: int, number: str = "1") -> bytes:
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    return sse({"id": f"chatcmpl-{number}", "choices": [], "model": "m", "usage": counts})
+
+
+def chat(*, streamed: bool = True, wants_usage: bool = True, shape: Shape = Shape.CHAT) -> Splice:
+    body = {"messages": [{"role": "user", "content": "?"}]}
+    return Splice(Continuable(shape, body, streamed, wants_usage))
+
+
+def fed(splice: Splice, *pieces: bytes) -> bytes:
+    return b"".join(map(splice.feed, pieces))
+
+
+def test_what_nobody_cuts_passes_untouched() -> None:
+    splice = chat()
+    pieces = [b": a comment\n\n", chunk("One"), b"da", b"ta: {}\n", b"\n", b"\xff not JSON at all"]
+    assert fed(splice, *pieces) == b"".join(pieces)
+    assert not splice.is_cut
+
+
+def test_it_is_cut_after_a_word_and_what_follows_is_dropped() -> None:
+    splice = chat()
+    fed(splice, chunk("One"), chunk(" wo"))
+    assert splice.want_cut()
+    assert fed(splice, chunk("rd"), chunk(" and"), chunk(" more")) == chunk("rd")
+    assert splice.is_cut
+    assert (splice.said, splice.tokens) == ("One word", 3)
+
+
+def test_not_inside_an_event_that_has_passed_in_part() -> None:
+    splice = chat()
+    event = chunk(" two")
+    fed(splice, chunk("One"), event[:9])
+    assert splice.want_cut()
+    assert fed(splice, event[9:] + chunk(" three")) == event[9:]
+    assert (splice.is_cut, splice.said) == (True, "One two")
+
+
+def test_not_before_there_is_anything_to_go_on_from() -> None:
+    splice = chat()
+    assert splice.want_cut()
+    assert fed(splice, chunk(None), chunk(" One")) == chunk(None) + chunk(" One")
+    assert not splice.is_cut
+
+
+def test_a_script_without_spaces_is_cut_all_the_same() -> None:
+    splice = chat()
+    splice.feed(chunk("一"))
+    assert splice.want_cut()
+    for _ in range(EVENTS_TO_A_SPACE + 1):
+        splice.feed(chunk("二"))
+    assert splice.is_cut
+    assert splice.said == "一" + "二" * EVENTS_TO_A_SPACE
+
+
+def test_an_answer_that_ends_meanwhile_is_not_cut() -> None:
+    splice = chat()
+    splice.feed(chunk("One"))
+    assert splice.want_cut()
+    end = chunk(None, "stop") + usage(5, 1) + b"data: [DONE]\n\n"
+    assert splice.feed(end) == end
+    assert not splice.is_cut
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        sse({"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}, "finish_reason": None}]}),
+        sse({"choices": [{"index": 0, "delta": {"tool_calls": []}, "finish_reason": None}]}),
+        sse({"choices": [{"index": 1, "delta": {"content": "b"}, "finish_reason": None}]}),
+        sse({"choices": [{"index": 0, "delta": {"content": "b"}, "logprobs": {}}]}),
+        sse({"error": {"message": "out of memory"}}),
+        b": ping\n\n",
+        b"event: x\ndata: {}\n\n",
+    ],
+)
+def test_an_answer_that_is_more_than_text_is_not_cut(strange: bytes) -> None:
+    splice = chat()
+    fed(splice, chunk("One"), strange)
+    assert not splice.want_cut()
+    assert splice.why_not == "its answer is more than text"
+    assert splice.feed(chunk(" two")) == chunk(" two")
+
+
+def test_a_very_long_answer_is_no_longer_kept() -> None:
+    splice = chat()
+    piece = chunk("x" * 100_000)
+    for _ in range(MAX_KEPT_BYTES // len(piece) + 1):
+        splice.feed(piece)
+    assert not splice.want_cut()
+    assert splice.why_not == "its answer is too long"
+
+
+def cut(splice: Splice, *pieces: bytes, then: Shape, tokens: int = 2) -> bytes:
+    """Cut an answer behind the pieces, and expect the next part."""
+    out = fed(splice, *pieces)
+    assert splice.want_cut()
+    out += splice.feed(pieces[-1].replace(pieces[-1], chunk(" next")) if then is Shape.CHAT else b"")
+    splice.is_cut = True
+    splice.continue_in(then, Earlier(tokens, 0.1, 0.5))
+    return out
+
+
+def test_the_next_part_goes_on_as_the_first_began() -> None:
+    splice = chat()
+    begun = cut(splice, chunk("One"), chunk(" two"), then=Shape.CHAT)
+    assert begun == chunk("One") + chunk(" two")
+    role = sse({"id": "chatcmpl-9", "choices": [{"index": 0, "delta": {"role": "assistant"}}], "model": "m"})
+    rest = fed(splice, role, chunk(" next", number="9"), chunk(None, "stop", number="9"), usage(12, 3, "9"))
+    rest += splice.feed(b"data: [DONE]\n\n")
+    events = [line.removeprefix(b"data: ") for line in rest.split(b"\n\n") if line]
+    assert events[-1] == b"[DONE]"
+    said, ended, counted = map(json.loads, events[:-1])
+    assert {each["id"] for each in (said, ended, counted)} == {"chatcmpl-1"}
+    assert said["choices"][0]["delta"] == {"content": " next"}
+    assert ended["choices"][0] == {"index": 0, "delta": {}, "finish_reason": "stop"}
+    assert counted["usage"] == {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+
+
+def test_an_error_in_a_later_part_is_told_as_it_is() -> None:
+    splice = chat()
+    cut(splice, chunk("One"), chunk(" two"), then=Shape.CHAT)
+    error = sse({"error": {"message": "out of memory"}})
+    assert fed(splice, chunk(" next"), error).endswith(error)
+
+
+def generated(text: str, **done: Any) -> bytes:
+    event = {"model": "m", "created_at": "2026-11-22T05:04:01.92Z", "response": text, "done": bool(done)}
+    return json.dumps(event | done).encode() + b"\n"
+
+
+DONE = {
+    "done_reason": "length",
+    "total_duration": 10**9,
+    "prompt_eval_count": 12,
+    "eval_count": 3,
+    "eval_duration": 10**9,
+}
+
+
+def test_a_generation_goes_on_as_a_chat_of_openais() -> None:
+    splice = chat()
+    cut(splice, chunk("One"), chunk(" two"), then=Shape.OLLAMA_GENERATE)
+    rest = fed(splice, generated(" three"), generated("", **DONE))
+    events = [line.removeprefix(b"data: ") for line in rest.split(b"\n\n") if line]
+    assert events[-1] == b"[DONE]"
+    said, ended, counted = map(json.loads, events[:-1])
+    assert said["choices"][0]["delta"] == {"content": " three"}
+    assert ended["choices"][0] == {"index": 0, "delta": {}, "finish_reason": "length"}
+    assert counted["usage"] == {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+
+
+def test_whoever_did_not_ask_for_totals_gets_none() -> None:
+    splice = chat(wants_usage=False)
+    cut(splice, chunk("One"), chunk(" two"), then=Shape.OLLAMA_GENERATE)
+    assert b"usage" not in fed(splice, generated(" three"), generated("", **DONE))
+
+
+def test_a_generation_goes_on_as_a_chat_of_ollamas() -> None:
+    splice = chat(shape=Shape.OLLAMA_CHAT)
+
+    def message(text: str) -> bytes:
+        event = {"model": "m", "created_at": "x", "message": {"role": "assistant", "content": text}}
+        return json.dumps(event | {"done": False}).encode() + b"\n"
+
+    fed(splice, message("One"))
+    assert splice.want_cut()
+    assert splice.feed(message(" two")) == b""
+    splice.continue_in(Shape.OLLAMA_GENERATE, Earlier(1, 0.1, 0.5))
+    said, ended = map(json.loads, fed(splice, generated(" two"), generated("", **DONE)).splitlines())
+    assert said["message"] == {"role": "assistant", "content": " two"}
+    assert list(ended)[:3] == ["model", "created_at", "message"]
+    assert (ended["done"], ended["eval_count"], ended["prompt_eval_count"]) == (True, 4, 11)
+    assert ended["eval_duration"] == 1_500_000_000
+    assert "response" not in ended
+
+
+def test_whoever_does_not_stream_gets_all_of_it_at_the_end() -> None:
+    splice = chat(streamed=False)
+    assert fed(splice, chunk("One"), chunk(" two")) == b""
+    assert splice.want_cut()
+    splice.feed(chunk(" three"))
+    assert splice.is_cut
+    splice.continue_in(Shape.CHAT, Earlier(2, 0.1, 0.5))
+    assert fed(splice, chunk(" three"), chunk(None, "stop"), usage(12, 1), b"data: [DONE]\n\n") == b""
+    whole = json.loads(splice.whole())
+    assert whole["object"] == "chat.completion"
+    message = {"role": "assistant", "content": "One two three"}
+    assert whole["choices"] == [{"index": 0, "finish_reason": "stop", "message": message}]
+    assert whole["usage"]["completion_tokens"] == 3
+
+
+def test_whoever_does_not_stream_hears_of_a_failure_in_mid_answer() -> None:
+    splice = chat(streamed=False)
+    splice.feed(chunk("One"))
+    with pytest.raises(MidAnswerError, match="out of memory"):
+        splice.feed(sse({"error": {"message": "out of memory"}}))
+    with pytest.raises(MidAnswerError):
+        splice.whole()
+
+
+def test_the_parts_are_counted_together() -> None:
+    last = Totals(
+        tokens=30, prompt_tokens=120, decode_s=1.0, prefill_s=0.1, prefilled_tokens=1, complete=True
+    )
+    whole = summed_totals(last, Earlier(20, 0.2, 0.5))
+    assert (whole.tokens, whole.prompt_tokens, whole.decode_s) == (50, 100, 1.5)
+    assert whole.prefill_s is None
+    assert whole.complete
+    assert summed_totals(last, Earlier()) is last

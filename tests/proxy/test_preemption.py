@@ -1,0 +1,212 @@
+"""A long answer is cut for a short one and goes on: its client reads what it would have read uncut."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from clairvoyant_cli.bench.replay import Engine, Replay, Speed
+from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.proxy.daemon import Daemon
+from profiles.records import Continuation, Served
+from tests.fakes.raw_http import RawClient, post, raw_client
+from tests.fakes.remembered import PROFILE
+from tests.fakes.serving import serving, until
+from tui.snapshot import Snapshot
+
+TOKENS = 300
+SPEED = Speed(prefill_tokens_per_s=10_000.0, decode_tokens_per_s=400.0)
+LONG, SHORT = "0.9 Tell me everything", "0.0 Hi"
+
+ROUTES = {
+    "/api/chat": {"options": {"num_predict": TOKENS}},
+    "/v1/chat/completions": {"max_tokens": TOKENS, "stream_options": {"include_usage": True}},
+    "/v1/completions": {"max_tokens": TOKENS, "stream_options": {"include_usage": True}},
+    "/api/generate": {"raw": True, "options": {"num_predict": TOKENS}},
+}
+NEVER_THE_SAME = {"created_at", "created", "total_duration", "eval_duration", "prompt_eval_duration"}
+
+
+def body(path: str, prompt: str, *, stream: bool, tokens: int = TOKENS, **more: Any) -> bytes:
+    asked: dict[str, Any] = {"model": "replay", "stream": stream} | ROUTES[path] | more
+    if not stream:
+        asked.pop("stream_options", None)
+    if "options" in asked:
+        asked["options"] = {"num_predict": tokens}
+    else:
+        asked["max_tokens"] = tokens
+    if "chat" in path:
+        asked["messages"] = [{"role": "user", "content": prompt}]
+    else:
+        asked["prompt"] = prompt
+    return post(path, json.dumps(asked).encode())
+
+
+@asynccontextmanager
+async def preempting(way: str = "raw", **settings: Any) -> AsyncIterator[tuple[Daemon, Engine]]:
+    """Run the proxy before one slot, of which it is proved that it goes on in a way."""
+    engine = Engine(speed=SPEED, seed=1, answer_tokens=lambda prompt, rng: 1000)
+    async with (
+        serve_app(Replay(engine).app) as url,
+        serving(url, **({"policy": "srpt"} | settings)) as daemon,
+    ):
+        await until(daemon, lambda s: s.backends[0].state == "up")
+        worker = daemon.pool.first
+        served = Served(worker.backend.adapter.name, "replay", version=worker.backend.version)
+        proof = Continuation(way, trials=24, exact=24, resume_s=0.001, warm_s=0.001)
+        worker.profiles = (replace(PROFILE, served=served, continuations=(proof,)),)
+        worker.backend.speeds.decode_tokens_per_s = 400.0
+        yield daemon, engine
+
+
+async def cut_once(daemon: Daemon, client: RawClient, path: str, **asked: Any) -> bytes:
+    """Ask for a long answer, cut it for a short one, and return all of it."""
+    client.send(body(path, LONG, **asked))
+    await until(daemon, lambda s: bool(s.running) and s.running[0].tokens > 5)
+    async with raw_client(daemon.base_url) as other:
+        short = await other.ask(body("/api/chat", SHORT, stream=False, tokens=5))
+        assert short.status == 200
+    answer = await client.response()
+    assert answer.status == 200
+    return answer.body
+
+
+def objects(text: bytes) -> list[Any]:
+    """Return what a stream brings, without what differs between any two runs."""
+    held = [line.removeprefix(b"data: ") for line in text.splitlines() if line.strip()]
+    return [line.decode() if line == b"[DONE]" else _same(json.loads(line)) for line in held]
+
+
+def _same(event: Any) -> Any:
+    return {name: value for name, value in event.items() if name not in NEVER_THE_SAME}
+
+
+@pytest.mark.parametrize("way", ["raw", "prefill"])
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", ROUTES)
+async def test_who_asked_cannot_tell(path: str, stream: bool, way: str) -> None:
+    async with preempting(way) as (daemon, _), raw_client(daemon.base_url) as client:
+        uncut = await client.ask(body(path, LONG, stream=stream))
+        cut = await cut_once(daemon, client, path, stream=stream)
+        state = daemon.snapshot()
+    assert objects(cut) == objects(uncut.body)
+    assert (state.counters.cuts, state.counters.resumes, state.counters.completed) == (1, 1, 3)
+    assert [each.cuts for each in state.recent] == [0, 0, 1]
+    assert [len(each.parts) for each in state.recent] == [0, 0, 2]
+    assert state.recent[-1].tokens == TOKENS
+
+
+async def test_the_short_one_ends_first() -> None:
+    async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
+        await cut_once(daemon, client, "/api/chat", stream=True)
+        short, long = daemon.snapshot().recent
+    assert short.sojourn_s < long.sojourn_s / 2
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"format": "json"}, "format"),
+        ({"something": "new"}, "something"),
+    ],
+)
+async def test_what_could_be_told_is_not_cut(more: dict[str, Any], why: str) -> None:
+    async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
+        client.send(body("/api/chat", LONG, stream=True, **more))
+        await until(daemon, lambda s: bool(s.running) and s.running[0].tokens > 5)
+        async with raw_client(daemon.base_url) as other:
+            other.send(body("/api/chat", SHORT, stream=False, tokens=5))
+            state = await until(daemon, lambda s: len(s.queue) == 1)
+            assert state.running[0].uncut == why
+            await other.response()
+        assert (await client.response()).status == 200
+        assert daemon.snapshot().counters.cuts == 0
+
+
+@pytest.mark.parametrize("settings", [{"no_preempt": True}, {"policy": "bounded"}])
+async def test_switched_off_nothing_is_touched(settings: dict[str, Any]) -> None:
+    async with preempting(**settings) as (daemon, _), raw_client(daemon.base_url) as client:
+        async with raw_client(daemon.pool.first.backend.upstream.url) as direct:
+            theirs = await direct.ask(body("/api/chat", LONG, stream=True))
+        ours = await cut_once(daemon, client, "/api/chat", stream=True)
+        assert daemon.snapshot().counters.cuts == 0
+    assert [set(json.loads(line)) for line in ours.splitlines()] == [
+        set(json.loads(line)) for line in theirs.body.splitlines()
+    ]
+
+
+def is_suspended(state: Snapshot) -> bool:
+    return any(each.cuts for each in state.queue)
+
+
+@asynccontextmanager
+async def suspended(way: str = "raw") -> AsyncIterator[tuple[Daemon, Engine, RawClient, RawClient]]:
+    """Have a long answer suspended for a short one that is frozen in its slot."""
+    async with (
+        preempting(way) as (daemon, engine),
+        raw_client(daemon.base_url) as long,
+        raw_client(daemon.base_url) as short,
+    ):
+        long.send(body("/api/chat", LONG, stream=True))
+        await until(daemon, lambda s: bool(s.running) and s.running[0].tokens > 5)
+        short.send(body("/api/chat", SHORT, stream=False, tokens=5))
+        await until(daemon, is_suspended)
+        engine.freeze()
+        yield daemon, engine, long, short
+        engine.thaw()
+
+
+async def test_one_that_waits_to_go_on_is_shown_with_what_it_has() -> None:
+    async with suspended() as (daemon, engine, long, short):
+        row = next(each for each in daemon.snapshot().queue if each.cuts)
+        assert row.tokens > 5
+        assert [part.tokens for part in row.parts] == [row.tokens]
+        assert row.parts[0].ended_at is not None
+        engine.thaw()
+        assert (await long.response()).status == 200
+
+
+async def test_who_leaves_while_suspended_costs_nothing_more() -> None:
+    async with suspended() as (daemon, engine, long, short):
+        long.leave()
+        await until(daemon, lambda s: s.counters.client_cancelled == 1)
+        engine.thaw()
+        assert (await short.response()).status == 200
+        await until(daemon, lambda s: not s.running and not s.queue)
+        assert engine.counts.arrived == 2
+
+
+async def test_what_is_suspended_ends_before_the_daemon_does() -> None:
+    async with suspended() as (daemon, engine, long, short):
+        daemon.drain()
+        engine.thaw()
+        answer = await long.response()
+        assert json.loads(answer.body.splitlines()[-1])["done"] is True
+
+
+async def test_the_operator_may_stop_one_that_is_suspended() -> None:
+    async with suspended() as (daemon, engine, long, short):
+        row = next(each for each in daemon.snapshot().queue if each.cuts)
+        assert daemon.dispatcher.cancel(row.id)
+        await until(daemon, lambda s: s.counters.client_cancelled == 1)
+        assert not (await long.response()).whole
+
+
+async def test_a_server_that_cannot_go_on_is_no_faked_ending() -> None:
+    async with suspended() as (daemon, engine, long, short):
+        daemon.pool.first.profiles = ()
+        engine.thaw()
+        assert not (await long.response()).whole
+        state = await until(daemon, lambda s: s.counters.upstream_error == 1)
+        assert not state.running
+
+
+async def test_another_version_of_the_server_proves_nothing() -> None:
+    async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
+        daemon.pool.first.backend.version = "another"
+        await cut_once(daemon, client, "/api/chat", stream=True)
+        assert daemon.snapshot().counters.cuts == 0

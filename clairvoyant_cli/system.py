@@ -11,13 +11,17 @@ import stat
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import closing, suppress
 from io import TextIOWrapper
+from math import inf
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-if sys.platform != "win32":
+if sys.platform == "win32":
+    import ctypes
+else:
     import resource
 if sys.platform == "linux":
     from fcntl import ioctl
@@ -32,7 +36,7 @@ Result = TypeVar("Result")
 
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine on uvloop where it exists."""
+    """Run a coroutine on uvloop where it exists, on Windows on asyncio's Proactor."""
     with closing(main):  # an interrupt may come before it has begun
         return _runner()(main)
 
@@ -47,19 +51,96 @@ def _runner() -> Callable[[Coroutine[Any, Any, Result]], Result]:
     return asyncio.run
 
 
-def heed_signals(on_stop: Callable[[], None], on_hangup: Callable[[], None]) -> None:
+async def start_accepting(
+    make: Callable[[], asyncio.Protocol],
+    listener: socket.socket,
+    backlog: int,
+    spawn: Callable[[Awaitable[None]], "asyncio.Task[None]"],
+) -> Callable[[], object]:
+    """Have a protocol made for each client that connects; return what ends that."""
+    loop = asyncio.get_running_loop()
+    if sys.platform != "win32":
+        return (await loop.create_server(make, sock=listener, backlog=backlog)).close
+    loop.set_exception_handler(report_fault)
+    return spawn(accept_always(make, listener)).cancel
+
+
+async def accept_always(make: Callable[[], asyncio.Protocol], listener: socket.socket) -> None:
+    """Accept clients for ever, whatever becomes of one of them.
+
+    The Proactor's own server closes its listener for good when a client resets its connection before it is
+    accepted (https://github.com/python/cpython/issues/93821).
+    """
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            connection, _ = await loop.sock_accept(listener)
+            await loop.connect_accepted_socket(make, connection)
+        except OSError:
+            await asyncio.sleep(0)
+
+
+OTHER_SIDE_GONE = (64, 10053, 10054, 10057)
+"""ERROR_NETNAME_DELETED, WSAECONNABORTED, WSAECONNRESET, WSAENOTCONN (winerror.h)."""
+
+
+def report_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report what nobody has caught, but not that the other side of a connection is gone.
+
+    The Proactor raises that where nobody can catch it: out of a pending accept, and when it shuts down a
+    socket that the other side has reset (https://github.com/python/cpython/issues/83191).
+    """
+    error = context.get("exception")
+    if getattr(error, "winerror", None) not in OTHER_SIDE_GONE:
+        loop.default_exception_handler(context)
+
+
+# -- signals ----------------------------------------------------------------------------------------
+
+CTRL_CLOSE, CTRL_LOGOFF, CTRL_SHUTDOWN = 2, 5, 6  # wincon.h
+
+CLOSING_S = 4.0
+"""How long is left to end in good order when the console is closed: Windows ends the process after 5 s."""
+
+
+def heed_signals(on_stop: Callable[[float], object], on_hangup: Callable[[], object]) -> None:
     """Have the running loop call `on_stop` when the process is asked to end, and `on_hangup` at a SIGHUP.
 
-    On Windows Ctrl-C and Ctrl-Break ask to end, and so does a console that is closed.
+    `on_stop` is told how many seconds there are, `inf` where nobody sets a limit. On Windows Ctrl-C and
+    Ctrl-Break ask to end, and so does a console that is closed.
     """
     loop = asyncio.get_running_loop()
     if sys.platform == "win32":
-        for number in (signal.SIGINT, signal.SIGBREAK, signal.SIGTERM):
-            signal.signal(number, lambda *_: loop.call_soon_threadsafe(on_stop))
+        # Not by `signal`: it returns to Windows at once, which ends the process of a closed console then.
+        def heed(event: int) -> bool:
+            return heed_console(event, lambda within_s: loop.call_soon_threadsafe(on_stop, within_s))
+
+        handler = ctypes.WINFUNCTYPE(ctypes.c_int, ctypes.c_uint)(heed)
+        _kept.append(handler)
+        ctypes.windll.kernel32.SetConsoleCtrlHandler(handler, 1)
     else:
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, on_stop)
+            loop.add_signal_handler(number, on_stop, inf)
         loop.add_signal_handler(signal.SIGHUP, on_hangup)
+
+
+_kept: list[object] = []
+"""What Windows calls, which must not be collected."""
+
+
+def heed_console(event: int, ask: Callable[[float], object], last_s: float = CLOSING_S + 1.0) -> bool:
+    """Pass on an event of the Windows console, on the thread that Windows makes for it; False if too late.
+
+    When the console is closed, the process is ended as soon as this returns: it has `last_s` to end itself.
+    """
+    closes = event in (CTRL_CLOSE, CTRL_LOGOFF, CTRL_SHUTDOWN)
+    try:
+        ask(CLOSING_S if closes else inf)
+    except RuntimeError:  # the loop has ended
+        return False
+    if closes:
+        threading.Event().wait(last_s)
+    return True
 
 
 # -- processes and shells ---------------------------------------------------------------------------
@@ -138,6 +219,19 @@ def unsent_bytes(connection: socket.socket) -> int:
     if sys.platform == "darwin":
         return int(connection.getsockopt(socket.SOL_SOCKET, _SO_NWRITE))
     return 0
+
+
+NO_LINGER = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
+"""For SO_LINGER: what has not been sent is dropped, and the connection ends with a reset."""
+
+
+def reset(connection: socket.socket) -> None:
+    """Close the socket of a transport that has just lost its connection, to end it with a reset.
+
+    The Proactor would first shut it down, and the other side could take that for an orderly end.
+    """
+    if sys.platform == "win32":
+        cast(Any, connection)._sock.close()  # noqa: SLF001 - the transport offers no way past the shutdown
 
 
 def claim_alone(listener: socket.socket) -> None:

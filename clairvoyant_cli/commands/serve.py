@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,15 +57,15 @@ def command(config_file: Path | None, **flags: Any) -> None:
 def _heed_signals(daemon: "Daemon") -> None:
     terminal = next((stream for stream in (0, 1, 2) if os.isatty(stream)), None)
 
-    def on_stop() -> None:
+    def on_stop(within_s: float) -> None:
         if daemon.control.stopping:
             daemon.stop_now()
         else:
-            daemon.drain()
+            daemon.drain(within_s)
 
     def on_hangup() -> None:
         if terminal is not None and not os.isatty(terminal):
-            on_stop()  # the terminal has been closed
+            on_stop(inf)  # the terminal has been closed
             return
         with suppress(ClairvoyantError):  # the log says why
             daemon.reload()

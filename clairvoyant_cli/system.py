@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import closing, suppress
 from io import TextIOWrapper
@@ -80,8 +81,9 @@ async def accept_always(make: Callable[[], asyncio.Protocol], listener: socket.s
             await asyncio.sleep(0)
 
 
-OTHER_SIDE_GONE = (64, 10053, 10054, 10057)
-"""ERROR_NETNAME_DELETED, WSAECONNABORTED, WSAECONNRESET, WSAENOTCONN (winerror.h)."""
+OTHER_SIDE_GONE = (59, 64, 1236, 10053, 10054, 10057)
+"""ERROR_UNEXP_NET_ERR, ERROR_NETNAME_DELETED, ERROR_CONNECTION_ABORTED, WSAECONNABORTED, WSAECONNRESET,
+WSAENOTCONN (winerror.h)."""
 
 
 def report_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -280,6 +282,23 @@ def create_for_owner(path: Path) -> int:
             path.unlink()
             raise OSError(f"it cannot be kept from others ({error})") from None
     return descriptor
+
+
+REMOVALS = 25 if sys.platform == "win32" else 1
+"""How often a removal is tried: Windows refuses it while anybody, a virus scanner say, has the file open."""
+
+
+def remove(path: Path) -> None:
+    """Remove a file, if it is there; OSError if that cannot be done within half a second."""
+    for left in reversed(range(REMOVALS)):
+        try:
+            path.unlink(missing_ok=True)
+        except PermissionError:
+            if not left:
+                raise
+            time.sleep(0.02)
+        else:
+            return
 
 
 def open_without_waiting(path: str, flags: int) -> int:

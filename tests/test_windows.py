@@ -3,12 +3,15 @@
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Awaitable
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clairvoyant_cli import system
 from clairvoyant_cli.http.framing import RequestReader
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.listener import ServerConnection
@@ -23,6 +26,7 @@ from clairvoyant_cli.system import (
     OTHER_SIDE_GONE,
     accept_always,
     heed_console,
+    remove,
     report_fault,
 )
 
@@ -191,3 +195,27 @@ def test_what_the_console_says_after_the_loop_has_ended_is_left_to_python() -> N
     loop = asyncio.new_event_loop()
     loop.close()
     assert not heed_console(CTRL_C, lambda _: loop.call_soon_threadsafe(print))
+
+
+@pytest.mark.parametrize(("tries", "removed"), [(3, True), (2, False)])
+def test_a_file_that_somebody_has_open_is_removed_when_he_lets_go(
+    tries: int, removed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "word"
+    path.touch()
+    unlink, refusals = Path.unlink, [PermissionError(13, "it is in use"), PermissionError(13, "it is in use")]
+
+    def busy(self: Path, missing_ok: bool = False) -> None:
+        if refusals:
+            raise refusals.pop()
+        unlink(self, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", busy)
+    monkeypatch.setattr(system, "REMOVALS", tries)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    if removed:
+        remove(path)
+    else:
+        with pytest.raises(PermissionError):
+            remove(path)
+    assert path.exists() is not removed

@@ -5,19 +5,22 @@ Typed so that each system's branch is checked as that system: `mypy --platform w
 
 import asyncio
 import os
+import shlex
 import signal
 import socket
 import stat
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import closing, suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TypeVar
 
-if sys.platform != "win32":
+if sys.platform == "win32":
+    from clairvoyant_cli import windows
+else:
     import resource
 if sys.platform == "linux":
     from fcntl import ioctl
@@ -50,12 +53,18 @@ def _runner() -> Callable[[Coroutine[Any, Any, Result]], Result]:
 def heed_signals(on_stop: Callable[[], None], on_hangup: Callable[[], None]) -> None:
     """Have the running loop call `on_stop` when the process is asked to end, and `on_hangup` at a SIGHUP.
 
-    On Windows Ctrl-C and Ctrl-Break ask to end, and so does a console that is closed.
+    On Windows Ctrl-C and Ctrl-Break ask to end, and so do a console that is closed and `ask_to_end`.
     """
     loop = asyncio.get_running_loop()
     if sys.platform == "win32":
         for number in (signal.SIGINT, signal.SIGBREAK, signal.SIGTERM):
             signal.signal(number, lambda *_: loop.call_soon_threadsafe(on_stop))
+
+        def asked() -> None:
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(on_stop)
+
+        windows.await_stop(os.getpid(), asked)
     else:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, on_stop)
@@ -78,6 +87,15 @@ def is_alive(pid: int) -> bool:
     return True
 
 
+def ask_to_end(pid: int) -> None:
+    """Have a process that `heed_signals` end as it sees fit; nothing if it does not, or has ended."""
+    if sys.platform == "win32":
+        windows.ask_to_stop(pid)
+    else:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGTERM)
+
+
 USUAL_SHELL = "powershell" if sys.platform == "win32" else "sh"
 
 REDIRECT = (
@@ -97,15 +115,20 @@ def print_utf8() -> None:
 
 
 def service_manager() -> str:
-    """Return what keeps programs running here: "systemd", "launchd", "" if it is neither."""
-    return {"linux": "systemd", "darwin": "launchd"}.get(sys.platform, "")
+    """Return what keeps programs running here: "systemd", "launchd", "schtasks", "" if it is none of them."""
+    return {"linux": "systemd", "darwin": "launchd", "win32": "schtasks"}.get(sys.platform, "")
 
 
-def user_id() -> int:
-    """Return the number of the account, 0 where accounts have none."""
-    if sys.platform != "win32":
-        return os.getuid()
-    return 0
+def account() -> str:
+    """Return what the system itself calls the account: its number, on Windows its SID."""
+    if sys.platform == "win32":
+        return windows.account_sid()
+    return str(os.getuid())
+
+
+def command_line(words: Sequence[str]) -> str:
+    """Return a command as it is typed."""
+    return subprocess.list2cmdline(words) if sys.platform == "win32" else shlex.join(words)
 
 
 # -- sockets ----------------------------------------------------------------------------------------
@@ -177,15 +200,11 @@ def raise_open_files() -> int:
 
 def create_for_owner(path: Path) -> int:
     """Create a file that its owner alone may read; return its descriptor. FileExistsError if it is there."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     if sys.platform == "win32":
-        try:
-            subprocess.run(_owner_alone(path), capture_output=True, check=True, timeout=10)
-        except (OSError, subprocess.SubprocessError) as error:
-            os.close(descriptor)
-            path.unlink()
-            raise OSError(f"it cannot be kept from others ({error})") from None
-    return descriptor
+        import msvcrt
+
+        return msvcrt.open_osfhandle(windows.create_for_account(path), os.O_WRONLY)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
 
 def open_without_waiting(path: str, flags: int) -> int:
@@ -198,25 +217,18 @@ def open_without_waiting(path: str, flags: int) -> int:
 def is_open_to_others(path: Path, mode: int) -> bool:
     """Whether others than its owner may read a file of this `st_mode`."""
     if sys.platform == "win32":
-        # Everyone, Authenticated Users, Users
-        return any(_grants(path, group) for group in ("S-1-1-0", "S-1-5-11", "S-1-5-32-545"))
+        try:
+            return windows.names_others(windows.access_of(path), windows.account_sid())
+        except OSError:
+            return True  # as far as one can see
     return bool(mode & (stat.S_IRWXG | stat.S_IRWXO))
 
 
 def command_to_close(path: Path) -> str:
     """Return the command that makes a file its owner's alone."""
-    return subprocess.list2cmdline(_owner_alone(path)) if sys.platform == "win32" else f"chmod 600 {path}"
-
-
-def _owner_alone(path: Path) -> list[str]:
-    return ["icacls", str(path), "/inheritance:r", "/grant:r", f"{os.environ.get('USERNAME', '')}:F"]
-
-
-def _grants(path: Path, group: str) -> bool:
-    """Whether the access list of a file on Windows names a group, as far as that can be ruled out."""
-    command = ["icacls", str(path), "/findsid", f"*{group}"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return True
-    return str(path) in done.stdout
+    if sys.platform == "win32":
+        # Everyone, Authenticated Users and Users. Quoted as PowerShell and cmd both understand it.
+        groups = "*S-1-1-0 *S-1-5-11 *S-1-5-32-545"
+        own = f"*{windows.account_sid()}:F"
+        return f'icacls "{path}" /inheritance:r /grant:r {own} /remove:g {groups}'
+    return shlex.join(("chmod", "600", str(path)))

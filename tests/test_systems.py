@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from clairvoyant_cli.system import is_alive, run
+from clairvoyant_cli.windows import names_others
 
 ROOT = Path(__file__).resolve().parents[1]
 TREES = ("clairvoyant_cli", "tui", "predictor", "profiles")
@@ -69,3 +70,37 @@ def test_a_process_that_is_there_is_alive_and_one_that_has_ended_is_not() -> Non
     assert is_alive(ended.pid)
     ended.wait()
     assert not is_alive(ended.pid)
+
+
+ANN = "S-1-5-21-1-2-3-1001"
+
+
+@pytest.mark.parametrize(
+    ("sddl", "others"),
+    [
+        # What a file in a profile folder inherits.
+        (f"O:{ANN}D:AI(A;ID;FA;;;SY)(A;ID;FA;;;BA)(A;ID;FA;;;{ANN})", False),
+        # A program run by an administrator leaves its files to all of them.
+        (f"O:BAD:P(A;;FA;;;SY)(A;;FA;;;{ANN})", False),
+        ("O:S-1-5-21-1-2-3-1002D:(A;;FA;;;S-1-5-21-1-2-3-1002)", False),
+        (f"O:{ANN}D:PAI(A;;FA;;;OW)", False),
+        (f"O:{ANN}D:", False),
+        (f"O:{ANN}D:(A;OICIIO;GA;;;WD)(D;;FA;;;WD)(A;;FA;;;{ANN})", False),
+        # Another disk, where Windows lets everybody who can log on write.
+        (f"O:{ANN}D:AI(A;ID;FA;;;BA)(A;ID;0x1301bf;;;AU)(A;ID;0x1200a9;;;BU)", True),
+        (f"O:{ANN}D:(A;;FA;;;{ANN})(A;;0x1200a9;;;WD)", True),
+        (f"O:{ANN}D:(A;;FA;;;{ANN})(A;;FR;;;S-1-5-21-1-2-3-1002)", True),
+        (f"O:{ANN}D:(XA;;FR;;;{ANN};(@User.Project Any_of 1))", True),
+        (f"O:{ANN}D:NO_ACCESS_CONTROL", True),
+        (f"O:{ANN}", True),
+        ("", True),
+    ],
+)
+def test_an_access_list_of_windows_is_read_for_strangers(sddl: str, others: bool) -> None:
+    assert names_others(sddl, ANN) is others
+
+
+def test_what_only_windows_has_is_reached_through_the_one_module() -> None:
+    imported = re.compile(r"from clairvoyant_cli import .*\bwindows\b|clairvoyant_cli\.windows")
+    trees = [path for tree in TREES for path in (ROOT / tree).rglob("*.py")]
+    assert [path.name for path in trees if imported.search(path.read_text())] == ["system.py"]

@@ -12,7 +12,7 @@ import stat
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import closing, suppress
 from io import TextIOWrapper
 from pathlib import Path
@@ -104,6 +104,17 @@ REDIRECT = (
     else 'eval "$(clairvoyant env)"'
 )
 """What sends the clients of this shell through the proxy."""
+
+
+MODERN_TERMINALS = ("WT_SESSION", "TERM_PROGRAM", "TERM", "ConEmuPID", "ALACRITTY_LOG")
+"""Variables by which Windows Terminal, Visual Studio Code, mintty, ConEmu ... tell that it is they."""
+
+
+def draws_few_glyphs(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the terminal is the old console of Windows, as far as one can tell, or Linux's own."""
+    if sys.platform == "win32":
+        return not any(name in environment for name in MODERN_TERMINALS)
+    return environment.get("TERM") == "linux"
 
 
 def print_utf8() -> None:

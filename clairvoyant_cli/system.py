@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import closing, suppress
 from io import TextIOWrapper
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypeVar
 
 if sys.platform == "win32":
@@ -95,6 +96,9 @@ def ask_to_end(pid: int) -> None:
         with suppress(OSError):
             os.kill(pid, signal.SIGTERM)
 
+
+CURL = "curl.exe" if sys.platform == "win32" else "curl"
+"""In Windows PowerShell `curl` is another program."""
 
 USUAL_SHELL = "powershell" if sys.platform == "win32" else "sh"
 
@@ -242,4 +246,21 @@ def command_to_close(path: Path) -> str:
         groups = "*S-1-1-0 *S-1-5-11 *S-1-5-32-545"
         own = f"*{windows.account_sid()}:F"
         return f'icacls "{path}" /inheritance:r /grant:r {own} /remove:g {groups}'
-    return shlex.join(("chmod", "600", str(path)))
+    return f"chmod 600 {quote(str(path))}"
+
+
+def command_to_create(path: Path) -> str:
+    """Return the command that makes an empty file for its owner alone; on Windows as alone as its folder."""
+    return f'New-Item "{path}"' if sys.platform == "win32" else f"install -m 600 /dev/null {quote(str(path))}"
+
+
+def command_to_edit(path: Path) -> str:
+    """Return the command that opens a text file in an editor."""
+    return f'notepad "{path}"' if sys.platform == "win32" else f"${{EDITOR:-vi}} {quote(str(path))}"
+
+
+def command_to_own(path: Path) -> str:
+    """Return the command that makes a folder this account's, to be run by an administrator."""
+    if sys.platform == "win32":
+        return f'takeown /F "{path}" /R'
+    return f"chown -R $(id -un) {quote(str(path))}"

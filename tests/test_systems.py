@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.doctor import installation
 from clairvoyant_cli.system import is_alive, run
 from clairvoyant_cli.windows import names_others
 
@@ -104,3 +106,22 @@ def test_what_only_windows_has_is_reached_through_the_one_module() -> None:
     imported = re.compile(r"from clairvoyant_cli import .*\bwindows\b|clairvoyant_cli\.windows")
     trees = [path for tree in TREES for path in (ROOT / tree).rglob("*.py")]
     assert [path.name for path in trees if imported.search(path.read_text())] == ["system.py"]
+
+
+@pytest.mark.parametrize("platform", ["linux", "win32"])
+def test_the_doctor_advises_in_the_words_of_the_system(
+    platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    broken = tmp_path / "R & D.toml"
+    broken.write_text("[clients.me]\nwieght = 2")
+    config = ServeConfig(api_key_file=str(tmp_path / "my keys"))
+    monkeypatch.setattr(sys, "platform", platform)
+    fixes = [each.fix for each in installation.check_files(config) if each.fix]
+    config = ServeConfig(clients=str(broken))
+    fixes += [each.fix for each in installation.check_files(config) if each.fix]
+    words = {
+        "linux": [f"install -m 600 /dev/null '{tmp_path}/my keys'", f"${{EDITOR:-vi}} '{broken}'"],
+        "win32": [f'New-Item "{tmp_path}/my keys"', f'notepad "{broken}"'],
+    }
+    assert fixes == words[platform]

@@ -233,7 +233,7 @@ def is_open_to_others(path: Path, mode: int) -> bool:
     """Whether others than its owner may read a file of this `st_mode`."""
     if sys.platform == "win32":
         try:
-            return windows.names_others(windows.access_of(path), windows.account_sid())
+            return bool(windows.strangers(windows.access_of(path), windows.account_sid()))
         except OSError:
             return True  # as far as one can see
     return bool(mode & (stat.S_IRWXG | stat.S_IRWXO))
@@ -242,10 +242,13 @@ def is_open_to_others(path: Path, mode: int) -> bool:
 def command_to_close(path: Path) -> str:
     """Return the command that makes a file its owner's alone."""
     if sys.platform == "win32":
-        # Everyone, Authenticated Users and Users. Quoted as PowerShell and cmd both understand it.
-        groups = "*S-1-1-0 *S-1-5-11 *S-1-5-32-545"
-        own = f"*{windows.account_sid()}:F"
-        return f'icacls "{path}" /inheritance:r /grant:r {own} /remove:g {groups}'
+        account = windows.account_sid()
+        listed: frozenset[str] = frozenset()
+        with suppress(OSError):
+            listed = windows.strangers(windows.access_of(path), account, inherited=False)
+        remove = "".join(f" /remove:g *{each}" for each in sorted(listed))
+        # Quoted as PowerShell and cmd both understand it.
+        return f'icacls "{path}" /inheritance:r /grant:r *{account}:F{remove}'
     return f"chmod 600 {quote(str(path))}"
 
 

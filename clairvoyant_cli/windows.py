@@ -14,6 +14,11 @@ from ctypes import Structure, byref, c_int, c_uint32, c_void_p, c_wchar_p, sizeo
 from functools import cache
 from pathlib import Path
 
+EVERYBODY = "S-1-1-0"
+
+SIDS = {"WD": EVERYBODY, "AU": "S-1-5-11", "BU": "S-1-5-32-545", "IU": "S-1-5-4", "BG": "S-1-5-32-546"}
+"""Of the groups that SDDL has short names for; the commands of Windows know none of these."""
+
 NOT_OTHERS = frozenset({"SY", "BA", "LA", "OW"})
 """Who may read what is one account's: SYSTEM and the administrators, who can have any file, and its owner."""
 
@@ -31,21 +36,25 @@ _FOREVER = 0xFFFF_FFFF
 _INVALID_HANDLE = c_void_p(-1).value
 
 
-def names_others(sddl: str, account: str) -> bool:
-    """Whether an access list lets in more than its owner, `account` (a SID), SYSTEM and the administrators.
+def strangers(sddl: str, account: str, *, inherited: bool = True) -> frozenset[str]:
+    """Return whom an access list lets in beside its owner, `account` (a SID), SYSTEM and the administrators.
 
-    `sddl` has the owner and the access list. One that is missing or cannot be understood lets everybody in.
+    `sddl` has the owner and the access list. One that is missing or cannot be understood lets in `EVERYBODY`.
+    Without `inherited` those are left out whom only a folder further up lets in.
     """
     owner = re.match(r"O:(?P<sid>S-[-0-9]+|[A-Z]{2})", sddl)
     _, there, listed = sddl.partition("D:")
-    if not there or "NO_ACCESS_CONTROL" in listed or listed.count("(") != len(_ACE.findall(listed)):
-        return True
+    entries = list(_ACE.finditer(listed))
+    if not there or "NO_ACCESS_CONTROL" in listed or listed.count("(") != len(entries):
+        return frozenset({EVERYBODY})
     own = NOT_OTHERS | {account} | ({owner["sid"]} if owner else set())
-    return any(
-        ace["trustee"] not in own
-        for ace in _ACE.finditer(listed)
-        if ace["type"] not in _DENIES_OR_REPORTS and "IO" not in re.findall("..", ace["flags"])
-    )
+    idle = {"IO"} if inherited else {"IO", "ID"}
+    let_in = {
+        ace["trustee"]
+        for ace in entries
+        if ace["type"] not in _DENIES_OR_REPORTS and not idle.intersection(re.findall("..", ace["flags"]))
+    }
+    return frozenset(SIDS.get(each, each) for each in let_in - own)
 
 
 def access_of(path: Path) -> str:

@@ -10,7 +10,7 @@ import pytest
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.doctor import installation
 from clairvoyant_cli.system import is_alive, run
-from clairvoyant_cli.windows import names_others
+from clairvoyant_cli.windows import strangers
 
 ROOT = Path(__file__).resolve().parents[1]
 TREES = ("clairvoyant_cli", "tui", "predictor", "profiles")
@@ -99,7 +99,13 @@ ANN = "S-1-5-21-1-2-3-1001"
     ],
 )
 def test_an_access_list_of_windows_is_read_for_strangers(sddl: str, others: bool) -> None:
-    assert names_others(sddl, ANN) is others
+    assert bool(strangers(sddl, ANN)) is others
+
+
+def test_only_whom_the_file_itself_lets_in_must_be_taken_out() -> None:
+    sddl = f"O:{ANN}D:AI(A;;FR;;;BU)(A;;FR;;;S-1-5-21-9-9-9-1002)(A;ID;FR;;;AU)(A;ID;FA;;;{ANN})"
+    assert strangers(sddl, ANN) == {"S-1-5-11", "S-1-5-32-545", "S-1-5-21-9-9-9-1002"}
+    assert strangers(sddl, ANN, inherited=False) == {"S-1-5-32-545", "S-1-5-21-9-9-9-1002"}
 
 
 def test_what_only_windows_has_is_reached_through_the_one_module() -> None:

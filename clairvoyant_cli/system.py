@@ -5,6 +5,7 @@ Typed so that each system's branch is checked as that system: `mypy --platform w
 
 import asyncio
 import os
+import shlex
 import signal
 import socket
 import stat
@@ -13,15 +14,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import closing, suppress
 from io import TextIOWrapper
 from math import inf
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypeVar, cast
 
 if sys.platform == "win32":
     import ctypes
+
+    from clairvoyant_cli import windows
 else:
     import resource
 if sys.platform == "linux":
@@ -109,7 +113,7 @@ def heed_signals(on_stop: Callable[[float], object], on_hangup: Callable[[], obj
     """Have the running loop call `on_stop` when the process is asked to end, and `on_hangup` at a SIGHUP.
 
     `on_stop` is told how many seconds there are, `inf` where nobody sets a limit. On Windows Ctrl-C and
-    Ctrl-Break ask to end, and so does a console that is closed.
+    Ctrl-Break ask to end, and so do a console that is closed and `ask_to_end`.
     """
     loop = asyncio.get_running_loop()
     if sys.platform == "win32":
@@ -120,6 +124,12 @@ def heed_signals(on_stop: Callable[[float], object], on_hangup: Callable[[], obj
         handler = ctypes.WINFUNCTYPE(ctypes.c_int, ctypes.c_uint)(heed)
         _kept.append(handler)
         ctypes.windll.kernel32.SetConsoleCtrlHandler(handler, 1)
+
+        def asked() -> None:
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(on_stop, inf)
+
+        windows.await_stop(os.getpid(), asked)
     else:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, on_stop, inf)
@@ -161,6 +171,18 @@ def is_alive(pid: int) -> bool:
     return True
 
 
+def ask_to_end(pid: int) -> None:
+    """Have a process that `heed_signals` end as it sees fit; nothing if it does not, or has ended."""
+    if sys.platform == "win32":
+        windows.ask_to_stop(pid)
+    else:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGTERM)
+
+
+CURL = "curl.exe" if sys.platform == "win32" else "curl"
+"""In Windows PowerShell `curl` is another program."""
+
 USUAL_SHELL = "powershell" if sys.platform == "win32" else "sh"
 
 REDIRECT = (
@@ -169,6 +191,17 @@ REDIRECT = (
     else 'eval "$(clairvoyant env)"'
 )
 """What sends the clients of this shell through the proxy."""
+
+
+MODERN_TERMINALS = ("WT_SESSION", "TERM_PROGRAM", "TERM", "ConEmuPID", "ALACRITTY_LOG")
+"""Variables by which Windows Terminal, Visual Studio Code, mintty, ConEmu ... tell that it is they."""
+
+
+def draws_few_glyphs(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the terminal is the old console of Windows, as far as one can tell, or Linux's own."""
+    if sys.platform == "win32":
+        return not any(name in environment for name in MODERN_TERMINALS)
+    return environment.get("TERM") == "linux"
 
 
 def print_utf8() -> None:
@@ -180,15 +213,20 @@ def print_utf8() -> None:
 
 
 def service_manager() -> str:
-    """Return what keeps programs running here: "systemd", "launchd", "" if it is neither."""
-    return {"linux": "systemd", "darwin": "launchd"}.get(sys.platform, "")
+    """Return what keeps programs running here: "systemd", "launchd", "schtasks", "" if it is none of them."""
+    return {"linux": "systemd", "darwin": "launchd", "win32": "schtasks"}.get(sys.platform, "")
 
 
-def user_id() -> int:
-    """Return the number of the account, 0 where accounts have none."""
-    if sys.platform != "win32":
-        return os.getuid()
-    return 0
+def account() -> str:
+    """Return what the system itself calls the account: its number, on Windows its SID."""
+    if sys.platform == "win32":
+        return windows.account_sid()
+    return str(os.getuid())
+
+
+def command_line(words: Sequence[str]) -> str:
+    """Return a command as it is typed."""
+    return subprocess.list2cmdline(words) if sys.platform == "win32" else shlex.join(words)
 
 
 # -- sockets ----------------------------------------------------------------------------------------
@@ -273,15 +311,11 @@ def raise_open_files() -> int:
 
 def create_for_owner(path: Path) -> int:
     """Create a file that its owner alone may read; return its descriptor. FileExistsError if it is there."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     if sys.platform == "win32":
-        try:
-            subprocess.run(_owner_alone(path), capture_output=True, check=True, timeout=10)
-        except (OSError, subprocess.SubprocessError) as error:
-            os.close(descriptor)
-            path.unlink()
-            raise OSError(f"it cannot be kept from others ({error})") from None
-    return descriptor
+        import msvcrt
+
+        return msvcrt.open_osfhandle(windows.create_for_account(path), os.O_WRONLY)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
 
 REMOVALS = 25 if sys.platform == "win32" else 1
@@ -311,25 +345,38 @@ def open_without_waiting(path: str, flags: int) -> int:
 def is_open_to_others(path: Path, mode: int) -> bool:
     """Whether others than its owner may read a file of this `st_mode`."""
     if sys.platform == "win32":
-        # Everyone, Authenticated Users, Users
-        return any(_grants(path, group) for group in ("S-1-1-0", "S-1-5-11", "S-1-5-32-545"))
+        try:
+            return bool(windows.strangers(windows.access_of(path), windows.account_sid()))
+        except OSError:
+            return True  # as far as one can see
     return bool(mode & (stat.S_IRWXG | stat.S_IRWXO))
 
 
 def command_to_close(path: Path) -> str:
     """Return the command that makes a file its owner's alone."""
-    return subprocess.list2cmdline(_owner_alone(path)) if sys.platform == "win32" else f"chmod 600 {path}"
+    if sys.platform == "win32":
+        account = windows.account_sid()
+        listed: frozenset[str] = frozenset()
+        with suppress(OSError):
+            listed = windows.strangers(windows.access_of(path), account, inherited=False)
+        remove = "".join(f" /remove:g *{each}" for each in sorted(listed))
+        # Quoted as PowerShell and cmd both understand it.
+        return f'icacls "{path}" /inheritance:r /grant:r *{account}:F{remove}'
+    return f"chmod 600 {quote(str(path))}"
 
 
-def _owner_alone(path: Path) -> list[str]:
-    return ["icacls", str(path), "/inheritance:r", "/grant:r", f"{os.environ.get('USERNAME', '')}:F"]
+def command_to_create(path: Path) -> str:
+    """Return the command that makes an empty file for its owner alone; on Windows as alone as its folder."""
+    return f'New-Item "{path}"' if sys.platform == "win32" else f"install -m 600 /dev/null {quote(str(path))}"
 
 
-def _grants(path: Path, group: str) -> bool:
-    """Whether the access list of a file on Windows names a group, as far as that can be ruled out."""
-    command = ["icacls", str(path), "/findsid", f"*{group}"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return True
-    return str(path) in done.stdout
+def command_to_edit(path: Path) -> str:
+    """Return the command that opens a text file in an editor."""
+    return f'notepad "{path}"' if sys.platform == "win32" else f"${{EDITOR:-vi}} {quote(str(path))}"
+
+
+def command_to_own(path: Path) -> str:
+    """Return the command that makes a folder this account's, to be run by an administrator."""
+    if sys.platform == "win32":
+        return f'takeown /F "{path}" /R'
+    return f"chown -R $(id -un) {quote(str(path))}"

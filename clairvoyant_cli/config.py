@@ -197,6 +197,12 @@ class ServeConfig:
         False, None, "Let dashboards show prompts. They are not logged, nor recorded by this."
     )
     log_level: str = setting("info", "LEVEL", f"{', '.join(LOG_LEVELS)}.", one_of(LOG_LEVELS))
+    log_file: str | None = setting(
+        None,
+        "FILE",
+        "Log into a file that only its owner can read. Beyond 5 MiB a new one is begun, and three old ones "
+        "are kept. Unset: standard error.",
+    )
     backends: tuple[BackendConfig, ...] = ()
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ Import cost is a feature of a CLI: `clairvoyant --help` loads click and nothing 
 help of each command stands here, in the table, and its module is loaded on use.
 """
 
+import os
 import sys
 from importlib import import_module
 
@@ -32,7 +33,7 @@ COMMANDS = {
     "doctor": "Say what is wrong with the set-up, and the command that fixes it.",
     "env": "Print what to export so that your clients go through the proxy.",
     "service": "Keep the proxy running: install, start, stop, status, logs, uninstall.",
-    "completion": "Print the completion script for bash, zsh or fish.",
+    "completion": "Print the completion script for bash, zsh, fish or PowerShell.",
 }
 
 ASKED_FOR = f"{__name__}.asked_for"
@@ -80,6 +81,8 @@ def cli() -> None:
 def main() -> None:
     """Run the command; an error the user can mend is one line on stderr and an exit code."""
     print_utf8()
+    if os.environ.get("_CLAIRVOYANT_COMPLETE", "").startswith("powershell"):
+        import_module("clairvoyant_cli.commands.completion")  # click knows no PowerShell
     try:
         cli()
     except ClairvoyantError as error:

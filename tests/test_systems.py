@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.doctor import installation
 from clairvoyant_cli.system import is_alive, run
+from clairvoyant_cli.windows import strangers
 
 ROOT = Path(__file__).resolve().parents[1]
 TREES = ("clairvoyant_cli", "tui", "predictor", "profiles")
@@ -69,3 +72,62 @@ def test_a_process_that_is_there_is_alive_and_one_that_has_ended_is_not() -> Non
     assert is_alive(ended.pid)
     ended.wait()
     assert not is_alive(ended.pid)
+
+
+ANN = "S-1-5-21-1-2-3-1001"
+
+
+@pytest.mark.parametrize(
+    ("sddl", "others"),
+    [
+        # What a file in a profile folder inherits.
+        (f"O:{ANN}D:AI(A;ID;FA;;;SY)(A;ID;FA;;;BA)(A;ID;FA;;;{ANN})", False),
+        # A program run by an administrator leaves its files to all of them.
+        (f"O:BAD:P(A;;FA;;;SY)(A;;FA;;;{ANN})", False),
+        ("O:S-1-5-21-1-2-3-1002D:(A;;FA;;;S-1-5-21-1-2-3-1002)", False),
+        (f"O:{ANN}D:PAI(A;;FA;;;OW)", False),
+        (f"O:{ANN}D:", False),
+        (f"O:{ANN}D:(A;OICIIO;GA;;;WD)(D;;FA;;;WD)(A;;FA;;;{ANN})", False),
+        # Another disk, where Windows lets everybody who can log on write.
+        (f"O:{ANN}D:AI(A;ID;FA;;;BA)(A;ID;0x1301bf;;;AU)(A;ID;0x1200a9;;;BU)", True),
+        (f"O:{ANN}D:(A;;FA;;;{ANN})(A;;0x1200a9;;;WD)", True),
+        (f"O:{ANN}D:(A;;FA;;;{ANN})(A;;FR;;;S-1-5-21-1-2-3-1002)", True),
+        (f"O:{ANN}D:(XA;;FR;;;{ANN};(@User.Project Any_of 1))", True),
+        (f"O:{ANN}D:NO_ACCESS_CONTROL", True),
+        (f"O:{ANN}", True),
+        ("", True),
+    ],
+)
+def test_an_access_list_of_windows_is_read_for_strangers(sddl: str, others: bool) -> None:
+    assert bool(strangers(sddl, ANN)) is others
+
+
+def test_only_whom_the_file_itself_lets_in_must_be_taken_out() -> None:
+    sddl = f"O:{ANN}D:AI(A;;FR;;;BU)(A;;FR;;;S-1-5-21-9-9-9-1002)(A;ID;FR;;;AU)(A;ID;FA;;;{ANN})"
+    assert strangers(sddl, ANN) == {"S-1-5-11", "S-1-5-32-545", "S-1-5-21-9-9-9-1002"}
+    assert strangers(sddl, ANN, inherited=False) == {"S-1-5-32-545", "S-1-5-21-9-9-9-1002"}
+
+
+def test_what_only_windows_has_is_reached_through_the_one_module() -> None:
+    imported = re.compile(r"from clairvoyant_cli import .*\bwindows\b|clairvoyant_cli\.windows")
+    trees = [path for tree in TREES for path in (ROOT / tree).rglob("*.py")]
+    assert [path.name for path in trees if imported.search(path.read_text())] == ["system.py"]
+
+
+@pytest.mark.parametrize("platform", ["linux", "win32"])
+def test_the_doctor_advises_in_the_words_of_the_system(
+    platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    broken = tmp_path / "R & D.toml"
+    broken.write_text("[clients.me]\nwieght = 2")
+    config = ServeConfig(api_key_file=str(tmp_path / "my keys"))
+    monkeypatch.setattr(sys, "platform", platform)
+    fixes = [each.fix for each in installation.check_files(config) if each.fix]
+    config = ServeConfig(clients=str(broken))
+    fixes += [each.fix for each in installation.check_files(config) if each.fix]
+    words = {
+        "linux": [f"install -m 600 /dev/null '{tmp_path}/my keys'", f"${{EDITOR:-vi}} '{broken}'"],
+        "win32": [f'New-Item "{tmp_path}/my keys"', f'notepad "{broken}"'],
+    }
+    assert fixes == words[platform]

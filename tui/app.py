@@ -26,6 +26,7 @@ from tui.history import History
 from tui.keys import KEYS
 from tui.line import printable
 from tui.palette import THEMES, Palette
+from tui.plain_glyphs import plain_driver
 from tui.screens.board import BoardScreen
 from tui.screens.clients import Clients
 from tui.screens.detail import Detail
@@ -54,14 +55,18 @@ class Top(App[None]):
         machine: Callable[[], Hardware] | None = None,
         readonly: bool = False,
         badge: str = "",
+        plain: bool = False,
         folder: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`machine` reads this computer's sensors; it is called in a thread, once a second. `folder` is where
-        exports go (the working directory). `badge` stands beside the mode: demo, replay.
+        exports go (the working directory). `badge` stands beside the mode: demo, replay. `plain` is for fonts
+        that have few characters.
         """
         colour = not os.environ.get("NO_COLOR")
         super().__init__(ansi_color=None if colour else True)
+        if plain:
+            self.driver_class = plain_driver(self.driver_class)
         self._source = source
         self._machine = machine
         self._clock = clock

@@ -25,9 +25,8 @@ class Client:
 def _open_webui(url: str) -> str:
     inside = url.replace("127.0.0.1", "host.docker.internal").replace("localhost", "host.docker.internal")
     return f"""In a container the host has another name, and the proxy must listen beyond loopback:
-docker run -p 3000:8080 --add-host=host.docker.internal:host-gateway \\
-  -e OLLAMA_BASE_URL={inside} -e OPENAI_API_BASE_URL={inside}/v1 -e OPENAI_API_KEY={KEY} \\
-  ghcr.io/open-webui/open-webui:main
+docker run -p 3000:8080 --add-host=host.docker.internal:host-gateway -e OLLAMA_BASE_URL={inside} \
+-e OPENAI_API_BASE_URL={inside}/v1 -e OPENAI_API_KEY={KEY} ghcr.io/open-webui/open-webui:main
 Or in the browser: Admin settings, Connections: {url} (Ollama), {url}/v1 (OpenAI)"""
 
 

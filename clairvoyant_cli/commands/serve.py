@@ -3,8 +3,8 @@
 import gc
 import logging
 import os
-import sys
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import click
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.commands.composition import Frozen, kept_in, load_predictor
+from clairvoyant_cli.commands.log import log_of
 from clairvoyant_cli.commands.options import config_option, serve_options
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError
@@ -44,27 +45,22 @@ def command(config_file: Path | None, **flags: Any) -> None:
     """
     given = {name: value for name, value in flags.items() if value is not None}
     config = load_serve_config(given, file=config_file)
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=config.log_level.upper(),
-        format="%(asctime)s %(levelname).1s %(message)s",
-        datefmt="%Y-%m-%dT%H:%M:%S",
-    )
-    run(_serve(config))
+    with log_of(config):
+        run(_serve(config))
 
 
 def _heed_signals(daemon: "Daemon") -> None:
     terminal = next((stream for stream in (0, 1, 2) if os.isatty(stream)), None)
 
-    def on_stop() -> None:
+    def on_stop(within_s: float) -> None:
         if daemon.control.stopping:
             daemon.stop_now()
         else:
-            daemon.drain()
+            daemon.drain(within_s)
 
     def on_hangup() -> None:
         if terminal is not None and not os.isatty(terminal):
-            on_stop()  # the terminal has been closed
+            on_stop(inf)  # the terminal has been closed
             return
         with suppress(ClairvoyantError):  # the log says why
             daemon.reload()
@@ -93,11 +89,13 @@ async def _run(config: ServeConfig, predictor: "Predictor", persistence: "Persis
         _heed_signals(daemon)
         operation = daemon.operation
         tau = "off" if operation.tau_s is None else f"{operation.tau_s:.4g} s ({operation.tau_source})"
-        # Said whatever the log level: it is how one sees, and a supervisor's script knows, that it serves.
-        click.echo(
+        serving = (
             f"clairvoyant {__version__}: {daemon.base_url} -> {daemon.pool.described}, "
             f"{plural(daemon.pool.slots, 'slot')}, "
-            f"policy {operation.policy}, tau {tau}, predictor {predictor.name}",
-            err=True,
+            f"policy {operation.policy}, tau {tau}, predictor {predictor.name}"
         )
+        # Said whatever the log level: it is how one sees, and a supervisor's script knows, that it serves.
+        click.echo(serving, err=True)
+        if config.log_file is not None:
+            logging.getLogger("clairvoyant").info(serving)
         await daemon.run_until_stopped()

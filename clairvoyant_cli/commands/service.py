@@ -1,30 +1,28 @@
 """`clairvoyant service`: the proxy as a service of yours, which comes back after a reboot."""
 
-import logging
 import os
 import shutil
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Sequence
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 import click
 
-from clairvoyant_cli.commands.options import FILE
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.service.units import Action, Unit, launchd_agent, systemd_unit
-from clairvoyant_cli.system import service_manager, user_id
+from clairvoyant_cli.service.units import Action, Unit, launchd_agent, scheduled_task, systemd_unit
+from clairvoyant_cli.system import account, service_manager
 
-LOG_BYTES = 5 * 1024 * 1024
-LOG_FILES = 3
+LOG_LINES = 100
 
 
 @click.group()
 def command() -> None:
-    """Keep the proxy running: a systemd user unit on Linux, a launchd agent on macOS.
+    """Keep the proxy running: a systemd user unit on Linux, a launchd agent on macOS, a task on Windows.
 
-    Nothing needs root. The file is shown before it is written, and installing twice does no harm.
+    Nothing needs root or an administrator. The file is shown before it is written, and installing twice does
+    no harm.
     """
 
 
@@ -37,9 +35,9 @@ def install(dry_run: bool, yes: bool, serve_flags: tuple[str, ...]) -> None:
 
     Flags of `clairvoyant serve` go behind a double dash: service install -- --backend ollama
     """
-    _check_serve_flags(serve_flags)
     unit = _unit(serve_flags)
-    current = unit.path.read_text(encoding="utf-8") if unit.path.exists() else None
+    _check_serve_flags(serve_flags, keeps_log=unit.log_file is not None)
+    current = unit.path.read_text(encoding=unit.encoding) if unit.path.exists() else None
     if current == unit.text:
         click.echo(f"{unit.path} is up to date.")
         if dry_run:
@@ -52,9 +50,9 @@ def install(dry_run: bool, yes: bool, serve_flags: tuple[str, ...]) -> None:
         if not yes:
             click.confirm("Write it and run these?", abort=True, err=True)
         unit.path.parent.mkdir(parents=True, exist_ok=True)
-        unit.path.write_text(unit.text, encoding="utf-8")
+        unit.path.write_text(unit.text, encoding=unit.encoding)
     if unit.log_file is not None:
-        unit.log_file.parent.mkdir(parents=True, exist_ok=True)
+        unit.log_file.parent.mkdir(parents=True, exist_ok=True)  # launchd writes there before serve does
     _run(unit.install)
     click.echo("Installed and started; see: clairvoyant service status")
     if unit.advice:
@@ -99,22 +97,24 @@ def status() -> None:
 @command.command()
 def logs() -> None:
     """Print the last hundred lines of the service's log."""
-    _run(_installed().logs)
+    unit = _installed()
+    _run(unit.logs)
+    if unit.log_file is not None:
+        try:
+            with unit.log_file.open(encoding="utf-8", errors="replace") as lines:
+                click.echo("".join(deque(lines, LOG_LINES)), nl=False)
+        except OSError as error:
+            why = error.strerror or error
+            raise ClairvoyantError(f"cannot read the log {unit.log_file}: {why}; has it started?") from None
 
 
 @command.command(hidden=True)
-@click.option("--log-file", type=FILE, required=True, help="The log.")
-@click.argument("serve_flags", nargs=-1, type=click.UNPROCESSED)
-def run(log_file: Path, serve_flags: tuple[str, ...]) -> None:
-    """Serve, and write a log that is rotated: what launchd starts."""
-    from clairvoyant_cli.commands.serve import command as serve
+@click.option("--log-file", required=True, help="Its log, which tells it from others.")
+def end(log_file: str) -> None:
+    """Have the service's daemon finish what runs, and end: what the Task Scheduler cannot ask for."""
+    from clairvoyant_cli.service.ending import end_daemon
 
-    log_file.parent.mkdir(parents=True, exist_ok=True)
-    handler = RotatingFileHandler(log_file, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(message)s", "%Y-%m-%dT%H:%M:%S"))
-    # serve finds the log configured and leaves it as it is.
-    logging.basicConfig(handlers=[handler], level=logging.INFO)
-    serve.main(args=list(serve_flags), prog_name="clairvoyant serve", standalone_mode=False)
+    end_daemon(log_file)
 
 
 def _unit(flags: Sequence[str]) -> Unit:
@@ -122,10 +122,15 @@ def _unit(flags: Sequence[str]) -> Unit:
     home = Path.home()
     manager = service_manager()
     if manager == "launchd":
-        return launchd_agent(program, flags, home, user_id())
+        return launchd_agent(program, flags, home, account())
+    if manager == "schtasks":
+        from clairvoyant_cli.control import state_dir
+
+        name = f"clairvoyant-{os.environ.get('USERNAME') or account()}"
+        return scheduled_task((_windowless(), program), flags, home, state_dir(), account(), name)
     if manager != "systemd":
         raise ClairvoyantError(
-            "services are written for systemd and launchd; start serve by other means here"
+            "services are written for systemd, launchd and Windows; start serve by other means here"
         )
     config_home = os.environ.get("XDG_CONFIG_HOME") or home / ".config"
     return systemd_unit(program, flags, Path(config_home))
@@ -133,8 +138,18 @@ def _unit(flags: Sequence[str]) -> Unit:
 
 def _program() -> tuple[str, ...]:
     # By its full path: a service has another PATH, and no virtual environment is active.
-    script = Path(sys.executable).with_name("clairvoyant")
-    return (str(script),) if script.exists() else (sys.executable, "-m", "clairvoyant_cli")
+    for name in ("clairvoyant", "clairvoyant.exe"):
+        script = Path(sys.executable).with_name(name)
+        if script.exists():
+            return (str(script),)
+    return (sys.executable, "-m", "clairvoyant_cli")
+
+
+def _windowless() -> tuple[str, ...]:
+    # A script is a console program, for which Windows opens a window; this Python is none.
+    # -P: modules come from where we are installed, not from the directory that it is started in.
+    python = Path(sys.executable).with_name("pythonw.exe")
+    return (str(python if python.exists() else sys.executable), "-P", "-m", "clairvoyant_cli")
 
 
 def _installed() -> Unit:
@@ -144,7 +159,7 @@ def _installed() -> Unit:
     return unit
 
 
-def _check_serve_flags(flags: Sequence[str]) -> None:
+def _check_serve_flags(flags: Sequence[str], *, keeps_log: bool) -> None:
     from clairvoyant_cli.commands.serve import command as serve
     from clairvoyant_cli.config import load_serve_config
 
@@ -155,6 +170,8 @@ def _check_serve_flags(flags: Sequence[str]) -> None:
     except click.exceptions.Exit:
         raise ClairvoyantError("these flags make clairvoyant serve exit at once", ExitCode.USAGE) from None
     file = given.pop("config_file")
+    if given["log_file"] is not None and keeps_log:
+        raise ClairvoyantError("the service has a log file of its own; leave --log-file out", ExitCode.USAGE)
     load_serve_config({name: value for name, value in given.items() if value is not None}, file=file)
 
 

@@ -12,6 +12,7 @@ import click
 
 from clairvoyant_cli.commands.options import FILE, json_option, token_file_option, url_option
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.system import draws_few_glyphs
 
 if TYPE_CHECKING:
     from tui.hardware.reading import Hardware
@@ -35,6 +36,12 @@ class _Attachment:
 @url_option
 @token_file_option
 @click.option("--readonly", is_flag=True, help="Watch only: every action is refused.")
+@click.option(
+    "--plain/--no-plain",
+    default=draws_few_glyphs,
+    help="Draw with the characters that every font has, plots with blocks.  "
+    "[default: where the console is the old one of Windows, or that of Linux]",
+)
 @click.option("--once", is_flag=True, help="Print the state once, as tables, and leave.")
 @json_option("Print the state once, as JSON, and leave.")
 @click.option("--record", type=FILE, help="Also write what is seen to a file.")
@@ -54,6 +61,7 @@ def command(
     url: str | None,
     token_file: Path | None,
     readonly: bool,
+    plain: bool,
     once: bool,
     as_json: bool,
     record: Path | None,
@@ -75,7 +83,7 @@ def command(
     once = once or as_json
     if not once and not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         raise ClairvoyantError("top needs a terminal; for a script use --once or --json", ExitCode.USAGE)
-    news = asyncio.run(_watch(opened, record, once=once, readonly=readonly))
+    news = asyncio.run(_watch(opened, record, once=once, readonly=readonly, plain=plain))
     if news is not None:
         _print(news, as_json)
 
@@ -116,7 +124,12 @@ def _recorded(attachment: _Attachment, path: Path) -> _Attachment:
 
 
 async def _watch(
-    opened: AbstractAsyncContextManager[_Attachment], record: Path | None, *, once: bool, readonly: bool
+    opened: AbstractAsyncContextManager[_Attachment],
+    record: Path | None,
+    *,
+    once: bool,
+    readonly: bool,
+    plain: bool,
 ) -> "Snapshot | Disconnected | None":
     """Return the first news if they are wanted `once`; else show all, until the operator leaves."""
     async with opened as attachment:
@@ -134,6 +147,7 @@ async def _watch(
             machine=attachment.machine or Machine(),
             readonly=readonly or attachment.readonly,
             badge=attachment.badge,
+            plain=plain,
         ).run_async()
         return None
 

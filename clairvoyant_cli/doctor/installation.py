@@ -14,7 +14,14 @@ from clairvoyant_cli.control import state_dir
 from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.access import read_clients, read_keys
-from clairvoyant_cli.system import command_to_close, is_open_to_others, open_files_limit
+from clairvoyant_cli.system import (
+    command_to_close,
+    command_to_create,
+    command_to_edit,
+    command_to_own,
+    is_open_to_others,
+    open_files_limit,
+)
 from predictor.record import Predictor
 
 PACKAGES = ("clairvoyant_cli", "tui", "predictor", "profiles")
@@ -82,20 +89,20 @@ def check_files(config: ServeConfig) -> Iterator[Finding]:
             continue
         path = Path(given)
         if not path.is_file():
-            yield broken("files", f"{name} {path} does not exist", f"install -m 600 /dev/null {path}")
+            yield broken("files", f"{name} {path} does not exist", command_to_create(path))
         elif name != "clients" and is_open_to_others(path, path.stat().st_mode):
             yield warning("files", f"{name} {path} can be read by others", command_to_close(path))
         elif name in READERS:
             try:
                 READERS[name](path)
             except ClairvoyantError as error:
-                yield broken("files", str(error), f"${{EDITOR:-vi}} {path}")
+                yield broken("files", str(error), command_to_edit(path))
     home = state_dir()
     nearest = next(path for path in (home, *home.parents) if path.exists())
     if os.access(nearest, os.W_OK):
         yield ok("files", f"state in {home}")
     else:
-        yield warning("files", f"{nearest} cannot be written", f"chown -R $(id -un) {nearest}")
+        yield warning("files", f"{nearest} cannot be written", command_to_own(nearest))
 
 
 def check_limits() -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.control import ControlClient
 from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.system import REDIRECT, claim_alone
+from clairvoyant_cli.system import CURL, REDIRECT, claim_alone
 from tui.snapshot import Snapshot
 
 CLIENT_VARIABLES = ("OLLAMA_HOST", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_BASE_URL")
@@ -51,7 +51,7 @@ def check_daemon(snapshot: Snapshot) -> Iterator[Finding]:
             text = (
                 f"the daemon finds {backend.name} at {backend.url} {backend.state} {backend.detail}".rstrip()
             )
-            yield broken("daemon", text, f"curl -i {backend.url}")
+            yield broken("daemon", text, f"{CURL} -i {backend.url}")
     if not snapshot.predictor.trusted:
         yield warning("predictor", "it ranks this traffic badly and is not trusted now", "clairvoyant train")
 

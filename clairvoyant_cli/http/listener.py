@@ -18,7 +18,14 @@ from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.loop_turn import READING
 from clairvoyant_cli.http.patience import HOLDER_TIMEOUT_S, IDLE_CLIENT_S, ConnectionTable, Patience
 from clairvoyant_cli.http.request import READ_AHEAD_BYTES, Request
-from clairvoyant_cli.http.sockets import Peer, end_with_reset, keep_alive, peer_of, unacknowledged
+from clairvoyant_cli.http.sockets import (
+    Peer,
+    end_with_reset,
+    keep_alive,
+    peer_of,
+    reset_now,
+    unacknowledged,
+)
 from clairvoyant_cli.http.status import reason_of
 
 DROPPED_LIMIT_BYTES = 16 * 1024 * 1024
@@ -57,6 +64,7 @@ class ServerConnection(asyncio.Protocol):
         self._socket_reads = True
         self._half_closed = False
         self._ending = False
+        self._resets = False
         self._dropped_bytes: int | None = None
         self._tunnel: Callable[[bytes], None] | None = None
         self._throttle: Throttle | None = None
@@ -107,8 +115,9 @@ class ServerConnection(asyncio.Protocol):
             # It is not in the table, so nothing else looks after it.
             asyncio.get_running_loop().call_later(REFUSED_LINGER_S, self._let_go)
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes | bytearray) -> None:
         """Read what the client sent."""
+        data = bytes(data)  # asyncio's Proactor hands in a bytearray after a pause; bytes are not copied
         if self._tunnel is not None:
             self._tunnel(data)
         elif self._dropped_bytes is not None:
@@ -138,6 +147,8 @@ class ServerConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: so is the reason to work for it."""
+        if self._resets and self._transport is not None:
+            reset_now(self._transport)
         self._transport = None
         self.table.remove(self)
         self._cancel_task()
@@ -342,7 +353,7 @@ class ServerConnection(asyncio.Protocol):
     def _give_up(self, what: str | None) -> None:
         if what == "reader" and self._transport is not None:
             # What it has not read stays in the kernel, and a mere end would queue behind that for ever.
-            end_with_reset(self._transport)
+            self._reset_at_end(self._transport)
             self.abort()
         else:
             self._refuse(Malformed(408, f"the request's {what} did not come in time"))
@@ -460,10 +471,14 @@ class ServerConnection(asyncio.Protocol):
     def cut(self) -> None:
         """End an answer that cannot be finished, so that its client sees that it was not."""
         if self._transport is not None and self._writer is not None and self._writer.cut_needs_reset:
-            end_with_reset(self._transport)
+            self._reset_at_end(self._transport)
             self._let_go()
         else:
             self.close()
+
+    def _reset_at_end(self, transport: asyncio.Transport) -> None:
+        end_with_reset(transport)
+        self._resets = True
 
     def close(self) -> None:
         """End our side after what is written; the connection ends when the client has taken that.
@@ -478,7 +493,10 @@ class ServerConnection(asyncio.Protocol):
         self._ending = True
         self._idle_since = asyncio.get_running_loop().time()
         self.table.rests(self)
-        transport.write_eof()
+        try:
+            transport.write_eof()
+        except OSError:  # asyncio's own loops: the client has reset it, and the news is on its way
+            self.abort()
         self.resume_reading()
 
     def _let_go(self) -> None:

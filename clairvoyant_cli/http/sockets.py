@@ -2,11 +2,10 @@
 
 import asyncio
 import socket
-import struct
 from contextlib import suppress
 from enum import Enum, auto
 
-from clairvoyant_cli.system import CLOSE_WAIT, ESTABLISHED, tcp_state, unsent_bytes
+from clairvoyant_cli.system import CLOSE_WAIT, ESTABLISHED, NO_LINGER, reset, tcp_state, unsent_bytes
 
 KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 """Seconds of silence before the first question, between two, and how many go unanswered: two minutes in all,
@@ -73,4 +72,11 @@ def end_with_reset(transport: asyncio.BaseTransport) -> None:
     peer = transport.get_extra_info("socket")
     if peer is not None:
         with suppress(OSError):
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
+
+
+def reset_now(transport: asyncio.BaseTransport) -> None:
+    """See from `connection_lost`, just before its socket is closed, that it does end with a reset."""
+    peer = transport.get_extra_info("socket")
+    if peer is not None:
+        reset(peer)

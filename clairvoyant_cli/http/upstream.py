@@ -118,11 +118,12 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         keep_alive(transport)
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes | bytearray) -> None:
         """Read what the backend sent and hand it on."""
         sink = self._sink
         if sink is not None:
-            self._take(self._reader.receive(data), sink)
+            # asyncio's Proactor hands in a bytearray after a pause; bytes are not copied.
+            self._take(self._reader.receive(bytes(data)), sink)
         elif not self._hanging_up:
             # Nobody asked: the rest of an answer that was given up, or a server that closes with a 408.
             self.close()

@@ -45,7 +45,7 @@ from clairvoyant_cli.proxy.tasks import Tasks
 from clairvoyant_cli.proxy.word_file import announced as word_of
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, PREEMPTIVE_POLICY, SERVABLE
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.system import raise_open_files
+from clairvoyant_cli.system import raise_open_files, start_accepting
 from predictor.record import Predictor
 from tui.snapshot import Snapshot
 
@@ -72,6 +72,7 @@ class Daemon:
     base_url: str
     drain_timeout_s: float
     reload: Callable[[], str]
+    _asked: asyncio.Event
     _stopped: asyncio.Event
     state_saver: StateSaver | None = None
     _drain_ends_s: float = float("inf")
@@ -90,8 +91,9 @@ class Daemon:
         """Return the state as it is now."""
         return self.snapshots.snapshot()
 
-    def drain(self) -> None:
-        """Go down in good order: refuse new work, send the waiting away, finish what runs."""
+    def drain(self, within_s: float = float("inf")) -> None:
+        """Go down in good order: refuse new work, send the waiting away, finish what runs `within_s`."""
+        self.drain_timeout_s = min(self.drain_timeout_s, within_s)
         self.operation.go_down()
         self.control.stopping = True
         sent_away = self.dispatcher.send_away_waiting(DrainingError, suspended=False)
@@ -104,16 +106,19 @@ class Daemon:
         self.connections.hurry()
         for connection in list(self.connections.every):
             connection.retire()
+        self._asked.set()
 
     def stop_now(self) -> None:
         """Go down at once, whatever runs."""
         self._stopped.set()
+        self._asked.set()
 
     async def run_until_stopped(self) -> None:
         """Return once a drain is complete, or `stop_now` was called."""
+        await self._asked.wait()
         while not self._stopped.is_set():
             with suppress(TimeoutError):
-                async with asyncio.timeout(0.1 if self.operation.draining else 1.0):
+                async with asyncio.timeout(0.1):
                     await self._stopped.wait()
             if self.control.stopping and not self.busy:
                 return
@@ -163,11 +168,11 @@ async def running_daemon(
                 daemon.state_saver.begin()
                 _prefer_preemption(config, daemon)
                 tasks.spawn(daemon.state_saver.run())
-            loop = asyncio.get_running_loop()
-            acceptor = await loop.create_server(
+            stop_accepting = await start_accepting(
                 lambda: ServerConnection(daemon.gateway.handle, tasks.spawn, table),
-                sock=listener,
-                backlog=BACKLOG,
+                listener,
+                BACKLOG,
+                tasks.spawn,
             )
             for worker in daemon.pool:
                 tasks.spawn(worker.watch.run())
@@ -179,7 +184,7 @@ async def running_daemon(
                     yield daemon
             finally:
                 daemon.control.stopping = True
-                acceptor.close()
+                stop_accepting()
                 for connection in list(table.every):
                     connection.abort()
                 tasks.cancel()
@@ -310,6 +315,7 @@ def _compose(
         base_url=f"http://{_place(_reachable(host), port)}",
         drain_timeout_s=config.drain_timeout,
         reload=reload,
+        _asked=asyncio.Event(),
         _stopped=asyncio.Event(),
     )
 

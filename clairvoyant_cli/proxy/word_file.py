@@ -9,7 +9,7 @@ import msgspec
 
 from clairvoyant_cli.control import Word, state_dir
 from clairvoyant_cli.proxy.access import Access
-from clairvoyant_cli.system import create_for_owner
+from clairvoyant_cli.system import create_for_owner, remove
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def announced(base_url: str, port: int, access: Access) -> Iterator[None]:
     path = state_dir() / f"daemon-{port}.json"
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.unlink(missing_ok=True)
+        remove(path)
         with os.fdopen(create_for_owner(path), "wb") as file:
             file.write(msgspec.json.encode(Word(base_url, os.getpid(), token)))
     except OSError as error:  # a read-only home costs a convenience, not the service
@@ -33,4 +33,4 @@ def announced(base_url: str, port: int, access: Access) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            path.unlink()
+            remove(path)

@@ -1,10 +1,13 @@
 """The service as it is written down: the file, and the commands that act on it. Nothing is run here."""
 
 import plistlib
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import list2cmdline
+from xml.sax.saxutils import escape
+
+from clairvoyant_cli.system import command_line
 
 NAME = "clairvoyant"
 LABEL = "io.github.clairvoyant"
@@ -21,14 +24,14 @@ class Action:
     may_fail: bool = False
 
     def __str__(self) -> str:
-        return shlex.join(self.words)
+        return command_line(self.words)
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
     """A service of one platform: its file, and what to run for each thing one may want of it.
 
-    `log_file` is None where the platform keeps the log itself.
+    `log_file` is where `serve` writes its log; None where the platform keeps it, and `logs` shows it.
     """
 
     path: Path
@@ -39,8 +42,9 @@ class Unit:
     start: tuple[Action, ...]
     stop: tuple[Action, ...]
     status: tuple[Action, ...]
-    logs: tuple[Action, ...]
+    logs: tuple[Action, ...] = ()
     log_file: Path | None = None
+    encoding: str = "utf-8"
     advice: str = ""
 
 
@@ -80,8 +84,8 @@ WantedBy=default.target
     )
 
 
-def launchd_agent(program: Sequence[str], flags: Sequence[str], home: Path, uid: int) -> Unit:
-    """Return the launchd agent. launchd rotates no logs: `service run` writes its own and does."""
+def launchd_agent(program: Sequence[str], flags: Sequence[str], home: Path, uid: str) -> Unit:
+    """Return the launchd agent. launchd rotates no logs: `serve` writes its own."""
     path = home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
     logs = home / "Library" / "Logs" / NAME
     log_file = logs / f"{NAME}.log"
@@ -89,7 +93,7 @@ def launchd_agent(program: Sequence[str], flags: Sequence[str], home: Path, uid:
     text = plistlib.dumps(
         {
             "Label": LABEL,
-            "ProgramArguments": [*program, "service", "run", "--log-file", str(log_file), "--", *flags],
+            "ProgramArguments": [*program, "serve", *flags, "--log-file", str(log_file)],
             "RunAtLoad": True,
             "KeepAlive": {"SuccessfulExit": False},
             "ExitTimeOut": STOP_S,
@@ -114,8 +118,89 @@ def launchd_agent(program: Sequence[str], flags: Sequence[str], home: Path, uid:
         start=(launchctl("bootstrap", domain, str(path), may_fail=True), launchctl("kickstart", target)),
         stop=(bootout,),
         status=(launchctl("print", target, may_fail=True),),
-        logs=(Action(("tail", "-n", "100", str(log_file))),),
         log_file=log_file,
+    )
+
+
+def scheduled_task(
+    programs: tuple[Sequence[str], Sequence[str]],
+    flags: Sequence[str],
+    home: Path,
+    state: Path,
+    account: str,
+    name: str,
+) -> Unit:
+    """Return the task for Windows' Task Scheduler. It needs no administrator: its log-on trigger is for one
+    account alone, `account` (a SID).
+
+    `programs` are the one without a window, which serves, and the one for a console, which has it end. The
+    scheduler restarts no action that fails ([MS-TSCH] 2.5.4.2: only one that fails to start), so a second
+    trigger starts it each minute, and is ignored while it runs.
+    """
+    silent, console = programs
+    path, log_file = state / f"{NAME}-task.xml", state / "Logs" / f"{NAME}.log"
+    words = (*silent[1:], "serve", *flags, "--log-file", str(log_file))
+    text = f"""<?xml version="1.0" encoding="UTF-16"?>
+<Task version="1.2" xmlns="http://schemas.microsoft.com/windows/2004/02/mit/task">
+  <RegistrationInfo>
+    <Description>Clairvoyant, a proxy that sends the shortest predicted LLM answer first</Description>
+  </RegistrationInfo>
+  <Triggers>
+    <LogonTrigger>
+      <UserId>{escape(account)}</UserId>
+    </LogonTrigger>
+    <TimeTrigger>
+      <StartBoundary>2020-01-01T00:00:00</StartBoundary>
+      <Repetition>
+        <Interval>PT1M</Interval>
+      </Repetition>
+    </TimeTrigger>
+  </Triggers>
+  <Principals>
+    <Principal id="Author">
+      <UserId>{escape(account)}</UserId>
+      <LogonType>InteractiveToken</LogonType>
+      <RunLevel>LeastPrivilege</RunLevel>
+    </Principal>
+  </Principals>
+  <Settings>
+    <MultipleInstancesPolicy>IgnoreNew</MultipleInstancesPolicy>
+    <DisallowStartIfOnBatteries>false</DisallowStartIfOnBatteries>
+    <StopIfGoingOnBatteries>false</StopIfGoingOnBatteries>
+    <IdleSettings>
+      <StopOnIdleEnd>false</StopOnIdleEnd>
+    </IdleSettings>
+    <ExecutionTimeLimit>PT0S</ExecutionTimeLimit>
+    <Priority>5</Priority>
+  </Settings>
+  <Actions Context="Author">
+    <Exec>
+      <Command>{escape(silent[0])}</Command>
+      <Arguments>{escape(list2cmdline(words))}</Arguments>
+      <WorkingDirectory>{escape(str(home))}</WorkingDirectory>
+    </Exec>
+  </Actions>
+</Task>
+"""
+
+    def schtasks(verb: str, *words: str) -> Action:
+        return Action(("schtasks", f"/{verb}", "/TN", name, *words))
+
+    run = schtasks("Run")
+    end = Action((*console, "service", "end", "--log-file", str(log_file)))
+    return Unit(
+        path=path,
+        text=text,
+        # What runs is ended only once the new definition holds: the trigger may be quicker than we.
+        install=(schtasks("Create", "/XML", str(path), "/F"), end, run),
+        uninstall=(Action(("schtasks", "/Delete", "/TN", name, "/F"), may_fail=True), end),
+        after_removal=(),
+        start=(schtasks("Change", "/ENABLE"), run),
+        stop=(schtasks("Change", "/DISABLE"), end),
+        status=(Action(("schtasks", "/Query", "/TN", name, "/V", "/FO", "LIST"), may_fail=True),),
+        log_file=log_file,
+        encoding="utf-16",
+        advice="It runs while you are logged on. Once stopped it stays so until: clairvoyant service start",
     )
 
 

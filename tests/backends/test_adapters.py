@@ -214,6 +214,8 @@ class Process:
         (Process("ollama", 11434, {}, ["llama-server", "-np"]), None),
         (Process("ollama", 11434, {}), None),
         (Process("ollama", 11434, None), None),
+        (Process("ollama.exe", 11434, {"OLLAMA_NUM_PARALLEL": "4"}), 4),
+        (Process("ollama.exe", 11434, {}, ["C:\\ollama.exe", "runner", "--parallel", "3"]), 3),
         (Process("ollama", 11435, {"OLLAMA_NUM_PARALLEL": "4"}), None),
         (Process("python", 11434, {"OLLAMA_NUM_PARALLEL": "4"}), None),
     ],

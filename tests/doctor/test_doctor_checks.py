@@ -4,7 +4,9 @@ import importlib.util
 import socket
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from clairvoyant_cli import __version__
@@ -12,7 +14,13 @@ from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.known import adapter_of
 from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.doctor import installation
-from clairvoyant_cli.doctor.backend import Server, check_alike, check_direct_clients, check_server
+from clairvoyant_cli.doctor.backend import (
+    Server,
+    check_alike,
+    check_direct_clients,
+    check_server,
+    direct_clients,
+)
 from clairvoyant_cli.doctor.finding import Finding, Level, exit_code_of
 from clairvoyant_cli.doctor.proxy import check_clients, check_daemon, check_openness, check_port
 from clairvoyant_cli.errors import ExitCode
@@ -101,6 +109,36 @@ def test_who_goes_past_the_proxy_is_named() -> None:
     assert not list(check_direct_clients(11434, []))
     (finding,) = check_direct_clients(11434, ["chat (pid 7)"])
     assert "chat (pid 7)" in finding.text
+
+
+def test_clients_are_found_by_their_connections_as_far_as_the_system_lets_one_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = {7: "chat.exe", 9: "ollama app.exe", 5: "secret"}
+
+    def connection(pid: int | None, port: int, status: str = psutil.CONN_ESTABLISHED) -> SimpleNamespace:
+        return SimpleNamespace(pid=pid, raddr=SimpleNamespace(port=port), status=status)
+
+    def process(pid: int) -> SimpleNamespace:
+        if pid == 5:
+            raise psutil.AccessDenied(pid)
+        return SimpleNamespace(name=lambda: names[pid])
+
+    open_ones = [
+        *(connection(7, 11434), connection(7, 11434), connection(9, 11434), connection(5, 11434)),
+        *(connection(8, 443), connection(4, 11434), connection(0, 11434, psutil.CONN_TIME_WAIT)),
+        SimpleNamespace(pid=6, raddr=(), status=psutil.CONN_LISTEN),
+    ]
+    monkeypatch.setattr(psutil, "Process", process)
+    monkeypatch.setattr(psutil, "net_connections", lambda kind: open_ones)
+    found = direct_clients(11434, but=frozenset({4}))
+    assert sorted(found) == ["chat.exe (pid 7)", "ollama app.exe (pid 9)"]
+
+    def forbidden(kind: str) -> None:
+        raise psutil.AccessDenied
+
+    monkeypatch.setattr(psutil, "net_connections", forbidden)
+    assert direct_clients(11434, but=frozenset()) == []
 
 
 def test_a_daemon_that_serves_is_well() -> None:

@@ -2,13 +2,14 @@
 
 import shutil
 import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
 
 from clairvoyant_cli.commands.env import CLIENTS
 from clairvoyant_cli.commands.env import command as env
-from clairvoyant_cli.main import COMMANDS, cli
+from clairvoyant_cli.main import COMMANDS, cli, main
 
 URL = "http://127.0.0.1:9999"
 
@@ -54,12 +55,12 @@ def test_every_client_is_told_the_address(name: str) -> None:
     assert text.startswith(f"# {CLIENTS[name].name}\n")
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
 def test_every_shell_has_a_completion(shell: str) -> None:
     done = CliRunner().invoke(cli, ["completion", shell])
     assert done.exit_code == 0
     assert "_CLAIRVOYANT_COMPLETE" in done.output
-    if shutil.which(shell):
+    if shell != "powershell" and shutil.which(shell):
         subprocess.run([shell, "-n", "-c", done.output], check=True)
 
 
@@ -67,3 +68,41 @@ def test_commands_complete() -> None:
     asked = {"COMP_WORDS": "clairvoyant ", "COMP_CWORD": "1", "_CLAIRVOYANT_COMPLETE": "bash_complete"}
     done = CliRunner().invoke(cli, prog_name="clairvoyant", env=asked)
     assert {line.rpartition(",")[2] for line in done.output.split()} >= set(COMMANDS)
+
+
+def completed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
+) -> dict[str, str]:
+    """Ask as PowerShell does to complete the last of the words; return what to show beside each answer."""
+    monkeypatch.setattr(sys, "argv", ["clairvoyant"])
+    monkeypatch.setenv("_CLAIRVOYANT_COMPLETE", "powershell_complete")
+    monkeypatch.setenv("COMP_WORDS", "\n".join(("clairvoyant", *words[:-1])))
+    monkeypatch.setenv("COMP_WORD", words[-1])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    answers = dict(line.split("\t") for line in capsys.readouterr().out.splitlines() if line)
+    assert all(answers.values()), "PowerShell refuses an empty one"
+    return answers
+
+
+@pytest.mark.parametrize(
+    ("words", "some"),
+    [
+        (("",), set(COMMANDS)),
+        (("se",), {"serve", "service"}),
+        (("serve", "--pol"), {"--policy"}),
+        (("service", "un"), {"uninstall"}),
+        (("env", "--url", "http://h/a b", "--shell", "p"), {"powershell"}),
+        (("serve", "--backend", "x y", "--", ""), set()),
+        (("top", "--record", ""), set()),
+    ],
+)
+def test_powershell_is_answered_in_its_own_way(
+    words: tuple[str, ...],
+    some: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answers = completed(monkeypatch, capsys, *words)
+    assert set(answers) == some

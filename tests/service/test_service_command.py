@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from clairvoyant_cli.commands import service
 from clairvoyant_cli.commands.service import command
 from clairvoyant_cli.errors import ClairvoyantError
 from tests.fakes.commands import FakeCommands
@@ -119,3 +120,51 @@ def test_on_macos_an_agent_is_written_and_an_old_one_taken_out_first(
     assert (tmp_path / "Library/LaunchAgents/io.github.clairvoyant.plist").exists()
     assert (tmp_path / "Library/Logs/clairvoyant").is_dir()
     assert [call.split()[1] for call in system.calls] == ["bootout", "enable", "bootstrap"]
+
+
+@pytest.fixture
+def windows(system: FakeCommands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCommands:
+    """Add the Task Scheduler to the system, and our own program, which would have a daemon end."""
+    monkeypatch.setenv("USERNAME", "ann")
+    for name, value in {
+        "service_manager": "schtasks",
+        "account": "S-1-5-21-1-2-3-1001",
+        "_program": ("clairvoyant.exe",),
+    }.items():
+        monkeypatch.setattr(service, name, lambda value=value: value)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    system.add("schtasks", "clairvoyant.exe")
+    return system
+
+
+def test_on_windows_a_task_is_written_and_what_ran_is_ended_first(
+    windows: FakeCommands, tmp_path: Path
+) -> None:
+    done = run("install", "--yes", "--", "--backend", "ollama")
+    assert done.exit_code == 0, done.output
+    path = tmp_path / "state/clairvoyant/clairvoyant-task.xml"
+    assert path.read_bytes().startswith(b"\xff\xfe")
+    log = tmp_path / "state/clairvoyant/Logs/clairvoyant.log"
+    assert list(windows.calls) == [
+        f"schtasks /Create /TN clairvoyant-ann /XML {path} /F",
+        f"clairvoyant.exe service end --log-file {log}",
+        "schtasks /Run /TN clairvoyant-ann",
+    ]
+    assert "up to date" in run("install", "--yes", "--", "--backend", "ollama").output
+    assert run("uninstall").exit_code == 0
+    assert not path.exists()
+    assert [call.split()[1] for call in windows.calls[-2:]] == ["/Delete", "service"]
+
+
+def test_the_log_that_serve_keeps_is_printed_from_its_end(windows: FakeCommands, tmp_path: Path) -> None:
+    run("install", "--yes")
+    assert "has it started?" in str(run("logs").exception)
+    log = tmp_path / "state/clairvoyant/Logs/clairvoyant.log"
+    log.write_text("".join(f"line {i}\n" for i in range(250)), encoding="utf-8")
+    assert run("logs").output.splitlines() == [f"line {i}" for i in range(150, 250)]
+
+
+def test_a_service_that_keeps_its_log_takes_no_other(windows: FakeCommands) -> None:
+    done = run("install", "--yes", "--", "--log-file", "mine.log")
+    assert "leave --log-file out" in str(done.exception)
+    assert not windows.calls

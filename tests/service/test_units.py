@@ -2,12 +2,15 @@
 
 import plistlib
 import shlex
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from subprocess import list2cmdline
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clairvoyant_cli.service.units import LABEL, launchd_agent, systemd_unit
+from clairvoyant_cli.service.units import LABEL, Unit, launchd_agent, scheduled_task, systemd_unit
 
 PROGRAM = ("/opt/clairvoyant/bin/clairvoyant",)
 
@@ -24,12 +27,12 @@ def test_the_systemd_unit_starts_serve_with_the_flags() -> None:
 
 
 def test_the_launchd_agent_is_a_plist_that_starts_serve_with_its_own_log() -> None:
-    unit = launchd_agent(PROGRAM, ("--backend", "ollama"), Path("/Users/a"), 501)
+    unit = launchd_agent(PROGRAM, ("--backend", "ollama"), Path("/Users/a"), "501")
     agent = plistlib.loads(unit.text.encode())
     assert unit.path == Path(f"/Users/a/Library/LaunchAgents/{LABEL}.plist")
     assert agent["ProgramArguments"] == [
-        *(PROGRAM[0], "service", "run", "--log-file", "/Users/a/Library/Logs/clairvoyant/clairvoyant.log"),
-        *("--", "--backend", "ollama"),
+        *(PROGRAM[0], "serve", "--backend", "ollama"),
+        *("--log-file", "/Users/a/Library/Logs/clairvoyant/clairvoyant.log"),
     ]
     assert agent["KeepAlive"] == {"SuccessfulExit": False}
     assert str(unit.install[0]) == f"launchctl bootout gui/501/{LABEL}"
@@ -42,3 +45,72 @@ def test_systemd_reads_a_flag_as_it_was_given(flag: str) -> None:
     (line,) = [line for line in text.splitlines() if line.startswith("ExecStart=")]
     written = line.removeprefix("ExecStart=").replace("%%", "%").replace("$$", "$")
     assert shlex.split(written) == [*PROGRAM, "serve", flag]
+
+
+SID = "S-1-5-21-1-2-3-1001"
+PYTHONW = ("C:\\Program Files\\R & D\\Jürgen\\pythonw.exe", "-P", "-m", "clairvoyant_cli")
+CONSOLE = ("C:\\Program Files\\R & D\\Jürgen\\clairvoyant.exe",)
+STATE = Path("C:/Users/Jürgen & Söhne/AppData/Local/clairvoyant")
+
+
+def task(*flags: str) -> Unit:
+    return scheduled_task(
+        (PYTHONW, CONSOLE), flags, Path("C:/Users/Jürgen"), STATE, SID, "clairvoyant-Jürgen"
+    )
+
+
+def parsed(unit: Unit) -> ElementTree.Element:
+    """Read the definition as the Task Scheduler does: by its byte order mark, in its namespace."""
+    data = unit.text.encode(unit.encoding)
+    assert data.startswith(b"\xff\xfe"), "schtasks takes UTF-16, little-endian, with its mark"
+    root = ElementTree.fromstring(data)  # noqa: S314 - our own text
+    for each in root.iter():
+        space, _, each.tag = each.tag.partition("}")
+        assert space == "{http://schemas.microsoft.com/windows/2004/02/mit/task"
+    return root
+
+
+def test_the_task_starts_serve_at_log_on_of_this_account_and_again_if_it_has_ended() -> None:
+    root = parsed(task("--backend", "ollama"))
+    for where in ("Triggers/LogonTrigger/UserId", "Principals/Principal/UserId"):
+        assert root.findtext(where) == SID
+    said = {each.tag: each.text for each in root.iterfind("Settings/*")}
+    assert said["ExecutionTimeLimit"] == "PT0S"
+    assert said["MultipleInstancesPolicy"] == "IgnoreNew"
+    assert said["DisallowStartIfOnBatteries"] == said["StopIfGoingOnBatteries"] == "false"
+    assert said["Priority"] == "5", "7, the default, is below normal"
+    repeated = root.find("Triggers/TimeTrigger")
+    assert repeated is not None
+    # A sequence in the schema: Enabled, StartBoundary, EndBoundary, Repetition, ExecutionTimeLimit.
+    assert [each.tag for each in repeated] == ["StartBoundary", "Repetition"]
+    assert [each.tag for each in repeated.iterfind("Repetition/*")] == ["Interval"], "for ever"
+
+
+def test_the_task_has_no_window_and_its_paths_survive_blanks_and_ampersands() -> None:
+    root = parsed(task())
+    assert root.findtext("Actions/Exec/Command") == PYTHONW[0]
+    log = str(STATE / "Logs" / "clairvoyant.log")
+    assert root.findtext("Actions/Exec/Arguments") == f'-P -m clairvoyant_cli serve --log-file "{log}"'
+
+
+@given(st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs")), max_size=20))
+def test_the_task_scheduler_reads_a_flag_as_it_was_given(flag: str) -> None:
+    arguments = parsed(task(flag)).findtext("Actions/Exec/Arguments")
+    assert arguments is not None
+    assert f" serve {list2cmdline([flag])} --log-file " in arguments
+
+
+def test_a_stopped_task_stays_so_until_it_is_started() -> None:
+    unit = task()
+    disable, end = unit.stop
+    assert disable.words == ("schtasks", "/Change", "/TN", "clairvoyant-Jürgen", "/DISABLE")
+    assert end.words == (*CONSOLE, "service", "end", "--log-file", str(unit.log_file))
+    assert [each.words[1] for each in unit.start] == ["/Change", "/Run"]
+    assert [each.words[1] for each in unit.install] == ["/Create", "service", "/Run"]
+
+
+@pytest.mark.parametrize("unit", [task(), launchd_agent(PROGRAM, (), Path("/Users/a"), "501")])
+def test_where_the_system_keeps_no_log_serve_does(unit: Unit) -> None:
+    assert not unit.logs
+    assert unit.log_file is not None
+    assert "--log-file" in unit.text

@@ -105,6 +105,8 @@ def test_processes_may_be_secret() -> None:
     assert gpu.processes == ()
     (gpu,) = nvidia(Device(processes={os.getpid(): None})).read()
     assert gpu.processes[0].memory_bytes is None
+    # So it is with every process under Windows' display driver model.
+    assert f"{os.getpid()} " in panel_text(Hardware(HOST, (gpu,)))
 
 
 def test_a_gpu_that_falls_off_the_bus_leaves_the_others() -> None:

@@ -35,7 +35,7 @@ def command(
 
 async def _serve(replay: Replay, host: str, port: int) -> None:
     stopped = asyncio.Event()
-    heed_signals(stopped.set, stopped.set)
+    heed_signals(lambda _: stopped.set(), stopped.set)
     async with serve_app(replay.app, port, host) as base_url:
         click.echo(base_url)
         await stopped.wait()

@@ -1,0 +1,77 @@
+"""The log of `clairvoyant serve`: standard error, or a file that is its owner's alone and is rotated."""
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode, printable
+from clairvoyant_cli.system import create_for_owner
+
+MAX_LOG_BYTES = 5 << 20
+OLD_LOGS = 3
+
+FORMAT = logging.Formatter("%(asctime)s %(levelname).1s %(message)s", "%Y-%m-%dT%H:%M:%S")
+
+
+class LogFile(RotatingFileHandler):
+    """A log in UTF-8, made so that only its owner can read it; beyond `max_bytes` a new file is begun."""
+
+    def __init__(self, path: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
+        self._every = max_bytes
+        super().__init__(path, maxBytes=max_bytes, backupCount=OLD_LOGS, encoding="utf-8")
+
+    def _open(self) -> TextIOWrapper:
+        with suppress(FileExistsError):
+            os.close(create_for_owner(Path(self.baseFilename)))
+        return super()._open()
+
+    def doRollover(self) -> None:  # noqa: N802 - the library's name
+        """Begin a new file; where that cannot be, as on Windows while somebody reads this one, much later."""
+        try:
+            super().doRollover()
+            self.maxBytes = self._every
+        except OSError:
+            self.stream = self.stream or self._open()
+            self.maxBytes += self._every
+
+
+@contextmanager
+def log_of(config: ServeConfig) -> Iterator[None]:
+    """Log where the configuration says while the block runs. What ends it is said in a log file, too: a
+    service has no other place.
+    """
+    handler = _handler(config.log_file)
+    handler.setFormatter(FORMAT)
+    logging.basicConfig(handlers=[handler], level=config.log_level.upper())
+    try:
+        yield
+    except ClairvoyantError as error:
+        if config.log_file is not None:
+            logging.getLogger("clairvoyant").critical(printable(str(error)))
+        raise
+    except Exception:
+        if config.log_file is not None:
+            logging.getLogger("clairvoyant").exception("ended by an error of its own")
+        raise
+    finally:
+        if config.log_file is not None:
+            logging.getLogger().removeHandler(handler)
+            handler.close()
+
+
+def _handler(log_file: str | None) -> logging.Handler:
+    if log_file is None:
+        return logging.StreamHandler(sys.stderr)
+    path = Path(log_file)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return LogFile(path)
+    except OSError as error:
+        why = error.strerror or error
+        raise ClairvoyantError(f"cannot write the log {path}: {why}", ExitCode.USAGE) from None

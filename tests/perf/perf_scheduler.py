@@ -87,6 +87,20 @@ def full(policy: Policy, queued: int) -> dict[str, float]:
     return figures
 
 
+def cutting(policy: Policy) -> dict[str, float]:
+    """Return the median microseconds of asking what to cut for whom while so many wait."""
+    figures = {}
+    for queued in (1_000, QUEUED):
+        rng = random.Random(1)
+        scheduler = loaded(policy, rng, queued)
+        dispatch = scheduler.next(0.0)
+        assert dispatch is not None
+        scheduler.progress(dispatch.job.id, 2.0, 0.01)
+        asked = median_us(lambda _: scheduler.preemptions(0.0), [""] * SAMPLES)  # noqa: B023
+        figures[f"preemptions, {queued:,} waiting"] = asked
+    return figures
+
+
 def shown(name: str, figures: dict[str, float]) -> str:
     """Return figures as a line."""
     return f"{name:20s}" + "".join(f"{what} {us:6.1f} us   " for what, us in figures.items()) + "\n"
@@ -96,6 +110,8 @@ def main() -> None:
     """Print a line for each policy."""
     for name in sys.argv[1:] or POLICIES:
         sys.stdout.write(shown(name, measure(POLICIES[name])))
+        if POLICIES[name].interrupts:
+            sys.stdout.write(shown(f"  {name}", cutting(POLICIES[name])))
         for queued in (USUALLY_QUEUED, QUEUED):
             sys.stdout.write(shown(f"  full at {queued:,}", full(POLICIES[name], queued)))
 

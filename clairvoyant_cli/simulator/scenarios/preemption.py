@@ -40,9 +40,8 @@ TAIL_SIGMA = 0.6
 
 NOTES = (
     (
-        "Orders without a guard bound what any order can do for short requests. What they cost the long ones"
-        " at P95 is the work of the short ones that arrive meanwhile: to give less of that back to the long,"
-        " short ones must wait."
+        "Without a guard, short requests get what these orders can give. It costs the long ones at P95 the"
+        " work of the short ones that arrive meanwhile; a guard gives some of that back, and short ones wait."
     ),
     (
         "Short P95 at 85 % is that of the short requests taken for long: 15 % of them, so the worst 5 % of"

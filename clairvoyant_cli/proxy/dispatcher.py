@@ -64,7 +64,7 @@ class Dispatcher:
         """
         displaced = self.scheduler.submit(exchange.job, self._clock())
         if displaced is not None:
-            self._send_away(self.live[displaced.id], DisplacedError())
+            self.send_away(self.live[displaced.id], DisplacedError())
         self.live[exchange.id] = exchange
         self.moved()
 
@@ -126,7 +126,7 @@ class Dispatcher:
             return False
         exchange.stopped_by_operator = True
         if exchange.attempt is None:
-            self._send_away(exchange, OperatorCancelledError())
+            self.send_away(exchange, OperatorCancelledError())
         elif exchange.task is not None:
             exchange.task.cancel()
         return True
@@ -151,10 +151,10 @@ class Dispatcher:
             if exchange.attempt is None and (suspended or not exchange.is_suspended)
         ]
         for exchange in waiting:
-            self._send_away(exchange, why())
+            self.send_away(exchange, why())
         return len(waiting)
 
-    def _send_away(self, exchange: Exchange, why: Exception) -> None:
+    def send_away(self, exchange: Exchange, why: Exception) -> None:
         """Tell a waiting exchange's task that it will not be served; it ends the exchange."""
         if not exchange.granted.done():
             exchange.granted.set_exception(why)

@@ -218,9 +218,16 @@ class BackendPool:
 
     def outlasted(self, worker: Worker) -> None:
         """It has been away for longer than requests are kept waiting for it alone."""
-        refused = 0
+        suspended = [
+            each
+            for each in self._dispatcher.live.values()
+            if each.is_suspended and each.cuts[-1].worker == worker.name
+        ]
+        for exchange in suspended:  # nobody else has the beginning of its answer
+            self._dispatcher.send_away(exchange, OutageError())
+        refused = len(suspended)
         if self.given_up:
-            refused = self._dispatcher.send_away_waiting(OutageError)
+            refused += self._dispatcher.send_away_waiting(OutageError)
         news = f"{worker.name} is still {worker.backend.state}: {plural(refused, 'request')} refused"
         self._stats.event(logging.WARNING, news)
 

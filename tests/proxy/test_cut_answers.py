@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ TOKENS = 300
 SPEED = Speed(prefill_tokens_per_s=10_000.0, decode_tokens_per_s=400.0)
 LONG, SHORT = "0.9 Tell me everything", "0.0 Hi"
 
-ROUTES = {
+ROUTES: dict[str, dict[str, Any]] = {
     "/api/chat": {"options": {"num_predict": TOKENS}},
     "/v1/chat/completions": {"max_tokens": TOKENS, "stream_options": {"include_usage": True}},
     "/v1/completions": {"max_tokens": TOKENS, "stream_options": {"include_usage": True}},
@@ -143,8 +143,18 @@ def is_suspended(state: Snapshot) -> bool:
     return any(each.cuts for each in state.queue)
 
 
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A long answer that waits to go on, and the short one that has its slot."""
+
+    daemon: Daemon
+    engine: Engine
+    long: RawClient
+    short: RawClient
+
+
 @asynccontextmanager
-async def suspended(way: str = "raw") -> AsyncIterator[tuple[Daemon, Engine, RawClient, RawClient]]:
+async def suspended(way: str = "raw") -> AsyncIterator[Scene]:
     """Have a long answer suspended for a short one that is frozen in its slot."""
     async with (
         preempting(way) as (daemon, engine),
@@ -156,52 +166,52 @@ async def suspended(way: str = "raw") -> AsyncIterator[tuple[Daemon, Engine, Raw
         short.send(body("/api/chat", SHORT, stream=False, tokens=5))
         await until(daemon, is_suspended)
         engine.freeze()
-        yield daemon, engine, long, short
+        yield Scene(daemon, engine, long, short)
         engine.thaw()
 
 
 async def test_one_that_waits_to_go_on_is_shown_with_what_it_has() -> None:
-    async with suspended() as (daemon, engine, long, short):
-        row = next(each for each in daemon.snapshot().queue if each.cuts)
+    async with suspended() as it:
+        row = next(each for each in it.daemon.snapshot().queue if each.cuts)
         assert row.tokens > 5
         assert [part.tokens for part in row.parts] == [row.tokens]
         assert row.parts[0].ended_at is not None
-        engine.thaw()
-        assert (await long.response()).status == 200
+        it.engine.thaw()
+        assert (await it.long.response()).status == 200
 
 
 async def test_who_leaves_while_suspended_costs_nothing_more() -> None:
-    async with suspended() as (daemon, engine, long, short):
-        long.leave()
-        await until(daemon, lambda s: s.counters.client_cancelled == 1)
-        engine.thaw()
-        assert (await short.response()).status == 200
-        await until(daemon, lambda s: not s.running and not s.queue)
-        assert engine.counts.arrived == 2
+    async with suspended() as it:
+        it.long.leave()
+        await until(it.daemon, lambda s: s.counters.client_cancelled == 1)
+        it.engine.thaw()
+        assert (await it.short.response()).status == 200
+        await until(it.daemon, lambda s: not s.running and not s.queue)
+        assert it.engine.counts.arrived == 2
 
 
 async def test_what_is_suspended_ends_before_the_daemon_does() -> None:
-    async with suspended() as (daemon, engine, long, short):
-        daemon.drain()
-        engine.thaw()
-        answer = await long.response()
+    async with suspended() as it:
+        it.daemon.drain()
+        it.engine.thaw()
+        answer = await it.long.response()
         assert json.loads(answer.body.splitlines()[-1])["done"] is True
 
 
 async def test_the_operator_may_stop_one_that_is_suspended() -> None:
-    async with suspended() as (daemon, engine, long, short):
-        row = next(each for each in daemon.snapshot().queue if each.cuts)
-        assert daemon.dispatcher.cancel(row.id)
-        await until(daemon, lambda s: s.counters.client_cancelled == 1)
-        assert not (await long.response()).whole
+    async with suspended() as it:
+        row = next(each for each in it.daemon.snapshot().queue if each.cuts)
+        assert it.daemon.dispatcher.cancel(row.id)
+        await until(it.daemon, lambda s: s.counters.client_cancelled == 1)
+        assert not (await it.long.response()).whole
 
 
 async def test_a_server_that_cannot_go_on_is_no_faked_ending() -> None:
-    async with suspended() as (daemon, engine, long, short):
-        daemon.pool.first.profiles = ()
-        engine.thaw()
-        assert not (await long.response()).whole
-        state = await until(daemon, lambda s: s.counters.upstream_error == 1)
+    async with suspended() as it:
+        it.daemon.pool.first.profiles = ()
+        it.engine.thaw()
+        assert not (await it.long.response()).whole
+        state = await until(it.daemon, lambda s: s.counters.upstream_error == 1)
         assert not state.running
 
 

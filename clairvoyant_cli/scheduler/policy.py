@@ -261,4 +261,4 @@ PREEMPTIVE_POLICY = "srpt"
 """The default where answers can be cut and continued."""
 
 SERVABLE = tuple(name for name in POLICIES if name not in ("oracle", "urgency"))
-"""The policies a proxy can carry out: it knows no real lengths, and a backend does not give a job back."""
+"""The policies a proxy can carry out: it knows neither real lengths nor how urgent a request is."""

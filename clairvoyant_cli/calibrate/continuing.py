@@ -39,7 +39,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is proven. `why_not` says why no answer can be cut, if that is so; `notes` is what to know of it."""
+    """What is proven. `why_not` says why no answer can be cut, if so; `notes` is what to know of it."""
 
     continuations: tuple[Continuation, ...] = ()
     why_not: str = ""

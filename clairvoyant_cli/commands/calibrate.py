@@ -89,7 +89,9 @@ def command(
     if continuation:
         find = partial(_profile_of, path, name)
         with _measuring(quiet=as_json) as tell:
-            found = asyncio.run(_try_continuing(backend, model, chosen, key, tell, find))
+            # It takes what time it takes: too few trials would only undo what was proven before.
+            unbounded = replace(chosen, cut_s=None)
+            found = asyncio.run(_try_continuing(backend, model, unbounded, key, tell, find))
         with told_plainly(), writing(path) as connection:
             amend(connection, found)
         _print_continuations(found, as_json=as_json)

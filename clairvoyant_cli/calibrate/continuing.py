@@ -21,7 +21,7 @@ PLACES = (0.2, 0.55)
 """Shares of an answer after which it is cut; the cut itself waits for the end of a word."""
 
 HOPELESS = 4
-"""A way of which the first so many texts all differ is not tried further."""
+"""A way is not tried further if its first so many texts all differ, or so many questions bring none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is proven. `why_not` says why there was nothing to prove; `notes` is what to know of it."""
+    """What is proven. `why_not` says why no answer can be cut, if so; `notes` is what to know of it."""
 
     continuations: tuple[Continuation, ...] = ()
     why_not: str = ""
@@ -66,33 +66,40 @@ async def prove_continuing(session: Session, slots: int) -> Proof:
             found.append(_summed_up(way, trials))
             notes += _notes(way, trials)
     session.tell(Step("cut and continued", 1, 1, 0.0))
-    why_not = "" if found else cutter.why_not or "the server has no way to continue an answer"
-    return Proof(tuple(found), why_not, tuple(notes))
+    return Proof(tuple(found), "" if found else cutter.why_not, tuple(notes))
 
 
 async def _trials(session: Session, cutter: Cutter, way: Way, wanted: int, begun_s: float) -> list[Trial]:
     """Return so many trials of a way; fewer where time is up or there is no hope, none if it is not there."""
     trials: list[Trial] = []
-    clock = session.client.clock
-    way_begun_s = clock()
-    for question in cut_questions(session.plan.cut_tokens):
+    way_begun_s = session.client.clock()
+    for number, question in enumerate(cut_questions(session.plan.cut_tokens)):
+        if _is_hopeless(number, trials):
+            break
         asked = cutter.asked(question)
         uncut = None
         for place in PLACES:
-            if len(trials) == wanted or _is_hopeless(trials):
+            left_s = _left_s(session, len(trials), wanted, way_begun_s, begun_s)
+            if len(trials) == wanted or left_s == 0.0 or _is_hopeless(number, trials):
                 return trials
-            left_s = (clock() - way_begun_s) / len(trials) * (wanted - len(trials)) if trials else None
-            if session.plan.cut_s is not None:
-                up_s = session.plan.cut_s - (clock() - begun_s)
-                if up_s <= 0:
-                    return trials
-                left_s = up_s if left_s is None else min(left_s, up_s)
             session.tell(Step("cut and continued", len(trials), wanted, left_s))
             uncut = uncut or await cutter.whole(asked)
-            trial = None if uncut is None else await _trial(cutter, way, asked, uncut, place)
+            if uncut is None:
+                break
+            trial = await _trial(cutter, way, asked, uncut, place)
             if trial is not None:
                 trials.append(trial)
     return trials
+
+
+def _left_s(session: Session, done: int, wanted: int, way_begun_s: float, begun_s: float) -> float | None:
+    """Return the seconds that the other trials of a way may take, 0 if time is up; None if nobody knows."""
+    now_s = session.client.clock()
+    left_s = (now_s - way_begun_s) / done * (wanted - done) if done else None
+    if session.plan.cut_s is None:
+        return left_s
+    bound_s = max(0.0, session.plan.cut_s - (now_s - begun_s))
+    return bound_s if left_s is None else min(left_s, bound_s)
 
 
 async def _trial(cutter: Cutter, way: Way, asked: Continuable, uncut: Whole, place: float) -> Trial | None:
@@ -111,7 +118,10 @@ async def _trial(cutter: Cutter, way: Way, asked: Continuable, uncut: Whole, pla
     return Trial(exact, resumed.tokens == uncut.tokens, warm_s, resumed.first_s)
 
 
-def _is_hopeless(trials: Sequence[Trial]) -> bool:
+def _is_hopeless(questions: int, trials: Sequence[Trial]) -> bool:
+    """Whether the first trials all differed, or the first questions brought none."""
+    if not trials:
+        return questions >= HOPELESS
     return len(trials) == HOPELESS and not any(trial.exact for trial in trials)
 
 

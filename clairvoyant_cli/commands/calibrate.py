@@ -89,7 +89,9 @@ def command(
     if continuation:
         find = partial(_profile_of, path, name)
         with _measuring(quiet=as_json) as tell:
-            found = asyncio.run(_try_continuing(backend, model, chosen, key, tell, find))
+            # It takes what time it takes: too few trials would only undo what was proven before.
+            unbounded = replace(chosen, cut_s=None)
+            found = asyncio.run(_try_continuing(backend, model, unbounded, key, tell, find))
         with told_plainly(), writing(path) as connection:
             amend(connection, found)
         _print_continuations(found, as_json=as_json)
@@ -155,8 +157,9 @@ async def _try_continuing(
         profile = find(await survey(client, model))
         await client.ask(WARM_UP)
         proof = await prove_continuing(Session(client, plan, tell), profile.slots)
-    if proof.why_not:
-        raise ClairvoyantError(f"no answer can be cut and continued: {proof.why_not}; nothing was kept")
+    if not proof.continuations:
+        why = proof.why_not or "its answers were not twice the same, or time was up"
+        raise ClairvoyantError(f"no answer was cut and continued: {why}; nothing was kept")
     return replace(profile, continuations=proof.continuations)
 
 

@@ -206,9 +206,7 @@ def print_continuations(console: PlainConsole, profile: "Profile") -> None:
     if best is not None:
         said = f"serve can cut long answers for short ones, and continue them by {best.way}"
     elif all(each.exact == each.trials for each in profile.continuations):
-        said = (
-            "serve cuts no answers: too few were tried; try more with: clairvoyant calibrate --continuation"
-        )
+        said = "serve cuts no answers: too few were tried; clairvoyant calibrate --continuation"
     else:
         said = "serve cuts no answers: continued, they were not always what they would have been"
     console.print(said, highlight=False)

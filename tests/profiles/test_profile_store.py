@@ -12,7 +12,7 @@ from profiles.database import reading, writing
 from profiles.errors import ProfilesError
 from profiles.host import this_host
 from profiles.ledger import Ledger
-from profiles.records import Sample, place_of
+from profiles.records import Continuation, Sample, place_of
 from profiles.writer import Bounds
 from tests.fakes.remembered import HOST, PROFILE, keep
 from tests.fakes.scripted_clocks import ScriptedClocks
@@ -71,6 +71,28 @@ def test_a_profile_travels_with_its_samples(connection: Connection) -> None:
 def test_what_is_no_profile_is_refused(data: bytes) -> None:
     with pytest.raises(ProfilesError, match="no exported profile"):
         store.unpack(data)
+
+
+@pytest.mark.parametrize(
+    "way", [Continuation("raw", 12, 13, 0.1, 0.1), Continuation("raw", 12, 12, -0.1, 0.1)]
+)
+def test_trials_that_cannot_be_are_refused(connection: Connection, way: Continuation) -> None:
+    store.save(connection, replace(PROFILE, continuations=(way,)))
+    with pytest.raises(ProfilesError, match="its trials of 'raw' cannot be"):
+        store.named(connection, PROFILE.name)
+
+
+def test_what_is_found_out_later_is_kept_with_the_rest(connection: Connection) -> None:
+    store.save(connection, PROFILE, [SAMPLE])
+    store.choose(connection, PROFILE.name)
+    amended = replace(PROFILE, continuations=(Continuation("raw", 12, 12, 0.1, 0.1),))
+    store.amend(connection, amended)
+    (kept,) = store.every(connection)
+    assert kept.profile == amended
+    assert kept.chosen_at is not None
+    assert store.samples_of(connection, PROFILE.name) == [SAMPLE]
+    with pytest.raises(ProfilesError, match="no profile 'x'"):
+        store.amend(connection, replace(PROFILE, name="x"))
 
 
 def test_removing_takes_the_samples_along_and_misses_nobody_quietly(connection: Connection) -> None:

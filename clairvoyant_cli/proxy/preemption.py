@@ -91,8 +91,18 @@ class Preemption:
                 self._cut(self.dispatcher.live[preempt.job_id])
 
     def _price_s(self, exchange: Exchange) -> float:
-        found = self.pool.worker_of(exchange).continuation_of(exchange.job.model)
-        return 0.0 if found is None else found.proof.resume_s
+        """Return what it costs to go on, in seconds.
+
+        What another chat shares more than half of is not kept by llama.cpp when that takes the slot, and has
+        to be read again: an answer that is shorter than its prompt by now, at worst.
+        """
+        worker = self.pool.worker_of(exchange)
+        found = worker.continuation_of(exchange.job.model)
+        if found is None:
+            return 0.0
+        prompt, tokens = exchange.job.prompt_tokens, exchange.tokens
+        again_s = worker.service_s(prompt + tokens, 0.0) if tokens < prompt else 0.0
+        return found.proof.resume_s + again_s
 
     def _cut(self, exchange: Exchange) -> None:
         attempt, splice = exchange.attempt, exchange.splice

@@ -5,7 +5,7 @@ its request holds and what a calibration has proved of the worker. Everybody els
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -38,6 +38,7 @@ class Preemption:
     operation: Operation
     stats: RequestStats
     enabled: bool = True
+    _undecided: asyncio.Event = field(default_factory=asyncio.Event)
 
     # -- before an answer begins -----------------------------------------------------------------------
 
@@ -67,21 +68,20 @@ class Preemption:
     # -- while answers run -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Look again and again."""
+        """Look again and again while there is anything to decide."""
         while True:
+            await self._undecided.wait()
             await asyncio.sleep(LOOK_EVERY_S)
             self.look()
 
     def look(self) -> None:
         """Cut what the scheduler says, as soon as that goes unnoticed."""
         scheduler = self.dispatcher.scheduler
-        if (
-            not self.enabled
-            or not scheduler.policy.interrupts
-            or not len(scheduler)
-            or self.operation.draining
-        ):
+        interrupts = self.enabled and scheduler.policy.interrupts and not self.operation.draining
+        if not interrupts or not len(scheduler):
+            self._undecided.clear()
             return
+        self._undecided.set()
         now = self.stats.clock()
         for job_id in scheduler.running:
             exchange = self.dispatcher.live[job_id]

@@ -11,6 +11,9 @@ from clairvoyant_cli.scheduler.entry import Entry
 from clairvoyant_cli.scheduler.job import Preempt, Reason
 from clairvoyant_cli.scheduler.policy import Policy
 
+TOKENS_A_CUT = 500.0
+"""Beyond the cuts that every answer may have, one for so many tokens that it has brought."""
+
 
 def may_be_cut(entry: Entry, policy: Policy) -> bool:
     """Say whether a running job may be cut at all.
@@ -19,7 +22,15 @@ def may_be_cut(entry: Entry, policy: Policy) -> bool:
     """
     if entry.spared or entry.reason is not Reason.POLICY:
         return False
-    return policy.max_cuts is None or entry.cuts < policy.max_cuts
+    return policy.max_cuts is None or entry.cuts < most_cuts(policy.max_cuts, entry.done_tokens)
+
+
+def most_cuts(max_cuts: int, done_tokens: float) -> int:
+    """Return how often an answer may be cut: the longer it goes on, the more often.
+
+    Or one without an end, cut as often as may be, would hold everybody after all.
+    """
+    return max_cuts + int(done_tokens / TOKENS_A_CUT)
 
 
 def gain_s(victim: Entry, waiting: Entry, policy: Policy, waiters: float) -> float:

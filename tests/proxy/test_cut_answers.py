@@ -217,6 +217,8 @@ async def test_a_server_that_cannot_go_on_is_no_faked_ending() -> None:
 
 async def test_another_version_of_the_server_proves_nothing() -> None:
     async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
-        daemon.pool.first.backend.version = "another"
+        worker = daemon.pool.first
+        (profile,) = worker.profiles
+        worker.profiles = (replace(profile, served=replace(profile.served, version="another")),)
         await cut_once(daemon, client, "/api/chat", stream=True)
         assert daemon.snapshot().counters.cuts == 0

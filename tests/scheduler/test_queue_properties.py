@@ -13,6 +13,7 @@ from clairvoyant_cli.scheduler.entry import Entry
 from clairvoyant_cli.scheduler.fairness import Tenant
 from clairvoyant_cli.scheduler.job import Dispatch, Job, QueueFullError, Reason
 from clairvoyant_cli.scheduler.policy import MAX_CUTS, POLICIES
+from clairvoyant_cli.scheduler.preemption import most_cuts
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 names = st.sampled_from(sorted(POLICIES))
@@ -152,9 +153,10 @@ class Story:
         for preempt in self.scheduler.preemptions(self.now):
             assert preempt.job_id in self.running - self.spared
             assert self.scheduler.running[preempt.job_id].reason is Reason.POLICY
+            done_tokens = self.scheduler.running[preempt.job_id].done_tokens
             self.cut_at.setdefault(preempt.job_id, []).append(preempt.worker)
             self.scheduler.requeue(preempt.job_id, self.now, worker=preempt.worker)
-            assert len(self.cut_at[preempt.job_id]) <= MAX_CUTS
+            assert len(self.cut_at[preempt.job_id]) <= most_cuts(MAX_CUTS, done_tokens)
             self.running.discard(preempt.job_id)
             self.waiting.add(preempt.job_id)
             self.next()

@@ -72,6 +72,17 @@ class Continuable:
             return self.body.get("options") or {}
         return self.body
 
+    @property
+    def is_greedy(self) -> bool:
+        """Whether its client expects the same answer each time."""
+        return bool(self.options.get("temperature") == 0)
+
+    @property
+    def shared_chars(self) -> int:
+        """Characters that it may begin with as others do: its system prompts."""
+        messages = self.body.get("messages") or ()
+        return sum(len(each["content"]) for each in messages if each["role"] in ("system", "developer"))
+
     def capped(self, said_tokens: int) -> Body:
         """Return the caps of a continuation after so many tokens, of those that the request has."""
         given = {name: self.options[name] for name in CAPS if _is_cap(self.options.get(name))}

@@ -28,6 +28,10 @@ LOOK_EVERY_S = 0.1
 
 LOOKUP_TIMEOUT_S = 30.0
 
+TEMPLATE_TOKENS = 48.0
+SHARED_CHARS_A_TOKEN = 3.0
+"""At most so many tokens come from a chat's template; at least so many characters make one of its prompts."""
+
 
 @dataclass(slots=True)
 class Preemption:
@@ -87,8 +91,10 @@ class Preemption:
             exchange = self.dispatcher.live[job_id]
             scheduler.progress(job_id, exchange.tokens, self._price_s(exchange))
         for preempt in scheduler.preemptions(now):
-            if not any(each.is_cutting for each in self.dispatcher.attempts_on(preempt.worker)):
-                self._cut(self.dispatcher.live[preempt.job_id])
+            exchange = self.dispatcher.live[preempt.job_id]
+            cutting = any(each.is_cutting for each in self.dispatcher.attempts_on(preempt.worker))
+            if not cutting and not _is_too_early(exchange):
+                self._cut(exchange)
 
     def _price_s(self, exchange: Exchange) -> float:
         """Return what it costs to go on, in seconds.
@@ -145,6 +151,19 @@ class Preemption:
         """Count what was read again for the last part of an answer, where its server tells."""
         if exchange.cuts and last.prefill_s is not None:
             self.stats.recomputed_tokens += last.prefilled_tokens or 0
+
+
+def _is_too_early(exchange: Exchange) -> bool:
+    """Whether the text of a greedy answer might be another one if it were cut now.
+
+    llama.cpp keeps what a slot holds for later only where less than half of it is the same as the next chat
+    has, and rounds otherwise where it has to read tokens again that it has written itself.
+    """
+    splice = exchange.splice
+    if splice is None or not splice.asked.is_greedy:
+        return False
+    shared = 2.0 * splice.asked.shared_chars / SHARED_CHARS_A_TOKEN
+    return exchange.job.prompt_tokens + exchange.tokens < TEMPLATE_TOKENS + shared
 
 
 def encoded(onward: Onward) -> bytes:

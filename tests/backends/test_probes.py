@@ -190,6 +190,7 @@ async def test_where_one_is_always_just_sent_a_free_slot_is_seen_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("clairvoyant_cli.proxy.backend_watch.SLOTS_EVERY_S", 0.0)
+    monkeypatch.setattr("clairvoyant_cli.proxy.backend_watch.STARTED_FOR_S", 0.0)
     looks = 0
 
     def answers(path: str) -> list[bytes]:

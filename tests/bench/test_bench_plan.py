@@ -125,7 +125,9 @@ def test_arms_are_read_as_they_are_written(text: str, arm: Arm) -> None:
     assert parse_arm(text) == arm
 
 
-@pytest.mark.parametrize("text", ["", "sfj", "sjf@all", "sjf:soon", "sjf:-1", "sjf:nan", "rr", "direct:3"])
+@pytest.mark.parametrize(
+    "text", ["", "sfj", "sjf@all", "sjf:soon", "sjf:-1", "sjf:nan", "urgency", "direct:3"]
+)
 def test_arms_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(ClairvoyantError, match="arm"):
         parse_arm(text)

@@ -18,7 +18,7 @@ class Run:
         self.ended_s = end_s
 
     def service_s(self, now: float) -> float:
-        return now - (self.dispatched_s or now)
+        return 0.0 if self.dispatched_s is None else now - self.dispatched_s
 
 
 def run(arrival_s: float, start_s: float | None = None, end_s: float | None = None) -> Exchange:

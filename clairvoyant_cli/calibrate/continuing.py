@@ -39,7 +39,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is proven. `why_not` says why there was nothing to prove; `notes` is what to know of it."""
+    """What is proven. `why_not` says why no answer can be cut, if so; `notes` is what to know of it."""
 
     continuations: tuple[Continuation, ...] = ()
     why_not: str = ""
@@ -66,8 +66,7 @@ async def prove_continuing(session: Session, slots: int) -> Proof:
             found.append(_summed_up(way, trials))
             notes += _notes(way, trials)
     session.tell(Step("cut and continued", 1, 1, 0.0))
-    why_not = "" if found else cutter.why_not or "the server has no way to continue an answer"
-    return Proof(tuple(found), why_not, tuple(notes))
+    return Proof(tuple(found), "" if found else cutter.why_not, tuple(notes))
 
 
 async def _trials(session: Session, cutter: Cutter, way: Way, wanted: int, begun_s: float) -> list[Trial]:

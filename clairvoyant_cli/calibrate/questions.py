@@ -95,7 +95,7 @@ CUT_FORMS = (
     ("list", "List ten facts about {}, each in one sentence."),
     ("code", "Write a small Python program about {}, with comments."),
     ("table", "Make a Markdown table about {} with four columns and six rows."),
-    ("emoji", "Write a cheerful message about {} to my best friend, with many emojis."),
+    ("emoji", "Plan a day that is all about {}: one line for each hour, each with an emoji."),
 )
 CUT_SUBJECTS = ("rivers", "a bicycle", "the moon", "tea", "a lost dog", "prime numbers")
 CUT_CAPS = (60, 80, 120)

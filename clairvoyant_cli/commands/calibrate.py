@@ -155,8 +155,9 @@ async def _try_continuing(
         profile = find(await survey(client, model))
         await client.ask(WARM_UP)
         proof = await prove_continuing(Session(client, plan, tell), profile.slots)
-    if proof.why_not:
-        raise ClairvoyantError(f"no answer can be cut and continued: {proof.why_not}; nothing was kept")
+    if not proof.continuations:
+        why = proof.why_not or "its answers were not twice the same, or time was up"
+        raise ClairvoyantError(f"no answer was cut and continued: {why}; nothing was kept")
     return replace(profile, continuations=proof.continuations)
 
 

@@ -9,15 +9,18 @@ import pytest
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.known import adapter_of
 from clairvoyant_cli.bench.replay import Engine, Replay, Service, Speed
+from clairvoyant_cli.bench.replay.lengths import AnswerTokens
 from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.bench.virtual import run_virtually
 from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.continuing import HOPELESS, Proof, prove_continuing
 from clairvoyant_cli.calibrate.plan import QUICK, STANDARD, Plan
+from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.calibrate.session import Session, Step
 from profiles.records import MIN_TRIALS, Continuation
 from tests.fakes.calibrating import SMALL, measured, replay
 
+FEW_TOKENS = replace(STANDARD, cut_tokens=30)
 SPEED = Speed(prefill_tokens_per_s=2000.0, decode_tokens_per_s=100.0)
 
 
@@ -56,12 +59,16 @@ def hundred(prompt: str, rng: object) -> int:
     return 100
 
 
+def nothing(prompt: str, rng: object) -> int:
+    return 0
+
+
 def proven(
-    make: Callable[..., Engine], plan: Plan, backend: str = "ollama"
+    make: Callable[..., Engine], plan: Plan, backend: str = "ollama", lengths: AnswerTokens = hundred
 ) -> tuple[Proof, list[Step], Engine]:
     """Prove it in virtual time; return what came of it, what was told, and the server."""
     told: list[Step] = []
-    engine = make(speed=SPEED, answer_tokens=hundred)
+    engine = make(speed=SPEED, answer_tokens=lengths)
 
     async def prove() -> Proof:
         clock = asyncio.get_running_loop().time
@@ -75,7 +82,7 @@ def proven(
 
 
 def test_a_server_that_continues_has_its_ways_proven() -> None:
-    proof, told, _ = proven(Engine, STANDARD)
+    proof, told, _ = proven(Engine, FEW_TOKENS)
     assert [(each.way, each.trials, each.exact) for each in proof.continuations] == [
         ("raw", STANDARD.trials, STANDARD.trials),
         ("prefill", MIN_TRIALS, MIN_TRIALS),
@@ -97,7 +104,7 @@ def test_the_chat_of_openai_is_continued_too(backend: str) -> None:
 
 
 def test_a_server_that_begins_another_turn_is_found_out_soon() -> None:
-    proof, _, _ = proven(BeginsAnother, STANDARD)
+    proof, _, _ = proven(BeginsAnother, FEW_TOKENS)
     assert [(each.trials, each.exact, each.is_exact) for each in proof.continuations] == [
         (HOPELESS, 0, False),
         (HOPELESS, 0, False),
@@ -105,14 +112,14 @@ def test_a_server_that_begins_another_turn_is_found_out_soon() -> None:
 
 
 def test_one_text_in_twenty_four_may_differ_but_not_one_in_twelve() -> None:
-    for plan, exact in ((STANDARD, True), (replace(STANDARD, trials=12), False)):
+    for plan, exact in ((FEW_TOKENS, True), (replace(FEW_TOKENS, trials=12), False)):
         proof, _, _ = proven(DiffersOnce, plan)
         first = proof.continuations[0]
         assert (first.trials - first.exact, first.is_exact) == (1, exact)
 
 
 def test_a_server_that_never_answers_the_same_proves_nothing() -> None:
-    proof, _, _ = proven(NeverTheSame, replace(STANDARD, cut_s=60.0))
+    proof, _, _ = proven(NeverTheSame, replace(FEW_TOKENS, cut_s=20.0))
     assert not any(each.is_exact for each in proof.continuations)
     assert sum(each.trials for each in proof.continuations) == 0
 
@@ -130,23 +137,19 @@ def test_a_quick_run_stops_when_its_time_is_up_and_at_the_first_exact_way() -> N
     assert max(service.ended_s or 0.0 for service in engine.journal) < 6.0
 
 
-def test_answers_of_more_than_text_are_not_cut() -> None:
-    class Thinking(Engine):
-        """Its answers are empty, but for what it thinks."""
-
-        def arrive(
-            self, route: str, prompt: str, text_chars: int, cap: int | None, said: str = ""
-        ) -> Service:
-            return super().arrive(route, prompt, text_chars, 0, said)
-
-    proof, _, _ = proven(Thinking, QUICK)
+def test_answers_without_text_are_not_cut() -> None:
+    proof, _, _ = proven(Engine, QUICK, lengths=nothing)
     assert proof.continuations == ()
     assert proof.why_not == "its answers are empty"
 
 
-async def test_a_calibration_keeps_what_was_proven() -> None:
-    async with replay(stride=1, decode=2000.0) as (_, url):
-        outcome, _ = await measured(url, replace(SMALL, trials=MIN_TRIALS, cut_tokens=40))
-    continuation = outcome.profile.continuation
+def test_a_calibration_keeps_what_was_proven() -> None:
+    async def calibrated() -> Outcome:
+        async with replay(decode=2000.0) as (_, url):
+            return (
+                await measured(url, replace(SMALL, shorts=4, trials=MIN_TRIALS, cut_tokens=30, cut_s=None))
+            )[0]
+
+    continuation = run_virtually(calibrated()).profile.continuation
     assert isinstance(continuation, Continuation)
     assert continuation.trials == continuation.exact == MIN_TRIALS

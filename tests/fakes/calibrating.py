@@ -16,7 +16,7 @@ from clairvoyant_cli.calibrate.session import Session, Step
 from tests.fakes.faulty_engine import FaultyEngine
 from tests.fakes.remembered import HOST
 
-SMALL = Plan("small", shorts=12, singles=5, bands=(400,))
+SMALL = Plan("small", shorts=12, singles=5, bands=(400,), cut_s=0.0)
 
 
 def as_asked(prompt: str, rng: Random) -> int:

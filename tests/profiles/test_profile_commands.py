@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import cli
 from profiles.database import reading
+from profiles.records import Continuation
 from profiles.store import every
 from profiles.writer import Writer
 from tests.fakes.remembered import PROFILE, START, keep, recorded, traffic
@@ -46,6 +47,33 @@ def test_a_profile_is_listed_and_shown(db: Path) -> None:
     assert "mu_short  40 s (35 s to 45 s, n=100), measured" in shown
     assert json.loads(run("profiles", "show", PROFILE.name, "--json", "--db", db).stdout)["tau_s"] == 120.0
     assert json.loads(run("profiles", "list", "--json", "--db", db).stdout)[0]["chosen_at"] is None
+
+
+@pytest.mark.parametrize(
+    ("ways", "said"),
+    [
+        ((), "serve cuts no answers: too few were tried"),
+        ((Continuation("raw", 8, 8, 0.012, 0.008),), "serve cuts no answers: too few were tried"),
+        ((Continuation("raw", 24, 20, 0.012, 0.008),), "serve cuts no answers: continued, they were not"),
+        (
+            (Continuation("raw", 24, 24, 0.012, 0.008), Continuation("prefill", 4, 0, 0.0, 0.0)),
+            "continue them by raw",
+        ),
+    ],
+)
+def test_it_is_said_whether_answers_can_be_cut(
+    ways: tuple[Continuation, ...], said: str, tmp_path: Path
+) -> None:
+    profile = replace(PROFILE, continuations=ways)
+    shown = run("profiles", "show", PROFILE.name, "--db", keep(tmp_path / "c.db", (), profile)).stdout
+    assert said in shown
+    lines = [line for line in shown.splitlines() if "texts equal" in line]
+    assert len(lines) == len(ways)
+    if len(ways) == 2:
+        assert lines == [
+            "cut, then raw: 24 of 24 texts equal, 12 ms to resume (8 ms right after)",
+            "cut, then prefill: 0 of 4 texts equal",
+        ]
 
 
 def test_the_database_that_serve_is_configured_for_is_everybodys(

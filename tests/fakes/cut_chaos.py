@@ -256,12 +256,12 @@ class Chaos:
     def faults(self) -> list[str]:
         """Return what is wrong, a line each."""
         found: list[str] = []
-        dispatcher, pool = self.daemon.dispatcher, self.daemon.pool
-        scheduler, counts = dispatcher.scheduler, self.daemon.stats
+        dispatcher, counts = self.daemon.dispatcher, self.daemon.stats
+        scheduler = dispatcher.scheduler
         if dispatcher.live or scheduler.running or len(scheduler):
             found.append(f"not all are gone: {dispatcher.live}, {scheduler!r}")
-        if any(each.busy for each in self.daemon.snapshot().backends):
-            found.append(f"a slot is taken: {pool!r}")
+        if any(scheduler._busy.values()):
+            found.append(f"slots are taken: {scheduler._busy}")
         found += [f"{each!r} is still at work" for each in self.engines if each.running or each.waiting]
         found += [f"{name} ended {times} times" for name, times in self.ended.items() if times != 1]
         if counts.resumes > counts.cuts:

@@ -50,7 +50,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One arm's answers to one run of one load. `took_s` is wall-clock time."""
+    """One arm's answers to one run of one load. `took_s` is wall-clock time.
+
+    `cuts`, `resumes` and `recomputed_tokens` are None where the policy cuts nothing; `busy_s` is how long
+    slots were held, in seconds of the model's time, None where the daemon is somebody else's.
+    """
 
     load: str
     run: int
@@ -58,6 +62,10 @@ class Cell:
     took_s: float
     tau_firings: int
     answers: tuple[Answer, ...]
+    cuts: int | None = None
+    resumes: int | None = None
+    recomputed_tokens: int | None = None
+    busy_s: float | None = None
 
     @property
     def key(self) -> tuple[str, int, str]:

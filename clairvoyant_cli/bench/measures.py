@@ -45,7 +45,8 @@ def figures_of(cell: Cell) -> dict[Key, float]:
 
     `sojourn` is from sending to the last byte, `ttft` to the first token, `per token` is sojourn divided by
     answer length (PARS, section 4.1). `jain` is Jain's index of the per-token latencies: 1 if every client
-    pays the same for a token. `ranking` is the share of (short, long) pairs predicted in the right order.
+    pays the same for a token. `busy` is how long slots were held. `ranking` is the share of (short, long)
+    pairs predicted in the right order.
     """
     figures: dict[Key, float] = {}
     kinds = [each.value for each in LengthClass if any(a.kind == each for a in cell.answers)]
@@ -53,6 +54,14 @@ def figures_of(cell: Cell) -> dict[Key, float]:
         of_kind = [a for a in cell.answers if kind in (a.kind, ALL)]
         figures |= {(kind, name): value for name, value in _of_class(of_kind).items()}
     figures[ALL, "tau firings"] = cell.tau_firings
+    if cell.busy_s is not None:
+        figures[ALL, "busy"] = cell.busy_s
+    if cell.cuts is not None:
+        figures[ALL, "cuts"] = cell.cuts
+        figures[ALL, "cuts a request"] = cell.cuts / len(cell.answers)
+        figures[ALL, "resumes"] = cell.resumes or 0
+    if cell.recomputed_tokens is not None:
+        figures[ALL, "tokens read again"] = cell.recomputed_tokens
     figures[ALL, "failed"] = sum(a.error is not None for a in cell.answers)
     accuracy = ranking_accuracy(cell.answers)
     if accuracy is not None:

@@ -119,6 +119,7 @@ def tables_of(summaries: Sequence[Summary]) -> list[Grid]:
             summaries,
             [(k, f"per token {p}") for k in (*kinds, ALL) for p in ("mean", "p90")],
         ),
+        _cuts(summaries),
         _grid(
             "Besides",
             summaries,
@@ -152,6 +153,18 @@ def _changes(summaries: Sequence[Summary], kinds: Sequence[str]) -> Grid:
         rows.append(tuple(row))
     header = [f"Change against {baseline}", *(_label(key) for key in keys)]
     return Grid(tuple([*header, "of oracle's short gain"] if bounded else header), tuple(rows))
+
+
+def _cuts(summaries: Sequence[Summary]) -> Grid:
+    """Draw what was cut and what it cost: the time that slots were held, against the uncut baseline."""
+    keys = [(ALL, name) for name in ("cuts", "cuts a request", "resumes", "tokens read again")]
+    cutting = [summary for summary in summaries if keys[0] in summary.figures]
+    grid = _grid("Cuts", cutting, keys)
+    if not all((ALL, "busy") in summary.changes for summary in cutting):
+        return grid
+    lost = [_interval(summary.changes[ALL, "busy"]) for summary in cutting]
+    rows = tuple((*row, text) for row, text in zip(grid.rows, lost, strict=True))
+    return Grid((*grid.header, "throughput lost"), rows)
 
 
 def _label(key: Key) -> str:

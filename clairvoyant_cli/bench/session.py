@@ -1,8 +1,8 @@
 """A bench from beginning to end: every arm gets the same questions at the same times, run by run."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
 import httpx
 
@@ -14,6 +14,16 @@ from clairvoyant_cli.control import ControlClient
 from clairvoyant_cli.errors import ClairvoyantError
 
 
+class Counted(NamedTuple):
+    """What a daemon has counted so far. `busy_s` is how long its slots were held, None if it does not say."""
+
+    tau_firings: int
+    cuts: int
+    resumes: int
+    recomputed_tokens: int
+    busy_s: float | None
+
+
 class Way(Protocol):
     """The way of an arm's questions to the backend."""
 
@@ -21,8 +31,8 @@ class Way(Protocol):
         """Set everything up for the arm, and return the client to send its questions with."""
         ...
 
-    async def tau_firings(self) -> int:
-        """Return how often the starvation guard has fired so far."""
+    async def counted(self) -> Counted:
+        """Return what was counted so far."""
         ...
 
 
@@ -49,7 +59,7 @@ class DaemonWay:
 
     `direct` goes past it. `teach` sets a daemon of our own to the arm's policy, and its predictor to what
     the arm may know; one that somebody else runs is only asked for its policies, through its control API.
-    `speedup` divides the arms' timeouts.
+    `speedup` divides the arms' timeouts; `busy_s` tells how long slots of a daemon of our own were held.
     """
 
     control: ControlClient
@@ -58,6 +68,7 @@ class DaemonWay:
     teach: Callable[[Arm], None] | None
     tau_s: float | None
     speedup: float = 1.0
+    busy_s: Callable[[], float | None] = lambda: None
 
     async def take(self, arm: Arm) -> httpx.AsyncClient:
         """Set the daemon up for the arm."""
@@ -73,9 +84,12 @@ class DaemonWay:
         await self.control.act("tau", {"tau_s": tau_s or 0})
         return self.proxied
 
-    async def tau_firings(self) -> int:
+    async def counted(self) -> Counted:
         """Ask the daemon."""
-        return (await self.control.snapshot()).tau.firings_total
+        state = await self.control.snapshot()
+        counts = state.counters
+        tau_firings = state.tau.firings_total
+        return Counted(tau_firings, counts.cuts, counts.resumes, counts.recomputed_tokens, self.busy_s())
 
 
 @dataclass(slots=True)
@@ -102,11 +116,11 @@ class Session:
         plan = step.load.plan(step.run)
         calls = [Call(arrival.question) for arrival in plan]
         client = await self.way.take(step.arm)
-        fired_before = await self.way.tau_firings()
+        before = await self.way.counted()
         begun_s = self.asker.clock()
         await send_at(client, self.asker, calls, [arrival.at_s / self.speedup for arrival in plan])
         took_s = self.asker.clock() - begun_s
-        fired = await self.way.tau_firings() - fired_before
+        after = await self.way.counted()
         errors = [call.error for call in calls if call.error is not None]
         if len(errors) == len(calls):
             raise ClairvoyantError(f"all {len(calls)} requests of {step.arm.name} failed: {errors[0]}")
@@ -114,7 +128,18 @@ class Session:
         answers = tuple(
             Answer.of(call, arrival.at_s, self.speedup) for call, arrival in zip(calls, plan, strict=True)
         )
-        return Cell(step.load.name, step.run, step.arm.name, took_s, fired, answers)
+        fired = after.tau_firings - before.tau_firings
+        cell = Cell(step.load.name, step.run, step.arm.name, took_s, fired, answers)
+        if before.busy_s is not None and after.busy_s is not None and step.arm.policy is not None:
+            cell = replace(cell, busy_s=(after.busy_s - before.busy_s) * self.speedup)
+        if not step.arm.interrupts:
+            return cell
+        return replace(
+            cell,
+            cuts=after.cuts - before.cuts,
+            resumes=after.resumes - before.resumes,
+            recomputed_tokens=after.recomputed_tokens - before.recomputed_tokens,
+        )
 
 
 def steps_of(

@@ -106,9 +106,9 @@ class Cutter:
         if not splice.is_cut:
             return None
         told = await self._adapter.said_tokens(self.ask, asked, splice.said)
-        tokens = splice.tokens if told is None else told
+        tokens = max(splice.tokens, told or 0)
         first_s = part.first_s or part.last_s
-        earlier = Earlier().then(tokens, first_s - part.sent_s, part.last_s - first_s)
+        earlier = Earlier().then(tokens, first_s - part.sent_s, part.last_s - first_s, told)
         return Cut(splice, tokens, earlier)
 
     async def others(self) -> None:

@@ -34,6 +34,11 @@ REPLAY_SPEEDUP = 40.0
 REPLAY_TAU_S = {"sjf": 10.5, DEFAULT_POLICY: 36.0}
 """Timeouts at the paper's service times: its own, and ten short service times for the default policy."""
 
+UNPROVEN = (
+    "Nothing proves that an answer of this server can be cut and go on, so nothing is cut; prove it first: "
+    "clairvoyant calibrate --continuation"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
@@ -60,7 +65,7 @@ shared_options = together(
         "arms",
         multiple=True,
         metavar="ARM",
-        help="What to compare: direct, oracle, or POLICY[@classes|@lengths][:TAU_S]; give it repeatedly. "
+        help="What to compare: direct, oracle, or POLICY[@classes|@N%|@lengths][:TAU_S]; give it repeatedly. "
         f"Unset: {DIRECT}, {FCFS}, {DEFAULT_POLICY}, sjf, {ORACLE}.",
     ),
     click.option("--runs", type=click.IntRange(1, 100), help="Runs of every arm."),
@@ -277,6 +282,8 @@ async def _measure(
     async with put_together(settings, backend_key_file) as bench:
         proxied = next((arm for arm in arms if arm.policy is not None), arms[0])
         await warm_up(bench, proxied)
+        if settings.daemon is None and bench.resume_s is None and any(arm.interrupts for arm in arms):
+            click.echo(UNPROVEN, err=True)
         service_s = settings_in(outputs.resume_file).get("service_s") or await mean_service_s(bench, settings)
         # A bench may go on with more runs or other arms: its finished cells stay what they are.
         same = {name: value for name, value in asdict(settings).items() if name not in ("arms", "runs")}
@@ -306,7 +313,7 @@ async def _measure(
         command=shlex.join(["clairvoyant", *sys.argv[1:]]),
         about=about,
         settings=asdict(settings),
-        notes=tuple(_notes(settings, cells)),
+        notes=tuple(_notes(settings, cells, arms, bench.resume_s)),
         summaries=summed_up(cells),
         cells=cells,
         simulated=summed_up(simulated),
@@ -314,7 +321,7 @@ async def _measure(
     )
 
 
-def _notes(settings: Settings, cells: list[Cell]) -> list[str]:
+def _notes(settings: Settings, cells: list[Cell], arms: list[Arm], resume_s: float | None) -> list[str]:
     runs = "one run" if settings.runs == 1 else f"{settings.runs} runs"
     fair = (
         "the arms took turns, every run beginning with another, and got the same questions at the same times."
@@ -340,6 +347,17 @@ def _notes(settings: Settings, cells: list[Cell]) -> list[str]:
         notes.append(
             "Simulated is what the simulator says of the same arrivals, lengths and predictions, at the mean "
             "time a token takes alone: without prefill, network and the processor's other work."
+        )
+    accuracies = [arm for arm in arms if arm.accuracy < 1.0]
+    if accuracies:
+        notes.append("@N% is told short from long, right N times in a hundred, and nothing else.")
+    if any(arm.interrupts for arm in arms) and settings.daemon is None:
+        notes.append(
+            UNPROVEN
+            if resume_s is None
+            else f"Answers are cut at a word's end and go on later; that takes {resume_s * 1000:.3g} ms each "
+            "time. Throughput lost is the time that slots were held, over that of the uncut baseline, with "
+            "the 95 % confidence interval of the mean."
         )
     if settings.kind == "sweep":
         notes.append("± in the tables of changes, and the bars, are 95 % confidence intervals of the mean.")

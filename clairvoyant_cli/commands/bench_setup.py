@@ -36,7 +36,7 @@ from clairvoyant_cli.bench.plan import (
 from clairvoyant_cli.bench.prompts import SHIPPED, load_prompts
 from clairvoyant_cli.bench.questions import Question
 from clairvoyant_cli.bench.session import DaemonWay, Load, solo
-from clairvoyant_cli.commands.composition import load_predictor
+from clairvoyant_cli.commands.composition import database_path, load_predictor
 from clairvoyant_cli.control import ControlClient
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
@@ -44,7 +44,11 @@ from clairvoyant_cli.simulator.traces import Trace, read_trace
 from predictor.record import LengthClass
 
 if TYPE_CHECKING:
+    from clairvoyant_cli.bench.replay import Engine
     from clairvoyant_cli.bench.simulated import PredictedCost
+    from clairvoyant_cli.proxy.exchange import End, Exchange
+    from clairvoyant_cli.proxy.pool import Worker
+    from profiles.records import Profile
 
 REPLAY = "replay"
 """The name of the embedded backend, in the place of an LLM server's."""
@@ -54,6 +58,13 @@ GAP_S = 0.001
 
 VIRTUAL_STRIDE = 100
 """Tokens the simulated backend sends at once in virtual time; first and last keep their times."""
+
+CUTTING_STRIDE = 5
+"""The same where answers are cut: what was not sent yet is lost, a tenth of a second at the paper's speed."""
+
+RESUME_S = 0.01
+"""What the simulated backend takes to go on with an answer: as llama.cpp and Ollama do where its beginning is
+still in the cache."""
 
 SOLO = 3
 """Questions of each class that are asked alone to learn what service takes."""
@@ -83,13 +94,17 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A bench put together. `about` says what is behind the proxy, for the report."""
+    """A bench put together. `about` says what is behind the proxy, for the report; `resume_s` what it takes
+    the server to go on with an answer that was cut, in seconds of the model's time: None if nothing proves
+    that it does, or another daemon keeps the proof.
+    """
 
     way: DaemonWay
     asker: Asker
     oracle: OraclePredictor | None
     draw: Draw
     about: Mapping[str, str]
+    resume_s: float | None
     slots: int
     seconds_per_token: float | None
     pools: Mapping[LengthClass, list[Question]]
@@ -102,10 +117,15 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The server the bench is about, or one in its place, whose answers' times are `drawn`."""
+    """The server the bench is about, or one in its place: then `engine`, whose answers' times are drawn."""
 
     found: Found
-    drawn: bool = False
+    engine: "Engine | None" = None
+
+    @property
+    def drawn(self) -> bool:
+        """Whether the answers' times are drawn."""
+        return self.engine is not None
 
 
 @asynccontextmanager
@@ -142,26 +162,30 @@ async def put_together(settings: Settings, backend_key_file: Path | None = None)
                 classes={q.prompt: kind for kind, pool in pools.items() for q in pool},
                 typical_tokens=typical,
             )
-        base_url, slots, teach = await _daemon(stack, settings, found, oracle, backend_key_file)
-        control = await stack.enter_async_context(ControlClient(base_url))
+        ours = _Ours(settings.daemon or "", found.slots or 1)
+        if oracle is not None:
+            ours = await _daemon(stack, settings, behind, oracle, asker.model, backend_key_file)
+        control = await stack.enter_async_context(ControlClient(ours.base_url))
         before = await control.snapshot()
         way = DaemonWay(
             control,
-            await stack.enter_async_context(client_for(base_url)),
+            await stack.enter_async_context(client_for(ours.base_url)),
             direct,
-            teach,
+            ours.teach,
             before.tau.tau_s,
             settings.speedup,
+            ours.busy_s,
         )
         about = {
             "backend": _title(behind, settings),
             "model": asker.model,
-            "slots": str(slots),
+            "slots": str(ours.slots),
             "predictor": before.predictor.name,
         }
         per_token = 1 / paper.tokens_per_s if behind.drawn else None
         try:
-            yield Bench(way, asker, oracle, draw, about, slots, per_token, pools)
+            resume_s = None if ours.resume_s is None else ours.resume_s * settings.speedup
+            yield Bench(way, asker, oracle, draw, about, resume_s, ours.slots, per_token, pools)
         finally:
             if settings.daemon is not None:
                 await control.act("policy", {"policy": before.policy})
@@ -198,8 +222,9 @@ async def _replay(settings: Settings) -> AsyncIterator[Behind]:
     # Nobody looks at single tokens in virtual time, and each would be an event.
     stride = VIRTUAL_STRIDE if settings.virtual_time else 1
     engine = Engine(slots=slots, speed=speed, stride=stride, answer_tokens=lambda prompt, rng: 1_000_000)
+    engine.resume_s = RESUME_S / settings.speedup
     async with serve_app(Replay(engine).app) as url:
-        yield Behind(Found(REPLAYED, url, slots=slots), drawn=True)
+        yield Behind(Found(REPLAYED, url, slots=slots), engine)
 
 
 async def _behind_daemon(url: str) -> Behind:
@@ -239,19 +264,29 @@ def _clock_of(settings: Settings) -> Clock:
     return asyncio.get_running_loop().time if settings.virtual_time else time.monotonic
 
 
+@dataclass(frozen=True, slots=True)
+class _Ours:
+    """The daemon that is measured, and what one of our own can be told and asked past its control API."""
+
+    base_url: str
+    slots: int
+    teach: Callable[[Arm], None] | None = None
+    busy_s: Callable[[], float | None] = lambda: None
+    resume_s: float | None = None
+
+
 async def _daemon(
     stack: AsyncExitStack,
     settings: Settings,
-    found: Found,
-    oracle: OraclePredictor | None,
+    behind: Behind,
+    oracle: OraclePredictor,
+    model: str,
     backend_key_file: Path | None,
-) -> tuple[str, int, Callable[[Arm], None] | None]:
-    if oracle is None:
-        assert settings.daemon is not None  # noqa: S101 - only a running daemon has a predictor of its own
-        return settings.daemon, found.slots or 1, None
+) -> _Ours:
     from clairvoyant_cli.config import ServeConfig
     from clairvoyant_cli.proxy.daemon import running_daemon
 
+    found = behind.found
     config = ServeConfig(
         backend=found.url + found.prefix,
         listen="127.0.0.1:0",
@@ -261,12 +296,47 @@ async def _daemon(
     )
     daemon = await stack.enter_async_context(running_daemon(config, oracle, clock=_clock_of(settings)))
     scheduler = daemon.dispatcher.scheduler
+    worker = daemon.pool.first
+    worker.profiles = await _profiles(behind, worker, model)
+    proven = worker.continuation_of(model)
+    busy = [0.0]
+
+    def note(exchange: "Exchange", end: "End") -> None:
+        busy[0] += exchange.service_s(end.at_s)
+
+    daemon.dispatcher.ended.append(note)
 
     def teach(arm: Arm) -> None:
-        oracle.knowledge = arm.knowledge
+        oracle.knowledge, oracle.accuracy = arm.knowledge, arm.accuracy
+        if behind.engine is not None and settings.virtual_time:
+            behind.engine.stride = CUTTING_STRIDE if arm.interrupts else VIRTUAL_STRIDE
         scheduler.set_policy(POLICIES[arm.policy or DEFAULT_POLICY], daemon.stats.clock())
 
-    return daemon.base_url, daemon.pool.slots, teach
+    resume_s = None if proven is None else proven.proof.resume_s
+    return _Ours(daemon.base_url, daemon.pool.slots, teach, lambda: busy[0], resume_s)
+
+
+async def _profiles(behind: Behind, worker: "Worker", model: str) -> "list[Profile]":
+    """Return what proves how the server goes on with an answer that was cut."""
+    from clairvoyant_cli.bench.replay.proof import proven
+    from profiles.database import reading
+    from profiles.errors import ProfilesError
+    from profiles.host import this_host
+    from profiles.records import Served, place_of
+    from profiles.store import fitting
+
+    found, engine = behind.found, behind.engine
+    name, place = found.adapter.name, place_of(found.url + found.prefix)
+    if engine is not None:
+        offered = await found.adapter.offered_models(worker.ask) or ()
+        digest = next((each.digest for each in offered if each.name == model), "")
+        served = Served(name, model, version=worker.backend.version, digest=digest)
+        return [proven(served, engine.resume_s or 0.0, engine.slots)]
+    try:
+        with reading(database_path(None)) as connection:
+            return fitting(connection, host=this_host().key, backend=name, place=place, now_s=time.time())
+    except ProfilesError:
+        return []
 
 
 # -- loads -----------------------------------------------------------------------------------------
@@ -343,6 +413,7 @@ def simulated_cells(
             seconds_per_token=per_token,
             slots=bench.slots,
             tau_s=(bench.way.tau_s or 0) * bench.way.speedup if arm.tau_s is None else arm.tau_s,
+            resume_s=bench.resume_s,
         )
         for cell in cells
         if (arm := by_name[cell.arm]).policy is not None
@@ -355,7 +426,7 @@ def _predicted(bench: Bench, arm: Arm, plan: Plan) -> "list[PredictedCost]":
     from clairvoyant_cli.protocols.request_parsing import parse_body
 
     assert bench.oracle is not None  # noqa: S101 - the caller looked
-    bench.oracle.knowledge = arm.knowledge
+    bench.oracle.knowledge, bench.oracle.accuracy = arm.knowledge, arm.accuracy
     asker = bench.asker
     route = asker.adapter.route_of(b"POST", asker.adapter.chat_path)
     predictions = []

@@ -15,15 +15,25 @@ MS = 1e3
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """The parts before: tokens that they brought, and the seconds that they took, as seen from here."""
+    """The parts before: tokens that they brought, and the seconds that they took, as seen from here.
+
+    As a part of the prompt what was said has `reread` tokens, mostly as many: a model may write a word in
+    other pieces than its tokeniser would take.
+    """
 
     tokens: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    reread: int = 0
 
-    def then(self, tokens: int, prefill_s: float, decode_s: float) -> "Earlier":
-        """Return these and another part; `tokens` counts those of all."""
-        return Earlier(tokens, self.prefill_s + prefill_s, self.decode_s + decode_s)
+    def then(self, tokens: int, prefill_s: float, decode_s: float, reread: int | None = None) -> "Earlier":
+        """Return these and another part; `tokens` and `reread` count those of all."""
+        return Earlier(
+            tokens,
+            self.prefill_s + prefill_s,
+            self.decode_s + decode_s,
+            tokens if reread is None else reread,
+        )
 
     @property
     def total_s(self) -> float:
@@ -50,7 +60,7 @@ def summed_totals(last: Totals, earlier: Earlier) -> Totals:
     return replace(
         last,
         tokens=None if last.tokens is None else last.tokens + earlier.tokens,
-        prompt_tokens=None if last.prompt_tokens is None else max(1, last.prompt_tokens - earlier.tokens),
+        prompt_tokens=None if last.prompt_tokens is None else max(1, last.prompt_tokens - earlier.reread),
         decode_s=None if last.decode_s is None else last.decode_s + earlier.decode_s,
         prefill_s=None,
         prefilled_tokens=None,
@@ -66,7 +76,7 @@ def openai_usage(event: Event, earlier: Earlier) -> Event:
 
 def _usage(usage: dict[str, Any], earlier: Earlier) -> dict[str, Any]:
     completion = _number(usage, "completion_tokens") + earlier.tokens
-    prompt = max(0, _number(usage, "prompt_tokens") - earlier.tokens)
+    prompt = max(0, _number(usage, "prompt_tokens") - earlier.reread)
     changed: dict[str, Any] = {
         "completion_tokens": completion,
         "prompt_tokens": prompt,
@@ -109,7 +119,7 @@ def _ollama(event: Event, earlier: Earlier) -> Event:
         "total_duration": _number(event, "total_duration") + round(earlier.total_s * NS),
     }
     if "prompt_eval_count" in event:
-        changed["prompt_eval_count"] = max(1, _number(event, "prompt_eval_count") - earlier.tokens)
+        changed["prompt_eval_count"] = max(1, _number(event, "prompt_eval_count") - earlier.reread)
     return changed
 
 

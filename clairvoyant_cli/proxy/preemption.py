@@ -139,11 +139,11 @@ class Preemption:
             path, body = lookup
             await worker.ask(path, LOOKUP_TIMEOUT_S, body=body)
         counted = await adapter.said_tokens(worker.ask, splice.asked, splice.said)
-        tokens = splice.tokens if counted is None else counted
+        tokens = max(splice.tokens, counted or 0)  # an event may bring a letter of several tokens
         onward = await found.way.onward(worker.ask, splice.asked, splice.said, tokens)
         if onward is None:
             raise UpstreamError("it did not say how it renders a prompt")
-        splice.continue_in(onward.shape, _earlier(exchange, tokens))
+        splice.continue_in(onward.shape, _earlier(exchange, tokens, counted))
         self.stats.resumes += 1
         return onward
 
@@ -171,11 +171,11 @@ def encoded(onward: Onward) -> bytes:
     return msgspec.json.encode(onward.body)
 
 
-def _earlier(exchange: Exchange, tokens: int) -> Earlier:
+def _earlier(exchange: Exchange, tokens: int, counted: int | None) -> Earlier:
     """Return what the parts before took, as seen from here."""
     earlier = Earlier()
     for part in exchange.cuts:
         ended_s = part.ended_s or part.granted_s
         begun_s = part.first_byte_s or ended_s
-        earlier = earlier.then(tokens, begun_s - part.granted_s, ended_s - begun_s)
+        earlier = earlier.then(tokens, begun_s - part.granted_s, ended_s - begun_s, counted)
     return earlier

@@ -149,6 +149,32 @@ def test_a_sweep_lays_the_simulator_beside_what_was_measured(tmp_path: Path) -> 
     assert "short p50, change against fcfs" in (tmp_path / "r.md").read_text()
 
 
+def test_answers_are_cut_where_the_server_goes_on_with_them() -> None:
+    words = ("poisson", "--backend", "replay", "--virtual-time", "--runs", "1", "--requests", "40")
+    said = findings(*words, "--seed", "3", "--arm", "fcfs", "--arm", "srpt@lengths:35")
+    measured, simulated = arms(said), {each["arm"]: each["figures"] for each in said["simulated"]}
+    figures = measured["srpt@lengths:35"]
+    assert figures["failed"]["mean"] == 0
+    assert figures["cuts"]["mean"] == figures["resumes"]["mean"] > 0
+    assert figures["busy"]["mean"] == pytest.approx(measured["fcfs"]["busy"]["mean"], rel=0.02)
+    assert "cuts" not in measured["fcfs"]
+    (cut,) = (each for each in said["arms"] if each["arm"] != "fcfs")
+    short = "short", "sojourn p50"
+    assert cut["figures"][short[0]][short[1]]["mean"] == pytest.approx(
+        simulated["srpt@lengths:35"][short[0]][short[1]]["mean"], rel=0.1
+    )
+    assert "cut at a word's end" in " ".join(said["notes"])
+
+
+async def test_nothing_is_cut_where_nothing_proves_that_it_can_be() -> None:
+    engine = Engine(speed=Speed(decode_tokens_per_s=10_000), answer_tokens=lambda prompt, rng: len(prompt))
+    async with serve_app(Replay(engine).app) as url:
+        words = ("burst", "--backend", url, "--runs", "1", "--requests", "4", "--arm", "srpt", "--json")
+        done = await asyncio.to_thread(run, *words)
+    assert "clairvoyant calibrate --continuation" in done.stderr
+    assert json.loads(done.stdout)["arms"][0]["figures"]["all"]["cuts"]["mean"] == 0
+
+
 @pytest.mark.parametrize("span", ["0.3", "0.9..0.3", "0.3..1.2", "low..high", "0..0.5"])
 def test_a_span_of_utilisations_that_is_none_is_refused_in_one_line(span: str) -> None:
     done = run("sweep", "--backend", "replay", "--quick", "--rho", span)

@@ -119,6 +119,7 @@ def test_a_replayed_trace_keeps_its_lengths_and_is_stretched() -> None:
         ("oracle", Arm("oracle", "oracle", Knowledge.LENGTHS)),
         ("sjf@classes:10.5", Arm("sjf@classes:10.5", "sjf", Knowledge.CLASSES, 10.5)),
         ("bounded:0", Arm("bounded:0", "bounded", tau_s=0.0)),
+        ("srpt@85%:35", Arm("srpt@85%:35", "srpt", Knowledge.CLASSES, 35.0, 0.85)),
     ],
 )
 def test_arms_are_read_as_they_are_written(text: str, arm: Arm) -> None:
@@ -126,7 +127,7 @@ def test_arms_are_read_as_they_are_written(text: str, arm: Arm) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "sfj", "sjf@all", "sjf:soon", "sjf:-1", "sjf:nan", "urgency", "direct:3"]
+    "text", ["", "sfj", "sjf@all", "sjf:soon", "sjf:-1", "sjf:nan", "direct:3", "sjf@40%", "urgency"]
 )
 def test_arms_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(ClairvoyantError, match="arm"):
@@ -175,6 +176,22 @@ def test_an_arm_knows_classes_or_lengths_if_it_may(oracle: Callable[[Knowledge],
     assert oracle(Knowledge.LENGTHS).predict(PromptView("essay")).expected_tokens == 987
     for knowledge in Knowledge:
         assert oracle(knowledge).predict(PromptView("never seen")).source == "wary"
+
+
+def test_a_class_is_told_right_as_often_as_the_arm_says() -> None:
+    classes = {f"{kind} {i}": kind for kind in (SHORT, LONG) for i in range(1000)}
+    knows = OraclePredictor(Wary(), classes, {SHORT: 100.0, LONG: 1100.0}, {}, Knowledge.CLASSES, 0.85)
+    said = {prompt: knows.predict(PromptView(prompt)) for prompt in classes}
+    right = sum(said[prompt].length_class is kind for prompt, kind in classes.items())
+    assert 0.82 < right / len(classes) < 0.88
+    assert {round(each.expected_tokens) for each in said.values()} == {250, 950}
+    assert said == {prompt: knows.predict(PromptView(prompt)) for prompt in classes}
+
+
+def test_arms_that_cut_are_known() -> None:
+    assert parse_arm("srpt").interrupts
+    assert not parse_arm("bounded").interrupts
+    assert not parse_arm("direct").interrupts
 
 
 def test_prompts_may_say_output_tokens(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -50,12 +51,15 @@ async def serving(
     *,
     faults_expected: bool = False,
     announced: bool = False,
+    clock: Callable[[], float] = time.monotonic,
     **settings: Any,
 ) -> AsyncIterator[Daemon]:
     """Run the proxy before `backend` on a free port; an internal error in it fails the test."""
     config = ServeConfig(backend=backend, **({"listen": "127.0.0.1:0"} | settings))
     with _internal_errors() as errors:
-        async with running_daemon(config, predictor or ByFirstWord(), announced=announced) as daemon:
+        async with running_daemon(
+            config, predictor or ByFirstWord(), announced=announced, clock=clock
+        ) as daemon:
             yield daemon
     if not faults_expected:
         assert not errors, errors

@@ -1,0 +1,25 @@
+"""The profile of the simulated backend: it goes on with an answer that was cut, by construction."""
+
+from profiles.records import MIN_TRIALS, Continuation, Host, Profile, Served
+
+
+def proven(served: Served, resume_s: float, slots: int) -> Profile:
+    """Return a profile that says so; going on takes `resume_s`."""
+    proof = Continuation("prefill", MIN_TRIALS, MIN_TRIALS, resume_s=resume_s, warm_s=resume_s)
+    return Profile(
+        name="replay",
+        measured_at=0.0,
+        host=Host(),
+        served=served,
+        plan="",
+        method="",
+        concurrency=1,
+        mu_short_s=None,
+        tau_s=None,
+        decode_tokens_per_s=None,
+        prefill_tokens_per_s=None,
+        ttft_s=None,
+        load_s=None,
+        slots=slots,
+        continuations=(proof,),
+    )

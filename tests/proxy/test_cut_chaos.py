@@ -1,0 +1,26 @@
+"""Leavers, dead servers and an operator, while answers are cut and go on: nothing is lost or leaked."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from clairvoyant_cli.bench.virtual import run_virtually
+from tests.fakes.cut_chaos import chaos
+
+SRPT = ("srpt", "srpt", "bounded", "fcfs")
+
+
+@pytest.mark.parametrize(
+    ("policies", "workers", "slots"),
+    [(SRPT, 1, 1), (SRPT, 2, 1), (("srpt",), 1, 2), (("rr", "rr-sjf", "srpt"), 2, 1)],
+    ids=["one", "two workers", "two slots", "turns"],
+)
+def test_all_end_once_and_read_what_was_written(policies: Sequence[str], workers: int, slots: int) -> None:
+    async def scene() -> None:
+        async with chaos(policies, workers=workers, slots=slots) as it:
+            await it.run(200)
+            faults, cuts = it.faults(), it.daemon.stats.cuts
+        assert not faults, it.told
+        assert cuts > 20, it.told
+
+    run_virtually(scene())

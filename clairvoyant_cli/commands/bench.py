@@ -357,7 +357,8 @@ def _notes(settings: Settings, cells: list[Cell], arms: list[Arm], resume_s: flo
             if resume_s is None
             else f"Answers are cut at a word's end and go on later; that takes {resume_s * 1000:.3g} ms each "
             "time. Throughput lost is the time that slots were held, over that of the uncut baseline, with "
-            "the 95 % confidence interval of the mean."
+            "the 95 % confidence interval of the mean. Tokens read again are as the server counts them; the "
+            "simulated one, as Ollama, counts those in its cache, too."
         )
     if settings.kind == "sweep":
         notes.append("± in the tables of changes, and the bars, are 95 % confidence intervals of the mean.")

@@ -84,7 +84,8 @@ class Worker:
             if not backend.adapter.ANSWERS_ANY_MODEL and _untagged(served.model) != _untagged(model):
                 continue
             digests = {each.digest for each in backend.models if _untagged(each.name) == _untagged(model)}
-            if served.version != backend.version or not {served.digest, ""} >= digests:
+            changed = served.digest and digests - {served.digest, ""}
+            if changed or served.version != backend.version:
                 return None
             proof = profile.continuation
             ways = {way.name: way for way in backend.adapter.CONTINUES}

@@ -23,7 +23,7 @@ from predictor.semantic.opinion import EMBEDDED
 from predictor.semantic.tokenizer import MAX_PIECES, Tokenizer
 from predictor.studies.families import family
 from predictor.training.dataset import Dataset
-from predictor.training.labels import label
+from predictor.training.labels import TYPICAL_LEVEL, label
 
 LAYERS = 4
 """Six cost 2.2 and 9.6 ms for 32 and 128 pieces, four two thirds of it."""
@@ -34,7 +34,6 @@ INNER = 1536
 SHAPE = 2
 DROPOUT = 0.1
 
-STEPS = 1000
 FILES_A_STEP = 4
 PROMPTS_A_FILE = 8
 RATE, HEAD_RATE = 1e-4, 1e-3
@@ -109,6 +108,7 @@ class Network(nn.Module):
                 _take(getattr(layer, mine), weights, f"encoder.layer.{place}.{theirs}")
         self.head = nn.Linear(EMBEDDED + SHAPE, 1)
         nn.init.normal_(self.head.weight, std=0.01)
+        nn.init.constant_(self.head.bias, TYPICAL_LEVEL)
         for part in (self.first, *self.layers[:FROZEN]):
             part.requires_grad_(False)
 
@@ -182,6 +182,7 @@ def fine_tune(
     datasets: list[Dataset],
     readings: list[Readings],
     rows: list[npt.NDArray[np.intp]],
+    steps: int,
     progress: Callable[[str], None],
     seed: int = 1,
 ) -> None:
@@ -191,20 +192,18 @@ def fine_tune(
     targets = [label([data], 1 - CENTRED).targets for data in datasets]
     chances = _chances(datasets, rows)
     trained = [part for part in network.parameters() if part.requires_grad]
-    with torch.no_grad():
-        network.head.bias.fill_(float(np.mean([each.mean() for each in targets])))
     head = list(network.head.parameters())
     upper = [part for part in trained if all(part is not each for each in head)]
     optimiser = torch.optim.AdamW(
         [{"params": upper, "lr": RATE}, {"params": head, "lr": HEAD_RATE, "weight_decay": 0.0}],
         weight_decay=0.01,
     )
-    warm = max(1, STEPS // 15)
+    warm = max(1, steps // 15)
     slowing = torch.optim.lr_scheduler.LambdaLR(
-        optimiser, lambda step: min((step + 1) / warm, max(0.02, (STEPS - step) / (STEPS - warm)))
+        optimiser, lambda step: min((step + 1) / warm, max(0.02, (steps - step) / (steps - warm)))
     )
     mean: list[Tensor] = []
-    for step in range(STEPS):
+    for step in range(steps):
         network.train()
         optimiser.zero_grad(set_to_none=True)
         for file in generator.choice(len(datasets), FILES_A_STEP, p=chances, replace=False):
@@ -215,12 +214,12 @@ def fine_tune(
         nn.utils.clip_grad_norm_(upper, 1.0)
         optimiser.step()
         slowing.step()
-        if step == STEPS // 2:
+        if step == steps // 2:
             mean = [part.detach().clone() for part in trained]
         for kept, part in zip(mean, trained, strict=False):
             kept.lerp_(part.detach(), 1 - AVERAGED)
         if (step + 1) % 100 == 0:
-            progress(f"step {step + 1} of {STEPS}")
+            progress(f"step {step + 1} of {steps}")
     with torch.no_grad():
         for part, kept in zip(trained, mean, strict=True):
             part.copy_(kept)

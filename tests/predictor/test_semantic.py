@@ -15,6 +15,7 @@ from predictor.loading import MODELS, SEMANTIC
 from predictor.record import PromptView, Task
 from predictor.semantic.model import ENCODER, Encoder
 from predictor.semantic.opinion import EMBEDDED, Opinion
+from tests.predictor.obvious_lengths import read_requests
 
 SHORT = "Is Paris the capital of France? Answer yes or no."
 LONG = "Write a comprehensive guide to container gardening for beginners, with a chapter for each season."
@@ -84,6 +85,18 @@ def test_a_length_that_is_told_outweighs_the_opinion() -> None:
         for view in (told, untold)
     ]
     assert 0 <= moved[0] < moved[1] / 2
+
+
+def test_what_is_obvious_stays_so_with_opinions(encoder: Encoder) -> None:
+    loaded = predictor.load()
+    styles: dict[str, dict[str, list[float]]] = {}
+    for request in read_requests():
+        opinion = encoder.encode(request.view.prompt, request.view.cut)
+        sizes = styles.setdefault(request.style, {})
+        sizes.setdefault(request.size, []).append(loaded.predict(request.view, opinion).score)
+    for style, sizes in styles.items():
+        right = [long > short for long in sizes["L"] for short in sizes["S"]]
+        assert sum(right) >= 0.95 * len(right), style
 
 
 def test_no_opinion_makes_an_embedding_generate() -> None:

@@ -30,10 +30,11 @@ BUCKETS = np.uint32((1 << TABLE_BITS) - 1)
 ASKED_LENGTH = NAMES.index("asked_length")
 TOLD_MEAN, TOLD_SHARE = NAMES.index("told"), NAMES.index("told_share")
 
-TOLD_DRAWS = 0.9
-TOLD_SPREAD = 0.5
+TOLD_DRAWS = 0.95
+TOLD_SPREAD = 0.35
 """Of answers whose length was told, how near their mean is to it and how much less they spread. Half of the
-answers that data holds are within a quarter of what was asked, up to some 2,000 tokens. Unseen families are
+answers that data holds are within a quarter of what was asked, up to some 2,000 tokens; so spread, the q90 of
+376 answers in files that nothing was trained on covers 0.90 of them. Unseen families are
 ranked 0.3 points worse for it on average: lengths in characters say little of Chinese."""
 
 Floats = npt.NDArray[np.float32]

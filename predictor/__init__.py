@@ -5,8 +5,12 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from predictor.record import LoadedPredictor
+
+if TYPE_CHECKING:
+    from predictor.semantic.model import Encoder
 
 # Before onnxruntime is imported anywhere: since 1.29 its wheels report to their maker, under an id that they
 # keep in the user's home. Nothing of ours may leave the machine.
@@ -21,3 +25,13 @@ def load(model: str | Path | None = None) -> LoadedPredictor:
     from predictor.loading import load_model
 
     return load_model(model)
+
+
+def load_encoder(model: str | Path | None = None) -> "Encoder":
+    """Load the encoder that gives second opinions: None for the shipped one, or a model directory.
+
+    Raises ModelError, with one line that says what to do, if there is none or it cannot be used.
+    """
+    from predictor.loading import load_encoder
+
+    return load_encoder(model)

@@ -39,9 +39,11 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What stands in a model directory's card.json. `kind` is "lexical" or "paper".
+    """What stands in a model directory's card.json. `kind` is "lexical", "paper" or "semantic".
 
-    `sources` says of each name in `data` where it is from and under which licence, where that is known.
+    `share` is how much of the score is the encoder's where it and the lexical model have both spoken; the
+    calibration of an encoder's card holds for the two together. `sources` says of each name in `data` where
+    it is from and under which licence, where that is known.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Card:
     sha256: dict[str, str] = field(default_factory=dict)
     seed: int = 42
     sources: dict[str, str] = field(default_factory=dict)
+    share: float = 1.0
 
 
 def read_card(directory: Path) -> Card:

@@ -1,13 +1,18 @@
 """From a name or a directory to a predictor that is ready to answer."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from predictor.card import read_card
 from predictor.errors import ModelError
 from predictor.record import LoadedPredictor
 
+if TYPE_CHECKING:
+    from predictor.semantic.model import Encoder
+
 MODELS = Path(__file__).parent / "models"
 DEFAULT = "default"
+SEMANTIC = "semantic"
 
 
 def load_model(model: str | Path | None = None) -> LoadedPredictor:
@@ -23,7 +28,18 @@ def load_model(model: str | Path | None = None) -> LoadedPredictor:
         from predictor.paper.predictor import PaperPredictor
 
         return PaperPredictor(directory, name)
+    if kind == "semantic":
+        raise ModelError(
+            f"{directory} holds an encoder, which gives second opinions only: name another model"
+        )
     raise ModelError(f"{directory} holds a model of kind {kind!r}, which this version does not know")
+
+
+def load_encoder(model: str | Path | None = None) -> "Encoder":
+    """Return the encoder of a shipped name or of a model directory; the shipped one for None."""
+    from predictor.semantic.model import Encoder
+
+    return Encoder.load(find_model(model if model is not None else SEMANTIC))
 
 
 def find_model(model: str | Path | None) -> Path:
@@ -34,5 +50,7 @@ def find_model(model: str | Path | None) -> Path:
     directory = Path(str(model))
     if directory.is_dir():
         return directory
-    names = ", ".join(sorted(path.name for path in MODELS.iterdir() if path.is_dir()))
+    names = ", ".join(
+        sorted(path.name for path in MODELS.iterdir() if path.is_dir() and path.name != SEMANTIC)
+    )
     raise ModelError(f"there is no model {str(model)!r}: give a directory, or one of {names}")

@@ -8,7 +8,10 @@ Rule 3: a `Prediction` holds no prompt text. What learning needs later travels i
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from predictor.semantic.opinion import Opinion
 
 SHORT_BELOW_TOKENS = 200
 """Short is fewer tokens than this (Clairvoyant, section 4.1)."""
@@ -145,6 +148,13 @@ class Predictor(Protocol):
 
 class LoadedPredictor(Predictor, Protocol):
     """What `predictor.load` returns: a predictor that also tells of itself and keeps what it learnt."""
+
+    def predict(self, view: PromptView, opinion: "Opinion | None" = None) -> Prediction:
+        """Return the prediction for a request, now that an encoder has spoken of its prompt or before it has.
+
+        The latest prediction of a request is the one to learn from.
+        """
+        ...
 
     def quality(self) -> Quality:
         """Return how the predictor has done on the answers it was told of."""

@@ -26,17 +26,18 @@ MAY_ASK = {
 }
 
 IMPORT_ALL = """
-import importlib, pkgutil, sys
+import importlib, importlib.util, pkgutil, sys
 import asyncio, click, httpx, httptools, msgspec, multiprocessing, numpy, onnxruntime, platformdirs
 import prometheus_client, psutil, pynvml, rich, sqlite_utils, starlette, subprocess, textual.app
 import textual.widgets, uvicorn, xgboost, onnxmltools, sklearn.linear_model, scipy.stats
 sys.platform = "win32"
 for name in ("fcntl", "resource", "termios", "pwd", "grp", "uvloop"):
     sys.modules[name] = None
+TORCH, NEED_TORCH = importlib.util.find_spec("torch"), "predictor.training.encoder"
 for tree in sys.argv[1:]:
     package = importlib.import_module(tree)
     for found in pkgutil.walk_packages(package.__path__, f"{tree}."):
-        if not found.name.endswith("__main__"):
+        if not found.name.endswith("__main__") and (TORCH or not found.name.startswith(NEED_TORCH)):
             importlib.import_module(found.name)
             print(found.name)
 """

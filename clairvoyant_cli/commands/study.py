@@ -22,6 +22,7 @@ STUDIES = {
     "baselines": "chance, prompt length, keywords (Table 7)",
     "ablation": "without each feature group (Table 4)",
     "unseen": "ours, the paper's features and prompt length on files held out of training",
+    "nested": "the same by kind of traffic, with the recipe chosen on other files than it is judged on",
     "online": "streams of one held-out file and one model, learnt while served",
     "ceiling": "one model's repeated answers against each other",
 }
@@ -67,6 +68,10 @@ def _study(study: str, datasets: "list[Dataset]", never_train: set[str], streams
     corpus = studies.Corpus.of(datasets, {data.name for data in datasets} - never_train)
     if study == "unseen":
         return studies.unseen(corpus, _narrate)
+    if study == "nested":
+        from predictor.studies.nested import nested
+
+        return nested(corpus, _narrate).table
     return studies.online(corpus, streams, _narrate)
 
 

@@ -10,7 +10,7 @@ from predictor.lexical.lexicon import CLASSES
 from predictor.lexical.stated_length import TOLD, told
 from predictor.lexical.words import WINDOW_CHARACTERS, in_english, split, window
 
-FEATURES_VERSION = 2
+FEATURES_VERSION = 3
 """Raise it when a feature changes its meaning: a model made for another version is refused."""
 
 SHAPE = (

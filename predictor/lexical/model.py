@@ -27,7 +27,15 @@ GRAMS = "grams.npz"
 TABLE_BITS = 18
 BUCKETS = np.uint32((1 << TABLE_BITS) - 1)
 
+ASKED_LENGTH = NAMES.index("asked_length")
 TOLD_MEAN, TOLD_SHARE = NAMES.index("told"), NAMES.index("told_share")
+
+TOLD_DRAWS = 0.95
+TOLD_SPREAD = 0.35
+"""Of answers whose length was told, how near their mean is to it and how much less they spread. Half of the
+answers that data holds are within a quarter of what was asked, up to some 2,000 tokens; so spread, the q90 of
+376 answers in files that nothing was trained on covers 0.90 of them. Unseen families are
+ranked 0.3 points worse for it on average: lengths in characters say little of Chinese."""
 
 Floats = npt.NDArray[np.float32]
 
@@ -41,6 +49,23 @@ class Reading(NamedTuple):
     hashes: Hashes
     row: Floats
     score: float
+
+    @property
+    def told(self) -> bool:
+        """Whether the prompt says in so many words how long an answer it wants."""
+        return self.row.item(ASKED_LENGTH) > 0
+
+    def drawn(self, mean: float) -> float:
+        """Return a mean of log tokens drawn to the length that the prompt tells, if it does.
+
+        The score is drawn already, but a calibration stretches it about the middle: what is told is a
+        number of tokens and needs no calibration.
+        """
+        return mean + TOLD_DRAWS * (self.row.item(TOLD_MEAN) - mean) if self.told else mean
+
+    def blended(self, score: float, share: float) -> float:
+        """Return the score with another one of a share, which speaks of what the prompt does not tell."""
+        return self.score + share * (1 - self.row.item(TOLD_SHARE)) * (score - self.score)
 
 
 class LexicalModel:

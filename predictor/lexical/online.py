@@ -1,6 +1,7 @@
 """Learning the traffic at hand: a ridge correction of the static mean.
 
-Rule 1: what is kept are weights of hashed features, hashed features of the last answers, and counts; no text.
+Rule 1: what outlives the daemon are weights of hashed features and counts. Of the last answers hashes and
+embeddings are in memory; text is nowhere.
 Rule 2: an answer costs the same whether ten thousand came before it or a thousand.
 Rule 3: the correction shrinks to nothing where nothing was learnt (ridge penalty), and its part that orders
 requests is used only as far as it has ordered better than the static score (`weight_of_correction`).
@@ -19,13 +20,13 @@ from predictor.lexical.words import Hashes
 
 _MASK = np.uint32(BUCKETS - 1)
 
-CUE_VALUE = 0.35
+CUE_VALUE = 0.5
 """How freely cues of unit spread may learn, all of them together; half as freely as the grams."""
 
 LARGEST_SURPRISE = 3.0
 """Log units; an answer ten times longer still than this must not bend everything else."""
 
-_MAGIC = b"correction 2\n"
+_MAGIC = b"correction 3\n"
 _HEAD = struct.Struct(f"<QII{SUMS}d")
 
 

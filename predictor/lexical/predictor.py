@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
+import numpy as np
+
 from predictor.card import Calibration
 from predictor.errors import ModelError
-from predictor.lexical.context import consider
-from predictor.lexical.model import LexicalModel
+from predictor.lexical.context import Context, consider
+from predictor.lexical.model import TOLD_SPREAD, LexicalModel, Reading
 from predictor.lexical.online import CUE_VALUE, Correction
 from predictor.lexical.residual_scale import ResidualScales
-from predictor.lexical.ridge import Features
+from predictor.lexical.ridge import Features, Floats
 from predictor.lognormal import capped_mean_tokens, class_probabilities, log_tokens, mean_tokens, tokens_at
 from predictor.record import (
     LONG_FROM_TOKENS,
@@ -22,6 +24,7 @@ from predictor.record import (
     Quality,
     Task,
 )
+from predictor.semantic.opinion import EMBEDDED, Opinion
 from predictor.trust import Trust
 
 NOTHING = Prediction(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, "none")
@@ -29,6 +32,9 @@ NOTHING = Prediction(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, "none")
 
 TYPICAL_MEAN = 5.5
 """Log tokens; the static mean is learnt about as its distance from here, so that it carries no level."""
+
+EMBEDDING_VALUE = 1.5
+"""How freely an embedding of unit length may learn."""
 
 _WORDS_SHOWN = 4
 _REASONS_SHOWN = 8
@@ -62,27 +68,40 @@ class LexicalPredictor:
         self._model = LexicalModel(directory)
         self._calibration = self._model.card.calibration
         self._dense_value = CUE_VALUE / sqrt(self._model.width)
-        self._correction = Correction(self._model.width + 1)
+        self._correction = Correction(self._model.width + 1 + EMBEDDED)
         self._spreads = ResidualScales()
         self._trust = Trust()
 
-    def predict(self, view: PromptView) -> Prediction:
-        """Return the prediction for a request."""
+    def predict(self, view: PromptView, opinion: Opinion | None = None) -> Prediction:
+        """Return the prediction for a request, with the encoder's opinion of its prompt if that is known."""
         if view.task is Task.EMBEDDING:
             return NOTHING
         reading = self._model.read(view.prompt, view.cut)
-        context = consider(view, self._calibration.mean_at(reading.score))
-        dense = self._model.standardise(reading.row, self._dense_value)
-        dense[-1] = CUE_VALUE * (context.mean - TYPICAL_MEAN)
+        calibration, score = self._calibration, reading.score
+        if opinion is not None:
+            calibration, score = opinion.calibration, reading.blended(opinion.score, opinion.share)
+        context = consider(view, reading.drawn(calibration.mean_at(score)))
+        dense = self._dense(reading, context, opinion)
         features = self._correction.features(reading.hashes, (*context.keys, *_keys(view)), dense)
         level, own = self._correction.shift(features)
         mean = context.mean + level + self._correction.share * own
-        spread = self._calibration.spread_at(context.mean)
+        spread = calibration.spread_at(context.mean) * (TOLD_SPREAD if reading.told else 1.0)
         model = crc32(view.model.encode("utf-8", "replace"))
         seen = self._spreads.of(model)
-        q90 = mean + (self._calibration.q90_at + seen.q90_shift) * spread * seen.scale
+        q90 = mean + (calibration.q90_at + seen.q90_shift) * spread * seen.scale
         memo = Memo(features, context.mean, level, mean, own, spread, q90, model, view.max_tokens)
-        return predict(self._calibration, mean, spread * seen.scale, q90, view.max_tokens, self.name, memo)
+        return predict(calibration, mean, spread * seen.scale, q90, view.max_tokens, self.name, memo)
+
+    def _dense(self, reading: Reading, context: Context, opinion: Opinion | None) -> Floats:
+        """Return what learning sees besides words and keys; nothing where there is no embedding."""
+        dense = np.zeros(self._model.width + 1 + EMBEDDED, np.float32)
+        cues = len(reading.row)
+        dense[:cues] = self._model.standardise(reading.row, self._dense_value)
+        dense[cues - 1] = CUE_VALUE * (context.mean - TYPICAL_MEAN)
+        if opinion is not None:
+            dense[cues:] = opinion.embedding
+            dense[cues:] *= EMBEDDING_VALUE
+        return dense
 
     def learn(self, prediction: Prediction, tokens: int) -> None:
         """Learn from a real answer; one that was cut off at the client's cap was at least that long."""
@@ -106,7 +125,7 @@ class LexicalPredictor:
         """Return what drove the prediction, in log tokens, strongest first."""
         slope = self._calibration.slope
         reading = self._model.read(view.prompt, view.cut)
-        static = self._calibration.mean_at(reading.score)
+        static = reading.drawn(self._calibration.mean_at(reading.score))
         context = consider(view, static)
         effects = {
             _SHOWN_AS.get(name, name.replace("_", " ")): slope * effect

@@ -20,7 +20,7 @@ Places = npt.NDArray[np.intp]
 BUCKETS = 1 << 16
 
 PENALTY = 2.0
-GRAM_VALUE = 0.7
+GRAM_VALUE = 1.0
 KEY_VALUE = 1.0
 """How freely each kind of feature may learn, as its length in the feature vector."""
 

@@ -2,8 +2,8 @@
 
 Data with known answer lengths holds few requests that say how long they want the answer, and far fewer of
 each way of saying it. So what is said sets a prior: the score is drawn towards it by a fixed share, and
-the trees learn what is left. The shares are round numbers and low: models follow a number of words better
-than a number of items, and at twice these shares distributions never seen were ranked worse.
+the trees learn what is left. The shares are round numbers: models follow a number of words better than a
+number of items, which at twice its share ranked distributions never seen worse.
 """
 
 import re
@@ -19,12 +19,21 @@ TOLD = ("asked_length", "asked_items", "curt", "bare", "copied", "told", "told_s
 
 _NOTHING = [0.0] * len(TOLD)
 
-LENGTH_SHARE = 0.4
+LENGTH_SHARE = 0.6
+
+FULL_TOKENS = 2000.0
+LONGER_POWER = 0.7
+"""Up to this models write what they are asked for; of what goes beyond it they write less and less."""
+
 ITEMS_SHARE = 0.2
 COPY_SHARE = 0.3
 SUM_SHARE = 0.5
 
 SUM_TOKENS = 12.0
+
+PLENTY_TOKENS = 1000.0
+PLENTY_SHARE = 0.5
+"""Sixty questions are long, whatever they are asked as."""
 
 FEW_ITEMS_TOKENS = 60.0
 MANY_ITEMS_TOKENS = 200.0
@@ -100,9 +109,12 @@ def _asked(seen: bytes, words: list[bytes], numbers: Set[bytes]) -> tuple[float,
 def _belief(firm: float, listed: float, copied: float) -> tuple[float, float]:
     """Return the tokens that are told, and their share; the plainest way of telling wins."""
     if firm:
-        return max(firm, listed) if listed > 2 * firm else firm, LENGTH_SHARE
+        asked = max(firm, listed) if listed > 2 * firm else firm
+        return min(asked, FULL_TOKENS * (asked / FULL_TOKENS) ** LONGER_POWER), LENGTH_SHARE
     if copied:
         return copied, COPY_SHARE
+    if listed >= PLENTY_TOKENS:
+        return listed, PLENTY_SHARE
     if listed >= MANY_ITEMS_TOKENS or 0 < listed <= FEW_ITEMS_TOKENS:
         return listed, ITEMS_SHARE
     return 0.0, 0.0

@@ -7,6 +7,7 @@ import numpy as np
 from predictor.lexical.model import Floats, open_session
 from predictor.paper.features import NAMES, paper_features
 from predictor.record import Prediction, PromptView, Quality
+from predictor.semantic.opinion import Opinion
 from predictor.trust import Trust
 
 MODEL = "model.onnx"
@@ -34,7 +35,7 @@ class PaperPredictor:
         row: Floats = result[0]
         return row
 
-    def predict(self, view: PromptView) -> Prediction:
+    def predict(self, view: PromptView, opinion: Opinion | None = None) -> Prediction:
         """Return the prediction for a request; only the prompt and the client's cap are looked at."""
         short, medium, long = map(float, self.probabilities(view.prompt, view.cut))
         total = short + medium + long

@@ -1,6 +1,6 @@
 """Our own studies: traffic never seen, traffic learnt while served, the noise ceiling."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +14,7 @@ from predictor.loading import load_model
 from predictor.paper import training as paper
 from predictor.ranking import kendall_tau_b, pair_ranking, ranking_accuracy
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS, LoadedPredictor, PromptView
+from predictor.studies.families import family
 from predictor.studies.paper import Cell, Table
 from predictor.training.dataset import Dataset
 from predictor.training.fitting import Material, Numbers, Rows, calibrate, fit, out_of_fold, prepare, save
@@ -32,15 +33,7 @@ SETTLED = 500
 MIN_STREAMED = 400
 SEED = 42
 
-FAMILIES = {"arena_hard": "arena", "hellobench": "hellobench", "reference_oasst1": "oasst", "oasst1": "oasst"}
-"""Files that draw on the same prompts are one distribution: none is trained on when one is held out."""
-
 Progress = Callable[[str], None]
-
-
-def family(name: str) -> str:
-    """Return the distribution a file belongs to."""
-    return next((known for prefix, known in FAMILIES.items() if name.startswith(prefix)), name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +63,18 @@ class Corpus:
         """Return the rows of one dataset."""
         return np.flatnonzero(self.labels.files == self.datasets.index(data))
 
-    def training_rows(self, held: str) -> Rows:
-        """Return the rows to train on when a family is held out: no file of it, no prompt it shares.
+    def training_rows(self, held: Collection[str]) -> Rows:
+        """Return the rows to train on when families are held out: no file of them, no prompt they share.
 
         Raises ModelError if they are too few to train on.
         """
-        files = [index for index, name in enumerate(self.families) if name == held]
+        files = [index for index, name in enumerate(self.families) if name in held]
         outside = ~np.isin(self.labels.files, files)
         shared = np.isin(self.material.groups, self.material.groups[~outside])
         known = self.trainable[(outside & ~shared)[self.trainable]]
         if len(known) < MIN_TRAINED:
             raise ModelError(
-                f"without {held}, {len(known)} prompts are left to train on, not {MIN_TRAINED}: "
+                f"without {', '.join(held)}, {len(known)} prompts are left to train on, not {MIN_TRAINED}: "
                 "give files of more distributions"
             )
         return known
@@ -106,11 +99,11 @@ def unseen(corpus: Corpus, progress: Progress) -> Table:
         if not files:
             continue
         progress(f"holding out {held}")
-        known = corpus.training_rows(held)
+        known = corpus.training_rows([held])
         fitted = fit(
             corpus.material.rows(known), corpus.labels.targets[known], corpus.labels.weights[known], SEED
         )
-        papers = _fit_paper(corpus, known)
+        papers = fit_paper(corpus, known)
         for data in files:
             ours = fitted.scores(corpus.material.rows(corpus.rows_of(data)))
             theirs = paper.probability_long(papers, paper.features_of(data.prompts))
@@ -135,7 +128,8 @@ def unseen(corpus: Corpus, progress: Progress) -> Table:
     )
 
 
-def _fit_paper(corpus: Corpus, known: Rows) -> "xgboost.XGBClassifier":
+def fit_paper(corpus: Corpus, known: Rows) -> "xgboost.XGBClassifier":
+    """Fit the paper's model to rows of a corpus; ModelError if they lack one of its classes."""
     prompts = [prompt for data in corpus.datasets for prompt in data.prompts]
     tokens = np.concatenate([data.typical_tokens() for data in corpus.datasets])[known]
     classes = paper.classes_of(tokens)
@@ -200,7 +194,7 @@ def _streamed(data: Dataset, count: int, generator: np.random.Generator) -> list
 
 
 def _train_without(corpus: Corpus, held: str, out: Path) -> None:
-    known = corpus.training_rows(held)
+    known = corpus.training_rows([held])
     material, labels = corpus.material.rows(known), corpus.labels
     scores = out_of_fold(material, labels.targets[known], labels.weights[known], SEED)
     calibration = calibrate(scores, labels.levels[known], labels.weights[known])

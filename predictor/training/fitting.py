@@ -161,10 +161,14 @@ def out_of_fold(
     weights: Numbers,
     seed: int = 42,
     progress: Callable[[str], None] = lambda line: None,
+    apart: Rows | None = None,
 ) -> Numbers:
-    """Return scores of each prompt by a model that had not seen it (5-fold)."""
+    """Return scores of each prompt by a model that had not seen it (5-fold).
+
+    Rows of the same number in `apart` are held out together; equal prompts if it is not given.
+    """
     scores = np.zeros(len(targets))
-    for fold, (known, held) in enumerate(folds(material.groups, seed + 1)):
+    for fold, (known, held) in enumerate(folds(material.groups if apart is None else apart, seed + 1)):
         progress(f"fold {fold + 1} of {FOLDS}")
         fitted = fit(material.rows(known), targets[known], weights[known], seed)
         scores[held] = fitted.scores(material.rows(held))

@@ -31,7 +31,7 @@ class Labels:
     files: Rows
 
 
-def label(datasets: list[Dataset]) -> Labels:
+def label(datasets: list[Dataset], absolute_share: float = ABSOLUTE_SHARE) -> Labels:
     """Average each prompt's log lengths over the models, each model centred within its file first."""
     targets, levels, weights, files = [], [], [], []
     for index, data in enumerate(datasets):
@@ -39,7 +39,7 @@ def label(datasets: list[Dataset]) -> Labels:
         centred = np.nanmean(logs - np.nanmean(logs, axis=0, keepdims=True), axis=1)
         level = np.nanmean(logs, axis=1)
         answers = np.isfinite(logs).sum(axis=1)
-        targets.append((1 - ABSOLUTE_SHARE) * (centred + TYPICAL_LEVEL) + ABSOLUTE_SHARE * level)
+        targets.append((1 - absolute_share) * (centred + TYPICAL_LEVEL) + absolute_share * level)
         levels.append(level)
         # A small file speaks for as large a world as a big one, but with less certainty.
         weights.append(np.sqrt(np.minimum(answers, MAX_ANSWERS)) * (TYPICAL_FILE / len(answers)) ** 0.25)

@@ -17,12 +17,12 @@ TOPICS = [f"topic{number}" for number in range(40)]
 
 
 def _teach(loaded: LoadedPredictor, answers: int, seed: int = 0) -> None:
-    """Serve a stream on which "report" means short and "note" long, against what words usually mean."""
+    """Serve a stream on which "essay" means short and "tweet" long, against what words usually mean."""
     generator = np.random.default_rng(seed)
     for _ in range(answers):
-        kind = generator.choice(["report", "note"])
+        kind = generator.choice(["essay", "tweet"])
         view = PromptView(f"Write a {kind} about {generator.choice(TOPICS)}", model="m")
-        loaded.learn(loaded.predict(view), 60 if kind == "report" else 1500)
+        loaded.learn(loaded.predict(view), 60 if kind == "essay" else 1500)
 
 
 def _score(loaded: LoadedPredictor, kind: str) -> float:
@@ -31,9 +31,9 @@ def _score(loaded: LoadedPredictor, kind: str) -> float:
 
 def test_it_learns_what_words_mean_here() -> None:
     loaded = predictor.load()
-    assert _score(loaded, "report") > _score(loaded, "note")
+    assert _score(loaded, "essay") > _score(loaded, "tweet")
     _teach(loaded, 200)
-    assert _score(loaded, "report") < _score(loaded, "note")
+    assert _score(loaded, "essay") < _score(loaded, "tweet")
 
 
 def test_it_learns_the_level_of_a_model() -> None:
@@ -43,20 +43,20 @@ def test_it_learns_the_level_of_a_model() -> None:
         loaded.learn(loaded.predict(view), 20)
     learnt = loaded.predict(view).expected_tokens
     assert learnt < loaded.predict(PromptView(view.prompt, model="other")).expected_tokens
-    assert learnt < 60
+    assert learnt < 70
 
 
 def test_what_was_learnt_survives_in_a_state_without_text() -> None:
     taught, fresh = predictor.load(), predictor.load()
     _teach(taught, 200)
     state = taught.export_state()
-    assert b"report" not in state
+    assert b"essay" not in state
     assert b"topic" not in state
     fresh.import_state(state)
-    for kind in ("report", "note"):
+    for kind in ("essay", "tweet"):
         assert _score(fresh, kind) == pytest.approx(_score(taught, kind), abs=1e-4)
     _teach(fresh, 50)
-    assert _score(fresh, "report") < _score(fresh, "note")
+    assert _score(fresh, "essay") < _score(fresh, "tweet")
 
 
 @pytest.mark.parametrize("state", [b"", b"{}", b"garbage\nmore", b'{"model": {}, "spreads": []}\n'])
@@ -69,10 +69,10 @@ def test_a_foreign_state_is_refused(state: bytes) -> None:
 def test_a_damaged_state_changes_nothing(keep: int) -> None:
     taught, fresh = predictor.load(), predictor.load()
     _teach(taught, 60)
-    before = _score(fresh, "note")
+    before = _score(fresh, "tweet")
     with pytest.raises(ModelError):
         fresh.import_state(taught.export_state()[:keep])
-    assert _score(fresh, "note") == before
+    assert _score(fresh, "tweet") == before
 
 
 def test_a_state_that_holds_no_numbers_is_refused() -> None:
@@ -133,7 +133,7 @@ def test_where_there_is_nothing_to_learn_it_orders_no_worse() -> None:
 def test_more_answers_than_are_kept_change_the_weights_only() -> None:
     loaded = predictor.load()
     _teach(loaded, 700)
-    assert _score(loaded, "report") < _score(loaded, "note")
+    assert _score(loaded, "essay") < _score(loaded, "tweet")
     assert loaded.quality().judged == 700
 
 

@@ -124,3 +124,33 @@ def test_what_cannot_be_counted_is_null_in_json(tmp_path: Path) -> None:
     path = tmp_path / "short.jsonl"
     path.write_text('{"prompt": "a", "tokens": {"x": 3, "y": 4}}\n')
     assert _table("ceiling", path)["short"]["one other run"] is None
+
+
+def test_a_nested_study_judges_each_family_by_what_was_chosen_elsewhere(tmp_path: Path) -> None:
+    names = ("alpha", "mt_bench_a", "mt_bench_b", "gamma", "cot_delta")
+    rows = _table("nested", *(_distribution(tmp_path / f"{name}.jsonl", 3 + len(name)) for name in names))
+    assert rows["mean over families"]["ours"] > 0.9
+    assert rows["least"]["ours"] == min(rows[name]["ours"] for name in names)
+    assert rows["kind: reasoning"]["ours"] == rows["cot_delta"]["ours"]
+
+
+def test_a_family_is_never_judged_by_what_saw_a_part_of_it(tmp_path: Path) -> None:
+    from predictor.studies.nested import deal
+    from predictor.studies.ours import Corpus
+    from predictor.training.dataset import read_dataset
+
+    names = ("alpha", "mt_bench_a", "mt_bench_b", "gamma")
+    datasets = [read_dataset(_distribution(tmp_path / f"{name}.jsonl", 3 + len(name))) for name in names]
+    corpus = Corpus.of(datasets, set(names))
+    assert sorted(name for part in deal(datasets) for name in part) == ["alpha", "gamma", "mt_bench"]
+    known = corpus.training_rows(["mt_bench"])
+    assert {names[file] for file in corpus.labels.files[known]} == {"alpha", "gamma"}
+
+
+def test_each_family_weighs_the_same() -> None:
+    from predictor.studies.nested import family_weights
+
+    weights = family_weights(np.array([1.0, 1.0, 1.0, 3.0]), ["a", "a", "a", "b"])
+    assert weights == pytest.approx([1.0, 1.0, 1.0, 3.0])
+    weights = family_weights(np.ones(4), ["a", "a", "a", "b"])
+    assert weights == pytest.approx([2 / 3, 2 / 3, 2 / 3, 2.0])

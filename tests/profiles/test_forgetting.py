@@ -98,7 +98,7 @@ def test_forgetting_twice_is_told_from_forgetting_once(tmp_path: Path) -> None:
 async def ask(daemon: DaemonProcess, *prompts: str) -> None:
     """Ask all at once."""
     async with httpx.AsyncClient(base_url=daemon.base_url, timeout=60, trust_env=False) as http:
-        body = {"model": MODEL, "stream": False, "options": {"num_predict": 30}}
+        body = {"model": MODEL, "stream": False, "options": {"num_predict": 400}}
         answers = await asyncio.gather(
             *(http.post("/api/generate", json=body | {"prompt": prompt}) for prompt in prompts)
         )

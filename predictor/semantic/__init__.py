@@ -1,0 +1,1 @@
+"""The second opinion: a small sentence encoder, fine-tuned to rank prompts by their answers' length."""

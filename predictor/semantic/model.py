@@ -1,0 +1,64 @@
+"""The encoder: a prompt to a score and an embedding, in milliseconds; never on an event loop.
+
+MiniLM's lower layers (Wang et al., 2020), fine-tuned to rank pairs of prompts by their answers' length (PARS,
+section III), in ONNX with weights of eight bits. It reads the prompt's two ends, and how long it is.
+"""
+
+from math import log1p
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+
+from predictor.card import Card, read_card
+from predictor.errors import ModelError
+from predictor.semantic.opinion import Opinion
+from predictor.semantic.tokenizer import Tokenizer
+
+ENCODER = "encoder.onnx"
+VOCABULARY = "vocab.txt"
+
+Floats = npt.NDArray[np.float32]
+
+
+class Encoder:
+    """One model directory, opened on one thread. `encode` changes nothing: any thread may call it."""
+
+    def __init__(self, directory: Path) -> None:
+        """Load the encoder in `directory`; ModelError if it cannot be used."""
+        self.card: Card = read_card(directory)
+        if self.card.kind != "semantic":
+            raise ModelError(f"{directory} holds a model of kind {self.card.kind!r}, not an encoder")
+        self._tokenizer = Tokenizer(directory / VOCABULARY)
+        self._session = _open(directory / ENCODER)
+
+    @classmethod
+    def load(cls, path: Path) -> "Encoder":
+        """Return the encoder of a model directory; ModelError if it cannot be used."""
+        return cls(path)
+
+    def encode(self, text: str, cut: int = 0) -> Opinion:
+        """Read a prompt, which was `cut` characters longer, and return what is thought of it."""
+        ids = np.array(self._tokenizer.read(text), np.int64)
+        score, embedding = self._session.run(None, {"ids": ids, "shape": shape(text, cut)})
+        return Opinion(float(score), embedding, self.card.share, self.card.calibration)
+
+
+def shape(text: str, cut: int = 0) -> Floats:
+    """Return what the pieces do not tell: how long a prompt is, and in how many lines, near unit spread."""
+    lines: float = text.count("\n")
+    if cut and lines:  # they are as long in between as they are at the ends
+        lines *= 1 + cut / len(text)
+    return np.array([(log1p(len(text) + cut) - 5) / 1.5, log1p(lines) - 0.7], np.float32)
+
+
+def _open(path: Path) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises a family of its own, which it does not export
+        reason = str(error).splitlines()[0]
+        raise ModelError(f"{path} cannot be loaded ({reason}): install the package again") from None

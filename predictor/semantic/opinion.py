@@ -1,0 +1,25 @@
+"""What the encoder says of a prompt, as the predictor takes it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.card import Calibration
+
+EMBEDDED = 384
+"""Numbers of an embedding: MiniLM's width."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """A score in log tokens, and an embedding, (EMBEDDED,), centred and of unit length on average.
+
+    `share` of the score is the encoder's where both have spoken, the rest the lexical model's; `calibration`
+    holds for the two together.
+    """
+
+    score: float
+    embedding: npt.NDArray[np.float32]
+    share: float
+    calibration: Calibration

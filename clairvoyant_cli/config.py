@@ -117,6 +117,12 @@ class ServeConfig:
     model: str | None = setting(
         None, "DIR", "A predictor of your own, made by `clairvoyant train`. Unset: the shipped one."
     )
+    semantic: str = setting(
+        "auto",
+        "MODE",
+        "An encoder's second opinion on what waits: on, off, or auto: with the shipped predictor.",
+        one_of(("on", "off", "auto")),
+    )
     profile: str | None = setting(
         None, "NAME", "A measured profile, made by `clairvoyant calibrate`. Unset: the newest that fits."
     )

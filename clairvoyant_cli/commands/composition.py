@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from clairvoyant_cli.errors import ClairvoyantError
 from predictor.record import Prediction, Predictor, PromptView
 
 if TYPE_CHECKING:
+    from clairvoyant_cli.proxy.second_opinion import Encode
+    from predictor.semantic.model import Encoder
     from profiles.ledger import Ledger
 
 
@@ -25,6 +28,23 @@ def load_predictor(directory: str | None) -> Predictor:
         raise ClairvoyantError(str(error)) from None
     predictor.predict(PromptView("Hello"))  # the first run of a session is slow; nobody should wait for it
     return predictor
+
+
+def second_opinion(config: ServeConfig) -> "Encode | None":
+    """Return what reads prompts in earnest, None if nothing is to; loaded when it is first asked.
+
+    The shipped encoder's opinions are weighed for the shipped predictor: one of the user's own has its own.
+    """
+    if config.semantic == "off" or (config.semantic == "auto" and config.model is not None):
+        return None
+
+    @cache
+    def encoder() -> "Encoder":
+        from predictor import load_encoder
+
+        return load_encoder()
+
+    return lambda text, cut: encoder().encode(text, cut)
 
 
 class Frozen:

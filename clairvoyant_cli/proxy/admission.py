@@ -22,6 +22,7 @@ from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.pool import BackendPool
 from clairvoyant_cli.proxy.refusals import DRAINING, GOING_DOWN, NO_CONNECT, Refusals
 from clairvoyant_cli.proxy.request_stats import RequestStats
+from clairvoyant_cli.proxy.second_opinion import SecondOpinions
 from clairvoyant_cli.scheduler.job import ClientFullError, Job, QueueFullError
 from predictor.record import Prediction, Predictor, Task
 
@@ -74,6 +75,7 @@ class Admission:
     refusals: Refusals
     body_limit_bytes: int = 64 * 1024 * 1024
     show_prompts: bool = False
+    second_opinions: SecondOpinions | None = None
     _ids: int = 0
     _entering: Counter[str] = field(default_factory=Counter)
     _boot: str = field(default_factory=lambda: f"{int(time.time()) & 0xFFFFF:05x}")
@@ -138,6 +140,8 @@ class Admission:
         if refusal is not None:
             return self._rejected(asks.route, refusal)
         self.stats.arrived(exchange)
+        if self.second_opinions is not None:
+            self.second_opinions.arrived(exchange)
         return exchange
 
     def _objection(self, client: str) -> Refusal | None:
@@ -170,15 +174,10 @@ class Admission:
         prediction = self._predict(parsed)
         predicted_in_s = self.stats.clock() - now
         self._ids += 1
-        tokens = prediction.expected_tokens * parsed.choices
         job = Job(
             id=f"{self._boot}-{self._ids}",
             arrival_s=now,
-            p_long=prediction.p_long,
-            cost_s=self.pool.fastest_s(parsed.prompt_tokens, tokens),
-            cost_q90_s=self.pool.fastest_s(parsed.prompt_tokens, prediction.q90_tokens * parsed.choices),
-            tokens=tokens,
-            tokens_q90=prediction.q90_tokens * parsed.choices,
+            **self.pool.estimates(parsed, prediction),
             prompt_tokens=parsed.prompt_tokens,
             client=asks.client,
             model=parsed.model,

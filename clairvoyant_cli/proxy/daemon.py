@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from typing import cast
 
 from clairvoyant_cli.backends.adapter import Backend
 from clairvoyant_cli.backends.discovery import find_backend
@@ -38,6 +39,7 @@ from clairvoyant_cli.proxy.refusals import Refusals
 from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.residents import Residents
 from clairvoyant_cli.proxy.roster import Roster, access_of, roster_of
+from clairvoyant_cli.proxy.second_opinion import Encode, SecondOpinions
 from clairvoyant_cli.proxy.serving import Serving
 from clairvoyant_cli.proxy.serving_rules import ServingRules
 from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
@@ -46,7 +48,7 @@ from clairvoyant_cli.proxy.word_file import announced as word_of
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, PREEMPTIVE_POLICY, SERVABLE
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.system import raise_open_files, start_accepting
-from predictor.record import Predictor
+from predictor.record import LoadedPredictor, Predictor
 from tui.snapshot import Snapshot
 
 log = logging.getLogger("clairvoyant")
@@ -137,11 +139,13 @@ async def running_daemon(
     persistence: Persistence | None = None,
     announced: bool = False,
     clock: Callable[[], float] = time.monotonic,
+    encode: Encode | None = None,
 ) -> AsyncIterator[Daemon]:
     """Start a daemon and stop it when the block ends; an announced one is found by `status` and `top`.
 
     Without a persistence it starts from defaults and remembers nothing. `clock` gives the seconds that
-    everything in it is ordered and measured by; the event loop's timers should run by the same.
+    everything in it is ordered and measured by; the event loop's timers should run by the same. `encode`, of
+    prompts, gives second opinions on what waits, which the predictor must hear of (`LoadedPredictor`).
     """
     table = ConnectionTable(
         client_timeout_s=config.client_timeout,
@@ -179,6 +183,12 @@ async def running_daemon(
                 worker.backend.upstream.keep_spare(tasks.spawn)
             tasks.spawn(table.watch())
             tasks.spawn(daemon.preemption.run())
+            if encode is not None:
+                opinions = SecondOpinions(
+                    encode, cast(LoadedPredictor, predictor), daemon.pool, daemon.dispatcher
+                )
+                daemon.gateway.admission.second_opinions = opinions
+                tasks.spawn(opinions.run())
             try:
                 with word_of(daemon.base_url, port, access) if announced else nullcontext():
                     yield daemon

@@ -18,7 +18,7 @@ from clairvoyant_cli.proxy.exchange import (
     Outcome,
     Phase,
 )
-from clairvoyant_cli.scheduler.job import Dispatch, Job, Reason
+from clairvoyant_cli.scheduler.job import Dispatch, Estimates, Job, Reason
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 Release = Callable[[Exchange], Awaitable[None]]
@@ -140,6 +140,10 @@ class Dispatcher:
         self.scheduler.requeue(exchange.id, now, served=bool(worker), worker=worker)
         exchange.wait_again(why, now)
         self.moved()
+
+    def reestimate(self, exchange: Exchange, estimates: Estimates) -> bool:
+        """Place a waiting exchange by better estimates; False if it does not wait."""
+        return self.scheduler.reestimate(exchange.id, self._clock(), **estimates)
 
     def send_away_waiting(self, why: Callable[[], Exception], *, suspended: bool = True) -> int:
         """Have everything that still waits refused for a reason; return how many. Without `suspended` what

@@ -258,6 +258,11 @@ class Exchange:
             )
         return self._prediction_state
 
+    def predicted_anew(self, prediction: Prediction) -> None:
+        """Take a better prediction than the first: it is shown, judged and learnt from."""
+        self.asked = replace(self.asked, prediction=prediction)
+        self._prediction_state, self.is_explained = None, False
+
     def explained(self, features: tuple[tuple[str, float], ...]) -> None:
         """Keep what drove the prediction, for the front ends."""
         self._prediction_state = replace(self.prediction_state, features=features)

@@ -20,8 +20,9 @@ from clairvoyant_cli.proxy.exchange import End, Exchange, OutageError
 from clairvoyant_cli.proxy.outage import Outage
 from clairvoyant_cli.proxy.request_stats import RequestStats, plural
 from clairvoyant_cli.proxy.residents import Residents
-from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.job import Estimates, Job
 from clairvoyant_cli.scheduler.queue import Scheduler
+from predictor.record import Prediction
 from profiles.records import Continuation, Profile
 
 PATIENCE_S = 5.0
@@ -178,6 +179,18 @@ class BackendPool:
         """Return how long a request takes the fastest worker that is there, in seconds."""
         there = [worker for worker in self if not worker.backend.away] or list(self)
         return min(worker.service_s(prompt_tokens, tokens) for worker in there)
+
+    def estimates(self, parsed: ParsedRequest, prediction: Prediction) -> Estimates:
+        """Return what the queue goes by, of a request whose answer was predicted."""
+        tokens = prediction.expected_tokens * parsed.choices
+        tokens_q90 = prediction.q90_tokens * parsed.choices
+        return Estimates(
+            p_long=prediction.p_long,
+            cost_s=self.fastest_s(parsed.prompt_tokens, tokens),
+            cost_q90_s=self.fastest_s(parsed.prompt_tokens, tokens_q90),
+            tokens=tokens,
+            tokens_q90=tokens_q90,
+        )
 
     def affinity_of(self, parsed: ParsedRequest) -> str:
         """Return what a request needs loaded, where it matters to any worker how that is called."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypedDict
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,16 @@ class Job:
     priority: int = 0
     urgency: int | None = None
     tokens_q90: float = 0.0
+
+
+class Estimates(TypedDict):
+    """What of a job is predicted, and may be predicted anew; see `Job`."""
+
+    p_long: float
+    cost_s: float
+    cost_q90_s: float
+    tokens: float
+    tokens_q90: float
 
 
 class Reason(StrEnum):

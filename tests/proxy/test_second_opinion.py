@@ -1,0 +1,131 @@
+"""An encoder's word on what waits: it comes late, places anew, and holds nobody up."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from clairvoyant_cli.bench.replay import Engine, Replay
+from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
+from predictor.card import Calibration
+from predictor.record import Prediction, PromptView
+from predictor.semantic.opinion import EMBEDDED, Opinion
+from tests.fakes.raw_http import post, raw_client
+from tests.fakes.serving import ByFirstWord, until
+
+
+class Believer(ByFirstWord):
+    """Predicts by the prompt's first word, and by an opinion's score where there is one."""
+
+    def predict(self, view: PromptView, opinion: Opinion | None = None) -> Prediction:
+        """Return the prediction."""
+        first = super().predict(view)
+        if opinion is None:
+            return first
+        return Prediction(0.5, 0.0, 0.5, 0.5, opinion.score, 2 * opinion.score, "encoder")
+
+
+@dataclass
+class Reader:
+    """Says how long an answer is by the prompt's last word, once it is let."""
+
+    let: threading.Event = field(default_factory=threading.Event)
+    read: list[str] = field(default_factory=list)
+    threads: set[str] = field(default_factory=set)
+
+    def __call__(self, text: str, cut: int) -> Opinion:
+        """Read a prompt."""
+        assert self.let.wait(10.0)
+        self.read.append(text)
+        self.threads.add(threading.current_thread().name)
+        calibration = Calibration(0.0, 1.0, 1.0, 0.0, 1.28)
+        return Opinion(float(text.split()[-1]), np.zeros(EMBEDDED, np.float32), 0.4, calibration)
+
+
+@asynccontextmanager
+async def reading(reader: Reader) -> AsyncIterator[tuple[Daemon, Engine]]:
+    """Run the proxy before one slot that is frozen, with an encoder."""
+    engine = Engine()
+    async with serve_app(Replay(engine).app) as url:
+        config = ServeConfig(backend=url, listen="127.0.0.1:0")
+        async with running_daemon(config, Believer(), encode=reader) as daemon:
+            await until(daemon, lambda s: s.backends[0].state == "up")
+            engine.freeze()
+            yield daemon, engine
+            reader.let.set()
+            engine.thaw()
+
+
+def chat(prompt: str) -> bytes:
+    messages = [{"role": "user", "content": prompt}]
+    return post("/api/chat", json.dumps({"model": "replay", "messages": messages, "stream": False}).encode())
+
+
+async def test_it_places_anew_what_waits_and_is_not_asked_of_what_runs() -> None:
+    reader = Reader()
+    async with (
+        reading(reader) as (daemon, _),
+        raw_client(daemon.base_url) as runs,
+        raw_client(daemon.base_url) as a,
+        raw_client(daemon.base_url) as b,
+    ):
+        runs.send(chat("0.5 it runs 700"))
+        await until(daemon, lambda s: len(s.running) == 1)
+        a.send(chat("0.2 seems short and is long 900"))
+        await until(daemon, lambda s: len(s.queue) == 1)
+        b.send(chat("0.8 seems long and is short 10"))
+        state = await until(daemon, lambda s: len(s.queue) == 2)
+        assert [each.predicted.expected_tokens for each in state.queue] == [250.0, 850.0]
+        reader.let.set()
+        state = await until(daemon, lambda s: all(r.predicted.source == "encoder" for r in s.queue))
+        assert [each.predicted.expected_tokens for each in state.queue] == [10.0, 900.0]
+        assert len(reader.read) == 2
+        assert threading.main_thread().name not in reader.threads
+
+
+async def test_what_starts_before_its_turn_is_not_read() -> None:
+    reader = Reader()
+    async with (
+        reading(reader) as (daemon, engine),
+        raw_client(daemon.base_url) as runs,
+        raw_client(daemon.base_url) as a,
+        raw_client(daemon.base_url) as b,
+    ):
+        runs.send(chat("0.5 it runs 700"))
+        await until(daemon, lambda s: len(s.running) == 1)
+        a.send(chat("0.9 one that waits 900"))
+        b.send(chat("0.1 one that starts 10"))
+        await until(daemon, lambda s: len(s.queue) == 2)
+        engine.thaw()
+        await asyncio.gather(runs.response(), a.response(), b.response())
+        reader.let.set()
+        await until(daemon, lambda s: s.counters.completed == 3)
+    assert len(reader.read) <= 1
+
+
+async def test_an_encoder_that_fails_costs_nobody_anything() -> None:
+    def broken(text: str, cut: int) -> Opinion:
+        raise RuntimeError("no such model")
+
+    engine = Engine()
+    async with serve_app(Replay(engine).app) as url:
+        config = ServeConfig(backend=url, listen="127.0.0.1:0")
+        async with (
+            running_daemon(config, Believer(), encode=broken) as daemon,
+            raw_client(daemon.base_url) as a,
+            raw_client(daemon.base_url) as b,
+        ):
+            await until(daemon, lambda s: s.backends[0].state == "up")
+            engine.freeze()
+            a.send(chat("0.5 a 1"))
+            await until(daemon, lambda s: len(s.running) == 1)
+            b.send(chat("0.5 b 1"))
+            await until(daemon, lambda s: len(s.queue) == 1)
+            engine.thaw()
+            assert {(await each.response()).status for each in (a, b)} == {200}

@@ -61,11 +61,6 @@ def expected(prediction: PredictionState) -> Line:
     return Line("~", "faint").add(count(prediction.expected_tokens))
 
 
-def left(row: QueuedRequest) -> Line:
-    """What an answer that was cut has, of what is expected."""
-    return Line(brief(row.tokens), "accent").add("/", "faint").add(brief(row.predicted.expected_tokens))
-
-
 # -- columns that several tables have ---------------------------------------------------------------------
 
 Row = TypeVar("Row", bound=QueuedRequest | RunningRequest | FinishedRequest)
@@ -181,7 +176,8 @@ QUEUE: Grid[QueuedRequest] = Grid(
             "tokens",
             "tokens",
             6,
-            lambda r, s, w: expected(r.predicted) if not r.cuts else left(r),
+            # Of an answer that was cut, what it has; its page says of how many.
+            lambda r, s, w: Line(count(r.tokens), "accent") if r.cuts else expected(r.predicted),
             lambda r: r.predicted.expected_tokens,
             right=True,
         ),

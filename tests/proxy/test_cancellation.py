@@ -84,7 +84,7 @@ async def decoding(server: LlamaServer) -> None:
 @pytest.mark.real
 async def test_leaving_the_queue_never_reaches_the_server(llama: LlamaServer) -> None:
     async with serving(llama.base_url) as daemon, raw_client(daemon.base_url) as first:
-        first.send(ask("0.5 running", 3000, stream=True))
+        first.send(ask("0.5 running", 1500, stream=True))
         await until(daemon, lambda s: [r.state for r in s.running] == ["decoding"])
         async with raw_client(daemon.base_url) as leaver:
             leaver.send(ask("0.5 waiting", 5, stream=False))

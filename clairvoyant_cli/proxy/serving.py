@@ -12,7 +12,7 @@ from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, UnreachableError, UpstreamConnection, UpstreamError
 from clairvoyant_cli.protocols.summed_totals import summed_totals
-from clairvoyant_cli.protocols.usage import UsageReader
+from clairvoyant_cli.protocols.usage import Totals, UsageReader
 from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.dispatcher import Dispatcher, Release
 from clairvoyant_cli.proxy.exchange import (
@@ -154,19 +154,35 @@ class Serving:
         if relay is None or relay.broken or attempt.connection is None:
             return ClientLeft()
         attempt.connection.let_go()
-        return ClientLeft(at_work=True, heard_all=_has_heard_all(attempt), status=relay.status)
+        return ClientLeft(at_work=True, heard_all=self._has_heard_all(exchange, attempt), status=relay.status)
 
     def _answered(self, exchange: Exchange, attempt: Attempt, status: int) -> Answered:
         """The answer has been passed on whole: read what it says of itself."""
         if attempt.usage is not None:
-            attempt.totals = attempt.usage.totals()
-        if exchange.splice is not None:
-            self.preemption.ran_on(attempt.totals, exchange)
-            attempt.totals = summed_totals(attempt.totals, exchange.splice.earlier)
+            self._take_totals(exchange, attempt, attempt.usage.totals())
         residents = self.pool[attempt.worker].residents
         if residents is not None:
             residents.answered(exchange, status)
         return Answered(status, attempt.totals.error)
+
+    def _has_heard_all(self, exchange: Exchange, attempt: Attempt) -> bool:
+        """Whether a client that left had its whole answer: OpenAI's SDK leaves with the last event of a
+        stream, before the end of the message. Takes note of the totals if so.
+        """
+        usage = attempt.usage
+        if usage is None or not usage.streaming:
+            return False
+        totals = usage.totals()
+        if totals.complete:
+            self._take_totals(exchange, attempt, totals)
+        return totals.complete
+
+    def _take_totals(self, exchange: Exchange, attempt: Attempt, totals: Totals) -> None:
+        """Take note of what an answer said of itself; of one in parts, of all of them together."""
+        if exchange.splice is not None:
+            self.preemption.ran_on(totals, exchange)
+            totals = summed_totals(totals, exchange.splice.earlier)
+        attempt.totals = totals
 
     def _relay(
         self, exchange: Exchange, attempt: Attempt, upstream: UpstreamConnection, request: Request
@@ -222,16 +238,3 @@ def carry_out(command: Command, exchange: Exchange, dispatcher: Dispatcher, rele
             dispatcher.end(exchange, outcome, status)
         case Abandon(outcome, status):
             dispatcher.abandon(exchange, outcome, status, release)
-
-
-def _has_heard_all(attempt: Attempt) -> bool:
-    """Whether a client that left had its whole answer: OpenAI's SDK leaves with the last event of a stream,
-    before the end of the message. Takes note of the totals if so.
-    """
-    usage = attempt.usage
-    if usage is None or not usage.streaming:
-        return False
-    totals = usage.totals()
-    if totals.complete:
-        attempt.totals = totals
-    return totals.complete

@@ -106,6 +106,19 @@ async def test_the_short_one_ends_first() -> None:
     assert short.sojourn_s < long.sojourn_s / 2
 
 
+async def test_who_leaves_with_the_last_event_had_all_of_it() -> None:
+    path = "/v1/chat/completions"
+    async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
+        client.send(body(path, LONG, stream=True))
+        await until(daemon, lambda s: bool(s.running) and s.running[0].tokens > 5)
+        async with raw_client(daemon.base_url) as other:
+            await other.ask(body("/api/chat", SHORT, stream=False, tokens=5))
+        await client.receive(b"data: [DONE]")
+        client.leave()
+        state = await until(daemon, lambda s: s.counters.completed == 2)
+        assert (state.recent[-1].tokens, state.recent[-1].cuts) == (TOKENS, 1)
+
+
 @pytest.mark.parametrize(
     ("more", "why"),
     [

@@ -84,9 +84,8 @@ def account_sid() -> str:
     done = advapi.OpenProcessToken(c_void_p(kernel.GetCurrentProcess()), _TOKEN_QUERY, byref(token))
     _demand(done, "the account is not known")
     try:
-        found = ctypes.create_string_buffer(
-            256
-        )  # TOKEN_USER: a pointer to the SID behind it, of 68 bytes at most
+        # TOKEN_USER: a pointer to the SID behind it, of 68 bytes at most
+        found = ctypes.create_string_buffer(256)
         done = advapi.GetTokenInformation(token, _TOKEN_USER, found, sizeof(found), byref(c_uint32()))
         _demand(done, "the account is not known")
         done = advapi.ConvertSidToStringSidW(c_void_p.from_buffer(found), byref(text))

@@ -100,8 +100,9 @@ class Splice:
                 self._rest = b""
                 break
             self._note(event, said)
-            out += block[sent:] if self._first else self._rewritten(block, event, said)
-        return bytes(out) if self.asked.streamed else b""
+            if self.asked.streamed:
+                out += block[sent:] if self._first else self._rewritten(block, event, said)
+        return bytes(out)
 
     def whole(self) -> bytes:
         """Return the answer of a client that does not stream, once its last part has ended."""

@@ -102,6 +102,8 @@ class Preemption:
         What another chat shares more than half of is not kept by llama.cpp when that takes the slot, and has
         to be read again: an answer that is shorter than its prompt by now, at worst.
         """
+        if exchange.splice is None:
+            return 0.0  # it is spared
         worker = self.pool.worker_of(exchange)
         found = worker.continuation_of(exchange.job.model)
         if found is None:

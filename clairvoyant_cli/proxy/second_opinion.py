@@ -41,12 +41,14 @@ class SecondOpinions:
         self._dispatcher = dispatcher
         self._unread: deque[Exchange] = deque()
         self._some = asyncio.Event()
-        self.given = 0
+        self._given_up = False
 
     def arrived(self, exchange: Exchange) -> None:
         """Have a request read if it waits."""
         view = exchange.asked.parsed.view
-        if exchange.attempt is not None or view is None or view.task is Task.EMBEDDING or not view.prompt:
+        if self._given_up or exchange.attempt is not None:
+            return
+        if view is None or view.task is Task.EMBEDDING or not view.prompt:
             return
         if exchange.job.cost_s >= MIN_SERVICE_S:
             self._unread.append(exchange)
@@ -66,7 +68,9 @@ class SecondOpinions:
                     opinion = await loop.run_in_executor(thread, self._encode, view.prompt, view.cut)
                     self._heard(exchange, opinion)
                 except Exception as error:
-                    log.warning("the encoder gives no second opinions: %s", str(error).splitlines()[:1])
+                    log.warning("the encoder gives no second opinions: %s", error)
+                    self._given_up = True
+                    self._unread.clear()
                     return
 
     def _next(self) -> Exchange | None:
@@ -85,6 +89,5 @@ class SecondOpinions:
             return
         prediction = self._predictor.predict(view, opinion)
         exchange.predicted_anew(prediction)
-        self.given += 1
         if self._dispatcher.reestimate(exchange, self._pool.estimates(exchange.asked.parsed, prediction)):
             self._dispatcher.moved()

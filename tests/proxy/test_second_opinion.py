@@ -120,6 +120,7 @@ async def test_an_encoder_that_fails_costs_nobody_anything() -> None:
             running_daemon(config, Believer(), encode=broken) as daemon,
             raw_client(daemon.base_url) as a,
             raw_client(daemon.base_url) as b,
+            raw_client(daemon.base_url) as c,
         ):
             await until(daemon, lambda s: s.backends[0].state == "up")
             engine.freeze()
@@ -127,5 +128,11 @@ async def test_an_encoder_that_fails_costs_nobody_anything() -> None:
             await until(daemon, lambda s: len(s.running) == 1)
             b.send(chat("0.5 b 1"))
             await until(daemon, lambda s: len(s.queue) == 1)
+            opinions = daemon.gateway.admission.second_opinions
+            assert opinions is not None
+            await until(daemon, lambda s: opinions._given_up)
+            c.send(chat("0.5 c 1"))
+            await until(daemon, lambda s: len(s.queue) == 2)
+            assert not opinions._unread  # nobody would ever take it out again
             engine.thaw()
-            assert {(await each.response()).status for each in (a, b)} == {200}
+            assert {(await each.response()).status for each in (a, b, c)} == {200}

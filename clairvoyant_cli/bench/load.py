@@ -49,7 +49,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """How questions are put, and to which model. With `sets_length` an answer gets its question's length."""
+    """How questions are put, and to which model. With `sets_length` an answer gets its question's length;
+    otherwise it ends where the model ends it, or at the limit that came with its question.
+    """
 
     model: str
     adapter: Adapter = REPLAYED
@@ -59,7 +61,7 @@ class Asker:
 
     def body(self, question: Question) -> Body:
         """Return what is sent for a question."""
-        tokens = question.tokens if self.sets_length else None
+        tokens = question.tokens if self.sets_length else question.max_tokens
         return self.adapter.chat_body(
             self.model, question.prompt, tokens, exact=self.sets_length, greedy=True
         )

@@ -14,8 +14,9 @@ class OraclePredictor:
 
     The bench may set an answer's length by the request's cap; a prediction never sees that cap. Nothing is
     learned from answers either: the same prompts come again in the next arm, which must not be better off.
-    `classes` and `lengths` are by prompt, `typical_tokens` by class. A class that is told is right with
-    probability `accuracy`: the same question, asked for the same length, gets the same word in every arm.
+    `classes` and `lengths` (of real answers) are by prompt, `typical_tokens` by class. A class that is told
+    is right with probability `accuracy`: the same question, asked for the same length, gets the same word in
+    every arm.
     """
 
     shipped: Predictor
@@ -33,7 +34,7 @@ class OraclePredictor:
         """Return what the arm is to know; the shipped prediction where it knows nothing of the prompt."""
         match self.knowledge:
             case Knowledge.LENGTHS:
-                tokens = view.max_tokens or self.lengths.get(view.prompt)
+                tokens = self.lengths.get(view.prompt) or view.max_tokens
                 if tokens is not None:
                     kind = self.classes.get(view.prompt) or LengthClass.of(tokens)
                     # No quantile: nothing is left to chance, and what is still to come is the difference.

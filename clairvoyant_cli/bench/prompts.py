@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -13,16 +14,30 @@ SHIPPED = Path(__file__).with_name("prompts.jsonl")
 """Written for this project, with lengths set by judgement; no model was trained on them."""
 
 
+WANTED = (
+    'want {"prompt": text, "tokens": number}, and "class": "short" or "long", "max_tokens": number, if any'
+)
+
+
 class _Line(msgspec.Struct):
     prompt: str
-    tokens: int | None = None
-    output_tokens: int | None = None
+    tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    output_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    known_class: LengthClass | None = msgspec.field(default=None, name="class")
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+    @property
+    def length(self) -> int | None:
+        """The answer's length; its limit where nothing else is said."""
+        told = self.output_tokens if self.tokens is None else self.tokens
+        return self.max_tokens if told is None else told
 
 
 def load_prompts(path: Path = SHIPPED) -> dict[LengthClass, list[Question]]:
     """Read prompts by length class: JSONL, one {"prompt": text, "tokens": answer length} a line.
 
-    `output_tokens` is another name for `tokens`.
+    `output_tokens` is another name for `tokens`. "class" says what an answer counts as, whatever its length;
+    "max_tokens" is the limit that its request asks for, and its length if no other is named.
     """
     refuse = partial(ClairvoyantError, exit_code=ExitCode.USAGE)
     try:
@@ -36,12 +51,13 @@ def load_prompts(path: Path = SHIPPED) -> dict[LengthClass, list[Question]]:
         try:
             read = msgspec.json.decode(line, type=_Line)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            raise refuse(f'{path}:{number}: want {{"prompt": text, "tokens": number}}: {error}') from None
-        tokens = read.output_tokens if read.tokens is None else read.tokens
-        if tokens is None:
-            raise refuse(f'{path}:{number}: want {{"prompt": text, "tokens": number}}: there is no number')
-        question = Question("", read.prompt, max(1, tokens))
+            raise refuse(f"{path}:{number}: {WANTED}: {error}") from None
+        if read.length is None:
+            raise refuse(f"{path}:{number}: {WANTED}: there is no number")
+        question = Question("", read.prompt, max(1, read.length), read.known_class, read.max_tokens)
         pools[question.length_class].append(question)
     if not pools[LengthClass.SHORT] or not pools[LengthClass.LONG]:
-        raise refuse(f"{path}: at least one prompt below 200 tokens and one of 800 or more are needed")
+        raise refuse(
+            f"{path}: at least one short prompt (below 200 tokens) and one long one (800 or more) are needed"
+        )
     return pools

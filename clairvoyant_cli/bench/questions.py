@@ -13,13 +13,15 @@ from predictor.record import LengthClass
 class Question:
     """A prompt, a title that fits a narrow column, and the length of its answer in tokens.
 
-    `known_class` is the class the question was written for, where that is not told by the length.
+    `known_class` is the class the question was written for, where that is not told by the length;
+    `max_tokens` is the limit its request asks for, where the bench does not set the length.
     """
 
     title: str
     prompt: str
     tokens: int
     known_class: LengthClass | None = None
+    max_tokens: int | None = None
 
     @property
     def length_class(self) -> LengthClass:

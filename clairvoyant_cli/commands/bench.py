@@ -76,7 +76,8 @@ shared_options = together(
         "--prompts",
         type=FILE,
         metavar="FILE",
-        help='Prompts of your own, JSONL: {"prompt": text, "tokens": answer length}. None is reported.',
+        help='Prompts of your own, JSONL: {"prompt": text, "tokens": answer length}; if wanted, "max_tokens" '
+        'is the limit of a real answer, "class" (short, long) what it counts as. None is reported.',
     ),
     click.option("--slots", type=click.IntRange(1, 64), help="Answers the backend gives at once."),
     click.option(
@@ -340,7 +341,8 @@ def _notes(settings: Settings, cells: list[Cell], arms: list[Arm], resume_s: flo
         )
     elif settings.daemon is None:
         notes.append(
-            "Answers end where the model ends them. The oracle orders by the lengths measured before it in "
+            "Answers end where the model ends them, or at the limit that came with their prompt, which no "
+            "prediction sees. The oracle orders by the lengths measured before it in "
             "the same bench; the predictor learns nothing from them."
         )
     if settings.daemon is None:

@@ -345,7 +345,8 @@ async def _profiles(behind: Behind, worker: "Worker", model: str) -> "list[Profi
 async def mean_service_s(bench: Bench, settings: Settings) -> float:
     """Return the mean service time of the questions the bench draws, in seconds of the model's time.
 
-    Known for the simulated backend; elsewhere measured, a few questions of each class asked alone.
+    Known for the simulated backend; elsewhere measured, a few questions of each class asked alone, and scaled
+    from the lengths that these came with to those of all.
     """
     if isinstance(bench.draw, PaperAnswers):
         return bench.draw.service.mean_s
@@ -356,11 +357,9 @@ async def mean_service_s(bench: Bench, settings: Settings) -> float:
         bench.asker,
         tuple(Arrival(0.0, bench.draw(kind, rng)) for _ in range(SOLO) for kind in kinds),
     )
-    times = [call.sojourn_s or 0.0 for call in calls]
-    if not settings.set_lengths:
-        return fmean(times)
-    tokens = sum(call.tokens for call in calls)
-    return sum(times) / max(1, tokens) * fmean(fmean(q.tokens for q in bench.pools[kind]) for kind in kinds)
+    took_s = sum(call.sojourn_s or 0.0 for call in calls)
+    tokens = sum(call.question.tokens for call in calls)
+    return took_s / tokens * fmean(fmean(q.tokens for q in bench.pools[kind]) for kind in kinds)
 
 
 async def warm_up(bench: Bench, arm: Arm) -> None:

@@ -82,6 +82,27 @@ def test_a_second_call_with_the_same_file_measures_nothing_again(tmp_path: Path)
     assert (tmp_path / "b.part").read_bytes() == before
 
 
+async def test_real_answers_end_at_the_limit_of_their_prompt_and_the_oracle_knows_where(
+    tmp_path: Path,
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    limits = [{"prompt": "Ramble.", "max_tokens": 50}, {"prompt": "One word, please.", "max_tokens": 90}]
+    limits += [{"prompt": text, "max_tokens": 60, "class": "long"} for text in ("Tell a tale.", "More.")]
+    prompts.write_text("\n".join(json.dumps(each) for each in limits))
+    # One answer ends before its limit: who takes the limit for its length orders it wrongly.
+    engine = Engine(
+        speed=Speed(decode_tokens_per_s=10_000),
+        answer_tokens=lambda prompt, rng: 9 if "One" in prompt else 999,
+    )
+    async with serve_app(Replay(engine).app) as url:
+        words = ("--backend", url, "--prompts", str(prompts), "--arm", "fcfs", "--arm", "oracle")
+        said = await asyncio.to_thread(findings, "burst", *words, "--runs", "1", "--requests", "4")
+    for each in said["arms"]:
+        assert each["figures"]["short"]["tokens mean"]["mean"] == (50 + 9) / 2
+        assert each["figures"]["long"]["tokens mean"]["mean"] == 60
+    assert arms(said)["oracle"]["ranking"]["mean"] == 1.0
+
+
 @pytest.mark.real
 def test_lengths_are_set_on_a_real_server_where_no_prediction_sees_them(
     llama: LlamaServer, tmp_path: Path

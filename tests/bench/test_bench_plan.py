@@ -31,7 +31,17 @@ def test_the_shipped_prompts_are_enough_for_a_burst_without_repeats() -> None:
     assert len(set(prompts)) == len(prompts)
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"prompt": "a"}', '{"prompt": "a", "tokens": 10}', "not json"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        '{"prompt": "a"}',
+        '{"prompt": "a", "tokens": 10}',
+        '{"prompt": "a", "tokens": 10, "class": "huge"}',
+        "not json",
+    ],
+)
 def test_prompts_that_cannot_be_used_are_refused_in_one_line(tmp_path: Path, text: str) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text(text)
@@ -40,6 +50,15 @@ def test_prompts_that_cannot_be_used_are_refused_in_one_line(tmp_path: Path, tex
     assert "\n" not in str(refused.value)
     with pytest.raises(ClairvoyantError, match="cannot read"):
         load_prompts(tmp_path / "missing")
+
+
+def test_a_prompt_may_come_with_its_class_and_the_limit_of_its_answer(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    lines = ('"max_tokens": 40', '"max_tokens": 300, "class": "long"', '"tokens": 9, "max_tokens": 50')
+    file.write_text("".join(f'{{"prompt": "{n}", {line}}}\n' for n, line in enumerate(lines)))
+    pools = load_prompts(file)
+    read = {q.prompt: (kind, q.tokens, q.max_tokens) for kind, pool in pools.items() for q in pool}
+    assert read == {"0": (SHORT, 40, 40), "1": (LONG, 300, 300), "2": (SHORT, 9, 50)}
 
 
 @given(count=st.integers(2, 120), seed=st.integers())
@@ -172,7 +191,8 @@ def test_a_prediction_never_sees_the_length_the_bench_sets(
 def test_an_arm_knows_classes_or_lengths_if_it_may(oracle: Callable[[Knowledge], OraclePredictor]) -> None:
     said = oracle(Knowledge.CLASSES).predict(PromptView("essay", max_tokens=1234))
     assert (said.length_class, said.expected_tokens, said.p_long) == (LONG, 1100.0, 1.0)
-    assert oracle(Knowledge.LENGTHS).predict(PromptView("essay", max_tokens=1234)).expected_tokens == 1234
+    assert oracle(Knowledge.LENGTHS).predict(PromptView("essay", max_tokens=1234)).expected_tokens == 987
+    assert oracle(Knowledge.LENGTHS).predict(PromptView("other", max_tokens=1234)).expected_tokens == 1234
     assert oracle(Knowledge.LENGTHS).predict(PromptView("essay")).expected_tokens == 987
     for knowledge in Knowledge:
         assert oracle(knowledge).predict(PromptView("never seen")).source == "wary"

@@ -178,6 +178,12 @@ class ServeConfig:
     no_preempt: bool = setting(
         False, None, "Cut no answer for another, even where `calibrate` found that it can be continued."
     )
+    quantum: int = setting(
+        100,
+        "TOKENS",
+        "What a turn brings under `rr` and `rr-sjf` before an answer makes way.",
+        (lambda tokens: tokens >= 1, "be at least 1"),
+    )
     freeze: bool = setting(
         False, None, "Learn nothing from traffic: tau, speeds and predictions stay as they are."
     )

@@ -45,7 +45,13 @@ from clairvoyant_cli.proxy.serving_rules import ServingRules
 from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
 from clairvoyant_cli.proxy.tasks import Tasks
 from clairvoyant_cli.proxy.word_file import announced as word_of
-from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, PREEMPTIVE_POLICY, SERVABLE
+from clairvoyant_cli.scheduler.policy import (
+    DEFAULT_POLICY,
+    POLICIES,
+    PREEMPTIVE_POLICY,
+    SERVABLE,
+    in_turns_of,
+)
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.system import raise_open_files, start_accepting
 from predictor.record import LoadedPredictor, Predictor
@@ -245,7 +251,7 @@ def _queue(config: ServeConfig, access: Access, tasks: Tasks, clock: Callable[[]
     if name not in SERVABLE:
         raise ClairvoyantError(f"no policy {name!r}; there are {', '.join(SERVABLE)}", ExitCode.USAGE)
     scheduler = Scheduler(
-        POLICIES[name],
+        in_turns_of(POLICIES[name], config.quantum),
         workers={},
         tau_s=DEFAULT_TAU_S if config.tau is None else config.tau or None,
         capacity=config.queue_capacity,
@@ -274,6 +280,7 @@ def _compose(
     dispatcher.changed.append(changes.note)
     tau_source = "default" if config.tau is None else "flag"
     operation = Operation(dispatcher, Fallback(predictor), stats.clock, stats.event, tau_source)
+    operation.quantum_tokens = config.quantum
     learn_queue = LearnQueue(predictor, operation.review_predictor)
     dispatcher.ended += [stats.ended, metrics.ended, pool.ended, learn_queue.ended]
     refusals = Refusals(pool, stats, config.overload_status)

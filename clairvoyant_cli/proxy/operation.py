@@ -10,7 +10,7 @@ from clairvoyant_cli.proxy.clients import Clients
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.fallback import Fallback
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.policy import POLICIES
+from clairvoyant_cli.scheduler.policy import POLICIES, QUANTUM_TOKENS, in_turns_of
 
 CHOSEN = ("flag", "operator")
 """Sources of a tau that somebody set."""
@@ -19,8 +19,9 @@ CHOSEN = ("flag", "operator")
 @dataclass(slots=True)
 class Operation:
     """What an operator sees and changes. `tau_source` says in words where tau is from; `mu_short_s` is what
-    it was computed from, None if nothing was learned or measured. While `draining` nothing new is taken;
-    when `stopping`, the daemon ends with what it has.
+    it was computed from, None if nothing was learned or measured. A turn brings `quantum_tokens` under
+    policies that give turns. While `draining` nothing new is taken; when `stopping`, the daemon ends with
+    what it has.
     """
 
     dispatcher: Dispatcher
@@ -29,6 +30,7 @@ class Operation:
     say: Callable[[int, str], None]
     tau_source: str = "default"
     mu_short_s: float | None = None
+    quantum_tokens: float = QUANTUM_TOKENS
     draining: bool = False
     stopping: bool = False
 
@@ -96,4 +98,5 @@ class Operation:
         self.dispatcher.moved()
 
     def _order_by(self, name: str) -> None:
-        self.dispatcher.scheduler.set_policy(POLICIES[name], self.clock())
+        policy = in_turns_of(POLICIES[name], self.quantum_tokens)
+        self.dispatcher.scheduler.set_policy(policy, self.clock())

@@ -6,7 +6,7 @@ cost, first come first served within a band, and the heads of the bands are comp
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor, log, sqrt
 
 from clairvoyant_cli.scheduler.entry import Entry
@@ -169,6 +169,11 @@ def response_ratio(entry: Entry, now: float) -> float:
     return (entry.job.arrival_s - now) / (entry.job.cost_s or MIN_COST_S)
 
 
+def in_turns_of(policy: Policy, tokens: float) -> Policy:
+    """Return the policy with turns of so many tokens, if turns is what it gives."""
+    return policy if policy.quantum_tokens is None else replace(policy, quantum_tokens=tokens)
+
+
 DEFAULT_POLICY = "bounded"
 """Chosen from evidence, the paper's steady state over 20 seeds (`clairvoyant simulate --scenario
 clairvoyant-table9`): it comes nearest to what pure shortest-first buys short requests while it bounds what
@@ -238,17 +243,19 @@ POLICIES = {
         Policy(
             "rr",
             joined,
-            "Turns of a hundred tokens, in the order of joining the queue.",
+            "Turns of so many tokens as `--quantum` says, in the order of joining the queue.",
             in_seconds=True,
+            max_cuts=None,
             quantum_tokens=QUANTUM_TOKENS,
             yields=started_first,
         ),
         Policy(
             "rr-sjf",
             joined_then_short,
-            "Turns of a hundred tokens; the shorter goes first among those that joined together, and the "
-            "longest predicted answer makes way first.",
+            "Turns of so many tokens as `--quantum` says; the shorter goes first among those that joined "
+            "together, and the longest predicted answer makes way first.",
             in_seconds=True,
+            max_cuts=None,
             quantum_tokens=QUANTUM_TOKENS,
             yields=longest,
         ),

@@ -106,6 +106,17 @@ async def test_the_short_one_ends_first() -> None:
     assert short.sojourn_s < long.sojourn_s / 2
 
 
+async def test_two_long_ones_take_turns_of_as_many_tokens_as_said() -> None:
+    async with preempting(policy="rr", quantum=50) as (daemon, _):
+        async with raw_client(daemon.base_url) as one, raw_client(daemon.base_url) as other:
+            one.send(body("/api/chat", LONG, stream=True))
+            other.send(body("/api/chat", LONG, stream=True))
+            assert (await one.response()).status == (await other.response()).status == 200
+        cuts = [each.cuts for each in daemon.snapshot().recent]
+    assert min(cuts) >= 2, "300 tokens are several turns, though what comes between two looks is more"
+    assert max(cuts) <= TOKENS // 50
+
+
 async def test_who_leaves_with_the_last_event_had_all_of_it() -> None:
     path = "/v1/chat/completions"
     async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:

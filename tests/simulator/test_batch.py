@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clairvoyant_cli.scheduler.policy import POLICIES, Policy
+from clairvoyant_cli.scheduler.policy import POLICIES, Policy, in_turns_of
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.simulator.batch import WORKER, BatchRun, BatchSimulation, Machine
 from clairvoyant_cli.simulator.kvcache import Discarded, Evicting, KvCache, Rates
@@ -15,9 +15,7 @@ from clairvoyant_cli.simulator.predictions import from_tokens
 from clairvoyant_cli.simulator.workload import Workload
 
 RATES = Rates(alpha_1=0.0, alpha_2=0.1, beta=0.01, gamma_1=0.0, gamma_2=1.0)
-
-
-FIVE_TOKENS = replace(POLICIES["rr"], quantum_tokens=5.0, max_cuts=None)
+FIVE_TOKENS = in_turns_of(POLICIES["rr"], 5.0)
 
 
 def run(

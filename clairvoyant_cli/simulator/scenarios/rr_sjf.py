@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from clairvoyant_cli.scheduler.policy import POLICIES, Policy
+from clairvoyant_cli.scheduler.policy import POLICIES, Policy, in_turns_of
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.simulator.batch import WORKER, BatchRun, BatchSimulation, Machine
 from clairvoyant_cli.simulator.estimate import Estimate, mean_of, percentile
@@ -79,8 +79,8 @@ def policies(quantum_tokens: float = QUANTUM_TOKENS) -> dict[str, Policy]:
     return {
         "fcfs": POLICIES["fcfs"],
         "sjf": by_tokens,
-        "rr": replace(POLICIES["rr"], quantum_tokens=quantum_tokens, max_cuts=None),
-        "rr-sjf": replace(POLICIES["rr-sjf"], quantum_tokens=quantum_tokens, max_cuts=None),
+        "rr": in_turns_of(POLICIES["rr"], quantum_tokens),
+        "rr-sjf": in_turns_of(POLICIES["rr-sjf"], quantum_tokens),
     }
 
 

@@ -11,12 +11,21 @@ FIRST = float("-inf")
 
 
 class LaneId(NamedTuple):
-    """What sets jobs apart: where they may run, what they need loaded, whose special rules, which band."""
+    """What sets jobs apart: where they may run, what they need loaded, whose special rules, which band.
+
+    `worker` is the one that they are pinned to; without, it is any of `able`, or any at all.
+    """
 
     worker: str
     affinity: str
     client: str
     band: int
+    able: frozenset[str] = frozenset()
+
+    @property
+    def pinned_to(self) -> str:
+        """The one worker that can have them, "" where there is more than one."""
+        return self.worker or (next(iter(self.able)) if len(self.able) == 1 else "")
 
 
 @dataclass(slots=True, eq=False)

@@ -14,6 +14,7 @@ class Job:
     quantile, 0 where the spread is not known. `affinity` names what must be resident to run it (model and
     runner options); `worker` pins it to one backend, "" lets any take it. `urgency` is a level, 0 the most
     urgent; None where nobody said. `priority` is the client's own wish, lower is sooner, 0 the default.
+    `able` names the workers that can run it, none: all can.
     """
 
     id: str
@@ -30,6 +31,7 @@ class Job:
     priority: int = 0
     urgency: int | None = None
     tokens_q90: float = 0.0
+    able: frozenset[str] = frozenset()
 
 
 class Estimates(TypedDict):

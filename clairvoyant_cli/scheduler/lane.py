@@ -22,7 +22,7 @@ class Lane:
     def __init__(self, lane_id: LaneId, *, aged: bool) -> None:
         """Start empty; without `aged` there is no order by age, for a policy that has no guard."""
         self.id = lane_id
-        self.for_all = not lane_id.worker and not lane_id.client
+        self.for_all = not (lane_id.worker or lane_id.able or lane_id.client)
         self.aged = aged
         self.live = 0
         self.cost_s = 0.0

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from clairvoyant_cli.scheduler.entry import LaneId
+
 SWAP_PATIENCE = 3.0
 """A freshly loaded model stays for this many times its load price while it has work: swapping then takes
 at most a quarter of a busy worker's time."""
@@ -172,9 +174,48 @@ def best_worker(candidates: Sequence[Candidate]) -> str:
     return min(candidates, key=lambda candidate: candidate.score_s).worker
 
 
-def free_workers(slots: Mapping[str, int], busy: Mapping[str, int]) -> list[str]:
-    """Return the workers with a free slot, the least busy first."""
-    free = [worker for worker, count in slots.items() if busy[worker] < count]
-    if len(free) > 1:
-        free.sort(key=lambda worker: busy[worker] / slots[worker])
-    return free
+class Fleet:
+    """The workers: their slots, how many of them are taken, and which had better be left alone.
+
+    One that is set `apart` starts only what is pinned to it, or what no other that has slots can run.
+    """
+
+    def __init__(self, slots: Mapping[str, int]) -> None:
+        self.slots = dict(slots)
+        self.busy = dict.fromkeys(slots, 0)
+        self.apart: set[str] = set()
+        self._weights: dict[str, float] = {}
+
+    def set(self, worker: str, slots: int, *, apart: bool, weight: float) -> None:
+        """Set what a worker may be given; `weight` is its share among those that are free."""
+        self.slots[worker] = slots
+        self.busy.setdefault(worker, 0)
+        self._weights[worker] = weight
+        (self.apart.add if apart else self.apart.discard)(worker)
+
+    def remove(self, worker: str) -> None:
+        """Forget a worker; ValueError while it runs anything."""
+        if self.busy.get(worker):
+            raise ValueError(f"{worker} still runs {self.busy[worker]}")
+        for known in (self.slots, self.busy, self._weights):
+            known.pop(worker, None)
+        self.apart.discard(worker)
+
+    def free(self) -> list[str]:
+        """Return the workers with a free slot, first the one that would then be least busy for its weight."""
+        slots, busy, weights = self.slots, self.busy, self._weights
+        free = [worker for worker, count in slots.items() if busy[worker] < count]
+        if len(free) > 1:
+            free.sort(key=lambda worker: (busy[worker] + 1) / (slots[worker] * weights.get(worker, 1.0)))
+        return free
+
+    def may_take(self, worker: str, lane: LaneId) -> bool:
+        """Say whether what waits in a lane may run on a worker."""
+        if lane.worker:
+            return lane.worker == worker
+        able, apart = lane.able, self.apart
+        if able and worker not in able:
+            return False
+        return worker not in apart or not any(
+            count and each not in apart and (not able or each in able) for each, count in self.slots.items()
+        )

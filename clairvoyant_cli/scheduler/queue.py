@@ -3,7 +3,7 @@
 Rule 1: no I/O and no clock. `now` is an argument, in seconds; a decision is a return value.
 Rule 2: a job is waiting, held, running or gone, and in exactly one of these at any time.
 Rule 3: `next` never leaves a slot idle while an unheld job that may use it waits, unless paused. A job may
-not use a slot of a worker it is not pinned to, nor any while its client has all the slots it may have.
+not use a slot of a worker that it may not run on (`Fleet`), nor any while its client has all it may have.
 Rule 4: every operation costs O(log n) amortised in the jobs of a lane and O(lanes) in the lanes, of which
 there is one for each affinity, pinned worker and client that has a tau or a quota of slots of its own (and
 cost band, under hrrn).
@@ -30,7 +30,7 @@ from clairvoyant_cli.scheduler.job import (
     Reason,
 )
 from clairvoyant_cli.scheduler.lane import Lane
-from clairvoyant_cli.scheduler.placement import Residency, free_workers
+from clairvoyant_cli.scheduler.placement import Fleet, Residency
 from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.preemption import may_be_cut, spent, worthwhile
 
@@ -79,8 +79,7 @@ class Scheduler:
         self._tenants = dict(tenants or {})
         self._everybody = everybody
         self._counters = ServiceCounters()
-        self._slots = dict(workers)
-        self._busy = dict.fromkeys(workers, 0)
+        self._fleet = Fleet(workers)
         self._seq = count()
         self._promotions = count(1)
         self._since_promotion = 1 << 30
@@ -166,7 +165,7 @@ class Scheduler:
         entry.slice_start_tokens = entry.done_tokens
         entry.moves.append(Move(now, MoveKind.DISPATCHED, reason))
         self._running[job.id] = entry
-        self._busy[worker] += 1
+        self._fleet.busy[worker] += 1
         self._clients_running[job.client] = self._clients_running.get(job.client, 0) + 1
         if self.residency.prices:
             self.residency.dispatched(worker, job.id, job.affinity, now)
@@ -318,7 +317,8 @@ class Scheduler:
         policy = self.policy
         if self.paused or not self._waiting or not policy.interrupts:
             return []
-        full = {worker: list[Entry]() for worker, slots in self._slots.items() if self._busy[worker] == slots}
+        slots, busy = self._fleet.slots, self._fleet.busy
+        full = {worker: list[Entry]() for worker, count in slots.items() if busy[worker] == count}
         for entry in self._running.values():
             if entry.worker in full and may_be_cut(entry, policy):
                 full[entry.worker].append(entry)
@@ -334,7 +334,7 @@ class Scheduler:
             choice = self._choose_for(worker, now) if running else None
             if choice is not None:
                 able.append((choice.entry, [e for e in running if self._may_pass(choice.entry, e, now)]))
-        return worthwhile(able, policy, len(self._waiting) / sum(self._slots.values())) if able else []
+        return worthwhile(able, policy, len(self._waiting) / sum(slots.values())) if able else []
 
     def _may_pass(self, waiting: Entry, running: Entry, now: float) -> bool:
         """Say whether the guard would let one that waits start before a running job, did that wait too."""
@@ -387,10 +387,20 @@ class Scheduler:
             entry.rank = float(priority)
             entry.moves.append(Move(now, MoveKind.REPRIORITISED, str(priority)))
 
-    def set_slots(self, worker: str, slots: int) -> None:
+    def set_slots(self, worker: str, slots: int, *, apart: bool = False, weight: float = 1.0) -> None:
         """Set how many jobs a worker runs at once, 0 if it is down; what runs already is left alone."""
-        self._slots[worker] = slots
-        self._busy.setdefault(worker, 0)
+        self._fleet.set(worker, slots, apart=apart, weight=weight)
+
+    def remove_worker(self, worker: str) -> None:
+        """Forget a worker; ValueError while it runs anything."""
+        self._fleet.remove(worker)
+
+    def set_able(self, able: Callable[[Job], frozenset[str]], now: float) -> None:
+        """Let `able` say anew which workers can run each job that is here, as `Job` has it."""
+        self._now = now
+        for entry in (*self._waiting.values(), *self._running.values()):
+            entry.job = replace(entry.job, able=able(entry.job))
+        self._place_all()
 
     # -- views --------------------------------------------------------------------------------------
 
@@ -409,7 +419,7 @@ class Scheduler:
     @property
     def slots(self) -> Mapping[str, int]:
         """The slots of each worker."""
-        return self._slots
+        return self._fleet.slots
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -423,7 +433,7 @@ class Scheduler:
 
     def backlog_s(self, worker: str, now: float) -> float:
         """Return the predicted seconds of work pinned to a worker: what waits for it and what it runs."""
-        waiting_s = sum(lane.cost_s for lane in self._lanes.values() if lane.id.worker == worker)
+        waiting_s = sum(lane.cost_s for lane in self._lanes.values() if lane.id.pinned_to == worker)
         running = (e for e in self._running.values() if e.worker == worker)
         return waiting_s + sum(max(e.job.cost_s - (now - e.started_s), 0.0) for e in running)
 
@@ -473,7 +483,7 @@ class Scheduler:
         else:
             self.residency.not_loaded(entry.worker, job_id)
         entry.served_s += now - entry.started_s
-        self._busy[entry.worker] -= 1
+        self._fleet.busy[entry.worker] -= 1
         client = entry.job.client
         self._clients_running[client] -= 1
         if not self._clients_running[client]:
@@ -484,7 +494,7 @@ class Scheduler:
         job = entry.job
         client = job.client if self._rules(job.client).apart else ""
         band = self.policy.band(entry) if self.policy.band is not None else 0
-        lane_id = LaneId(job.worker, job.affinity, client, band)
+        lane_id = LaneId(job.worker, job.affinity, client, band, frozenset() if job.worker else job.able)
         lane = self._lanes.get(lane_id)
         if lane is None:
             lane = self._lanes[lane_id] = Lane(lane_id, aged=self.policy.guarded)
@@ -501,7 +511,7 @@ class Scheduler:
     def _choose(self, now: float) -> tuple[Entry, str, Reason] | None:
         best: Choice | None = None
         chosen = ""
-        for worker in free_workers(self._slots, self._busy):
+        for worker in self._fleet.free():
             choice = self._choose_for(worker, now)
             if choice is not None and (best is None or choice.order[:3] < best.order[:3]):
                 best, chosen = choice, worker
@@ -530,8 +540,8 @@ class Scheduler:
 
         While what is loaded must stay, only what needs nothing else; a job the operator promoted goes anyway.
         """
-        every = self._lanes.values()
-        lanes = [lane for lane in every if lane.live and (lane.for_all or self._may_serve(lane.id, worker))]
+        every, shares = self._lanes.values(), worker not in self._fleet.apart
+        lanes = [e for e in every if e.live and ((e.for_all and shares) or self._may_serve(e.id, worker))]
         if len(lanes) > 1 and self.residency.must_stay(worker, now):
             price_s = self.residency.price_s
             stays = [n for n in lanes if price_s(worker, n.id.affinity) == 0.0 or n.first().promoted]
@@ -539,7 +549,7 @@ class Scheduler:
         return lanes
 
     def _may_serve(self, lane_id: LaneId, worker: str) -> bool:
-        if lane_id.worker and lane_id.worker != worker:
+        if not self._fleet.may_take(worker, lane_id):
             return False
         if not lane_id.client:
             return True

@@ -1,0 +1,69 @@
+"""Workers that differ: which can run what, which are left alone, and which take more."""
+
+import pytest
+
+from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.policy import POLICIES
+from clairvoyant_cli.scheduler.queue import Scheduler
+from tests.scheduler.test_placement import started
+
+
+def fleet(**slots: int) -> Scheduler:
+    return Scheduler(POLICIES["fcfs"], workers=slots)
+
+
+def test_a_job_waits_for_those_that_can_run_it_and_holds_up_nobody() -> None:
+    scheduler = fleet(a=1, b=1, c=1)
+    scheduler.submit(Job("1", 0.0, able=frozenset("bc")), 0.0)
+    scheduler.submit(Job("2", 1.0, able=frozenset("bc")), 1.0)
+    scheduler.submit(Job("3", 2.0, able=frozenset("b")), 2.0)
+    scheduler.submit(Job("4", 3.0), 3.0)
+    assert started(scheduler, 4.0) == {"1": "b", "2": "c", "4": "a"}
+    scheduler.finish("2", 5.0)
+    assert started(scheduler, 5.0) == {}
+    scheduler.finish("1", 6.0)
+    assert started(scheduler, 6.0) == {"3": "b"}
+
+
+def test_who_can_run_what_may_change_while_it_waits() -> None:
+    scheduler = fleet(a=1, b=0)
+    scheduler.submit(Job("x", 0.0, able=frozenset("b")), 0.0)
+    assert started(scheduler, 1.0) == {}
+    scheduler.set_able(lambda job: frozenset(), 2.0)
+    assert started(scheduler, 2.0) == {"x": "a"}
+
+
+def test_one_that_is_set_apart_takes_only_what_nobody_else_can() -> None:
+    scheduler = fleet(a=1, b=3)
+    scheduler.set_slots("b", 3, apart=True)
+    for number, job in enumerate(
+        (
+            Job("any", 0.0),
+            Job("waits", 0.0),
+            Job("pinned", 0.0, worker="b"),
+            Job("own", 0.0, able=frozenset("b")),
+        )
+    ):
+        scheduler.submit(job, float(number))
+    assert started(scheduler, 9.0) == {"any": "a", "pinned": "b", "own": "b"}
+    scheduler.set_slots("a", 0)  # nobody else is there
+    assert started(scheduler, 10.0) == {"waits": "b"}
+
+
+def test_a_heavier_worker_takes_more() -> None:
+    scheduler = fleet(light=4, heavy=4)
+    scheduler.set_slots("heavy", 4, weight=3.0)
+    for number in range(4):
+        scheduler.submit(Job(str(number), 0.0), 0.0)
+    assert sorted(started(scheduler, 0.0).values()) == ["heavy", "heavy", "heavy", "light"]
+
+
+def test_a_worker_leaves_when_it_has_nothing_left() -> None:
+    scheduler = fleet(a=1, b=1)
+    scheduler.submit(Job("x", 0.0, able=frozenset("b")), 0.0)
+    assert started(scheduler, 0.0) == {"x": "b"}
+    with pytest.raises(ValueError, match="b still runs 1"):
+        scheduler.remove_worker("b")
+    scheduler.finish("x", 1.0)
+    scheduler.remove_worker("b")
+    assert dict(scheduler.slots) == {"a": 1}

@@ -4,6 +4,9 @@ Rule 1: the uncut answer and the first part of a cut one begin with the prompt i
 go or cached. A server rounds differently in the two, and its greedy answers may differ without any cut.
 Rule 2: where a server's uncut answers differ from each other, a continued one proves nothing: that is no
 trial.
+Rule 3: the uncut answer comes last. llama.cpp keeps no prompt that is the beginning of one it keeps already,
+and does not go back by more than three quarters of one: were the whole answer kept, going on after an early
+cut would look as dear as reading all of it again.
 """
 
 from collections.abc import Sequence
@@ -11,14 +14,15 @@ from dataclasses import dataclass
 from statistics import median
 
 from clairvoyant_cli.backends.continuation import Way
-from clairvoyant_cli.calibrate.cutting import Cutter, Whole
+from clairvoyant_cli.calibrate.cutting import Cutter, Resumed, Whole
 from clairvoyant_cli.calibrate.questions import cut_questions
 from clairvoyant_cli.calibrate.session import Session, Step
 from clairvoyant_cli.protocols.continuable import Continuable
 from profiles.records import MIN_TRIALS, Continuation
 
 PLACES = (0.2, 0.55)
-"""Shares of an answer after which it is cut; the cut itself waits for the end of a word."""
+"""Shares of an answer after which it is cut, if it is as long as the one before it; the cut itself waits for
+the end of a word."""
 
 HOPELESS = 4
 """A way is not tried further if its first so many texts all differ, or so many questions bring none."""
@@ -35,6 +39,15 @@ class Trial:
     counted: bool = False
     warm_s: float | None = None
     resume_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """An answer that was cut after what was `said`, and continued; `warm_s` as in `Trial`."""
+
+    said: str
+    warm_s: float | None
+    resumed: Resumed
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +86,28 @@ async def _trials(session: Session, cutter: Cutter, way: Way, wanted: int, begun
     """Return so many trials of a way; fewer where time is up or there is no hope, none if it is not there."""
     trials: list[Trial] = []
     way_begun_s = session.client.clock()
+    events = session.plan.cut_tokens
     for number, question in enumerate(cut_questions(session.plan.cut_tokens)):
         if _is_hopeless(number, trials):
             break
         asked = cutter.asked(question)
-        uncut = None
+        continued: list[Continued] = []
+        left_s: float | None = None
         for place in PLACES:
-            left_s = _left_s(session, len(trials), wanted, way_begun_s, begun_s)
-            if len(trials) == wanted or left_s == 0.0 or _is_hopeless(number, trials):
-                return trials
-            session.tell(Step("cut and continued", len(trials), wanted, left_s))
-            uncut = uncut or await cutter.whole(asked)
-            if uncut is None:
+            done = len(trials) + len(continued)
+            left_s = _left_s(session, done, wanted, way_begun_s, begun_s)
+            if done == wanted or left_s == 0.0:
                 break
-            trial = await _trial(cutter, way, asked, uncut, place)
-            if trial is not None:
-                trials.append(trial)
+            session.tell(Step("cut and continued", done, wanted, left_s))
+            one = await _continued(cutter, way, asked, max(2, round(place * events)))
+            if one is not None:
+                continued.append(one)
+        if not continued and (len(trials) == wanted or left_s == 0.0):
+            break
+        uncut = await cutter.whole(asked)
+        if uncut is not None:
+            events = uncut.events
+            trials += [trial for each in continued if (trial := await _judged(cutter, asked, uncut, each))]
     return trials
 
 
@@ -102,27 +121,34 @@ def _left_s(session: Session, done: int, wanted: int, way_begun_s: float, begun_
     return bound_s if left_s is None else min(left_s, bound_s)
 
 
-async def _trial(cutter: Cutter, way: Way, asked: Continuable, uncut: Whole, place: float) -> Trial | None:
-    """Cut an answer and continue it; None if that says nothing of the way."""
-    cut = await cutter.cut(asked, max(2, round(place * uncut.events)))
-    if cut is None or not uncut.text.startswith(cut.splice.said):
+async def _continued(cutter: Cutter, way: Way, asked: Continuable, after: int) -> Continued | None:
+    """Cut an answer after so many events and continue it; None if it ended before, or the way is not to be
+    had.
+    """
+    cut = await cutter.cut(asked, after)
+    if cut is None:
         return None
+    said = cut.splice.said
     warm_s = await cutter.seconds_to_resume(way, cut)
     await cutter.others()
     resumed = await cutter.resume(way, cut)
-    if resumed is None:
-        return None
+    return None if resumed is None else Continued(said, warm_s, resumed)
+
+
+async def _judged(cutter: Cutter, asked: Continuable, uncut: Whole, each: Continued) -> Trial | None:
+    """Compare an answer with the uncut one; None if that says nothing of the way."""
+    resumed = each.resumed
     exact = resumed.text == uncut.text
-    if not exact and await cutter.whole(asked) != uncut:
+    if not exact and (not uncut.text.startswith(each.said) or await cutter.whole(asked) != uncut):
         return None
-    return Trial(exact, resumed.tokens == uncut.tokens, warm_s, resumed.first_s)
+    return Trial(exact, resumed.tokens == uncut.tokens, each.warm_s, resumed.first_s)
 
 
 def _is_hopeless(questions: int, trials: Sequence[Trial]) -> bool:
     """Whether the first trials all differed, or the first questions brought none."""
     if not trials:
         return questions >= HOPELESS
-    return len(trials) == HOPELESS and not any(trial.exact for trial in trials)
+    return len(trials) >= HOPELESS and not any(trial.exact for trial in trials)
 
 
 def _summed_up(way: Way, trials: Sequence[Trial]) -> Continuation:

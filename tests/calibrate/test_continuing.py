@@ -55,6 +55,18 @@ class DiffersOnce(Engine):
         return service
 
 
+@dataclass(eq=False)
+class KeepsTheLonger(Engine):
+    """Keeps of two prompts that begin alike the longer one, and does not go back far in it, as llama.cpp."""
+
+    def prefill_s(self, service: Service) -> float:
+        whole = (
+            each.tokens for each in self.journal if each.digest == service.digest and not each.said_tokens
+        )
+        kept = not service.said_tokens or service.said_tokens > 0.25 * max(whole)
+        return 0.01 if kept else 10.0
+
+
 def hundred(prompt: str, rng: object) -> int:
     return 100
 
@@ -135,6 +147,16 @@ def test_a_quick_run_stops_when_its_time_is_up_and_at_the_first_exact_way() -> N
     proof, _, engine = proven(Engine, slow)
     assert not proof.continuations[0].is_exact
     assert max(service.ended_s or 0.0 for service in engine.journal) < 6.0
+
+
+def test_no_uncut_answer_stands_in_the_cache_before_its_cuts() -> None:
+    proof, _, _ = proven(KeepsTheLonger, replace(FEW_TOKENS, cut_s=None))
+    assert 0.0 < proof.continuations[0].resume_s < 1.0
+
+
+def test_answers_shorter_than_asked_are_cut_all_the_same() -> None:
+    proof, _, _ = proven(Engine, replace(FEW_TOKENS, cut_tokens=200), lengths=lambda prompt, rng: 20)
+    assert proof.continuations[0].trials == STANDARD.trials
 
 
 def test_answers_without_text_are_not_cut() -> None:

@@ -282,6 +282,7 @@ def _compose(
     operation = Operation(dispatcher, Fallback(predictor), stats.clock, stats.event, tau_source)
     operation.quantum_tokens = config.quantum
     learn_queue = LearnQueue(predictor, operation.review_predictor)
+    dispatcher.reestimated.append(stats.reestimated)
     dispatcher.ended += [stats.ended, metrics.ended, pool.ended, learn_queue.ended]
     refusals = Refusals(pool, stats, config.overload_status)
 

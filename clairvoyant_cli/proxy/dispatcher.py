@@ -34,8 +34,9 @@ MAX_FIRINGS = 200
 class Dispatcher:
     """Grants slots to waiting exchanges in the scheduler's order.
 
-    `ended` are told of each exchange that ends, `changed` after each change of the queue. `service_s` says
-    how long a job will take on a worker, in seconds.
+    `ended` are told of each exchange that ends, `changed` after each change of the queue, `reestimated` of
+    each exchange that was predicted anew, and of its job before. `service_s` says how long a job will take on
+    a worker, in seconds.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Dispatcher:
         self.firings: list[float] = []
         self.ended: list[Ended] = []
         self.changed: list[Callable[[], None]] = []
+        self.reestimated: list[Callable[[Exchange, Job], None]] = []
         self.service_s: Callable[[Job, str], float] = lambda job, worker: job.cost_s
         self._clock = clock
         self._spawn = spawn
@@ -143,7 +145,13 @@ class Dispatcher:
 
     def reestimate(self, exchange: Exchange, estimates: Estimates) -> bool:
         """Place a waiting exchange by better estimates; False if it does not wait."""
-        return self.scheduler.reestimate(exchange.id, self._clock(), **estimates)
+        if not self.scheduler.reestimate(exchange.id, self._clock(), **estimates):
+            return False
+        before = exchange.job
+        exchange.reestimated(estimates)
+        for listener in self.reestimated:
+            listener(exchange, before)
+        return True
 
     def send_away_waiting(self, why: Callable[[], Exception], *, suspended: bool = True) -> int:
         """Have everything that still waits refused for a reason; return how many. Without `suspended` what

@@ -10,7 +10,7 @@ from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Route, Work
 from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.protocols.usage import Totals, UsageReader
-from clairvoyant_cli.scheduler.job import Dispatch, Job, Move
+from clairvoyant_cli.scheduler.job import Dispatch, Estimates, Job, Move
 from predictor.record import Prediction
 from tui.snapshot import PredictionState
 
@@ -262,6 +262,10 @@ class Exchange:
         """Take a better prediction than the first: it is shown, judged and learnt from."""
         self.asked = replace(self.asked, prediction=prediction)
         self._prediction_state, self.is_explained = None, False
+
+    def reestimated(self, estimates: Estimates) -> None:
+        """The queue goes by other estimates from now on."""
+        self.asked = replace(self.asked, job=replace(self.job, **estimates))
 
     def explained(self, features: tuple[tuple[str, float], ...]) -> None:
         """Keep what drove the prediction, for the front ends."""

@@ -10,6 +10,7 @@ from clairvoyant_cli.protocols import plain
 from clairvoyant_cli.proxy.exchange import Attempt, End, Exchange, Outcome
 from clairvoyant_cli.proxy.shadow import Shadow, ShadowRun
 from clairvoyant_cli.proxy.today import Today
+from clairvoyant_cli.scheduler.job import Job
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
 from tui.snapshot import ClassStats, Counters, FinishedRequest, LogEvent, Part, Percentiles
@@ -76,6 +77,11 @@ class RequestStats:
         self.submitted += 1
         self.shadow.arrived(exchange)
         self.today.begun(exchange.job.client, round(exchange.job.tokens))
+
+    def reestimated(self, exchange: Exchange, before: Job) -> None:
+        """Book what is predicted of a request now, in place of what was."""
+        self.today.ended(before.client, round(before.tokens), 0)
+        self.today.begun(before.client, round(exchange.job.tokens))
 
     def ended(self, exchange: Exchange, end: End) -> None:
         """Enter a finished exchange: one line in the log, one record in the books."""

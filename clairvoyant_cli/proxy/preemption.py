@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from clairvoyant_cli.backends.asking import PROBE_TIMEOUT_S, Ask
 from clairvoyant_cli.backends.continuation import Onward, streamed
+from clairvoyant_cli.backends.prober import TIMED_OUT
 from clairvoyant_cli.http.request import Request
-from clairvoyant_cli.http.upstream import UpstreamError
-from clairvoyant_cli.protocols.continuable import Continuable, continuable
+from clairvoyant_cli.http.upstream import UnreachableError, UpstreamError
+from clairvoyant_cli.protocols.continuable import Body, Continuable, continuable
+from clairvoyant_cli.protocols.probes import Answer
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES
 from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.protocols.summed_totals import Earlier
@@ -131,22 +134,23 @@ class Preemption:
         return Onward(streamed(splice.asked), splice.asked.shape)
 
     async def onward(self, exchange: Exchange, worker: Worker) -> Onward:
-        """Return the request that goes on with an answer; UpstreamError if the server cannot be asked to."""
+        """Return the request that goes on with an answer; UpstreamError if the server cannot be asked to,
+        UnreachableError if it is not there.
+        """
         splice, found = exchange.splice, worker.continuation_of(exchange.job.model)
         if splice is None or found is None:
             raise UpstreamError("it cannot go on with an answer any more")
-        adapter = worker.backend.adapter
+        adapter, ask = worker.backend.adapter, _of_who_is_there(worker.ask)
         lookup = adapter.cache_lookup(splice.asked)
         if lookup is not None:
             path, body = lookup
-            await worker.ask(path, LOOKUP_TIMEOUT_S, body=body)
-        counted = await adapter.said_tokens(worker.ask, splice.asked, splice.said)
+            await ask(path, LOOKUP_TIMEOUT_S, body=body)
+        counted = await adapter.said_tokens(ask, splice.asked, splice.said)
         tokens = max(splice.tokens, counted or 0)  # an event may bring a letter of several tokens
-        onward = await found.way.onward(worker.ask, splice.asked, splice.said, tokens)
+        onward = await found.way.onward(ask, splice.asked, splice.said, tokens)
         if onward is None:
-            raise UpstreamError("it did not say how it renders a prompt")
+            raise UpstreamError("it did not say how it renders the prompt: its model may be gone")
         splice.continue_in(onward.shape, _earlier(exchange, tokens, counted))
-        self.stats.resumes += 1
         return onward
 
     def ran_on(self, last: Totals, exchange: Exchange) -> None:
@@ -166,6 +170,21 @@ def _is_too_early(exchange: Exchange) -> bool:
         return False
     shared = 2.0 * splice.asked.shared_chars / SHARED_CHARS_A_TOKEN
     return exchange.job.prompt_tokens + exchange.tokens < TEMPLATE_TOKENS + shared
+
+
+def _of_who_is_there(ask: Ask) -> Ask:
+    """Return how to ask a server that must be there: UnreachableError if no answer can be had from it.
+
+    One that is slow to answer is there.
+    """
+
+    async def asked(path: str, timeout_s: float = PROBE_TIMEOUT_S, body: Body | None = None) -> Answer:
+        answer = await ask(path, timeout_s, body)
+        if not answer.status and answer.why != TIMED_OUT:
+            raise UnreachableError(answer.why)
+        return answer
+
+    return asked
 
 
 def encoded(onward: Onward) -> bytes:

@@ -197,6 +197,8 @@ class Serving:
             return attempt.usage
 
         def on_first_byte() -> None:
+            if exchange.cuts:
+                self.preemption.stats.resumes += 1
             attempt.first_byte_s = self.clock()
             exchange.phase = Phase.DECODING
 

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from clairvoyant_cli.bench.replay import Engine, Replay, Speed
+from clairvoyant_cli.bench.replay.models import DEFAULT_MODEL
 from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.proxy.daemon import Daemon
 from profiles.records import Continuation, Served
@@ -45,21 +46,46 @@ def body(path: str, prompt: str, *, stream: bool, tokens: int = TOKENS, **more: 
     return post(path, json.dumps(asked).encode())
 
 
+@dataclass(slots=True)
+class Server:
+    """A server of one slot that can be stopped and started again, with other models maybe."""
+
+    engine: Engine = field(default_factory=lambda: Engine(speed=SPEED, seed=1, answer_tokens=thousand))
+    url: str = ""
+    _running: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    async def start(self, model: str = DEFAULT_MODEL) -> None:
+        """Listen, at the same place if it has listened before."""
+        app = Replay(self.engine, (model,)).app
+        port = int(self.url.rpartition(":")[2] or 0)
+        self.url = await self._running.enter_async_context(serve_app(app, port))
+
+    async def stop(self) -> None:
+        """Cut off what runs and stop listening."""
+        await self._running.aclose()
+
+
+def thousand(prompt: str, rng: object) -> int:
+    return 1000
+
+
 @asynccontextmanager
-async def preempting(way: str = "raw", **settings: Any) -> AsyncIterator[tuple[Daemon, Engine]]:
+async def preempting(
+    way: str = "raw", server: Server | None = None, **settings: Any
+) -> AsyncIterator[tuple[Daemon, Engine]]:
     """Run the proxy before one slot, of which it is proved that it goes on in a way."""
-    engine = Engine(speed=SPEED, seed=1, answer_tokens=lambda prompt, rng: 1000)
-    async with (
-        serve_app(Replay(engine).app) as url,
-        serving(url, **({"policy": "srpt"} | settings)) as daemon,
-    ):
+    server = server or Server()
+    async with AsyncExitStack() as stack:
+        await server.start()
+        stack.push_async_callback(server.stop)
+        daemon = await stack.enter_async_context(serving(server.url, **({"policy": "srpt"} | settings)))
         await until(daemon, lambda s: s.backends[0].state == "up")
         worker = daemon.pool.first
         served = Served(worker.backend.adapter.name, "replay", version=worker.backend.version)
         proof = Continuation(way, trials=24, exact=24, resume_s=0.001, warm_s=0.001)
         worker.profiles = (replace(PROFILE, served=served, continuations=(proof,)),)
         worker.backend.speeds.decode_tokens_per_s = 400.0
-        yield daemon, engine
+        yield daemon, server.engine
 
 
 async def cut_once(daemon: Daemon, client: RawClient, path: str, **asked: Any) -> bytes:
@@ -178,10 +204,10 @@ class Scene:
 
 
 @asynccontextmanager
-async def suspended(way: str = "raw") -> AsyncIterator[Scene]:
+async def suspended(way: str = "raw", server: Server | None = None, **settings: Any) -> AsyncIterator[Scene]:
     """Have a long answer suspended for a short one that is frozen in its slot."""
     async with (
-        preempting(way) as (daemon, engine),
+        preempting(way, server, **settings) as (daemon, engine),
         raw_client(daemon.base_url) as long,
         raw_client(daemon.base_url) as short,
     ):
@@ -237,6 +263,44 @@ async def test_a_server_that_cannot_go_on_is_no_faked_ending() -> None:
         assert not (await it.long.response()).whole
         state = await until(it.daemon, lambda s: s.counters.upstream_error == 1)
         assert not state.running
+
+
+@pytest.mark.parametrize("way", ["raw", "prefill"])
+async def test_it_waits_for_a_server_that_is_away_when_it_would_go_on(way: str) -> None:
+    server = Server()
+    async with suspended(way, server) as it:
+        await server.stop()
+        assert (await it.short.response()).status >= 500
+        await until(it.daemon, lambda s: s.backends[0].state == "down" and is_suspended(s))
+        it.engine.thaw()
+        await server.start()
+        it.daemon.pool.first.watch.look_now()
+        cut = await it.long.response()
+        uncut = await it.short.ask(body("/api/chat", LONG, stream=True))
+        assert objects(cut.body) == objects(uncut.body)
+        state = it.daemon.snapshot().counters
+        assert (state.cuts, state.resumes, state.upstream_error) == (1, 1, 1)
+
+
+async def test_a_server_that_stays_away_is_told_in_the_end() -> None:
+    server = Server()
+    async with suspended("raw", server, outage_grace=0.1) as it:
+        await server.stop()
+        assert not (await it.long.response()).whole
+        await until(it.daemon, lambda s: s.counters.upstream_error == 2 and not s.queue and not s.running)
+
+
+@pytest.mark.parametrize("way", ["raw", "prefill"])
+async def test_a_server_that_comes_back_without_the_model_is_no_faked_ending(way: str) -> None:
+    server = Server()
+    async with suspended(way, server) as it:
+        await server.stop()
+        await until(it.daemon, lambda s: s.backends[0].state == "down")
+        it.engine.thaw()
+        await server.start("another:latest")
+        it.daemon.pool.first.watch.look_now()
+        assert not (await it.long.response()).whole
+        await until(it.daemon, lambda s: s.counters.upstream_error == 2 and not s.queue and not s.running)
 
 
 async def test_another_version_of_the_server_proves_nothing() -> None:

@@ -123,6 +123,9 @@ class ServeConfig:
         "An encoder's second opinion on what waits: on, off, or auto: with the shipped predictor.",
         one_of(("on", "off", "auto")),
     )
+    urgency_target: float = setting(
+        10.0, "SECONDS", "Say so when a request of level 0 waits longer.", ABOVE_0_S
+    )
     profile: str | None = setting(
         None, "NAME", "A measured profile, made by `clairvoyant calibrate`. Unset: the newest that fits."
     )

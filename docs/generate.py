@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT))
 from clairvoyant_cli import config, control, errors  # noqa: E402
 from clairvoyant_cli.main import COMMANDS, cli  # noqa: E402
 from clairvoyant_cli.proxy import clients  # noqa: E402
+from clairvoyant_cli.proxy.urgency_rules import UrgencyRule  # noqa: E402
 from clairvoyant_cli.scheduler import policy  # noqa: E402
 from clairvoyant_cli.settings import settings_of  # noqa: E402
 
@@ -24,6 +25,11 @@ TARGET = ROOT / "docs" / "reference.md"
 SECURITY_MODEL = (
     "What is promised, to whom, the threat that each default answers, and how it is tested, has "
     "[a page of its own](security-model.md)."
+)
+
+URGENCY = (
+    "Tables `[[urgency]]` say how urgent requests are: the first whose keys all fit counts, before what clients and "
+    "the predictor say."
 )
 
 
@@ -102,7 +108,7 @@ def clients_file() -> list[str]:
         f"{clients.MIN_KEY_CHARS} characters; all have one, or none) and any of these; what `[defaults]` says holds "
         "for the clients that say nothing else, and for those that have no table."
     )
-    return [where, listed(clients.ClientRules, "key")]
+    return [where, listed(clients.ClientRules, "key"), URGENCY, listed(UrgencyRule, "key")]
 
 
 def listed(record: type, what: str) -> str:

@@ -146,6 +146,16 @@ class Predictor(Protocol):
         ...
 
 
+class UrgencyPredictor(Protocol):
+    """What says from a request's text how urgent it is; called from one thread, does no I/O."""
+
+    name: str
+
+    def level(self, view: PromptView, opinion: "Opinion | None" = None) -> int:
+        """Return a level, 0 (immediate) to 4, by the words alone before an encoder has spoken of them."""
+        ...
+
+
 class LoadedPredictor(Predictor, Protocol):
     """What `predictor.load` returns: a predictor that also tells of itself and keeps what it learnt."""
 

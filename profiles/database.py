@@ -15,7 +15,7 @@ from pathlib import Path
 
 from profiles.errors import ProfilesError
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """One for each migration; SQLite's user_version holds that of the file."""
 
 VARIABLE = "CLAIRVOYANT_DB"

@@ -157,3 +157,10 @@ def clocks_and_times_that_move(db: Database) -> None:
 def how_often_an_answer_was_cut(db: Database) -> None:
     """How often a request made way for another in mid-answer."""
     db.execute("ALTER TABLE history ADD COLUMN cuts INTEGER NOT NULL DEFAULT 0")
+
+
+@migrations()
+def how_urgent_a_request_was(db: Database) -> None:
+    """The level that a request had, and who gave it."""
+    db.execute("ALTER TABLE history ADD COLUMN urgency INTEGER")
+    db.execute("ALTER TABLE history ADD COLUMN urgency_by TEXT NOT NULL DEFAULT ''")

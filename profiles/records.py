@@ -173,6 +173,7 @@ class Profile:
 class Finished:
     """One request that has ended. `length_class` is that of the real answer, "" if it never came whole;
     `tokens` of one that was given up are those it had until then. `cuts` counts how often it made way.
+    `urgency` is its level, 0 the most urgent, and `urgency_by` who said so; None and "" where nobody did.
     """
 
     finished_at: float
@@ -200,6 +201,8 @@ class Finished:
     prefill_s: float | None = None
     prompt: str | None = None
     cuts: int = 0
+    urgency: int | None = None
+    urgency_by: str = ""
 
 
 def place_of(url: str) -> str:

@@ -49,7 +49,9 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
     """A waiting request. `rank` counts from 1 in dispatch order; `eta_s` is the predicted wait. One that was
-    cut `cuts` times has `tokens` of its answer, in as many `parts`, and waits to go on.
+    cut `cuts` times has `tokens` of its answer, in as many `parts`, and waits to go on. `urgency` is its
+    level, 0 (immediate) to 4, None where nobody said; `urgency_by` is who did: operator, rule, client,
+    predictor, or share where its client's word does not count any more.
     """
 
     id: str
@@ -71,6 +73,8 @@ class QueuedRequest:
     tokens: int = 0
     cuts: int = 0
     parts: tuple[Part, ...] = ()
+    urgency: int | None = None
+    urgency_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,8 @@ class RunningRequest:
     cuts: int = 0
     parts: tuple[Part, ...] = ()
     uncut: str = ""
+    urgency: int | None = None
+    urgency_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +128,8 @@ class FinishedRequest:
     dispatched_by: str = ""
     cuts: int = 0
     parts: tuple[Part, ...] = ()
+    urgency: int | None = None
+    urgency_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +150,33 @@ class ClassStats:
     wait: Percentiles
     sojourn: Percentiles
     ttft: Percentiles
+
+
+@dataclass(frozen=True, slots=True)
+class LevelState:
+    """The requests of one level of urgency: how many wait and run, the longest wait of those that wait, and
+    the waits of the recent ones. Where nobody said, a request counts as one of level 2.
+    """
+
+    level: int
+    waiting: int
+    running: int
+    longest_s: float
+    wait: Percentiles
+
+
+@dataclass(frozen=True, slots=True)
+class UrgencyState:
+    """How urgent what is here is. `predictor` names what reads prompts for it, "" if nothing does; `target_s`
+    is how long one of level 0 should wait at most, `late` how many waited longer since the start.
+    `overruled` counts by why requests got less urgency than was asked: range, cap, share.
+    """
+
+    levels: tuple[LevelState, ...] = ()
+    predictor: str = ""
+    target_s: float | None = None
+    late: int = 0
+    overruled: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +257,8 @@ class ClientState:
     """One client: what it has in the queue and in slots, what it may, and its answer tokens since midnight.
 
     `ruled` says that an operator set rules for it; `tau_s` None means everybody's. `priority` is the soonest
-    and the latest it may ask for.
+    and the latest it may ask for, `urgency` the most and the least urgent level; `overruled` counts how often
+    it got less urgency than was asked for it.
     """
 
     name: str
@@ -236,6 +272,8 @@ class ClientState:
     priority: tuple[int, int] = (0, 100)
     tokens_per_day: int | None = None
     ruled: bool = False
+    urgency: tuple[int, int] = (2, 4)
+    overruled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,3 +314,4 @@ class Snapshot:
     stats_fcfs: tuple[ClassStats, ...] = ()
     clients: tuple[ClientState, ...] = ()
     schema: int = SCHEMA_VERSION
+    urgency: UrgencyState = UrgencyState()

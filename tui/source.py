@@ -16,6 +16,7 @@ class Verb(StrEnum):
     HOLD = "hold"
     RELEASE = "release"
     PRIORITY = "priority"
+    URGENCY = "urgency"
     PAUSE = "pause"
     RESUME = "resume"
     DRAIN = "drain"
@@ -24,14 +25,14 @@ class Verb(StrEnum):
     RELOAD = "reload"
 
 
-ON_REQUEST = frozenset({Verb.CANCEL, Verb.PROMOTE, Verb.HOLD, Verb.RELEASE, Verb.PRIORITY})
+ON_REQUEST = frozenset({Verb.CANCEL, Verb.PROMOTE, Verb.HOLD, Verb.RELEASE, Verb.PRIORITY, Verb.URGENCY})
 """What is done to one request; the others are done to the daemon."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One request of the operator. `id` names a request; `value` is a priority, a policy, or tau in seconds
-    (0: no guard).
+    """One request of the operator. `id` names a request; `value` is a priority, a level of urgency, a policy,
+    or tau in seconds (0: no guard).
     """
 
     verb: Verb
@@ -48,7 +49,7 @@ class Action:
         return body
 
 
-_VALUE_FIELD = {Verb.PRIORITY: "priority", Verb.POLICY: "policy", Verb.TAU: "tau_s"}
+_VALUE_FIELD = {Verb.PRIORITY: "priority", Verb.URGENCY: "level", Verb.POLICY: "policy", Verb.TAU: "tau_s"}
 
 
 @dataclass(frozen=True, slots=True)

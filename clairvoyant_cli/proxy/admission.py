@@ -23,6 +23,8 @@ from clairvoyant_cli.proxy.pool import BackendPool
 from clairvoyant_cli.proxy.refusals import DRAINING, GOING_DOWN, NO_CONNECT, Refusals
 from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.second_opinion import SecondOpinions
+from clairvoyant_cli.proxy.urgency import Levels
+from clairvoyant_cli.proxy.urgency_stats import UrgencyStats
 from clairvoyant_cli.scheduler.job import ClientFullError, Job, QueueFullError
 from predictor.record import Prediction, Predictor, Task
 
@@ -73,6 +75,8 @@ class Admission:
     operation: Operation
     stats: RequestStats
     refusals: Refusals
+    levels: Levels
+    urgency_stats: UrgencyStats
     body_limit_bytes: int = 64 * 1024 * 1024
     show_prompts: bool = False
     second_opinions: SecondOpinions | None = None
@@ -134,12 +138,12 @@ class Admission:
             return PassOn(asks.route)
         refusal = self._objection(asks.client)
         if refusal is None:
-            priority = self.access.priority_of(request, asks.client, parsed.priority)
-            exchange = self._exchange(asks, parsed, priority)
+            exchange = self._exchange(request, asks, parsed)
             refusal = self._submit(exchange)
         if refusal is not None:
             return self._rejected(asks.route, refusal)
         self.stats.arrived(exchange)
+        self.urgency_stats.watch(exchange)
         if self.second_opinions is not None:
             self.second_opinions.arrived(exchange)
         return exchange
@@ -169,8 +173,9 @@ class Admission:
         self.stats.rejected_at_the_door(route.name, refusal.status)
         return Refused(route, refusal)
 
-    def _exchange(self, asks: ReadBody, parsed: ParsedRequest, priority: int) -> Exchange:
+    def _exchange(self, request: Request, asks: ReadBody, parsed: ParsedRequest) -> Exchange:
         now = self.stats.clock()
+        urgency, urgency_by = self.levels.at_arrival(request.head, asks.client, parsed)
         prediction = self._predict(parsed)
         predicted_in_s = self.stats.clock() - now
         self._ids += 1
@@ -182,7 +187,9 @@ class Admission:
             client=asks.client,
             model=parsed.model,
             affinity=self.pool.affinity_of(parsed),
-            priority=priority,
+            priority=self.access.priority_of(request, asks.client, parsed.priority),
+            urgency=urgency,
+            urgency_by=urgency_by,
         )
         shown = parsed.view.prompt[:SHOWN_CHARS] if self.show_prompts and parsed.view else None
         return Exchange(

@@ -7,14 +7,16 @@ which are UTF-8.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clairvoyant_cli.config import parse_toml
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols.plain import NAME_CHARS
+from clairvoyant_cli.proxy.urgency_rules import MAX_RULES, UrgencyRule, is_level_range
 from clairvoyant_cli.scheduler.fairness import Tenant
+from clairvoyant_cli.scheduler.urgency import LEVELS, UNSAID_URGENCY
 from clairvoyant_cli.settings import Check, did_you_mean, one_word, setting, settings_of
 
 PRIORITIES = range(-100, 101)
@@ -22,6 +24,9 @@ PRIORITIES = range(-100, 101)
 
 OWN_PRIORITIES = (0, 100)
 """What a client may ask for unless told otherwise: to wait for others, not to be before them."""
+
+OWN_LEVELS = (UNSAID_URGENCY, LEVELS - 1)
+"""How urgent a client may call its requests unless told otherwise: no more than who says nothing."""
 
 MIN_KEY_CHARS = 6
 GOOD_KEY_CHARS = 16
@@ -43,6 +48,8 @@ def _is_range(value: Any) -> bool:
         return False
     return all(type(each) is int and each in PRIORITIES for each in value) and value[0] <= value[1]
 
+
+_LEVELS: Check = (is_level_range, "be [MOST, LEAST], two whole numbers from 0 to 4, the lower first")
 
 _COUNT: Check = (_is_count, "be a whole number of at least 1; leave it out for no limit")
 
@@ -76,6 +83,19 @@ class ClientRules:
     tokens_per_day: int | None = setting(
         None, "N", "Answer tokens from one local midnight to the next. Unset: no limit.", _COUNT
     )
+    urgency: tuple[int, int] = setting(
+        OWN_LEVELS,
+        "[MOST, LEAST]",
+        "The most and the least urgent level it may give its own requests with `X-Clairvoyant-Urgency`, "
+        "from 0 (immediate) to 4.",
+        _LEVELS,
+    )
+    predicted_urgency: tuple[int, int] = setting(
+        (0, LEVELS - 1),
+        "[MOST, LEAST]",
+        "The most and the least urgent level that the urgency predictor may give them.",
+        _LEVELS,
+    )
 
     @property
     def tenant(self) -> Tenant:
@@ -97,13 +117,14 @@ EVERYBODY = ClientRules()
 class Clients:
     """The clients of a daemon. `keys` maps the SHA-256 of an API key to its client's name; without any,
     everybody is let in and names itself. `rules` are those of the named clients, `defaults` those of the
-    others; `weak` names the clients whose keys are short.
+    others; `weak` names the clients whose keys are short. Of `urgency`, the first rule that fits counts.
     """
 
     keys: Mapping[bytes, str] = field(default_factory=dict)
     rules: Mapping[str, ClientRules] = field(default_factory=dict)
     defaults: ClientRules = EVERYBODY
     weak: tuple[str, ...] = ()
+    urgency: tuple[UrgencyRule, ...] = ()
 
     def rules_of(self, client: str) -> ClientRules:
         """Return what a client may do."""
@@ -148,12 +169,15 @@ def parse_key_file(text: str, source: str) -> Clients:
 
 
 def parse_clients(text: str, source: str) -> Clients:
-    """Read a clients' file: [defaults] and [clients.NAME]; ClairvoyantError with the table and the key."""
+    """Read a clients' file: [defaults], [clients.NAME] and [[urgency]]; ClairvoyantError with the table and
+    the key.
+    """
     try:
         data = parse_toml(text)
     except ValueError as error:
         raise _wrong(f"{source} cannot be read as TOML: {error}") from None
-    _known(data, ("defaults", "clients"), source, "section")
+    _known(data, ("defaults", "clients", "urgency"), source, "section")
+    urgency = tuple(_urgency(data.get("urgency", []), source))
     defaults = _rules(_table(data, "defaults", source), f"{source}: [defaults]", EVERYBODY)
     rules: dict[str, ClientRules] = {}
     found: list[_Key] = []
@@ -172,7 +196,8 @@ def parse_clients(text: str, source: str) -> Clients:
     keyless = next((name for name in clients if name not in keyed), None)
     if found and keyless is not None:
         raise _wrong(f"{source}: [clients.{keyless}] has no key although others have; give it one")
-    return _keyed(found, source, Clients(rules=rules, defaults=defaults), again="give each its own")
+    clients_said = Clients(rules=rules, defaults=defaults, urgency=urgency)
+    return _keyed(found, source, clients_said, again="give each its own")
 
 
 def _keyed(found: Iterable[_Key], source: str, clients: Clients, *, again: str) -> Clients:
@@ -219,17 +244,34 @@ def _check_key(key: str, where: str) -> None:
 def _rules(
     table: Mapping[str, Any], where: str, defaults: ClientRules, more: tuple[str, ...] = ()
 ) -> ClientRules:
-    known = settings_of(ClientRules)
+    _checked(table, ClientRules, where, more)
+    return replace(defaults, **{key: _kept(key, value) for key, value in table.items()})
+
+
+def _urgency(tables: Any, source: str) -> Iterator[UrgencyRule]:
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise _wrong(f"{source}: urgency must be tables, as in [[urgency]]")
+    if len(tables) > MAX_RULES:
+        raise _wrong(f"{source}: there are more than {MAX_RULES} tables [[urgency]]; write fewer, with *")
+    for number, table in enumerate(tables, 1):
+        where = f"{source}: [[urgency]] table {number}"
+        if "level" not in table:
+            raise _wrong(f"{where} has no level; give it one from 0 (immediate) to 4")
+        _checked(table, UrgencyRule, where)
+        yield UrgencyRule(**table)
+
+
+def _checked(table: Mapping[str, Any], record: type, where: str, more: tuple[str, ...] = ()) -> None:
+    known = settings_of(record)
     _known(table, (*known, *more), where, "key")
     for key, value in table.items():
         for holds, wanted in known[key].checks:
             if not holds(value):
                 raise _wrong(f"{where} {key} must {wanted}; it is {str(value)[:40]!r}")
-    return replace(defaults, **{key: _kept(key, value) for key, value in table.items()})
 
 
 def _kept(key: str, value: Any) -> Any:
-    if key == "priority":
+    if key in ("priority", "urgency", "predicted_urgency"):
         return tuple(value)
     return float(value) if key in ("weight", "tau_s") else value
 

@@ -26,7 +26,9 @@ from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.origins import from_our_own_page
 from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
+from clairvoyant_cli.proxy.urgency_stats import UrgencyStats
 from clairvoyant_cli.scheduler.policy import SERVABLE
+from clairvoyant_cli.scheduler.urgency import LEVELS, Said
 from tui.source import ON_REQUEST
 
 EVENT_EVERY_S = 0.08
@@ -106,6 +108,7 @@ class Actions:
 
     operation: Operation
     stats: RequestStats
+    urgency_stats: UrgencyStats
     reload: Callable[[], str]
 
     def run(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -132,11 +135,21 @@ class Actions:
             done = scheduler.hold(job_id, now)
         elif action == "release":
             done = scheduler.release(job_id, now)
+        elif action == "urgency":
+            done = self._set_urgency(job_id, int(_number(arguments, "level", 0, LEVELS - 1)))
         else:
             done = scheduler.reprioritise(job_id, int(_number(arguments, "priority", -100, 100)), now)
         if not done:
             raise RefusedError(f"no request {job_id} that {action} could apply to; it may have ended")
         return {"id": job_id, "done": action}
+
+    def _set_urgency(self, job_id: str, level: int) -> bool:
+        dispatcher = self.operation.dispatcher
+        exchange = dispatcher.live.get(job_id)
+        if exchange is None or not dispatcher.set_urgency(exchange, level, Said.OPERATOR):
+            return False
+        self.urgency_stats.watch(exchange)
+        return True
 
     def _on_daemon(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
         operation = self.operation

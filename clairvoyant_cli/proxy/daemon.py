@@ -44,6 +44,8 @@ from clairvoyant_cli.proxy.serving import Serving
 from clairvoyant_cli.proxy.serving_rules import ServingRules
 from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
 from clairvoyant_cli.proxy.tasks import Tasks
+from clairvoyant_cli.proxy.urgency import Levels
+from clairvoyant_cli.proxy.urgency_stats import UrgencyStats
 from clairvoyant_cli.proxy.word_file import announced as word_of
 from clairvoyant_cli.scheduler.policy import (
     DEFAULT_POLICY,
@@ -294,10 +296,23 @@ def _compose(
         return roster.read_again(access.clients, take_clients, stats)
 
     host, port = address
+    levels = Levels(access)
+    urgency_stats = UrgencyStats(stats.clock, stats.event, config.urgency_target)
+    dispatcher.ended.append(urgency_stats.ended)
     snapshots = SnapshotBuilder(
-        operation, pool, stats, access, predictor, _place(host, port), stats.clock(), config.show_prompts
+        operation,
+        pool,
+        stats,
+        access,
+        predictor,
+        levels,
+        urgency_stats,
+        _place(host, port),
+        stats.clock(),
+        config.show_prompts,
     )
-    control = ControlApi(access, Actions(operation, stats, reload), snapshots, changes, metrics)
+    actions = Actions(operation, stats, urgency_stats, reload)
+    control = ControlApi(access, actions, snapshots, changes, metrics)
     preemption = Preemption(dispatcher, pool, operation, stats, enabled=not config.no_preempt)
     dispatcher.changed.append(preemption.look)
     serving = Serving(
@@ -316,6 +331,8 @@ def _compose(
         operation,
         stats,
         refusals,
+        levels,
+        urgency_stats,
         config.body_limit_mib * 1024 * 1024,
         config.show_prompts,
     )

@@ -20,6 +20,7 @@ from clairvoyant_cli.proxy.exchange import (
 )
 from clairvoyant_cli.scheduler.job import Dispatch, Estimates, Job, Reason
 from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.scheduler.urgency import Said
 
 Release = Callable[[Exchange], Awaitable[None]]
 """Waits until the backend has stopped working for a request whose client is gone."""
@@ -77,6 +78,7 @@ class Dispatcher:
             self._grant(self.live[dispatch.job.id], dispatch, now)
 
     def _grant(self, exchange: Exchange, dispatch: Dispatch, now: float) -> None:
+        exchange.set_urgency(dispatch.job.urgency, dispatch.job.urgency_by)
         exchange.begin(
             Attempt(
                 dispatch,
@@ -151,6 +153,13 @@ class Dispatcher:
         exchange.reestimated(estimates)
         for listener in self.reestimated:
             listener(exchange, before)
+        return True
+
+    def set_urgency(self, exchange: Exchange, level: int | None, by: Said) -> bool:
+        """Say how urgent an exchange is, waiting or running; False if it is neither."""
+        if not self.scheduler.set_urgency(exchange.id, level, by, self._clock()):
+            return False
+        exchange.set_urgency(level, by)
         return True
 
     def send_away_waiting(self, why: Callable[[], Exception], *, suspended: bool = True) -> int:

@@ -258,6 +258,12 @@ class Exchange:
             )
         return self._prediction_state
 
+    def set_urgency(self, level: int | None, by: str) -> None:
+        """Take note of how urgent it is said to be."""
+        job = self.asked.job
+        if (job.urgency, job.urgency_by) != (level, by):
+            self.asked = replace(self.asked, job=replace(job, urgency=level, urgency_by=by))
+
     def predicted_anew(self, prediction: Prediction) -> None:
         """Take a better prediction than the first: it is shown, judged and learnt from."""
         self.asked = replace(self.asked, prediction=prediction)

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from clairvoyant_cli.scheduler.policy import URGENCY_POLICY
 from predictor.record import Predictor, Quality
 
 FALLBACK_POLICY = "fcfs"
@@ -21,7 +22,9 @@ def quality_of(predictor: Predictor) -> Quality | None:
 
 @dataclass(slots=True)
 class Fallback:
-    """Watches a predictor's quality. `displaced` is the policy that waits for its return, if any does."""
+    """Watches a predictor's quality; levels of urgency do not depend on it. `displaced` is the policy
+    that waits for its return, if any does.
+    """
 
     predictor: Predictor
     displaced: str | None = None
@@ -35,7 +38,7 @@ class Fallback:
         if quality.trusted == self.trusting:
             return
         self.trusting = quality.trusted
-        if not quality.trusted and policy != FALLBACK_POLICY:
+        if not quality.trusted and policy not in (FALLBACK_POLICY, URGENCY_POLICY):
             self.displaced = policy
             choose(FALLBACK_POLICY)
             accuracy = "unknown" if quality.ranking_accuracy is None else f"{quality.ranking_accuracy:.2f}"

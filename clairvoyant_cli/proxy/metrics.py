@@ -7,7 +7,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from clairvoyant_cli.http.status import REASONS
 from clairvoyant_cli.proxy.exchange import End, Exchange, Outcome
 from clairvoyant_cli.proxy.histogram import Histogram
-from tui.snapshot import Snapshot
+from clairvoyant_cli.scheduler.urgency import level_of
+from tui.snapshot import Snapshot, UrgencyState
 
 SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)
 TOKENS = (1, 4, 16, 64, 200, 400, 800, 1600, 4096, 16384)
@@ -56,6 +57,22 @@ class Metrics:
             ),
         }
         self._told = dict.fromkeys(self._totals, 0)
+        self._urgent_waiting = Gauge(
+            "clairvoyant_urgency_waiting", "Requests in the queue", ["level"], registry=registry
+        )
+        self._urgent_time = Histogram(
+            "clairvoyant_urgency_queue_time_seconds", "Time in the queue", SECONDS, registry, label="level"
+        )
+        self._late = Counter(
+            "clairvoyant_urgency_late", "Requests of level 0 that waited beyond the target", registry=registry
+        )
+        self._overruled = Counter(
+            "clairvoyant_urgency_overruled",
+            "Requests that got less urgency than was asked for them",
+            ["why"],
+            registry=registry,
+        )
+        self._told_of_urgency: dict[str, int] = {}
         self._requests = Counter(
             "clairvoyant_requests",
             "Scheduled requests ended",
@@ -104,6 +121,7 @@ class Metrics:
         self._requests.labels(asked.route.name, code, end.outcome.value).inc()
         self._predicting.observe(asked.predicted_in_s)
         self._queue_time.observe(exchange.waited_s(now), asked.prediction.length_class.value)
+        self._urgent_time.observe(exchange.waited_s(now), str(level_of(exchange.job)))
         model = self._model(asked.parsed.model)
         if exchange.ttft_s is not None:
             self._ttft.observe(exchange.ttft_s, model)
@@ -135,12 +153,22 @@ class Metrics:
             total = getattr(snapshot.counters, name)
             counter.inc(total - self._told[name])
             self._told[name] = total
+        self._render_urgency(snapshot.urgency)
         swaps = sum(backend.swaps_total for backend in snapshot.backends)
         self._swaps.inc(swaps - self._swapped)
         self._swapped = swaps
         if snapshot.predictor.ranking_accuracy is not None:
             self._accuracy.set(snapshot.predictor.ranking_accuracy)
         return generate_latest(self._registry)
+
+    def _render_urgency(self, state: UrgencyState) -> None:
+        for level in state.levels:
+            self._urgent_waiting.labels(str(level.level)).set(level.waiting)
+        told = self._told_of_urgency
+        self._late.inc(state.late - told.get("late", 0))
+        for why, total in state.overruled:
+            self._overruled.labels(why).inc(total - told.get(why, 0))
+        self._told_of_urgency = {"late": state.late, **dict(state.overruled)}
 
     def _model(self, name: str) -> str:
         # Clients choose the model's name: the label's values must not grow without bound.

@@ -113,11 +113,13 @@ class RequestStats:
                 dispatched_by=exchange.dispatched_by,
                 cuts=len(exchange.cuts),
                 parts=self.parts(exchange),
+                urgency=exchange.job.urgency,
+                urgency_by=exchange.job.urgency_by,
             )
         )
         log.info(
             "%s %s %d %s model=%s class=%s expected=%d tokens=%s "
-            "wait=%.3fs ttft=%s total=%.3fs by=%s cuts=%d client=%s",
+            "wait=%.3fs ttft=%s total=%.3fs by=%s cuts=%d urgency=%s client=%s",
             exchange.id,
             asked.route.name,
             end.status,
@@ -131,6 +133,7 @@ class RequestStats:
             sojourn_s,
             exchange.dispatched_by or "-",
             len(exchange.cuts),
+            "-" if exchange.job.urgency is None else f"{exchange.job.urgency}/{exchange.job.urgency_by}",
             plain.field(exchange.job.client),
         )
 

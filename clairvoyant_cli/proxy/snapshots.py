@@ -12,6 +12,8 @@ from clairvoyant_cli.proxy.fallback import quality_of
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.pool import BackendPool, Worker
 from clairvoyant_cli.proxy.request_stats import RequestStats
+from clairvoyant_cli.proxy.urgency import Levels
+from clairvoyant_cli.proxy.urgency_stats import UrgencyStats
 from clairvoyant_cli.scheduler.entry import Entry
 from clairvoyant_cli.scheduler.job import Move
 from clairvoyant_cli.scheduler.policy import SERVABLE
@@ -25,6 +27,7 @@ from tui.snapshot import (
     RunningRequest,
     Snapshot,
     TauState,
+    UrgencyState,
 )
 
 QUEUE_SHOWN = 1000
@@ -45,6 +48,8 @@ class SnapshotBuilder:
     stats: RequestStats
     access: Access
     predictor: Predictor
+    levels: Levels
+    urgency_stats: UrgencyStats
     listen: str
     started_s: float
     show_prompts: bool = False
@@ -77,6 +82,7 @@ class SnapshotBuilder:
             queue_capacity=scheduler.capacity,
             utilisation=stats.utilisation(self.pool.slots, min(300.0, max(1.0, now - self.started_s))),
             log=tuple(stats.events),
+            urgency=self._urgency(),
         )
 
     def _backend(self, worker: Worker) -> BackendState:
@@ -106,6 +112,16 @@ class SnapshotBuilder:
             firings_total=operation.dispatcher.scheduler.tau_firings,
             firings_last_minute=sum(now - at <= 60 for at in firings),
             recent=tuple(self.stats.at(at) for at in firings[-FIRINGS_SHOWN:]),
+        )
+
+    def _urgency(self) -> UrgencyState:
+        dispatcher, stats, predictor = self.operation.dispatcher, self.urgency_stats, self.levels.predictor
+        return UrgencyState(
+            levels=stats.levels(list(dispatcher.live.values())),
+            predictor="" if predictor is None else predictor.name,
+            target_s=stats.target_s,
+            late=stats.late,
+            overruled=self.levels.totals(dispatcher.scheduler.claims.refused),
         )
 
     def _predictor(self) -> PredictorState:
@@ -141,6 +157,8 @@ class SnapshotBuilder:
             priority=rules.priority,
             tokens_per_day=rules.tokens_per_day,
             ruled=rules != EVERYBODY,
+            urgency=rules.urgency,
+            overruled=self.levels.overruled(name, self.operation.dispatcher.scheduler.claims.refused),
         )
 
     def _explain(self, exchange: Exchange, now: float) -> None:
@@ -196,6 +214,8 @@ class SnapshotBuilder:
             cuts=len(exchange.cuts),
             parts=self.stats.parts(exchange),
             uncut=exchange.uncut_because,
+            urgency=exchange.job.urgency,
+            urgency_by=exchange.job.urgency_by,
         )
 
     def _queue(self, now: float) -> list[QueuedRequest]:
@@ -241,6 +261,8 @@ class SnapshotBuilder:
             tokens=exchange.tokens,
             cuts=len(exchange.cuts),
             parts=self.stats.parts(exchange),
+            urgency=entry.job.urgency,
+            urgency_by=entry.job.urgency_by,
         )
 
     def _moves(self, moves: tuple[Move, ...]) -> tuple[MoveRecord, ...]:

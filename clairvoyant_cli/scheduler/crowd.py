@@ -17,6 +17,7 @@ from itertools import count
 from math import fsum
 
 from clairvoyant_cli.scheduler.entry import Entry
+from clairvoyant_cli.scheduler.job import QueueFullError
 
 SLACK = 64
 """Outdated items a heap may hold before it is worth rebuilding at all."""
@@ -127,6 +128,10 @@ class Crowds:
         """Return the weights of all that wait, and that of a client that would like to, taken together."""
         return self._weight if client in self._by_client else self._weight + weight
 
+    def share_of(self, client: str, weight: float) -> float:
+        """Return a client's weight over that of all that wait, itself included."""
+        return weight / self.weight_with(client, weight)
+
     def join(self, client: str, weight: float) -> None:
         """Count a job that joins the queue."""
         crowd = self._by_client.get(client)
@@ -161,6 +166,37 @@ class Crowds:
             crowd.clear()
             self._list(crowd)
         self._weight = fsum(crowd.weight for crowd in self._by_client.values())
+
+    def make_room(
+        self,
+        newcomer: Entry,
+        weight: float,
+        capacity: int,
+        place_of: Callable[[Entry], Place],
+        overdue: Callable[[Entry], bool],
+    ) -> Entry:
+        """Return the job that gives way to a newcomer; QueueFullError if none does.
+
+        Either one of a client that has more than the newcomer's would have, or, where there is none, one of
+        the newcomer's own that would start after it. A client's fair share of the capacity is by its weight.
+        """
+        client = newcomer.job.client
+        own = self.get(client)
+        fair_share = capacity / self.weight_with(client, weight)
+
+        def last_of(crowd: Crowd) -> Entry | None:
+            last = crowd.last(place_of, overdue)
+            if last is None and crowd.waiting > 1 and crowd.share > fair_share:
+                return crowd.latest_overdue()
+            return last
+
+        given = self.give_way(((own.waiting if own is not None else 0) + 1) / weight, last_of)
+        if given is not None:
+            return given
+        last = own.last(place_of, overdue) if own is not None else None
+        if last is None or place_of(newcomer) > place_of(last):
+            raise QueueFullError
+        return last
 
     def give_way(self, above: float, last: Callable[[Crowd], Entry | None]) -> Entry | None:
         """Return what `last` names of the largest crowd that it names any of; None if there is no such crowd

@@ -86,3 +86,15 @@ class Entry:
             return job.cost_s + self.owed_s
         left = mean_residual(self.done_tokens, job.tokens, job.tokens_q90)
         return job.cost_s * left / job.tokens + self.owed_s
+
+
+Standing = tuple[float, float, int, Entry]
+"""What orders a job at this moment (rank, key, sequence), and the job."""
+
+
+class Choice(NamedTuple):
+    """A job that could start, and where it stands among what other workers could start."""
+
+    order: Standing
+    entry: Entry
+    reason: Reason

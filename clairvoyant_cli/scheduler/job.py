@@ -13,8 +13,8 @@ class Job:
     `cost_q90_s` its upper quantile; `tokens` is the expected answer length and `tokens_q90` its upper
     quantile, 0 where the spread is not known. `affinity` names what must be resident to run it (model and
     runner options); `worker` pins it to one backend, "" lets any take it. `urgency` is a level, 0 the most
-    urgent; None where nobody said. `priority` is the client's own wish, lower is sooner, 0 the default.
-    `able` names the workers that can run it, none: all can.
+    urgent, None where nobody said; `urgency_by` is who said so (`urgency.Said`). `priority` is the client's
+    own wish, lower is sooner, 0 the default. `able` names the workers that can run it, none: all can.
     """
 
     id: str
@@ -32,6 +32,7 @@ class Job:
     urgency: int | None = None
     tokens_q90: float = 0.0
     able: frozenset[str] = frozenset()
+    urgency_by: str = ""
 
 
 class Estimates(TypedDict):
@@ -82,6 +83,7 @@ class MoveKind(StrEnum):
     PREEMPTED = "preempted"
     RETURNED = "returned"
     REESTIMATED = "reestimated"
+    URGENCY = "urgency"
 
 
 @dataclass(frozen=True, slots=True)

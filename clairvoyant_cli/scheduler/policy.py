@@ -11,6 +11,7 @@ from math import floor, log, sqrt
 
 from clairvoyant_cli.scheduler.entry import Entry
 from clairvoyant_cli.scheduler.starvation import Guard
+from clairvoyant_cli.scheduler.urgency import level_of
 
 AGING_RATE = 0.1
 """Seconds of advantage per second of age under `aging`; QUARTZ's own value is 0.02 (Table 3)."""
@@ -23,9 +24,6 @@ FAIR_WEIGHT = 1.0
 
 URGENCY_STEP_S = 1e6
 """One level of urgency outweighs any remaining time: eleven days."""
-
-UNSAID_URGENCY = 2
-"""The level of a job whose urgency nobody said: the middle of the five of the Emergency Severity Index."""
 
 TIE_S_PER_TOKEN = 1e-6
 """Waiting times closer than a microsecond a token are a tie, broken by predicted length."""
@@ -55,7 +53,8 @@ class Policy:
 
     `key` orders jobs, lowest first. `guard` says how tau may overrule it, None that it may not. `in_seconds`
     says that the key is in seconds, so that the price of loading a model can be added to it. `band` and
-    `score` serve an order that changes with time: `score(entry, now)` compares the heads of the bands.
+    `score` serve an order that changes with time: `score(entry, now)` compares the heads of the bands. With
+    `by_level`, what is more urgent comes first, and clients' claims are held to their share.
 
     For backends that can stop a job and resume it: with `preemptive`, a waiting job takes the slot of a
     running one where that gains more than it costs and a `margin` (see `preemption`); with `quantum_tokens`,
@@ -70,6 +69,7 @@ class Policy:
     in_seconds: bool = False
     band: Callable[[Entry], int] | None = None
     score: Callable[[Entry, float], float] | None = None
+    by_level: bool = False
     preemptive: bool = False
     margin: float = 0.0
     max_cuts: int | None = MAX_CUTS
@@ -135,8 +135,7 @@ def remaining_of_size(entry: Entry) -> float:
 
 def urgency_then_remaining(entry: Entry) -> float:
     """Order by urgency level, then by remaining time (semantic scheduling, section 3.3)."""
-    level = entry.job.urgency
-    return (UNSAID_URGENCY if level is None else level) * URGENCY_STEP_S + entry.remaining_s
+    return level_of(entry.job) * URGENCY_STEP_S + entry.remaining_s
 
 
 def joined(entry: Entry) -> float:
@@ -226,9 +225,13 @@ POLICIES = {
         Policy(
             "urgency",
             urgency_then_remaining,
-            "The most urgent first, the shortest remaining time among equals; interrupts what runs.",
+            "The most urgent level first, least predicted seconds still due among equals; interrupts what "
+            "runs; of five starts at most one goes to whoever is past tau.",
+            Guard(every=4),
             in_seconds=True,
             preemptive=True,
+            margin=CUT_MARGIN,
+            by_level=True,
         ),
         Policy(
             "srpt",
@@ -267,5 +270,8 @@ POLICIES = {
 PREEMPTIVE_POLICY = "srpt"
 """The default where answers can be cut and continued."""
 
-SERVABLE = tuple(name for name in POLICIES if name not in ("oracle", "urgency"))
-"""The policies a proxy can carry out: it knows neither real lengths nor how urgent a request is."""
+URGENCY_POLICY = "urgency"
+"""The default where a predictor says how urgent requests are."""
+
+SERVABLE = tuple(name for name in POLICIES if name != "oracle")
+"""The policies a proxy can carry out: it does not know real lengths."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from clairvoyant_cli.scheduler.entry import Entry
 from clairvoyant_cli.scheduler.job import Preempt, Reason
 from clairvoyant_cli.scheduler.policy import Policy
+from clairvoyant_cli.scheduler.urgency import level_of
 
 TOKENS_A_CUT = 500.0
 """Beyond the cuts that every answer may have, one for so many tokens that it has brought."""
@@ -37,11 +38,16 @@ def gain_s(victim: Entry, waiting: Entry, policy: Policy, waiters: float) -> flo
     """Return the seconds that a cut gains, less its price and margin: worth it above 0.
 
     `waiters` is the number of jobs that wait for each slot, the one that would start included. Between jobs
-    of different priorities the keys do not count: worth it unless the victim ends as soon anyway.
+    of different priorities the keys do not count: worth it unless the victim ends as soon anyway. Nor do
+    those who wait besides keep one of a more urgent level from it.
     """
     price_s = victim.resume_s * waiters
     if waiting.rank != victim.rank:
         return victim.remaining_s - price_s if waiting.rank < victim.rank else -1.0
+    if policy.by_level and level_of(waiting.job) < level_of(victim.job):
+        price_s = victim.resume_s
+        if victim.remaining_s <= price_s:
+            return -1.0
     return policy.key(victim) - policy.key(waiting) - price_s - policy.margin * waiting.remaining_s
 
 

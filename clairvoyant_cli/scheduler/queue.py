@@ -14,10 +14,9 @@ Rule 6: a job's age counts from its arrival, whatever happened to it since; a pr
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
-from typing import NamedTuple
 
-from clairvoyant_cli.scheduler.crowd import Crowd, Crowds, Place
-from clairvoyant_cli.scheduler.entry import FIRST, Entry, LaneId
+from clairvoyant_cli.scheduler.crowd import Crowds, Place
+from clairvoyant_cli.scheduler.entry import FIRST, Choice, Entry, LaneId, Standing
 from clairvoyant_cli.scheduler.fairness import EVERYBODY, ServiceCounters, Tenant
 from clairvoyant_cli.scheduler.job import (
     ClientFullError,
@@ -26,28 +25,16 @@ from clairvoyant_cli.scheduler.job import (
     Move,
     MoveKind,
     Preempt,
-    QueueFullError,
     Reason,
 )
 from clairvoyant_cli.scheduler.lane import Lane
 from clairvoyant_cli.scheduler.placement import Fleet, Residency
 from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.preemption import may_be_cut, spent, worthwhile
+from clairvoyant_cli.scheduler.urgency import Claims, Said
 
 IDLE_LANES = 32
 """Beyond so many lanes, one that falls empty is forgotten."""
-
-
-Standing = tuple[float, float, int, Entry]
-"""What orders a job at this moment (rank, key, sequence), and the job."""
-
-
-class Choice(NamedTuple):
-    """A job that could start, and where it stands among what other workers could start."""
-
-    order: Standing
-    entry: Entry
-    reason: Reason
 
 
 class Scheduler:
@@ -78,6 +65,7 @@ class Scheduler:
         self.residency = Residency(dict(load_s or {}))
         self._tenants = dict(tenants or {})
         self._everybody = everybody
+        self.claims = Claims()
         self._counters = ServiceCounters()
         self._fleet = Fleet(workers)
         self._seq = count()
@@ -116,7 +104,9 @@ class Scheduler:
         entry.key = self.policy.key(entry)
         displaced = None
         if len(self._waiting) >= self.capacity:
-            displaced = self._make_room(entry, crowd, rules.weight)
+            displaced = self._crowds.make_room(
+                entry, rules.weight, self.capacity, self._place_of, self._overdue
+            )
             self.cancel(displaced.job.id, now)
         if client:
             self._counters.charge(client, job.cost_s, now)
@@ -124,29 +114,6 @@ class Scheduler:
         entry.moves.append(Move(now, MoveKind.SUBMITTED))
         self._wait(entry)
         return None if displaced is None else displaced.job
-
-    def _make_room(self, newcomer: Entry, own: Crowd | None, weight: float) -> Entry:
-        """Return the job that gives way to a newcomer; QueueFullError if none does.
-
-        Either one of a client that has more than the newcomer's would have, or, where there is none, one of
-        the newcomer's own that would start after it.
-        """
-        waiting = own.waiting if own is not None else 0
-        fair_share = self.capacity / self._crowds.weight_with(newcomer.job.client, weight)
-        given = self._crowds.give_way((waiting + 1) / weight, lambda crowd: self._last_of(crowd, fair_share))
-        if given is not None:
-            return given
-        last = own.last(self._place_of, self._overdue) if own is not None else None
-        if last is None or self._place_of(newcomer) > self._place_of(last):
-            raise QueueFullError
-        return last
-
-    def _last_of(self, crowd: Crowd, fair_share: float) -> Entry | None:
-        """Return the job of a crowd that gives way, None if all are spared; `fair_share` is per weight."""
-        last = crowd.last(self._place_of, self._overdue)
-        if last is None and crowd.waiting > 1 and crowd.share > fair_share:
-            return crowd.latest_overdue()
-        return last
 
     def next(self, now: float) -> Dispatch | None:
         """Decide which job takes which free slot now, and mark it running; None if nothing can start."""
@@ -167,6 +134,7 @@ class Scheduler:
         self._running[job.id] = entry
         self._fleet.busy[worker] += 1
         self._clients_running[job.client] = self._clients_running.get(job.client, 0) + 1
+        self.claims.started(job, now)
         if self.residency.prices:
             self.residency.dispatched(worker, job.id, job.affinity, now)
         if reason is Reason.TAU:
@@ -283,6 +251,20 @@ class Scheduler:
         entry.by_operator = True
         entry.moves.append(Move(now, MoveKind.REPRIORITISED, str(priority)))
         self._wait(entry)
+        return True
+
+    def set_urgency(self, job_id: str, level: int | None, by: Said, now: float) -> bool:
+        """Say how urgent a job is that waits or runs; False if it does neither."""
+        entry = self._waiting.get(job_id) or self._running.get(job_id)
+        if entry is None:
+            return False
+        self._withdraw(entry)
+        before, entry.job = entry.job, replace(entry.job, urgency=level, urgency_by=by)
+        entry.moves.append(Move(now, MoveKind.URGENCY, f"{'none' if level is None else level} by {by}"))
+        if job_id in self._waiting:
+            self._place(entry)
+        else:
+            self.claims.exchanged(before, entry.job, entry.started_s, now)
         return True
 
     def hold(self, job_id: str, now: float) -> bool:
@@ -484,6 +466,7 @@ class Scheduler:
             self.residency.not_loaded(entry.worker, job_id)
         entry.served_s += now - entry.started_s
         self._fleet.busy[entry.worker] -= 1
+        self.claims.stopped(entry.job, entry.started_s, now)
         client = entry.job.client
         self._clients_running[client] -= 1
         if not self._clients_running[client]:
@@ -519,11 +502,15 @@ class Scheduler:
 
     def _choose_for(self, worker: str, now: float) -> Choice | None:
         """Return what a slot of this worker would start now, by the operator, by tau or by policy."""
-        lanes = self._open_lanes(worker, now)
-        if not lanes:
+        while lanes := self._open_lanes(worker, now):
+            standing = min(self._standings(lanes, worker, now))
+            entry = standing[-1]
+            if self._is_believed(entry, now):
+                break
+            self.claims.refused.add(entry.job.client)
+            self.set_urgency(entry.job.id, None, Said.SHARE, now)
+        else:
             return None
-        standing = min(self._standings(lanes, worker, now))
-        entry = standing[-1]
         if entry.promoted:
             return Choice(standing, entry, Reason.PROMOTED)
         if self.policy.guard is not None:
@@ -534,6 +521,14 @@ class Scheduler:
                     price_s = self.residency.price_s(worker, overdue.job.affinity)
                     return Choice((FIRST, price_s, overdue.seq, overdue), overdue, Reason.TAU)
         return Choice(standing, entry, Reason.POLICY)
+
+    def _is_believed(self, entry: Entry, now: float) -> bool:
+        """Say whether what would start may do so by the urgency that its client claims."""
+        if not self.policy.by_level or entry.promoted:
+            return True
+        client = entry.job.client
+        share = self._crowds.share_of(client, self._rules(client).weight)
+        return self.claims.believes(entry.job, share, self._fleet.slots.values(), now)
 
     def _open_lanes(self, worker: str, now: float) -> list[Lane]:
         """Return the lanes a slot of this worker may serve.

@@ -146,7 +146,7 @@ def test_arms_are_read_as_they_are_written(text: str, arm: Arm) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "sfj", "sjf@all", "sjf:soon", "sjf:-1", "sjf:nan", "direct:3", "sjf@40%", "urgency"]
+    "text", ["", "sfj", "sjf@all", "sjf:soon", "sjf:-1", "sjf:nan", "direct:3", "sjf@40%", "oracles"]
 )
 def test_arms_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(ClairvoyantError, match="arm"):

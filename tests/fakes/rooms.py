@@ -28,6 +28,8 @@ from clairvoyant_cli.proxy.refusals import Refusals
 from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.serving import carry_out
 from clairvoyant_cli.proxy.serving_rules import Command, Event, ServingRules
+from clairvoyant_cli.proxy.urgency import Levels
+from clairvoyant_cli.proxy.urgency_stats import UrgencyStats
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 from predictor.record import PromptView
@@ -115,7 +117,8 @@ def rooms(
     predictor = ByFirstWord()
     operation = Operation(dispatcher, Fallback(predictor), clock, stats.event)
     refusals = Refusals(pool, stats)
-    admission = Admission(access, pool, predictor, operation, stats, refusals)
+    urgency = UrgencyStats(clock, stats.event, target_s=10.0)
+    admission = Admission(access, pool, predictor, operation, stats, refusals, Levels(access), urgency)
     rules = ServingRules(pool, operation, refusals, max_wait_s)
     return Rooms(dispatcher, pool, operation, stats, admission, rules, now, tasks)
 

@@ -103,6 +103,14 @@ async def test_each_action(daemon: Daemon) -> None:
         await control.act("release", {"id": long})
         await control.act("priority", {"id": short, "priority": -5})
         assert {each.id: each.priority for each in daemon.snapshot().queue}[short] == -5
+        assert await control.act("urgency", {"id": long, "level": 0}) == {"id": long, "done": "urgency"}
+        assert {(each.id, each.urgency, each.urgency_by) for each in daemon.snapshot().queue} == {
+            (short, None, ""),
+            (long, 0, "operator"),
+        }
+        await control.act("policy", {"policy": "urgency"})
+        await control.act("priority", {"id": short, "priority": 0})
+        assert [each.id for each in daemon.snapshot().queue] == [long, short]
         await control.act("policy", {"policy": "fcfs"})
         await control.act("tau", {"tau_s": 7.5})
         state = daemon.snapshot()
@@ -130,6 +138,8 @@ async def test_each_action(daemon: Daemon) -> None:
         ("promote", {"id": "nobody"}),
         ("priority", {"id": "nobody", "priority": "high"}),
         ("priority", {"id": "nobody", "priority": 1000}),
+        ("urgency", {"id": "nobody", "level": 0}),
+        ("urgency", {"id": "nobody", "level": 5}),
         ("policy", {"policy": "best"}),
         ("policy", {}),
         ("tau", {}),

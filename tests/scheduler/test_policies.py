@@ -26,8 +26,8 @@ def test_the_default_exists() -> None:
     assert all(name == policy.name for name, policy in POLICIES.items())
 
 
-def test_what_serves_needs_no_foresight_and_no_urgency() -> None:
-    assert set(POLICIES) - set(SERVABLE) == {"oracle", "urgency"}
+def test_what_serves_needs_no_foresight() -> None:
+    assert set(POLICIES) - set(SERVABLE) == {"oracle"}
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)

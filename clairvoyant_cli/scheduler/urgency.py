@@ -1,0 +1,106 @@
+"""How urgent a request is, who said so, and how far a client's own word goes.
+
+Rule 1: level 0 is immediate, 4 whenever there is time: the Emergency Severity Index from 0 instead of 1
+(semantic scheduling, section 3.1).
+Rule 2: by saying that its requests are urgent a client gains no more than its share. While others wait, what
+it says is believed as long as the seconds that its urgent requests have had of late are within its share of
+all there were; beyond that they count as if nobody had said anything. What the operator says always counts.
+Rule 3: whether a claim is believed is decided when its request would start, for only then is it known who
+else waits; one that is not believed then is not believed later.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from heapq import nlargest
+from math import log
+
+from clairvoyant_cli.scheduler.fairness import ServiceCounters
+from clairvoyant_cli.scheduler.job import Job
+
+LEVELS = 5
+
+UNSAID_URGENCY = 2
+"""The level of a job whose urgency nobody said: the middle of the five."""
+
+CLAIM_HALF_LIFE_S = 60.0
+"""After this long, half of what a client was served as urgent is forgotten."""
+
+CLAIM_WINDOW_S = CLAIM_HALF_LIFE_S / log(2.0)
+"""What a counter of this half-life tends to for a slot that is never idle."""
+
+MAX_CLIENTS = 2000
+"""Clients that are counted: with names that clients choose themselves there may be any number."""
+
+
+class Said(StrEnum):
+    """Who said how urgent a request is, the strongest first."""
+
+    OPERATOR = "operator"
+    RULE = "rule"
+    CLIENT = "client"
+    PREDICTOR = "predictor"
+    SHARE = "share"
+    """Nobody any more: its client has had its share of urgency."""
+    NOBODY = ""
+
+
+def level_of(job: Job) -> int:
+    """Return the level that a job counts as."""
+    return UNSAID_URGENCY if job.urgency is None else job.urgency
+
+
+def is_claim(job: Job) -> bool:
+    """Say whether a job goes before others because of what its client wrote."""
+    return level_of(job) < UNSAID_URGENCY and job.urgency_by in (Said.CLIENT, Said.PREDICTOR)
+
+
+class Tally:
+    """Counts by client; of more clients than can be told apart, those with the fewest are forgotten."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._of: dict[str, int] = {}
+
+    def add(self, client: str) -> None:
+        """Count one more."""
+        self.total += 1
+        self._of[client] = self.of(client) + 1
+        if len(self._of) > MAX_CLIENTS:
+            self._of = dict(nlargest(MAX_CLIENTS // 2, self._of.items(), key=lambda item: item[1]))
+
+    def of(self, client: str) -> int:
+        """Return a client's count."""
+        return self._of.get(client, 0)
+
+
+class Claims:
+    """The seconds that each client's claims were served of late. `refused` counts those not believed."""
+
+    def __init__(self) -> None:
+        self.refused = Tally()
+        self._served = ServiceCounters(CLAIM_HALF_LIFE_S)
+
+    def believes(self, job: Job, share: float, slots: Iterable[int], now: float) -> bool:
+        """Say whether a job may go before others now by what its client says; `share` is its client's among
+        those who wait, itself included.
+        """
+        if share >= 1.0 or not is_claim(job):
+            return True
+        return self._served.used_s(job.client, now) <= share * sum(slots) * CLAIM_WINDOW_S
+
+    def started(self, job: Job, now: float) -> None:
+        """Charge a claim that starts with what it is predicted to take."""
+        if is_claim(job):
+            self._served.charge(job.client, job.cost_s, now)
+
+    def exchanged(self, before: Job, after: Job, started_s: float, now: float) -> None:
+        """Charge what runs by what is said of it from now on."""
+        if is_claim(before):
+            self._served.give_back(before.client, before.cost_s, started_s, now)
+        self.started(after, now)
+
+    def stopped(self, job: Job, started_s: float, now: float) -> None:
+        """Charge it with what it took instead."""
+        if is_claim(job):
+            self._served.give_back(job.client, job.cost_s, started_s, now)
+            self._served.charge(job.client, now - started_s, now)

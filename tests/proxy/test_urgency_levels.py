@@ -1,0 +1,151 @@
+"""Who says how urgent a request is, which word counts, and where it is told."""
+
+import json
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from clairvoyant_cli.bench.replay import Engine, Replay, tabled
+from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.proxy.clients import parse_clients
+from predictor.record import PromptView
+from tests.fakes.raw_http import get, post, raw_client
+from tests.fakes.serving import serving, until
+
+CLIENTS = """
+[defaults]
+predicted_urgency = [1, 4]
+
+[clients.nurse]
+urgency = [0, 4]
+
+[[urgency]]
+level = 0
+client = "amb*"
+header = "X-Department: emergency*"
+
+[[urgency]]
+level = 4
+route = "/api/*"
+model = "batch-*"
+"""
+
+
+class ByWord:
+    """Thinks that whatever shouts is urgent."""
+
+    name = "by-word"
+
+    def level(self, view: PromptView, opinion: object = None) -> int:
+        """Return the level of a prompt."""
+        return 0 if "URGENT" in view.prompt else 3
+
+
+def chat(*headers: str, content: str = "short", model: str = "replay") -> bytes:
+    body = {"model": model, "stream": False, "messages": [{"role": "user", "content": content}]}
+    return post("/api/chat", json.dumps(body).encode(), *headers)
+
+
+CASES = [
+    ((), {}, None, ""),
+    (("X-Clairvoyant-Urgency: 0",), {}, 2, "client"),
+    (("X-Clairvoyant-Urgency: 4",), {}, 4, "client"),
+    (("X-Clairvoyant-Urgency: 0", "X-Clairvoyant-Client: nurse"), {}, 0, "client"),
+    (("X-Clairvoyant-Urgency: soon", "X-Clairvoyant-Client: nurse"), {}, None, ""),
+    (
+        ("X-Clairvoyant-Urgency: 4", "X-Clairvoyant-Client: ambulance", "x-department: Emergency 2"),
+        {},
+        4,
+        "client",
+    ),
+    (
+        ("X-Clairvoyant-Urgency: 4", "X-Clairvoyant-Client: ambulance", "x-department: emergency 2"),
+        {},
+        0,
+        "rule",
+    ),
+    (("X-Clairvoyant-Client: nurse", "X-Department: emergency"), {}, None, ""),
+    (("X-Clairvoyant-Urgency: 0", "X-Clairvoyant-Client: nurse"), {"model": "batch-7b"}, 4, "rule"),
+]
+
+
+async def test_rules_come_before_clients_and_clients_before_the_predictor(tmp_path: Path) -> None:
+    file = tmp_path / "clients.toml"
+    file.write_text(CLIENTS)
+    engine = Engine(answer_tokens=tabled({"short": 3, "endless": 100_000}))
+    engine.freeze()
+    async with (
+        serve_app(Replay(engine).app) as url,
+        serving(url, clients=str(file), policy="urgency") as daemon,
+        raw_client(daemon.base_url) as holder,
+    ):
+        holder.send(chat(content="endless"))
+        await engine.wait_until(lambda c: c.started == 1)
+
+        async def level(*headers: str, **more: str) -> tuple[int | None, str]:
+            async with raw_client(daemon.base_url) as client:
+                client.send(chat(*headers, **more))
+                state = await until(daemon, lambda s: len(s.queue) == 1)
+            await until(daemon, lambda s: not s.queue)
+            return state.queue[0].urgency, state.queue[0].urgency_by
+
+        for headers, more, *said in CASES:
+            assert [*await level(*headers, **more)] == said, headers
+        daemon.gateway.admission.levels.predictor = ByWord()
+        assert await level() == (3, "predictor")
+        assert await level(content="URGENT!!!") == (1, "predictor")  # as far as it may say of this client
+        assert await level("X-Clairvoyant-Urgency: 4", content="URGENT!!!") == (4, "client")
+        urgency = daemon.snapshot().urgency
+        assert (urgency.predictor, dict(urgency.overruled)) == ("by-word", {"range": 1, "cap": 1, "share": 0})
+        assert [each.running for each in urgency.levels] == [0, 0, 1, 0, 0]
+        async with raw_client(daemon.base_url) as client:
+            metrics = get("/_clairvoyant/metrics", host=daemon.base_url.removeprefix("http://"))
+            text = (await client.ask(metrics)).body.decode()
+        families = {family.name: family for family in text_string_to_metric_families(text)}
+        overruled = families["clairvoyant_urgency_overruled"].samples
+        assert {each.labels["why"]: each.value for each in overruled if each.name.endswith("_total")} == {
+            "range": 1,
+            "cap": 1,
+            "share": 0,
+        }
+
+
+async def test_one_of_level_0_that_waits_too_long_is_told_of(tmp_path: Path) -> None:
+    file = tmp_path / "clients.toml"
+    file.write_text("[defaults]\nurgency = [0, 4]\n")
+    engine = Engine(answer_tokens=tabled({"short": 3, "endless": 100_000}))
+    engine.freeze()
+    async with (
+        serve_app(Replay(engine).app) as url,
+        serving(url, clients=str(file), policy="urgency", urgency_target=0.02) as daemon,
+        raw_client(daemon.base_url) as holder,
+        raw_client(daemon.base_url) as waiter,
+        raw_client(daemon.base_url) as patient,
+    ):
+        holder.send(chat(content="endless"))
+        await engine.wait_until(lambda c: c.started == 1)
+        patient.send(chat("X-Clairvoyant-Urgency: 1"))
+        waiter.send(chat("X-Clairvoyant-Urgency: 0"))
+        state = await until(daemon, lambda s: s.urgency.late == 1)
+        assert [each.urgency for each in state.queue] == [0, 1]
+        assert f"request {state.queue[0].id} of level 0 has waited" in state.log[-1].text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[[urgency]]\nclient = 'a'", "[[urgency]] table 1 has no level"),
+        ("[[urgency]]\nlevel = 5", "level must be a whole number from 0 to 4; it is '5'"),
+        ("[[urgency]]\nlevel = 0\nheader = 'X-Department'", "header must be NAME: VALUE"),
+        ("[[urgency]]\nlevel = 0\nmodell = 'a'", "unknown key 'modell'; did you mean model?"),
+        ("[urgency]\nlevel = 0", "urgency must be tables, as in [[urgency]]"),
+        ("[clients.ann]\nurgency = [3, 1]", "[clients.ann] urgency must be [MOST, LEAST]"),
+        ("[clients.ann]\npredicted_urgency = 1", "predicted_urgency must be [MOST, LEAST]"),
+    ],
+)
+def test_what_is_wrong_with_a_rule_is_said_in_one_line(text: str, words: str) -> None:
+    with pytest.raises(ClairvoyantError) as wrong:
+        parse_clients(text, "FILE")
+    assert words in str(wrong.value)

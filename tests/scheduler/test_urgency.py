@@ -1,0 +1,150 @@
+"""What is urgent goes first and cuts in, nobody starves, and a client's own word buys it its share."""
+
+import numpy as np
+import pytest
+
+from clairvoyant_cli.scheduler.job import Job, MoveKind, Preempt, Reason
+from clairvoyant_cli.scheduler.policy import MAX_CUTS, POLICIES
+from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.scheduler.urgency import CLAIM_WINDOW_S, Said
+from clairvoyant_cli.simulator.engine import Preemption, Run, SlotSimulation
+from clairvoyant_cli.simulator.predictions import Predictions
+from clairvoyant_cli.simulator.workload import Workload
+
+URGENCY = POLICIES["urgency"]
+
+
+def job(name: str, level: int | None, cost_s: float = 1.0, at: float = 0.0, **more: object) -> Job:
+    """Return a job of a level, by the operator's rule unless said otherwise."""
+    said = {"urgency_by": Said.RULE} | more
+    return Job(name, at, cost_s=cost_s, tokens=10.0 * cost_s, urgency=level, **said)  # type: ignore[arg-type]
+
+
+def started(scheduler: Scheduler, now: float) -> str:
+    """Start what comes next, end it after its time, and return its name."""
+    dispatch = scheduler.next(now)
+    assert dispatch is not None
+    scheduler.finish(dispatch.job.id, now + dispatch.job.cost_s)
+    return dispatch.job.id
+
+
+def test_an_urgent_one_cuts_in_however_short_the_other_and_however_many_wait() -> None:
+    scheduler = Scheduler(URGENCY, workers={"a": 1})
+    scheduler.submit(job("chat", 4, 2.0), 0.0)
+    scheduler.next(0.0)
+    for number in range(9):
+        scheduler.submit(job(str(number), 3, 50.0), 0.0)
+    scheduler.submit(job("urgent", 0, 30.0), 0.0)
+    scheduler.progress("chat", 5.0, resume_s=0.4)
+    assert scheduler.preemptions(0.5) == [Preempt("chat", "a")]
+    scheduler.progress("chat", 18.0, resume_s=0.4)  # it ends as soon by itself
+    assert scheduler.preemptions(1.8) == []
+
+
+def test_an_answer_makes_way_so_often_and_then_no_more() -> None:
+    scheduler = Scheduler(URGENCY, workers={"a": 1})
+    scheduler.submit(job("essay", 4, 100.0), 0.0)
+    scheduler.next(0.0)
+    for number in range(MAX_CUTS):
+        scheduler.submit(job(f"urgent {number}", 0), 0.0)
+        assert scheduler.preemptions(0.0) == [Preempt("essay", "a")]
+        scheduler.requeue("essay", 0.0, worker="a")
+        assert started(scheduler, 0.0) == f"urgent {number}"
+        scheduler.next(0.0)
+    scheduler.submit(job("one too many", 0), 0.0)
+    assert scheduler.preemptions(0.0) == []
+
+
+def test_the_operator_may_say_otherwise_of_what_waits_and_of_what_runs() -> None:
+    scheduler = Scheduler(URGENCY, workers={"a": 1})
+    scheduler.submit(job("runs", 4, 9.0), 0.0)
+    scheduler.next(0.0)
+    scheduler.submit(job("waits", 3, 9.0), 0.0)
+    assert scheduler.preemptions(0.0) == [Preempt("runs", "a")]
+    assert scheduler.set_urgency("runs", 1, Said.OPERATOR, 1.0)
+    assert scheduler.preemptions(1.0) == []
+    assert scheduler.set_urgency("waits", 0, Said.OPERATOR, 2.0)
+    assert scheduler.preemptions(2.0) == [Preempt("runs", "a")]
+    assert not scheduler.set_urgency("nobody", 0, Said.OPERATOR, 2.0)
+    assert scheduler.running["runs"].moves[-1].kind is MoveKind.URGENCY
+
+
+def overloaded(seed: int, load: float, seconds: float) -> tuple[Workload, Predictions]:
+    """Return level-0 requests that alone ask for `load` times what there is, and a few of level 4."""
+    rng = np.random.default_rng(seed)
+    arrival_s = np.sort(rng.uniform(0.0, seconds, round(load * seconds / 2.0)))
+    service_s = rng.uniform(1.0, 3.0, len(arrival_s))
+    urgency = np.where(np.arange(len(arrival_s)) % 40 == 7, 4, 0)
+    work = Workload(arrival_s, service_s, urgency, 10.0 * service_s, urgency=urgency)
+    return work, Predictions(np.full(len(arrival_s), 0.5), service_s, service_s, 10.0 * service_s)
+
+
+@pytest.mark.parametrize("preemption", [None, Preemption(0.05)])
+@pytest.mark.parametrize("load", [0.95, 1.2])
+def test_under_steady_emergencies_every_request_ends(load: float, preemption: Preemption | None) -> None:
+    seconds, tau_s = 1500.0, 60.0
+    work, predictions = overloaded(1, load, seconds)
+
+    def run(with_tau_s: float | None) -> Run:
+        scheduler = Scheduler(URGENCY, workers={"a": 1}, tau_s=with_tau_s, capacity=10_000)
+        return SlotSimulation(scheduler, work, predictions, preemption=preemption).run()
+
+    guarded, unguarded = run(tau_s), run(None)
+    late, urgent = work.urgency == 4, work.urgency == 0
+    # Of five starts one is for who has waited longest, and one in forty is of level 4: none piles up.
+    if load < 1.0:
+        assert guarded.sojourn_s[late].max() < 2.5 * tau_s
+    assert np.median(guarded.sojourn_s[late]) < max(0.6 * np.median(unguarded.sojourn_s[late]), 1.1 * tau_s)
+    assert guarded.sojourn_s[late].max() < 0.6 * unguarded.sojourn_s[late].max()
+    assert np.median(guarded.sojourn_s[urgent]) < 0.1 * np.median(guarded.sojourn_s[late])
+
+
+def shouting(level: int | None, by: Said, seconds: int) -> tuple[float, int]:
+    """Let a client call all that it sends urgent, as much as there is room for, beside a modest one.
+
+    Return the seconds that it was served as urgent, and how many requests of the modest one were served.
+    """
+    scheduler = Scheduler(URGENCY, workers={"a": 1}, capacity=10_000)
+    urgent_s, modest = 0.0, 0
+    for second in range(seconds):
+        at = float(second)
+        scheduler.submit(job(f"loud {second}", level, 1.0, at, client="loud", urgency_by=by), at)
+        if second % 2:
+            scheduler.submit(job(f"modest {second}", None, 1.0, at, client="modest", urgency_by=""), at)
+        dispatch = scheduler.next(at)
+        assert dispatch is not None
+        scheduler.finish(dispatch.job.id, at + 1.0)
+        urgent_s += dispatch.job.urgency == 0
+        modest += dispatch.job.client == "modest"
+    return urgent_s, modest
+
+
+def test_shouting_buys_no_more_than_a_share() -> None:
+    seconds = 2000
+    urgent_s, modest = shouting(0, Said.CLIENT, seconds)
+    assert urgent_s <= 0.5 * seconds + CLAIM_WINDOW_S
+    _, in_order = shouting(None, Said.NOBODY, seconds)
+    assert modest > 0.4 * in_order
+    _, by_rule = shouting(0, Said.RULE, seconds)  # what the operator says holds for all of it
+    assert by_rule < 0.01 * modest
+
+
+def test_a_claim_that_is_not_believed_is_shown_as_such_and_alone_all_are_believed() -> None:
+    scheduler = Scheduler(URGENCY, workers={"a": 1})
+    for number in range(200):
+        scheduler.submit(job(f"loud {number}", 0, 1.0, client="loud", urgency_by=Said.CLIENT), 0.0)
+    scheduler.submit(job("later", 4, 0.1, client="loud", urgency_by=Said.CLIENT), 0.0)
+    for second in range(100):
+        assert started(scheduler, float(second)).startswith("loud")  # charged a second each
+    assert scheduler.claims.refused.total == 0
+    scheduler.submit(job("modest", 1, 5.0, 100.0, client="modest", urgency_by=Said.PREDICTOR), 100.0)
+    dispatch = scheduler.next(100.0)
+    assert dispatch is not None
+    assert (dispatch.job.id, dispatch.reason, scheduler.claims.refused.of("loud")) == (
+        "modest",
+        Reason.POLICY,
+        100,
+    )
+    refused = [entry for entry in scheduler.waiting() if entry.job.urgency_by == Said.SHARE]
+    assert len(refused) == 100
+    assert {entry.moves[-1].note for entry in refused} == {"none by share"}

@@ -75,7 +75,7 @@ class BackendConfig:
         None, "KIND", f"{', '.join(BACKEND_KINDS)}. Unset: it is asked.", one_of(BACKEND_KINDS)
     )
     slots: int | None = setting(
-        None, "N", "Requests in flight there at once. Unset: asked of llama.cpp, 1 elsewhere.", *SLOTS
+        None, "N", "Requests in flight there at once. Unset: as `slots` of [serve].", *SLOTS
     )
     key_file: str | None = setting(None, "FILE", "Its own API key, sent with every request.")
 
@@ -97,7 +97,11 @@ class ServeConfig:
         (lambda tau: tau >= 0, "not be negative; 0 turns the guard off"),
     )
     slots: int | None = setting(
-        None, "N", "Requests in flight at once. Unset: asked of llama.cpp, 1 elsewhere.", *SLOTS
+        None,
+        "N",
+        "Requests in flight at once. Unset: as many as are answered at once, where that shows, else 1; with "
+        "--annotate 1024.",
+        *SLOTS,
     )
     queue_capacity: int = setting(
         1024,
@@ -125,6 +129,13 @@ class ServeConfig:
     )
     urgency_target: float = setting(
         10.0, "SECONDS", "Say so when a request of level 0 waits longer.", ABOVE_0_S
+    )
+    annotate: str = setting(
+        "auto",
+        "MODE",
+        "Hold nothing back from vLLM and SGLang, but set each request's priority: on, off, or auto: where "
+        "they are seen to order by it.",
+        one_of(("on", "off", "auto")),
     )
     profile: str | None = setting(
         None, "NAME", "A measured profile, made by `clairvoyant calibrate`. Unset: the newest that fits."

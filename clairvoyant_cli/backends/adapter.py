@@ -11,6 +11,8 @@ import msgspec
 
 from clairvoyant_cli.backends.asking import Ask
 from clairvoyant_cli.backends.continuation import Prefill, Way
+from clairvoyant_cli.backends.priority import MAX_IN_FLIGHT, UNKNOWN, Heeding, Priority
+from clairvoyant_cli.backends.processes import THIS_MACHINE
 from clairvoyant_cli.backends.speeds import Speeds
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.upstream import Upstream
@@ -44,7 +46,9 @@ class Found:
 
 @dataclass(slots=True)
 class Backend:
-    """One LLM server and what is known of it. `state`: up, loading, down, unknown."""
+    """One LLM server and what is known of it. `state`: up, loading, down, unknown. `annotate`: whether its
+    requests are to be stamped with a priority: on, off, or auto: where it is known to heed one.
+    """
 
     name: str
     adapter: "Adapter"
@@ -60,9 +64,28 @@ class Backend:
     swaps: int = 0
     speeds: Speeds = field(default_factory=Speeds)
     seen: bool = False
+    annotate: str = "off"
+    heeding: Heeding = UNKNOWN
 
     def __repr__(self) -> str:
         return f"<Backend {self.adapter.name} {self.upstream.url} {self.state}, {self.slots} slots>"
+
+    @property
+    def stamps(self) -> Priority | None:
+        """The priority that its requests are stamped with; None if they wait here for a slot instead."""
+        if self.annotate == "on":
+            return self.heeding.priority or self.adapter.PRIORITY
+        return self.heeding.priority if self.annotate == "auto" else None
+
+    @property
+    def room(self) -> int:
+        """How many requests it is sent at once: more than it answers, where it orders them by itself."""
+        return self.slots if self.slots_fixed or self.stamps is None else MAX_IN_FLIGHT
+
+    @property
+    def local_port(self) -> int | None:
+        """Where it listens on this machine; None if it is on another."""
+        return self.upstream.port if self.upstream.host in THIS_MACHINE else None
 
     @property
     def away(self) -> bool:
@@ -94,8 +117,8 @@ class Adapter:
     READ_ANEW: ClassVar[Mapping[str, Any]] = {}
     """Fields of a request that have its prompt read in one go, though it may be in the cache."""
 
-    TAKES_PRIORITY: ClassVar[bool] = False
-    """Orders its own queue by a request's `priority`, if it was started so."""
+    PRIORITY: ClassVar[Priority | None] = None
+    """How its own queue is ordered by a request's `priority`, if it was started so."""
 
     REPORTS_SLOTS: ClassVar[bool] = False
     """Tells how many slots it has, and which are at work."""
@@ -155,10 +178,18 @@ class Adapter:
         backend.detail = ""
         if not was_up:
             backend.version = await self.version(ask) or backend.version
+            if self.PRIORITY is not None:
+                backend.heeding = await self.heeding(ask, backend.local_port)
 
     async def version(self, ask: Ask) -> str | None:
         """Return its version; None if this is another server, "" if it does not say."""
         return None
+
+    async def heeding(self, ask: Ask, local_port: int | None) -> Heeding:
+        """Find out whether it orders its queue by priority. `local_port` is where it listens on this machine,
+        None if it runs on another.
+        """
+        return UNKNOWN
 
     async def busy_slots(self, ask: Ask) -> int | None:
         """Count the slots at work; None if it does not tell."""

@@ -8,12 +8,11 @@ from clairvoyant_cli.backends.adapter import Adapter, Found
 from clairvoyant_cli.backends.asking import PROBE_TIMEOUT_S
 from clairvoyant_cli.backends.known import ADAPTERS, OTHER
 from clairvoyant_cli.backends.prober import Prober
+from clairvoyant_cli.backends.processes import THIS_MACHINE
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.probes import Answer
-
-THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 
 
 async def find_backend(wanted: str | None, prober: Prober, *, listen_port: int) -> tuple[Found, list[Found]]:

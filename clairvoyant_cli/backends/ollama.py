@@ -3,13 +3,13 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 
 import psutil
 
 from clairvoyant_cli.backends.adapter import NOT_UNDERSTOOD, Adapter, Backend, Body, Found
 from clairvoyant_cli.backends.asking import Ask
 from clairvoyant_cli.backends.continuation import Prefill, Raw
+from clairvoyant_cli.backends.processes import listening, values_of
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.continuable import Continuable
 from clairvoyant_cli.protocols.probes import MAX_SLOTS, Answer, OfferedModel
@@ -64,7 +64,7 @@ class Ollama(Adapter):
 
     def local_slots(self, port: int) -> int | None:
         """Read it from the environment of the server's process, or the command line of its runner."""
-        for process in _listening("ollama", port):
+        for process in listening(("ollama",), port):
             try:
                 told = [process.environ().get(PARALLEL, ""), *_runners_parallel(process)]
             except (psutil.Error, OSError):
@@ -110,27 +110,10 @@ class Ollama(Adapter):
         return "/api/generate", {"model": model} | ({} if loaded else {"keep_alive": 0})
 
 
-def _listening(name: str, port: int) -> Iterator[psutil.Process]:
-    """Yield the processes of that name that listen on the port, of those that one may look at."""
-    for process in psutil.process_iter(["name"]):
-        if not (process.info["name"] or "").startswith(name):
-            continue
-        try:
-            sockets = process.net_connections("tcp")
-        except (psutil.Error, OSError):
-            continue
-        if any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in sockets):
-            yield process
-
-
 def _runners_parallel(server: psutil.Process) -> Iterator[str]:
     """Yield what the server's runners were told: a flag and its value, or both in one word."""
     for runner in server.children():
-        words = runner.cmdline()
-        for word, following in pairwise([*words, ""]):
-            flag, _, value = word.partition("=")
-            if flag in PARALLEL_FLAGS:
-                yield value or following
+        yield from values_of(runner.cmdline(), *PARALLEL_FLAGS)
 
 
 ADAPTER = Ollama()

@@ -1,9 +1,14 @@
 """SGLang (python/sglang/srt/entrypoints/http_server.py)."""
 
+from dataclasses import replace
+from typing import ClassVar
+
 from clairvoyant_cli.backends.adapter import LISTED_OR_LOCKED, Adapter, Found
 from clairvoyant_cli.backends.asking import Ask
 from clairvoyant_cli.backends.continuation import GO_ON
+from clairvoyant_cli.backends.priority import UNKNOWN, Heeding, Priority
 from clairvoyant_cli.protocols import probes
+from clairvoyant_cli.protocols.routes import Shape
 
 INFO_PATHS = ("/get_server_info", "/server_info")
 """The second is its newer name."""
@@ -18,7 +23,14 @@ class SgLang(Adapter):
     start_command = "python -m sglang.launch_server --model-path MODEL"
     CANCELS = True
     CONTINUES = (GO_ON,)
-    TAKES_PRIORITY = True
+    PRIORITY: ClassVar[Priority | None] = Priority(
+        "--enable-priority-scheduling",
+        frozenset({Shape.CHAT, Shape.COMPLETION, Shape.RESPONSES, Shape.EMBEDDING}),
+        # A running answer makes way for one that is better by more than ten (its preemption threshold): so
+        # many seconds, then. And its metrics keep a series for each number that they have seen.
+        per_s=1,
+        lower_first=False,
+    )
     SETS_LENGTH = True
     KNOWN_BY_PORT = False
 
@@ -28,6 +40,22 @@ class SgLang(Adapter):
             return None
         version = await self.version(ask)
         return None if version is None else Found(self, url, prefix, version)
+
+    async def heeding(self, ask: Ask, local_port: int | None) -> Heeding:
+        """Read it from what it tells of itself."""
+        for path in reversed(INFO_PATHS):
+            queue = probes.sglang_queue((await ask(path)).body)
+            if queue is None:
+                continue
+            if not queue.by_priority:
+                return Heeding(known=True, why="it was started without")
+            if queue.counts_each:
+                why = "with --enable-metrics it keeps counts of every number for ever; start it without"
+                return Heeding(known=True, why=why)
+            assert self.PRIORITY is not None  # noqa: S101 - declared above
+            priority = replace(self.PRIORITY, lower_first=queue.lower_first)
+            return Heeding(known=True, priority=priority, why="it says so")
+        return UNKNOWN
 
     async def version(self, ask: Ask) -> str | None:
         """Return its version; None if this is another server, "" if it does not say."""

@@ -1,13 +1,28 @@
-"""vLLM (vllm/entrypoints/openai)."""
+"""vLLM (vllm/entrypoints/openai, vllm/v1/core/sched)."""
+
+from typing import ClassVar
 
 from clairvoyant_cli.backends.adapter import LISTED_OR_LOCKED, Adapter, Found
 from clairvoyant_cli.backends.asking import Ask
 from clairvoyant_cli.backends.continuation import GO_ON
+from clairvoyant_cli.backends.priority import UNKNOWN, Heeding, Priority
+from clairvoyant_cli.backends.processes import values_of, words_of
 from clairvoyant_cli.protocols import probes
+from clairvoyant_cli.protocols.probes import MAX_SLOTS
+from clairvoyant_cli.protocols.routes import Shape
+
+PROCESS_NAMES = ("python", "vllm", "VLLM")
+POLICY_FLAGS = ("--scheduling-policy", "--scheduling_policy")
+SEQUENCES_FLAGS = ("--max-num-seqs", "--max_num_seqs")
 
 
 class Vllm(Adapter):
-    """Answers many requests at once, and orders its own queue by priority if it was started so."""
+    """Answers many requests at once, and orders its own queue by priority if it was started so.
+
+    Since its engine V1 it takes a priority without a word where it was not, and answers in order of arrival:
+    only how it was started shows that. Anthropic's messages have no such field there, and count as priority
+    0 (vllm/entrypoints/anthropic/protocol.py).
+    """
 
     name = "vllm"
     title = "vLLM"
@@ -15,7 +30,10 @@ class Vllm(Adapter):
     start_command = "vllm serve MODEL"
     CANCELS = True
     CONTINUES = (GO_ON,)
-    TAKES_PRIORITY = True
+    PRIORITY: ClassVar[Priority | None] = Priority(
+        "--scheduling-policy priority",
+        frozenset({Shape.CHAT, Shape.COMPLETION, Shape.RESPONSES, Shape.EMBEDDING}),
+    )
     SETS_LENGTH = True
     KNOWN_BY_PORT = False
 
@@ -31,6 +49,22 @@ class Vllm(Adapter):
     async def version(self, ask: Ask) -> str | None:
         """Return its version; None if this is another server, "" if it does not say."""
         return probes.version_of((await ask("/version")).body)
+
+    async def heeding(self, ask: Ask, local_port: int | None) -> Heeding:
+        """Read it from the command line of its process."""
+        words = [] if local_port is None else words_of(PROCESS_NAMES, local_port)
+        policies = list(values_of(words, *POLICY_FLAGS))
+        if not words or (not policies and any(values_of(words, "--config"))):
+            return UNKNOWN
+        if policies and policies[-1] == "priority":
+            return Heeding(known=True, priority=self.PRIORITY, why="it was started so")
+        return Heeding(known=True, why="it was started without")
+
+    def local_slots(self, port: int) -> int | None:
+        """Read it from the command line of its process."""
+        given = values_of(words_of(PROCESS_NAMES, port), *SEQUENCES_FLAGS)
+        known = [int(each) for each in given if each.isascii() and each.isdigit() and len(each) < 6]
+        return next((slots for slots in reversed(known) if 1 <= slots <= MAX_SLOTS), None)
 
 
 ADAPTER = Vllm()

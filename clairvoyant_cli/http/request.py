@@ -106,6 +106,11 @@ class Request:
             return None
         return self._body.pieces
 
+    @property
+    def arrived(self) -> list[Piece]:
+        """What has arrived of a body that still waits."""
+        return self._body.pieces
+
     def whole(self, limit_bytes: int) -> bytes | None:
         """Return a body that has arrived whole and still waits; None if it is longer, or has gone."""
         if not self.complete or self._sink is not None or not 0 < self._body.size <= limit_bytes:

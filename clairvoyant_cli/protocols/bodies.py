@@ -67,6 +67,7 @@ class Body(msgspec.Struct, gc=False):
     n: Raw = ABSENT
     best_of: Raw = ABSENT
     n_cmpl: Raw = ABSENT
+    priority: Raw = ABSENT
 
 
 class OllamaBody(Body):

@@ -61,6 +61,15 @@ class Greeting(msgspec.Struct, gc=False):
     backends: Raw = ABSENT
 
 
+class Scheduling(msgspec.Struct, gc=False):
+    """How SGLang was told to order its queue."""
+
+    model_path: Raw = ABSENT
+    enable_priority_scheduling: Raw = ABSENT
+    schedule_low_priority_values_first: Raw = ABSENT
+    enable_metrics: Raw = ABSENT
+
+
 class Rendered(msgspec.Struct, gc=False):
     """What llama.cpp makes of a chat, and Ollama where it is asked to only render."""
 
@@ -127,6 +136,7 @@ class Slot(msgspec.Struct, gc=False):
 Told = TypeVar("Told")
 
 _GREETING = msgspec.json.Decoder(Greeting)
+_SCHEDULING = msgspec.json.Decoder(Scheduling)
 _RENDERED = msgspec.json.Decoder(Rendered)
 _MODELS = msgspec.json.Decoder(Models)
 _LISTED_MODEL = msgspec.json.Decoder(ListedModel)
@@ -151,6 +161,15 @@ class ServerProps:
 
 
 NO_PROPS = ServerProps()
+
+
+@dataclass(frozen=True, slots=True)
+class SglangQueue:
+    """How SGLang orders its queue; `counts_each` says that its metrics count every priority by itself."""
+
+    by_priority: bool
+    lower_first: bool
+    counts_each: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +259,15 @@ def sglang_version(body: bytes | None) -> str | None:
     """Return SGLang's version; None if this is not SGLang's answer."""
     told = _read(body, _GREETING)
     return None if told is None or not is_given(told.model_path) else short_name(told.version)
+
+
+def sglang_queue(body: bytes | None) -> SglangQueue | None:
+    """Return how SGLang orders its queue; None if this is not SGLang's answer."""
+    told = _read(body, _SCHEDULING)
+    if told is None or not is_given(told.model_path):
+        return None
+    switches = (told.enable_priority_scheduling, told.schedule_low_priority_values_first, told.enable_metrics)
+    return SglangQueue(*map(is_given, switches))
 
 
 def props_of(body: bytes | None) -> ServerProps | None:

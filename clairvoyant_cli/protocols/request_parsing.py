@@ -8,7 +8,7 @@ Rule 3: what is kept of a request is bounded, but for its text, which goes when 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 import msgspec
@@ -19,6 +19,7 @@ from clairvoyant_cli.protocols.bodies import Body, Chat, OllamaBody, OllamaChat,
 from clairvoyant_cli.protocols.condense import Condenser
 from clairvoyant_cli.protocols.loose import ABSENT, fields, is_given, scalar, text, whole_number
 from clairvoyant_cli.protocols.routes import Route, Shape, Work
+from clairvoyant_cli.protocols.stamp import opening_of
 from clairvoyant_cli.protocols.texts import short_name
 from clairvoyant_cli.protocols.views import DIALECTS, OPTIONS
 from predictor.record import PromptView, Task
@@ -61,7 +62,9 @@ class Habits(Protocol):
 class ParsedRequest:
     """What is known of a request. `bypass` says why it does not wait in the queue, "" if it does.
 
-    `view` is None where the body could not be understood. `choices` multiplies the answer's cost.
+    `view` is None where the body could not be understood. `choices` multiplies the answer's cost. `opening`
+    counts the bytes in front of the body's first field, 0 where there is none to be found; `ranks_itself`
+    says that it has the field by which engines order their queue, None that nobody can see whether it has.
     """
 
     model: str = ""
@@ -72,6 +75,8 @@ class ParsedRequest:
     affinity: str = ""
     priority: int = 0
     bypass: str = ""
+    opening: int = 0
+    ranks_itself: bool | None = None
 
 
 async def parse_request(
@@ -86,11 +91,13 @@ async def parse_request(
     if len(pieces) <= MAX_PIECES and sum(map(len, pieces)) <= SMALL_BYTES:
         await READING.next()
         with READING:
-            return parse_body(pieces[0] if len(pieces) == 1 else b"".join(pieces), route, habits, client)
+            parsed = parse_body(pieces[0] if len(pieces) == 1 else b"".join(pieces), route, habits, client)
+            return replace(parsed, opening=opening_of(pieces))
     condensed = await _condensed(pieces)
     await READING.next()
     with READING:
-        return parse_body(condensed, route, habits, client)
+        parsed = parse_body(condensed, route, habits, client)
+        return replace(parsed, opening=opening_of(pieces))
 
 
 def parse_body(body: Piece | None, route: Route, habits: Habits, client: str = "") -> ParsedRequest:
@@ -161,6 +168,7 @@ def _read(raw: Piece, route: Route, habits: Habits, client: str) -> ParsedReques
         affinity=_affinity(body, model),
         priority=SERVICE_TIERS.get(text(body.service_tier), 0),
         bypass=bypass,
+        ranks_itself=body.priority is not ABSENT,
     )
 
 

@@ -9,14 +9,16 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from clairvoyant_cli.http.loop_turn import READING
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest, parse_request
 from clairvoyant_cli.protocols.routes import Route
+from clairvoyant_cli.protocols.stamp import opening_of
 from clairvoyant_cli.proxy.access import Access
+from clairvoyant_cli.proxy.annotation import Annotation
 from clairvoyant_cli.proxy.exchange import Asked, Exchange
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.pool import BackendPool
@@ -77,6 +79,7 @@ class Admission:
     refusals: Refusals
     levels: Levels
     urgency_stats: UrgencyStats
+    annotation: Annotation
     body_limit_bytes: int = 64 * 1024 * 1024
     show_prompts: bool = False
     second_opinions: SecondOpinions | None = None
@@ -96,6 +99,13 @@ class Admission:
                 return refused
             adapter = self.pool.first.backend.adapter
             parsed = await parse_request(pieces, verdict.route, adapter, verdict.client)
+            if pieces is None:
+                parsed = replace(parsed, opening=opening_of(request.arrived))
+            objection = self.annotation.objection(
+                parsed, verdict.route, verdict.client, self.access.clients, whole=pieces is not None
+            )
+            if objection is not None:
+                return self._rejected(verdict.route, objection)
             await READING.next()
         with READING:
             return self.enqueue(request, verdict, parsed)

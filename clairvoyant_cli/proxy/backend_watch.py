@@ -92,7 +92,7 @@ class BackendWatch:
         backend.seen = backend.seen or backend.state in ("up", "loading")
 
     def _announce(self) -> None:
-        news = (self.backend.state, self.backend.slots, self.backend.models)
+        news = (self.backend.state, self.backend.room, self.backend.models)
         if news != self._announced:
             self._announced = news
             self._on_change()

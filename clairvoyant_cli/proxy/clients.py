@@ -96,6 +96,12 @@ class ClientRules:
         "The most and the least urgent level that the urgency predictor may give them.",
         _LEVELS,
     )
+    engine_priority: bool = setting(
+        False,
+        None,
+        "May set the `priority` of vLLM and SGLang itself, where it is set here for all others.",
+        (lambda value: isinstance(value, bool), "be true or false"),
+    )
 
     @property
     def tenant(self) -> Tenant:

@@ -19,6 +19,7 @@ from clairvoyant_cli.http.patience import Budget, ConnectionTable
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.proxy.access import Access, is_loopback, read_backend_key
 from clairvoyant_cli.proxy.admission import Admission
+from clairvoyant_cli.proxy.annotation import Annotation
 from clairvoyant_cli.proxy.backend_watch import BackendWatch
 from clairvoyant_cli.proxy.clients import Clients
 from clairvoyant_cli.proxy.control_api import Actions, Changes, ControlApi
@@ -315,6 +316,8 @@ def _compose(
     control = ControlApi(access, actions, snapshots, changes, metrics)
     preemption = Preemption(dispatcher, pool, operation, stats, enabled=not config.no_preempt)
     dispatcher.changed.append(preemption.look)
+    annotation = Annotation(pool, operation, stats.at, stats.event)
+    dispatcher.changed.append(annotation.tell)
     serving = Serving(
         access,
         pool,
@@ -322,6 +325,7 @@ def _compose(
         refusals,
         ServingRules(pool, operation, refusals, config.max_wait),
         preemption,
+        annotation,
         stats.clock,
     )
     admission = Admission(
@@ -333,6 +337,7 @@ def _compose(
         refusals,
         levels,
         urgency_stats,
+        annotation,
         config.body_limit_mib * 1024 * 1024,
         config.show_prompts,
     )
@@ -404,7 +409,7 @@ async def _backend(config: ServeConfig, server: BackendConfig, prober: Prober, l
     elif len(all_found) > 1:
         log.info("using %s at %s; choose another with --backend", found.adapter.name, found.url)
     adapter = found.adapter if server.kind is None else adapter_of(server.kind)
-    return Backend(
+    backend = Backend(
         name=server.name or adapter.name,
         adapter=adapter,
         upstream=Upstream(found.url, connect_timeout_s=config.connect_timeout),
@@ -413,7 +418,11 @@ async def _backend(config: ServeConfig, server: BackendConfig, prober: Prober, l
         slots_fixed=server.slots is not None,
         version=found.version,
         seen=bool(all_found),
+        annotate=config.annotate,
     )
+    if backend.seen and adapter.PRIORITY is not None:
+        backend.heeding = await adapter.heeding(prober.asking(found.url, found.prefix), backend.local_port)
+    return backend
 
 
 def _reachable(host: str) -> str:

@@ -82,7 +82,7 @@ class Attempt:
 
     `expected_s` is what its worker was predicted to need for it. `end` is None while it lasts, and of the
     attempt that ended its request. `is_cutting` says that it will end at the next good place, for another to
-    have its slot.
+    have its slot. `priority` is what it was stamped with, for a worker that orders its own queue.
     """
 
     dispatch: Dispatch
@@ -98,6 +98,7 @@ class Attempt:
     ended_s: float | None = None
     is_cutting: bool = False
     cut_tokens: int = 0
+    priority: int | None = None
 
     @property
     def worker(self) -> str:

@@ -8,6 +8,7 @@ from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import StaleError, UnreachableError, UpstreamConnection, UpstreamError
 from clairvoyant_cli.protocols.routes import Route
+from clairvoyant_cli.protocols.stamp import OUTDATED, Stamp, Stamping
 from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.pool import Worker
 from clairvoyant_cli.proxy.refusals import Refusals
@@ -18,11 +19,21 @@ REPLACED = (b"host", b"content-length", b"accept-encoding", b"expect")
 
 
 def forward(
-    request: Request, upstream: UpstreamConnection, relay: Relay, worker: Worker, *, drop: tuple[bytes, ...]
+    request: Request,
+    upstream: UpstreamConnection,
+    relay: Relay,
+    worker: Worker,
+    *,
+    drop: tuple[bytes, ...],
+    stamp: Stamp | None = None,
 ) -> None:
-    """Begin to send a request to a worker, without the headers named in `drop`."""
+    """Begin to send a request to a worker, without the headers named in `drop`, and with a stamp."""
     head = request.head
     extra: list[Header] = []
+    if stamp is not None:
+        drop = (*drop, *OUTDATED)
+        if head.length is not None:
+            extra.append((b"Content-Length", b"%d" % (head.length + len(stamp.text))))
     if request.expects_continue:
         extra.append((b"Expect", b"100-continue"))
         request.welcome_body_soon()
@@ -33,7 +44,8 @@ def forward(
     upstream.throttle = request.connection
     upstream.begin(head, head.encode(worker.backend.upstream.host_header, *extra, drop=drop), relay)
     if head.has_body:
-        request.flow_to(upstream, keep=relay.may_wait)
+        sink = upstream if stamp is None else Stamping(upstream, stamp)
+        request.flow_to(sink, keep=relay.may_wait)
     upstream.uncork()
 
 

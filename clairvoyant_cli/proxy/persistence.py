@@ -224,7 +224,7 @@ class StateSaver:
         # A server that tells its slots may have been started with others since.
         if not backend.slots_fixed and not backend.adapter.REPORTS_SLOTS:
             backend.slots = profile.slots
-            self._operation.dispatcher.scheduler.set_slots(backend.name, profile.slots)
+            self._operation.dispatcher.scheduler.set_slots(backend.name, backend.room)
         age_days = max(0.0, self._stats.wall() - profile.measured_at) / 86_400
         self._stats.event(logging.INFO, f"using profile {profile.name}, measured {age_days:.1f} days ago")
         if why := self._persistence.stale(profile, backend.version):

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from clairvoyant_cli.backends.adapter import Backend
 from clairvoyant_cli.backends.asking import Ask
 from clairvoyant_cli.backends.continuation import Way
+from clairvoyant_cli.backends.priority import Priority
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.backend_watch import BackendWatch
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
@@ -122,7 +123,7 @@ class BackendPool:
     def add(self, worker: Worker) -> None:
         """Let a worker take work."""
         self._workers[worker.name] = worker
-        self.queue.set_slots(worker.name, worker.backend.slots)
+        self.queue.set_slots(worker.name, worker.backend.room)
         self._stats.shadow.resize(self.slots)
 
     @property
@@ -145,9 +146,19 @@ class BackendPool:
         return " and ".join(f"{worker.name} {worker.backend.upstream.url}" for worker in self)
 
     @property
+    def stamped(self) -> list[str]:
+        """Those whose requests are stamped with a priority instead of waiting for a slot."""
+        return [worker.name for worker in self if worker.backend.stamps is not None]
+
+    @property
     def slots(self) -> int:
         """Requests that all of them answer at once."""
-        return sum(worker.backend.slots for worker in self)
+        return sum(worker.backend.room for worker in self)
+
+    @property
+    def stamps(self) -> list[Priority | None]:
+        """What the requests of each are stamped with."""
+        return [worker.backend.stamps for worker in self]
 
     @property
     def given_up(self) -> bool:
@@ -204,10 +215,10 @@ class BackendPool:
         """Its state, slots or models have changed: the queue follows."""
         backend = worker.backend
         for each in self:
-            self.queue.set_slots(each.name, each.backend.slots if self._takes_work(each) else 0)
+            self.queue.set_slots(each.name, each.backend.room if self._takes_work(each) else 0)
         worker.outage.note(away=backend.away)
         self._stats.shadow.resize(self.slots)
-        news = f"{worker.name} is {backend.state}, {plural(backend.slots, 'slot')} {backend.detail}"
+        news = f"{worker.name} is {backend.state}, {plural(backend.room, 'slot')} {backend.detail}"
         self._stats.event(logging.INFO, news.rstrip())
         if worker.residents is not None:
             here = (each for each in self._dispatcher.live.values() if _is_on(each, worker))

@@ -53,6 +53,8 @@ class Preemption:
         """Decide whether the answer that is about to begin may be cut; if not, it is spared."""
         if not self.enabled or not self.dispatcher.scheduler.policy.interrupts:
             exchange.uncut_because = "the policy" if self.enabled else "--no-preempt"
+        elif worker.backend.stamps is not None:
+            exchange.uncut_because = "the engine itself says what runs"
         elif worker.continuation_of(exchange.job.model) is None:
             exchange.uncut_because = "nothing proves that the server can go on with it"
         else:

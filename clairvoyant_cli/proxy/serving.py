@@ -14,6 +14,7 @@ from clairvoyant_cli.http.upstream import NotReadyError, UnreachableError, Upstr
 from clairvoyant_cli.protocols.summed_totals import summed_totals
 from clairvoyant_cli.protocols.usage import Totals, UsageReader
 from clairvoyant_cli.proxy.access import Access
+from clairvoyant_cli.proxy.annotation import Annotation
 from clairvoyant_cli.proxy.dispatcher import Dispatcher, Release
 from clairvoyant_cli.proxy.exchange import (
     Attempt,
@@ -58,6 +59,7 @@ class Serving:
     refusals: Refusals
     rules: ServingRules
     preemption: Preemption
+    annotation: Annotation
     clock: Callable[[], float]
 
     async def serve(self, exchange: Exchange, request: Request) -> None:
@@ -109,7 +111,8 @@ class Serving:
             relay = self._relay(exchange, attempt, upstream, request)
             drop = self.access.consumed_headers
             if onward is None:
-                forward(request, upstream, relay, worker, drop=drop)
+                stamp = self.annotation.stamp(exchange, attempt, worker)
+                forward(request, upstream, relay, worker, drop=drop, stamp=stamp)
             else:
                 forward_anew(request, upstream, relay, worker, encoded(onward), onward.path, drop=drop)
             exchange.phase = Phase.PREFILL

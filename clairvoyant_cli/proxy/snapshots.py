@@ -92,7 +92,7 @@ class SnapshotBuilder:
             kind=backend.adapter.name,
             url=backend.upstream.url + backend.prefix,
             state=backend.state,
-            slots=backend.slots,
+            slots=backend.room,
             busy=len(self.operation.dispatcher.attempts_on(worker.name)),
             version=backend.version,
             detail=backend.detail,

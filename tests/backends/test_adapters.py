@@ -107,14 +107,14 @@ async def test_who_never_answers_is_given_up_soon(monkeypatch: pytest.MonkeyPatc
 @NAMED
 def test_what_a_server_can_do_is_declared(adapter: Adapter) -> None:
     abilities = [name for name in dir(Adapter) if name.isupper()]
-    assert {"CANCELS", "CONTINUES", "TAKES_PRIORITY", "REPORTS_SLOTS", "SWAPS_MODELS"} <= set(abilities)
+    assert {"CANCELS", "CONTINUES", "PRIORITY", "REPORTS_SLOTS", "SWAPS_MODELS"} <= set(abilities)
     ways = [way.name for way in adapter.CONTINUES]
     assert ways
     assert len(set(ways)) == len(ways)
     assert all(
         isinstance(getattr(adapter, name), bool)
         for name in abilities
-        if name not in ("CONTINUES", "READ_ANEW")
+        if name not in ("CONTINUES", "PRIORITY", "READ_ANEW")
     )
     assert adapter_of(adapter.name) is adapter
     assert adapter.title

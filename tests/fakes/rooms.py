@@ -16,6 +16,7 @@ from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.admission import Admission, PassOn, ReadBody, Refused
+from clairvoyant_cli.proxy.annotation import Annotation
 from clairvoyant_cli.proxy.backend_watch import BackendWatch
 from clairvoyant_cli.proxy.clients import ClientRules, Clients
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
@@ -118,7 +119,10 @@ def rooms(
     operation = Operation(dispatcher, Fallback(predictor), clock, stats.event)
     refusals = Refusals(pool, stats)
     urgency = UrgencyStats(clock, stats.event, target_s=10.0)
-    admission = Admission(access, pool, predictor, operation, stats, refusals, Levels(access), urgency)
+    annotation = Annotation(pool, operation, stats.at, stats.event)
+    admission = Admission(
+        access, pool, predictor, operation, stats, refusals, Levels(access), urgency, annotation
+    )
     rules = ServingRules(pool, operation, refusals, max_wait_s)
     return Rooms(dispatcher, pool, operation, stats, admission, rules, now, tasks)
 

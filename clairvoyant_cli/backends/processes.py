@@ -1,0 +1,38 @@
+"""What a server's own process on this machine shows: how it was started."""
+
+from collections.abc import Iterator, Sequence
+
+import psutil
+
+THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
+
+
+def listening(names: Sequence[str], port: int) -> Iterator[psutil.Process]:
+    """Yield the processes whose names begin so that listen on the port, of those that one may look at."""
+    for process in psutil.process_iter(["name"]):
+        if not (process.info["name"] or "").startswith(tuple(names)):
+            continue
+        try:
+            sockets = process.net_connections("tcp")
+        except (psutil.Error, OSError):
+            continue
+        if any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in sockets):
+            yield process
+
+
+def words_of(names: Sequence[str], port: int) -> list[str]:
+    """Return the command line of such a process; nothing where there is none to be seen."""
+    for process in listening(names, port):
+        try:
+            return list(process.cmdline())
+        except (psutil.Error, OSError):
+            continue
+    return []
+
+
+def values_of(words: Sequence[str], *flags: str) -> Iterator[str]:
+    """Yield what a command line gives a flag: the next word, or the rest of the same one."""
+    for at, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        if flag in flags:
+            yield value if equals else "".join(words[at + 1 : at + 2])

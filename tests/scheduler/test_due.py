@@ -1,0 +1,79 @@
+"""The number that ages by itself: what it orders, and that nobody starves of it."""
+
+from itertools import accumulate
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clairvoyant_cli.backends.priority import Priority
+from clairvoyant_cli.backends.sglang import ADAPTER as SGLANG
+from clairvoyant_cli.backends.vllm import ADAPTER as VLLM
+from clairvoyant_cli.scheduler.due import WINDOW_MEANS, due_s
+from tests.fakes.priority_engine import Arrival, ends_of
+
+COSTS = st.floats(1e-3, 1e4)
+TIMES = st.floats(0.0, 4e9)
+
+
+def test_the_shorter_of_two_goes_first_and_the_earlier_of_two_alike() -> None:
+    assert due_s(100.0, 1.0, 5.0) < due_s(100.0, 9.0, 5.0) < due_s(200.0, 1.0, 5.0)
+    assert due_s(100.0, 3.0, 5.0) < due_s(100.1, 3.0, 5.0)
+
+
+def test_without_a_window_it_is_the_time_of_arrival() -> None:
+    assert due_s(100.0, 50.0, 5.0, 0.0) == due_s(100.0, 0.1, 5.0, 0.0) == 100.0
+
+
+@given(TIMES, COSTS, COSTS, COSTS, st.none() | st.floats(0.0, 1e4))
+def test_who_comes_a_window_later_comes_after(
+    at_s: float, cost_s: float, other_s: float, mean_s: float, window_s: float | None
+) -> None:
+    later_s = at_s + (WINDOW_MEANS * mean_s if window_s is None else window_s) + 1e-3
+    assert due_s(at_s, cost_s, mean_s, window_s) < due_s(later_s, other_s, mean_s, window_s)
+
+
+def test_a_long_one_among_ever_new_short_ones_starts_within_the_bound() -> None:
+    mean_s, window_s = 1.0, 20.0
+    # A second of short ones for each second, for ever: by cost alone the long one would never start.
+    short = [Arrival(each / 2.0, 0.5, 0.5) for each in range(2000)]
+    arrivals = sorted([*short, Arrival(3.01, 30.0, 30.0)], key=lambda each: each.at_s)
+    which = next(at for at, each in enumerate(arrivals) if each.cost_s == 30.0)
+    ends = ends_of(arrivals, lambda each: due_s(each.at_s, each.cost_s, mean_s, window_s))
+    started_s = ends[which] - 30.0
+    work_s, sigma_s, running_s = 0.5, 0.5, 0.5
+    assert 3.01 + window_s / 2 < started_s <= 3.01 + work_s + sigma_s + window_s + running_s
+    by_cost = ends_of(arrivals, lambda each: each.cost_s)
+    assert by_cost[which] == max(by_cost)
+
+
+def test_short_ones_gain_and_the_longest_wait_hardly_grows() -> None:
+    random = Random(4)
+    services = [random.choice([1.0, 1.5, 8.0, 10.0]) for _ in range(4000)]
+    mean_s = sum(services) / len(services)
+    at = accumulate(random.expovariate(0.8 / mean_s) for _ in services)
+    arrivals = [Arrival(a, s, s * random.lognormvariate(0.0, 0.6)) for a, s in zip(at, services, strict=True)]
+
+    def sojourns(ends: list[float], short: bool) -> list[float]:
+        pairs = zip(arrivals, ends, strict=True)
+        return sorted(end - each.at_s for each, end in pairs if (each.service_s < 2.0) is short)
+
+    stamped = ends_of(arrivals, lambda each: due_s(each.at_s, each.cost_s, mean_s))
+    plain = ends_of(arrivals, lambda each: each.at_s)
+    half, most = len(services) // 4, len(services) * 95 // 200
+    assert sojourns(stamped, True)[half] < 0.5 * sojourns(plain, True)[half]
+    assert sojourns(stamped, False)[most] < 1.2 * sojourns(plain, False)[most]
+
+
+@given(st.lists(st.tuples(TIMES, st.integers(-100, 100)), min_size=2, max_size=2))
+def test_numbers_order_by_level_then_by_time_in_either_direction_and_every_reader_has_them(
+    wanted: list[tuple[float, int]],
+) -> None:
+    (one_s, level), (other_s, other) = wanted
+    for priority in (VLLM.PRIORITY, SGLANG.PRIORITY):
+        assert isinstance(priority, Priority)
+        numbers = [priority.number(one_s, level), priority.number(other_s, other)]
+        assert all(abs(number) < 1 << 53 for number in numbers)
+        if abs(one_s - other_s) > 1.0 or level != other:
+            sooner = (level, one_s) < (other, other_s)
+            assert (numbers[0] < numbers[1]) is (sooner is priority.lower_first)

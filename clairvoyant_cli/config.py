@@ -46,6 +46,8 @@ MAX_DAYS = 36_500
 MAX_NAME_CHARS = 64
 """Of a backend's name: as of a client's."""
 
+MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0
+"""Of a backend, as of a client."""
 
 NAMES = ", ".join(BACKEND_NAMES)
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -58,8 +60,8 @@ def _is_name(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class BackendConfig:
-    """One LLM server, as a table `[[backends]]` says it. Of `--backend` is made one without a name, and
-    without a URL where it is to be looked for.
+    """One LLM server, as a table `[[backends]]` says it. Of a single `--backend` is made one without a name,
+    and without a URL where it is to be looked for.
     """
 
     name: str | None = setting(
@@ -78,6 +80,13 @@ class BackendConfig:
         None, "N", "Requests in flight there at once. Unset: as `slots` of [serve].", *SLOTS
     )
     key_file: str | None = setting(None, "FILE", "Its own API key, sent with every request.")
+    weight: float = setting(
+        1.0,
+        "FACTOR",
+        "Its share of the work where several could do it as well: one of weight 2 is taken as though it had "
+        "twice its slots.",
+        (lambda weight: MIN_WEIGHT <= weight <= MAX_WEIGHT, f"be {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"),
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -87,7 +96,13 @@ class BackendConfig:
 class ServeConfig:
     """How `clairvoyant serve` runs. All but `backends` are flags as well."""
 
-    backend: str | None = setting(None, "NAME|URL", f"{NAMES}, or a URL. Unset: look at their usual ports.")
+    backend: str | None = setting(
+        None,
+        "[NAME=]URL",
+        f"{NAMES}, or a URL, with a name of yours before it if you like: gpu=http://192.168.1.20:11434. "
+        "Repeatable, or by commas: several servers behind one queue. Unset: look at their usual ports.",
+        repeatable=True,
+    )
     listen: str = setting("127.0.0.1:8080", "HOST:PORT", "Where clients connect.")
     policy: str | None = setting(None, "NAME", "How waiting requests are ordered. Unset: the default policy.")
     tau: float | None = setting(
@@ -99,8 +114,8 @@ class ServeConfig:
     slots: int | None = setting(
         None,
         "N",
-        "Requests in flight at once. Unset: as many as are answered at once, where that shows, else 1; with "
-        "--annotate 1024.",
+        "Requests in flight at each server. Unset: as many as it answers at once, where that shows, else 1; "
+        "with --annotate 1024.",
         *SLOTS,
     )
     queue_capacity: int = setting(
@@ -233,7 +248,6 @@ class ServeConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        check_backend(self.backend)
         _check(
             self.api_key_file is None or self.clients is None,
             "api_key_file and clients exclude each other; move the keys into the clients' file",
@@ -244,11 +258,24 @@ class ServeConfig:
                 f"{name} and [[backends]] exclude each other; say it in the tables, or take them out",
             )
         self.address()
+        _check(
+            len(self.servers()) == 1 or self.backend_key_file is None,
+            "backend_key_file goes with one backend; give each its own key_file in [[backends]]",
+        )
 
     def servers(self) -> tuple[BackendConfig, ...]:
-        """Return the LLM servers to use: those of the tables, or the one that `backend` means."""
-        single = BackendConfig(url=self.backend, slots=self.slots, key_file=self.backend_key_file)
-        return self.backends or (single,)
+        """Return the LLM servers to use: those of the tables, or those that `backend` means."""
+        if self.backends:
+            return self.backends
+        wanted = [None] if self.backend is None else self.backend.split(",")
+        servers = [_server(each, self.slots, self.backend_key_file) for each in wanted]
+        if len(servers) > 1:
+            servers = [replace(each, name=each.name or name_for(each.url or "")) for each in servers]
+        for key in ("name", "url"):
+            given = [getattr(each, key) for each in servers]
+            twin = next((each for each in given if given.count(each) > 1), None)
+            _check(twin is None, f"backend says {twin} twice; give each its own {key}")
+        return tuple(servers)
 
     def address(self) -> tuple[str, int]:
         """Return the listening host and port."""
@@ -259,6 +286,22 @@ class ServeConfig:
             f"listen must be HOST:PORT, not {quoted(self.listen)}",
         )
         return host or "0.0.0.0", int(port)  # noqa: S104 - ":8080" says so; keys are demanded
+
+
+def _server(wanted: str | None, slots: int | None, key_file: str | None) -> BackendConfig:
+    """Return the server that `URL` or `NAME=URL` means."""
+    if wanted is None:
+        return BackendConfig(slots=slots, key_file=key_file)
+    before, equals, after = wanted.partition("=")
+    named = bool(equals) and not any(sign in before for sign in "/:?")  # else it is part of the URL
+    name, url = (before, after) if named else (None, wanted)
+    check_backend(url)
+    return BackendConfig(name, url, slots=slots, key_file=key_file)
+
+
+def name_for(url: str) -> str:
+    """Return what a server is called that nobody has named: by its place, which does not change."""
+    return url.rpartition("://")[2].partition("/")[0][:MAX_NAME_CHARS]
 
 
 def _check(holds: bool, message: str) -> None:

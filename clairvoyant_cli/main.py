@@ -17,6 +17,7 @@ from clairvoyant_cli.system import print_utf8
 # name -> one-line help; the module is clairvoyant_cli.commands.<name> and its command is `command`.
 COMMANDS = {
     "serve": "Run the proxy in front of an LLM server.",
+    "backends": "List, add, drain and remove the servers behind a running daemon.",
     "status": "Print the state of a running daemon once.",
     "calibrate": "Measure an LLM server once, so that `serve` knows it.",
     "profiles": "List, show, choose and exchange what `calibrate` measured.",

@@ -89,8 +89,8 @@ def settings() -> list[str]:
     )
     tables = (
         "In place of `backend`, `slots` and `backend_key_file` the file can say LLM servers one by one: a table "
-        "`[[backends]]` for each, with a `name` and a `url` that no other has, and any of these. All must "
-        "have the models that are asked for; what needs no slot, lists of models too, goes to the first."
+        "`[[backends]]` for each, with a `name` and a `url` that no other has, and any of these: see "
+        "[several servers](how-to/several-servers.md)."
     )
     return [
         where,
@@ -144,6 +144,9 @@ def control_api() -> list[str]:
     return [
         f"`GET {prefix}/health`, `{prefix}/state` (JSON), `{prefix}/events` (server-sent events), "
         f"`{prefix}/metrics` (Prometheus). `POST {prefix}/actions/<action>` with a JSON body: {actions}.",
+        'What is done to one request takes `{"id": ...}`; `backend` takes `{"do": "drain"}`, `"up"` or `"remove"` '
+        'with the `"name"` of a server, or `"add"` with a `"url"` and what a table `[[backends]]` has, but the `"key"` '
+        "itself in place of `key_file`.",
         "All but `health` take the admin token, as `Authorization: Bearer TOKEN`, if `serve` was given one. If it "
         "was not and clients have keys, they take one that is made for each run: `token` in "
         "`daemon-PORT.json` in the user's state directory (`~/.local/state/clairvoyant` on Linux), which only "

@@ -81,6 +81,7 @@ def _running(snapshot: Snapshot) -> Table:
         "model",
         "client",
         "state",
+        *(("on",) if len(snapshot.backends) > 1 else ()),
         "class",
         "P(L)",
         "expected",
@@ -89,13 +90,14 @@ def _running(snapshot: Snapshot) -> Table:
         "for",
         "ETA",
     )
-    table = _table("running", *headings, left=5)
+    table = _table("running", *headings, left=len(headings) - 6)
     for row in snapshot.running:
         table.add_row(
             row.id,
             row.model,
             row.client,
             row.state,
+            *((row.backend,) if len(snapshot.backends) > 1 else ()),
             *_told(row.predicted),
             count(row.tokens),
             rate(row.tokens_per_s),
@@ -112,6 +114,8 @@ def _queue(snapshot: Snapshot) -> Table:
     table = _table(title, *headings, left=6)
     for row in snapshot.queue[:_MAX_ROWS]:
         note = "held" if row.held else "promoted" if row.promoted else ""
+        if row.backends:
+            note = f"{note} for {', '.join(row.backends)}".lstrip()
         table.add_row(
             str(row.rank),
             row.id,

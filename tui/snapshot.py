@@ -51,7 +51,8 @@ class QueuedRequest:
     """A waiting request. `rank` counts from 1 in dispatch order; `eta_s` is the predicted wait. One that was
     cut `cuts` times has `tokens` of its answer, in as many `parts`, and waits to go on. `urgency` is its
     level, 0 (immediate) to 4, None where nobody said; `urgency_by` is who did: operator, rule, client,
-    predictor, or share where its client's word does not count any more.
+    predictor, or share where its client's word does not count any more. `backends` are those that can serve
+    it, none if all can.
     """
 
     id: str
@@ -75,6 +76,7 @@ class QueuedRequest:
     parts: tuple[Part, ...] = ()
     urgency: int | None = None
     urgency_by: str = ""
+    backends: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,9 @@ class RunningRequest:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRequest:
-    """A request that has ended. `outcome`: completed, client_cancelled, upstream_error, rejected, timeout."""
+    """A request that has ended. `outcome`: completed, client_cancelled, upstream_error, rejected, timeout.
+    `backend` is the one that it was sent to last, "" if it never was.
+    """
 
     id: str
     finished_at: float
@@ -130,6 +134,7 @@ class FinishedRequest:
     parts: tuple[Part, ...] = ()
     urgency: int | None = None
     urgency_by: str = ""
+    backend: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +210,11 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class BackendState:
-    """One LLM server behind the proxy. `state`: up, loading, down."""
+    """One LLM server behind the proxy. `state`: up, loading, down. `standing` says why it gets less than its
+    slots would take, "" if it does not: draining, leaving (it goes when it has nothing left), resting (it
+    failed several times in a row), warming (it has just come back). `waiting` counts what waits for it alone,
+    `offered` the models it lists; None where it was not asked.
+    """
 
     name: str
     kind: str
@@ -219,6 +228,10 @@ class BackendState:
     decode_tokens_per_s: float | None = None
     prefill_tokens_per_s: float | None = None
     swaps_total: int = 0
+    standing: str = ""
+    waiting: int = 0
+    offered: int | None = None
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ class Verb(StrEnum):
     POLICY = "policy"
     TAU = "tau"
     RELOAD = "reload"
+    BACKEND = "backend"
 
 
 ON_REQUEST = frozenset({Verb.CANCEL, Verb.PROMOTE, Verb.HOLD, Verb.RELEASE, Verb.PRIORITY, Verb.URGENCY})
@@ -31,8 +32,8 @@ ON_REQUEST = frozenset({Verb.CANCEL, Verb.PROMOTE, Verb.HOLD, Verb.RELEASE, Verb
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One request of the operator. `id` names a request; `value` is a priority, a level of urgency, a policy,
-    or tau in seconds (0: no guard).
+    """One request of the operator. `id` names a request, or a backend; `value` is a priority, a level of
+    urgency, a policy, tau in seconds (0: no guard), or what is done to the backend: drain, up, remove.
     """
 
     verb: Verb
@@ -43,13 +44,19 @@ class Action:
         """Return the JSON body the daemon expects."""
         body: dict[str, str | int | float | None] = {}
         if self.id is not None:
-            body["id"] = self.id
+            body["name" if self.verb is Verb.BACKEND else "id"] = self.id
         if self.verb in _VALUE_FIELD:
             body[_VALUE_FIELD[self.verb]] = self.value
         return body
 
 
-_VALUE_FIELD = {Verb.PRIORITY: "priority", Verb.URGENCY: "level", Verb.POLICY: "policy", Verb.TAU: "tau_s"}
+_VALUE_FIELD = {
+    Verb.PRIORITY: "priority",
+    Verb.URGENCY: "level",
+    Verb.POLICY: "policy",
+    Verb.TAU: "tau_s",
+    Verb.BACKEND: "do",
+}
 
 
 @dataclass(frozen=True, slots=True)

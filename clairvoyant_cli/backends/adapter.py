@@ -47,7 +47,8 @@ class Found:
 @dataclass(slots=True)
 class Backend:
     """One LLM server and what is known of it. `state`: up, loading, down, unknown. `annotate`: whether its
-    requests are to be stamped with a priority: on, off, or auto: where it is known to heed one.
+    requests are to be stamped with a priority: on, off, or auto: where it is known to heed one. `offered` are
+    the models it has, as `Adapter.known_as` spells them; None where it was not asked, or did not say.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Backend:
     version: str = ""
     detail: str = ""
     models: tuple[LoadedModel, ...] = ()
+    offered: frozenset[str] | None = None
     remote_models: frozenset[str] = frozenset()
     swaps: int = 0
     speeds: Speeds = field(default_factory=Speeds)
@@ -92,6 +94,14 @@ class Backend:
         """Whether it was there and is not now, or loads its model: what waits had better wait on."""
         return self.seen and self.state in ("down", "loading")
 
+    def lists(self, model: str) -> bool:
+        """Whether it says that it has a model."""
+        return self.offered is not None and self.adapter.known_as(model) in self.offered
+
+    def may_have(self, model: str) -> bool:
+        """Whether it may answer for a model that it does not list."""
+        return self.offered is None or self.adapter.ANSWERS_ANY_MODEL
+
 
 class Adapter:
     """Any OpenAI-compatible server. Has no state: there is one of each, and any number of servers."""
@@ -107,6 +117,9 @@ class Adapter:
 
     start_command: ClassVar[str] = "clairvoyant serve --backend http://HOST:PORT"
     get_model_command: ClassVar[str] = "load a model in the server"
+
+    SPEAKS: ClassVar[frozenset[Family]] = frozenset((Family.OPENAI, Family.ANTHROPIC))
+    """Whose routes it answers."""
 
     CANCELS: ClassVar[bool] = False
     """Stops generating when the client of a streamed answer leaves."""
@@ -216,6 +229,10 @@ class Adapter:
     def runs_elsewhere(self, model: str) -> bool:
         """Whether a model's name says that it does not run on the server's own hardware."""
         return False
+
+    def known_as(self, model: str) -> str:
+        """Return the one name of a model that may be written in several ways."""
+        return model
 
     def render(self, refusal: Refusal, route: Route) -> tuple[ResponseHead, bytes]:
         """Return a refusal as a response's head and body, in the shape that the route's clients read."""

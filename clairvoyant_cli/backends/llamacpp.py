@@ -23,6 +23,7 @@ class LlamaCpp(Adapter):
     title = "llama.cpp"
     usual_ports = (8080, 9931)  # it is moving from the one to the other
     start_command = "llama-server --model model.gguf --port 9931"
+    SPEAKS = frozenset((Family.OPENAI, Family.ANTHROPIC, Family.LLAMACPP))
     CANCELS = True
     REPORTS_SLOTS = True
     ANSWERS_ANY_MODEL = True

@@ -18,6 +18,9 @@ from clairvoyant_cli.protocols.routes import ROUTES, Family, Work
 
 TRANSCRIPTIONS = "/v1/audio/transcriptions"
 
+OWN_PLACES = ("registry.ollama.ai/", "library/")
+"""What it leaves out of a name when it lists its models."""
+
 PARALLEL = "OLLAMA_NUM_PARALLEL"
 PARALLEL_FLAGS = ("-np", "--parallel")
 """How Ollama is told how many answers to give at once, and how it tells the runner that it starts."""
@@ -31,6 +34,7 @@ class Ollama(Adapter):
     usual_ports = (11434,)
     start_command = "ollama serve"
     get_model_command = "ollama pull gemma3:4b"
+    SPEAKS = frozenset((Family.OLLAMA, Family.OPENAI, Family.ANTHROPIC))
     CANCELS = True
     REPORTS_LOADING = False
     CONTINUES = (Raw(), Prefill())
@@ -86,6 +90,10 @@ class Ollama(Adapter):
         """Return whose error shape an unscheduled path uses."""
         return super().family_of(path) if path.startswith("/v1/") else Family.OLLAMA
 
+    def known_as(self, model: str) -> str:
+        """Return a model's name as it is listed."""
+        return full_name(model)
+
     def runs_elsewhere(self, model: str) -> bool:
         """Whether a model's name says that it runs in Ollama's cloud."""
         return model.endswith((":cloud", "-cloud"))
@@ -108,6 +116,14 @@ class Ollama(Adapter):
     def keep_request(self, model: str, *, loaded: bool) -> tuple[str, Body]:
         """Return a generation of nothing, which loads, or after which the model is not kept."""
         return "/api/generate", {"model": model} | ({} if loaded else {"keep_alive": 0})
+
+
+def full_name(model: str) -> str:
+    """Return a model's name as Ollama lists it, with its tag; Ollama tells no case apart."""
+    name = model.lower()
+    for prefix in OWN_PLACES:
+        name = name.removeprefix(prefix)
+    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
 
 
 def _runners_parallel(server: psutil.Process) -> Iterator[str]:

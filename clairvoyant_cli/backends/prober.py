@@ -53,6 +53,14 @@ class Prober:
         """Bring a backend's state, version, slots and resident models up to date."""
         await backend.adapter.refresh(self.asking(backend.upstream.url, backend.prefix), backend)
 
+    async def list_models(self, backend: Backend) -> None:
+        """Take note of the models that a backend offers; of those it had, if it does not say."""
+        ask, adapter = self.asking(backend.upstream.url, backend.prefix), backend.adapter
+        offered = await adapter.offered_models(ask)
+        if offered is not None:
+            backend.offered = frozenset(adapter.known_as(model.name) for model in offered if model.name)
+            backend.remote_models = frozenset(model.name for model in offered if model.remote)
+
     async def busy_slots(self, backend: Backend) -> int | None:
         """Count the slots that are at work; None if the server does not tell."""
         return await backend.adapter.busy_slots(self.asking(backend.upstream.url, backend.prefix))
@@ -75,7 +83,7 @@ class Prober:
         try:
             async with asyncio.timeout(timeout_s):
                 connection = await upstream.connect()
-                answer = _Collected(connection)
+                answer = Collected(connection)
                 try:
                     connection.begin(head, head.encode(upstream.host_header), answer)
                     if sent:
@@ -93,7 +101,7 @@ class Prober:
         return answer.answer
 
 
-class _Collected:
+class Collected:
     """Takes an answer whole, up to a limit."""
 
     def __init__(self, connection: UpstreamConnection) -> None:
@@ -105,11 +113,21 @@ class _Collected:
         self._left = ANSWER_BYTES + 1
 
     @property
-    def answer(self) -> Answer:
-        """What has come; the text only where it is not compressed."""
+    def begun(self) -> ResponseHead:
+        """The head of what has finished."""
         assert self._begun is not None  # noqa: S101 - what has finished has begun
-        plain = self._begun.get(b"content-encoding") in (None, b"identity")
-        return Answer(self._begun.status, b"".join(self._pieces) if plain else None)
+        return self._begun
+
+    @property
+    def text(self) -> bytes | None:
+        """The body of what has finished; None where it is compressed."""
+        plain = self.begun.get(b"content-encoding") in (None, b"identity")
+        return b"".join(self._pieces) if plain else None
+
+    @property
+    def answer(self) -> Answer:
+        """What has come."""
+        return Answer(self.begun.status, self.text)
 
     def hold(self) -> None:
         """It is taken piece by piece."""

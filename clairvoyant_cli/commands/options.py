@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 
-from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.settings import Setting, settings_of
 
 Function = Callable[..., Any]
 Option = Callable[[Function], Function]
 
 SERVE = settings_of(ServeConfig)
+SERVER = settings_of(BackendConfig)
 FILE = click.Path(path_type=Path, dir_okay=False)
 ANY_PATH = click.Path(path_type=Path)
 
@@ -78,4 +79,4 @@ def _by_commas(context: click.Context, parameter: click.Parameter, given: Sequen
     return ",".join(given) or None
 
 
-backend_option = serve_option("backend")
+backend_option = click.option("--backend", metavar="NAME|URL", help=SERVER["url"].about)

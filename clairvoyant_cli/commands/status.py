@@ -44,8 +44,9 @@ def _print(snapshot: Snapshot) -> None:
     rest = f" on {snapshot.listen}, up {duration(snapshot.uptime_s)}, policy {snapshot.policy}"
     console.print(Text.assemble((snapshot.mode, "bold"), rest))
     for backend in snapshot.backends:
-        detail = f", {backend.detail}" if backend.detail else ""
+        detail = "".join(f", {said}" for said in (backend.standing, backend.detail) if said)
         busy = f"{backend.busy} of {backend.slots} slots busy"
+        busy += f", {backend.waiting} waiting for it alone" if backend.waiting else ""
         console.print(f"backend {backend.name} {backend.url} {backend.state}{detail}, {busy}")
     console.print(f"tau {tau_text}")
     counts = snapshot.counters

@@ -30,6 +30,7 @@ from clairvoyant_cli.system import command_to_close, is_open_to_others, open_wit
 PRIORITY_HEADER = b"x-clairvoyant-priority"
 URGENCY_HEADER = b"x-clairvoyant-urgency"
 CLIENT_HEADER = b"x-clairvoyant-client"
+BACKEND_HEADER = b"x-clairvoyant-backend"
 
 LARGEST_FILE_BYTES = 4 << 20
 """Of what is read while the daemon runs: some 30,000 clients, for which nobody is served for a second."""
@@ -54,7 +55,7 @@ class Access:
     @property
     def consumed_headers(self) -> tuple[bytes, ...]:
         """Headers that were meant for us and do not go on to the backend."""
-        own = (PRIORITY_HEADER, URGENCY_HEADER, CLIENT_HEADER)
+        own = (PRIORITY_HEADER, URGENCY_HEADER, CLIENT_HEADER, BACKEND_HEADER)
         return (*own, b"authorization", b"x-api-key") if self.clients.keys else own
 
     def admit(self, request: Request) -> str | Refusal:

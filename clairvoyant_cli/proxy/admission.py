@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -21,7 +21,7 @@ from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.annotation import Annotation
 from clairvoyant_cli.proxy.exchange import Asked, Exchange
 from clairvoyant_cli.proxy.operation import Operation
-from clairvoyant_cli.proxy.pool import BackendPool
+from clairvoyant_cli.proxy.pool import BackendPool, Worker, given_up
 from clairvoyant_cli.proxy.refusals import DRAINING, GOING_DOWN, NO_CONNECT, Refusals
 from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.second_opinion import SecondOpinions
@@ -52,9 +52,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class PassOn:
-    """It needs no slot, and goes straight to the backend."""
+    """It needs no slot, and goes straight to a backend. `model` is the one it names, where that is known."""
 
     route: Route
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class Admission:
         with self.entering(verdict) as refused:
             if refused is not None:
                 return refused
-            adapter = self.pool.first.backend.adapter
+            adapter = self.pool.speaker(verdict.route.family).backend.adapter
             parsed = await parse_request(pieces, verdict.route, adapter, verdict.client)
             if pieces is None:
                 parsed = replace(parsed, opening=opening_of(request.arrived))
@@ -145,8 +146,8 @@ class Admission:
         """Predict a request's length and put it into the queue, or say why it has no place there."""
         if parsed.bypass or parsed.model in self.pool.remote_models:
             request.scheduled = False
-            return PassOn(asks.route)
-        refusal = self._objection(asks.client)
+            return PassOn(asks.route, parsed.model)
+        refusal = self._objection(asks.client, self.pool.able(asks.route.family, parsed.model))
         if refusal is None:
             exchange = self._exchange(request, asks, parsed)
             refusal = self._submit(exchange)
@@ -158,15 +159,17 @@ class Admission:
             self.second_opinions.arrived(exchange)
         return exchange
 
-    def _objection(self, client: str) -> Refusal | None:
-        """Say why nothing of a client is taken now; None if it is."""
+    def _objection(self, client: str, able: Sequence[Worker]) -> Refusal | None:
+        """Say why nothing that these workers would serve is taken of a client now; None if it is."""
         if self.operation.draining:
             return DRAINING
         quota = self.access.clients.rules_of(client).tokens_per_day
         if quota is not None and self.stats.today.spent(client) >= quota:
             return self.stats.today.refusal(quota)
-        if self.pool.given_up and not self.pool.may_be_tried:
-            return self.refusals.away()
+        if given_up(able) and not self.pool.may_be_tried:
+            return self.refusals.away(able[0])
+        if all(worker.draining for worker in able):
+            return self.refusals.draining_alone(able)
         return None
 
     def _submit(self, exchange: Exchange) -> Refusal | None:
@@ -200,6 +203,7 @@ class Admission:
             priority=self.access.priority_of(request, asks.client, parsed.priority),
             urgency=urgency,
             urgency_by=urgency_by,
+            able=self.pool.able_names(asks.route.family, parsed.model),
         )
         shown = parsed.view.prompt[:SHOWN_CHARS] if self.show_prompts and parsed.view else None
         return Exchange(

@@ -9,6 +9,10 @@ from clairvoyant_cli.backends.prober import TIMED_OUT, Prober
 
 UP_EVERY_S = 5.0
 DOWN_EVERY_S = 1.0
+AWAY_SHARE = 0.1
+MAX_DOWN_EVERY_S = 15.0
+"""One that is away is looked for every second, and less often the longer it is: it is noticed to be back no
+later than after a tenth more of its absence."""
 
 SLOTS_EVERY_S = 1.25
 """Time between looks at llama.cpp's /slots. Each look restarts the 1 s timer by which the server notices
@@ -33,16 +37,20 @@ class BackendWatch:
         *,
         at_work: Callable[[], bool] = lambda: False,
         on_trial: Callable[[], None] = lambda: None,
+        in_company: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`at_work` says whether the backend is answering a request of ours; `on_trial` has one waiting
-        request sent, to see whether a backend that was loading serves by now.
+        request sent, to see whether a backend that was loading serves by now; `in_company` says that there
+        are others, so that it matters which models each has.
         """
         self.backend = backend
         self._prober = prober
         self._on_change = on_change
         self._at_work = at_work
         self._on_trial = on_trial
+        self._in_company = in_company
+        self._up_s = clock()
         self._clock = clock
         self._look = asyncio.Event()
         self._announced: tuple[object, ...] = ()
@@ -75,7 +83,7 @@ class BackendWatch:
             self._announce()
             if self.backend.state == "loading":
                 self._on_trial()
-            pause_s = UP_EVERY_S if self.backend.state == "up" else DOWN_EVERY_S
+            pause_s = self._pause_s()
             self._look.clear()
             try:
                 async with asyncio.timeout(pause_s):
@@ -83,16 +91,26 @@ class BackendWatch:
             except TimeoutError:
                 continue
 
+    def _pause_s(self) -> float:
+        now = self._clock()
+        if self.backend.state == "up":
+            self._up_s = now
+            return UP_EVERY_S
+        return max(DOWN_EVERY_S, min(AWAY_SHARE * (now - self._up_s), MAX_DOWN_EVERY_S))
+
     async def _refresh(self) -> None:
         backend = self.backend
         before = backend.state
         await self._prober.refresh(backend)
         if backend.detail == TIMED_OUT and before == "up" and self._at_work():
             backend.state = "up"  # it has but one thread, and that one works for us
+        if backend.state == "up" and self._in_company():
+            await self._prober.list_models(backend)
         backend.seen = backend.seen or backend.state in ("up", "loading")
 
     def _announce(self) -> None:
-        news = (self.backend.state, self.backend.room, self.backend.models)
+        backend = self.backend
+        news = (backend.state, backend.room, backend.models, backend.offered)
         if news != self._announced:
             self._announced = news
             self._on_change()

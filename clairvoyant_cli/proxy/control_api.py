@@ -21,6 +21,7 @@ from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.status import reason_of
 from clairvoyant_cli.protocols.plain import printable
 from clairvoyant_cli.proxy.access import Access
+from clairvoyant_cli.proxy.backend_actions import SECRETS, BackendActions, RefusedError
 from clairvoyant_cli.proxy.metrics import Metrics
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.origins import from_our_own_page
@@ -40,10 +41,6 @@ daemon's time for the states, nor for the metrics."""
 
 HEARTBEAT_S = 1.0
 """A stream without changes still ticks, so that ages and elapsed times move."""
-
-
-class RefusedError(Exception):
-    """An action that cannot be carried out; the message says why."""
 
 
 class Changes:
@@ -109,12 +106,15 @@ class Actions:
     operation: Operation
     stats: RequestStats
     urgency_stats: UrgencyStats
+    backends: BackendActions
     reload: Callable[[], str]
 
-    def run(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def run(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Carry out an action by name."""
         if action in ON_REQUEST:
             result = self._on_request(action, arguments)
+        elif action == "backend":
+            result = await self.backends.run(arguments)
         else:
             result = self._on_daemon(action, arguments)
         self.stats.event(logging.INFO, f"operator: {action} {_plain(arguments)}".rstrip())
@@ -194,7 +194,8 @@ def _is_json(content_type: bytes) -> bool:
 
 
 def _plain(arguments: dict[str, Any]) -> str:
-    given = (f"{key}={value}" for key, value in arguments.items() if isinstance(value, str | int | float))
+    shown = (each for each in arguments.items() if each[0] not in SECRETS)
+    given = (f"{key}={value}" for key, value in shown if isinstance(value, str | int | float))
     return printable(" ".join(given), 120)
 
 
@@ -278,7 +279,7 @@ class ControlApi:
             return JSONResponse({"error": f"unknown action; there are {', '.join(ACTIONS)}"}, 404)
         try:
             arguments = msgspec.json.decode(await request.body() or b"{}", type=dict[str, Any])
-            return JSONResponse(self._actions.run(action, arguments))
+            return JSONResponse(await self._actions.run(action, arguments))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             # msgspec says by the latter two what is not UTF-8, and what is nested too deeply.
             return JSONResponse({"error": "the body is not a JSON object, or nested too deeply"}, 400)

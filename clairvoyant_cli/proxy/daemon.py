@@ -3,42 +3,37 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import cast
 
-from clairvoyant_cli.backends.adapter import Backend
-from clairvoyant_cli.backends.discovery import find_backend
-from clairvoyant_cli.backends.known import adapter_of
-from clairvoyant_cli.backends.prober import Prober
-from clairvoyant_cli.config import BackendConfig, ServeConfig
+from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.listener import ServerConnection
 from clairvoyant_cli.http.patience import Budget, ConnectionTable
-from clairvoyant_cli.http.upstream import Upstream
-from clairvoyant_cli.proxy.access import Access, is_loopback, read_backend_key
+from clairvoyant_cli.proxy.access import Access, is_loopback
 from clairvoyant_cli.proxy.admission import Admission
 from clairvoyant_cli.proxy.annotation import Annotation
-from clairvoyant_cli.proxy.backend_watch import BackendWatch
+from clairvoyant_cli.proxy.backend_actions import BackendActions
 from clairvoyant_cli.proxy.clients import Clients
 from clairvoyant_cli.proxy.control_api import Actions, Changes, ControlApi
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.exchange import DrainingError
 from clairvoyant_cli.proxy.fallback import Fallback
 from clairvoyant_cli.proxy.gateway import Gateway
+from clairvoyant_cli.proxy.joining import Joining, Server, find_servers
 from clairvoyant_cli.proxy.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning import DEFAULT_TAU_S
 from clairvoyant_cli.proxy.listening import BACKLOG, listen, max_connections
 from clairvoyant_cli.proxy.metrics import Metrics
 from clairvoyant_cli.proxy.operation import Operation
-from clairvoyant_cli.proxy.outage import Outage
+from clairvoyant_cli.proxy.passing import Passing
 from clairvoyant_cli.proxy.persistence import Persistence, StateSaver
-from clairvoyant_cli.proxy.pool import BackendPool, Worker
+from clairvoyant_cli.proxy.pool import BackendPool
 from clairvoyant_cli.proxy.preemption import Preemption
 from clairvoyant_cli.proxy.refusals import Refusals
 from clairvoyant_cli.proxy.request_stats import RequestStats
-from clairvoyant_cli.proxy.residents import Residents
 from clairvoyant_cli.proxy.roster import Roster, access_of, roster_of
 from clairvoyant_cli.proxy.second_opinion import Encode, SecondOpinions
 from clairvoyant_cli.proxy.serving import Serving
@@ -164,21 +159,21 @@ async def running_daemon(
     host, port = config.address()
     roster = roster_of(config, exposed=not is_loopback(host))
     access = access_of(config, roster)
-    wanted = config.servers()
-    keys = [read_backend_key(each.key_file) for each in wanted]
     listener = listen(host, port)
-    probers = [Prober(key) for key in keys]
+    servers: list[Server] = []
     try:
         port = listener.getsockname()[1]
-        looked_for = zip(wanted, probers, strict=True)
-        found = await asyncio.gather(*(_backend(config, each, prober, port) for each, prober in looked_for))
-        servers = [Server(*each) for each in zip(found, probers, keys, strict=True)]
+        servers = await find_servers(config, port)
         async with Tasks() as tasks:
             queue = _queue(config, access, tasks, clock)
-            daemon = _compose(config, predictor, access, roster, queue, servers, table, (host, port))
+            joining = Joining(config, queue.pool, queue.dispatcher, queue.stats, tasks.spawn, port)
+            for server in servers:
+                joining.let_in(server)
+            daemon = _compose(config, predictor, access, roster, queue, joining, table, (host, port))
             daemon.state_saver = _state_saver(config, daemon, persistence)
             if daemon.state_saver is not None:
                 daemon.state_saver.begin()
+                joining.joined.append(daemon.state_saver.take_in)
                 _prefer_preemption(config, daemon)
                 tasks.spawn(daemon.state_saver.run())
             stop_accepting = await start_accepting(
@@ -188,8 +183,7 @@ async def running_daemon(
                 tasks.spawn,
             )
             for worker in daemon.pool:
-                tasks.spawn(worker.watch.run())
-                worker.backend.upstream.keep_spare(tasks.spawn)
+                joining.start(worker)
             tasks.spawn(table.watch())
             tasks.spawn(daemon.preemption.run())
             if encode is not None:
@@ -211,10 +205,11 @@ async def running_daemon(
                 if daemon.state_saver is not None:
                     daemon.state_saver.save()
         await daemon.pool.close()
+        await joining.close()
     finally:
         listener.close()
-        for prober in probers:
-            await prober.close()
+        for server in servers:
+            await server.prober.close()
 
 
 def _prefer_preemption(config: ServeConfig, daemon: Daemon) -> None:
@@ -229,15 +224,6 @@ def _prefer_preemption(config: ServeConfig, daemon: Daemon) -> None:
     if POLICIES[daemon.operation.policy].interrupts and not any(worker.proofs for worker in daemon.pool):
         news = "nothing proves that an answer can be cut and continued, so none is cut; prove it: "
         daemon.stats.event(logging.WARNING, news + "clairvoyant calibrate --continuation")
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A server that was found or is waited for, what asks it how it does, and its API key."""
-
-    backend: Backend
-    prober: Prober
-    key: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,13 +258,11 @@ def _compose(
     access: Access,
     roster: Roster,
     queue: _Queue,
-    servers: Sequence[Server],
+    joining: Joining,
     table: ConnectionTable,
     address: tuple[str, int],
 ) -> Daemon:
     dispatcher, stats, pool = queue.dispatcher, queue.stats, queue.pool
-    for server in servers:
-        pool.add(_worker(config, server, queue))
     metrics, changes = Metrics(), Changes()
     dispatcher.changed.append(changes.note)
     tau_source = "default" if config.tau is None else "flag"
@@ -312,7 +296,7 @@ def _compose(
         stats.clock(),
         config.show_prompts,
     )
-    actions = Actions(operation, stats, urgency_stats, reload)
+    actions = Actions(operation, stats, urgency_stats, BackendActions(pool, joining), reload)
     control = ControlApi(access, actions, snapshots, changes, metrics)
     preemption = Preemption(dispatcher, pool, operation, stats, enabled=not config.no_preempt)
     dispatcher.changed.append(preemption.look)
@@ -342,7 +326,7 @@ def _compose(
         config.show_prompts,
     )
     return Daemon(
-        gateway=Gateway(admission, serving, control),
+        gateway=Gateway(admission, serving, Passing(pool, access, refusals), control),
         pool=pool,
         operation=operation,
         stats=stats,
@@ -360,31 +344,6 @@ def _compose(
     )
 
 
-def _worker(config: ServeConfig, server: Server, queue: _Queue) -> Worker:
-    backend, scheduler, pool = server.backend, queue.dispatcher.scheduler, queue.pool
-
-    def at_work() -> bool:
-        return bool(queue.dispatcher.attempts_on(backend.name))
-
-    watch = BackendWatch(
-        backend,
-        server.prober,
-        lambda: pool.changed(worker),
-        at_work=at_work,
-        on_trial=lambda: pool.try_one(worker),
-        clock=queue.stats.clock,
-    )
-    worker = Worker(
-        backend,
-        watch,
-        Outage(config.outage_grace, lambda: pool.outlasted(worker)),
-        server.prober.asking(backend.upstream.url, backend.prefix),
-        Residents(scheduler, backend.name) if backend.adapter.SWAPS_MODELS else None,
-        server.key.encode() if server.key else None,
-    )
-    return worker
-
-
 def _state_saver(config: ServeConfig, daemon: Daemon, persistence: Persistence | None) -> StateSaver | None:
     if persistence is None:
         return None
@@ -398,31 +357,6 @@ def _state_saver(config: ServeConfig, daemon: Daemon, persistence: Persistence |
         freeze=config.freeze,
         record_prompts=config.record_prompts,
     )
-
-
-async def _backend(config: ServeConfig, server: BackendConfig, prober: Prober, listen_port: int) -> Backend:
-    found, all_found = await find_backend(server.url, prober, listen_port=listen_port)
-    for each in all_found:
-        log.info("found %s %s at %s", each.adapter.name, each.version, each.url)
-    if not all_found:
-        log.warning("nothing answers at %s yet; waiting for %s", found.url, found.adapter.title)
-    elif len(all_found) > 1:
-        log.info("using %s at %s; choose another with --backend", found.adapter.name, found.url)
-    adapter = found.adapter if server.kind is None else adapter_of(server.kind)
-    backend = Backend(
-        name=server.name or adapter.name,
-        adapter=adapter,
-        upstream=Upstream(found.url, connect_timeout_s=config.connect_timeout),
-        prefix=found.prefix,
-        slots=server.slots or found.slots or 1,
-        slots_fixed=server.slots is not None,
-        version=found.version,
-        seen=bool(all_found),
-        annotate=config.annotate,
-    )
-    if backend.seen and adapter.PRIORITY is not None:
-        backend.heeding = await adapter.heeding(prober.asking(found.url, found.prefix), backend.local_port)
-    return backend
 
 
 def _reachable(host: str) -> str:

@@ -1,12 +1,19 @@
 """A request's way to a worker and its answer's way back, byte for byte, in the queue or past it."""
 
 import asyncio
+from collections.abc import Sequence
 
 from clairvoyant_cli.http.fields import Fields, Header
 from clairvoyant_cli.http.framing import request_head
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.request import Request
-from clairvoyant_cli.http.upstream import StaleError, UnreachableError, UpstreamConnection, UpstreamError
+from clairvoyant_cli.http.upstream import (
+    ResponseSink,
+    StaleError,
+    UnreachableError,
+    UpstreamConnection,
+    UpstreamError,
+)
 from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.protocols.stamp import OUTDATED, Stamp, Stamping
 from clairvoyant_cli.proxy.access import Access
@@ -21,13 +28,16 @@ REPLACED = (b"host", b"content-length", b"accept-encoding", b"expect")
 def forward(
     request: Request,
     upstream: UpstreamConnection,
-    relay: Relay,
+    relay: ResponseSink,
     worker: Worker,
     *,
     drop: tuple[bytes, ...],
+    keep: bool = False,
     stamp: Stamp | None = None,
 ) -> None:
-    """Begin to send a request to a worker, without the headers named in `drop`, and with a stamp."""
+    """Begin to send a request to a worker, without the headers named in `drop`, and with a stamp; `keep` its
+    body, if it is whole, to send it again.
+    """
     head = request.head
     extra: list[Header] = []
     if stamp is not None:
@@ -44,8 +54,7 @@ def forward(
     upstream.throttle = request.connection
     upstream.begin(head, head.encode(worker.backend.upstream.host_header, *extra, drop=drop), relay)
     if head.has_body:
-        sink = upstream if stamp is None else Stamping(upstream, stamp)
-        request.flow_to(sink, keep=relay.may_wait)
+        request.flow_to(upstream if stamp is None else Stamping(upstream, stamp), keep=keep)
     upstream.uncork()
 
 
@@ -75,28 +84,32 @@ def forward_anew(
     upstream.body_end([])
 
 
-async def pass_on(request: Request, route: Route, worker: Worker, access: Access, refusals: Refusals) -> None:
-    """Send a request that needs no slot straight to a worker, and its answer back."""
+async def pass_on(
+    request: Request, route: Route, worker: Worker, access: Access, refusals: Refusals, *extra: Header
+) -> None:
+    """Send a request that needs no slot straight to a worker, and its answer back, with headers of ours."""
     try:
         try:
-            await _relayed(request, worker, access)
+            await _relayed(request, worker, access, extra)
         except StaleError:
             if not _repeatable(request.head):
                 raise
-            await _relayed(request, worker, access, fresh=True)
+            await _relayed(request, worker, access, extra, fresh=True)
     except UpstreamError as error:
         worker.watch.look_now()
         say = refusals.unreachable if isinstance(error, UnreachableError) else refusals.broken_off
         refusals.send(request, route, say(worker, str(error)))
 
 
-async def _relayed(request: Request, worker: Worker, access: Access, *, fresh: bool = False) -> None:
+async def _relayed(
+    request: Request, worker: Worker, access: Access, extra: Sequence[Header], *, fresh: bool = False
+) -> None:
     """Have a request answered; `fresh` on a new connection."""
     upstream: UpstreamConnection | None = None
     relay: Relay | None = None
     try:
         upstream = await worker.backend.upstream.connect(fresh=fresh)
-        relay = Relay(request, upstream)
+        relay = Relay(request, upstream, *extra)
         forward(request, upstream, relay, worker, drop=access.consumed_headers)
         await relay.finished
     except asyncio.CancelledError:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.proxy.admission import Admission, PassOn
 from clairvoyant_cli.proxy.exchange import Exchange
-from clairvoyant_cli.proxy.forwarding import pass_on
+from clairvoyant_cli.proxy.passing import Passing
 from clairvoyant_cli.proxy.serving import Serving
 
 CONTROL_PREFIX = "/_clairvoyant/"
@@ -18,6 +18,7 @@ class Gateway:
 
     admission: Admission
     serving: Serving
+    passing: Passing
     control: Callable[[Request], Awaitable[None]]
 
     async def handle(self, request: Request) -> None:
@@ -31,6 +32,6 @@ class Gateway:
             await self.serving.serve(admitted, request)
         elif isinstance(admitted, PassOn):
             admission.stats.passed_through += 1
-            await pass_on(request, admitted.route, admission.pool.first, admission.access, admission.refusals)
+            await self.passing.pass_on(request, admitted.route, admitted.model)
         else:
             admission.refusals.send(request, admitted.route, admitted.refusal)

@@ -28,7 +28,7 @@ class Metrics:
         registry = self._registry = CollectorRegistry()
         self._models: set[str] = set()
         self._promoted = 0
-        self._swapped = 0
+        self._swapped: dict[str, int] = {}
         self._running = Gauge("clairvoyant_requests_running", "Requests that hold a slot", registry=registry)
         self._waiting = Gauge(
             "clairvoyant_requests_waiting", "Requests in the queue", ["class"], registry=registry
@@ -79,6 +79,12 @@ class Metrics:
             ["endpoint", "code", "outcome"],
             registry=registry,
         )
+        self._answered = Counter(
+            "clairvoyant_backend_requests",
+            "Scheduled requests that ended on a backend",
+            ["backend", "outcome"],
+            registry=registry,
+        )
         self._queue_time = Histogram(
             "clairvoyant_request_queue_time_seconds", "Time in the queue", SECONDS, registry, label="class"
         )
@@ -119,6 +125,8 @@ class Metrics:
         asked, now = exchange.asked, end.at_s
         code = str(end.status) if end.status in CODES else "other"
         self._requests.labels(asked.route.name, code, end.outcome.value).inc()
+        if exchange.attempt is not None:
+            self._answered.labels(exchange.attempt.worker, end.outcome.value).inc()
         self._predicting.observe(asked.predicted_in_s)
         self._queue_time.observe(exchange.waited_s(now), asked.prediction.length_class.value)
         self._urgent_time.observe(exchange.waited_s(now), str(level_of(exchange.job)))
@@ -142,6 +150,8 @@ class Metrics:
         for each in ("short", "medium", "long"):
             count = sum(request.predicted.length_class == each for request in snapshot.queue)
             self._waiting.labels(each).set(count)
+        self._slots.clear()
+        self._up.clear()
         for backend in snapshot.backends:
             self._slots.labels("busy", backend.name).set(backend.busy)
             self._slots.labels("free", backend.name).set(max(0, backend.slots - backend.busy))
@@ -154,9 +164,9 @@ class Metrics:
             counter.inc(total - self._told[name])
             self._told[name] = total
         self._render_urgency(snapshot.urgency)
-        swaps = sum(backend.swaps_total for backend in snapshot.backends)
-        self._swaps.inc(swaps - self._swapped)
-        self._swapped = swaps
+        for backend in snapshot.backends:  # one that has come again begins to count anew
+            self._swaps.inc(max(0, backend.swaps_total - self._swapped.get(backend.name, 0)))
+        self._swapped = {backend.name: backend.swaps_total for backend in snapshot.backends}
         if snapshot.predictor.ranking_accuracy is not None:
             self._accuracy.set(snapshot.predictor.ranking_accuracy)
         return generate_latest(self._registry)

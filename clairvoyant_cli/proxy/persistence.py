@@ -137,7 +137,6 @@ class StateSaver:
     def begin(self) -> None:
         """Take up what was measured and learned before, and listen to what ends from now on."""
         for memory in self._memories.values():
-            memory.worker.profiles = memory.profiles
             self._take_up(memory)
         today = self._stats.today
         today.take_up(self._persistence.answered_since(midnight_before(today.clock())))
@@ -146,6 +145,13 @@ class StateSaver:
         self._restore_predictor()
         self._operation.dispatcher.ended.append(self.ended)
         self._stats.shadow_ran.append(self.in_order_of_arrival)
+
+    def take_in(self, worker: Worker) -> None:
+        """Take up what is known of a worker that has come later. What is known of one that leaves stays: it
+        is saved with the rest, and requests that it answered may still be looked at.
+        """
+        memory = self._memories[worker.name] = self._memory_of(worker)
+        self._take_up(memory)
 
     async def run(self) -> None:
         """Follow the models that are loaded, and save what is learned, again and again."""
@@ -187,7 +193,7 @@ class StateSaver:
         totals, model = exchange.totals, exchange.asked.parsed.model
         if end.outcome is not Outcome.COMPLETED or not totals.complete or not totals.tokens:
             return
-        memory = self._memories[self._pool.worker_of(exchange).name]
+        memory = self._memories[_worker_of(exchange)]
         learner = memory.learner
         learner.judge(totals.tokens, exchange.sojourn_s(end.at_s), exchange.asked.prediction.p_long)
         rate = decode_rate(totals.tokens, totals.decode_s)
@@ -202,18 +208,23 @@ class StateSaver:
         """
         exchange = run.exchange
         if not self._freeze and LengthClass.of(exchange.totals.tokens or 0) is LengthClass.SHORT:
-            learner = self._memories[self._pool.worker_of(exchange).name].learner
+            learner = self._memories[_worker_of(exchange)].learner
             learner.learn_short(exchange.asked.parsed.model, run.wait_s, run.wait_s + run.service_s)
 
     # -- taking up -------------------------------------------------------------------------------------
 
     def _take_up(self, memory: WorkerMemory) -> None:
+        memory.worker.profiles = memory.profiles
         memory.worker.backend.speeds.frozen = self._freeze
         if memory.profiles:
             self._use(memory, memory.profiles[0])
             return
         news = "no profile fits, so defaults hold; measure one: clairvoyant calibrate"
-        self._stats.event(logging.INFO, news)
+        self._say(memory, news)
+
+    def _say(self, memory: WorkerMemory, news: str, level: int = logging.INFO) -> None:
+        whose = f"{memory.worker.name}: " if len(self._pool) > 1 else ""
+        self._stats.event(level, whose + news)
 
     def _use(self, memory: WorkerMemory, profile: Profile) -> None:
         backend = memory.worker.backend
@@ -224,11 +235,11 @@ class StateSaver:
         # A server that tells its slots may have been started with others since.
         if not backend.slots_fixed and not backend.adapter.REPORTS_SLOTS:
             backend.slots = profile.slots
-            self._operation.dispatcher.scheduler.set_slots(backend.name, backend.room)
+            self._pool.share_out()
         age_days = max(0.0, self._stats.wall() - profile.measured_at) / 86_400
-        self._stats.event(logging.INFO, f"using profile {profile.name}, measured {age_days:.1f} days ago")
+        self._say(memory, f"using profile {profile.name}, measured {age_days:.1f} days ago")
         if why := self._persistence.stale(profile, backend.version):
-            self._say_stale(profile, why)
+            self._say_stale(memory, profile, why)
         self._set_tau(memory, profile.served.model)
         memory.used = profile
 
@@ -249,18 +260,27 @@ class StateSaver:
             if profile is not used:
                 self._use(memory, profile)
             if model.digest and profile.served.digest and model.digest != profile.served.digest:
-                self._say_stale(profile, f"{model.name} has been changed since")
+                self._say_stale(memory, profile, f"{model.name} has been changed since")
             return
         names = ", ".join(model.name for model in loaded)
-        self._say_stale(used, f"it is of {used.served.model}, and {names} is loaded")
+        self._say_stale(memory, used, f"it is of {used.served.model}, and {names} is loaded")
 
-    def _say_stale(self, profile: Profile, why: str) -> None:
+    def _say_stale(self, memory: WorkerMemory, profile: Profile, why: str) -> None:
         news = f"profile {profile.name} may be stale ({why}); run: clairvoyant calibrate"
-        self._stats.event(logging.WARNING, news)
+        self._say(memory, news, logging.WARNING)
 
     def _set_tau(self, memory: WorkerMemory, model: str) -> None:
+        """Set tau by what is known of a model: on the worker of which more was just learned, or, where there
+        are others, by the mean over all their slots, for any of these may fall free first.
+        """
         tau_s, source = memory.learner.tau_of(model)
-        if not self._operation.learn_tau(tau_s, memory.learner.mu_short_of(model), source):
+        mu_short_s = memory.learner.mu_short_of(model)
+        if len(self._pool) > 1:
+            of_all = [(each.backend.slots, self._memories[each.name].learner) for each in self._pool]
+            slots = sum(count for count, _ in of_all)
+            tau_s = sum(count * learner.tau_of(model)[0] for count, learner in of_all) / slots
+            mu_short_s = sum(count * learner.mu_short_of(model) for count, learner in of_all) / slots
+        if not self._operation.learn_tau(tau_s, mu_short_s, source):
             return
         if self._announced and source != self._announced:
             self._stats.event(logging.INFO, f"tau is {tau_s:.3g} s, from {source}")
@@ -290,7 +310,7 @@ class StateSaver:
             outcome=end.outcome.value,
             status=end.status,
             endpoint=asked.route.name,
-            backend=self._pool.worker_of(exchange).name,
+            backend=_worker_of(exchange) or self._pool.first.name,
             model=asked.parsed.model,
             client=exchange.job.client,
             predicted_class=prediction.length_class.value,
@@ -314,3 +334,7 @@ class StateSaver:
             urgency_by=exchange.job.urgency_by,
             prompt=view.prompt if self._record_prompts and view is not None and not view.cut else None,
         )
+
+
+def _worker_of(exchange: Exchange) -> str:
+    return "" if exchange.attempt is None else exchange.attempt.worker

@@ -1,13 +1,15 @@
 """The servers behind the proxy: each a worker with its own state, slots, speeds and loaded models.
 
 Rule 1: a worker that is down or loads its model takes no work; what waits, waits for whichever is up first.
-Rule 2: what waits is refused once every worker has been away for longer than the grace, and no sooner.
+Rule 2: what waits is refused once every worker that can serve it has been away for longer than the grace, and
+no sooner.
+Rule 3: a worker that drains, leaves, or is in trouble is left what no other can serve.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from clairvoyant_cli.backends.adapter import Backend
@@ -15,9 +17,11 @@ from clairvoyant_cli.backends.asking import Ask
 from clairvoyant_cli.backends.continuation import Way
 from clairvoyant_cli.backends.priority import Priority
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
+from clairvoyant_cli.protocols.routes import Family
 from clairvoyant_cli.proxy.backend_watch import BackendWatch
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
-from clairvoyant_cli.proxy.exchange import End, Exchange, OutageError
+from clairvoyant_cli.proxy.exchange import End, Exchange, OutageError, Outcome
+from clairvoyant_cli.proxy.health import Health
 from clairvoyant_cli.proxy.outage import Outage
 from clairvoyant_cli.proxy.request_stats import RequestStats, plural
 from clairvoyant_cli.proxy.residents import Residents
@@ -40,7 +44,9 @@ class ProvenWay(NamedTuple):
 @dataclass(slots=True, eq=False)
 class Worker:
     """One server that does the work. `ask` asks it about itself, `key` is its own API key; `residents` is
-    None if it swaps no models; `profiles` are what was measured of it, the one to use first.
+    None if it swaps no models; `profiles` are what was measured of it, the one to use first. `weight` is its
+    share among those that could do as well. One that is `draining` gets nothing new; one that is `leaving`
+    goes when it has nothing left.
     """
 
     backend: Backend
@@ -50,6 +56,10 @@ class Worker:
     residents: Residents | None = None
     key: bytes | None = None
     profiles: Sequence[Profile] = ()
+    weight: float = 1.0
+    draining: bool = False
+    leaving: bool = False
+    health: Health = field(default_factory=lambda: Health(lambda: None))
 
     def __repr__(self) -> str:
         return f"<Worker {self.backend!r}>"
@@ -58,6 +68,15 @@ class Worker:
     def name(self) -> str:
         """Its name in the configuration, or its kind."""
         return self.backend.name
+
+    @property
+    def standing(self) -> str:
+        """Why it gets less than its slots would take, in a word; "" if it does not."""
+        if self.leaving or self.draining:
+            return "leaving" if self.leaving else "draining"
+        if self.health.rests:
+            return "resting"
+        return "warming" if self.health.slots < self.backend.room else ""
 
     @property
     def waited_for(self) -> bool:
@@ -106,7 +125,9 @@ class BackendPool:
         self._workers: dict[str, Worker] = {}
         self._dispatcher = dispatcher
         self._stats = request_stats
+        self.left: list[Callable[[Worker], None]] = []
         dispatcher.service_s = self.service_s
+        dispatcher.changed.append(self._let_go)
 
     def __repr__(self) -> str:
         return f"<BackendPool {', '.join(map(repr, self))}>"
@@ -123,7 +144,8 @@ class BackendPool:
     def add(self, worker: Worker) -> None:
         """Let a worker take work."""
         self._workers[worker.name] = worker
-        self.queue.set_slots(worker.name, worker.backend.room)
+        worker.health.changed = self.share_out
+        self.queue.set_slots(worker.name, worker.backend.room, weight=worker.weight)
         self._stats.shadow.resize(self.slots)
 
     @property
@@ -137,8 +159,10 @@ class BackendPool:
         return next(iter(self))
 
     def worker_of(self, exchange: Exchange) -> Worker:
-        """Return the worker that an exchange was granted a slot of; the first if it has none."""
-        return self.first if exchange.attempt is None else self._workers[exchange.attempt.worker]
+        """Return the worker that an exchange was granted a slot of; the first if it has none, or is gone."""
+        return (
+            self.first if exchange.attempt is None else self._workers.get(exchange.attempt.worker, self.first)
+        )
 
     @property
     def described(self) -> str:
@@ -163,13 +187,7 @@ class BackendPool:
     @property
     def given_up(self) -> bool:
         """Whether all that ever were there have been away for longer than requests are kept waiting."""
-        there = [worker for worker in self if worker.backend.seen]
-        return bool(there) and all(worker.outage.over for worker in there)
-
-    @property
-    def waited_for(self) -> bool:
-        """Whether requests are kept until one of them can be reached."""
-        return any(worker.waited_for for worker in self)
+        return given_up(self)
 
     @property
     def may_be_tried(self) -> bool:
@@ -180,7 +198,48 @@ class BackendPool:
     @property
     def remote_models(self) -> frozenset[str]:
         """Models that are run elsewhere: their requests need no slot."""
-        return self.first.backend.remote_models
+        return frozenset().union(*(worker.backend.remote_models for worker in self))
+
+    # -- who can serve what ----------------------------------------------------------------------------
+
+    def able(self, family: Family, model: str) -> list[Worker]:
+        """Return the workers that can serve a route of this family for a model.
+
+        Those that list the model; where none does, those that may have it all the same; else all that speak
+        the dialect, or all there are: then a server's own refusal is the answer.
+        """
+        every = list(self)
+        speak = [worker for worker in every if family in worker.backend.adapter.SPEAKS] or every
+        if not model or len(every) == 1:
+            return speak
+        listing = [worker for worker in speak if worker.backend.lists(model)]
+        return listing or [worker for worker in speak if worker.backend.may_have(model)] or speak
+
+    def speaker(self, family: Family) -> Worker:
+        """Return a worker that speaks a dialect, the first if none does."""
+        return next((worker for worker in self if family in worker.backend.adapter.SPEAKS), self.first)
+
+    def able_names(self, family: Family, model: str) -> frozenset[str]:
+        """Return the names of those that can serve a request, none if all can."""
+        able = self.able(family, model)
+        return frozenset() if len(able) == len(self) else frozenset(worker.name for worker in able)
+
+    def serving(self, exchange: Exchange) -> list[Worker]:
+        """Return the workers that can serve an exchange: of one that was cut, who has its beginning."""
+        if exchange.cuts:
+            name = exchange.cuts[-1].worker
+            return [self._workers[name]] if name in self._workers else []
+        return self.able(exchange.asked.route.family, exchange.asked.parsed.model)
+
+    def has_given_up(self, exchange: Exchange) -> bool:
+        """Whether all that could serve an exchange have been away for longer than it is kept waiting."""
+        return given_up(self.serving(exchange))
+
+    def waits_for(self, exchange: Exchange) -> bool:
+        """Whether an exchange is kept until a worker that can serve it can be reached."""
+        return any(worker.waited_for for worker in self.serving(exchange))
+
+    # -- how long it takes -----------------------------------------------------------------------------
 
     def service_s(self, job: Job, worker: str) -> float:
         """Return how long a job is predicted to take on a worker, in seconds."""
@@ -214,15 +273,44 @@ class BackendPool:
     def changed(self, worker: Worker) -> None:
         """Its state, slots or models have changed: the queue follows."""
         backend = worker.backend
-        for each in self:
-            self.queue.set_slots(each.name, each.backend.room if self._takes_work(each) else 0)
+        if not backend.away and (worker.outage.lasts or worker.outage.over):
+            worker.health.came_back()
         worker.outage.note(away=backend.away)
+        self._see_who_is_able()
+        self._open_slots()
         self._stats.shadow.resize(self.slots)
         news = f"{worker.name} is {backend.state}, {plural(backend.room, 'slot')} {backend.detail}"
         self._stats.event(logging.INFO, news.rstrip())
         if worker.residents is not None:
             here = (each for each in self._dispatcher.live.values() if _is_on(each, worker))
             worker.residents.listed((model.name for model in backend.models), here)
+        self._dispatcher.moved()
+
+    def _see_who_is_able(self) -> None:
+        live = self._dispatcher.live
+
+        def able(job: Job) -> frozenset[str]:
+            asked = live[job.id].asked
+            return self.able_names(asked.route.family, asked.parsed.model)
+
+        if live:
+            self.queue.set_able(able, self._stats.clock())
+
+    def _open_slots(self) -> None:
+        """Have each worker given what it may take. One that is alone is trusted whatever it did."""
+        takes_work = {worker.name: self._takes_work(worker) for worker in self}
+        spared = sum(takes_work.values()) > 1
+        for worker in self:
+            slots = worker.backend.room if takes_work[worker.name] else 0
+            apart = worker.draining
+            if spared:
+                apart = apart or worker.health.rests
+                slots = min(slots, worker.health.slots)
+            self.queue.set_slots(worker.name, slots, apart=apart, weight=worker.weight)
+
+    def share_out(self) -> None:
+        """What a worker may take has changed: share out what waits."""
+        self._open_slots()
         self._dispatcher.moved()
 
     def _takes_work(self, worker: Worker) -> bool:
@@ -235,32 +323,36 @@ class BackendPool:
         return backend.state != "down" or not any(each.backend.seen for each in self)
 
     def ended(self, exchange: Exchange, end: End) -> None:
-        """Take note of how fast an answer was; of one that was not whole nothing is known."""
+        """Take note of how well and how fast a worker answered; of what was not whole no speed is known."""
         totals = exchange.totals
+        if exchange.attempt is not None:
+            health = self.worker_of(exchange).health
+            if end.outcome is Outcome.UPSTREAM_ERROR:
+                health.failed()
+            elif end.outcome is Outcome.COMPLETED:
+                health.answered()
         if totals.complete:
             speeds = self.worker_of(exchange).backend.speeds
             speeds.learn(totals.tokens, totals.decode_s, totals.prefilled_tokens, totals.prefill_s)
 
     def outlasted(self, worker: Worker) -> None:
         """It has been away for longer than requests are kept waiting for it alone."""
-        suspended = [
+        lost = [
             each
             for each in self._dispatcher.live.values()
-            if each.is_suspended and each.cuts[-1].worker == worker.name
+            if each.attempt is None and self.has_given_up(each)
         ]
-        for exchange in suspended:  # nobody else has the beginning of its answer
+        for exchange in lost:
             self._dispatcher.send_away(exchange, OutageError())
-        refused = len(suspended)
-        if self.given_up:
-            refused += self._dispatcher.send_away_waiting(OutageError)
+        refused = len(lost)
         news = f"{worker.name} is still {worker.backend.state}: {plural(refused, 'request')} refused"
         self._stats.event(logging.WARNING, news)
 
     def try_one(self, worker: Worker) -> None:
         """Send one waiting request to a worker that says it is loading, to see whether it serves by now."""
-        self.queue.set_slots(worker.name, 1)
+        self.queue.set_slots(worker.name, 1, apart=worker.draining)
         self._dispatcher.pump()
-        self.queue.set_slots(worker.name, 0)
+        self._open_slots()
 
     async def released(self, exchange: Exchange) -> None:
         """Return when the backend has stopped working for an exchange whose client has left."""
@@ -276,9 +368,66 @@ class BackendPool:
             streamed=attempt.usage is not None and attempt.usage.streaming,
         )
 
+    # -- what an operator does -------------------------------------------------------------------------
+
+    def drain(self, name: str) -> None:
+        """Give a worker nothing new but what no other can serve; KeyError if there is none of that name."""
+        self._workers[name].draining = True
+        self.share_out()
+
+    def bring_up(self, name: str) -> None:
+        """Give a worker work again, whatever it did before; KeyError if there is none of that name."""
+        worker = self._workers[name]
+        worker.draining = worker.leaving = False
+        worker.health.forget()
+        worker.watch.look_now()
+        self.share_out()
+
+    def remove(self, name: str) -> None:
+        """Let a worker leave as soon as it has nothing left; KeyError if there is none of that name,
+        ValueError if nobody else stays.
+        """
+        worker = self._workers[name]
+        if not any(each is not worker and not each.leaving for each in self):
+            raise ValueError(name)
+        worker.draining = worker.leaving = True
+        self.share_out()
+
+    def _let_go(self) -> None:
+        """Let those leave that have nothing left. One that is away gives up what it was waited for with."""
+        for worker in [each for each in self if each.leaving]:
+            if self._dispatcher.attempts_on(worker.name):
+                continue
+            waiting = [each for each in self._dispatcher.live.values() if self.serving(each) == [worker]]
+            if worker.backend.away or worker.backend.state == "down":
+                for exchange in [each for each in waiting if each.is_suspended]:
+                    self._dispatcher.send_away(exchange, OutageError())
+            elif waiting:
+                continue
+            self._forget(worker)
+
+    def _forget(self, worker: Worker) -> None:
+        del self._workers[worker.name]
+        self.queue.remove_worker(worker.name)
+        worker.outage.note(away=False)
+        worker.health.forget()
+        self._see_who_is_able()
+        self._open_slots()
+        self._stats.shadow.resize(self.slots)
+        self._stats.event(logging.INFO, f"{worker.name} is removed")
+        for listener in self.left:
+            listener(worker)
+        self._dispatcher.moved()
+
     async def close(self) -> None:
         """Close the connections to all."""
         await asyncio.gather(*(worker.backend.upstream.close() for worker in self))
+
+
+def given_up(workers: Iterable[Worker]) -> bool:
+    """Whether all of these that ever were there have been away for longer than requests are kept waiting."""
+    there = [worker for worker in workers if worker.backend.seen]
+    return bool(there) and all(worker.outage.over for worker in there)
 
 
 def _untagged(model: str) -> str:

@@ -1,5 +1,6 @@
 """What the proxy itself says when it does not serve a request, and how that reaches the client."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clairvoyant_cli.http.fields import Header
@@ -49,6 +50,14 @@ class Refusals:
         why = worker.backend.detail or "no connection"
         return Refusal(503, f"{_place(worker)} is not reachable ({why})", AWAY_RETRY_S)
 
+    def draining_alone(self, workers: Sequence[Worker]) -> Refusal:
+        """Whoever could serve it is being drained."""
+        if len(workers) == len(self.pool):
+            return DRAINING
+        names = " and ".join(worker.name for worker in workers)
+        message = f"clairvoyant: only {names} can answer this, and takes nothing new; try again later"
+        return Refusal(503, message, AWAY_RETRY_S)
+
     def unreachable(self, worker: Worker, why: str) -> Refusal:
         """No connection could be made."""
         return Refusal(503, f"{_place(worker)} is not reachable ({why})", UNREACHABLE_RETRY_S)
@@ -68,7 +77,7 @@ class Refusals:
         if request.connection.head_sent:
             request.connection.cut()
             return
-        head, body = self.pool.first.backend.adapter.render(refusal, route)
+        head, body = self.pool.speaker(route.family).backend.adapter.render(refusal, route)
         request.connection.respond(head, body, *(() if exchange is None else self.about(exchange)))
 
     def about(self, exchange: Exchange) -> tuple[Header, ...]:
@@ -80,7 +89,12 @@ class Refusals:
             (b"X-Clairvoyant-Class", prediction.length_class.encode()),
             (b"X-Clairvoyant-Tokens", b"%d" % round(prediction.expected_tokens)),
             (b"X-Clairvoyant-Queue-Ms", b"%.1f" % waited_ms),
+            *(() if exchange.attempt is None else self.by(self.pool.worker_of(exchange))),
         )
+
+    def by(self, worker: Worker) -> tuple[Header, ...]:
+        """Return the header that names the worker of an answer, where there are several."""
+        return ((b"X-Clairvoyant-Backend", worker.name.encode()),) if len(self.pool) > 1 else ()
 
 
 def _place(worker: Worker) -> str:

@@ -88,6 +88,7 @@ class RequestStats:
         now, asked = end.at_s, exchange.asked
         self.counts[end.outcome] += 1
         self.today.ended(exchange.job.client, round(exchange.job.tokens), exchange.generated(now))
+        backend = "" if exchange.attempt is None else exchange.attempt.worker
         waited_s, sojourn_s, ttft_s = exchange.waited_s(now), exchange.sojourn_s(now), exchange.ttft_s
         tokens = exchange.totals.tokens if exchange.totals.complete else None
         if exchange.dispatched_s is not None:
@@ -115,11 +116,12 @@ class RequestStats:
                 parts=self.parts(exchange),
                 urgency=exchange.job.urgency,
                 urgency_by=exchange.job.urgency_by,
+                backend=backend,
             )
         )
         log.info(
             "%s %s %d %s model=%s class=%s expected=%d tokens=%s "
-            "wait=%.3fs ttft=%s total=%.3fs by=%s cuts=%d urgency=%s client=%s",
+            "wait=%.3fs ttft=%s total=%.3fs by=%s backend=%s cuts=%d urgency=%s client=%s",
             exchange.id,
             asked.route.name,
             end.status,
@@ -132,6 +134,7 @@ class RequestStats:
             "-" if ttft_s is None else f"{ttft_s:.3f}s",
             sojourn_s,
             exchange.dispatched_by or "-",
+            backend or "-",
             len(exchange.cuts),
             "-" if exchange.job.urgency is None else f"{exchange.job.urgency}/{exchange.job.urgency_by}",
             plain.field(exchange.job.client),

@@ -6,6 +6,7 @@ not know goes back and forth between two models and serves neither.
 
 from collections.abc import Iterable
 
+from clairvoyant_cli.backends.ollama import full_name
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.exchange import Exchange, Phase
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -21,9 +22,6 @@ LONGEST_LOAD_S = 600.0
 
 MAX_AFFINITIES = 200
 """So many prices are remembered, those used last: clients choose the runner's options, if not the models."""
-
-OLLAMAS_OWN = ("registry.ollama.ai/", "library/")
-"""What Ollama leaves out of a name when it lists its models."""
 
 
 class Residents:
@@ -80,11 +78,3 @@ class Residents:
             del prices[forgotten]
             self._affinity_of = {n: kept for n, kept in self._affinity_of.items() if kept != forgotten}
         prices[affinity] = known_s if load_s is None else load_s
-
-
-def full_name(model: str) -> str:
-    """Return a model's name as Ollama lists it, with its tag; Ollama tells no case apart."""
-    name = model.lower()
-    for prefix in OLLAMAS_OWN:
-        name = name.removeprefix(prefix)
-    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"

@@ -112,7 +112,8 @@ class Serving:
             drop = self.access.consumed_headers
             if onward is None:
                 stamp = self.annotation.stamp(exchange, attempt, worker)
-                forward(request, upstream, relay, worker, drop=drop, stamp=stamp)
+                keep = relay.may_wait
+                forward(request, upstream, relay, worker, drop=drop, keep=keep, stamp=stamp)
             else:
                 forward_anew(request, upstream, relay, worker, encoded(onward), onward.path, drop=drop)
             exchange.phase = Phase.PREFILL
@@ -195,6 +196,8 @@ class Serving:
 
         def on_head(head: ResponseHead) -> UsageReader:
             worker.watch.answered()
+            if head.status < 500:
+                worker.health.began()
             request.sent()
             attempt.usage = UsageReader(head)
             return attempt.usage

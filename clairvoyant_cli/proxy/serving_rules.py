@@ -122,7 +122,7 @@ class ServingRules:
         """Return what is to be done after an event."""
         match event:
             case NotGranted(why):
-                return self._not_granted(why)
+                return self._not_granted(exchange, why)
             case NotTaken():
                 return self._not_taken(exchange, event)
             case CutOff():
@@ -140,14 +140,17 @@ class ServingRules:
                     outcome, status or CLIENT_CLOSED, STOPPED if exchange.stopped_by_operator else None
                 )
 
-    def _not_granted(self, why: Exception) -> Finish:
+    def _not_granted(self, exchange: Exchange, why: Exception) -> Finish:
         outcome = Outcome.REJECTED
         if isinstance(why, DisplacedError):
             refusal = self.refusals.full()
         elif isinstance(why, DrainingError):
             refusal = GOING_DOWN
         elif isinstance(why, OutageError):
-            outcome, refusal = Outcome.UPSTREAM_ERROR, self.refusals.away()
+            outcome, refusal = (
+                Outcome.UPSTREAM_ERROR,
+                self.refusals.away(next(iter(self.pool.serving(exchange)), None)),
+            )
         elif isinstance(why, OperatorCancelledError):
             outcome, refusal = Outcome.CLIENT_CANCELLED, STOPPED
         else:
@@ -156,12 +159,12 @@ class ServingRules:
 
     def _not_taken(self, exchange: Exchange, event: NotTaken) -> WaitAgain | Finish:
         worker = self.pool.worker_of(exchange)
-        if event.end is AttemptEnd.UNREACHABLE and not self.pool.waited_for:
+        if event.end is AttemptEnd.UNREACHABLE and not self.pool.waits_for(exchange):
             refusal = self.refusals.unreachable(worker, event.why)
             return Finish(Outcome.UPSTREAM_ERROR, refusal.status, refusal)
         if self.operation.stopping:
             return Finish(Outcome.REJECTED, GOING_DOWN.status, GOING_DOWN)
-        if self.pool.given_up:
+        if self.pool.has_given_up(exchange):
             refusal = self.refusals.away(worker)
             return Finish(Outcome.UPSTREAM_ERROR, refusal.status, refusal)
         return WaitAgain(event.end)

@@ -1,6 +1,8 @@
 """Draws the snapshot: what the daemon is doing right now, as the front ends see it."""
 
 import os
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 
@@ -60,6 +62,8 @@ class SnapshotBuilder:
         scheduler = operation.dispatcher.scheduler
         now = stats.clock()
         by_class, by_class_fcfs = stats.stats()
+        waiting = list(scheduler.waiting())
+        alone = Counter(entry.lane.pinned_to for entry in waiting if entry.lane is not None)
         return Snapshot(
             taken_at=stats.at(now),
             daemon_version=__version__,
@@ -71,9 +75,9 @@ class SnapshotBuilder:
             policies=SERVABLE,
             tau=self._tau(now),
             predictor=self._predictor(),
-            backends=tuple(map(self._backend, self.pool)),
+            backends=tuple(self._backend(worker, alone[worker.name]) for worker in self.pool),
             running=tuple(self._running(now)),
-            queue=tuple(self._queue(now)),
+            queue=tuple(self._queue(waiting, now)),
             recent=tuple(list(stats.recent)[-RECENT_SHOWN:]),
             stats=by_class,
             stats_fcfs=by_class_fcfs,
@@ -85,7 +89,7 @@ class SnapshotBuilder:
             urgency=self._urgency(),
         )
 
-    def _backend(self, worker: Worker) -> BackendState:
+    def _backend(self, worker: Worker, waiting: int) -> BackendState:
         backend = worker.backend
         return BackendState(
             name=backend.name,
@@ -100,6 +104,10 @@ class SnapshotBuilder:
             decode_tokens_per_s=backend.speeds.decode_tokens_per_s,
             prefill_tokens_per_s=backend.speeds.prefill_tokens_per_s,
             swaps_total=backend.swaps,
+            standing=worker.standing,
+            waiting=waiting,
+            offered=None if backend.offered is None else len(backend.offered),
+            weight=worker.weight,
         )
 
     def _tau(self, now: float) -> TauState:
@@ -218,7 +226,7 @@ class SnapshotBuilder:
             urgency_by=exchange.job.urgency_by,
         )
 
-    def _queue(self, now: float) -> list[QueuedRequest]:
+    def _queue(self, waiting: Sequence[Entry], now: float) -> list[QueuedRequest]:
         dispatcher = self.operation.dispatcher
         scheduler = dispatcher.scheduler
         slots = max(1, sum(scheduler.slots.values()))
@@ -228,9 +236,7 @@ class SnapshotBuilder:
             if e.attempt is not None
         )
         shown: list[QueuedRequest] = []
-        for rank, entry in enumerate(scheduler.waiting(), 1):
-            if rank > QUEUE_SHOWN:
-                break
+        for rank, entry in enumerate(waiting[:QUEUE_SHOWN], 1):
             exchange = dispatcher.live[entry.job.id]
             if rank <= EXPLAINED:
                 self._explain(exchange, now)
@@ -263,6 +269,7 @@ class SnapshotBuilder:
             parts=self.stats.parts(exchange),
             urgency=entry.job.urgency,
             urgency_by=entry.job.urgency_by,
+            backends=(entry.job.worker,) if entry.job.worker else tuple(sorted(entry.job.able)),
         )
 
     def _moves(self, moves: tuple[Move, ...]) -> tuple[MoveRecord, ...]:

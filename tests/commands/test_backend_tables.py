@@ -1,6 +1,8 @@
 """The tables `[[backends]]` of the configuration: what they say, and what is said of one that is wrong."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ policy = "fair"
 kind = "ollama"
 slots = 4
 key_file = "gpu.key"
+weight = 2
 
 [[backends]]
 name = "laptop"
@@ -35,7 +38,7 @@ def test_each_table_is_a_backend(tmp_path: Path) -> None:
     assert config.policy == "fair"
     assert config.servers() == config.backends
     assert config.backends == (
-        BackendConfig("gpu", "http://gpu:11434", "ollama", 4, "gpu.key"),
+        BackendConfig("gpu", "http://gpu:11434", "ollama", 4, "gpu.key", 2.0),
         BackendConfig("laptop", "llamacpp"),
     )
 
@@ -61,6 +64,7 @@ def test_without_tables_there_is_the_one_backend_that_is_set(text: str, tmp_path
         (f'{GPU}slots = "two"\n', "[[backends]] table 1: slots must be a whole number, not 'two'"),
         (f"{GPU}slots = 0\n", "[[backends]] table 1: slots must be at least 1"),
         (f"{GPU}slots = 1025\n", "[[backends]] table 1: slots must be at most 1024"),
+        (f"{GPU}weight = 0\n", "[[backends]] table 1: weight must be 0.01 to 100"),
         (f'{GPU}kind = "olama"\n', "[[backends]] table 1: kind must be one of ollama, llamacpp,"),
         (f'{GPU}key_file = "a\\u0000b"\n', "[[backends]] table 1: key_file must not hold a NUL"),
         (GPU.replace('"gpu"', "3"), "[[backends]] table 1: name must be text, not 3"),
@@ -94,6 +98,32 @@ def test_what_is_wrong_with_a_table_is_said_in_a_line(text: str, words: str, tmp
 def test_a_flag_that_names_one_backend_does_not_go_with_tables(tmp_path: Path) -> None:
     with pytest.raises(ClairvoyantError, match=r"backend and .* exclude each other"):
         read(TWO, tmp_path, {"backend": "ollama"})
+
+
+def test_backend_may_be_given_again_and_named() -> None:
+    config = ServeConfig(backend="mac=ollama,http://10.0.0.2:8000/v1,http://10.0.0.3:1/?a=b", slots=2)
+    assert config.servers() == (
+        BackendConfig("mac", "ollama", slots=2),
+        BackendConfig("10.0.0.2:8000", "http://10.0.0.2:8000/v1", slots=2),
+        BackendConfig("10.0.0.3:1", "http://10.0.0.3:1/?a=b", slots=2),
+    )
+    assert ServeConfig(backend="mac=ollama").servers() == (BackendConfig("mac", "ollama"),)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"backend": "ollama,jan,ollama"}, "backend says ollama twice; give each its own name"),
+        ({"backend": "a=ollama,b=ollama"}, "backend says ollama twice; give each its own url"),
+        ({"backend": "a b=ollama"}, "name must be one word"),
+        ({"backend": "ollama,olama"}, "no backend 'olama'"),
+        ({"backend": "ollama,"}, "no backend ''"),
+        ({"backend": "ollama,jan", "backend_key_file": "k"}, "backend_key_file goes with one backend"),
+    ],
+)
+def test_what_is_wrong_with_several_is_said_in_a_line(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ClairvoyantError, match=re.escape(words)):
+        ServeConfig(**given)
 
 
 def test_a_backend_that_is_no_name_and_no_url_is_refused_at_once() -> None:

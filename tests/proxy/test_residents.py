@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from clairvoyant_cli.backends.known import adapter_of
+from clairvoyant_cli.backends.ollama import full_name
 from clairvoyant_cli.bench.replay import Engine, Replay, tabled
 from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
@@ -17,7 +18,7 @@ from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.admission import UNKNOWN
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.exchange import Asked, AttemptEnd, Exchange, Outcome, Phase
-from clairvoyant_cli.proxy.residents import ASSUMED_LOAD_S, MAX_AFFINITIES, Residents, full_name
+from clairvoyant_cli.proxy.residents import ASSUMED_LOAD_S, MAX_AFFINITIES, Residents
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler

@@ -1,0 +1,127 @@
+"""`clairvoyant backends`: the servers behind a running daemon, and what may be done to them."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from clairvoyant_cli.addresses import BACKEND_KINDS, check_backend
+from clairvoyant_cli.commands.options import (
+    ANY_PATH,
+    SERVER,
+    json_option,
+    together,
+    token_file_option,
+    url_option,
+)
+from clairvoyant_cli.control import ControlClient, admin_token, encode, local_url
+from tui.snapshot import BackendState
+
+daemon_options = together(url_option, token_file_option)
+
+
+@click.group()
+def command() -> None:
+    """List, add, drain and remove the servers behind a running daemon.
+
+    What is changed here is forgotten with the daemon; write it into config.toml
+    to keep it.
+    """
+
+
+@command.command("list")
+@daemon_options
+@json_option("Print JSON.")
+def list_(url: str | None, token_file: Path | None, as_json: bool) -> None:
+    """List the servers: state, slots, models, and what waits for each alone."""
+
+    async def fetch() -> tuple[BackendState, ...]:
+        async with _client(url, token_file) as client:
+            return (await client.snapshot()).backends
+
+    backends = asyncio.run(fetch())
+    if as_json:
+        click.echo(encode(backends))
+    else:
+        _print(backends)
+
+
+@command.command()
+@click.argument("address", metavar="URL")
+@click.option("--name", metavar="NAME", help="What it is to be called. Unset: its host and port.")
+@click.option("--kind", type=click.Choice(BACKEND_KINDS), help="Unset: it is asked.")
+@click.option("--slots", type=int, metavar="N", help=SERVER["slots"].about)
+@click.option("--weight", type=float, metavar="FACTOR", help=SERVER["weight"].about)
+@click.option("--key-file", type=ANY_PATH, help=SERVER["key_file"].about)
+@daemon_options
+def add(
+    address: str, key_file: Path | None, url: str | None, token_file: Path | None, **given: str | float | None
+) -> None:
+    """Put another server behind the daemon; it takes work at once."""
+    from clairvoyant_cli.proxy.access import read_backend_key
+
+    check_backend(address)
+    key = read_backend_key(key_file)
+    body = {name: value for name, value in given.items() if value is not None} | {"url": address}
+    done = _act(url, token_file, "add", body | ({} if key is None else {"key": key}))
+    click.echo(f"{done.get('name')} is {done.get('kind')}, {done.get('slots')} at once", err=True)
+
+
+@command.command()
+@click.argument("name")
+@daemon_options
+def drain(name: str, url: str | None, token_file: Path | None) -> None:
+    """Start nothing new on a server; what runs there ends there."""
+    _act(url, token_file, "drain", {"name": name})
+
+
+@command.command()
+@click.argument("name")
+@daemon_options
+def up(name: str, url: str | None, token_file: Path | None) -> None:
+    """Give a server work again that was drained, or is left alone because it failed."""
+    _act(url, token_file, "up", {"name": name})
+
+
+@command.command()
+@click.argument("name")
+@daemon_options
+def rm(name: str, url: str | None, token_file: Path | None) -> None:
+    """Drain a server, and forget it once it has nothing left."""
+    done = _act(url, token_file, "remove", {"name": name})
+    if done.get("standing") != "gone":
+        click.echo(f"{name} goes when what it has is done", err=True)
+
+
+def _client(url: str | None, token_file: Path | None) -> ControlClient:
+    return ControlClient(local_url(url), admin_token(token_file))
+
+
+def _act(url: str | None, token_file: Path | None, deed: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def act() -> dict[str, Any]:
+        async with _client(url, token_file) as client:
+            return await client.act("backend", {"do": deed, **body})
+
+    return asyncio.run(act())
+
+
+def _print(backends: tuple[BackendState, ...]) -> None:
+    from clairvoyant_cli.commands.printing import TABLES_WIDTH, PlainConsole
+
+    table = Table("name", "kind", "url", "state", "busy", "alone", "weight", "loaded", "offers", box=None)
+    for each in backends:
+        table.add_row(
+            each.name,
+            each.kind,
+            each.url,
+            ", ".join(word for word in (each.state, each.standing, each.detail) if word),
+            f"{each.busy}/{each.slots}",
+            str(each.waiting),
+            f"{each.weight:g}",
+            " ".join(model.name for model in each.models) or "-",
+            "-" if each.offered is None else str(each.offered),
+        )
+    PlainConsole(width=None if sys.stdout.isatty() else TABLES_WIDTH).print(table)

@@ -1,0 +1,166 @@
+"""Several servers behind one address, over real sockets: lists of all, who answers, who comes and goes."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from click.testing import CliRunner
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.config import BackendConfig
+from clairvoyant_cli.control import ControlClient
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.main import cli
+from clairvoyant_cli.proxy.daemon import Daemon
+from tests.fakes.raw_http import Message, get, post, raw_client
+from tests.fakes.serving import serving, until
+
+
+class Ollama:
+    """An Ollama that has these models, has the first of them loaded, and signs what it answers."""
+
+    def __init__(self, name: str, *models: str) -> None:
+        self.keys: list[str] = []
+        self._told: dict[str, object] = {
+            "/api/version": {"version": "0.20.0"},
+            "/api/tags": {"models": [{"name": each, "by": name} for each in models]},
+            "/api/ps": {"models": [{"name": each, "by": name} for each in models[:1]]},
+        }
+        self._answer = {"by": name, "done": True, "eval_count": 1}
+        self.app = Starlette(routes=[Route("/api/{path}", self._serve, methods=["GET", "POST"])])
+
+    async def _serve(self, request: Request) -> JSONResponse:
+        self.keys.append(request.headers.get("authorization", ""))
+        return JSONResponse(self._told.get(request.url.path, self._answer))
+
+
+@asynccontextmanager
+async def two() -> AsyncIterator[Daemon]:
+    """A daemon before a Mac with `small` and `both`, and an RTX box with `both` and `large`."""
+    async with (
+        serve_app(Ollama("mac", "small:latest", "both:latest").app) as mac,
+        serve_app(Ollama("rtx", "both:latest", "large:latest").app) as rtx,
+        serving(None, backends=(BackendConfig("mac", mac), BackendConfig("rtx", rtx))) as daemon,
+    ):
+        yield daemon
+
+
+async def ask(daemon: Daemon, request: bytes) -> Message:
+    async with raw_client(daemon.base_url) as client:
+        return await client.ask(request)
+
+
+def chat(model: str) -> bytes:
+    body = {"model": model, "messages": [{"role": "user", "content": "0.5 hi"}], "stream": False}
+    return post("/api/chat", json.dumps(body).encode())
+
+
+async def test_lists_are_those_of_all() -> None:
+    async with two() as daemon:
+        tags, loaded = await ask(daemon, get("/api/tags")), await ask(daemon, get("/api/ps"))
+        models = [(each["name"], each["by"]) for each in json.loads(tags.body)["models"]]
+        assert models == [("small:latest", "mac"), ("both:latest", "mac"), ("large:latest", "rtx")]
+        assert len(json.loads(loaded.body)["models"]) == 2
+        assert tags.value("x-clairvoyant-backend") == b"mac, rtx"
+        daemon.pool["mac"].backend.state = "down"
+        tags = await ask(daemon, get("/api/tags"))
+        assert [each["by"] for each in json.loads(tags.body)["models"]] == ["rtx", "rtx"]
+
+
+async def test_each_answer_names_its_server_which_is_one_that_has_the_model() -> None:
+    async with two() as daemon:
+        for model, name in (("large", "rtx"), ("small", "mac")):
+            told = await ask(daemon, chat(model))
+            assert (json.loads(told.body)["by"], told.value("x-clairvoyant-backend")) == (name, name.encode())
+        shown = await ask(daemon, post("/api/show", b'{"model": "large"}'))
+        assert shown.value("x-clairvoyant-backend") == b"rtx"
+        state = await until(daemon, lambda s: s.counters.completed == 2)
+        assert [each.backend for each in state.recent] == ["rtx", "mac"]
+
+
+async def test_what_is_not_queued_goes_to_the_first_or_to_the_one_that_is_named() -> None:
+    async with two() as daemon:
+        pull = b'{"model": "new", "stream": false}'
+        first = await ask(daemon, post("/api/pull", pull))
+        named = await ask(daemon, post("/api/pull", pull, "X-Clairvoyant-Backend: rtx"))
+        unknown = await ask(daemon, post("/api/pull", pull, "X-Clairvoyant-Backend: attic"))
+        assert [json.loads(each.body)["by"] for each in (first, named)] == ["mac", "rtx"]
+        assert [each.value("x-clairvoyant-backend") for each in (first, named)] == [b"mac", b"rtx"]
+        assert unknown.status == 400
+        assert b"no server is called attic" in unknown.body
+
+
+async def test_a_server_that_cannot_be_one_keeps_nobody_from_starting() -> None:
+    async with serve_app(Ollama("mac", "small:latest").app) as mac, serving(mac) as other:
+        backends = (BackendConfig("us", other.base_url), BackendConfig("mac", mac))
+        async with serving(None, backends=backends) as daemon:
+            assert [worker.name for worker in daemon.pool] == ["mac"]
+            assert (await ask(daemon, chat("small"))).status == 200
+
+
+async def test_servers_come_and_go_while_it_runs() -> None:
+    server = Ollama("attic", "tiny:latest")
+    async with two() as daemon, serve_app(server.app) as attic, ControlClient(daemon.base_url) as control:
+        added = await control.act("backend", {"do": "add", "url": attic, "key": "s3cret"})
+        name = attic.removeprefix("http://")
+        assert added == {"done": "backend", "name": name, "kind": "ollama", "slots": 1}
+        assert json.loads((await ask(daemon, chat("tiny"))).body)["by"] == "attic"
+        assert server.keys[-1] == "Bearer s3cret"
+        for again in ({"url": attic, "name": "x"}, {"url": "http://127.0.0.1:1", "name": "mac"}):
+            with pytest.raises(ClairvoyantError, match=r"already"):
+                await control.act("backend", {"do": "add", **again})
+        await control.act("backend", {"do": "drain", "name": "rtx"})
+        states = {each.name: each.standing for each in (await control.snapshot()).backends}
+        assert states == {"mac": "", "rtx": "draining", name: ""}
+        assert (await ask(daemon, chat("large"))).status == 503
+        await control.act("backend", {"do": "up", "name": "rtx"})
+        assert (await ask(daemon, chat("large"))).status == 200
+        gone = await control.act("backend", {"do": "remove", "name": "mac"})
+        assert gone["standing"] == "gone"
+        state = await control.snapshot()
+        assert [each.name for each in state.backends] == ["rtx", name]
+        assert not any("s3cret" in event.text for event in state.log)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "do must be one of add, drain, up, remove"),
+        ({"do": "drain", "name": "attic"}, "no backend is called attic; there are mac, rtx"),
+        ({"do": "add"}, "add needs the server's url"),
+        ({"do": "add", "url": "olama"}, "url must be ollama"),
+        ({"do": "add", "url": "http://a", "slot": 1}, "unknown key 'slot'; did you mean slots?"),
+        ({"do": "add", "url": "http://a", "key_file": "/etc/passwd"}, "no file is read for this"),
+        ({"do": "add", "url": "http://a", "key": "a\nb"}, "key must be a line of text"),
+    ],
+)
+async def test_what_cannot_be_done_is_said(arguments: dict[str, object], words: str) -> None:
+    async with two() as daemon, ControlClient(daemon.base_url) as control:
+        with pytest.raises(ClairvoyantError) as refused:
+            await control.act("backend", arguments)
+        assert words in str(refused.value)
+
+
+async def test_the_command_does_the_same() -> None:
+    async with two() as daemon, serve_app(Ollama("attic", "tiny:latest").app) as attic:
+
+        async def run(*words: str) -> str:
+            arguments = ["backends", *words, "--url", daemon.base_url]
+            done = await asyncio.to_thread(CliRunner().invoke, cli, arguments, catch_exceptions=False)
+            assert done.exit_code == 0, done.output
+            return done.output
+
+        assert "attic is ollama, 1 at once" in await run("add", attic, "--name", "attic")
+        await run("drain", "rtx")
+        rows = {line.split()[0]: line for line in (await run("list")).splitlines()}
+        assert [*rows] == ["name", "mac", "rtx", "attic"]
+        assert "up, draining" in rows["rtx"]
+        await run("up", "rtx")
+        await run("rm", "mac")
+        assert [each["name"] for each in json.loads(await run("list", "--json"))] == ["rtx", "attic"]

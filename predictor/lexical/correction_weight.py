@@ -1,4 +1,5 @@
-"""How far a learnt correction is believed: as far as it ordered better, predicted before it was learnt."""
+"""How far a learnt correction is believed: at first as corrections have deserved elsewhere, then as far as it
+ordered better here, predicted before it was learnt."""
 
 from math import exp, sqrt
 
@@ -23,6 +24,10 @@ than the correction earned; so did following every chance gain."""
 DOUBT = 1.0
 """Standard errors taken off what the correction seems to have earned."""
 
+CREDIT = 2.0
+"""Log odds that a correction is right before it has shown anything. Where it waited for evidence, requests
+100 to 200 of a stream were ranked 2.6 points worse, without an encoder, and 1.7 with one."""
+
 SUMS = 5
 
 
@@ -34,9 +39,9 @@ class CorrectionWeight:
     """
 
     def __init__(self) -> None:
-        """Start without evidence, and with a share of 0."""
+        """Start without evidence."""
         self.sums = np.zeros(SUMS)
-        self.share = 0.0
+        self.share = self._earned()
         self._answers = np.zeros((3, COMPARED))
         self._judged = 0
 
@@ -72,8 +77,9 @@ class CorrectionWeight:
         The gain is a ratio of sums over answers, of which each is one piece of evidence, not each pair.
         """
         pairs, gained, pairs_2, both, gained_2 = self.sums.tolist()
-        if pairs < MIN_PAIRS:
-            return 0.0
-        gain = gained / pairs
-        error = sqrt(max(gained_2 - 2 * gain * both + gain * gain * pairs_2, 0.0)) / pairs
-        return 1 / (1 + exp(-STEEPNESS * (gain - DOUBT * error)))
+        odds = CREDIT
+        if pairs >= MIN_PAIRS:
+            gain = gained / pairs
+            error = sqrt(max(gained_2 - 2 * gain * both + gain * gain * pairs_2, 0.0)) / pairs
+            odds += STEEPNESS * (gain - DOUBT * error)
+        return 1 / (1 + exp(-odds))

@@ -90,7 +90,8 @@ class LexicalPredictor:
         seen = self._spreads.of(model)
         q90 = mean + (calibration.q90_at + seen.q90_shift) * spread * seen.scale
         memo = Memo(features, context.mean, level, mean, own, spread, q90, model, view.max_tokens)
-        return predict(calibration, mean, spread * seen.scale, q90, view.max_tokens, self.name, memo)
+        shifts = seen.short_shift, seen.long_shift
+        return predict(calibration, mean, spread * seen.scale, q90, view.max_tokens, self.name, memo, shifts)
 
     def _dense(self, reading: Reading, context: Context, opinion: Opinion | None) -> Floats:
         """Return what learning sees besides words and keys; nothing where there is no embedding."""
@@ -114,7 +115,10 @@ class LexicalPredictor:
             if memo.mean >= real:
                 return
         else:
-            self._spreads.learn(memo.model, (real - memo.mean) / memo.spread, real > memo.q90)
+            taught = self._spreads.to_teach(memo.model)
+            taught.learn((real - memo.mean) / memo.spread, real > memo.q90)
+            if memo.cap is None or memo.cap >= LONG_FROM_TOKENS:
+                taught.learn_class(real, prediction.p_short, prediction.p_long)
         self._correction.learn(memo.features, memo.static, memo.level, memo.own, real)
 
     def quality(self) -> Quality:
@@ -168,9 +172,15 @@ def predict(
     cap: int | None,
     source: str,
     memo: object = None,
+    shifts: tuple[float, float] = (0.0, 0.0),
 ) -> Prediction:
-    """Return the record of a log-normal answer length, cut off at the client's cap if there is one."""
-    short, medium, long = class_probabilities(mean, spread, calibration.short_edge, calibration.long_edge)
+    """Return the record of a log-normal answer length, cut off at the client's cap if there is one.
+
+    `shifts` are added to the log odds of being below the boundaries of the classes.
+    """
+    (bias, slope), (long_bias, long_slope) = calibration.short_edge, calibration.long_edge
+    edges = (bias + shifts[0], slope), (long_bias + shifts[1], long_slope)
+    short, medium, long = class_probabilities(mean, spread, *edges)
     expected, upper = mean_tokens(mean, spread), tokens_at(q90)
     if cap is not None and cap >= 0:
         expected, upper = capped_mean_tokens(mean, spread, cap), min(upper, float(cap))

@@ -1,11 +1,12 @@
-"""How uncertain the predicted lengths really are on this traffic: one record a model."""
+"""How uncertain the predicted lengths really are on this traffic, and its classes: one record a model."""
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from math import sqrt
 
 import numpy as np
 
 from predictor.errors import ModelError
+from predictor.lognormal import LOG_LONG, LOG_SHORT
 
 SHRINKAGE = 20.0
 """Answers the card's own spread counts for."""
@@ -17,16 +18,29 @@ that it rests where one answer in ten exceeds it (Gibbs and Candes, adaptive con
 SLOWEST = 0.005
 """The least weight of a new answer: traffic changes."""
 
+EDGE_STEP = 4.0
+SLOWEST_EDGE = 0.05
+"""How far, in log odds, a class boundary moves for an answer wholly unforeseen: `EDGE_STEP`, over the number
+of answers and `SHRINKAGE`, but never less than `SLOWEST_EDGE`. The mean may be right and the classes wrong:
+an edge fitted to other traffic has its skew (Platt scaling, one answer at a time)."""
+
+LARGEST_EDGE = 3.0
+
 MAX_MODELS = 256
 
 
 @dataclass(slots=True)
 class ResidualScale:
-    """`scale` multiplies the card's spread, `q90_shift` is added to its quantile, in spreads."""
+    """`scale` multiplies the card's spread, `q90_shift` is added to its quantile, in spreads.
+
+    `short_shift` and `long_shift` are added to the log odds of being below the boundaries of the classes.
+    """
 
     answers: int = 0
     variance: float = 1.0
     q90_shift: float = 0.0
+    short_shift: float = 0.0
+    long_shift: float = 0.0
 
     @property
     def scale(self) -> float:
@@ -41,6 +55,14 @@ class ResidualScale:
         self.q90_shift += Q90_STEP * (0.9 if exceeded else -0.1)
         self.q90_shift = min(max(self.q90_shift, -1.2), 3.0)
 
+    def learn_class(self, real: float, short: float, long: float) -> None:
+        """Learn from an answer of `real` log tokens that was Short or Long with these probabilities."""
+        rate = max(EDGE_STEP / (SHRINKAGE + self.answers), SLOWEST_EDGE)
+        short_shift = self.short_shift + rate * ((real < LOG_SHORT) - short)
+        long_shift = self.long_shift + rate * (long - (real >= LOG_LONG))
+        self.short_shift = min(max(short_shift, -LARGEST_EDGE), LARGEST_EDGE)
+        self.long_shift = min(max(long_shift, -LARGEST_EDGE), LARGEST_EDGE)
+
 
 class ResidualScales:
     """The spread of each model, by the hash of its name."""
@@ -53,24 +75,24 @@ class ResidualScales:
         """Return a model's spread; a fresh one, not kept, for a model not learnt yet."""
         return self._known.get(model) or ResidualScale()
 
-    def learn(self, model: int, deviation: float, exceeded: bool) -> None:
-        """Learn from an answer of a model; past `MAX_MODELS` the one known longest is forgotten."""
+    def to_teach(self, model: int) -> ResidualScale:
+        """Return a model's spread, to be kept; past `MAX_MODELS` the one known longest is forgotten."""
         if model not in self._known and len(self._known) >= MAX_MODELS:
             del self._known[next(iter(self._known))]
-        self._known.setdefault(model, ResidualScale()).learn(deviation, exceeded)
+        return self._known.setdefault(model, ResidualScale())
 
     def export_state(self) -> bytes:
-        """Return four numbers a model."""
-        rows = [(key, each.answers, each.variance, each.q90_shift) for key, each in self._known.items()]
+        """Return six numbers a model."""
+        rows = [(key, *astuple(each)) for key, each in self._known.items()]
         return np.array(rows, np.float64).tobytes()
 
     def import_state(self, state: bytes) -> None:
         """Take up what `export_state` returned; ModelError if it is damaged."""
         try:
-            rows = np.frombuffer(state, np.float64).reshape(-1, 4)
+            rows = np.frombuffer(state, np.float64).reshape(-1, 6)
             self._known = {
-                int(key): ResidualScale(int(answers), variance, shift)
-                for key, answers, variance, shift in rows[np.isfinite(rows).all(axis=1)].tolist()
+                int(key): ResidualScale(int(answers), *shifts)
+                for key, answers, *shifts in rows[np.isfinite(rows).all(axis=1)].tolist()
             }
         except ValueError as error:
             raise ModelError(f"the learnt spreads are damaged ({error}): they will be learnt anew") from None

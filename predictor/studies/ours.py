@@ -14,11 +14,21 @@ from predictor.loading import load_model
 from predictor.paper import training as paper
 from predictor.ranking import kendall_tau_b, pair_ranking, ranking_accuracy
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS, LoadedPredictor, PromptView
+from predictor.studies.evaluation import calibration_error
 from predictor.studies.families import family
 from predictor.studies.paper import Cell, Table
 from predictor.training.dataset import Dataset
-from predictor.training.fitting import Material, Numbers, Rows, calibrate, fit, out_of_fold, prepare, save
-from predictor.training.labels import Labels, label
+from predictor.training.fitting import (
+    Material,
+    Numbers,
+    Rows,
+    calibrate_evenly,
+    fit,
+    out_of_fold,
+    prepare,
+    save,
+)
+from predictor.training.labels import Labels, label, single_answers
 
 if TYPE_CHECKING:
     import xgboost
@@ -30,6 +40,9 @@ MIN_TRAINED = 100
 
 STREAM = 1000
 SETTLED = 500
+SOON = slice(100, 200)
+"""Of a stream's requests: when most of what can be learnt should have been."""
+
 MIN_STREAMED = 400
 SEED = 42
 
@@ -157,9 +170,10 @@ def _mean_orders(scores: Numbers, data: Dataset, models: list[int]) -> tuple[flo
 def online(corpus: Corpus, streams_a_file: int, progress: Progress) -> Table:
     """Serve streams of one unseen distribution and one model: predict, then learn, then the next.
 
-    The static columns are the same model without learning; the late ones count from request 500, or from the
-    middle of a shorter stream. Where Long answers are rare the accuracy hangs on a few of them; that over the
-    pairs PARS's filter keeps does not.
+    The static columns are the same model without learning; the ones named soon count requests 100 to 200, the
+    late ones from request 500, or from the middle of a shorter stream. The errors are those of the class
+    probabilities: of the first hundred, and of the late ones. Where Long answers are rare the accuracy hangs
+    on a few of them; that over the pairs PARS's filter keeps does not.
     """
     rows: list[list[Cell]] = []
     generator = np.random.default_rng(SEED)
@@ -179,10 +193,12 @@ def online(corpus: Corpus, streams_a_file: int, progress: Progress) -> Table:
             f"{MIN_PAIRED} Long"
         )
     figures = np.array([row[2:] for row in rows], float)
-    for name, summary in (("mean", np.mean), ("least", np.min), ("most", np.max)):
+    # A hundred answers may hold no Long one: there is nothing to rank then.
+    for name, summary in (("mean", np.nanmean), ("least", np.nanmin), ("most", np.nanmax)):
         rows.append([name, "", *summary(figures, axis=0).tolist()])
-    kinds = ["static", "learnt", "late static", "late learnt", "late gain", "static pairs", "learnt pairs"]
-    columns = ["file", "model", *kinds, "q90 covers", "late covers"]
+    ranks = ["static", "learnt", "soon static", "soon learnt", "late static", "late learnt", "late gain"]
+    pairs, covers = ["static pairs", "learnt pairs"], ["q90 covers", "late covers"]
+    columns = ["file", "model", *ranks, *pairs, *covers, "first error", "late error"]
     return Table("Learning while serving", columns, rows)
 
 
@@ -194,10 +210,15 @@ def _streamed(data: Dataset, count: int, generator: np.random.Generator) -> list
 
 
 def _train_without(corpus: Corpus, held: str, out: Path) -> None:
+    """Train as the default model is trained; on two parts of the families, not five, for its calibration."""
     known = corpus.training_rows([held])
     material, labels = corpus.material.rows(known), corpus.labels
-    scores = out_of_fold(material, labels.targets[known], labels.weights[known], SEED)
-    calibration = calibrate(scores, labels.levels[known], labels.weights[known])
+    files = labels.files[known]
+    apart = np.unique(corpus.families, return_inverse=True)[1][files]
+    groups = apart if apart.min() < apart.max() else None
+    scores = out_of_fold(material, labels.targets[known], labels.weights[known], SEED, apart=groups, count=2)
+    tokens = single_answers(corpus.datasets, SEED)[known]
+    calibration = calibrate_evenly(scores, tokens, apart, SEED)
     fitted = fit(material, labels.targets[known], labels.weights[known], SEED)
     save(fitted, Card("unseen", "lexical", 0, calibration, [], "", {}), out)
 
@@ -206,20 +227,27 @@ def _serve(loaded: LoadedPredictor, data: Dataset, model: int, generator: np.ran
     answered = np.flatnonzero(np.isfinite(data.tokens[:, model]))
     order = generator.permutation(answered)[:STREAM]
     tokens = data.tokens[order, model]
-    fixed, learnt, covered = [], [], []
+    fixed, learnt, covered, chances = [], [], [], []
     for row, count in zip(order, tokens, strict=True):
         prediction = loaded.predict(PromptView(data.prompts[row], model="served"))
         fixed.append(prediction.memo.static)  # type: ignore[attr-defined]
         learnt.append(prediction.score)
         covered.append(count <= prediction.q90_tokens)
+        chances.append((prediction.p_short, prediction.p_medium, prediction.p_long))
         loaded.learn(prediction, int(count))
     scores = [np.array(fixed), np.array(learnt)]
     settled = min(SETTLED, len(tokens) // 2)
     whole = [ranking_accuracy(score, tokens).accuracy for score in scores]
+    soon = [ranking_accuracy(score[SOON], tokens[SOON]).accuracy for score in scores]
     late = [ranking_accuracy(score[settled:], tokens[settled:]).accuracy for score in scores]
     pairs = [pair_ranking(score[settled:], tokens[settled:]).accuracy for score in scores]
     coverage = [float(np.mean(covered)), float(np.mean(covered[settled:]))]
-    return [data.name, data.models[model], *whole, *late, late[1] - late[0], *pairs, *coverage]
+    real = np.searchsorted((SHORT_BELOW_TOKENS, LONG_FROM_TOKENS), tokens, "right")
+    off = [
+        calibration_error(np.array(chances)[some], real[some])
+        for some in (slice(SOON.start), slice(settled, None))
+    ]
+    return [data.name, data.models[model], *whole, *soon, *late, late[1] - late[0], *pairs, *coverage, *off]
 
 
 def ceiling(datasets: list[Dataset]) -> Table:

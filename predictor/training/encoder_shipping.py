@@ -16,7 +16,6 @@ import torch
 
 from predictor.card import Calibration, Card
 from predictor.loading import MODELS, SEMANTIC
-from predictor.lognormal import SHIFT_TOKENS
 from predictor.semantic.model import VOCABULARY
 from predictor.semantic.tokenizer import Tokenizer
 from predictor.studies.families import family
@@ -25,9 +24,9 @@ from predictor.studies.ours import Corpus
 from predictor.training.dataset import Dataset
 from predictor.training.encoder import Network, Readings, fine_tune, read_prompts, score
 from predictor.training.encoder_export import Single, ship
-from predictor.training.fitting import Numbers, calibrate, fit
+from predictor.training.fitting import Numbers, calibrate_evenly, fit
 from predictor.training.labels import single_answers
-from predictor.training.shipped import draw_evenly, narrate, of_varied_families, read_manifest, sources
+from predictor.training.shipped import narrate, read_manifest, sources
 
 SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 SEED = 42
@@ -138,11 +137,8 @@ def calibrate_both(outers: list[Outer], share: float, allowed: set[str]) -> Cali
     datasets = [data for _, data in files]
     scores = np.concatenate([outer.together(data, share) for outer, data in files])
     places = np.repeat(np.arange(len(files)), [len(data.prompts) for data in datasets])
-    names = [family(data.name) for data in datasets]
-    tokens = single_answers(datasets, SEED)
-    varied = of_varied_families(np.unique(names, return_inverse=True)[1][places], tokens)
-    drawn = varied[draw_evenly(names, places[varied], SEED)]
-    return calibrate(scores[drawn], np.log(tokens[drawn] + SHIFT_TOKENS), np.ones(len(drawn)))
+    families = np.unique([family(data.name) for data in datasets], return_inverse=True)[1][places]
+    return calibrate_evenly(scores, single_answers(datasets, SEED), families, SEED)
 
 
 def main() -> None:

@@ -18,7 +18,8 @@ from predictor.errors import from_the_train_extra
 from predictor.lexical.cues import FEATURES_VERSION, NAMES, read
 from predictor.lexical.model import BUCKETS, GRAMS, TABLE_BITS, TOLD_MEAN, TOLD_SHARE, TREES
 from predictor.lexical.words import gram_hashes
-from predictor.lognormal import LOG_LONG, LOG_SHORT, Edge
+from predictor.lognormal import LOG_LONG, LOG_SHORT, SHIFT_TOKENS, Edge
+from predictor.record import LONG_FROM_TOKENS
 from predictor.training.card_writing import file_hashes, write_card
 
 with from_the_train_extra():
@@ -46,6 +47,9 @@ TREE_SETTINGS = {
 }
 SMALLEST_LEAF = 40.0
 OPSET = 15
+
+MIN_LONG_SHARE = 0.01
+"""Of a family's answers, for it to say how long answers are."""
 
 MIN_SPREAD = 0.1
 """A cue that hardly ever occurs must not weigh a hundred spreads when it does."""
@@ -123,11 +127,11 @@ def fit(material: Material, targets: Numbers, weights: Numbers, seed: int = 42) 
     return Fitted(fit_grams(material, targets, weights), trees, rows.mean(axis=0), rows.std(axis=0))
 
 
-def folds(groups: Rows, seed: int) -> Iterator[tuple[Rows, Rows]]:
+def folds(groups: Rows, seed: int, count: int = FOLDS) -> Iterator[tuple[Rows, Rows]]:
     """Yield (known, held out) rows for each fold; equal prompts share a fold."""
     labels = np.unique(groups, return_inverse=True)[1]
-    fold_of = np.random.default_rng(seed).permutation(np.arange(labels.max() + 1) % FOLDS)[labels]
-    for fold in range(FOLDS):
+    fold_of = np.random.default_rng(seed).permutation(np.arange(labels.max() + 1) % count)[labels]
+    for fold in range(count):
         yield np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
 
 
@@ -162,14 +166,16 @@ def out_of_fold(
     seed: int = 42,
     progress: Callable[[str], None] = lambda line: None,
     apart: Rows | None = None,
+    count: int = FOLDS,
 ) -> Numbers:
-    """Return scores of each prompt by a model that had not seen it (5-fold).
+    """Return scores of each prompt by a model that had not seen it, in `count` folds.
 
     Rows of the same number in `apart` are held out together; equal prompts if it is not given.
     """
     scores = np.zeros(len(targets))
-    for fold, (known, held) in enumerate(folds(material.groups if apart is None else apart, seed + 1)):
-        progress(f"fold {fold + 1} of {FOLDS}")
+    groups = material.groups if apart is None else apart
+    for fold, (known, held) in enumerate(folds(groups, seed + 1, count)):
+        progress(f"fold {fold + 1} of {count}")
         fitted = fit(material.rows(known), targets[known], weights[known], seed)
         scores[held] = fitted.scores(material.rows(held))
     return scores
@@ -191,6 +197,31 @@ def calibrate(scores: Numbers, log_tokens: Numbers, weights: Numbers) -> Calibra
         short_edge=fit_edge((LOG_SHORT - means) / spreads, log_tokens < LOG_SHORT, weights),
         long_edge=fit_edge((LOG_LONG - means) / spreads, log_tokens < LOG_LONG, weights),
     )
+
+
+def calibrate_evenly(scores: Numbers, tokens: Numbers, families: Rows, seed: int) -> Calibration:
+    """Calibrate for traffic of a family not among these, whose rows are numbered alike in `families`.
+
+    `tokens` is one answer a prompt. The level of an answer's length is that of the models and the traffic: a
+    thousand prompts more of one kind tell nothing of the next, so each family is drawn as often as any other.
+    """
+    drawn = draw_evenly(tokens, families, seed)
+    return calibrate(scores[drawn], np.log(tokens[drawn] + SHIFT_TOKENS), np.ones(len(drawn)))
+
+
+def draw_evenly(tokens: Numbers, families: Rows, seed: int) -> Rows:
+    """Draw rows with replacement, each family as often as any other, of those with Long answers enough.
+
+    Half of the families hold short answers only: tool calls, labels, replies of one line. Calibrated on them
+    too, families never seen are foretold too short: their q90 covers 0.78 of their answers instead of 0.91,
+    and the error of the class probabilities is 0.19 instead of 0.13.
+    """
+    shares = np.bincount(families, tokens >= LONG_FROM_TOKENS) / np.maximum(np.bincount(families), 1)
+    varied = np.flatnonzero(shares[families] >= MIN_LONG_SHARE)
+    rows: Rows = varied if len(varied) else np.arange(len(families))
+    _, places, sizes = np.unique(families[rows], return_inverse=True, return_counts=True)
+    chances = 1 / sizes[places]
+    return rows[np.random.default_rng(seed).choice(len(rows), len(rows), p=chances / chances.sum())]
 
 
 def fit_edge(distances: Numbers, below: npt.NDArray[np.bool_], weights: Numbers) -> Edge:

@@ -17,22 +17,25 @@ import numpy as np
 from predictor.card import Calibration, Card
 from predictor.lexical.predictor import predicted_by
 from predictor.loading import MODELS
-from predictor.lognormal import SHIFT_TOKENS
 from predictor.paper import training as paper_training
-from predictor.record import LONG_FROM_TOKENS
 from predictor.studies.evaluation import figures, judge
 from predictor.studies.families import family
 from predictor.studies.nested import Recipe, family_weights, nested
 from predictor.studies.ours import Corpus
 from predictor.training.dataset import CHARACTERS_A_TOKEN, Dataset, read_dataset
-from predictor.training.fitting import Material, Numbers, Rows, calibrate, fit, out_of_fold, prepare, save
+from predictor.training.fitting import (
+    Material,
+    calibrate_evenly,
+    draw_evenly,
+    fit,
+    out_of_fold,
+    prepare,
+    save,
+)
 from predictor.training.labels import label, single_answers
 
 CHARACTERS_A_TOKEN_IN = {"zh": 1.5, "ja": 1.5, "ko": 1.7, "ru": 2.5}
 """Where answers are counted in characters; everywhere else a token is taken for `CHARACTERS_A_TOKEN`."""
-
-
-MIN_LONG_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +119,9 @@ def train_lexical(
     apart = np.unique(families, return_inverse=True)[1][labels.files]
     scores = out_of_fold(material, labels.targets, weights, seed, progress, apart)
     tokens = single_answers(datasets, seed)
-    varied = of_varied_families(apart, tokens)
-    drawn = varied[draw_evenly(families, labels.files[varied], seed)]
+    calibration = calibrate_evenly(scores, tokens, apart, seed)
+    drawn = draw_evenly(tokens, apart, seed)
     scores, tokens = scores[drawn], tokens[drawn]
-    calibration = calibrate(scores, np.log(tokens + SHIFT_TOKENS), np.ones(len(tokens)))
     held_out = judge(
         "families held out (5-fold)",
         [predicted_by(calibration, score) for score in scores],
@@ -139,30 +141,6 @@ def train_lexical(
         sources=sources(allowed),
     )
     return save(fitted, card, out)
-
-
-def of_varied_families(families: Rows, tokens: Numbers) -> Rows:
-    """Return the rows of families with at least `MIN_LONG_SHARE` of Long answers; all rows if there is none.
-
-    Half of the families hold short answers only: tool calls, labels, replies of one line. Calibrated on them
-    too, families never seen are foretold too short: their q90 covers 0.78 of their answers instead of 0.91,
-    and the error of the class probabilities is 0.19 instead of 0.13.
-    """
-    shares = np.bincount(families, tokens >= LONG_FROM_TOKENS) / np.bincount(families)
-    varied: Rows = np.flatnonzero(shares[families] >= MIN_LONG_SHARE)
-    return varied if len(varied) else np.arange(len(families))
-
-
-def draw_evenly(families: list[str], files: Rows, seed: int) -> Rows:
-    """Draw as many rows as there are, with replacement, each family of files as often as any other.
-
-    The level of an answer's length is that of the models and the traffic. A thousand prompts more of one
-    kind tell nothing of the next.
-    """
-    known = np.array(families)[files]
-    _, places, sizes = np.unique(known, return_inverse=True, return_counts=True)
-    chances = 1 / sizes[places]
-    return np.random.default_rng(seed).choice(len(files), len(files), p=chances / chances.sum())
 
 
 def train_paper(

@@ -157,6 +157,19 @@ def test_q90_comes_to_cover_nine_in_ten() -> None:
     assert 0.85 <= np.mean(covered[100:]) <= 0.95
 
 
+def test_classes_come_to_be_as_frequent_as_foretold() -> None:
+    loaded, generator = predictor.load(), np.random.default_rng(3)
+    view, chances = PromptView("Tell me about whales", model="m"), []
+    for short in generator.random(400) < 0.3:
+        prediction = loaded.predict(view)
+        chances.append((prediction.p_short, prediction.p_medium, prediction.p_long))
+        loaded.learn(prediction, 150 if short else 2000)
+    assert np.mean(chances[200:], axis=0) == pytest.approx([0.3, 0.0, 0.7], abs=0.08)
+    heir = predictor.load()
+    heir.import_state(loaded.export_state())
+    assert heir.predict(view).p_short == pytest.approx(loaded.predict(view).p_short, abs=1e-3)
+
+
 def test_trust_is_lost_to_noise_and_earned_again() -> None:
     trust, generator = Trust(), np.random.default_rng(2)
     lengths = np.exp(generator.normal(5.5, 1.2, 600))

@@ -94,12 +94,14 @@ def test_a_stream_is_learnt_while_served(files: list[Path], monkeypatch: pytest.
     from predictor.studies import ours as studies
 
     monkeypatch.setattr(studies, "MIN_STREAMED", 100)
+    monkeypatch.setattr(studies, "SOON", slice(40, 80))
     rows = _table("online", *files, "--streams", 1)
     assert list(rows) == ["alpha", "beta", "mean", "least", "most"]
     assert rows["mean"]["late learnt"] > 0.9
     gains = [rows[name]["late learnt"] - rows[name]["late static"] for name in ("alpha", "beta")]
     assert rows["least"]["late gain"] == pytest.approx(min(gains))
     assert 0 <= rows["mean"]["late covers"] <= 1
+    assert rows["mean"]["late error"] < 0.25
 
 
 def test_repeated_runs_give_the_ceiling(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ pytest.importorskip("xgboost")
 from predictor.card import Calibration, Card
 from predictor.lexical.cues import NAMES
 from predictor.lexical.model import LexicalModel
-from predictor.training.fitting import fit, prepare, save
-from predictor.training.shipped import draw_evenly
+from predictor.training.fitting import draw_evenly, fit, prepare, save
 
 TELLING = ["Write a 900 word essay on rain", "What is 3*4?", "List 50 towns", "用一句话解释雨"]
 SILENT = ["Write an essay on rain", "Who is the king?", "", "Où est la gare ?"]
@@ -55,9 +54,9 @@ def test_answers_longer_than_told_are_foretold_so(prompts: list[str]) -> None:
 
 
 def test_a_small_family_is_drawn_as_often_as_a_large_one() -> None:
-    files = np.repeat([0, 1, 2], [900, 60, 40])
-    drawn = draw_evenly(["large", "small", "small"], files, seed=1)
-    counts = np.bincount(files[drawn])
+    families = np.repeat([0, 1, 2], [900, 100, 50])
+    tokens = np.where(families == 2, 5.0, 1000.0)  # the last holds no Long answer, and says nothing of length
+    counts = np.bincount(families[draw_evenly(tokens, families, seed=1)], minlength=3)
     assert counts.sum() == 1000
     assert counts[0] == pytest.approx(500, abs=60)
-    assert counts[1] == pytest.approx(300, abs=60)
+    assert counts[2] == 0

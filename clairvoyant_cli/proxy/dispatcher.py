@@ -31,13 +31,15 @@ Ended = Callable[[Exchange, End], None]
 
 MAX_FIRINGS = 200
 
+LOOK_AGAIN_S = 0.25
+"""While a slot is left free for a better one, it is looked at this often whether that still holds."""
+
 
 class Dispatcher:
     """Grants slots to waiting exchanges in the scheduler's order.
 
     `ended` are told of each exchange that ends, `changed` after each change of the queue, `reestimated` of
-    each exchange that was predicted anew, and of its job before. `service_s` says how long a job will take on
-    a worker, in seconds.
+    each exchange that was predicted anew, and of its job before.
     """
 
     def __init__(
@@ -53,9 +55,9 @@ class Dispatcher:
         self.ended: list[Ended] = []
         self.changed: list[Callable[[], None]] = []
         self.reestimated: list[Callable[[Exchange, Job], None]] = []
-        self.service_s: Callable[[Job, str], float] = lambda job, worker: job.cost_s
         self._clock = clock
         self._spawn = spawn
+        self._will_look = False
 
     def __repr__(self) -> str:
         return f"<Dispatcher {self.scheduler!r}>"
@@ -76,16 +78,24 @@ class Dispatcher:
         now = self._clock()
         while (dispatch := self.scheduler.next(now)) is not None:
             self._grant(self.live[dispatch.job.id], dispatch, now)
+        if self.scheduler.deferring and not self._will_look:
+            self._will_look = True
+            asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._look_again)
+
+    def _look_again(self) -> None:
+        self._will_look = False
+        self.pump()
 
     def _grant(self, exchange: Exchange, dispatch: Dispatch, now: float) -> None:
         exchange.set_urgency(dispatch.job.urgency, dispatch.job.urgency_by)
+        entry = self.scheduler.running[exchange.id]
         exchange.begin(
             Attempt(
                 dispatch,
                 slot=self._free_slot(dispatch.worker),
                 granted_s=now,
-                expected_s=self.service_s(dispatch.job, dispatch.worker),
-                moves=tuple(self.scheduler.running[exchange.id].moves),
+                expected_s=exchange.service_s(now) + entry.expected_s,
+                moves=tuple(entry.moves),
             )
         )
         if dispatch.reason is Reason.TAU:

@@ -126,7 +126,6 @@ class BackendPool:
         self._dispatcher = dispatcher
         self._stats = request_stats
         self.left: list[Callable[[Worker], None]] = []
-        dispatcher.service_s = self.service_s
         dispatcher.changed.append(self._let_go)
 
     def __repr__(self) -> str:
@@ -146,6 +145,7 @@ class BackendPool:
         self._workers[worker.name] = worker
         worker.health.changed = self.share_out
         self.queue.set_slots(worker.name, worker.backend.room, weight=worker.weight)
+        self.queue.set_speed(worker.name, worker.backend.speeds)
         self._stats.shadow.resize(self.slots)
 
     @property
@@ -241,10 +241,6 @@ class BackendPool:
 
     # -- how long it takes -----------------------------------------------------------------------------
 
-    def service_s(self, job: Job, worker: str) -> float:
-        """Return how long a job is predicted to take on a worker, in seconds."""
-        return self._workers[worker].service_s(job.prompt_tokens, job.tokens)
-
     def fastest_s(self, prompt_tokens: float, tokens: float) -> float:
         """Return how long a request takes the fastest worker that is there, in seconds."""
         there = [worker for worker in self if not worker.backend.away] or list(self)
@@ -257,7 +253,7 @@ class BackendPool:
         return Estimates(
             p_long=prediction.p_long,
             cost_s=self.fastest_s(parsed.prompt_tokens, tokens),
-            cost_q90_s=self.fastest_s(parsed.prompt_tokens, tokens_q90),
+            cost_high_s=self.fastest_s(parsed.prompt_tokens, tokens_q90),
             tokens=tokens,
             tokens_q90=tokens_q90,
         )

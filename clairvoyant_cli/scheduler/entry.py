@@ -39,7 +39,8 @@ class Entry:
     `served_s` is the time it has held a slot in earlier runs, `slice_start_tokens` its progress when this run
     started, `resume_s` what resuming it would cost were it cut now, and `owed_s` what it costs since it was,
     until it has been paid. `cuts` counts how often it was cut; `spared` says that this run will not be.
-    `lane` is where it waits, None while it is held or runs.
+    `lane` is where it waits, None while it is held or runs; `routed` names the worker that a policy which
+    routes has it wait at. `expected_s` is what it was predicted to take on its worker when it started there.
     """
 
     job: Job
@@ -53,9 +54,11 @@ class Entry:
     held: bool = False
     version: int = 0
     lane: LaneId | None = None
+    routed: str = ""
     worker: str = ""
     reason: Reason = Reason.POLICY
     started_s: float = 0.0
+    expected_s: float = 0.0
     served_s: float = 0.0
     done_tokens: float = 0.0
     slice_start_tokens: float = 0.0

@@ -4,24 +4,27 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypedDict
 
+from clairvoyant_cli.scheduler.prefixes import Chain
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """What is known of a request when it joins the queue. Times are seconds on the caller's clock.
 
     `p_long` is the paper's key (Clairvoyant, section 3.4). `cost_s` is the predicted service time and
-    `cost_q90_s` its upper quantile; `tokens` is the expected answer length and `tokens_q90` its upper
+    `cost_high_s` its upper quantile; `tokens` is the expected answer length and `tokens_q90` its upper
     quantile, 0 where the spread is not known. `affinity` names what must be resident to run it (model and
     runner options); `worker` pins it to one backend, "" lets any take it. `urgency` is a level, 0 the most
     urgent, None where nobody said; `urgency_by` is who said so (`urgency.Said`). `priority` is the client's
     own wish, lower is sooner, 0 the default. `able` names the workers that can run it, none: all can.
+    `prefix` tells the conversation it goes on with.
     """
 
     id: str
     arrival_s: float
     p_long: float = 0.5
     cost_s: float = 0.0
-    cost_q90_s: float = 0.0
+    cost_high_s: float = 0.0
     tokens: float = 0.0
     prompt_tokens: float = 0.0
     client: str = ""
@@ -33,6 +36,7 @@ class Job:
     tokens_q90: float = 0.0
     able: frozenset[str] = frozenset()
     urgency_by: str = ""
+    prefix: Chain = ()
 
 
 class Estimates(TypedDict):
@@ -40,7 +44,7 @@ class Estimates(TypedDict):
 
     p_long: float
     cost_s: float
-    cost_q90_s: float
+    cost_high_s: float
     tokens: float
     tokens_q90: float
 

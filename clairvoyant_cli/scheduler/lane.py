@@ -4,6 +4,7 @@ Removal is lazy: an item counts while its version is its entry's. Heaps that are
 that every operation is O(log n) amortised and memory follows the living.
 """
 
+from collections.abc import Container
 from heapq import heapify, heappop, heappush
 
 from clairvoyant_cli.scheduler.entry import Entry, LaneId
@@ -17,12 +18,13 @@ class Lane:
     says that any worker may serve them at any time.
     """
 
-    __slots__ = ("_by_age", "_by_policy", "aged", "cost_s", "for_all", "id", "live")
+    __slots__ = ("_by_age", "_by_policy", "aged", "cost_s", "for_all", "for_any_worker", "id", "live")
 
     def __init__(self, lane_id: LaneId, *, aged: bool) -> None:
         """Start empty; without `aged` there is no order by age, for a policy that has no guard."""
         self.id = lane_id
-        self.for_all = not (lane_id.worker or lane_id.able or lane_id.client)
+        self.for_any_worker = not (lane_id.worker or lane_id.able)
+        self.for_all = self.for_any_worker and not lane_id.client
         self.aged = aged
         self.live = 0
         self.cost_s = 0.0
@@ -57,6 +59,23 @@ class Lane:
         while heap[0][3] != heap[0][4].version:
             heappop(heap)
         return heap[0][4]
+
+    def first_but(self, passed: Container[str]) -> Entry | None:
+        """Return the entry the policy would start, those with these ids left out; None if none is left.
+
+        The heap is searched from its top, so that costs grow with how many are passed over, not with all.
+        """
+        heap = self._by_policy
+        frontier = [(*heap[0][:4], 0)] if heap else []
+        while frontier:
+            *_, version, at = heappop(frontier)
+            entry = heap[at][4]
+            if version == entry.version and entry.job.id not in passed:
+                return entry
+            for child in (2 * at + 1, 2 * at + 2):
+                if child < len(heap):
+                    heappush(frontier, (*heap[child][:4], child))
+        return None
 
     def longest_waiting(self) -> Entry:
         """Return the entry that has waited longest; IndexError if the lane is empty or not `aged`."""

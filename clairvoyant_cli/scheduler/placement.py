@@ -1,152 +1,86 @@
-"""Where a job runs: what is loaded on each worker, and which worker a routed request should wait at."""
+"""Where a job runs: the worker on which it is predicted to end first, counted from now.
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+A free worker need not be that one: a fast worker, or one that has the model loaded or the conversation in its
+cache, may be sooner even if it has to be waited for. So a slot may stay free for a moment, but only where it
+gains the job that waits more than a margin (`queue`, rule 3).
+"""
 
-from clairvoyant_cli.scheduler.entry import LaneId
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
-SWAP_PATIENCE = 3.0
-"""A freshly loaded model stays for this many times its load price while it has work: swapping then takes
-at most a quarter of a busy worker's time."""
+from clairvoyant_cli.scheduler.entry import Entry, LaneId
+from clairvoyant_cli.scheduler.prefixes import Prefixes
+from clairvoyant_cli.scheduler.residency import Residency
+from clairvoyant_cli.scheduler.residual import mean_residual
 
+WAIT_MARGIN = 0.3
+"""The share of its own time on the best free worker that a job must gain by waiting for another: a slot that
+stays free costs the others, and predictions are not exact. Of 0.1 to 0.5 the best for one or two fast workers
+and one or three that are 2, 4 or 10 times as slow, at utilisations of 0.3, 0.6 and 0.85 together."""
 
-MAX_TOGETHER = 64
-"""So many affinities may be known to be loaded beside each other; clients choose the runner's options."""
+MAX_PASSED = 3
+"""Jobs that may be left waiting for a better worker at one decision. If more wait than that, there is work
+enough for all, and the free worker takes the one of them that loses least. A fourth gains nothing more."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    affinities: frozenset[str] = frozenset()
-    stays_until_s: float = float("-inf")
-
-
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """A job that runs and may have had its affinity loaded; `believed` if that is assumed meanwhile."""
-
-    job_id: str
-    affinity: str
-    at_s: float
-    price_s: float
-    believed: bool
+EVERY = 1 << 30
+"""As the number of workers a job may be routed among: all there are."""
 
 
-@dataclass(slots=True)
-class _Worker:
-    """What a worker is known to have loaded, what runs there that may change it (in the order it started),
-    and what is assumed of the two.
+class Speed(Protocol):
+    """How fast a worker works."""
+
+    def seconds(self, prompt_tokens: float, tokens: float) -> float:
+        """Return how long it takes to read so many tokens and to write so many."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Station:
+    """A worker as the queue sees it: its slots, what runs there, and when the first of that should end.
+
+    One that is `apart` starts only what is pinned to it, or what no other that has slots can run; `weight` is
+    its share among those that would be as soon. Without a `speed` it takes as long for a job as was predicted
+    of it. `keeps` is the number of conversations that its cache holds for each slot.
     """
 
-    known: _Loaded = field(default_factory=_Loaded)
-    starts: list[_Start] = field(default_factory=list)
-    assumed: _Loaded = field(default_factory=_Loaded)
-
-    def take(self, job_id: str) -> tuple[int, _Start] | None:
-        """Take out a start; return it and where it stood, None if it is not here."""
-        for place, start in enumerate(self.starts):
-            if start.job_id == job_id:
-                del self.starts[place]
-                return place, start
-        return None
-
-    def assume(self) -> None:
-        """Work out anew what is assumed."""
-        self.assumed = _after(self.known, self.starts)
-
-
-def _after(loaded: _Loaded, starts: Iterable[_Start]) -> _Loaded:
-    """Return what is loaded once all these have started: what each needs, in place of all else."""
-    for start in starts:
-        if start.believed and start.affinity not in loaded.affinities:
-            stays_until_s = start.at_s + (1.0 + SWAP_PATIENCE) * start.price_s
-            loaded = _Loaded(frozenset((start.affinity,)), stays_until_s)
-    return loaded
-
-
-@dataclass(slots=True)
-class Residency:
-    """Which affinities are loaded on each worker, and what loading another would cost.
-
-    `load_s` maps an affinity to the seconds its loading takes; `unknown_s` is the price of one that is not
-    in it, 0 where that is free to load. A job without an affinity needs nothing loaded.
-
-    What a job needs counts as loaded from its start on, so that the next decision does not go back and
-    forth; if it then turns out that the worker did not run it, it is as though it had never started. A job
-    whose affinity is not in `load_s` counts only once it was run: anybody may name a model that is not there.
-    """
-
-    load_s: dict[str, float] = field(default_factory=dict)
-    unknown_s: float = 0.0
-    _workers: dict[str, _Worker] = field(default_factory=dict)
+    name: str
+    slots: int
+    speed: Speed | None = None
+    keeps: int = 1
+    apart: bool = False
+    weight: float = 1.0
+    running: dict[str, Entry] = field(default_factory=dict)
+    next_end_s: float = 0.0
 
     @property
-    def prices(self) -> bool:
-        """Whether loading costs anything at all."""
-        return self.unknown_s > 0.0 or bool(self.load_s)
+    def load(self) -> float:
+        """Share of its slots that would be taken if it started another job, for its weight."""
+        return (len(self.running) + 1) / (self.slots * self.weight)
 
-    def price_s(self, worker: str, affinity: str) -> float:
-        """Return the seconds it takes to make `affinity` resident on the worker, 0 if it is."""
-        price_s = self._load_s_of(affinity)
-        if price_s == 0.0:
-            return 0.0
-        there = self._workers.get(worker)
-        return 0.0 if there is not None and affinity in there.assumed.affinities else price_s
+    def next_free_s(self, now: float) -> float:
+        """Return the expected seconds until one of its slots, all of them taken, is free."""
+        return min((_left_s(entry, now) for entry in self.running.values()), default=0.0)
 
-    def must_stay(self, worker: str, now: float) -> bool:
-        """Say whether what is loaded should stay while it has work, for it was loaded a moment ago."""
-        there = self._workers.get(worker)
-        return there is not None and now < there.assumed.stays_until_s
+    def left_s(self, now: float) -> float:
+        """Return the expected seconds of work that its slots still have."""
+        return sum(max(e.started_s + e.expected_s - now, 0.0) for e in self.running.values())
 
-    def set(self, worker: str, affinities: frozenset[str]) -> None:
-        """Take note of what the worker itself says is loaded."""
-        there = self._workers.setdefault(worker, _Worker())
-        there.known = _Loaded(affinities, there.assumed.stays_until_s)
-        there.starts.clear()
-        there.assume()
+    def note_ends(self) -> None:
+        """Work out anew when the first of what runs should end."""
+        ends = (entry.started_s + entry.expected_s for entry in self.running.values())
+        self.next_end_s = min(ends, default=0.0)
 
-    def dispatched(self, worker: str, job_id: str, affinity: str, now: float) -> None:
-        """Take note that a job starts: what it needs is loaded from now on, in place of all else."""
-        price_s = self._load_s_of(affinity)
-        if price_s == 0.0:
-            return
-        there = self._workers.setdefault(worker, _Worker())
-        if there.starts or affinity not in there.known.affinities:
-            there.starts.append(_Start(job_id, affinity, now, price_s, affinity in self.load_s))
-            there.assume()
 
-    def loaded(self, worker: str, job_id: str) -> None:
-        """Take note that a job was run: what it needs was loaded when it started."""
-        there = self._workers.get(worker)
-        found = there.take(job_id) if there is not None else None
-        if there is None or found is None:
-            return
-        place, start = found
-        before = [each for each in there.starts[:place] if not each.believed]
-        there.known = _after(there.known, (*there.starts[:place], replace(start, believed=True)))
-        there.starts[:place] = before  # of which nobody knows yet whether they load anything
-        there.assume()
+class Verdict(NamedTuple):
+    """The best free station for a job, and the busy one that it had better wait for, if any: there it would
+    end `gain_s` sooner, and keep that station for `takes_s` more.
+    """
 
-    def was_there(self, worker: str, job_id: str) -> None:
-        """Take note that a job was run and nothing was loaded for it: what it needs was there beside the
-        rest, perhaps as the same under another name.
-        """
-        there = self._workers.get(worker)
-        if there is None or not there.starts or there.starts[0].job_id != job_id:
-            self.loaded(worker, job_id)  # whether it was there before the others started, nobody knows
-            return
-        start = there.starts.pop(0)
-        if len(there.known.affinities) < MAX_TOGETHER:
-            there.known = replace(there.known, affinities=there.known.affinities | {start.affinity})
-        there.assume()
-
-    def not_loaded(self, worker: str, job_id: str) -> None:
-        """Take note that a job was not run after all: nothing was loaded for it."""
-        there = self._workers.get(worker)
-        if there is not None and there.take(job_id) is not None:
-            there.assume()
-
-    def _load_s_of(self, affinity: str) -> float:
-        return self.load_s.get(affinity, self.unknown_s if affinity else 0.0)
+    station: Station
+    waits_for: Station | None = None
+    gain_s: float = 0.0
+    takes_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,47 +109,180 @@ def best_worker(candidates: Sequence[Candidate]) -> str:
 
 
 class Fleet:
-    """The workers: their slots, how many of them are taken, and which had better be left alone.
+    """All workers, and what is known of each that decides how long a job takes there."""
 
-    One that is set `apart` starts only what is pinned to it, or what no other that has slots can run.
-    """
+    def __init__(self, slots: Mapping[str, int], load_s: Mapping[str, float]) -> None:
+        self.stations = {name: Station(name, count) for name, count in slots.items()}
+        self.residency = Residency(dict(load_s))
+        self.prefixes = Prefixes()
 
-    def __init__(self, slots: Mapping[str, int]) -> None:
-        self.slots = dict(slots)
-        self.busy = dict.fromkeys(slots, 0)
-        self.apart: set[str] = set()
-        self._weights: dict[str, float] = {}
+    @property
+    def slots(self) -> dict[str, int]:
+        """The slots of each worker."""
+        return {name: station.slots for name, station in self.stations.items()}
 
     def set(self, worker: str, slots: int, *, apart: bool, weight: float) -> None:
-        """Set what a worker may be given; `weight` is its share among those that are free."""
-        self.slots[worker] = slots
-        self.busy.setdefault(worker, 0)
-        self._weights[worker] = weight
-        (self.apart.add if apart else self.apart.discard)(worker)
+        """Set what a worker may be given, 0 slots if it is down; what runs already is left alone."""
+        station = self.stations.setdefault(worker, Station(worker, slots))
+        station.slots, station.apart, station.weight = slots, apart, weight
+        if not slots:
+            self.prefixes.forget(worker)
 
     def remove(self, worker: str) -> None:
         """Forget a worker; ValueError while it runs anything."""
-        if self.busy.get(worker):
-            raise ValueError(f"{worker} still runs {self.busy[worker]}")
-        for known in (self.slots, self.busy, self._weights):
-            known.pop(worker, None)
-        self.apart.discard(worker)
-
-    def free(self) -> list[str]:
-        """Return the workers with a free slot, first the one that would then be least busy for its weight."""
-        slots, busy, weights = self.slots, self.busy, self._weights
-        free = [worker for worker, count in slots.items() if busy[worker] < count]
-        if len(free) > 1:
-            free.sort(key=lambda worker: (busy[worker] + 1) / (slots[worker] * weights.get(worker, 1.0)))
-        return free
+        station = self.stations.get(worker)
+        if station is not None and station.running:
+            raise ValueError(f"{worker} still runs {len(station.running)}")
+        self.stations.pop(worker, None)
+        self.prefixes.forget(worker)
 
     def may_take(self, worker: str, lane: LaneId) -> bool:
         """Say whether what waits in a lane may run on a worker."""
         if lane.worker:
             return lane.worker == worker
-        able, apart = lane.able, self.apart
+        able = lane.able
         if able and worker not in able:
             return False
-        return worker not in apart or not any(
-            count and each not in apart and (not able or each in able) for each, count in self.slots.items()
+        station = self.stations.get(worker)
+        return not (station and station.apart) or not any(
+            each.slots and not each.apart and (not able or each.name in able)
+            for each in self.stations.values()
         )
+
+    def started(self, entry: Entry, worker: str, now: float) -> None:
+        """Take note that a job starts on a worker."""
+        station = self.stations[worker]
+        entry.worker = worker
+        entry.started_s = now
+        entry.expected_s = self.own_s(entry, station)
+        station.running[entry.job.id] = entry
+        station.note_ends()
+        if self.residency.prices:
+            self.residency.dispatched(worker, entry.job.id, entry.job.affinity, now)
+        self.prefixes.served(worker, entry.job.prefix, station.keeps * station.slots)
+
+    def ended(self, entry: Entry, *, served: bool) -> None:
+        """Take note that a job holds its slot no longer; `served` says that it was run."""
+        station = self.stations[entry.worker]
+        del station.running[entry.job.id]
+        station.note_ends()
+        if served:
+            self.residency.loaded(entry.worker, entry.job.id)
+        else:
+            self.residency.not_loaded(entry.worker, entry.job.id)
+
+    def free(self) -> list[Station]:
+        """Return the stations with a free slot, first the one that would be least busy for its weight."""
+        free = [each for each in self.stations.values() if len(each.running) < each.slots]
+        if len(free) > 1:
+            free.sort(key=lambda station: station.load)
+        return free
+
+    def own_s(self, entry: Entry, station: Station, cached: Mapping[str, float] | None = None) -> float:
+        """Return the predicted seconds that a job takes on a station: loading its model there, reading what
+        of its prompt is not cached there, and writing what is still due of its answer.
+        """
+        job = entry.job
+        price_s = self.residency.price_s(station.name, job.affinity)
+        if station.speed is None:
+            return price_s + entry.remaining_s
+        cached = self.prefixes.cached_tokens(job.prefix) if cached is None else cached
+        prompt_tokens = job.prompt_tokens - cached.get(station.name, 0.0) if cached else job.prompt_tokens
+        own_s = station.speed.seconds(max(prompt_tokens, 0.0), job.tokens)
+        if entry.done_tokens and job.cost_s:
+            own_s *= entry.remaining_s / job.cost_s
+        return price_s + own_s
+
+    def best(
+        self, entry: Entry, now: float, free: Sequence[Station], ahead_s: Callable[[Station], float]
+    ) -> Verdict:
+        """Say where a job is predicted to end first; `free` are the stations that it could start on now, in
+        order of preference, `ahead_s` what stands before it on each other in seconds.
+        """
+        job = entry.job
+        cached = self.prefixes.cached_tokens(job.prefix)
+        best, best_s = free[0], self.own_s(entry, free[0], cached)
+        for station in free[1:]:
+            own_s = self.own_s(entry, station, cached)
+            if own_s < best_s:
+                best, best_s = station, own_s
+        sooner_s, waits_for, takes_s = best_s * (1.0 - WAIT_MARGIN), None, 0.0
+        # Nowhere does it take less than on the fastest worker, which its cost is of, unless some is cached.
+        least_s = 0.0 if cached or entry.done_tokens else job.cost_s
+        for station in self._worth_asking(entry, now, sooner_s - least_s):
+            own_s = self.own_s(entry, station, cached)
+            wait_s = ahead_s(station)
+            if station.next_end_s - now + wait_s + own_s < sooner_s:  # only then is it worth a closer look
+                end_s = station.next_free_s(now) + wait_s + own_s
+                if end_s < sooner_s:
+                    sooner_s, waits_for, takes_s = end_s, station, own_s / station.slots
+        return Verdict(best, waits_for, best_s - sooner_s, takes_s)
+
+    def _worth_asking(self, entry: Entry, now: float, within_s: float) -> list[Station]:
+        """Return the stations without a free slot that may run a job and should have one soon."""
+        job, before_s = entry.job, now + within_s
+        if within_s <= 0.0 or job.worker or entry.routed:
+            return []
+        return [
+            station
+            for station in self.stations.values()
+            if station.next_end_s < before_s
+            and 0 < station.slots <= len(station.running)
+            and not station.apart
+            and (not job.able or station.name in job.able)
+            and self.open_to(entry, station, now)
+        ]
+
+    def open_to(self, entry: Entry, station: Station, now: float) -> bool:
+        """Say whether a station may load what a job needs, if that is not there."""
+        residency = self.residency
+        return not residency.must_stay(station.name, now) or not residency.price_s(
+            station.name, entry.job.affinity
+        )
+
+    def route(self, entry: Entry, among: int, now: float, waiting_s: Callable[[str], float]) -> str:
+        """Return the worker a job should wait at: of `among` workers drawn by its number, the one where its
+        cautious completion is soonest (QUARTZ, Algorithm 1); "" if there is no worker that can run it.
+
+        `waiting_s` says for a worker how many seconds of work wait there.
+        """
+        job = entry.job
+        able = [s for s in self.stations.values() if s.slots and (not job.able or s.name in job.able)]
+        able = [s for s in able if not s.apart] or able
+        if not able:
+            return ""
+        cached = self.prefixes.cached_tokens(job.prefix)
+        drawn = able if among >= len(able) else _drawn(able, among, entry.seq)
+        return best_worker([self._candidate(entry, each, now, waiting_s, cached) for each in drawn])
+
+    def _candidate(
+        self,
+        entry: Entry,
+        station: Station,
+        now: float,
+        waiting_s: Callable[[str], float],
+        cached: Mapping[str, float],
+    ) -> Candidate:
+        job = entry.job
+        backlog_s = (waiting_s(station.name) + station.left_s(now)) / station.slots
+        price_s = self.residency.price_s(station.name, job.affinity)
+        own_s = self.own_s(entry, station, cached) - price_s
+        cautious = job.cost_high_s / job.cost_s if job.cost_s else 1.0
+        return Candidate(station.name, backlog_s, own_s * cautious, price_s)
+
+
+def _left_s(entry: Entry, now: float) -> float:
+    """Return the expected seconds until a running job ends, given how long it runs by now."""
+    job = entry.job
+    spread = job.tokens_q90 / job.tokens if job.tokens > 0.0 else 0.0
+    return mean_residual(now - entry.started_s, entry.expected_s, entry.expected_s * spread)
+
+
+def _drawn(able: Sequence[Station], count: int, number: int) -> list[Station]:
+    """Return so many of the stations, by a number that says nothing of them: equal chances for all."""
+    left, drawn = list(able), []
+    for _ in range(count):
+        number = (number + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF  # splitmix64's steps
+        number ^= number >> 31
+        drawn.append(left.pop(number % len(left)))
+    return drawn

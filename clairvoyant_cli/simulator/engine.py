@@ -89,15 +89,19 @@ class SlotSimulation:
         preemption: Preemption | None = None,
         route: Route | None = None,
         load_s: Mapping[int, float] | None = None,
+        slowness: Mapping[str, float] | None = None,
         tick: Tick | None = None,
     ) -> None:
-        """Prepare a run; `preemption` None means the backend cannot preempt, `load_s` prices model loads."""
+        """Prepare a run; `preemption` None means the backend cannot preempt, `load_s` prices model loads,
+        `slowness` says how many times as long as others some workers take.
+        """
         n = len(workload)
         self.scheduler = scheduler
         self.workload = workload
         self._preemption = preemption
         self._route = route
         self._load_s = dict(load_s or {})
+        self._slowness = dict(slowness or {})
         self._tick = tick
         self._job = job_maker(workload, predictions)
         self._service_s = workload.service_s.tolist()
@@ -148,6 +152,7 @@ class SlotSimulation:
     def _decide(self, now: float) -> None:
         self._fill(now)
         if self._preemption is None or not self._interrupts:
+            self._look_s = now + LOOK_S if self.scheduler.deferring else float("inf")
             return
         self._report_progress(now, self._preemption)
         while preempts := self.scheduler.preemptions(now):
@@ -165,6 +170,7 @@ class SlotSimulation:
         if self._start_s[number] < 0.0:
             self._start_s[number] = now
         duration_s = self._service_s[number] - self._done_s[number] + self._overhead_s[number]
+        duration_s *= self._slowness.get(worker, 1.0)
         if self._load_s:
             duration_s += self._load(worker, number)
         self._worker[number] = worker
@@ -181,7 +187,8 @@ class SlotSimulation:
         return self._load_s.get(affinity, 0.0)
 
     def _done_by(self, number: int, now: float) -> float:
-        useful_s: float = now - self._resumed_s[number] - self._overhead_s[number]
+        held_s: float = now - self._resumed_s[number]
+        useful_s = held_s / self._slowness.get(self._worker[number], 1.0) - self._overhead_s[number]
         return self._done_s[number] + max(useful_s, 0.0)
 
     def _report_progress(self, now: float, preemption: Preemption) -> None:

@@ -260,8 +260,9 @@ class Chaos:
         scheduler = dispatcher.scheduler
         if dispatcher.live or scheduler.running or len(scheduler):
             found.append(f"not all are gone: {dispatcher.live}, {scheduler!r}")
-        if any(scheduler._fleet.busy.values()):
-            found.append(f"slots are taken: {scheduler._fleet.busy}")
+        taken = [station.name for station in scheduler.fleet.stations.values() if station.running]
+        if taken:
+            found.append(f"slots are taken: {taken}")
         found += [f"{each!r} is still at work" for each in self.engines if each.running or each.waiting]
         found += [f"{name} ended {times} times" for name, times in self.ended.items() if times != 1]
         if counts.resumes > counts.cuts:

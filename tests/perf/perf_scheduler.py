@@ -1,4 +1,5 @@
-"""What push, pop, cancel and promote cost with 100,000 jobs queued, and a push into a queue that is full:
+"""What push, pop, cancel and promote cost with 100,000 jobs queued, a push into a queue that is full, and a
+decision with 64 workers and 10,000 jobs that wait:
 
 python tests/perf/perf_scheduler.py [POLICY...]
 """
@@ -8,16 +9,19 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from time import perf_counter
+from dataclasses import dataclass, replace
+from time import perf_counter, thread_time
 
 from clairvoyant_cli.scheduler.job import Job, QueueFullError
 from clairvoyant_cli.scheduler.policy import POLICIES, Policy
+from clairvoyant_cli.scheduler.prefixes import Link
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 QUEUED = 100_000
 USUALLY_QUEUED = 1_024
 SAMPLES = 5_000
+WORKERS = 64
+PLACED = 10_000
 
 
 def job(number: int, rng: random.Random) -> Job:
@@ -101,6 +105,57 @@ def cutting(policy: Policy) -> dict[str, float]:
     return figures
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """A worker's speed, in tokens a second."""
+
+    prefill: float
+    decode: float
+
+    def seconds(self, prompt_tokens: float, tokens: float) -> float:
+        """Return how long so many tokens take."""
+        return prompt_tokens / self.prefill + tokens / self.decode
+
+
+def placing(policy: Policy) -> dict[str, float]:
+    """Return the median and the 99th percentile in microseconds of a decision for 64 workers, as a slot falls
+    free while 10,000 wait: workers all alike; four speeds; and these with eight models, two of which each has
+    loaded, and conversations.
+    """
+    figures = {}
+    for kind in ("alike", "unequal", "models and caches"):
+        rng = random.Random(1)
+        models = [f"m{n}" for n in range(8)] if kind == "models and caches" else [""]
+        load_s = dict.fromkeys(models, 8.0) if len(models) > 1 else {}
+        workers = [f"w{n}" for n in range(WORKERS)]
+        scheduler = Scheduler(
+            policy, workers=dict.fromkeys(workers, 1), tau_s=1e9, capacity=1 << 30, load_s=load_s
+        )
+        for n, worker in enumerate(workers):
+            pace = 2.0 ** (n % 4) if kind != "alike" else 8.0
+            scheduler.set_speed(worker, Pace(100.0 * pace, 6.25 * pace))
+            scheduler.residency.set(worker, frozenset((models[n % len(models)], models[-n % len(models)])))
+        for number in range(PLACED + SAMPLES):
+            chain = tuple(Link(number % 500 * 8 + turn, 200.0 * turn) for turn in range(1, 5))
+            fresh = replace(
+                job(number, rng), arrival_s=0.0, prompt_tokens=800.0, affinity=models[number % len(models)]
+            )
+            scheduler.submit(replace(fresh, prefix=chain) if len(models) > 1 else fresh, 0.0)
+        now, times = 0.0, []
+        while scheduler.next(now) is not None:
+            pass
+        while len(scheduler) > PLACED:
+            ends = [(e.started_s + e.expected_s, job_id) for job_id, e in scheduler.running.items()]
+            now, first = min(ends)
+            scheduler.finish(first, now)
+            before = thread_time()  # others on this machine are not counted
+            scheduler.next(now)
+            times.append((thread_time() - before) * 1e6)
+        figures[kind] = statistics.median(times)
+        figures[f"{kind}, P99"] = statistics.quantiles(times, n=100)[98]
+    return figures
+
+
 def shown(name: str, figures: dict[str, float]) -> str:
     """Return figures as a line."""
     return f"{name:20s}" + "".join(f"{what} {us:6.1f} us   " for what, us in figures.items()) + "\n"
@@ -114,6 +169,7 @@ def main() -> None:
             sys.stdout.write(shown(f"  {name}", cutting(POLICIES[name])))
         for queued in (USUALLY_QUEUED, QUEUED):
             sys.stdout.write(shown(f"  full at {queued:,}", full(POLICIES[name], queued)))
+        sys.stdout.write(shown(f"  {WORKERS} workers", placing(POLICIES[name])))
 
 
 if __name__ == "__main__":

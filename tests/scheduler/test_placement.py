@@ -1,11 +1,14 @@
 """Where jobs run: several workers, what they have loaded, and what clients may take."""
 
+from dataclasses import dataclass, replace
+
 import pytest
 
 from clairvoyant_cli.scheduler.fairness import ServiceCounters, Tenant
 from clairvoyant_cli.scheduler.job import Job, QueueFullError, Reason
-from clairvoyant_cli.scheduler.placement import Candidate, best_worker
+from clairvoyant_cli.scheduler.placement import MAX_PASSED, Candidate, best_worker
 from clairvoyant_cli.scheduler.policy import POLICIES
+from clairvoyant_cli.scheduler.prefixes import Chain, Link, Prefixes
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 
@@ -22,6 +25,147 @@ def test_the_least_busy_worker_comes_first() -> None:
     for number in range(4):
         scheduler.submit(Job(str(number), 0.0), 0.0)
     assert list(started(scheduler, 0.0).values()) == ["a", "b", "a", "b"]
+
+
+@dataclass(frozen=True)
+class Times:
+    """A worker that takes so many times as long as the fastest, which writes 10 tokens a second."""
+
+    slowness: float = 1.0
+
+    def seconds(self, prompt_tokens: float, tokens: float) -> float:
+        """Return how long it takes; it reads 100 tokens a second."""
+        return self.slowness * (prompt_tokens / 100.0 + tokens / 10.0)
+
+
+def unequal(policy: str = "bounded", *, slowness: float = 4.0, tau_s: float | None = None) -> Scheduler:
+    """Return a scheduler of a fast and a slow worker of a slot each."""
+    scheduler = Scheduler(POLICIES[policy], workers={"slow": 1, "fast": 1}, tau_s=tau_s)
+    for worker, times in (("fast", 1.0), ("slow", slowness)):
+        scheduler.set_speed(worker, Times(times))
+    return scheduler
+
+
+def long_for(cost_s: float, name: str = "x", *, at: float = 0.0) -> Job:
+    """Return a job that takes so long on the fast worker."""
+    return Job(name, at, cost_s=cost_s, tokens=10.0 * cost_s)
+
+
+def test_a_job_waits_for_the_fast_worker_only_where_it_ends_sooner_there() -> None:
+    for left_s, placed in ((1.0, {}), (40.0, {"x": "slow"})):
+        scheduler = unequal()
+        scheduler.submit(long_for(left_s, "first"), 0.0)
+        assert started(scheduler, 0.0) == {"first": "fast"}
+        scheduler.submit(long_for(5.0), 0.0)
+        assert started(scheduler, 0.0) == placed
+        assert scheduler.deferring == (not placed)
+
+
+def test_who_waits_for_the_fast_worker_gets_it() -> None:
+    scheduler = unequal()
+    scheduler.submit(long_for(1.0, "first"), 0.0)
+    started(scheduler, 0.0)
+    scheduler.submit(long_for(5.0), 0.0)
+    assert started(scheduler, 0.5) == {}
+    scheduler.finish("first", 1.0)
+    assert started(scheduler, 1.0) == {"x": "fast"}
+    assert not scheduler.deferring
+
+
+def test_who_waits_for_one_that_takes_longer_than_foretold_gives_up_at_last() -> None:
+    scheduler = unequal()
+    scheduler.submit(long_for(2.0, "first"), 0.0)
+    started(scheduler, 0.0)
+    scheduler.submit(long_for(4.0), 0.0)
+    assert started(scheduler, 0.0) == {}
+    assert started(scheduler, 90.0) == {"x": "slow"}
+
+
+def test_whoever_is_past_its_tau_or_promoted_waits_for_no_better_worker() -> None:
+    for promoted, now in ((False, 11.0), (True, 1.0)):
+        scheduler = unequal(tau_s=10.0)
+        scheduler.submit(long_for(20.0, "first"), 0.0)
+        started(scheduler, 0.0)
+        scheduler.submit(long_for(30.0), 0.0)
+        assert started(scheduler, 10.0 if not promoted else 0.5) == {}
+        if promoted:
+            scheduler.promote("x", now)
+        assert started(scheduler, now) == {"x": "slow"}
+
+
+def test_no_worker_stays_idle_where_many_wait() -> None:
+    scheduler = unequal(slowness=100.0)
+    for number in range(MAX_PASSED + 2):
+        scheduler.submit(long_for(1.0 + number, str(number)), 0.0)
+    assert set(started(scheduler, 0.0).values()) == {"fast", "slow"}
+
+
+def test_those_before_it_are_counted_when_a_job_would_wait() -> None:
+    scheduler = unequal()
+    scheduler.submit(long_for(1.0, "first"), 0.0)
+    started(scheduler, 0.0)
+    scheduler.submit(long_for(4.0, "next"), 0.0)
+    scheduler.submit(Job("pinned", 0.0, cost_s=30.0, tokens=300.0, worker="fast"), 0.0)
+    assert started(scheduler, 0.0) == {"next": "slow"}
+
+
+def test_a_job_runs_only_where_it_can() -> None:
+    scheduler = unequal()
+    for name in ("x", "y"):
+        scheduler.submit(replace(long_for(5.0, name), able=frozenset({"slow"})), 0.0)
+    assert started(scheduler, 0.0) == {"x": "slow"}
+    assert not scheduler.deferring
+
+
+def test_a_job_waits_for_the_worker_that_has_its_model_if_loading_takes_longer() -> None:
+    for left_s, placed in ((2.0, {}), (20.0, {"x": "b"})):
+        scheduler = Scheduler(POLICIES["bounded"], workers={"a": 1, "b": 1}, load_s={"m": 10.0})
+        scheduler.residency.set("a", frozenset({"m"}))
+        scheduler.submit(Job("first", 0.0, cost_s=left_s, affinity="m"), 0.0)
+        assert started(scheduler, 0.0) == {"first": "a"}
+        scheduler.submit(Job("x", 0.0, cost_s=4.0, affinity="m"), 0.0)
+        assert started(scheduler, 0.0) == placed
+
+
+def chain(*turns: str) -> Chain:
+    """Return what tells a conversation, of 1000 tokens a turn."""
+    return tuple(Link(hash(turns[: n + 1]), 1000.0 * (n + 1)) for n in range(len(turns)))
+
+
+def talking(prefix: Chain, name: str) -> Job:
+    """Return a job that goes on with a conversation."""
+    return Job(
+        name, 0.0, cost_s=1.0 + 10.0 * len(prefix), tokens=10.0, prefix=prefix, prompt_tokens=prefix[-1][1]
+    )
+
+
+def test_a_conversation_returns_to_the_cache_it_left() -> None:
+    scheduler = Scheduler(POLICIES["bounded"], workers={"a": 1, "b": 1})
+    for worker in "ab":
+        scheduler.set_speed(worker, Times())
+    scheduler.submit(talking(chain("hi"), "1"), 0.0)
+    scheduler.submit(talking(chain("yo"), "2"), 0.0)
+    assert started(scheduler, 0.0) == {"1": "a", "2": "b"}
+    scheduler.finish("2", 11.0)
+    scheduler.finish("1", 11.0)
+    scheduler.submit(talking(chain("yo", "what?"), "3"), 11.0)
+    assert started(scheduler, 11.0) == {"3": "b"}
+    assert scheduler.running["3"].expected_s == pytest.approx(11.0)  # half of 2000 tokens is there
+    scheduler.submit(talking(chain("yo", "what?", "now"), "4"), 11.0)
+    assert started(scheduler, 13.0) == {}  # a is free, and would have to read all
+
+
+def test_a_cache_holds_as_many_conversations_as_it_has_room_for() -> None:
+    prefixes = Prefixes()
+    for name in ("one", "two", "three"):
+        prefixes.served("a", chain("system", name), 2)
+    assert prefixes.cached_tokens(chain("system", "one")) == {"a": 1000.0}
+    assert prefixes.cached_tokens(chain("system", "two")) == {"a": 2000.0}
+    prefixes.served("a", chain("system", "two", "more"), 2)  # in place of its earlier turn
+    assert prefixes.cached_tokens(chain("system", "three")) == {"a": 2000.0}
+    prefixes.forget("a")
+    assert prefixes.cached_tokens(chain("system", "three")) == {}
+    assert not prefixes._where
 
 
 def test_a_pinned_job_waits_for_its_worker_and_holds_up_nobody() -> None:
@@ -276,7 +420,7 @@ def test_memory_follows_the_living() -> None:
         dispatch = scheduler.next(float(number))
         assert dispatch is not None
         scheduler.finish(dispatch.job.id, float(number))
-    [lane] = scheduler._lanes.values()
+    [lane] = scheduler._line.lanes.values()
     assert len(lane._by_policy) + len(lane._by_age) < 200
 
 

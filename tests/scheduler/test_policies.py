@@ -76,9 +76,9 @@ def test_the_default_promotes_who_waited_five_times_as_long() -> None:
 
 def test_aging_lets_the_old_catch_up() -> None:
     scheduler = one_slot("aging")
-    scheduler.submit(Job("long", 0.0, cost_s=9.0, cost_q90_s=9.0), 0.0)
-    scheduler.submit(Job("soon", 50.0, cost_s=3.0, cost_q90_s=3.0), 50.0)
-    scheduler.submit(Job("late", 70.0, cost_s=3.0, cost_q90_s=3.0), 70.0)
+    scheduler.submit(Job("long", 0.0, cost_s=9.0, cost_high_s=9.0), 0.0)
+    scheduler.submit(Job("soon", 50.0, cost_s=3.0, cost_high_s=3.0), 50.0)
+    scheduler.submit(Job("late", 70.0, cost_s=3.0, cost_high_s=3.0), 70.0)
     assert drain(scheduler, 70.0) == ["soon", "long", "late"]
 
 

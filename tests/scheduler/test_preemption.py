@@ -219,7 +219,7 @@ def test_a_better_prediction_gives_a_waiting_job_its_place_and_its_client_the_ch
 
     def reestimate() -> bool:
         return scheduler.reestimate(
-            "second", 30.0, p_long=0.1, cost_s=1.0, cost_q90_s=2.0, tokens=10.0, tokens_q90=20.0
+            "second", 30.0, p_long=0.1, cost_s=1.0, cost_high_s=2.0, tokens=10.0, tokens_q90=20.0
         )
 
     assert reestimate()
@@ -241,7 +241,7 @@ def test_a_better_prediction_neither_releases_nor_demotes() -> None:
     scheduler.promote("wanted", 0.0)
     for name, cost_s in (("held", 0.1), ("wanted", 99.0)):
         assert scheduler.reestimate(
-            name, 0.0, p_long=0.5, cost_s=cost_s, cost_q90_s=cost_s, tokens=10.0, tokens_q90=0.0
+            name, 0.0, p_long=0.5, cost_s=cost_s, cost_high_s=cost_s, tokens=10.0, tokens_q90=0.0
         )
     assert [entry.job.id for entry in scheduler.waiting()] == ["wanted", "plain", "held"]
     scheduler.release("held", 0.0)

@@ -240,7 +240,7 @@ def ordering(variant: Variant) -> Policy:
         return variant.aging * entry.job.arrival_s + variant.fairness * entry.usage_s / MEMORY_S
 
     def key(entry: Entry) -> float:
-        return entry.job.cost_q90_s + usage(entry)
+        return entry.job.cost_high_s + usage(entry)
 
     orders = {"arrival": POLICIES["fcfs"], "usage": Policy("token-fair", usage), "key": Policy("quartz", key)}
     return orders[variant.orders_by]

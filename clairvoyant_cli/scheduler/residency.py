@@ -1,0 +1,152 @@
+"""What is loaded on each worker, and what loading another model would cost."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+SWAP_PATIENCE = 3.0
+"""A freshly loaded model stays for this many times its load price while it has work: swapping then takes
+at most a quarter of a busy worker's time."""
+
+
+MAX_TOGETHER = 64
+"""So many affinities may be known to be loaded beside each other; clients choose the runner's options."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    affinities: frozenset[str] = frozenset()
+    stays_until_s: float = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """A job that runs and may have had its affinity loaded; `believed` if that is assumed meanwhile."""
+
+    job_id: str
+    affinity: str
+    at_s: float
+    price_s: float
+    believed: bool
+
+
+@dataclass(slots=True)
+class _Worker:
+    """What a worker is known to have loaded, what runs there that may change it (in the order it started),
+    and what is assumed of the two.
+    """
+
+    known: _Loaded = field(default_factory=_Loaded)
+    starts: list[_Start] = field(default_factory=list)
+    assumed: _Loaded = field(default_factory=_Loaded)
+
+    def take(self, job_id: str) -> tuple[int, _Start] | None:
+        """Take out a start; return it and where it stood, None if it is not here."""
+        for place, start in enumerate(self.starts):
+            if start.job_id == job_id:
+                del self.starts[place]
+                return place, start
+        return None
+
+    def assume(self) -> None:
+        """Work out anew what is assumed."""
+        self.assumed = _after(self.known, self.starts)
+
+
+def _after(loaded: _Loaded, starts: Iterable[_Start]) -> _Loaded:
+    """Return what is loaded once all these have started: what each needs, in place of all else."""
+    for start in starts:
+        if start.believed and start.affinity not in loaded.affinities:
+            stays_until_s = start.at_s + (1.0 + SWAP_PATIENCE) * start.price_s
+            loaded = _Loaded(frozenset((start.affinity,)), stays_until_s)
+    return loaded
+
+
+@dataclass(slots=True)
+class Residency:
+    """Which affinities are loaded on each worker, and what loading another would cost.
+
+    `load_s` maps an affinity to the seconds its loading takes; `unknown_s` is the price of one that is not
+    in it, 0 where that is free to load. A job without an affinity needs nothing loaded.
+
+    What a job needs counts as loaded from its start on, so that the next decision does not go back and
+    forth; if it then turns out that the worker did not run it, it is as though it had never started. A job
+    whose affinity is not in `load_s` counts only once it was run: anybody may name a model that is not there.
+    """
+
+    load_s: dict[str, float] = field(default_factory=dict)
+    unknown_s: float = 0.0
+    _workers: dict[str, _Worker] = field(default_factory=dict)
+
+    @property
+    def prices(self) -> bool:
+        """Whether loading costs anything at all."""
+        return self.unknown_s > 0.0 or bool(self.load_s)
+
+    def price_s(self, worker: str, affinity: str) -> float:
+        """Return the seconds it takes to make `affinity` resident on the worker, 0 if it is."""
+        price_s = self._load_s_of(affinity)
+        if price_s == 0.0:
+            return 0.0
+        there = self._workers.get(worker)
+        return 0.0 if there is not None and affinity in there.assumed.affinities else price_s
+
+    def view(self, worker: str, now: float) -> tuple[object, ...]:
+        """Return what tells workers apart by what they have loaded; nothing where that is free."""
+        there = self._workers.get(worker) if self.prices else None
+        return () if there is None else (there.assumed.affinities, now < there.assumed.stays_until_s)
+
+    def must_stay(self, worker: str, now: float) -> bool:
+        """Say whether what is loaded should stay while it has work, for it was loaded a moment ago."""
+        there = self._workers.get(worker)
+        return there is not None and now < there.assumed.stays_until_s
+
+    def set(self, worker: str, affinities: frozenset[str]) -> None:
+        """Take note of what the worker itself says is loaded."""
+        there = self._workers.setdefault(worker, _Worker())
+        there.known = _Loaded(affinities, there.assumed.stays_until_s)
+        there.starts.clear()
+        there.assume()
+
+    def dispatched(self, worker: str, job_id: str, affinity: str, now: float) -> None:
+        """Take note that a job starts: what it needs is loaded from now on, in place of all else."""
+        price_s = self._load_s_of(affinity)
+        if price_s == 0.0:
+            return
+        there = self._workers.setdefault(worker, _Worker())
+        if there.starts or affinity not in there.known.affinities:
+            there.starts.append(_Start(job_id, affinity, now, price_s, affinity in self.load_s))
+            there.assume()
+
+    def loaded(self, worker: str, job_id: str) -> None:
+        """Take note that a job was run: what it needs was loaded when it started."""
+        there = self._workers.get(worker)
+        found = there.take(job_id) if there is not None else None
+        if there is None or found is None:
+            return
+        place, start = found
+        before = [each for each in there.starts[:place] if not each.believed]
+        there.known = _after(there.known, (*there.starts[:place], replace(start, believed=True)))
+        there.starts[:place] = before  # of which nobody knows yet whether they load anything
+        there.assume()
+
+    def was_there(self, worker: str, job_id: str) -> None:
+        """Take note that a job was run and nothing was loaded for it: what it needs was there beside the
+        rest, perhaps as the same under another name.
+        """
+        there = self._workers.get(worker)
+        if there is None or not there.starts or there.starts[0].job_id != job_id:
+            self.loaded(worker, job_id)  # whether it was there before the others started, nobody knows
+            return
+        start = there.starts.pop(0)
+        if len(there.known.affinities) < MAX_TOGETHER:
+            there.known = replace(there.known, affinities=there.known.affinities | {start.affinity})
+        there.assume()
+
+    def not_loaded(self, worker: str, job_id: str) -> None:
+        """Take note that a job was not run after all: nothing was loaded for it."""
+        there = self._workers.get(worker)
+        if there is not None and there.take(job_id) is not None:
+            there.assume()
+
+    def _load_s_of(self, affinity: str) -> float:
+        return self.load_s.get(affinity, self.unknown_s if affinity else 0.0)

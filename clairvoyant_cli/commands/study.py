@@ -24,6 +24,7 @@ STUDIES = {
     "unseen": "ours, the paper's features and prompt length on files held out of training",
     "nested": "the same by kind of traffic, with the recipe chosen on other files than it is judged on",
     "online": "streams of one held-out file and one model, learnt while served",
+    "pars": "Kendall's tau_b within each file, trained on its model's answers or another's; PARS's beside",
     "ceiling": "one model's repeated answers against each other",
 }
 
@@ -65,6 +66,10 @@ def _study(study: str, datasets: "list[Dataset]", never_train: set[str], streams
 
     if study == "ceiling":
         return studies.ceiling(datasets)
+    if study == "pars":
+        from predictor.studies.pars import pars
+
+        return pars(datasets)
     corpus = studies.Corpus.of(datasets, {data.name for data in datasets} - never_train)
     if study == "unseen":
         return studies.unseen(corpus, _narrate)

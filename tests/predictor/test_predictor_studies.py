@@ -111,11 +111,22 @@ def test_repeated_runs_give_the_ceiling(tmp_path: Path) -> None:
     assert (1 + row["its tau_b"]) / 2 < row["its pairs"] <= 1.0
 
 
+def test_another_models_answers_teach_what_its_own_would(tmp_path: Path) -> None:
+    rows = _table("pars", _distribution(tmp_path / "two.jsonl", 7, models=2))
+    assert rows["LMSYS-Chat-1M"]["PARS"] == 0.5
+    ours = rows["two"]
+    assert ours["ours"] > 0.6
+    assert ours["cross-model"] == pytest.approx(ours["ours"], abs=0.1)
+    assert ours["ours"] - 0.1 < ours["other's"] < 1
+
+
 def test_a_file_that_is_never_trained_on_is_still_judged(files: list[Path]) -> None:
     assert "without alpha, 0 prompts are left" in _refusal("unseen", *files, "--never-train", "beta")
 
 
-@pytest.mark.parametrize("name", ["classes", "cross", "baselines", "ablation", "unseen", "online", "ceiling"])
+@pytest.mark.parametrize(
+    "name", ["classes", "cross", "baselines", "ablation", "unseen", "online", "ceiling", "pars"]
+)
 def test_a_study_that_cannot_be_made_says_why(name: str, tmp_path: Path) -> None:
     path = tmp_path / "few.jsonl"
     path.write_text('{"prompt": "a", "output_tokens": 3}\n{"prompt": "b", "output_tokens": 900}\n')

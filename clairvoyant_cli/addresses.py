@@ -9,6 +9,9 @@ from urllib.parse import urlsplit
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 
 _USUAL = re.compile(r"https?://(localhost|127\.0\.0\.1)(:[0-9]+)?(/[a-z0-9._/-]*)?", re.ASCII | re.IGNORECASE)
+DEFAULT_PORT = 7117
+"""Where the proxy listens unless told otherwise: no LLM server's or chat window's own port."""
+
 SHOWN_CHARS = 80
 """So much of what is refused is quoted."""
 

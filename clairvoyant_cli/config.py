@@ -13,6 +13,7 @@ from typing import Any
 from clairvoyant_cli.addresses import (
     BACKEND_KINDS,
     BACKEND_NAMES,
+    DEFAULT_PORT,
     check_backend,
     is_backend,
     is_host,
@@ -103,7 +104,7 @@ class ServeConfig:
         "Repeatable, or by commas: several servers behind one queue. Unset: look at their usual ports.",
         repeatable=True,
     )
-    listen: str = setting("127.0.0.1:8080", "HOST:PORT", "Where clients connect.")
+    listen: str = setting(f"127.0.0.1:{DEFAULT_PORT}", "HOST:PORT", "Where clients connect.")
     policy: str | None = setting(None, "NAME", "How waiting requests are ordered. Unset: the default policy.")
     tau: float | None = setting(
         None,

@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
-from clairvoyant_cli.addresses import check_url
+from clairvoyant_cli.addresses import DEFAULT_PORT, check_url
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.system import is_alive
 from tui.snapshot import Snapshot
 from tui.source import Verb
 
 PREFIX = "/_clairvoyant"
-DEFAULT_URL = "http://127.0.0.1:8080"
+DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 TOKEN_VARIABLE = "CLAIRVOYANT_ADMIN_TOKEN"  # noqa: S105 - the variable's name
 
 ACTIONS = tuple(verb.value for verb in Verb)

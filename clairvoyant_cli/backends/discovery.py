@@ -88,14 +88,19 @@ def split_prefix(url: str) -> tuple[str, str]:
 
 async def _find_named(adapter: Adapter, prober: Prober, listen_port: int) -> tuple[Found, list[Found]]:
     urls = _urls(adapter, listen_port)
-    if not urls:
-        raise ClairvoyantError("no port left to look at; give the backend's URL", ExitCode.USAGE)
+    free = []
     for url in urls:
-        there = await identify(prober, url)
+        try:
+            there = await identify(prober, url)
+        except ClairvoyantError:
+            continue  # one of us: what is looked for sits, or will sit, elsewhere
         if there is not None:
             there = _taken_for(adapter, there)
             return there, [there]
-    return Found(adapter, urls[0]), []
+        free.append(url)
+    if not free:
+        raise ClairvoyantError("no port left to look at; give the backend's URL", ExitCode.USAGE)
+    return Found(adapter, free[0]), []
 
 
 async def _identify_quietly(prober: Prober, url: str) -> Found | None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from clairvoyant_cli.control import ControlClient, decode
+from clairvoyant_cli.control import DEFAULT_URL, ControlClient, decode
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from tui.snapshot import SCHEMA_VERSION, Snapshot
 from tui.source import Action, ActionResult, Disconnected
@@ -58,7 +58,7 @@ class DaemonSource:
         """`url` is where the daemon listens; ClairvoyantError if it is no http address."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ClairvoyantError(f"--url {url}: give an address like http://127.0.0.1:8080", ExitCode.USAGE)
+            raise ClairvoyantError(f"--url {url}: give an address like {DEFAULT_URL}", ExitCode.USAGE)
         self.where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self.local = _is_loopback(parts.hostname)
         self._token = token

@@ -66,7 +66,7 @@ def check_port(config: ServeConfig, *, ours: bool) -> Iterator[Finding]:
         try:
             probe.bind((host, port))
         except OSError as error:
-            why = "llama.cpp likes 8080 too" if port == 8080 else error.strerror or str(error)
+            why = error.strerror or str(error)
             other = f"{host}:{port + 1}"
             yield broken("port", f"{config.listen} is taken ({why})", f"clairvoyant serve --listen {other}")
             return

@@ -19,6 +19,7 @@ REASONS = {
     502: b"Bad Gateway",
     503: b"Service Unavailable",
     505: b"HTTP Version Not Supported",
+    508: b"Loop Detected",
     529: b"Overloaded",
 }
 

@@ -20,9 +20,10 @@ from clairvoyant_cli.protocols.stamp import opening_of
 from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.annotation import Annotation
 from clairvoyant_cli.proxy.exchange import Asked, Exchange
+from clairvoyant_cli.proxy.forwarding import PASSED_HEADER
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.pool import BackendPool, Worker, given_up
-from clairvoyant_cli.proxy.refusals import DRAINING, GOING_DOWN, NO_CONNECT, Refusals
+from clairvoyant_cli.proxy.refusals import DRAINING, GOING_DOWN, IN_A_LOOP, NO_CONNECT, Refusals
 from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.second_opinion import SecondOpinions
 from clairvoyant_cli.proxy.urgency import Levels
@@ -115,6 +116,8 @@ class Admission:
         """Judge a request by its head."""
         head, backend = request.head, self.pool.first.backend
         route = backend.adapter.route_of(head.method, head.path, backend.prefix)
+        if head.get(PASSED_HEADER) is not None:
+            return Refused(route, IN_A_LOOP)
         client = self.access.admit(request)
         if isinstance(client, Refusal):
             return Refused(route, client)

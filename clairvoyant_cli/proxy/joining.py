@@ -10,9 +10,9 @@ from clairvoyant_cli.backends.discovery import find_backend
 from clairvoyant_cli.backends.known import adapter_of
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.config import BackendConfig, ServeConfig, name_for
-from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.upstream import Upstream
-from clairvoyant_cli.proxy.access import read_backend_key
+from clairvoyant_cli.proxy.access import is_loopback, read_backend_key
 from clairvoyant_cli.proxy.backend_watch import BackendWatch
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.outage import Outage
@@ -166,11 +166,13 @@ async def find_server(
             log.warning("nothing answers at %s yet; waiting for %s", found.url, found.adapter.title)
         elif len(all_found) > 1:
             log.info("using %s at %s; choose another with --backend", found.adapter.name, found.url)
+        upstream = Upstream(found.url, connect_timeout_s=config.connect_timeout)
+        _refuse_ourselves(upstream, config.address()[0], listen_port)
         adapter = found.adapter if wanted.kind is None else adapter_of(wanted.kind)
         backend = Backend(
             name=wanted.name or adapter.name,
             adapter=adapter,
-            upstream=Upstream(found.url, connect_timeout_s=config.connect_timeout),
+            upstream=upstream,
             prefix=found.prefix,
             slots=wanted.slots or found.slots or 1,
             slots_fixed=wanted.slots is not None,
@@ -187,6 +189,17 @@ async def find_server(
     except BaseException:
         await prober.close()
         raise
+
+
+def _refuse_ourselves(upstream: Upstream, listening: str, port: int) -> None:
+    """Raise ClairvoyantError if a server's address leads to where we listen, as far as its name tells."""
+    host, everywhere = upstream.host, listening in ("0.0.0.0", "::")  # noqa: S104 - compared
+    ours = host == listening or (is_loopback(host) and (everywhere or is_loopback(listening)))
+    if ours and upstream.port == port:
+        raise ClairvoyantError(
+            f"{upstream.url} is this proxy's own address; give the LLM server's, or --listen another",
+            ExitCode.USAGE,
+        )
 
 
 def _place(backend: Backend) -> str:

@@ -12,6 +12,9 @@ from clairvoyant_cli.proxy.pool import BackendPool, Worker
 from clairvoyant_cli.proxy.request_stats import RequestStats
 
 NO_CONNECT = Refusal(405, "clairvoyant: CONNECT is not spoken here")
+IN_A_LOOP = Refusal(
+    508, "clairvoyant: this request has passed a clairvoyant already; give --backend the LLM server itself"
+)
 DRAINING = Refusal(503, "clairvoyant is draining; try again in a moment", 5)
 GOING_DOWN = Refusal(503, "clairvoyant is going down; try again in a moment", 5)
 STOPPED = Refusal(499, "request canceled by the operator")

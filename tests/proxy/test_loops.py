@@ -1,0 +1,97 @@
+"""A proxy that leads to itself: refused where that can be seen, cut off at once where it cannot."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clairvoyant_cli.backends.discovery import find_backend
+from clairvoyant_cli.backends.known import adapter_of
+from clairvoyant_cli.backends.llamacpp import LlamaCpp
+from clairvoyant_cli.backends.prober import Prober
+from clairvoyant_cli.bench.replay import Replay
+from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.errors import ClairvoyantError
+from tests.fakes.llamacpp_server import free_port
+from tests.fakes.raw_http import get, post, raw_client
+from tests.fakes.serving import serving
+
+CHAT = post("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "hi"}]}')
+
+
+@dataclass(slots=True)
+class Hop:
+    """A second proxy of whatever kind: it passes bytes on to a port, once it is told which."""
+
+    base_url: str
+    target: int | None = None
+    passed: int = 0
+
+    async def play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection."""
+        with suppress(OSError):  # who goes first when the test is over does not matter
+            if self.target is not None:
+                self.passed += 1
+                there, back = await asyncio.open_connection("127.0.0.1", self.target)
+                await asyncio.gather(_pour(reader, back), _pour(there, writer))
+        writer.close()
+
+
+async def _pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+    writer.close()
+
+
+@asynccontextmanager
+async def hop() -> AsyncIterator[Hop]:
+    """Run it until the block ends."""
+    between = Hop("")
+    server = await asyncio.start_server(between.play, "127.0.0.1", 0)
+    between.base_url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield between
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("raw", [CHAT, get("/v1/models"), get("/api/tags")])
+async def test_a_loop_through_another_proxy_ends_after_one_turn(raw: bytes) -> None:
+    async with hop() as between, serving(between.base_url) as daemon, raw_client(daemon.base_url) as client:
+        between.target = int(daemon.base_url.rpartition(":")[2])
+        got = await client.ask(raw)
+        assert got.status == 508
+        assert b"passed a clairvoyant already" in got.body
+        assert between.passed < 20, "its own looks at the backend, and this request once"
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1", "0.0.0.0", "localhost"])  # noqa: S104 - not listened on
+@pytest.mark.parametrize("named", ["127.0.0.1", "localhost"])
+async def test_its_own_address_is_no_backend(tmp_path: Path, listen: str, named: str) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("a-long-key")
+    secret.chmod(0o600)
+    keys: dict[str, Any] = {"api_key_file": str(secret), "admin_token_file": str(secret)}
+    port = free_port()
+    with pytest.raises(ClairvoyantError, match="own address"):
+        async with serving(f"http://{named}:{port}", listen=f"{listen}:{port}", **keys):
+            pass
+
+
+async def test_a_server_is_looked_for_past_one_of_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serve_app(Replay().app) as model, serving(model) as daemon:
+        ours, theirs = (int(url.rpartition(":")[2]) for url in (daemon.base_url, model))
+        monkeypatch.setattr(LlamaCpp, "usual_ports", (ours, theirs))
+        prober = Prober()
+        found, answering = await find_backend("llamacpp", prober, listen_port=1)
+        later = free_port()
+        monkeypatch.setattr(LlamaCpp, "usual_ports", (ours, later))
+        awaited, none = await find_backend("llamacpp", prober, listen_port=1)
+        await prober.close()
+    assert (found.url, found.adapter, len(answering)) == (model, adapter_of("llamacpp"), 1)
+    assert (awaited.url, none) == (f"http://127.0.0.1:{later}", []), "it is waited for where it can come"

@@ -83,7 +83,8 @@ class QueuedRequest:
 class RunningRequest:
     """A request that holds a slot. `state`: connecting, prefill, decoding, or releasing (the client has
     left, or its answer was cut, and the slot is not free yet). `tokens` are those of all `parts`; `uncut`
-    says why its answer will not be cut, "" if it may be.
+    says why its answer will not be cut, "" if it may be. `stamp` is the priority that it was sent with, by
+    which the engine orders it.
     """
 
     id: str
@@ -107,6 +108,7 @@ class RunningRequest:
     cuts: int = 0
     parts: tuple[Part, ...] = ()
     uncut: str = ""
+    stamp: int | None = None
     urgency: int | None = None
     urgency_by: str = ""
 
@@ -209,11 +211,25 @@ class LoadedModel:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineState:
+    """What an engine that orders its own queue says of itself: requests that run and that wait inside,
+    answers that were preempted so far, and the share of its KV cache in use, 0 to 1. None: it does not say.
+    """
+
+    running: int | None = None
+    waiting: int | None = None
+    preemptions: int | None = None
+    kv_used: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class BackendState:
     """One LLM server behind the proxy. `state`: up, loading, down. `standing` says why it gets less than its
     slots would take, "" if it does not: draining, leaving (it goes when it has nothing left), resting (it
     failed several times in a row), warming (it has just come back). `waiting` counts what waits for it alone,
-    `offered` the models it lists; None where it was not asked.
+    `offered` the models it lists; None where it was not asked. `stamped` says that its requests wait for
+    nothing here, but carry a priority by which it orders its own queue; `engine` is that queue, `heeded` the
+    share of the last starts there that followed the priority against the order of arrival.
     """
 
     name: str
@@ -232,6 +248,9 @@ class BackendState:
     waiting: int = 0
     offered: int | None = None
     weight: float = 1.0
+    stamped: bool = False
+    engine: EngineState | None = None
+    heeded: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

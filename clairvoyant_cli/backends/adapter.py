@@ -19,14 +19,17 @@ from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.continuable import Continuable
 from clairvoyant_cli.protocols.errors import Refusal, error_object, response
+from clairvoyant_cli.protocols.exposition import engine_state
 from clairvoyant_cli.protocols.probes import Answer, OfferedModel
 from clairvoyant_cli.protocols.routes import ROUTES, Family, Route, Shape, Work, plainly_spelled, unescaped
-from tui.snapshot import LoadedModel
+from tui.snapshot import EngineState, LoadedModel
 
 Body = dict[str, Any]
 
 LISTED_OR_LOCKED = (200, 401)
 """What an OpenAI-compatible server answers who asks for its models: those, or that a key is wanted."""
+
+METRICS_PATH = "/metrics"
 
 LOADING = "loading its model"
 NOT_UNDERSTOOD = "its answers are not understood"
@@ -68,6 +71,7 @@ class Backend:
     seen: bool = False
     annotate: str = "off"
     heeding: Heeding = UNKNOWN
+    engine: EngineState | None = None
 
     def __repr__(self) -> str:
         return f"<Backend {self.adapter.name} {self.upstream.url} {self.state}, {self.slots} slots>"
@@ -83,6 +87,18 @@ class Backend:
     def room(self) -> int:
         """How many requests it is sent at once: more than it answers, where it orders them by itself."""
         return self.slots if self.slots_fixed or self.stamps is None else MAX_IN_FLIGHT
+
+    @property
+    def answering(self) -> int:
+        """How many it answers at once, as far as that is known: what it runs while others wait inside."""
+        if (
+            self.stamps is not None
+            and self.engine is not None
+            and self.engine.waiting
+            and self.engine.running
+        ):
+            return self.engine.running
+        return self.slots
 
     @property
     def local_port(self) -> int | None:
@@ -193,6 +209,9 @@ class Adapter:
             backend.version = await self.version(ask) or backend.version
             if self.PRIORITY is not None:
                 backend.heeding = await self.heeding(ask, backend.local_port)
+        if backend.stamps is not None:
+            metrics = (await ask(METRICS_PATH)).body
+            backend.engine = engine_state(metrics, backend.stamps.metrics)
 
     async def version(self, ask: Ask) -> str | None:
         """Return its version; None if this is another server, "" if it does not say."""

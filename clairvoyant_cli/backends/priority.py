@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from clairvoyant_cli.protocols.exposition import EngineMetrics
 from clairvoyant_cli.protocols.routes import Shape
 
 FIELD = "priority"
@@ -21,11 +22,12 @@ class Priority:
     """The numbers by which an engine orders its queue, and what it has to be started with: `flag`.
 
     `per_s` says how fine they are, in steps a second; `shapes` whose requests carry one; the rest the engine
-    treats as it likes.
+    treats as it likes. `metrics` are the names of what it says of its queue at `/metrics`.
     """
 
     flag: str
     shapes: frozenset[Shape]
+    metrics: EngineMetrics
     per_s: int = 1000
     lower_first: bool = True
 

@@ -8,6 +8,7 @@ from clairvoyant_cli.backends.asking import Ask
 from clairvoyant_cli.backends.continuation import GO_ON
 from clairvoyant_cli.backends.priority import UNKNOWN, Heeding, Priority
 from clairvoyant_cli.protocols import probes
+from clairvoyant_cli.protocols.exposition import EngineMetrics
 from clairvoyant_cli.protocols.routes import Shape
 
 INFO_PATHS = ("/get_server_info", "/server_info")
@@ -26,6 +27,12 @@ class SgLang(Adapter):
     PRIORITY: ClassVar[Priority | None] = Priority(
         "--enable-priority-scheduling",
         frozenset({Shape.CHAT, Shape.COMPLETION, Shape.RESPONSES, Shape.EMBEDDING}),
+        EngineMetrics(
+            "sglang:num_running_reqs",
+            "sglang:num_queue_reqs",
+            "sglang:num_retracted_requests_total",
+            "sglang:token_usage",
+        ),
         # A running answer makes way for one that is better by more than ten (its preemption threshold): so
         # many seconds, then. And its metrics keep a series for each number that they have seen.
         per_s=1,

@@ -8,6 +8,7 @@ from clairvoyant_cli.backends.continuation import GO_ON
 from clairvoyant_cli.backends.priority import UNKNOWN, Heeding, Priority
 from clairvoyant_cli.backends.processes import values_of, words_of
 from clairvoyant_cli.protocols import probes
+from clairvoyant_cli.protocols.exposition import EngineMetrics
 from clairvoyant_cli.protocols.probes import MAX_SLOTS
 from clairvoyant_cli.protocols.routes import Shape
 
@@ -33,6 +34,12 @@ class Vllm(Adapter):
     PRIORITY: ClassVar[Priority | None] = Priority(
         "--scheduling-policy priority",
         frozenset({Shape.CHAT, Shape.COMPLETION, Shape.RESPONSES, Shape.EMBEDDING}),
+        EngineMetrics(
+            "vllm:num_requests_running",
+            "vllm:num_requests_waiting",
+            "vllm:num_preemptions_total",
+            "vllm:kv_cache_usage_perc",
+        ),
     )
     SETS_LENGTH = True
     KNOWN_BY_PORT = False

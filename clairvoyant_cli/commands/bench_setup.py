@@ -313,7 +313,11 @@ async def _daemon(
         scheduler.set_policy(POLICIES[arm.policy or DEFAULT_POLICY], daemon.stats.clock())
 
     resume_s = None if proven is None else proven.proof.resume_s
-    return _Ours(daemon.base_url, daemon.pool.slots, teach, lambda: busy[0], resume_s)
+
+    def busy_s() -> float | None:
+        return None if daemon.pool.stamped else busy[0]  # what is in an engine is not known to run
+
+    return _Ours(daemon.base_url, daemon.pool.answering, teach, busy_s, resume_s)
 
 
 async def _profiles(behind: Behind, worker: "Worker", model: str) -> "list[Profile]":

@@ -8,6 +8,9 @@ from clairvoyant_cli.backends.adapter import LOADING, Backend
 from clairvoyant_cli.backends.prober import TIMED_OUT, Prober
 
 UP_EVERY_S = 5.0
+ENGINE_EVERY_S = 1.0
+"""Of an engine that orders its own queue, while it has requests of ours: they are somewhere in there."""
+
 DOWN_EVERY_S = 1.0
 AWAY_SHARE = 0.1
 MAX_DOWN_EVERY_S = 15.0
@@ -95,7 +98,7 @@ class BackendWatch:
         now = self._clock()
         if self.backend.state == "up":
             self._up_s = now
-            return UP_EVERY_S
+            return ENGINE_EVERY_S if self.backend.stamps is not None and self._at_work() else UP_EVERY_S
         return max(DOWN_EVERY_S, min(AWAY_SHARE * (now - self._up_s), MAX_DOWN_EVERY_S))
 
     async def _refresh(self) -> None:

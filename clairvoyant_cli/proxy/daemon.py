@@ -19,6 +19,7 @@ from clairvoyant_cli.proxy.backend_actions import BackendActions
 from clairvoyant_cli.proxy.clients import Clients
 from clairvoyant_cli.proxy.control_api import Actions, Changes, ControlApi
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
+from clairvoyant_cli.proxy.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.exchange import DrainingError
 from clairvoyant_cli.proxy.fallback import Fallback
 from clairvoyant_cli.proxy.gateway import Gateway
@@ -284,6 +285,7 @@ def _compose(
     levels = Levels(access)
     urgency_stats = UrgencyStats(stats.clock, stats.event, config.urgency_target)
     dispatcher.ended.append(urgency_stats.ended)
+    engines = EngineQueues(dispatcher, pool, stats.event)
     snapshots = SnapshotBuilder(
         operation,
         pool,
@@ -292,6 +294,7 @@ def _compose(
         predictor,
         levels,
         urgency_stats,
+        engines,
         _place(host, port),
         stats.clock(),
         config.show_prompts,
@@ -310,6 +313,7 @@ def _compose(
         ServingRules(pool, operation, refusals, config.max_wait),
         preemption,
         annotation,
+        engines,
         stats.clock,
     )
     admission = Admission(

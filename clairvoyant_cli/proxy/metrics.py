@@ -8,7 +8,7 @@ from clairvoyant_cli.http.status import REASONS
 from clairvoyant_cli.proxy.exchange import End, Exchange, Outcome
 from clairvoyant_cli.proxy.histogram import Histogram
 from clairvoyant_cli.scheduler.urgency import level_of
-from tui.snapshot import Snapshot, UrgencyState
+from tui.snapshot import BackendState, EngineState, Snapshot, UrgencyState
 
 SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)
 TOKENS = (1, 4, 16, 64, 200, 400, 800, 1600, 4096, 16384)
@@ -17,6 +17,9 @@ MAX_MODELS = 50
 CODES = {0, *HTTPStatus, *REASONS}
 """Statuses that are counted by themselves: the registered ones, our own, and 0 for no answer. A backend may
 send any three digits, and each would be a time series of its own."""
+
+
+NO_ENGINE = EngineState()
 
 
 class Metrics:
@@ -38,6 +41,30 @@ class Metrics:
         )
         self._up = Gauge(
             "clairvoyant_backend_up", "Whether the backend answers", ["backend"], registry=registry
+        )
+        self._engine_requests = Gauge(
+            "clairvoyant_engine_requests",
+            "Requests inside an engine that orders its own queue, as it says",
+            ["state", "backend"],
+            registry=registry,
+        )
+        self._engine_preemptions = Gauge(
+            "clairvoyant_engine_preemptions",
+            "Answers that an engine has preempted since it was started, as it says",
+            ["backend"],
+            registry=registry,
+        )
+        self._engine_cache = Gauge(
+            "clairvoyant_engine_kv_cache_usage_ratio",
+            "Share of an engine's KV cache in use, as it says",
+            ["backend"],
+            registry=registry,
+        )
+        self._heeded = Gauge(
+            "clairvoyant_engine_priority_heeded_ratio",
+            "Share of an engine's last starts that followed priority against the order of arrival",
+            ["backend"],
+            registry=registry,
         )
         self._tau = Gauge("clairvoyant_tau_seconds", "Starvation timeout", registry=registry)
         self._accuracy = Gauge(
@@ -156,6 +183,7 @@ class Metrics:
             self._slots.labels("busy", backend.name).set(backend.busy)
             self._slots.labels("free", backend.name).set(max(0, backend.slots - backend.busy))
             self._up.labels(backend.name).set(backend.state == "up")
+            self._engine(backend)
         self._tau.set(snapshot.tau.tau_s or 0)
         self._promotions.inc(snapshot.tau.firings_total - self._promoted)
         self._promoted = snapshot.tau.firings_total
@@ -179,6 +207,22 @@ class Metrics:
         for why, total in state.overruled:
             self._overruled.labels(why).inc(total - told.get(why, 0))
         self._told_of_urgency = {"late": state.late, **dict(state.overruled)}
+
+    def _engine(self, backend: BackendState) -> None:
+        """Set what is known of an engine's own queue; what is not known of it any more is not shown."""
+        name, engine = backend.name, backend.engine or NO_ENGINE
+        told: list[tuple[Gauge, tuple[str, ...], float | None]] = [
+            (self._engine_requests, ("running", name), engine.running),
+            (self._engine_requests, ("waiting", name), engine.waiting),
+            (self._engine_preemptions, (name,), engine.preemptions),
+            (self._engine_cache, (name,), engine.kv_used),
+            (self._heeded, (name,), backend.heeded),
+        ]
+        for gauge, labels, value in told:
+            if value is not None:
+                gauge.labels(*labels).set(value)
+            else:
+                gauge.remove(*labels)
 
     def _model(self, name: str) -> str:
         # Clients choose the model's name: the label's values must not grow without bound.

@@ -175,6 +175,12 @@ class BackendPool:
         return [worker.name for worker in self if worker.backend.stamps is not None]
 
     @property
+    def answering(self) -> int:
+        """Requests that those which take work are known to answer at once."""
+        room = self.queue.slots
+        return sum(min(room.get(worker.name, 0), worker.backend.answering) for worker in self)
+
+    @property
     def slots(self) -> int:
         """Requests that all of them answer at once."""
         return sum(worker.backend.room for worker in self)
@@ -329,7 +335,8 @@ class BackendPool:
                 health.answered()
         if totals.complete:
             speeds = self.worker_of(exchange).backend.speeds
-            speeds.learn(totals.tokens, totals.decode_s, totals.prefilled_tokens, totals.prefill_s)
+            decode_s = totals.decode_s or _streamed_s(exchange, end)
+            speeds.learn(totals.tokens, decode_s, totals.prefilled_tokens, totals.prefill_s)
 
     def outlasted(self, worker: Worker) -> None:
         """It has been away for longer than requests are kept waiting for it alone."""
@@ -428,6 +435,14 @@ def given_up(workers: Iterable[Worker]) -> bool:
 
 def _untagged(model: str) -> str:
     return model.removesuffix(":latest")
+
+
+def _streamed_s(exchange: Exchange, end: End) -> float | None:
+    """Return how long an answer streamed that came in one part, as its server does not tell."""
+    attempt = exchange.attempt
+    if attempt is None or attempt.first_byte_s is None or not exchange.asked.parsed.stream or exchange.cuts:
+        return None
+    return end.at_s - attempt.first_byte_s
 
 
 def _is_on(exchange: Exchange, worker: Worker) -> bool:

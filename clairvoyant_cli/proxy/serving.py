@@ -16,6 +16,7 @@ from clairvoyant_cli.protocols.usage import Totals, UsageReader
 from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.annotation import Annotation
 from clairvoyant_cli.proxy.dispatcher import Dispatcher, Release
+from clairvoyant_cli.proxy.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.exchange import (
     Attempt,
     AttemptEnd,
@@ -60,6 +61,7 @@ class Serving:
     rules: ServingRules
     preemption: Preemption
     annotation: Annotation
+    engines: EngineQueues
     clock: Callable[[], float]
 
     async def serve(self, exchange: Exchange, request: Request) -> None:
@@ -206,6 +208,7 @@ class Serving:
             if exchange.cuts:
                 self.preemption.stats.resumes += 1
             attempt.first_byte_s = self.clock()
+            self.engines.begun(exchange, attempt, attempt.first_byte_s)
             exchange.phase = Phase.DECODING
 
         if exchange.splice is not None:

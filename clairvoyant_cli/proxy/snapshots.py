@@ -9,6 +9,7 @@ from heapq import nsmallest
 from clairvoyant_cli import __version__
 from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.clients import EVERYBODY
+from clairvoyant_cli.proxy.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.exchange import Attempt, Exchange, Phase
 from clairvoyant_cli.proxy.fallback import quality_of
 from clairvoyant_cli.proxy.operation import Operation
@@ -52,6 +53,7 @@ class SnapshotBuilder:
     predictor: Predictor
     levels: Levels
     urgency_stats: UrgencyStats
+    engines: EngineQueues
     listen: str
     started_s: float
     show_prompts: bool = False
@@ -108,6 +110,9 @@ class SnapshotBuilder:
             waiting=waiting,
             offered=None if backend.offered is None else len(backend.offered),
             weight=worker.weight,
+            stamped=backend.stamps is not None,
+            engine=backend.engine if backend.stamps is not None else None,
+            heeded=self.engines.heeded(worker),
         )
 
     def _tau(self, now: float) -> TauState:
@@ -191,14 +196,21 @@ class SnapshotBuilder:
         running = [(exchange, exchange.attempt) for exchange in live if exchange.attempt is not None]
         for exchange, _ in running[:EXPLAINED]:
             self._explain(exchange, now)
-        return [self._one_running(exchange, attempt, now) for exchange, attempt in running]
+        inside_s = self.engines.ends_in_s(now)
+        return [
+            self._one_running(exchange, attempt, inside_s.get(exchange.id), now)
+            for exchange, attempt in running
+        ]
 
-    def _one_running(self, exchange: Exchange, attempt: Attempt, now: float) -> RunningRequest:
+    def _one_running(
+        self, exchange: Exchange, attempt: Attempt, inside_s: float | None, now: float
+    ) -> RunningRequest:
         tokens, first_byte_s = attempt.tokens, attempt.first_byte_s  # of the part that runs
         rate = None
         if first_byte_s is not None and now - first_byte_s > 0.2 and tokens > 1:
             rate = tokens / (now - first_byte_s)
         elapsed_s = now - attempt.granted_s
+        ends_in_s = attempt.expected_s - exchange.service_s(now) if inside_s is None else inside_s
         releasing = exchange.phase is Phase.RELEASING
         return RunningRequest(
             id=exchange.id,
@@ -213,7 +225,8 @@ class SnapshotBuilder:
             ttft_s=exchange.ttft_s,
             tokens=exchange.tokens,
             tokens_per_s=rate,
-            eta_s=None if releasing else max(0.0, attempt.expected_s - exchange.service_s(now)),
+            eta_s=None if releasing else max(0.0, ends_in_s),
+            stamp=attempt.priority,
             dispatched_by=exchange.dispatched_by,
             streaming=exchange.asked.parsed.stream,
             moves=self._moves(attempt.moves),
@@ -229,7 +242,7 @@ class SnapshotBuilder:
     def _queue(self, waiting: Sequence[Entry], now: float) -> list[QueuedRequest]:
         dispatcher = self.operation.dispatcher
         scheduler = dispatcher.scheduler
-        slots = max(1, sum(scheduler.slots.values()))
+        slots = max(1, self.pool.answering)
         ahead_s = sum(
             max(0.0, e.attempt.expected_s - e.service_s(now))
             for e in dispatcher.live.values()

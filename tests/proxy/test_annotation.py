@@ -17,8 +17,16 @@ from clairvoyant_cli.scheduler.policy import POLICIES
 from tests.fakes.raw_http import Message, get, post, raw_client
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
 from tests.fakes.serving import serving, until
+from tui.snapshot import EngineState
 
 CHAT = "/v1/chat/completions"
+
+KNOWN = {
+    b"/version": b'{"version":"0.32.0"}',
+    b"/metrics": b'vllm:num_requests_running{engine="0"} 8.0\nvllm:num_requests_waiting{engine="0"} 40.0\n'
+    b'vllm:num_preemptions_total{engine="0"} 3.0\nvllm:kv_cache_usage_perc{engine="0"} 0.5\n',
+}
+"""What the engine says of itself."""
 
 
 def chat(prompt: str, **fields: Any) -> bytes:
@@ -36,8 +44,8 @@ class Engine:
     async def script(self, conversation: Conversation) -> None:
         while True:
             message = await conversation.request()
-            if message.target == b"/version":
-                conversation.send(answer(b'{"version":"0.32.0"}'))
+            if message.target in KNOWN:
+                conversation.send(answer(KNOWN[message.target]))
                 continue
             self.asked.append(message)
             async with self.come:
@@ -62,17 +70,17 @@ async def before_an_engine(**settings: Any) -> AsyncIterator[tuple[Daemon, Engin
             yield daemon, engine
 
 
-async def test_nothing_waits_and_the_shorter_and_the_earlier_are_due_first() -> None:
+async def test_nothing_waits_and_the_shorter_are_due_first() -> None:
     async with before_an_engine() as (daemon, engine), AsyncExitStack() as clients:
         numbers: list[int] = []
-        for come, prompt in enumerate(("0.9 an essay", "0.0 a word", "0.5 a page", "0.9 an essay"), 1):
+        for come, prompt in enumerate(("0.9 an essay", "0.0 a word", "0.5 a page"), 1):
             client = await clients.enter_async_context(raw_client(daemon.base_url))
             client.send(post(CHAT, chat(prompt)))
             numbers = await engine.has_been_asked(come)
-        essay, word, page, again = numbers
-        assert word < page < essay < again
+        essay, word, page = numbers
+        assert word < page < essay
         engine.answers.set()
-        await until(daemon, lambda state: state.counters.completed == 4)
+        await until(daemon, lambda state: state.counters.completed == 3)
 
 
 async def test_the_body_has_one_field_more_and_says_how_long_it_is() -> None:
@@ -168,6 +176,22 @@ async def test_a_level_outweighs_any_time_and_arrival_order_is_kept_where_it_is_
         assert numbers[1] - numbers[0] >= LEVEL_S * VLLM.PRIORITY.per_s
         daemon.operation.dispatcher.scheduler.set_policy(POLICIES["fcfs"], 0.0)
         engine.answers.set()
+
+
+async def test_the_state_and_the_metrics_say_what_is_inside_the_engine_and_by_what_it_is_ordered() -> None:
+    async with before_an_engine() as (daemon, engine), raw_client(daemon.base_url) as client:
+        client.send(post(CHAT, chat("0.1 a word")))
+        (number,) = await engine.has_been_asked(1)
+        state = await until(daemon, lambda state: state.backends[0].engine is not None)
+        assert state.backends[0].stamped
+        assert state.backends[0].engine == EngineState(8, 40, 3, 0.5)
+        assert [each.stamp for each in state.running] == [number]
+        async with raw_client(daemon.base_url) as other:
+            metrics = (await other.ask(get("/_clairvoyant/metrics", host="localhost"))).body
+        assert b'clairvoyant_engine_requests{backend="engine",state="waiting"} 40.0' in metrics
+        assert b'clairvoyant_engine_kv_cache_usage_ratio{backend="engine"} 0.5' in metrics
+        engine.answers.set()
+        assert (await client.response(b"POST")).status == 200
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ class Backend:
     """One LLM server and what is known of it. `state`: up, loading, down, unknown. `annotate`: whether its
     requests are to be stamped with a priority: on, off, or auto: where it is known to heed one. `offered` are
     the models it has, as `Adapter.known_as` spells them; None where it was not asked, or did not say.
+    `guessed`: nothing answered yet when it was looked for, so that its adapter is only the likeliest.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Backend:
     swaps: int = 0
     speeds: Speeds = field(default_factory=Speeds)
     seen: bool = False
+    guessed: bool = False
     annotate: str = "off"
     heeding: Heeding = UNKNOWN
     engine: EngineState | None = None

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from clairvoyant_cli.backends.adapter import Adapter, Found
+from clairvoyant_cli.backends.adapter import Adapter, Backend, Found
 from clairvoyant_cli.backends.asking import PROBE_TIMEOUT_S
 from clairvoyant_cli.backends.known import ADAPTERS, OTHER
 from clairvoyant_cli.backends.prober import Prober
@@ -74,6 +74,27 @@ async def identify(prober: Prober, url: str, prefix: str = "") -> Found | None:
         if found is not None:
             return _taken_for(adapter, found)
     return None
+
+
+async def recognise(prober: Prober, backend: Backend) -> bool:
+    """Find out which server a backend is that was guessed at, now that it may answer; False if none is seen.
+
+    An answer in its place, such as a gateway's in front of it, is not taken for it until it lists its models.
+    """
+    url, prefix = backend.upstream.url, backend.prefix
+    try:
+        there = await identify(prober, url, prefix)
+    except ClairvoyantError:
+        return False
+    if there is None:
+        return False
+    if there.adapter is OTHER and (await prober.asking(url, prefix)(OTHER.models_path)).status != 200:
+        return False
+    backend.guessed = False
+    backend.adapter, backend.version = there.adapter, there.version
+    if there.slots is not None and not backend.slots_fixed:
+        backend.slots = there.slots
+    return True
 
 
 def split_prefix(url: str) -> tuple[str, str]:

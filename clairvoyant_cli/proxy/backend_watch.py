@@ -1,11 +1,15 @@
 """Keeps an eye on the LLM server behind the proxy: whether it is up, and when a slot of it is really free."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 
 from clairvoyant_cli.backends.adapter import LOADING, Backend
+from clairvoyant_cli.backends.discovery import recognise
 from clairvoyant_cli.backends.prober import TIMED_OUT, Prober
+
+log = logging.getLogger("clairvoyant")
 
 UP_EVERY_S = 5.0
 ENGINE_EVERY_S = 1.0
@@ -104,6 +108,8 @@ class BackendWatch:
     async def _refresh(self) -> None:
         backend = self.backend
         before = backend.state
+        if backend.guessed and await recognise(self._prober, backend):
+            log.info("found %s %s at %s", backend.adapter.name, backend.version, backend.upstream.url)
         await self._prober.refresh(backend)
         if backend.detail == TIMED_OUT and before == "up" and self._at_work():
             backend.state = "up"  # it has but one thread, and that one works for us

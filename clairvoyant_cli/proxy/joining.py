@@ -178,6 +178,7 @@ async def find_server(
             slots_fixed=wanted.slots is not None,
             version=found.version,
             seen=bool(all_found),
+            guessed=not all_found and wanted.kind is None,
             annotate=config.annotate,
         )
         if backend.seen and adapter.PRIORITY is not None:

@@ -283,6 +283,8 @@ class BackendPool:
         self._stats.shadow.resize(self.slots)
         news = f"{worker.name} is {backend.state}, {plural(backend.room, 'slot')} {backend.detail}"
         self._stats.event(logging.INFO, news.rstrip())
+        if worker.residents is None and backend.adapter.SWAPS_MODELS:  # it has just been recognised
+            worker.residents = Residents(self.queue, worker.name)
         if worker.residents is not None:
             here = (each for each in self._dispatcher.live.values() if _is_on(each, worker))
             worker.residents.listed((model.name for model in backend.models), here)

@@ -241,7 +241,6 @@ class SnapshotBuilder:
 
     def _queue(self, waiting: Sequence[Entry], now: float) -> list[QueuedRequest]:
         dispatcher = self.operation.dispatcher
-        scheduler = dispatcher.scheduler
         slots = max(1, self.pool.answering)
         ahead_s = sum(
             max(0.0, e.attempt.expected_s - e.service_s(now))

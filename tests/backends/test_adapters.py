@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from clairvoyant_cli.backends.adapter import Adapter, Backend, Found
-from clairvoyant_cli.backends.discovery import identify
+from clairvoyant_cli.backends.discovery import identify, recognise
 from clairvoyant_cli.backends.known import ADAPTERS, OTHER, adapter_of
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.http.upstream import Upstream
@@ -81,6 +81,29 @@ async def test_a_version_is_learnt_once_a_server_is_up(name: str, pages: Pages) 
     assert (backend.state, backend.version) == ("up", pages.popitem()[1][1]["version"])  # type: ignore[index]
 
 
+@pytest.mark.parametrize(
+    ("pages", "name", "version"),
+    [
+        (VLLMS | {"/version": VERSION}, "vllm", "0.11.0"),
+        (NO_MODELS, "other", ""),
+        ({"/v1/models": ("502 Bad Gateway", {})}, None, ""),
+    ],
+)
+async def test_a_server_that_comes_up_late_is_known_then(
+    pages: Pages, name: str | None, version: str
+) -> None:
+    prober = Prober()
+    async with pages_of(pages) as url:
+        backend = Backend("engine", OTHER, Upstream(url), guessed=True)
+        assert await recognise(prober, backend) is (name is not None)
+    await prober.close()
+    assert (backend.adapter.name, backend.version, backend.guessed) == (
+        name or "other",
+        version,
+        name is None,
+    )
+
+
 async def test_who_answers_anything_is_not_taken_for_one_of_us() -> None:
     # LM Studio does, with 200 (lmstudio-ai/lmstudio-bug-tracker, 1323).
     models, unexpected = b'{"object":"list","data":[]}', b'{"error":"Unexpected endpoint or method."}'
@@ -114,7 +137,7 @@ def test_what_a_server_can_do_is_declared(adapter: Adapter) -> None:
     assert all(
         isinstance(getattr(adapter, name), bool)
         for name in abilities
-        if name not in ("CONTINUES", "PRIORITY", "READ_ANEW")
+        if name not in ("CONTINUES", "PRIORITY", "READ_ANEW", "SPEAKS")
     )
     assert adapter_of(adapter.name) is adapter
     assert adapter.title

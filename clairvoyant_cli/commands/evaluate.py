@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     type=click.FloatRange(0, 1),
     help="Least relative difference of length of the pairs that count for pair accuracy.",
 )
+@click.option("--semantic", is_flag=True, help="With the shipped encoder's opinion of each prompt, at once.")
 @json_option("Print one JSON list, an object a file.")
-def command(files: tuple[Path, ...], model: str, delta: float, as_json: bool) -> None:
+def command(files: tuple[Path, ...], model: str, delta: float, semantic: bool, as_json: bool) -> None:
     """Judge a model on FILEs (.jsonl or .jsonl.gz) with `prompt` and `output_tokens` on each line."""
     import predictor
     from predictor.errors import ModelError
@@ -34,8 +35,8 @@ def command(files: tuple[Path, ...], model: str, delta: float, as_json: bool) ->
     from predictor.training.dataset import read_dataset
 
     try:
-        loaded = predictor.load(model)
-        reports = [evaluate(loaded, read_dataset(path), path, delta) for path in files]
+        loaded, encoder = predictor.load(model), predictor.load_encoder() if semantic else None
+        reports = [evaluate(loaded, read_dataset(path), path, delta, encoder) for path in files]
     except ModelError as error:
         raise ClairvoyantError(str(error)) from None
     if as_json:
@@ -45,7 +46,7 @@ def command(files: tuple[Path, ...], model: str, delta: float, as_json: bool) ->
 
 
 def _print_table(reports: "list[Report]") -> None:
-    heads = ["n", "short", "long", "ranking", "tied", "tau_b", "pairs", "class"]
+    heads = ["n", "short", "long", "ranking", "tied", "tau_b", "pairs", "class", "error", "q90"]
     click.echo(f"{'file':40}" + "".join(f"{head:>9}" for head in heads))
     for report in reports:
         name = report.file if len(report.file) < 40 else "..." + report.file[-36:]
@@ -55,6 +56,8 @@ def _print_table(reports: "list[Report]") -> None:
             report.kendall_tau_b,
             report.pair_accuracy,
             report.class_accuracy,
+            report.calibration_error,
+            report.q90_coverage,
         ]
         cells = [str(report.n), str(report.n_short), str(report.n_long), *map(share, shares)]
         click.echo(f"{name:40}" + "".join(f"{cell:>9}" for cell in cells))

@@ -3,15 +3,25 @@
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from predictor.lexical.cues import NAMES, read
 from predictor.ranking import DELTA, kendall_tau_b, pair_ranking, ranking_accuracy
-from predictor.record import LengthClass, Prediction, Predictor, PromptView
+from predictor.record import LengthClass, LoadedPredictor, Prediction, PromptView
 from predictor.training.dataset import Dataset
 
+if TYPE_CHECKING:
+    from predictor.semantic.model import Encoder
+
 CALIBRATION_BINS = 10
+
+MIN_STATED_TOKENS = 60.0
+"""Of a length asked for in words: who asks for less wants a line, not a length."""
+
+_STATED = NAMES.index("asked_length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +32,8 @@ class Report:
     several models' answers is judged on each prompt's median. `pair_accuracy` and `pair_tau_b` count only the
     `n_pairs` pairs whose lengths differ by at least `min_length_difference` (PARS). `calibration_error` is
     the expected calibration error of the three class probabilities; `q90_coverage` the share of answers
-    within q90.
+    within q90. `n_stated` prompts say in words how long an answer they want, of `MIN_STATED_TOKENS` at least;
+    `stated_error` is the median relative error of the expected tokens there.
     """
 
     file: str
@@ -39,11 +50,24 @@ class Report:
     pair_tau_b: float | None
     calibration_error: float | None
     q90_coverage: float | None
+    n_stated: int
+    stated_error: float | None
 
 
-def evaluate(predictor: Predictor, data: Dataset, path: Path, delta: float = DELTA) -> Report:
-    """Predict every prompt of a dataset, without learning, and compare."""
-    return judge(str(path), [predictor.predict(PromptView(prompt)) for prompt in data.prompts], data, delta)
+def evaluate(
+    predictor: LoadedPredictor,
+    data: Dataset,
+    path: Path,
+    delta: float = DELTA,
+    encoder: "Encoder | None" = None,
+) -> Report:
+    """Predict every prompt of a dataset, with an encoder's opinion if there is one, and compare."""
+    opinions = (encoder.encode(prompt) if encoder is not None else None for prompt in data.prompts)
+    predictions = [
+        predictor.predict(PromptView(prompt), opinion)
+        for prompt, opinion in zip(data.prompts, opinions, strict=True)
+    ]
+    return judge(str(path), predictions, data, delta)
 
 
 def judge(file: str, predictions: Iterable[Prediction], data: Dataset, delta: float = DELTA) -> Report:
@@ -52,11 +76,14 @@ def judge(file: str, predictions: Iterable[Prediction], data: Dataset, delta: fl
     `delta` is the least relative difference of length of a pair that counts for `pair_accuracy`.
     """
     rows = np.array(
-        [[p.score, p.p_short, p.p_medium, p.p_long, p.q90_tokens] for p in predictions], np.float64
+        [[p.score, p.p_short, p.p_medium, p.p_long, p.q90_tokens, p.expected_tokens] for p in predictions],
+        np.float64,
     )
     tokens = data.typical_tokens()
     scores, chances, q90 = rows[:, 0], rows[:, 1:4], rows[:, 4]
     real = np.array([_CLASSES.index(LengthClass.of(count)) for count in tokens])
+    stated = np.expm1([read(prompt)[1][_STATED] for prompt in data.prompts]) >= MIN_STATED_TOKENS
+    errors = np.abs(rows[stated, 5] / np.maximum(tokens[stated], 1) - 1)
     ranking, paired = ranking_accuracy(scores, tokens), pair_ranking(scores, tokens, delta)
     return Report(
         file=file,
@@ -73,6 +100,8 @@ def judge(file: str, predictions: Iterable[Prediction], data: Dataset, delta: fl
         pair_tau_b=_number(paired.tau_b),
         calibration_error=_number(calibration_error(chances, real)),
         q90_coverage=_number(float((tokens <= q90).mean())),
+        n_stated=int(stated.sum()),
+        stated_error=float(np.median(errors)) if len(errors) else None,
     )
 
 

@@ -63,6 +63,22 @@ def test_evaluate_reports_what_it_promises(tmp_path: Path) -> None:
     assert {"n_short", "kendall_tau_b", "class_accuracy"} <= first.keys()
 
 
+def test_evaluate_tells_how_near_lengths_stated_in_words_are(tmp_path: Path) -> None:
+    path = tmp_path / "stated.jsonl"
+    words = range(200, 1000, 40)
+    lines = [{"prompt": f"Write {count} words on rain", "output_tokens": 2.4 * count} for count in words]
+    lines.append({"prompt": "Who is the king?", "output_tokens": 20})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (alone,), (both,) = (
+        json.loads(_invoke(evaluate.command, path, "--json", *options).stdout)
+        for options in ([], ["--semantic"])
+    )
+    assert alone["n_stated"] == both["n_stated"] == len(words)
+    # A word is 1.3 tokens or so; these answers are nearly twice as long as they were asked for.
+    assert 0.3 < alone["stated_error"] < 0.6
+    assert both["calibration_error"] != alone["calibration_error"]
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -132,7 +148,7 @@ def test_what_a_file_cannot_tell_is_null(tmp_path: Path, lengths: list[int], mis
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     (report,) = _strictly(_invoke(evaluate.command, path, "--json").stdout)
-    assert {name for name, value in report.items() if value is None} == missing
+    assert {name for name, value in report.items() if value is None} == missing | {"stated_error"}
     assert ("-" in _invoke(evaluate.command, path).stdout.split()) == bool(missing)
 
 

@@ -40,7 +40,7 @@ async def look_at_backends(config: ServeConfig) -> tuple[list[Finding], list[Ser
         said, server = await _look_at(settings, listen_port)
         findings += said
         servers += [] if server is None else [server]
-    return [*findings, *check_alike(servers)], servers
+    return findings, servers
 
 
 async def _look_at(settings: BackendConfig, listen_port: int) -> tuple[list[Finding], Server | None]:
@@ -67,19 +67,6 @@ async def _look_at(settings: BackendConfig, listen_port: int) -> tuple[list[Find
     models = None if offered is None else tuple(model.name for model in offered)
     server = Server(found, models, settings)
     return [*check_server(server), *findings], server
-
-
-def check_alike(servers: Sequence[Server]) -> Iterator[Finding]:
-    """Of several servers any may get any request, so all must have the models that are asked for."""
-    known = [frozenset(server.models) for server in servers if server.models is not None]
-    everywhere = frozenset[str]().union(*known)
-    for server in servers:
-        lacks = sorted(everywhere.difference(server.models)) if server.models is not None else []
-        if lacks:
-            names = ", ".join(lacks[:4]) + (f" and {len(lacks) - 4} more" if len(lacks) > 4 else "")
-            where = server.settings.name or server.found.adapter.name
-            fix = f"{server.found.adapter.get_model_command}    # on {where}"
-            yield warning("models", f"{where} lacks what others have, and may be asked for: {names}", fix)
 
 
 def check_server(server: Server) -> Iterator[Finding]:

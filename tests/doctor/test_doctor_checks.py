@@ -16,7 +16,6 @@ from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.doctor import installation
 from clairvoyant_cli.doctor.backend import (
     Server,
-    check_alike,
     check_direct_clients,
     check_server,
     direct_clients,
@@ -209,14 +208,3 @@ def test_a_file_that_serve_would_refuse_is_told(
     config = ServeConfig(**{setting: str(path)})  # type: ignore[arg-type]
     [finding] = [each for each in installation.check_files(config) if each.level is Level.BROKEN]
     assert words in finding.text
-
-
-def test_servers_side_by_side_must_have_the_same_models() -> None:
-    upstairs = replace(OLLAMA, settings=BackendConfig("upstairs"))
-    laptop = replace(OLLAMA, models=("gemma3:4b", "qwen3:8b"), settings=BackendConfig("laptop"))
-    silent = replace(LLAMACPP, models=None)
-    assert not list(check_alike([upstairs, upstairs, silent]))
-    (finding,) = check_alike([upstairs, laptop, silent])
-    assert finding.level is Level.WARNING
-    assert finding.text.startswith("upstairs lacks what others have")
-    assert "qwen3:8b" in finding.text

@@ -53,7 +53,11 @@ def check_daemon(snapshot: Snapshot) -> Iterator[Finding]:
             )
             yield broken("daemon", text, f"{CURL} -i {backend.url}")
     if not snapshot.predictor.trusted:
-        yield warning("predictor", "it ranks this traffic badly and is not trusted now", "clairvoyant train")
+        yield warning(
+            "predictor",
+            "it ranks this traffic badly and is not trusted now: requests go in order of arrival until it does",
+            "clairvoyant forget --all    # erases what it learned, and starts afresh",
+        )
 
 
 def check_port(config: ServeConfig, *, ours: bool) -> Iterator[Finding]:

@@ -182,6 +182,7 @@ class StateSaver:
         self._learn_queue.clear()
         if isinstance(self._predictor, StatefulPredictor):
             self._predictor.import_state(self._unlearned)
+            self._operation.review_predictor()
         for memory in self._memories.values():
             memory.forget()
             self._set_tau(memory, "" if memory.used is None else memory.used.served.model)

@@ -25,7 +25,7 @@ from predictor.record import (
     Task,
 )
 from predictor.semantic.opinion import EMBEDDED, Opinion
-from predictor.trust import Trust
+from predictor.trust import Trusts
 
 NOTHING = Prediction(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, "none")
 """An embedding generates no tokens."""
@@ -70,7 +70,7 @@ class LexicalPredictor:
         self._dense_value = CUE_VALUE / sqrt(self._model.width)
         self._correction = Correction(self._model.width + 1 + EMBEDDED)
         self._spreads = ResidualScales()
-        self._trust = Trust()
+        self._trusts = Trusts()
 
     def predict(self, view: PromptView, opinion: Opinion | None = None) -> Prediction:
         """Return the prediction for a request, with the encoder's opinion of its prompt if that is known."""
@@ -109,9 +109,11 @@ class LexicalPredictor:
         memo = prediction.memo
         if not isinstance(memo, Memo):
             return
-        self._trust.judge(prediction.score, prediction.q90_tokens, tokens)
         real = log_tokens(tokens)
-        if memo.cap is not None and tokens >= memo.cap:
+        capped = memo.cap is not None and tokens >= memo.cap
+        if not capped:  # where the client ends an answer says nothing of where the model would have
+            self._trusts.judge(memo.model, prediction.score, prediction.q90_tokens, tokens)
+        if capped:
             if memo.mean >= real:
                 return
         else:
@@ -123,7 +125,7 @@ class LexicalPredictor:
 
     def quality(self) -> Quality:
         """Return how the predictor has done on the answers it was told of."""
-        return self._trust.quality()
+        return self._trusts.quality()
 
     def explain(self, view: PromptView) -> list[tuple[str, float]]:
         """Return what drove the prediction, in log tokens, strongest first."""
@@ -162,6 +164,7 @@ class LexicalPredictor:
             raise ModelError("the learnt state belongs to another model: it will be learnt anew")
         self._correction.import_state(learnt[spreads:])
         self._spreads.import_state(learnt[:spreads])
+        self._trusts = Trusts()  # what was judged were other predictions
 
 
 def predict(

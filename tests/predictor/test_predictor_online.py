@@ -1,6 +1,7 @@
 """Learning from answers, and knowing when to be distrusted."""
 
 import json
+from collections import Counter
 from io import BytesIO
 
 import numpy as np
@@ -10,7 +11,7 @@ import predictor
 from predictor.errors import ModelError
 from predictor.lexical.online import Correction
 from predictor.ranking import ranking_accuracy
-from predictor.record import LoadedPredictor, PromptView
+from predictor.record import LoadedPredictor, PromptView, Quality
 from predictor.trust import MIN_JUDGED, Trust
 
 TOPICS = [f"topic{number}" for number in range(40)]
@@ -181,6 +182,54 @@ def test_trust_is_lost_to_noise_and_earned_again() -> None:
     quality = trust.quality()
     assert quality.trusted
     assert quality.ranking_accuracy == 1.0
+
+
+def test_forty_good_answers_earn_trust_again_and_forty_random_ones_do_not() -> None:
+    generator = np.random.default_rng(5)
+    earned = Counter[str]()
+    for _ in range(40):
+        lengths = np.exp(generator.normal(5.5, 1.2, 2 * MIN_JUDGED))
+        trusts = {"good": Trust(), "random": Trust()}
+        for trust in trusts.values():
+            for tokens in lengths[:MIN_JUDGED]:
+                trust.judge(-tokens, 1000, tokens)
+            assert not trust.trusted
+        for tokens in lengths[MIN_JUDGED:]:
+            trusts["good"].judge(np.log(tokens) + generator.normal(0, 1.2), 1000, tokens)
+            trusts["random"].judge(generator.random(), 1000, tokens)
+        earned.update(name for name, trust in trusts.items() if trust.trusted)
+    assert earned["good"] >= 36
+    assert earned["random"] <= 8
+
+
+def told_of(loaded: LoadedPredictor, answers: int, model: str, cap: int | None = None) -> Quality:
+    """Have it told of answers whose lengths have nothing to do with what was predicted."""
+    for number in range(answers):
+        view = PromptView(f"Write {5 + 40 * (number % 9)} words", model=model, max_tokens=cap)
+        tokens = 2000 // (1 + number % 9) if cap is None else cap
+        loaded.learn(loaded.predict(view), tokens)
+    return loaded.quality()
+
+
+@pytest.mark.parametrize("cap", [0, 1, 16])
+def test_a_clients_cap_is_no_evidence_against_the_predictor(cap: int) -> None:
+    loaded = predictor.load()
+    for number in range(MIN_JUDGED):
+        view = PromptView(f"Write {5 + 40 * (number % 9)} words", model="m")
+        loaded.learn(loaded.predict(view), 5 + 60 * (number % 9))
+    assert told_of(loaded, 60, "m", cap).trusted
+
+
+def test_trust_is_lost_per_model_and_given_again_when_told_to_forget() -> None:
+    loaded = predictor.load()
+    fresh = loaded.export_state()
+    for number in range(60):
+        view = PromptView(f"Write {5 + 40 * (number % 9)} words", model="main")
+        loaded.learn(loaded.predict(view), 5 + 60 * (number % 9))
+    assert told_of(loaded, MIN_JUDGED, "odd").trusted, "most answers come from another model"
+    assert not told_of(loaded, 60, "odd").trusted
+    loaded.import_state(fresh)
+    assert loaded.quality() == Quality(0, None, None, True)
 
 
 def test_trust_is_not_lost_before_there_is_evidence() -> None:

@@ -316,7 +316,7 @@ def load_serve_config(
     """Put the configuration together. `flags` holds only what was given; `file` must exist if named."""
     settings: dict[str, Any] = {}
     path = file or default_config_file()
-    if path is not None and (file is not None or path.exists()):
+    if path is not None and (file is not None or os.path.lexists(path)):
         settings |= _from_file(path)
     settings |= _from_env(env)
     settings |= flags

@@ -132,6 +132,11 @@ def local_url(named: str | None) -> str:
     return next((word.url for word in _words()), DEFAULT_URL)
 
 
+def own_daemons() -> list[str]:
+    """Return where the daemons listen that this account runs, the newest first."""
+    return [word.url for word in _words()]
+
+
 def _words() -> list[Word]:
     """Return the words of the daemons that this account runs, the newest first."""
     found: list[Word] = []

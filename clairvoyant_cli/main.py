@@ -7,6 +7,7 @@ help of each command stands here, in the table, and its module is loaded on use.
 import os
 import sys
 from importlib import import_module
+from typing import NoReturn
 
 import click
 
@@ -88,5 +89,21 @@ def main() -> None:
         cli()
     except ClairvoyantError as error:
         # One line, whatever the names in it hold that a file or another program gave.
-        click.echo(f"clairvoyant: {printable(str(error))}", err=True)
-        sys.exit(error.exit_code)
+        _end(str(error), error.exit_code)
+    except PermissionError as error:
+        # Of what nobody named: our places under HOME. What was named is said where it is read.
+        where = error.filename or "a file"
+        fix = "give --db and --config, or set HOME or XDG_CONFIG_HOME, XDG_DATA_HOME and XDG_STATE_HOME"
+        _end(f"{where}: {error.strerror}; {fix}", ExitCode.FAILURE)
+    except (ImportError, SyntaxError, AttributeError):
+        # Other packages are called tui, predictor or profiles, too, and may be installed over ours.
+        packages = import_module("clairvoyant_cli.packages")
+        why = next(packages.displaced(), None)
+        if why is None:
+            raise
+        _end(f"{why}; run: {packages.REINSTALL}", ExitCode.FAILURE)
+
+
+def _end(message: str, code: ExitCode) -> NoReturn:
+    click.echo(f"clairvoyant: {printable(message)}", err=True)
+    sys.exit(code)

@@ -83,15 +83,30 @@ class Spread:
 
 
 def totals(connection: sqlite3.Connection, span: Span) -> list[Total]:
-    """Count requests by model, outcome and real class. A span's ends are taken to the hour."""
+    """Count requests by model, outcome and real class. A span's ends are taken to the hour, and a client's
+    are those that are still remembered one by one.
+    """
+    if span.client is not None:
+        where, values = _where(connection, span)
+        rows = connection.execute(
+            "SELECT model, outcome, length_class, COUNT(*), TOTAL(tokens), SUM(waited_s), "  # noqa: S608
+            "SUM(sojourn_s) "
+            f"FROM history WHERE {where} GROUP BY model, outcome, length_class ORDER BY COUNT(*) DESC",
+            values,
+        )
+        return _totals(rows)
     rows = connection.execute(
         "SELECT model, outcome, length_class, SUM(requests), SUM(tokens), SUM(waited_s), SUM(sojourn_s) "
         "FROM tally WHERE hour >= ? AND hour <= ? AND (? IS NULL OR model = ?) "
         "GROUP BY model, outcome, length_class ORDER BY SUM(requests) DESC",
         (int(span.since // HOUR_S), int(span.until // HOUR_S), span.model, span.model),
     )
+    return _totals(rows)
+
+
+def _totals(rows: Iterable[tuple[Any, ...]]) -> list[Total]:
     return [
-        Total(model, outcome, length_class, n, tokens, waited_s / n, sojourn_s / n)
+        Total(model, outcome, length_class, n, int(tokens), waited_s / n, sojourn_s / n)
         for model, outcome, length_class, n, tokens, waited_s, sojourn_s in rows
         if isinstance(n, int)
         and n > 0
@@ -101,10 +116,11 @@ def totals(connection: sqlite3.Connection, span: Span) -> list[Total]:
 
 def spread(connection: sqlite3.Connection, length_class: str, span: Span) -> Spread | None:
     """Return the percentiles of a class within a span; None if it had no answers."""
+    where, values = _where(connection, span)
     rows = connection.execute(
-        "SELECT sojourn_s, waited_s FROM history INDEXED BY history_class "
-        "WHERE length_class = ? AND finished_at >= ? AND finished_at < ? ORDER BY finished_at DESC LIMIT ?",
-        (length_class, span.since, span.until, NEWEST),
+        "SELECT sojourn_s, waited_s FROM history INDEXED BY history_class "  # noqa: S608 - names of our own
+        f"WHERE length_class = ? AND {where} ORDER BY finished_at DESC LIMIT ?",
+        (length_class, *values, NEWEST),
     )
     sound = [row for row in rows if isinstance(row[0], float) and isinstance(row[1], float)]
     if not sound:
@@ -297,9 +313,9 @@ def _sound(rows: Iterable[tuple[Any, ...]]) -> Iterator[Finished]:
 
 
 def _p_long(connection: sqlite3.Connection, length_class: str, span: Span) -> list[float]:
-    rows = connection.execute(
-        "SELECT p_long FROM history WHERE length_class = ? AND finished_at >= ? AND finished_at < ? "
-        "ORDER BY finished_at DESC LIMIT ?",
-        (length_class, span.since, span.until, PAIRED),
+    where, values = _where(connection, span)
+    rows = connection.execute(  # names of our own
+        f"SELECT p_long FROM history WHERE length_class = ? AND {where} ORDER BY finished_at DESC LIMIT ?",  # noqa: S608
+        (length_class, *values, PAIRED),
     )
     return [p_long for (p_long,) in rows if isinstance(p_long, float)]

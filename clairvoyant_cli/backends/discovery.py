@@ -28,6 +28,8 @@ async def find_backend(wanted: str | None, prober: Prober, *, listen_port: int) 
         raise ClairvoyantError(f"no backend {wanted!r}; give {known}, or a URL", ExitCode.USAGE)
     url, prefix = split_prefix(wanted)
     port = Upstream(url).port  # a URL that is none is refused before anything is asked of it
+    if url.startswith("https://"):
+        await _refuse_plain(prober, url)
     there = await identify(prober, url, prefix)
     if there is not None:
         return there, [there]
@@ -95,6 +97,15 @@ async def recognise(prober: Prober, backend: Backend) -> bool:
     if there.slots is not None and not backend.slots_fixed:
         backend.slots = there.slots
     return True
+
+
+async def _refuse_plain(prober: Prober, url: str) -> None:
+    """Raise ClairvoyantError if plain HTTP is spoken at a URL that says otherwise. A TLS server answers 400
+    to it, or nothing; whether TLS is spoken a plain server leaves open until the time is over.
+    """
+    plain = f"http://{url.removeprefix('https://')}"
+    if (await prober.asking(plain)("/v1/models")).status not in (0, 400):
+        raise ClairvoyantError(f"{url} speaks plain HTTP; give {plain}", ExitCode.USAGE)
 
 
 def split_prefix(url: str) -> tuple[str, str]:

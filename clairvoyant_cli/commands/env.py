@@ -1,5 +1,6 @@
 """`clairvoyant env`: what to export or set so that a client goes through the proxy."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -7,10 +8,17 @@ import click
 
 from clairvoyant_cli.commands.options import url_option
 from clairvoyant_cli.control import local_url
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.system import USUAL_SHELL
 
 KEY = "clairvoyant"
-"""Clients want some key; the proxy asks for none unless it was given an --api-key-file."""
+"""Clients want some key; the proxy asks for none unless it was given keys of its own.
+
+It takes the place of one that is set: that may be a real one of OpenAI's, which is nobody's business here.
+"""
+
+
+KEYS = re.compile(r"[A-Za-z0-9._~+/=-]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +27,9 @@ class Client:
 
     name: str
     variables: Callable[[str], Mapping[str, str]] = lambda url: {}
+    asked_for: bool = (
+        False  # its clients usually talk to their maker's servers, and are sent here only by name
+    )
     settings: Callable[[str], str] = lambda url: ""
 
 
@@ -56,6 +67,7 @@ CLIENTS = {
     "anthropic": Client(
         "Anthropic's SDKs and Claude Code",
         lambda url: {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_AUTH_TOKEN": KEY},
+        asked_for=True,
     ),
     "open-webui": Client("Open WebUI", settings=_open_webui),
     "continue": Client("Continue", settings=_continue),
@@ -65,18 +77,17 @@ CLIENTS = {
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """How a shell is told a variable: anew, or only if it has none."""
+    """How a shell is told a variable."""
 
     export: str
-    keep: str
     comment: str = "#"
 
 
 SHELLS = {
-    "sh": Shell('export {name}="{value}"', 'export {name}="${{{name}:-{value}}}"'),
-    "fish": Shell("set -gx {name} '{value}'", "set -q {name}; or set -gx {name} '{value}'"),
-    "powershell": Shell("$env:{name} = '{value}'", "if (-not $env:{name}) {{ $env:{name} = '{value}' }}"),
-    "cmd": Shell('set "{name}={value}"', 'if not defined {name} set "{name}={value}"', "rem"),
+    "sh": Shell('export {name}="{value}"'),
+    "fish": Shell("set -gx {name} '{value}'"),
+    "powershell": Shell("$env:{name} = '{value}'"),
+    "cmd": Shell('set "{name}={value}"', "rem"),
 }
 
 
@@ -92,20 +103,28 @@ SHELLS = {
     show_default="powershell on Windows, else sh",
     help="Whose syntax.",
 )
-def command(url: str | None, names: tuple[str, ...], shell: str) -> None:
+@click.option("--key", default=KEY, metavar="KEY", help="Of yours, where the proxy was given keys.")
+def command(url: str | None, names: tuple[str, ...], shell: str, key: str) -> None:
     """Print what to export or set so that clients go through the proxy.
 
     In bash and zsh: eval "$(clairvoyant env)". In PowerShell: clairvoyant env | Out-String |
-    Invoke-Expression. What is no export is a comment, to be read.
+    Invoke-Expression. What is no export is a comment, to be read. Clients of Anthropic's are sent
+    here only if asked for: --client anthropic.
     """
+    if not KEYS.fullmatch(key):
+        raise ClairvoyantError(
+            "--key: only letters, digits and -._~+/= mean the same in every shell", ExitCode.USAGE
+        )
     base = local_url(url).rstrip("/")
     syntax = SHELLS[shell]
     for name in names or CLIENTS:
         client = CLIENTS[name]
         click.echo(f"{syntax.comment} {client.name}")
+        if client.asked_for and not names:
+            click.echo(f"{syntax.comment}   clairvoyant env --client {name}")
+            continue
         for variable, value in client.variables(base).items():
-            # A key that is set already may be one the proxy demands.
-            form = syntax.keep if value == KEY else syntax.export
-            click.echo(form.format(name=variable, value=value))
+            value = key if value == KEY else value
+            click.echo(syntax.export.format(name=variable, value=value))
         for line in client.settings(base).splitlines():
-            click.echo(f"{syntax.comment}   {line}")
+            click.echo(f"{syntax.comment}   {line.replace(KEY, key)}")

@@ -4,6 +4,7 @@ Rule 1: such text is shown and never obeyed: it is no markup, no name of an emoj
 What is to be bold is a `rich.text.Text`.
 """
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,7 +15,10 @@ from rich.text import Text
 from clairvoyant_cli.errors import printable
 
 TABLES_WIDTH = 160
-"""Of tables that are printed into a pipe, in cells."""
+"""Of tables that fill the width they have, printed into a pipe, in cells."""
+
+PIPE_WIDTH = 1000
+"""Cells of a line in a pipe or a file: nothing is cut there, nor wrapped."""
 
 
 class PlainConsole(Console):
@@ -22,6 +26,8 @@ class PlainConsole(Console):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(markup=False, emoji=False, **settings)
+        if "width" not in settings and not self.is_terminal and "COLUMNS" not in os.environ:
+            self.width = PIPE_WIDTH
 
     def render_str(self, text: str, **settings: Any) -> Text:
         """Make a text of one line; here, so that the width of a cell is that of what is shown."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import httpx
 import psutil
 
+from clairvoyant_cli.addresses import BACKEND_NAMES
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.discovery import find_backend
 from clairvoyant_cli.backends.prober import Prober
@@ -13,7 +14,7 @@ from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.access import read_backend_key
-from clairvoyant_cli.system import REDIRECT
+from clairvoyant_cli.system import CURL, REDIRECT
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,9 @@ async def _look_at(settings: BackendConfig, listen_port: int) -> tuple[list[Find
         if not answering:
             where = f"{found.adapter.name} does not answer at {found.url}"
             text = where if settings.url else "no LLM server answers at the usual ports"
-            return [broken("backend", text, found.adapter.start_command)], None
+            by_url = settings.url is not None and settings.url not in BACKEND_NAMES
+            fix = f"{CURL} -i {found.url}    # start it there" if by_url else found.adapter.start_command
+            return [broken("backend", text, fix)], None
         offered = await found.adapter.offered_models(prober.asking(found.url, found.prefix))
     findings = []
     if len(answering) > 1:

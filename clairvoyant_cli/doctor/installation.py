@@ -1,6 +1,5 @@
 """Checks of what is installed and of this machine: packages, predictor, GPU, files, limits, clock."""
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.control import state_dir
 from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.packages import REINSTALL, displaced
 from clairvoyant_cli.proxy.access import read_clients, read_keys
 from clairvoyant_cli.system import (
     command_to_close,
@@ -24,7 +24,6 @@ from clairvoyant_cli.system import (
 )
 from predictor.record import Predictor
 
-PACKAGES = ("clairvoyant_cli", "tui", "predictor", "profiles")
 PYTHONS = ((3, 11), (3, 14))
 READERS = {"api_key_file": read_keys, "clients": read_clients}
 FEW_FILES = 1024
@@ -33,21 +32,14 @@ FEW_FILES = 1024
 
 def check_packages() -> Iterator[Finding]:
     """Our four packages must come from one place: their names are common ones."""
-    homes: dict[str, Path | None] = {}
-    for name in PACKAGES:
-        spec = importlib.util.find_spec(name)
-        homes[name] = Path(spec.origin).parent.parent if spec is not None and spec.origin else None
-    ours = homes["clairvoyant_cli"]
-    strays = [name for name, home in homes.items() if home != ours]
-    fix = "uv tool install --force clairvoyant-cli    # an environment of its own"
-    for name in strays:
-        where = homes[name] or "nowhere"
-        yield broken("packages", f"{name} comes from {where}, not from {ours}", fix)
+    strays = list(displaced())
+    for why in strays:
+        yield broken("packages", why, REINSTALL)
     low, high = PYTHONS
     version = sys.version_info[:2]
     said = f"clairvoyant {__version__}, Python {version[0]}.{version[1]}"
     if not low <= version <= high:
-        yield warning("packages", f"{said}: tested on 3.{low[1]} to 3.{high[1]}", fix)
+        yield warning("packages", f"{said}: tested on 3.{low[1]} to 3.{high[1]}", REINSTALL)
     elif not strays:
         yield ok("packages", f"{said}, all packages in one place")
 

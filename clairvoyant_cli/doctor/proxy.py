@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.config import ServeConfig
-from clairvoyant_cli.control import ControlClient
+from clairvoyant_cli.control import ControlClient, own_daemons
 from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.system import CURL, REDIRECT, claim_alone
@@ -44,7 +44,7 @@ def check_daemon(snapshot: Snapshot) -> Iterator[Finding]:
         )
     if snapshot.mode != "serving":
         yield warning(
-            "daemon", f"it is {snapshot.mode}: nothing new is started", "clairvoyant top    # then p"
+            "daemon", f"it is {snapshot.mode}: nothing new is started", "clairvoyant top    # then P"
         )
     for backend in snapshot.backends:
         if backend.state not in ("up", "unknown"):
@@ -55,7 +55,7 @@ def check_daemon(snapshot: Snapshot) -> Iterator[Finding]:
     if not snapshot.predictor.trusted:
         yield warning(
             "predictor",
-            "it ranks this traffic badly and is not trusted now: requests go in order of arrival until it does",
+            "it ranks this traffic badly and is not trusted: requests go in order of arrival until it does",
             "clairvoyant forget --all    # erases what it learned, and starts afresh",
         )
 
@@ -70,6 +70,9 @@ def check_port(config: ServeConfig, *, ours: bool) -> Iterator[Finding]:
         try:
             probe.bind((host, port))
         except OSError as error:
+            if config.listen.rpartition(":")[2] in {url.rpartition(":")[2] for url in own_daemons()}:
+                yield ok("port", f"{config.listen} is that of another daemon of yours")
+                return
             why = error.strerror or str(error)
             other = f"{host}:{port + 1}"
             yield broken("port", f"{config.listen} is taken ({why})", f"clairvoyant serve --listen {other}")

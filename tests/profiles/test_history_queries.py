@@ -43,6 +43,22 @@ def test_totals_agree_with_the_rows(path: Path) -> None:
     assert sum(total.requests for total in found.values()) == len(ROWS)
 
 
+@pytest.mark.parametrize("span", [Span(client="alice"), Span(client="bob", since=ROWS[1000].finished_at)])
+def test_what_is_counted_of_a_client_is_that_clients(path: Path, span: Span) -> None:
+    rows = [row for row in ROWS if row.client == span.client and row.finished_at >= span.since]
+    short = [row.sojourn_s for row in rows if row.length_class == "short"]
+    with reading(path) as connection:
+        found, of_short = totals(connection, span), spread(connection, "short", span)
+        accuracy = ranking_accuracy(connection, span)
+    assert sum(total.requests for total in found) == len(rows)
+    assert sum(total.tokens for total in found) == sum(row.tokens or 0 for row in rows)
+    assert of_short is not None
+    assert of_short.n == len(short)
+    assert of_short.sojourn_p50_s == pytest.approx(median(short))
+    scores = [[r.p_long for r in rows if r.length_class == each] for each in ("short", "long")]
+    assert accuracy == pytest.approx(pairs_in_order(*scores))
+
+
 @pytest.mark.parametrize("since", [0.0, ROWS[1000].finished_at, 9e9])
 def test_the_tokens_of_each_client_since_a_moment_agree_with_the_rows(path: Path, since: float) -> None:
     with reading(path) as connection:

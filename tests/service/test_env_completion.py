@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from clairvoyant_cli.commands.env import CLIENTS
 from clairvoyant_cli.commands.env import command as env
+from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import COMMANDS, cli, main
 
 URL = "http://127.0.0.1:9999"
@@ -20,32 +21,38 @@ def printed(*words: str) -> str:
     return done.output
 
 
-def test_a_shell_takes_it_and_keeps_a_key_that_is_set() -> None:
-    script = printed() + 'echo "$OLLAMA_HOST $OPENAI_BASE_URL $ANTHROPIC_BASE_URL $OPENAI_API_KEY"'
+def test_a_shell_takes_it_and_sends_nobody_a_key_meant_for_others() -> None:
+    script = printed() + 'echo "$OLLAMA_HOST $OPENAI_BASE_URL $OPENAI_API_KEY ${ANTHROPIC_BASE_URL:-none}"'
     done = subprocess.run(
         ["/bin/sh", "-euc", script],
-        env={"OPENAI_API_KEY": "mine"},
+        env={"OPENAI_API_KEY": "sk-a-real-one"},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.split() == [URL, f"{URL}/v1", URL, "mine"]
+    assert done.stdout.split() == [URL, f"{URL}/v1", "clairvoyant", "none"]
 
 
-def test_fish_has_a_syntax_of_its_own() -> None:
-    assert f"set -gx OLLAMA_HOST '{URL}'" in printed("--shell", "fish")
-    assert "set -q OPENAI_API_KEY; or set -gx" in printed("--shell", "fish")
+def test_a_key_of_ones_own_and_anthropics_clients_are_asked_for() -> None:
+    assert f'export ANTHROPIC_BASE_URL="{URL}"' in printed("--client", "anthropic")
+    text = printed("--client", "anthropic", "--client", "openai", "--client", "continue", "--key", "mine")
+    assert text.count("mine") == 3
+    refused = CliRunner().invoke(env, ["--key", "a; rm -r b"])
+    assert isinstance(refused.exception, ClairvoyantError)
 
 
-def test_powershell_and_cmd_have_theirs() -> None:
-    assert f"$env:OLLAMA_HOST = '{URL}'" in printed("--shell", "powershell")
-    assert "if (-not $env:OPENAI_API_KEY) { $env:OPENAI_API_KEY = 'clairvoyant' }" in printed(
-        "--shell", "powershell"
-    )
-    lines = printed("--shell", "cmd").splitlines()
-    assert f'set "OLLAMA_HOST={URL}"' in lines
-    assert 'if not defined OPENAI_API_KEY set "OPENAI_API_KEY=clairvoyant"' in lines
-    assert not [line for line in lines if line.startswith("#")]
+@pytest.mark.parametrize(
+    ("shell", "line"),
+    [
+        ("fish", "set -gx OLLAMA_HOST '{url}'"),
+        ("powershell", "$env:OLLAMA_HOST = '{url}'"),
+        ("cmd", 'set "OLLAMA_HOST={url}"'),
+    ],
+)
+def test_other_shells_have_theirs(shell: str, line: str) -> None:
+    lines = printed("--shell", shell).splitlines()
+    assert line.format(url=URL) in lines
+    assert shell != "cmd" or not [line for line in lines if line.startswith("#")]
 
 
 @pytest.mark.parametrize("name", CLIENTS)

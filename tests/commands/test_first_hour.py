@@ -1,0 +1,65 @@
+"""What gets in a newcomer's way is said in one line that says what to do."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from clairvoyant_cli import main as program
+from clairvoyant_cli.backends.discovery import find_backend
+from clairvoyant_cli.backends.prober import Prober
+from clairvoyant_cli.bench.replay import Replay
+from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.commands import printing
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.main import cli
+from tests.fakes.serving import serving
+
+
+def test_a_place_that_cannot_be_read_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unreadable() -> None:
+        raise PermissionError(13, "Permission denied", "/home/other/.local/share/clairvoyant")
+
+    monkeypatch.setattr(program, "cli", unreadable)
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+    assert ended.value.code == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("clairvoyant: /home/other/.local/share/clairvoyant: Permission denied; give --db")
+
+
+async def test_https_before_a_plain_server_is_refused_with_the_right_address() -> None:
+    async with serve_app(Replay().app) as url, Prober() as prober:
+        secure = url.replace("http://", "https://")
+        with pytest.raises(ClairvoyantError, match=f"speaks plain HTTP; give {url}"):
+            await find_backend(secure, prober, listen_port=1)
+
+
+async def test_doctor_takes_a_second_daemon_for_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    async with (
+        serve_app(Replay().app) as url,
+        serving(url, announced=True) as first,
+        serving(url, announced=True) as second,
+    ):
+        port = first.base_url.rpartition(":")[2]
+        file = tmp_path / "config.toml"
+        file.write_text(f'[serve]\nbackend = "{url}"\nlisten = "127.0.0.1:{port}"\n')
+        words = ["doctor", "--config", str(file), "--url", second.base_url]
+        done = await asyncio.to_thread(CliRunner().invoke, cli, words)
+    assert "is that of another daemon of yours" in done.output
+    assert "0 broken" in done.output
+
+
+def test_what_goes_into_a_pipe_is_neither_cut_nor_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    console = printing.PlainConsole()
+    with console.capture() as captured:
+        console.print("a-long-name " * 50)
+    assert len(captured.get().splitlines()) == 1

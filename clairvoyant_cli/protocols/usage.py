@@ -94,6 +94,7 @@ class Event(msgspec.Struct, gc=False):
     eval_count: Raw = ABSENT
     eval_duration: Raw = ABSENT
     prompt_eval_count: Raw = ABSENT
+    prompt_eval_cached_count: Raw = ABSENT
     prompt_eval_duration: Raw = ABSENT
     load_duration: Raw = ABSENT
 
@@ -251,11 +252,19 @@ def _told_by(event: Event) -> dict[str, int | float | None]:
         or _tokens(usage.completion_tokens, usage.output_tokens, usage.total_output_tokens),
         "prompt_tokens": _tokens(event.tokens_evaluated, event.prompt_eval_count)
         or _tokens(usage.prompt_tokens, usage.input_tokens),
-        "prefilled_tokens": _tokens(timings.prompt_n, event.prompt_eval_count),
+        "prefilled_tokens": _tokens(timings.prompt_n) or _read_by_ollama(event),
         "decode_s": _seconds(timings.predicted_ms, MS_PER_S) or _seconds(event.eval_duration, NS_PER_S),
         "prefill_s": _seconds(timings.prompt_ms, MS_PER_S) or _seconds(event.prompt_eval_duration, NS_PER_S),
         "load_s": _seconds(event.load_duration, NS_PER_S),
     }
+
+
+def _read_by_ollama(event: Event) -> int | None:
+    """Return how many tokens of the prompt it has read: it counts those in its cache, too, of late, and later
+    ones say how many those are.
+    """
+    count = _tokens(event.prompt_eval_count)
+    return count and max(1, count - (_tokens(event.prompt_eval_cached_count) or 0))
 
 
 def _tokens(*values: Raw) -> int | None:

@@ -305,6 +305,7 @@ def _compose(
     dispatcher.changed.append(preemption.look)
     annotation = Annotation(pool, operation, stats.at, stats.event)
     dispatcher.changed.append(annotation.tell)
+    dispatcher.ended.append(preemption.ended)
     serving = Serving(
         access,
         pool,

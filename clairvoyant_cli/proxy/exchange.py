@@ -82,7 +82,8 @@ class Attempt:
 
     `expected_s` is what its worker was predicted to need for it. `end` is None while it lasts, and of the
     attempt that ended its request. `is_cutting` says that it will end at the next good place, for another to
-    have its slot. `priority` is what it was stamped with, for a worker that orders its own queue.
+    have its slot. `priority` is what it was stamped with, for a worker that orders its own queue;
+    `reread_tokens` is what seems to have been read again for it.
     """
 
     dispatch: Dispatch
@@ -99,6 +100,7 @@ class Attempt:
     is_cutting: bool = False
     cut_tokens: int = 0
     priority: int | None = None
+    reread_tokens: int = 0
 
     @property
     def worker(self) -> str:

@@ -19,6 +19,7 @@ from clairvoyant_cli.backends.priority import Priority
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Family
 from clairvoyant_cli.proxy.backend_watch import BackendWatch
+from clairvoyant_cli.proxy.contexts import Contexts
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.exchange import End, Exchange, OutageError, Outcome
 from clairvoyant_cli.proxy.health import Health
@@ -46,7 +47,7 @@ class Worker:
     """One server that does the work. `ask` asks it about itself, `key` is its own API key; `residents` is
     None if it swaps no models; `profiles` are what was measured of it, the one to use first. `weight` is its
     share among those that could do as well. One that is `draining` gets nothing new; one that is `leaving`
-    goes when it has nothing left.
+    goes when it has nothing left. `contexts` are what it is believed to keep of answers that left its slots.
     """
 
     backend: Backend
@@ -60,6 +61,7 @@ class Worker:
     draining: bool = False
     leaving: bool = False
     health: Health = field(default_factory=lambda: Health(lambda: None))
+    contexts: Contexts = field(default_factory=Contexts)
 
     def __repr__(self) -> str:
         return f"<Worker {self.backend!r}>"
@@ -117,6 +119,10 @@ class Worker:
         """Return how long a prompt and an answer of so many tokens take it, in seconds."""
         return self.backend.speeds.seconds(prompt_tokens, tokens)
 
+    def read_s(self, tokens: float) -> float:
+        """Return how long it takes it to read so many tokens, in seconds."""
+        return self.service_s(tokens, 0.0)
+
 
 class BackendPool:
     """One or more workers, and the queue that feeds them."""
@@ -136,6 +142,10 @@ class BackendPool:
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(self._workers.values())
+
+    def get(self, name: str) -> Worker | None:
+        """Return a worker by its name; None if it has left."""
+        return self._workers.get(name)
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -278,6 +288,8 @@ class BackendPool:
         if not backend.away and (worker.outage.lasts or worker.outage.over):
             worker.health.came_back()
         worker.outage.note(away=backend.away)
+        if backend.away:
+            worker.contexts.clear()
         self._see_who_is_able()
         self._open_slots()
         self._stats.shadow.resize(self.slots)

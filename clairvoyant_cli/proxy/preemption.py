@@ -5,7 +5,9 @@ its request holds and what a calibration has proved of the worker. Everybody els
 """
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
+from math import inf
 
 import msgspec
 
@@ -17,19 +19,24 @@ from clairvoyant_cli.http.upstream import UnreachableError, UpstreamError
 from clairvoyant_cli.protocols.continuable import Body, Continuable, continuable
 from clairvoyant_cli.protocols.probes import Answer
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES
+from clairvoyant_cli.protocols.routes import Work
 from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.protocols.summed_totals import Earlier
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
-from clairvoyant_cli.proxy.exchange import Exchange
+from clairvoyant_cli.proxy.exchange import Attempt, End, Exchange
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.pool import BackendPool, Worker
 from clairvoyant_cli.proxy.request_stats import RequestStats
+from clairvoyant_cli.scheduler.kept import CutPrice, price_of_cut
 
 LOOK_EVERY_S = 0.1
 """How often it is looked whether something that runs has become longer than what waits."""
 
 LOOKUP_TIMEOUT_S = 30.0
+
+TELLING_S = 0.1
+"""A context that is read in less leaves no trace in when the first of an answer comes."""
 
 TEMPLATE_TOKENS = 48.0
 SHARED_CHARS_A_TOKEN = 3.0
@@ -94,28 +101,28 @@ class Preemption:
         now = self.stats.clock()
         for job_id in scheduler.running:
             exchange = self.dispatcher.live[job_id]
-            scheduler.progress(job_id, exchange.tokens, self._price_s(exchange))
+            scheduler.progress(job_id, exchange.tokens, *self._price(exchange))
         for preempt in scheduler.preemptions(now):
             exchange = self.dispatcher.live[preempt.job_id]
             cutting = any(each.is_cutting for each in self.dispatcher.attempts_on(preempt.worker))
             if not cutting and not _is_too_early(exchange):
                 self._cut(exchange)
 
-    def _price_s(self, exchange: Exchange) -> float:
-        """Return what it costs to go on, in seconds.
+    def _price(self, exchange: Exchange) -> CutPrice:
+        """Return what it costs to cut an answer now and go on with it, as far as that is known.
 
         What another chat shares more than half of is not kept by llama.cpp when that takes the slot, and has
         to be read again: an answer that is shorter than its prompt by now, at worst.
         """
-        if exchange.splice is None:
-            return 0.0  # it is spared
         worker = self.pool.worker_of(exchange)
         found = worker.continuation_of(exchange.job.model)
-        if found is None:
-            return 0.0
-        prompt, tokens = exchange.job.prompt_tokens, exchange.tokens
-        again_s = worker.service_s(prompt + tokens, 0.0) if tokens < prompt else 0.0
-        return found.proof.resume_s + again_s
+        if exchange.splice is None or found is None:
+            return CutPrice(0.0)  # it is spared
+        tokens, resume_s = _context_tokens(exchange), found.proof.resume_s
+        price = price_of_cut(worker.contexts.kept, tokens, resume_s, worker.read_s)
+        if exchange.tokens < exchange.job.prompt_tokens:
+            return price._replace(resume_s=max(price.resume_s, resume_s + worker.read_s(tokens)))
+        return price
 
     def _cut(self, exchange: Exchange) -> None:
         attempt, splice = exchange.attempt, exchange.splice
@@ -125,6 +132,32 @@ class Preemption:
             self.dispatcher.scheduler.spare(exchange.id)
             return
         attempt.is_cutting = True
+
+    def suspended(self, exchange: Exchange, attempt: Attempt) -> None:
+        """Take note that an answer was cut: what its server keeps of it may cost others theirs."""
+        self.stats.cuts += 1
+        self.stats.recomputed_tokens += attempt.reread_tokens
+        self._left(exchange, attempt.worker, waits=True)
+
+    def ended(self, exchange: Exchange, end: End) -> None:
+        """Take note of what an answer that has ended leaves behind at its server."""
+        if not self.enabled:
+            return
+        if exchange.attempt is not None and exchange.asked.route.work is Work.GENERATE:
+            self._left(exchange, exchange.attempt.worker, waits=False)
+        elif exchange.cuts and (worker := self.pool.get(exchange.cuts[-1].worker)) is not None:
+            worker.contexts.ended(exchange.id)
+
+    def _left(self, exchange: Exchange, worker_name: str, *, waits: bool) -> None:
+        worker, scheduler = self.pool.get(worker_name), self.dispatcher.scheduler
+        if worker is None:
+            return
+        for job_id in worker.contexts.left(exchange.id, _context_tokens(exchange), waits=waits):
+            other = self.dispatcher.live.get(job_id)
+            found = None if other is None else worker.continuation_of(other.job.model)
+            if other is not None and other.is_suspended and found is not None:
+                owed_s = found.proof.resume_s + worker.read_s(_context_tokens(other))
+                scheduler.owe(job_id, owed_s, self.stats.clock())
 
     # -- when it goes on -------------------------------------------------------------------------------
 
@@ -155,10 +188,37 @@ class Preemption:
         splice.continue_in(onward.shape, _earlier(exchange, tokens, counted))
         return onward
 
+    def goes_on(self, exchange: Exchange, attempt: Attempt) -> None:
+        """Take note of the first that comes of an answer after a cut: how long that took shows whether its
+        context was there, where reading it would have taken long enough to tell.
+        """
+        self.stats.resumes += 1
+        worker = self.pool[attempt.worker]
+        found = worker.continuation_of(exchange.job.model)
+        was_there = None
+        if found is not None and attempt.first_byte_s is not None:
+            tokens, resume_s = _context_tokens(exchange), found.proof.resume_s
+            read_s, took_s = worker.read_s(tokens), attempt.first_byte_s - attempt.granted_s
+            if read_s > max(resume_s, TELLING_S):
+                was_there = took_s < resume_s + read_s / 2.0
+            if was_there is False:
+                attempt.reread_tokens = round(tokens)
+        room, before = worker.contexts.room, worker.contexts.room.tokens
+        worker.contexts.went_on(exchange.id, was_there)
+        if before == inf and room.tokens < inf:
+            news = f"{worker.name} read an answer again that was cut: its cache is taken to hold"
+            self.stats.event(logging.INFO, f"{news} about {room.tokens:.0f} tokens")
+
     def ran_on(self, last: Totals, exchange: Exchange) -> None:
-        """Count what was read again for the last part of an answer, where its server tells."""
-        if exchange.cuts and last.prefill_s is not None:
-            self.stats.recomputed_tokens += last.prefilled_tokens or 0
+        """Count what was read again for the last part of an answer: as its server tells, or as it seemed."""
+        if exchange.cuts and exchange.attempt is not None:
+            told = last.prefilled_tokens if last.prefill_s is not None else None
+            self.stats.recomputed_tokens += told or exchange.attempt.reread_tokens
+
+
+def _context_tokens(exchange: Exchange) -> float:
+    """Return how many tokens of a request its server has, or had, in a slot: its prompt and its answer."""
+    return exchange.job.prompt_tokens + exchange.tokens
 
 
 def _is_too_early(exchange: Exchange) -> bool:

@@ -146,7 +146,7 @@ class Serving:
     async def _cut(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> Event:
         """Wait until the slot of an answer that was cut is free; its client may leave meanwhile."""
         try:
-            self.preemption.stats.cuts += 1
+            self.preemption.suspended(exchange, attempt)
             await self.pool.released(exchange)
         except asyncio.CancelledError:
             return ClientLeft(at_work=True, status=relay.status if relay is not None else 0)
@@ -205,10 +205,10 @@ class Serving:
             return attempt.usage
 
         def on_first_byte() -> None:
-            if exchange.cuts:
-                self.preemption.stats.resumes += 1
             attempt.first_byte_s = self.clock()
             self.engines.begun(exchange, attempt, attempt.first_byte_s)
+            if exchange.cuts:
+                self.preemption.goes_on(exchange, attempt)
             exchange.phase = Phase.DECODING
 
         if exchange.splice is not None:

@@ -37,10 +37,11 @@ class Entry:
     its preemption; its age counts from its arrival all the same. `usage_s` is what its client had been
     served, in decayed seconds for its weight, when it was submitted and charged for, at `charged_s`.
     `served_s` is the time it has held a slot in earlier runs, `slice_start_tokens` its progress when this run
-    started, `resume_s` what resuming it would cost were it cut now, and `owed_s` what it costs since it was,
-    until it has been paid. `cuts` counts how often it was cut; `spared` says that this run will not be.
-    `lane` is where it waits, None while it is held or runs; `routed` names the worker that a policy which
-    routes has it wait at. `expected_s` is what it was predicted to take on its worker when it started there.
+    started, `resume_s` what resuming it would cost were it cut now, `evicts_s` what that would cost others
+    whose contexts would go for its own, and `owed_s` what resuming costs since it was cut, until it has been
+    paid. `cuts` counts how often it was cut; `spared` says that this run will not be. `lane` is where it
+    waits, None while it is held or runs; `routed` names the worker that a policy which routes has it wait at.
+    `expected_s` is what it was predicted to take on its worker when it started there.
     """
 
     job: Job
@@ -63,6 +64,7 @@ class Entry:
     done_tokens: float = 0.0
     slice_start_tokens: float = 0.0
     resume_s: float = 0.0
+    evicts_s: float = 0.0
     owed_s: float = 0.0
     cuts: int = 0
     spared: bool = False

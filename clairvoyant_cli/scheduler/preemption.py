@@ -41,11 +41,12 @@ def gain_s(victim: Entry, waiting: Entry, policy: Policy, waiters: float) -> flo
     of different priorities the keys do not count: worth it unless the victim ends as soon anyway. Nor do
     those who wait besides keep one of a more urgent level from it.
     """
-    price_s = victim.resume_s * waiters
+    once_s = victim.resume_s + victim.evicts_s
+    price_s = once_s * waiters
     if waiting.rank != victim.rank:
         return victim.remaining_s - price_s if waiting.rank < victim.rank else -1.0
     if policy.by_level and level_of(waiting.job) < level_of(victim.job):
-        price_s = victim.resume_s
+        price_s = once_s
         if victim.remaining_s <= price_s:
             return -1.0
     return policy.key(victim) - policy.key(waiting) - price_s - policy.margin * waiting.remaining_s

@@ -144,16 +144,23 @@ class Scheduler:
             self._counters.give_back(client, entry.job.cost_s, entry.charged_s, now)
             self._counters.charge(client, entry.served_s, now)
 
-    def progress(self, job_id: str, tokens_done: float, resume_s: float = 0.0) -> None:
-        """Take note of how far a running job is, and what resuming it would cost if it were preempted now.
-
-        KeyError if it does not run.
+    def progress(self, job_id: str, tokens_done: float, resume_s: float = 0.0, evicts_s: float = 0.0) -> None:
+        """Take note of how far a running job is, and what it would cost to resume it, and besides, if it were
+        preempted now: see `Entry`. KeyError if it does not run.
         """
         entry = self._running[job_id]
         entry.done_tokens = tokens_done
-        entry.resume_s = resume_s
+        entry.resume_s, entry.evicts_s = resume_s, evicts_s
         if tokens_done > entry.slice_start_tokens:
             entry.owed_s = 0.0
+
+    def owe(self, job_id: str, owed_s: float, now: float) -> None:
+        """Take note that resuming a waiting job costs something else by now; KeyError if it does not wait."""
+        entry = self._waiting[job_id]
+        entry.owed_s = owed_s
+        self._line.now = now
+        self._line.drop(entry)
+        self._place(entry)
 
     def spare(self, job_id: str) -> None:
         """Let a running job not be cut before it ends or is requeued; KeyError if it does not run."""

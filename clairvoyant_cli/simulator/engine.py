@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.kept import KeptContexts, price_of_cut
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.simulator.predictions import Predictions
 from clairvoyant_cli.simulator.workload import Floats, Ints, Workload
@@ -38,20 +39,24 @@ class Preemption:
     """What stopping a job and resuming it later costs its worker, in seconds.
 
     `fixed_s` is a save or a restore of the KV cache; `recompute` is the share of the time already served
-    that must be spent again (0: the cache is kept, 1: everything is computed anew).
+    that must be spent again where the cache was not kept (1: everything is computed anew). A worker keeps
+    what jobs leave behind that were served `room_s` seconds together; the oldest goes first.
     """
 
     fixed_s: float = 0.0
     recompute: float = 0.0
+    room_s: float = 0.0
 
-    def resume_s(self, served_s: float) -> float:
-        """Return the seconds it costs to resume a job that has been served so long."""
-        return self.fixed_s + self.recompute * served_s
+    def reread_s(self, served_s: float) -> float:
+        """Return the seconds it costs to compute anew the cache of a job that has been served so long."""
+        return self.recompute * served_s
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What happened: for each request when it first started and when it finished, in seconds."""
+    """What happened: for each request when it first started and when it finished, in seconds. `lost_s` is
+    what preempted jobs cost in all when they went on.
+    """
 
     workload: Workload
     start_s: Floats
@@ -60,6 +65,7 @@ class Run:
     tau_firings: int
     preemptions: int
     loads: int
+    lost_s: float = 0.0
 
     @property
     def wait_s(self) -> Floats:
@@ -119,6 +125,9 @@ class SlotSimulation:
         self._loaded: dict[str, int] = {}
         self._loads = 0
         self._preemptions = 0
+        self._lost_s = 0.0
+        room_s = 0.0 if preemption is None else preemption.room_s
+        self._kept = {worker: KeptContexts(room_s) for worker in scheduler.slots}
 
     def run(self) -> Run:
         """Run to the end and return what happened."""
@@ -142,6 +151,8 @@ class SlotSimulation:
             if run == self._runs[number]:
                 self._finish_s[number] = now
                 self.scheduler.finish(str(number), now)
+                if self._preemption is not None:
+                    self._leave(number, self._service_s[number], now, self._preemption, waits=False)
 
     def _arrive(self, number: int, now: float) -> None:
         worker = "" if self._route is None else self._route(number, now, self.scheduler)
@@ -157,8 +168,10 @@ class SlotSimulation:
         self._report_progress(now, self._preemption)
         while preempts := self.scheduler.preemptions(now):
             for preempt in preempts:
-                self._stop(int(preempt.job_id), now, self._preemption)
+                number = int(preempt.job_id)
+                self._stop(number, now, self._preemption)
                 self.scheduler.requeue(preempt.job_id, now, worker=preempt.worker)
+                self._leave(number, self._done_s[number], now, self._preemption, waits=True)
             self._fill(now)
         self._look_s = now + LOOK_S if len(self.scheduler) else float("inf")
 
@@ -173,6 +186,8 @@ class SlotSimulation:
         duration_s *= self._slowness.get(worker, 1.0)
         if self._load_s:
             duration_s += self._load(worker, number)
+        self._lost_s += self._overhead_s[number]
+        self._kept[worker].taken(str(number))
         self._worker[number] = worker
         self._resumed_s[number] = now
         self._seq += 1
@@ -196,13 +211,23 @@ class SlotSimulation:
             number = int(job_id)
             done_s = self._done_by(number, now)
             tokens_per_s = entry.job.tokens / max(entry.job.cost_s, 1e-12)
-            self.scheduler.progress(job_id, done_s * tokens_per_s, preemption.resume_s(done_s))
+            price = price_of_cut(self._kept[entry.worker], done_s, preemption.fixed_s, preemption.reread_s)
+            self.scheduler.progress(job_id, done_s * tokens_per_s, *price)
 
     def _stop(self, number: int, now: float, preemption: Preemption) -> None:
         self._done_s[number] = self._done_by(number, now)
-        self._overhead_s[number] = preemption.resume_s(self._done_s[number])
+        self._overhead_s[number] = preemption.fixed_s
         self._runs[number] += 1
         self._preemptions += 1
+
+    def _leave(
+        self, number: int, served_s: float, now: float, preemption: Preemption, *, waits: bool
+    ) -> None:
+        """Have a worker keep what a job leaves behind; who loses his by that pays for it."""
+        for lost in self._kept[self._worker[number]].left(str(number), served_s, waits=waits):
+            other = int(lost.job_id)
+            self._overhead_s[other] = preemption.fixed_s + preemption.reread_s(self._done_s[other])
+            self.scheduler.owe(lost.job_id, self._overhead_s[other], now)
 
     def _outcome(self) -> Run:
         if self._tick is not None:
@@ -216,6 +241,7 @@ class SlotSimulation:
             self.scheduler.tau_firings,
             self._preemptions,
             self._loads,
+            self._lost_s,
         )
 
 

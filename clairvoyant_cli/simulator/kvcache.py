@@ -9,8 +9,9 @@ cheaper (its Eq. 3 to 6). Two slips of the paper are not copied:
 """
 
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from typing import Protocol
+
+from clairvoyant_cli.scheduler.kept import KeptContexts
 
 
 class KvCache(Protocol):
@@ -97,27 +98,17 @@ class Evicting:
 
     def __init__(self, rates: Rates, capacity_tokens: float) -> None:
         self._rates = rates
-        self._capacity_tokens = capacity_tokens
-        self._used_tokens = 0.0
-        self._resident: dict[int, float] = {}
-        self._least_urgent: list[tuple[float, int]] = []
+        self._resident = KeptContexts(capacity_tokens)
         self.evictions = 0
 
     def paused(self, number: int, tokens: float, key: float) -> None:
         """Keep it, and evict the least urgent while the device is over its capacity."""
-        self._resident[number] = tokens
-        self._used_tokens += tokens
-        heappush(self._least_urgent, (-key, number))
-        while self._used_tokens > self._capacity_tokens:
-            victim = heappop(self._least_urgent)[1]
-            if victim in self._resident:
-                self._used_tokens -= self._resident.pop(victim)
-                self.evictions += 1
+        self.evictions += len(self._resident.left(str(number), tokens, key=key))
 
     def resume_s(self, number: int, prompt_tokens: float, done: float) -> float:
         """Return 0 while it is on the device, the cheaper of reloading and recomputing after."""
-        return 0.0 if number in self._resident else self._rates.resume_s(prompt_tokens, done)
+        return 0.0 if str(number) in self._resident else self._rates.resume_s(prompt_tokens, done)
 
     def resumed(self, number: int) -> None:
         """It is in use again, and no candidate for eviction."""
-        self._used_tokens -= self._resident.pop(number, 0.0)
+        self._resident.taken(str(number))

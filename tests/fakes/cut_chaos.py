@@ -265,6 +265,9 @@ class Chaos:
             found.append(f"slots are taken: {taken}")
         found += [f"{each!r} is still at work" for each in self.engines if each.running or each.waiting]
         found += [f"{name} ended {times} times" for name, times in self.ended.items() if times != 1]
+        kept = [worker.contexts.waiting for worker in self.daemon.pool]
+        if any(kept):
+            found.append(f"contexts are kept for nobody: {kept}")
         if counts.resumes > counts.cuts:
             found.append(f"{counts.resumes} went on after {counts.cuts} cuts")
         asked = {service.digest: service.arrived_s for each in self.engines for service in each.journal}

@@ -83,6 +83,12 @@ def test_what_stands_far_before_the_end_of_a_stream_is_not_read() -> None:
     assert totals(SSE, body, piece=100_000).tokens == 10 + 1 + LAST_LINES // 2 + 1 - 3
 
 
+@pytest.mark.parametrize(("cached", "read"), [(None, 5), (3, 2), (5, 1), ("x", 5)])
+def test_what_ollama_had_in_its_cache_it_has_not_read(cached: object, read: int) -> None:
+    got = totals(JSON, json.dumps(OLLAMA_END | {"prompt_eval_cached_count": cached}).encode())
+    assert (got.prompt_tokens, got.prefilled_tokens) == (5, read)
+
+
 ABSURD = [10**30, 1 << 32, -5, True, 1.5, "x", "9", [], [1], {}, None, 1e300]
 
 

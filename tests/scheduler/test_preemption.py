@@ -69,6 +69,32 @@ def test_the_price_counts_once_for_each_that_waits() -> None:
     assert scheduler.preemptions(0.0) == [Preempt("long", "a")]
 
 
+def test_what_others_lose_by_a_cut_is_part_of_its_price() -> None:
+    scheduler = one_runs(4.0)
+    scheduler.submit(job("short", 2.0), 0.0)
+    scheduler.progress("long", 0.0, 0.1, 3.0)
+    assert scheduler.preemptions(0.0) == []
+    scheduler.progress("long", 0.0, 0.1, 0.0)
+    cut(scheduler, 0.0)
+    [waiting] = scheduler.waiting()
+    assert waiting.remaining_s == pytest.approx(4.1)
+
+
+def test_one_whose_context_is_lost_goes_on_after_one_whose_is_not() -> None:
+    scheduler = one_runs(10.0)
+    scheduler.submit(job("second", 8.0), 0.0)
+    cut(scheduler, 0.0)
+    scheduler.submit(job("third", 1.0), 0.0)
+    assert cut(scheduler, 0.0).job.id == "third"
+    assert [each.job.id for each in scheduler.waiting()] == ["second", "long"]
+    scheduler.owe("second", 5.0, 0.0)
+    assert [each.job.id for each in scheduler.waiting()] == ["long", "second"]
+    scheduler.finish("third", 1.0)
+    again = scheduler.next(1.0)
+    assert again is not None
+    assert again.job.id == "long"
+
+
 def test_a_gain_within_the_margin_is_none() -> None:
     scheduler = one_runs(3.2)
     scheduler.submit(job("short", 3.0), 0.0)

@@ -44,6 +44,8 @@ def test_several_slots_run_side_by_side() -> None:
         (Preemption(), [11.0, 3.0]),
         (Preemption(fixed_s=0.5), [11.5, 3.0]),
         (Preemption(recompute=1.0), [13.0, 3.0]),
+        (Preemption(recompute=1.0, room_s=2.5), [13.0, 3.0]),  # what the other leaves behind is kept, too
+        (Preemption(recompute=1.0, room_s=3.0), [11.0, 3.0]),
     ],
 )
 def test_what_a_preemption_costs(preemption: Preemption | None, finish_s: list[float]) -> None:
@@ -71,10 +73,10 @@ def test_progress_is_what_a_server_would_show_and_tells_nothing_of_the_end() -> 
         simulation = guessed([service_s, 5.0], [4.0, 90.0], [0.0, 2.0])
         progress, seen = simulation.scheduler.progress, list[float]()
 
-        def listening(job_id: str, tokens_done: float, resume_s: float = 0.0) -> None:
+        def listening(job_id: str, tokens_done: float, resume_s: float = 0.0, evicts_s: float = 0.0) -> None:
             if job_id == "0":
                 seen.append(tokens_done)
-            progress(job_id, tokens_done, resume_s)
+            progress(job_id, tokens_done, resume_s, evicts_s)
 
         simulation.scheduler.progress = listening  # type: ignore[method-assign]
         simulation.run()

@@ -6,6 +6,7 @@ server, and a cut answer is resumed for a price.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 
@@ -36,7 +37,14 @@ SEEDS = 10
 REQUESTS = 2000
 LOADS = (0.1, 0.3, 0.5, 0.74, 0.9, 0.95)
 PRICES_S = (0.01, 0.05, 0.15, 0.5)
+TOKENS_PER_S = 50.0
+ROOMS_TOKENS = (2000.0, 1000.0, 500.0, 0.0)
+REREAD_SHARE = 0.2
+"""Of the time an answer took so far, to read it again: one that reads five times as fast as it writes."""
+
 TAIL_SIGMA = 0.6
+
+CHEAP = Preemption(PRICE_S, room_s=inf)
 
 NOTES = (
     (
@@ -55,6 +63,11 @@ def heavy_tailed(rng: np.random.Generator, n: int) -> tuple[Floats, Ints]:
     kind = (rng.random(n) < SERVICE.long_share).astype(np.int64)
     mean_s = np.where(kind == LONG, SERVICE.long_mean_s, SERVICE.short_mean_s)
     return mean_s * rng.lognormal(-TAIL_SIGMA * TAIL_SIGMA / 2.0, TAIL_SIGMA, n), kind
+
+
+def keeping(tokens: float) -> Preemption:
+    """Return what a cut costs on a server that keeps so many tokens, the oldest going first."""
+    return Preemption(PRICE_S, REREAD_SHARE, tokens / TOKENS_PER_S)
 
 
 def remaining(entry: Entry) -> float:
@@ -98,16 +111,12 @@ def few() -> list[Variant]:
     ]
 
 
-def figures(price_s: float) -> dict[str, Figure]:
-    """Return what is measured: seconds by class, cuts a request, and the share of the work they cost."""
-    return {
-        **{
-            name: BY_CLASS[name]
-            for name in ("short P50", "short P95", "long P50", "long P95", "longest wait")
-        },
-        "cuts": lambda run: run.preemptions / len(run.workload),
-        "lost": lambda run: run.preemptions * price_s / float(run.workload.service_s.sum()),
-    }
+FIGURES: dict[str, Figure] = {
+    **{name: BY_CLASS[name] for name in ("short P50", "short P95", "long P50", "long P95", "longest wait")},
+    "cuts": lambda run: run.preemptions / len(run.workload),
+    "lost": lambda run: run.lost_s / float(run.workload.service_s.sum()),
+}
+"""What is measured: seconds by class, cuts a request, and the share of the work they cost."""
 
 
 def measured(
@@ -115,7 +124,7 @@ def measured(
     options: Options,
     *,
     load: float = LOAD,
-    price_s: float = PRICE_S,
+    preemption: Preemption = CHEAP,
     service: Service = SERVICE,
 ) -> dict[str, dict[str, list[float]]]:
     """Run the variants on the same workloads."""
@@ -126,10 +135,10 @@ def measured(
     return compare(
         wanted,
         draw,
-        figures(price_s),
+        FIGURES,
         options.seeds or SEEDS,
         options,
-        preemption=Preemption(price_s),
+        preemption=preemption,
     )
 
 
@@ -159,7 +168,13 @@ def frontier(options: Options) -> Report:
     at_load = measured(variants(), options)
     tails = measured(few(), options, service=heavy_tailed)
     by_load: Mapping[float, Samples] = {load: measured(few(), options, load=load) for load in LOADS}
-    by_price: Mapping[float, Samples] = {price: measured(few(), options, price_s=price) for price in PRICES_S}
+    by_price: Mapping[float, Samples] = {
+        price_s: measured(few(), options, preemption=Preemption(price_s)) for price_s in PRICES_S
+    }
+    by_room: Mapping[float, Samples] = {
+        tokens: measured([few()[0], *few()[2:]], options, preemption=keeping(tokens))
+        for tokens in ROOMS_TOKENS
+    }
     curves = [
         Curve(
             name,
@@ -197,6 +212,10 @@ def frontier(options: Options) -> Report:
                     for c in changes(samples, f"{1000 * price_s:g} ms ")
                     if "srpt" in c.row
                 ),
+            ),
+            Table(
+                "By the tokens that the server keeps of answers that left their slot",
+                tuple(c for tokens, samples in by_room.items() for c in changes(samples, f"{tokens:g} ")),
             ),
         ),
         NOTES,

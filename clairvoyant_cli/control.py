@@ -76,10 +76,13 @@ class ControlClient:
         async for event in self.events():
             yield decode(event)
 
-    async def events(self) -> AsyncIterator[bytes]:
-        """Yield what `stream` yields, not decoded: for a reader that skips states it has no time for."""
+    async def events(self, first: int = 1, rows: int | None = None) -> AsyncIterator[bytes]:
+        """Yield what `stream` yields, not decoded: for a reader that skips states it has no time for. Of the
+        queue, up to `rows` rows are sent from the rank `first` on.
+        """
+        window = {"from": first} | ({} if rows is None else {"rows": rows})
         try:
-            async with self._client.stream("GET", "/events") as answer:
+            async with self._client.stream("GET", "/events", params=window) as answer:
                 if answer.status_code != 200:
                     await answer.aread()
                     raise self._refused(answer)

@@ -1,7 +1,7 @@
 """From a key to an action: which requests it speaks of, whether it may, and what is asked first."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from textual.app import App
 from textual.screen import ModalScreen
@@ -13,6 +13,7 @@ from tui.source import Action, Verb
 from tui.view_state import LinkState, ViewState
 
 _DAY_S = 86_400.0
+FitT = TypeVar("FitT")
 
 
 class Stage(Protocol):
@@ -24,6 +25,10 @@ class Stage(Protocol):
 
     def draw(self) -> None:
         """Let every panel in sight draw it."""
+        ...
+
+    def look(self, first: int) -> None:
+        """Have the queue's rows sent from this rank on."""
         ...
 
     def ask(self, *actions: Action) -> None:
@@ -42,7 +47,7 @@ class Actions:
 
     def cancel(self, rows: Sequence[AnyRequest]) -> None:
         """Cancel those that have not ended, if the operator says yes."""
-        rows = _alive(rows)
+        rows = self._fit(_alive(rows), "nothing here can be cancelled: it has ended")
         if rows and self._allowed():
             question = f"Cancel {rows[0].id}?" if len(rows) == 1 else f"Cancel {len(rows)} requests?"
             clients = ", ".join(sorted({row.client or "unnamed" for row in rows}))
@@ -51,20 +56,22 @@ class Actions:
 
     def cancel_now(self, rows: Sequence[AnyRequest]) -> None:
         """Cancel those that have not ended."""
-        self._each([Action(Verb.CANCEL, row.id) for row in _alive(rows)])
+        rows = self._fit(_alive(rows), "nothing here can be cancelled: it has ended")
+        self._each([Action(Verb.CANCEL, row.id) for row in rows])
 
     def promote(self, rows: Sequence[AnyRequest]) -> None:
         """Send those that wait to the top."""
-        self._each([Action(Verb.PROMOTE, row.id) for row in _waiting(rows)])
+        self._each([Action(Verb.PROMOTE, row.id) for row in self._waiting(rows)])
 
     def hold(self, rows: Sequence[AnyRequest]) -> None:
         """Hold those that wait; release those that are held."""
         verbs = {True: Verb.RELEASE, False: Verb.HOLD}
-        self._each([Action(verbs[row.held], row.id) for row in _waiting(rows)])
+        self._each([Action(verbs[row.held], row.id) for row in self._waiting(rows)])
 
     def prioritise(self, rows: Sequence[AnyRequest], step: int) -> None:
         """Change the priority of those that wait; a lower number goes sooner."""
-        self._each([Action(Verb.PRIORITY, row.id, row.priority + step) for row in _waiting(rows)])
+        changed = [Action(Verb.PRIORITY, row.id, row.priority + step) for row in self._waiting(rows)]
+        self._each(changed)
 
     # -- the daemon -------------------------------------------------------------------------------------
 
@@ -89,8 +96,9 @@ class Actions:
         """Offer the policies the daemon has."""
         snapshot = self._steerable()
         if snapshot is not None:
-            options = [(name, name) for name in snapshot.policies]
-            self._change(Verb.POLICY, Choose("Ordering policy", options, snapshot.policy), str)
+            summaries = dict(zip(snapshot.policies, snapshot.summaries, strict=False))
+            options = [(name, f"{name}\n  {summaries.get(name, '')}".rstrip()) for name in snapshot.policies]
+            self._change(Verb.POLICY, Choose("Order of what waits", options, snapshot.policy), str)
 
     def tau(self) -> None:
         """Ask for the longest wait."""
@@ -128,6 +136,16 @@ class Actions:
         if actions and self._allowed():
             self._stage.ask(*actions)
 
+    def _waiting(self, rows: Sequence[AnyRequest]) -> list[QueuedRequest]:
+        waiting = [row for row in rows if isinstance(row, QueuedRequest)]
+        return self._fit(waiting, "only what waits can be moved")
+
+    def _fit(self, rows: list[FitT], otherwise: str) -> list[FitT]:
+        """Return the rows; where there are none, say why nothing happens."""
+        if not rows:
+            self._app.notify(otherwise, severity="warning", timeout=3)
+        return rows
+
     def _confirm(self, question: str, detail: str, actions: list[Action]) -> None:
         def answer(yes: bool | None) -> None:
             if yes:
@@ -138,10 +156,6 @@ class Actions:
 
 def _alive(rows: Sequence[AnyRequest]) -> list[AnyRequest]:
     return [row for row in rows if not isinstance(row, FinishedRequest)]
-
-
-def _waiting(rows: Sequence[AnyRequest]) -> list[QueuedRequest]:
-    return [row for row in rows if isinstance(row, QueuedRequest)]
 
 
 def _tau_of(text: str) -> float:

@@ -24,7 +24,7 @@ from tui.formatting import duration
 from tui.hardware.reading import Hardware
 from tui.history import History
 from tui.keys import KEYS
-from tui.line import printable
+from tui.line import Tone, printable
 from tui.palette import THEMES, Palette
 from tui.plain_glyphs import plain_driver
 from tui.screens.board import BoardScreen
@@ -39,6 +39,8 @@ from tui.widgets.canvas import Canvas
 INTERVALS_S = (0.08, 0.25, 0.5, 1.0, 2.0)
 _HARDWARE_EVERY_S = 1.0
 _TICK_S = 0.5
+_MESSAGE_S = 4.0
+_SEVERITY: dict[str, Tone] = {"information": "accent", "warning": "warn", "error": "alert"}
 
 
 class Top(App[None]):
@@ -80,11 +82,15 @@ class Top(App[None]):
         self._link = Link(LinkState.CONNECTING, source.where, source.local)
         self._hardware: Hardware | None = None
         self._read_at = 0.0
+        self._message = ""
+        self._message_tone: Tone = "accent"
+        self._message_until = 0.0
         self._left = threading.Event()
         self._history = History()
         self._readonly = readonly
         self._badge = badge
         self._prompts = False
+        self._ghost = False
         self._colour = colour
         for theme in THEMES:
             self.register_theme(theme)
@@ -125,10 +131,13 @@ class Top(App[None]):
         timeout: float | None = None,
         markup: bool = False,
     ) -> None:
-        """Show a message for a while. Its words may come from a daemon or a file, so they are no markup,
-        whatever is asked.
+        """Show a message in the footer for a while, where it covers nothing. Its words may come from a daemon
+        or a file, so they are no markup, whatever is asked.
         """
-        super().notify(printable(message), title=title, severity=severity, timeout=timeout, markup=False)
+        self._message = f"{title}: {printable(message)}" if title else printable(message)
+        self._message_tone = _SEVERITY[severity]
+        self._message_until = self._clock() + (timeout or _MESSAGE_S)
+        self.call_later(self.draw)
 
     # -- what comes in ----------------------------------------------------------------------------------
 
@@ -180,9 +189,16 @@ class Top(App[None]):
 
     def view(self) -> ViewState:
         """Return what is to be drawn now."""
-        if self._frozen_scene is not None:
-            return replace(self._frozen_scene, prompts=self._prompts)
         now = self._clock()
+        message, tone = self._message if now <= self._message_until else "", self._message_tone
+        if self._frozen_scene is not None:
+            return replace(
+                self._frozen_scene,
+                prompts=self._prompts,
+                ghost=self._ghost,
+                message=message,
+                message_tone=tone,
+            )
         link = self._link
         lost = link.state is LinkState.LOST
         if lost:
@@ -197,7 +213,10 @@ class Top(App[None]):
             drift_s=max(0.0, paused_at - self._received_at) if self._snapshot else 0.0,
             readonly=self._readonly,
             prompts=self._prompts,
+            ghost=self._ghost,
             badge=self._badge,
+            message=message,
+            message_tone=tone,
         )
 
     def draw(self) -> None:
@@ -211,6 +230,10 @@ class Top(App[None]):
                 screen.show(view)
 
     # -- what is asked of the daemon --------------------------------------------------------------------
+
+    def look(self, first: int) -> None:
+        """Have the queue's rows sent from this rank on."""
+        self._source.look(first)
 
     def ask(self, *actions: Action) -> None:
         """Ask the daemon for something, one action after the other; a refusal is shown."""
@@ -261,6 +284,12 @@ class Top(App[None]):
         )
         self.draw()
 
+    def action_ghost(self) -> None:
+        """Show beside each place in the queue the one it would have in order of arrival, or no more."""
+        self._ghost = not self._ghost
+        self.notify("beside each place: what order of arrival would give" if self._ghost else "as it is")
+        self.draw()
+
     def action_help(self) -> None:
         """Show every key."""
         self.push_screen(Help())
@@ -275,7 +304,7 @@ class Top(App[None]):
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Offer every key's action by name, and Textual's themes and screenshot."""
-        for key in KEYS:
+        for key in sorted(KEYS, key=lambda key: key.changes):  # what only looks comes first
             if key.action:
                 yield SystemCommand(key.help, f"key {key.label}", self._runner(key.action))
         for command in super().get_system_commands(screen):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tui.line import Line, Tone, cell
+from tui.line import Line, Tone, cell, clip
 from tui.view_state import ViewState
 
 RowT = TypeVar("RowT")
@@ -15,7 +15,7 @@ SortKey = float | str | tuple[float | str, ...]
 @dataclass(frozen=True, slots=True)
 class Column(Generic[RowT]):
     """One column. `draw` gives at most `width` cells. `from_width` is the narrowest table that shows it;
-    a `flex` column takes a share of what is left.
+    a `flex` column takes a share of what is left; `when` says of what states it tells anything.
     """
 
     name: str
@@ -26,21 +26,30 @@ class Column(Generic[RowT]):
     right: bool = False
     from_width: int = 0
     flex: int = 0
+    when: Callable[[ViewState], bool] = lambda view: True
 
 
 @dataclass(frozen=True, slots=True)
 class Grid(Generic[RowT]):
-    """A kind of table. `text` is what a filter looks at."""
+    """A kind of table. `text` is what a filter looks at. Where `rows` are but a window of all there are, so
+    many stand `before` them, and there are `total`.
+    """
 
     columns: tuple[Column[RowT], ...]
     rows: Callable[[ViewState], Sequence[RowT]]
     id: Callable[[RowT], str]
     text: Callable[[RowT], str]
     empty: Callable[[ViewState], str]
+    before: Callable[[ViewState], int] = lambda view: 0
+    total: Callable[[ViewState], int] | None = None
 
     def column(self, name: str) -> Column[RowT] | None:
         """Return the column of this name."""
         return next((column for column in self.columns if column.name == name), None)
+
+    def window(self, view: ViewState) -> tuple[int, int]:
+        """Return how many rows stand before those given, and how many there are."""
+        return self.before(view), self.total(view) if self.total else len(self.rows(view))
 
     @property
     def sortable(self) -> tuple[str, ...]:
@@ -55,6 +64,11 @@ class Order:
     by: str = ""
     reverse: bool = False
     filter: str = ""
+
+    @property
+    def is_natural(self) -> bool:
+        """Whether the rows stand as they came."""
+        return not (self.by or self.reverse or self.filter.strip())
 
 
 def select(grid: Grid[RowT], rows: Sequence[RowT], order: Order) -> Sequence[RowT]:
@@ -81,9 +95,9 @@ class Fitted(Generic[RowT]):
     columns: tuple[tuple[Column[RowT], int], ...]
 
     @classmethod
-    def of(cls, grid: Grid[RowT], width: int) -> "Fitted[RowT]":
+    def of(cls, grid: Grid[RowT], width: int, view: ViewState) -> "Fitted[RowT]":
         """Choose the columns for a width. The flexible ones share what is left over, or what is missing."""
-        shown = [column for column in grid.columns if width >= column.from_width]
+        shown = [column for column in grid.columns if width >= column.from_width and column.when(view)]
         spare = width - sum(column.width for column in shown) - (len(shown) - 1)
         flex = sum(column.flex for column in shown)
         cells: list[tuple[Column[RowT], int]] = []
@@ -98,10 +112,11 @@ class Fitted(Generic[RowT]):
         for column, width in self.columns:
             if line.width:
                 line.add(" ")
-            sorted_by = column.name == order.by
-            title = column.title + ("↓" if order.reverse else "↑") * sorted_by
+            sorted_by = column.name == order.by or (not order.by and order.reverse and column.title == "#")
+            arrow = ("↓" if order.reverse else "↑") * sorted_by
             tone: Tone = "accent" if sorted_by else "faint"
-            line.add(cell(title, width, right=column.right), tone)
+            title = clip(column.title, width - len(arrow))  # the arrow stays, whatever goes
+            line.add(cell(title + arrow, width, right=column.right), tone)
         return line
 
     def draw(self, row: RowT, view: ViewState) -> Line:

@@ -48,7 +48,7 @@ class History:
             self.samples.append(
                 Sample(
                     at=snapshot.uptime_s,
-                    waiting=len(snapshot.queue),
+                    waiting=snapshot.waits,
                     running=len(snapshot.running),
                     completed=snapshot.counters.completed,
                     tokens_per_s=sum(job.tokens_per_s or 0.0 for job in snapshot.running),

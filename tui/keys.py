@@ -73,6 +73,8 @@ GROUPS = (
             Key("S", "reverse", "Reverse the order"),
             Key("less_than_sign", "sort(-1)", "Sort by the column before", shown="<"),
             Key("greater_than_sign", "sort(1)", "Sort by the column after", shown=">"),
+            Key("f", "app.ghost", "What each would have in order of arrival, beside what it has"),
+            Key("F", "follow", "Let the cursor stay with its request, until it is moved"),
             Key("p", "app.freeze", "Freeze the display; the daemon works on", "freeze"),
             Key("c", "app.clients", "The clients: what each has, and what it may"),
             Key("z", "maximise", "Give the focused panel the whole screen, or take it back", "zoom"),

@@ -51,7 +51,7 @@ class SizeHint:
 
 def plan(width: int, height: int, wish: SizeHint) -> dict[str, Box]:
     """Return a box for each panel that is shown; the others are not."""
-    head = 2 if height >= 20 else 1
+    head = 3 if height >= 24 else 2 if height >= 16 else 1
     boxes = {HEADER: Box(0, 0, width, head), FOOTER: Box(0, height - 1, width, 1)}
     body = Box(0, head, width, max(1, height - head - 1))
     if wish.maximised:

@@ -60,6 +60,10 @@ class Recorder:
                     file.flush()
                 yield news
 
+    def look(self, first: int) -> None:
+        """Pass the wish on."""
+        self._source.look(first)
+
     async def act(self, action: Action) -> ActionResult:
         """Pass the action on."""
         return await self._source.act(action)
@@ -85,6 +89,9 @@ class Replay:
             before = snapshot.taken_at
             yield snapshot
         yield Disconnected("end of the recording")
+
+    def look(self, first: int) -> None:
+        """Show what was recorded, which is all there is."""
 
     async def act(self, action: Action) -> ActionResult:
         """Refuse: what is past is past."""

@@ -48,11 +48,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
-    """A waiting request. `rank` counts from 1 in dispatch order; `eta_s` is the predicted wait. One that was
-    cut `cuts` times has `tokens` of its answer, in as many `parts`, and waits to go on. `urgency` is its
-    level, 0 (immediate) to 4, None where nobody said; `urgency_by` is who did: operator, rule, client,
-    predictor, or share where its client's word does not count any more. `backends` are those that can serve
-    it, none if all can.
+    """A waiting request. `rank` counts from 1 in dispatch order; `eta_s` is the predicted wait; `rank_fcfs`
+    and `eta_fcfs_s` are those it would have under first-come-first-served. One that was cut `cuts` times has
+    `tokens` of its answer, in as many `parts`, and waits to go on. `urgency` is its level, 0 (immediate) to
+    4, None where nobody said; `urgency_by` is who did: operator, rule, client, predictor, or share where its
+    client's word does not count any more. `backends` are those that can serve it, none if all can.
+
+    `cause` is what the scheduler's decision rests on (held, cannot, promoted, guard, overdue, priority or
+    policy), `why` says it in words. The one whose cause is `guard` is started next by the guard.
     """
 
     id: str
@@ -77,6 +80,10 @@ class QueuedRequest:
     urgency: int | None = None
     urgency_by: str = ""
     backends: tuple[str, ...] = ()
+    cause: str = ""
+    why: str = ""
+    rank_fcfs: int | None = None
+    eta_fcfs_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,8 @@ class RunningRequest:
     """A request that holds a slot. `state`: connecting, prefill, decoding, or releasing (the client has
     left, or its answer was cut, and the slot is not free yet). `tokens` are those of all `parts`; `uncut`
     says why its answer will not be cut, "" if it may be. `stamp` is the priority that it was sent with, by
-    which the engine orders it.
+    which the engine orders it. `estimated` says that its state and tokens are worked out from the server's
+    speeds: an answer that is not streamed shows nothing before its end.
     """
 
     id: str
@@ -111,12 +119,14 @@ class RunningRequest:
     stamp: int | None = None
     urgency: int | None = None
     urgency_by: str = ""
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedRequest:
     """A request that has ended. `outcome`: completed, client_cancelled, upstream_error, rejected, timeout.
     `backend` is the one that it was sent to last, "" if it never was.
+    `real_class` is the class of the answer itself, "" where its length is not known.
     """
 
     id: str
@@ -137,6 +147,7 @@ class FinishedRequest:
     urgency: int | None = None
     urgency_by: str = ""
     backend: str = ""
+    real_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +199,9 @@ class UrgencyState:
 
 @dataclass(frozen=True, slots=True)
 class TauState:
-    """The starvation guard. `recent` holds the times of the last firings, oldest first."""
+    """The starvation guard. `recent` holds the times of the last firings, oldest first; `guards` says whether
+    the policy in force heeds it.
+    """
 
     tau_s: float | None = None
     mu_short_s: float | None = None
@@ -196,6 +209,7 @@ class TauState:
     firings_total: int = 0
     firings_last_minute: int = 0
     recent: tuple[float, ...] = ()
+    guards: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,10 +332,53 @@ class LogEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingState:
+    """All that waits, whatever part of it is listed: how many, how many of them held or suspended, how many
+    of each predicted class, and the predicted seconds until all of it, and what runs, is done.
+    """
+
+    total: int = 0
+    held: int = 0
+    suspended: int = 0
+    short: int = 0
+    medium: int = 0
+    long: int = 0
+    clear_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GainState:
+    """What the order is worth, by the requests of the last hour: the median wait of the Short ones, in
+    seconds, and what it would have been in order of arrival; what the Long ones waited longer, at the median;
+    and what all requests together have been spared since midnight. None while there are none.
+
+    `minutes` holds the mean waits of the Short ones, ours and by arrival, the newest minute last; None for a
+    minute without any.
+    """
+
+    short_s: float | None = None
+    short_fcfs_s: float | None = None
+    long_paid_s: float | None = None
+    saved_today_s: float = 0.0
+    minutes: tuple[tuple[float, float] | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How things are, in one sentence. `level`: good, note (somebody wants it so), warn, alert."""
+
+    level: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything a front end draws. `mode`: serving, paused, draining. `stats_fcfs` is what the requests of
     `stats` would have waited under first-come-first-served, by the same scheduler run in shadow. `clients`
-    are the busiest, and no more than a screen of them.
+    are the busiest, and no more than a screen of them. `queue` is what was asked for of all that waits, which
+    `waiting` sums up: its first row's `rank` tells where it begins. `summaries` say in a sentence what each
+    of `policies` does; `displaced_policy` is the policy that is set aside while the predictor is not trusted,
+    "" if none is.
     """
 
     taken_at: float
@@ -347,3 +404,13 @@ class Snapshot:
     clients: tuple[ClientState, ...] = ()
     schema: int = SCHEMA_VERSION
     urgency: UrgencyState = UrgencyState()
+    waiting: WaitingState = WaitingState()
+    summaries: tuple[str, ...] = ()
+    displaced_policy: str = ""
+    verdict: Verdict = Verdict()
+    gain: GainState = GainState()
+
+    @property
+    def waits(self) -> int:
+        """How many wait, listed or not."""
+        return max(self.waiting.total, len(self.queue))

@@ -90,6 +90,10 @@ class Source(Protocol):
         """
         ...
 
+    def look(self, first: int) -> None:
+        """Have the rows of the queue sent from this rank on, where it is too long to be sent whole."""
+        ...
+
     async def act(self, action: Action) -> ActionResult:
         """Ask the daemon to do something. Never raises for a refusal or a lost daemon."""
         ...

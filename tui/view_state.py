@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from tui.hardware.reading import Hardware
 from tui.history import History
+from tui.line import Tone
 from tui.snapshot import Snapshot
 
 FLASH_S = 3.0
@@ -33,7 +34,9 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class ViewState:
-    """What is drawn. `drift_s` is how long ago the snapshot arrived: ages grow by it between two."""
+    """What is drawn. `drift_s` is how long ago the snapshot arrived: ages grow by it between two.
+    `message` is what was last said to the operator, for some seconds.
+    """
 
     link: Link
     snapshot: Snapshot | None = None
@@ -44,7 +47,10 @@ class ViewState:
     frozen: bool = False
     readonly: bool = False
     prompts: bool = False
+    ghost: bool = False
     badge: str = ""
+    message: str = ""
+    message_tone: Tone = "accent"
 
     @property
     def now(self) -> float:

@@ -10,6 +10,9 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from tui.snapshot import SCHEMA_VERSION, Snapshot
 from tui.source import Action, ActionResult, Disconnected
 
+ROWS = 300
+"""Rows of the queue that are sent at a time: some screens of them. Of a long queue all would be megabytes."""
+
 _FIRST_RETRY_S = 0.5
 _LAST_RETRY_S = 5.0
 _SILENCE_S = 15.0
@@ -62,13 +65,16 @@ class DaemonSource:
         self.where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self.local = _is_loopback(parts.hostname)
         self._token = token
+        self._first = 1
+        self._newest = _Newest()
+        self._reader: asyncio.Task[None] | None = None
 
     async def stream(self) -> AsyncIterator[Snapshot | Disconnected]:
         """Yield the newest state; say so when the daemon is lost, and try again with growing pauses."""
         retry_s = _FIRST_RETRY_S
         while True:
-            newest = _Newest()
-            reader = asyncio.create_task(self._read(newest))
+            newest = self._newest = _Newest()
+            self._reader = asyncio.create_task(self._read(newest))
             try:
                 while isinstance(event := await newest.take(), bytes):
                     yield _decoded(event)
@@ -77,10 +83,19 @@ class DaemonSource:
             except ClairvoyantError as error:
                 reason = str(error)
             finally:
-                reader.cancel()
+                self._reader.cancel()
+                self._reader = None
             yield Disconnected(reason, retry_s)
             await asyncio.sleep(retry_s)
             retry_s = min(_LAST_RETRY_S, retry_s * 2)
+
+    def look(self, first: int) -> None:
+        """Have the rows of the queue sent from this rank on."""
+        if first != self._first:
+            self._first = first
+            if self._reader is not None:
+                self._reader.cancel()
+                self._reader = asyncio.create_task(self._read(self._newest))
 
     async def act(self, action: Action) -> ActionResult:
         """Send an action; a refusal comes back as the daemon words it."""
@@ -94,7 +109,7 @@ class DaemonSource:
     async def _read(self, newest: _Newest) -> None:
         try:
             async with ControlClient(self.where, self._token) as client:
-                async for event in client.events():
+                async for event in client.events(self._first, ROWS):
                     newest.put(event)
             newest.end("the daemon has closed the connection")
         except ClairvoyantError as error:

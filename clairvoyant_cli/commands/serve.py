@@ -54,7 +54,7 @@ def _heed_signals(daemon: "Daemon") -> None:
     terminal = next((stream for stream in (0, 1, 2) if os.isatty(stream)), None)
 
     def on_stop(within_s: float) -> None:
-        if daemon.control.stopping:
+        if daemon.operation.stopping:
             daemon.stop_now()
         else:
             daemon.drain(within_s)

@@ -43,6 +43,7 @@ def _print(snapshot: Snapshot) -> None:
     )
     rest = f" on {snapshot.listen}, up {duration(snapshot.uptime_s)}, policy {snapshot.policy}"
     console.print(Text.assemble((snapshot.mode, "bold"), rest))
+    console.print(snapshot.verdict.text)
     for backend in snapshot.backends:
         detail = "".join(f", {said}" for said in (backend.standing, backend.detail) if said)
         busy = f"{backend.busy} of {backend.slots} slots busy"
@@ -51,10 +52,9 @@ def _print(snapshot: Snapshot) -> None:
     console.print(f"tau {tau_text}")
     counts = snapshot.counters
     console.print(
-        f"{len(snapshot.queue)} waiting, {len(snapshot.running)} running, {counts.completed} completed, "
+        f"{snapshot.waits} waiting, {len(snapshot.running)} running, {counts.completed} completed, "
         f"{counts.client_cancelled} cancelled, {counts.upstream_error} failed, "
         f"{counts.rejected + counts.timeout} refused"
     )
-    for table in requests(snapshot):
-        console.print()
-        console.print(table)
+    for line in requests(snapshot, console.width):
+        click.echo(line)

@@ -1,11 +1,13 @@
 """`clairvoyant top`: the dashboard, attached to a running daemon, to a recording, or to one of its own."""
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
 import click
@@ -83,6 +85,8 @@ def command(
     once = once or as_json
     if not once and not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         raise ClairvoyantError("top needs a terminal; for a script use --once or --json", ExitCode.USAGE)
+    if not once and os.environ.get("TERM") == "dumb":
+        raise ClairvoyantError("TERM is dumb: this terminal cannot draw; use --once", ExitCode.USAGE)
     news = asyncio.run(_watch(opened, record, once=once, readonly=readonly, plain=plain))
     if news is not None:
         _print(news, as_json)
@@ -153,8 +157,8 @@ async def _watch(
 
 
 def _print(news: "Snapshot | Disconnected", as_json: bool) -> None:
-    from clairvoyant_cli.commands.printing import TABLES_WIDTH, PlainConsole
-    from tui.print_tables import tables
+    from clairvoyant_cli.commands.printing import TABLES_WIDTH
+    from tui.print_tables import state
     from tui.recording import encode
     from tui.source import Disconnected
 
@@ -163,7 +167,6 @@ def _print(news: "Snapshot | Disconnected", as_json: bool) -> None:
     if as_json:
         click.echo(encode(news))
         return
-    console = PlainConsole(width=None if sys.stdout.isatty() else TABLES_WIDTH)
-    for table in tables(news):
-        console.print(table)
-        console.print()
+    width = get_terminal_size().columns if sys.stdout.isatty() else TABLES_WIDTH
+    for line in state(news, width):
+        click.echo(line)

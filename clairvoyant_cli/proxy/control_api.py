@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -28,6 +28,7 @@ from clairvoyant_cli.proxy.origins import from_our_own_page
 from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
 from clairvoyant_cli.proxy.urgency_stats import UrgencyStats
+from clairvoyant_cli.proxy.waiting_rows import MAX_ROWS, Window
 from clairvoyant_cli.scheduler.policy import SERVABLE
 from clairvoyant_cli.scheduler.urgency import LEVELS, Said
 from tui.source import ON_REQUEST
@@ -41,6 +42,9 @@ daemon's time for the states, nor for the metrics."""
 
 HEARTBEAT_S = 1.0
 """A stream without changes still ticks, so that ages and elapsed times move."""
+
+
+WhatT = TypeVar("WhatT", bound=Hashable)
 
 
 class Changes:
@@ -63,38 +67,40 @@ class Changes:
             return
 
 
-class Drawings:
-    """Draws once for all who have asked by then, and hands it to one after the other.
+class Drawings(Generic[WhatT]):
+    """Draws once for all who have asked for the same by then, and hands it to one after the other.
 
     What one is handed was drawn after one asked: who has acted sees what came of it.
     """
 
-    def __init__(self, draw: Callable[[], bytes], clock: Callable[[], float]) -> None:
+    def __init__(self, draw: Callable[[WhatT], bytes], clock: Callable[[], float]) -> None:
         self._draw = draw
         self._clock = clock
-        self._coming: asyncio.Future[bytes] | None = None
+        self._coming: dict[WhatT, asyncio.Future[bytes]] = {}
         self._turn = asyncio.Lock()
         self._rests_until_s = 0.0
 
-    async def next(self) -> bytes:
-        """Return the next drawing."""
-        if self._coming is None:
-            loop = asyncio.get_running_loop()
-            self._coming = loop.create_future()
-            loop.call_later(max(0.0, self._rests_until_s - self._clock()), self._drawn, self._coming)
-        data = await asyncio.shield(self._coming)
+    async def next(self, what: WhatT) -> bytes:
+        """Return the next drawing of something."""
+        loop = asyncio.get_running_loop()
+        if not self._coming:
+            loop.call_later(max(0.0, self._rests_until_s - self._clock()), self._draw_all)
+        if what not in self._coming:
+            self._coming[what] = loop.create_future()
+        data = await asyncio.shield(self._coming[what])
         async with self._turn:
             # Megabytes for each of a thousand askers are written in as many turns of the loop, not in one.
             await asyncio.sleep(0)
         return data
 
-    def _drawn(self, coming: "asyncio.Future[bytes]") -> None:
-        self._coming = None
+    def _draw_all(self) -> None:
+        coming, self._coming = self._coming, {}
         begun_s = self._clock()
-        try:
-            coming.set_result(self._draw())
-        except Exception as error:
-            coming.set_exception(error)
+        for what, drawing in coming.items():
+            try:
+                drawing.set_result(self._draw(what))
+            except Exception as error:
+                drawing.set_exception(error)
         ended_s = self._clock()
         self._rests_until_s = ended_s + DRAWING_SHARE * (ended_s - begun_s)
 
@@ -188,6 +194,13 @@ def _number(arguments: dict[str, Any], name: str, low: float, high: float) -> fl
     return value
 
 
+def _window(request: WebRequest) -> Window:
+    """Return the part of the queue asked for, as `?from=1001&rows=200`; what is no number is not heard."""
+    asked = {name: request.query_params.get(name, "") for name in ("from", "rows")}
+    given = {name: int(text[:9]) for name, text in asked.items() if text.isascii() and text.isdigit()}
+    return Window(max(1, given.get("from", 1)), min(given.get("rows", MAX_ROWS), MAX_ROWS))
+
+
 def _is_json(content_type: bytes) -> bool:
     # The type itself: `text/plain; x=json` is one that a page may send to any site.
     return content_type.split(b";", 1)[0].strip().lower() == b"application/json"
@@ -210,8 +223,8 @@ class ControlApi:
         self._snapshots = snapshots
         self._changes = changes
         clock = actions.stats.clock
-        self._states = Drawings(lambda: encode(snapshots.snapshot()), clock)
-        self._metrics = Drawings(lambda: metrics.render(snapshots.snapshot()), clock)
+        self._states = Drawings[Window](lambda window: encode(snapshots.snapshot(window)), clock)
+        self._metrics = Drawings[None](lambda _: metrics.render(snapshots.snapshot(Window(rows=0))), clock)
         self.stopping = False
         self._app = Starlette(
             routes=[
@@ -222,6 +235,12 @@ class ControlApi:
                 WebRoute(f"{PREFIX}/actions/{{action}}", self._act, methods=["POST"]),
             ]
         )
+
+    def stop(self) -> None:
+        """End the streams of events: nothing more will happen."""
+        if not self.stopping:
+            self.stopping = True
+            self._changes.note()
 
     async def __call__(self, request: Request) -> None:
         """Serve a request under the prefix, if it may be."""
@@ -256,22 +275,24 @@ class ControlApi:
         return JSONResponse({"status": mode, "version": __version__, "backends": states})
 
     async def _state(self, request: WebRequest) -> Response:
-        return Response(await self._states.next(), media_type="application/json")
+        return Response(await self._states.next(_window(request)), media_type="application/json")
 
     async def _events(self, request: WebRequest) -> Response:
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         if request.method == "HEAD":  # whose answer has no body that could end it
             return Response(headers=headers, media_type="text/event-stream")
-        return StreamingResponse(self._stream(), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(
+            self._stream(_window(request)), media_type="text/event-stream", headers=headers
+        )
 
-    async def _stream(self) -> AsyncIterator[bytes]:
+    async def _stream(self, window: Window) -> AsyncIterator[bytes]:
         while not self.stopping:
-            yield b"event: snapshot\ndata: " + await self._states.next() + b"\n\n"
+            yield b"event: snapshot\ndata: " + await self._states.next(window) + b"\n\n"
             await asyncio.sleep(EVENT_EVERY_S)
             await self._changes.wait(HEARTBEAT_S)
 
     async def _metrics_text(self, request: WebRequest) -> Response:
-        return Response(await self._metrics.next(), media_type=Metrics.CONTENT_TYPE)
+        return Response(await self._metrics.next(None), media_type=Metrics.CONTENT_TYPE)
 
     async def _act(self, request: WebRequest) -> Response:
         action = request.path_params["action"]

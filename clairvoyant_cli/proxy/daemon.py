@@ -22,6 +22,7 @@ from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.exchange import DrainingError
 from clairvoyant_cli.proxy.fallback import Fallback
+from clairvoyant_cli.proxy.gain import Gain
 from clairvoyant_cli.proxy.gateway import Gateway
 from clairvoyant_cli.proxy.joining import Joining, Server, find_servers
 from clairvoyant_cli.proxy.learn_queue import LearnQueue
@@ -102,7 +103,6 @@ class Daemon:
         """Go down in good order: refuse new work, send the waiting away, finish what runs `within_s`."""
         self.drain_timeout_s = min(self.drain_timeout_s, within_s)
         self.operation.go_down()
-        self.control.stopping = True
         sent_away = self.dispatcher.send_away_waiting(DrainingError, suspended=False)
         self.stats.event(
             logging.INFO,
@@ -127,8 +127,10 @@ class Daemon:
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.1):
                     await self._stopped.wait()
-            if self.control.stopping and not self.busy:
-                return
+            if self.operation.stopping and not self.dispatcher.live:
+                self.control.stop()  # no sooner: who watches sees it go down
+                if not self.busy:
+                    return
             if self.stats.clock() >= self._drain_ends_s:
                 running = len(self.dispatcher.scheduler.running)
                 news = f"the drain took longer than {self.drain_timeout_s:g} s: {running} running cut off"
@@ -197,7 +199,7 @@ async def running_daemon(
                 with word_of(daemon.base_url, port, access) if announced else nullcontext():
                     yield daemon
             finally:
-                daemon.control.stopping = True
+                daemon.control.stop()
                 stop_accepting()
                 for connection in list(table.every):
                     connection.abort()
@@ -286,6 +288,8 @@ def _compose(
     urgency_stats = UrgencyStats(stats.clock, stats.event, config.urgency_target)
     dispatcher.ended.append(urgency_stats.ended)
     engines = EngineQueues(dispatcher, pool, stats.event)
+    gain = Gain(stats.wall)
+    stats.shadow_ran.append(gain.ran)
     snapshots = SnapshotBuilder(
         operation,
         pool,
@@ -297,6 +301,7 @@ def _compose(
         engines,
         _place(host, port),
         stats.clock(),
+        gain,
         config.show_prompts,
     )
     actions = Actions(operation, stats, urgency_stats, BackendActions(pool, joining), reload)

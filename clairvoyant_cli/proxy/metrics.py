@@ -175,8 +175,7 @@ class Metrics:
         """Return the exposition text; gauges are read off the snapshot."""
         self._running.set(len(snapshot.running))
         for each in ("short", "medium", "long"):
-            count = sum(request.predicted.length_class == each for request in snapshot.queue)
-            self._waiting.labels(each).set(count)
+            self._waiting.labels(each).set(getattr(snapshot.waiting, each))
         self._slots.clear()
         self._up.clear()
         for backend in snapshot.backends:

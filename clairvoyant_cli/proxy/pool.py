@@ -47,7 +47,8 @@ class Worker:
     """One server that does the work. `ask` asks it about itself, `key` is its own API key; `residents` is
     None if it swaps no models; `profiles` are what was measured of it, the one to use first. `weight` is its
     share among those that could do as well. One that is `draining` gets nothing new; one that is `leaving`
-    goes when it has nothing left. `contexts` are what it is believed to keep of answers that left its slots.
+    goes when it has nothing left. `contexts` are what it is believed to keep of answers that left its slots;
+    `news` is what was last said of its state.
     """
 
     backend: Backend
@@ -62,6 +63,7 @@ class Worker:
     leaving: bool = False
     health: Health = field(default_factory=lambda: Health(lambda: None))
     contexts: Contexts = field(default_factory=Contexts)
+    news: str = ""
 
     def __repr__(self) -> str:
         return f"<Worker {self.backend!r}>"
@@ -173,6 +175,11 @@ class BackendPool:
         return (
             self.first if exchange.attempt is None else self._workers.get(exchange.attempt.worker, self.first)
         )
+
+    def model_of(self, exchange: Exchange) -> str:
+        """Return the model that a request names; where it names none, the only one its worker has."""
+        models = self.worker_of(exchange).backend.models
+        return exchange.asked.parsed.model or (models[0].name if len(models) == 1 else "")
 
     @property
     def described(self) -> str:
@@ -293,8 +300,10 @@ class BackendPool:
         self._see_who_is_able()
         self._open_slots()
         self._stats.shadow.resize(self.slots)
-        news = f"{worker.name} is {backend.state}, {plural(backend.room, 'slot')} {backend.detail}"
-        self._stats.event(logging.INFO, news.rstrip())
+        news = f"{worker.name} is {backend.state}, {plural(backend.room, 'slot')} {backend.detail}".rstrip()
+        if news != worker.news:  # models come and go far more often, and have a panel of their own
+            worker.news = news
+            self._stats.event(logging.INFO, news)
         if worker.residents is None and backend.adapter.SWAPS_MODELS:  # it has just been recognised
             worker.residents = Residents(self.queue, worker.name)
         if worker.residents is not None:

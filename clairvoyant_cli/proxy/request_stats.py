@@ -117,6 +117,7 @@ class RequestStats:
                 urgency=exchange.job.urgency,
                 urgency_by=exchange.job.urgency_by,
                 backend=backend,
+                real_class="" if tokens is None else LengthClass.of(tokens).value,
             )
         )
         log.info(
@@ -202,11 +203,14 @@ class RequestStats:
         mean_s = sum(self.services_s) / len(self.services_s) if self.services_s else 2.0
         return max(1.0, min(60.0, mean_s * max(1, waiting // 10)))
 
-    def utilisation(self, slots: int, over_s: float = 300.0) -> float:
-        """Share of the slots' time spent at work over the last `over_s` seconds (rho)."""
+    def utilisation(self, slots: int, over_s: float, running: Iterable[float] = ()) -> float:
+        """Share of the slots' time spent at work over the last `over_s` seconds (rho); `running` is when the
+        slots that are at work now were granted.
+        """
         now = self.clock()
         since = now - over_s
         work_s = sum(end - max(start, since) for start, end in self.busy if end > since)
+        work_s += sum(now - max(start, since) for start in running)
         return min(1.0, work_s / (over_s * max(1, slots)))
 
 

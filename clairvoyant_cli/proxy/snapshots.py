@@ -2,8 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import nsmallest
 
 from clairvoyant_cli import __version__
@@ -12,19 +11,20 @@ from clairvoyant_cli.proxy.clients import EVERYBODY
 from clairvoyant_cli.proxy.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.exchange import Attempt, Exchange, Phase
 from clairvoyant_cli.proxy.fallback import quality_of
+from clairvoyant_cli.proxy.gain import Gain
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.pool import BackendPool, Worker
 from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.urgency import Levels
 from clairvoyant_cli.proxy.urgency_stats import UrgencyStats
-from clairvoyant_cli.scheduler.entry import Entry
-from clairvoyant_cli.scheduler.job import Move
-from clairvoyant_cli.scheduler.policy import SERVABLE
+from clairvoyant_cli.proxy.verdict import verdict
+from clairvoyant_cli.proxy.waiting_rows import MAX_ROWS, WaitingRows, Window, moves
+from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
+from clairvoyant_cli.scheduler.standing import Standing
 from predictor.record import Predictor
 from tui.snapshot import (
     BackendState,
     ClientState,
-    MoveRecord,
     PredictorState,
     QueuedRequest,
     RunningRequest,
@@ -33,13 +33,14 @@ from tui.snapshot import (
     UrgencyState,
 )
 
-QUEUE_SHOWN = 1000
 RECENT_SHOWN = 100
 FIRINGS_SHOWN = 60
 CLIENTS_SHOWN = 50
 EXPLAINED = 8
 EXPLAINED_AFTER_S = 0.25
 """Nobody reads why of a request that is gone in the blink of an eye, and the reasons take a millisecond."""
+
+EVERYTHING = Window()
 
 
 @dataclass(slots=True)
@@ -56,17 +57,20 @@ class SnapshotBuilder:
     engines: EngineQueues
     listen: str
     started_s: float
+    gain: Gain
     show_prompts: bool = False
 
-    def snapshot(self) -> Snapshot:
-        """Return the state as it is now."""
+    def snapshot(self, window: Window = EVERYTHING) -> Snapshot:
+        """Return the state as it is now, with that part of the queue."""
         operation, stats = self.operation, self.stats
         scheduler = operation.dispatcher.scheduler
         now = stats.clock()
         by_class, by_class_fcfs = stats.stats()
-        waiting = list(scheduler.waiting())
-        alone = Counter(entry.lane.pinned_to for entry in waiting if entry.lane is not None)
-        return Snapshot(
+        rows = WaitingRows(operation, self.pool, stats, now)
+        standing = rows.standings()
+        lanes = (each.entry.lane for each in standing)
+        alone = Counter(lane.pinned_to for lane in lanes if lane is not None)
+        state = Snapshot(
             taken_at=stats.at(now),
             daemon_version=__version__,
             pid=os.getpid(),
@@ -79,17 +83,28 @@ class SnapshotBuilder:
             predictor=self._predictor(),
             backends=tuple(self._backend(worker, alone[worker.name]) for worker in self.pool),
             running=tuple(self._running(now)),
-            queue=tuple(self._queue(waiting, now)),
+            queue=tuple(self._queue(rows, standing, window)),
             recent=tuple(list(stats.recent)[-RECENT_SHOWN:]),
             stats=by_class,
             stats_fcfs=by_class_fcfs,
             clients=self._clients(),
             counters=stats.counters(),
             queue_capacity=scheduler.capacity,
-            utilisation=stats.utilisation(self.pool.slots, min(300.0, max(1.0, now - self.started_s))),
+            utilisation=self._utilisation(now),
             log=tuple(stats.events),
             urgency=self._urgency(),
+            waiting=rows.summed(standing),
+            gain=self.gain.state(),
+            summaries=tuple(POLICIES[name].summary for name in SERVABLE),
+            displaced_policy=operation.fallback.displaced or "",
         )
+        return replace(state, verdict=verdict(state, stopping=operation.stopping))
+
+    def _utilisation(self, now: float) -> float:
+        over_s = min(300.0, max(1.0, now - self.started_s))
+        live = self.operation.dispatcher.live.values()
+        running = [exchange.attempt.granted_s for exchange in live if exchange.attempt is not None]
+        return self.stats.utilisation(self.pool.slots, over_s, running)
 
     def _backend(self, worker: Worker, waiting: int) -> BackendState:
         backend = worker.backend
@@ -125,6 +140,7 @@ class SnapshotBuilder:
             firings_total=operation.dispatcher.scheduler.tau_firings,
             firings_last_minute=sum(now - at <= 60 for at in firings),
             recent=tuple(self.stats.at(at) for at in firings[-FIRINGS_SHOWN:]),
+            guards=operation.dispatcher.scheduler.policy.guarded,
         )
 
     def _urgency(self) -> UrgencyState:
@@ -212,24 +228,28 @@ class SnapshotBuilder:
         elapsed_s = now - attempt.granted_s
         ends_in_s = attempt.expected_s - exchange.service_s(now) if inside_s is None else inside_s
         releasing = exchange.phase is Phase.RELEASING
+        state, tokens_shown, estimated = exchange.phase.value, exchange.tokens, False
+        if exchange.phase is Phase.PREFILL and not exchange.asked.parsed.stream:
+            tokens_shown, estimated = self._unseen_tokens(exchange, attempt, now), True
+            state = Phase.DECODING.value if tokens_shown else state
         return RunningRequest(
             id=exchange.id,
             backend=attempt.worker,
-            state=exchange.phase.value,
+            state=state,
             endpoint=exchange.asked.route.name,
-            model=exchange.asked.parsed.model,
+            model=self.pool.model_of(exchange),
             client=exchange.job.client,
             predicted=exchange.prediction_state,
             waited_s=exchange.waited_s(now),
             elapsed_s=elapsed_s,
             ttft_s=exchange.ttft_s,
-            tokens=exchange.tokens,
+            tokens=tokens_shown,
             tokens_per_s=rate,
             eta_s=None if releasing else max(0.0, ends_in_s),
             stamp=attempt.priority,
             dispatched_by=exchange.dispatched_by,
             streaming=exchange.asked.parsed.stream,
-            moves=self._moves(attempt.moves),
+            moves=moves(attempt.moves, self.stats),
             prompt=exchange.asked.prompt,
             slot=attempt.slot,
             cuts=len(exchange.cuts),
@@ -237,53 +257,21 @@ class SnapshotBuilder:
             uncut=exchange.uncut_because,
             urgency=exchange.job.urgency,
             urgency_by=exchange.job.urgency_by,
+            estimated=estimated,
         )
 
-    def _queue(self, waiting: Sequence[Entry], now: float) -> list[QueuedRequest]:
-        dispatcher = self.operation.dispatcher
-        slots = max(1, self.pool.answering)
-        ahead_s = sum(
-            max(0.0, e.attempt.expected_s - e.service_s(now))
-            for e in dispatcher.live.values()
-            if e.attempt is not None
-        )
-        shown: list[QueuedRequest] = []
-        for rank, entry in enumerate(waiting[:QUEUE_SHOWN], 1):
-            exchange = dispatcher.live[entry.job.id]
-            if rank <= EXPLAINED:
-                self._explain(exchange, now)
-            shown.append(self._one_queued(exchange, entry, rank, ahead_s / slots, now))
-            ahead_s += entry.remaining_s
-        return shown
+    def _unseen_tokens(self, exchange: Exchange, attempt: Attempt, now: float) -> int:
+        """Guess how far an answer is that comes in one piece, by its server's speeds."""
+        speeds = self.pool.worker_of(exchange).backend.speeds
+        prefill_s = speeds.seconds(exchange.asked.parsed.prompt_tokens, 0.0)
+        whole_s = speeds.seconds(0.0, exchange.job.tokens)
+        return int(exchange.job.tokens * max(0.0, now - attempt.granted_s - prefill_s) / max(whole_s, 1e-9))
 
-    def _one_queued(
-        self, exchange: Exchange, entry: Entry, rank: int, eta_s: float, now: float
-    ) -> QueuedRequest:
-        return QueuedRequest(
-            id=exchange.id,
-            rank=rank,
-            age_s=now - exchange.job.arrival_s,
-            endpoint=exchange.asked.route.name,
-            model=exchange.asked.parsed.model,
-            client=exchange.job.client,
-            predicted=exchange.prediction_state,
-            key=entry.key,
-            eta_s=None if entry.held else eta_s,
-            held=entry.held,
-            promoted=entry.promoted,
-            priority=entry.job.priority if entry.promoted else int(entry.rank),
-            streaming=exchange.asked.parsed.stream,
-            prompt_tokens=exchange.asked.parsed.prompt_tokens,
-            moves=self._moves(tuple(entry.moves)),
-            prompt=exchange.asked.prompt,
-            tokens=exchange.tokens,
-            cuts=len(exchange.cuts),
-            parts=self.stats.parts(exchange),
-            urgency=entry.job.urgency,
-            urgency_by=entry.job.urgency_by,
-            backends=(entry.job.worker,) if entry.job.worker else tuple(sorted(entry.job.able)),
-        )
-
-    def _moves(self, moves: tuple[Move, ...]) -> tuple[MoveRecord, ...]:
-        at = self.stats.at
-        return tuple(MoveRecord(at(move.at_s), move.kind.value, move.note) for move in moves)
+    def _queue(self, rows: WaitingRows, standing: list[Standing], window: Window) -> list[QueuedRequest]:
+        live = self.operation.dispatcher.live
+        first = max(0, window.first - 1)
+        shown = standing[first : first + min(window.rows, MAX_ROWS)]
+        exchanges = [live[each.entry.job.id] for each in shown]
+        for exchange in exchanges[:EXPLAINED]:
+            self._explain(exchange, rows.now)
+        return [rows.row(each, exchange) for each, exchange in zip(shown, exchanges, strict=True)]

@@ -152,14 +152,31 @@ class Line:
             if each is station or (self._may_serve(lane, each.name) and fleet.open_to(entry, each, now))
         ]
 
-    def choose_for(self, worker: str, now: float, passed: Container[str] = ()) -> Choice | None:
-        """Return what a slot of this worker would start now, by the operator, by tau or by policy."""
+    def next_up(self, now: float) -> Choice | None:
+        """Return what would start now if each worker had a free slot, None if nothing may. No claim to
+        urgency is decided by asking.
+        """
+        workers = [station.name for station in self._fleet.stations.values() if station.slots]
+        choices = (self.choose_for(worker, now, for_good=False) for worker in workers)
+        return min((each for each in choices if each), key=lambda each: each.order[:3], default=None)
+
+    def may_start(self, entry: Entry) -> bool:
+        """Say whether any worker that is there may serve a waiting job that is not held."""
+        lane, stations = entry.lane, self._fleet.stations.values()
+        return lane is not None and any(s.slots and self._may_serve(lane, s.name) for s in stations)
+
+    def choose_for(
+        self, worker: str, now: float, passed: Container[str] = (), *, for_good: bool = True
+    ) -> Choice | None:
+        """Return what a slot of this worker would start now, by the operator, by tau or by policy; unless
+        `for_good`, every claim to urgency is taken at its word.
+        """
         while lanes := self.open_lanes(worker, now):
             standing = min(self._standings(lanes, worker, now, passed), default=None)
             if standing is None:
                 return None
             entry = standing[-1]
-            if self._is_believed(entry, now):
+            if not for_good or self._is_believed(entry, now):
                 break
         else:
             return None
@@ -208,12 +225,14 @@ class Line:
         price_s = self._fleet.residency.price_s
         return [(e.rank, e.key + price_s(worker, e.job.affinity), e.seq, e) for e in heads]
 
-    def place_of(self, entry: Entry) -> Place:
-        """Return what orders a waiting job at this moment, were none to age: the lowest starts first."""
+    def place_of(self, entry: Entry, now: float | None = None) -> Place:
+        """Return what orders a waiting job, were none to age: the lowest starts first. By default it is that
+        of the last decision.
+        """
         score = self.policy.score
         if score is None or entry.promoted:
             return entry.rank, entry.key, entry.seq
-        return entry.rank, score(entry, self.now), entry.seq
+        return entry.rank, score(entry, self.now if now is None else now), entry.seq
 
     def is_overdue(self, entry: Entry) -> bool:
         """Say whether a waiting job is past its tau."""

@@ -450,9 +450,16 @@ class Scheduler:
     def __contains__(self, job_id: str) -> bool:
         return job_id in self._waiting or job_id in self._running
 
-    def waiting(self) -> Iterator[Entry]:
-        """Yield the waiting jobs in the order they would start, were none to age; held ones last."""
-        yield from sorted(self._waiting.values(), key=lambda e: (e.held, *self._line.place_of(e)))
+    def waiting(self, now: float | None = None) -> Iterator[Entry]:
+        """Yield the waiting jobs in the order they would start, were none to age; held ones last. `now` is
+        that of the last decision, if it is not given.
+        """
+        yield from sorted(self._waiting.values(), key=lambda e: (e.held, *self._line.place_of(e, now)))
+
+    @property
+    def line(self) -> Line:
+        """The waiting jobs, lane by lane: to look at."""
+        return self._line
 
     def backlog_s(self, worker: str, now: float) -> float:
         """Return the predicted seconds of work pinned to a worker, what waits for it and what it runs; of ""

@@ -24,6 +24,7 @@ from clairvoyant_cli.proxy import histogram
 from clairvoyant_cli.proxy.control_api import DRAWING_SHARE, Drawings
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
+from clairvoyant_cli.proxy.waiting_rows import Window
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.serving import serving, until
 from tests.fakes.virtual_clock import VirtualClockLoop, run_virtually
@@ -91,6 +92,35 @@ async def test_the_metrics_are_prometheus(daemon: Daemon) -> None:
     assert (waiting["short"], waiting["long"]) == (1, 1)
     assert families["clairvoyant_requests_running"].samples[0].value == 1
     assert {"clairvoyant_requests", "clairvoyant_request_queue_time_seconds"} <= set(families)
+
+
+async def test_any_part_of_the_queue_can_be_asked_for_and_all_of_it_is_counted(daemon: Daemon) -> None:
+    async with httpx.AsyncClient(base_url=daemon.base_url) as client:
+        for asked, ranks in (("from=2", [2]), ("rows=1", [1]), ("rows=0&from=x", []), ("from=9", [])):
+            state = decode((await client.get(f"/_clairvoyant/state?{asked}")).content)
+            assert [each.rank for each in state.queue] == ranks
+            assert (state.waiting.total, state.waiting.short, state.waiting.long) == (2, 1, 1)
+            assert state.waits == 2
+
+
+async def test_a_row_tells_why_it_waits_and_how_it_would_stand_in_order_of_arrival(daemon: Daemon) -> None:
+    short, long = daemon.snapshot().queue
+    assert (short.why, short.rank_fcfs) == ("Nothing stands before it: it takes the next free slot.", 1)
+    assert (long.cause, long.rank_fcfs) == ("policy", 2)
+    await daemon.control._actions.run("hold", {"id": short.id})
+    await daemon.control._actions.run("pause", {})
+    long, short = daemon.snapshot().queue
+    assert short.why == "Held by the operator until it is released."
+    assert long.why.startswith("Paused: nothing is started. Nothing stands before it")
+
+
+async def test_the_verdict_is_the_first_that_an_operator_must_know(daemon: Daemon) -> None:
+    act = daemon.control._actions.run
+    assert daemon.snapshot().verdict.level in ("good", "alert")  # by how slow the backend seems
+    await act("pause", {})
+    assert daemon.snapshot().verdict.text == "Paused by the operator: nothing is started, 2 waiting"
+    await act("drain", {})
+    assert daemon.snapshot().verdict.text == "Draining: takes nothing new, 2 still waiting"
 
 
 async def test_each_action(daemon: Daemon) -> None:
@@ -306,12 +336,12 @@ async def test_a_thousand_askers_cost_one_drawing(daemon: Daemon, monkeypatch: p
     drawn: list[Snapshot] = []
     snapshot = SnapshotBuilder.snapshot
 
-    def counted(self: SnapshotBuilder) -> Snapshot:
-        drawn.append(snapshot(self))
+    def counted(self: SnapshotBuilder, window: Window) -> Snapshot:
+        drawn.append(snapshot(self, window))
         return drawn[-1]
 
     monkeypatch.setattr(SnapshotBuilder, "snapshot", counted)
-    asked = WebRequest({"type": "http"})
+    asked = WebRequest({"type": "http", "query_string": b""})
     for route in (daemon.control._state, daemon.control._metrics_text):
         drawn.clear()
         answers = await asyncio.gather(*(route(asked) for _ in range(1000)))
@@ -331,20 +361,20 @@ async def test_who_has_acted_sees_what_came_of_it(daemon: Daemon) -> None:
 async def test_an_asker_who_leaves_or_a_drawing_that_fails_costs_the_others_nothing() -> None:
     results: list[bytes | Exception] = [b"first", ValueError("torn"), b"third"]
 
-    def draw() -> bytes:
+    def draw(what: str) -> bytes:
         result = results.pop(0)
         if isinstance(result, Exception):
             raise result
         return result
 
     drawings = Drawings(draw, time.monotonic)
-    leaves, stays = asyncio.ensure_future(drawings.next()), asyncio.ensure_future(drawings.next())
+    leaves, stays = (asyncio.ensure_future(drawings.next("it")) for _ in range(2))
     await asyncio.sleep(0)  # both have asked
     leaves.cancel()
     assert await stays == b"first"
     with pytest.raises(ValueError, match="torn"):
-        await drawings.next()
-    assert await drawings.next() == b"third"
+        await drawings.next("it")
+    assert await drawings.next("it") == b"third"
 
 
 def test_drawing_takes_no_more_than_its_share_of_the_time() -> None:
@@ -354,14 +384,14 @@ def test_drawing_takes_no_more_than_its_share_of_the_time() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualClockLoop)
 
-        def draw() -> bytes:
+        def draw(what: str) -> bytes:
             begun_s.append(loop.time())
             loop._virtual_s += 0.04  # what a drawing of a long queue takes
             return b""
 
         drawings = Drawings(draw, loop.time)
         for _ in range(4):
-            await asyncio.gather(drawings.next(), drawings.next())
+            await asyncio.gather(drawings.next("it"), drawings.next("it"))
 
     run_virtually(ask())
     assert begun_s == [pytest.approx(0.04 * (1 + DRAWING_SHARE) * each) for each in range(4)]

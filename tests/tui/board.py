@@ -28,12 +28,17 @@ class Script:
     where: str = WHERE
     local: bool = True
     asked: list[Action] = field(default_factory=list)
+    wanted: list[int] = field(default_factory=list)
     answer: ActionResult = field(default_factory=lambda: ActionResult(True))
 
     async def stream(self) -> AsyncIterator[Snapshot | Disconnected]:
         """Yield the script."""
         for news in self.news:
             yield news
+
+    def look(self, first: int) -> None:
+        """Write down what rows are wanted."""
+        self.wanted.append(first)
 
     async def act(self, action: Action) -> ActionResult:
         """Write the action down."""

@@ -12,8 +12,13 @@ from random import Random
 
 import numpy as np
 
+from clairvoyant_cli.proxy.gain import Gain
+from clairvoyant_cli.proxy.verdict import verdict
+from clairvoyant_cli.proxy.waiting_rows import why
+from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.scheduler.standing import Standing, standings
 from clairvoyant_cli.simulator.engine import Run, simulate
 from clairvoyant_cli.simulator.predictions import Predictions
 from clairvoyant_cli.simulator.workload import LONG, MEDIUM, SHORT, Workload
@@ -25,6 +30,7 @@ from tui.snapshot import (
     ClientState,
     Counters,
     FinishedRequest,
+    GainState,
     LoadedModel,
     LogEvent,
     MoveRecord,
@@ -35,6 +41,7 @@ from tui.snapshot import (
     RunningRequest,
     Snapshot,
     TauState,
+    WaitingState,
 )
 
 SCENARIOS = {"busy": 0.8, "overloaded": 1.25, "empty": 0.0}
@@ -140,6 +147,7 @@ class Scene:
                 ttft_s=start_s + asked.prefill_s - asked.at_s,
                 tokens=asked.tokens,
                 dispatched_by="tau" if start_s - asked.at_s > TAU_S else "policy",
+                real_class=LengthClass.of(asked.tokens),
             )
             for asked, start_s, end_s in zip(
                 self.asked, self.served.start_s.tolist(), self.served.finish_s.tolist(), strict=True
@@ -157,13 +165,15 @@ class Scene:
         newest = done[np.argsort(served.finish_s[done], kind="stable")][-240:]
         recent = tuple(self.finished[number] for number in newest)
         running = sorted(np.flatnonzero(started & ~ended).tolist(), key=self.slots.__getitem__)
-        waiting = np.flatnonzero(arrived & ~started)
-        queue = waiting[np.argsort(served.start_s[waiting], kind="stable")]
+        queue = self._queue(running, np.flatnonzero(arrived & ~started).tolist(), t)
+        kinds = Counter(row.predicted.length_class for row in queue)
+        left_s = sum(self.asked[n].predicted.expected_tokens / TOKENS_PER_S for n in (*running,))
+        left_s += sum(row.predicted.expected_tokens for row in queue) / TOKENS_PER_S
         log = [(0.0, "info", f"serving with {SLOTS} slots, policy {POLICY}, tau {TAU_S:.0f} s")]
         log += [(at, "tau", "one has waited longer than tau: it goes next") for at in late]
         since = t - 300.0
         busy_s = np.minimum(served.finish_s, t) - np.maximum(served.start_s, since)
-        return Snapshot(
+        state = Snapshot(
             taken_at=STARTED_AT + t,
             daemon_version="0.1.0",
             pid=4242,
@@ -172,6 +182,8 @@ class Scene:
             uptime_s=t,
             policy=POLICY,
             policies=(POLICY, "fcfs", "sjf"),
+            summaries=tuple(POLICIES[name].summary for name in (POLICY, "fcfs", "sjf")),
+            gain=self._gain(t),
             tau=TauState(
                 TAU_S,
                 TAU_S / 30.0,
@@ -183,7 +195,14 @@ class Scene:
             predictor=_predictor(recent, len(done)),
             backends=(_backend(STARTED_AT + t, len(running)),),
             running=tuple(self._running(number, t) for number in running),
-            queue=tuple(self._queued(number, rank, t) for rank, number in enumerate(queue, start=1)),
+            queue=queue,
+            waiting=WaitingState(
+                len(queue),
+                short=kinds["short"],
+                medium=kinds["medium"],
+                long=kinds["long"],
+                clear_s=left_s / SLOTS,
+            ),
             recent=recent,
             stats=tuple(_stats(name, recent) for name in CLASSES),
             counters=Counters(int(arrived.sum()), len(done)),
@@ -193,6 +212,7 @@ class Scene:
             clients=self._clients(arrived & ~started, started & ~ended, done),
             stats_fcfs=self._stats_by_arrival(t),
         )
+        return judged(state)
 
     def _running(self, number: int, t: float) -> RunningRequest:
         asked, start_s = self.asked[number], float(self.served.start_s[number])
@@ -223,22 +243,47 @@ class Scene:
             slot=self.slots[number],
         )
 
-    def _queued(self, number: int, rank: int, t: float) -> QueuedRequest:
+    def _queue(self, running: list[int], waiting: list[int], t: float) -> tuple[QueuedRequest, ...]:
+        """Return what waits, as the scheduler has it."""
+        scheduler = Scheduler(
+            POLICIES[POLICY], workers={"local": SLOTS}, tau_s=TAU_S, capacity=len(waiting) + SLOTS
+        )
+        number_of = {self.asked[number].id: number for number in waiting}
+        for number in (*running, *waiting):
+            asked = self.asked[number]
+            guess = asked.predicted.expected_tokens
+            cost_s = asked.prefill_s + guess / TOKENS_PER_S
+            scheduler.submit(
+                Job(asked.id, asked.at_s, asked.predicted.p_long, cost_s, tokens=guess), asked.at_s
+            )
+            if number in running:
+                scheduler.next(float(self.served.start_s[number]))
+        left_s = sum(max(0.3, e.job.cost_s - t + e.started_s) for e in scheduler.running.values())
+        return tuple(
+            self._queued(number_of[each.entry.job.id], each, scheduler, t)
+            for each in standings(scheduler, t, left_s, SLOTS)
+        )
+
+    def _queued(self, number: int, standing: Standing, scheduler: Scheduler, t: float) -> QueuedRequest:
         asked = self.asked[number]
         return QueuedRequest(
             id=asked.id,
-            rank=rank,
+            rank=standing.rank,
             age_s=t - asked.at_s,
             endpoint=asked.endpoint,
             model=asked.model,
             client=asked.client,
             predicted=asked.predicted,
-            key=asked.predicted.expected_tokens / TOKENS_PER_S,
-            eta_s=float(self.served.start_s[number]) - t,
+            key=standing.entry.key,
+            eta_s=standing.start_s,
             streaming=asked.streaming,
             prompt_tokens=asked.prompt_tokens,
             moves=(MoveRecord(STARTED_AT + asked.at_s, "submitted"),),
             prompt=asked.prompt,
+            cause=standing.cause.value,
+            why=why(standing, scheduler),
+            rank_fcfs=standing.rank_fcfs,
+            eta_fcfs_s=standing.start_fcfs_s,
         )
 
     def _clients(self, waits: np.ndarray, runs: np.ndarray, done: np.ndarray) -> tuple[ClientState, ...]:
@@ -256,6 +301,18 @@ class Scene:
             for name in had
         )
         return tuple(sorted(states, key=lambda each: (-each.waiting - each.running, each.name)))
+
+    def _gain(self, t: float) -> GainState:
+        """Return what the order was worth to those that ended within the hour."""
+        clock = [STARTED_AT]
+        gain = Gain(lambda: clock[0])
+        for number in np.argsort(self.served.finish_s, kind="stable").tolist():
+            if self.served.finish_s[number] > t:
+                break
+            clock[0] = STARTED_AT + float(self.served.finish_s[number])
+            kind = LengthClass.of(self.asked[number].tokens)
+            gain.enter(kind, float(self.served.wait_s[number]), float(self.by_arrival.wait_s[number]))
+        return gain.state()
 
     def _stats_by_arrival(self, t: float) -> tuple[ClassStats, ...]:
         run = self.by_arrival
@@ -287,6 +344,11 @@ class Stage:
     def snapshot(self) -> Snapshot:
         """Return the state now."""
         return self.scene.snapshot(self.at_s)
+
+
+def judged(state: Snapshot) -> Snapshot:
+    """Return a state with the daemon's verdict on it."""
+    return replace(state, verdict=verdict(state))
 
 
 # -- what an operator does to a state ---------------------------------------------------------------------
@@ -340,7 +402,7 @@ def _one(at_s: float, rng: Random) -> Asked:
     prompt_tokens = float(round(exp(rng.uniform(log(20), log(3000)))))
     p_long = 1.0 / (1.0 + (800 / guess) ** 2.2)
     p_short = (1.0 - p_long) / (1.0 + (guess / 200) ** 2.2)
-    features = (("prompt tokens", prompt_tokens), ("asks for length", float(guess > 800)))
+    features = (("characters", prompt_tokens / 9000.0), ("asks for length", 0.4 if guess > 800 else -0.1))
     chances = (p_short, 1.0 - p_long - p_short, p_long)
     kind = LengthClass.of(round(guess))
     predicted = PredictionState(kind, *chances, guess, guess * 2.1, "scene", features)

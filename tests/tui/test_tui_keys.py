@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from textual.widgets import OptionList, Static
 
 from tests.tui.board import Script, busy, screen_text, settled, stage
-from tests.tui.scene import held, promoted
+from tests.tui.scene import held, judged, promoted
 from tui.app import INTERVALS_S, Top
 from tui.palette import THEMES
 from tui.screens.board import BoardScreen
@@ -129,9 +129,11 @@ async def test_hold_releases_what_is_held() -> None:
 async def test_pause_and_resume() -> None:
     async with bench() as it:
         await it.press("P")
-        it.app.take(replace(it.snapshot, mode="paused"))
+        it.app.take(judged(replace(it.snapshot, mode="paused", running=())))
         await settled(it.app, it.pilot)
-        assert " paused " in it.text
+        assert "Paused by the operator: nothing is started" in it.text
+        assert "next" not in it.text.replace("goes next", "")
+        assert "Idle" not in it.text
         await it.press("P")
         assert [action.verb for action in it.source.asked] == [Verb.PAUSE, Verb.RESUME]
 
@@ -229,14 +231,46 @@ async def test_sort_goes_round_and_back() -> None:
         assert it.board.table.order.by == ""
 
 
-async def test_the_cursor_stays_with_its_request() -> None:
+async def test_the_cursor_stays_at_its_line_unless_it_is_told_to_follow() -> None:
     async with bench() as it:
         last = it.queue[-1].id
-        await it.press("G")
+        await it.press("G", "F")
+        assert "following" in it.text
         it.app.take(promoted(it.snapshot, last))
         await settled(it.app, it.pilot)
         await it.press("t")
         assert it.source.asked == [Action(Verb.PROMOTE, last)]
+        await it.press("j", "k")
+        assert not it.board.table.follows
+        it.app.take(it.snapshot)
+        await settled(it.app, it.pilot)
+        await it.press("t")
+        assert it.source.asked[-1] == Action(Verb.PROMOTE, it.queue[0].id)
+
+
+async def test_a_key_that_can_do_nothing_says_so() -> None:
+    async with bench() as it:
+        await it.press("1", "t")
+        assert "only what waits can be moved" in it.text
+        await it.press("7", "x")
+        assert "it has ended" in it.text
+        assert it.source.asked == []
+
+
+async def test_a_hint_in_the_footer_can_be_clicked() -> None:
+    async with bench() as it:
+        await it.pilot.click("#footer", offset=(it.text.splitlines()[-1].index("help"), 0))
+        await settled(it.app, it.pilot)
+        assert isinstance(it.app.screen, Help)
+
+
+async def test_an_order_that_is_reversed_or_sorted_is_marked_however_narrow_the_column() -> None:
+    async with bench() as it:
+        await it.press("S")
+        assert "#↓" in it.text
+        await it.press("S", *["s"] * 5)
+        assert it.board.table.order.by == "q90" or "↑" in it.text
+        assert "↑" in it.text
 
 
 async def test_the_cursor_moves_by_row_page_and_edge() -> None:
@@ -423,13 +457,14 @@ async def test_what_a_daemon_says_is_no_markup() -> None:
     hostile, shown = "[/x][@click=app.bell]\x1b[31m", "[/x][@click=app.bell]·[31m"
     async with bench() as it:
         queue = tuple(replace(each, id=hostile, client=hostile) for each in it.snapshot.queue[:1])
-        it.app.take(replace(it.snapshot, queue=queue, policies=(hostile,), policy=hostile))
+        state = replace(it.snapshot, queue=queue, policies=(hostile,), policy=hostile)
+        it.app.take(replace(state, summaries=(hostile,)))
         it.app.board.notify(hostile, markup=True)
         await settled(it.app, it.pilot)
-        assert [(each.message, each.markup) for each in it.app._notifications] == [(shown, False)]
+        assert shown in it.text
         it.source.answer = ActionResult(False, hostile)
         await it.press("t")
-        assert [each.message for each in it.app._notifications] == [shown, shown]
+        assert shown in it.text.splitlines()[-1]
         await it.press("enter")
         assert isinstance(it.app.screen, Detail)
         title = it.app.screen.query_one(VerticalScroll)._border_title
@@ -441,5 +476,7 @@ async def test_what_a_daemon_says_is_no_markup() -> None:
         assert texts[:2] == [f"Cancel {shown}?", f"Its client ({shown}) gets an error."]
         await it.press("n", "m")
         assert isinstance(it.app.screen, Choose)
-        assert [str(each.prompt) for each in it.app.screen.query_one(OptionList).options] == [f"● {shown}"]
+        assert [str(each.prompt) for each in it.app.screen.query_one(OptionList).options] == [
+            f"● {shown}\n  {shown}"
+        ]
         await it.press("escape")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.tui.board import busy, stage, view
-from tests.tui.scene import cancelled, held, promoted
+from tests.tui.scene import cancelled, promoted
 from tui import formatting as figures
 from tui.braille import Dots
 from tui.grid import Fitted, Order, select
@@ -110,7 +110,7 @@ def test_sort_by_each_column() -> None:
 
 @pytest.mark.parametrize("width", [30, 60, 78, 96, 120, 180])
 def test_columns_fill_the_width_and_rows_keep_to_it(width: int) -> None:
-    fitted = Fitted.of(QUEUE, width)
+    fitted = Fitted.of(QUEUE, width, view())
     drawn = fitted.draw(busy().queue[0], view())
     assert drawn.width == fitted.heading(Order()).width
     if width >= 72:
@@ -160,16 +160,20 @@ def test_the_page_says_why_a_request_is_where_it_is() -> None:
     last = rows[-1]
     page = text_of(detail.detail(base, last.id, 90))
     assert f"rank {last.rank} of {len(rows)}" in page
-    assert "with a lower key" in page
-    assert "the guard would send it next" in page
-    assert "takes the next free slot" in text_of(detail.detail(base, rows[0].id, 90))
+    assert last.why
+    assert last.why in " ".join(page.split())
+    assert f"#{last.rank_fcfs}" in page
     raised = replace(base, snapshot=promoted(busy(), last.id))
-    assert "Sent to the top by the operator" in text_of(detail.detail(raised, last.id, 90))
     assert "promoted  by the operator" in text_of(detail.detail(raised, last.id, 90))
-    kept = replace(base, snapshot=held(busy(), last.id))
-    assert "Held by the operator" in text_of(detail.detail(kept, last.id, 90))
-    late = replace(base, drift_s=100.0)
-    assert "longer than tau" in text_of(detail.detail(late, last.id, 90))
+
+
+def test_what_a_word_of_the_prompt_did_is_a_signed_share() -> None:
+    base, row = view(), busy().queue[0]
+    features = (("characters a word", -0.0004), ("code", -0.5), ("asks for a list", 0.22), ("essay", 1.4))
+    told = replace(row, predicted=replace(row.predicted, features=features))
+    state = replace(busy(), queue=(told,))
+    page = text_of(detail.detail(replace(base, snapshot=state), row.id, 90))
+    assert [word in page for word in ("−39%", "+25%", "×4.1", "characters a word")] == [True] * 3 + [False]
 
 
 def test_the_page_follows_a_request_to_its_slot_and_its_end() -> None:

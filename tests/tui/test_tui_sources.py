@@ -2,16 +2,14 @@
 
 import asyncio
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from tests.tui.board import Script, busy, stage
 from tests.tui.scene import SCENARIOS
 from tui.export import export
-from tui.print_tables import first_snapshot, tables
+from tui.print_tables import first_snapshot, state
 from tui.recording import Recorder, RecordingError, Replay, decode, encode
 from tui.snapshot import SCHEMA_VERSION, Snapshot
 from tui.source import Action, Disconnected, Source, Verb
@@ -90,11 +88,12 @@ def test_an_older_daemon_is_read_and_a_newer_field_is_ignored() -> None:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_once_prints_what_there_is(scenario: str) -> None:
     snapshot = stage(scenario).snapshot()
-    console = Console(file=StringIO(), width=160)
-    for table in tables(snapshot):
-        console.print(table)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
+    for width in (80, 160):
+        lines = list(state(snapshot, width))
+        assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
     assert "serving" in text
+    assert snapshot.verdict.text in text
     assert all(row.id in text for row in snapshot.running)
     assert all(row.id in text for row in snapshot.queue[:50])
     assert ("the first 50 of" in text) == (len(snapshot.queue) > 50)

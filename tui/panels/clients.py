@@ -14,7 +14,7 @@ def body(view: ViewState, width: int) -> list[Line]:
     clients = CLIENTS.rows(view)
     if not clients:
         return [Line(CLIENTS.empty(view), "soft")]
-    fitted = Fitted.of(CLIENTS, width)
+    fitted = Fitted.of(CLIENTS, width, view)
     return [fitted.heading(Order()), *(fitted.draw(client, view) for client in clients)]
 
 

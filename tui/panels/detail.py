@@ -1,8 +1,10 @@
 """All there is to know of one request: what was predicted, why it stands where it stands, how it ended."""
 
+from math import expm1
+
 from tui.formatting import bar, class_letter, class_tone, clock, count, duration, ratio
 from tui.line import Line, Tone, cell, wrap
-from tui.panels.requests import progress, tau_fraction, tau_tone
+from tui.panels.requests import compared, progress, tau_fraction, tau_tone, tokens_now
 from tui.snapshot import (
     FinishedRequest,
     MoveRecord,
@@ -16,6 +18,8 @@ from tui.view_state import ViewState
 
 _LABEL = 12
 _BAR = 24
+_LEAST_EFFECT = 0.01
+_MANIFOLD = 2.0
 AnyRequest = QueuedRequest | RunningRequest | FinishedRequest
 
 
@@ -65,8 +69,9 @@ def _who(request: AnyRequest) -> Line:
 
 def _waiting(request: QueuedRequest, view: ViewState, snapshot: Snapshot, width: int) -> list[Line]:
     age_s = request.age_s + view.drift_s
+    rank = f"rank {request.rank:,} of {snapshot.waits:,}"
     lines = [
-        _fact("waiting", duration(age_s), "strong", f"rank {request.rank} of {len(snapshot.queue)}"),
+        _fact("waiting", duration(age_s), "strong", rank),
         _fact("starts in", "held" if request.held else duration(request.eta_s)),
     ]
     if request.cuts:
@@ -74,32 +79,16 @@ def _waiting(request: QueuedRequest, view: ViewState, snapshot: Snapshot, width:
         lines.append(_fact("suspended", done, "accent", f"cut {request.cuts} times for shorter ones"))
     fraction = tau_fraction(age_s, view)
     if fraction is not None:
-        line = Line(cell("of tau", _LABEL), "faint").join(bar(fraction, _BAR, tau_tone(fraction)))
+        line = Line(cell("of tau", _LABEL), "faint").join(bar(fraction, _BAR, tau_tone(request)))
         lines.append(line.add(f" {fraction * 100:.0f}% of {duration(snapshot.tau.tau_s)}", "soft"))
     key = _fact("policy key", f"{request.key:.4g}", "ink", f"{snapshot.policy}: the lowest key goes first")
-    lines += [Line(), key, *_labelled("why here", _why(request, fraction, snapshot), width)]
+    lines += [Line(), *_labelled("why here", request.why or "This daemon does not say.", width), key]
+    if request.rank_fcfs is not None:
+        wait = f"#{request.rank_fcfs:,}, starts in {duration(request.eta_fcfs_s)}"
+        lines.append(_fact("by arrival", wait, "ink", compared(request).plain))
     if request.priority:
         lines.append(_fact("priority", f"{request.priority:+d}", "ink", "lower goes sooner"))
     return lines
-
-
-def _why(request: QueuedRequest, fraction: float | None, snapshot: Snapshot) -> str:
-    """Say in words why the request has its rank, the strongest reason first."""
-    if request.held:
-        return "Held by the operator: it will not start until it is released (h)."
-    if request.promoted:
-        return "Sent to the top by the operator: before all that the policy orders."
-    if fraction is not None and fraction >= 1.0:
-        return "It has waited longer than tau: the guard sends it next, whatever its key."
-    ahead = [each for each in snapshot.queue if each.rank < request.rank and not each.held]
-    if not ahead:
-        return "Nothing waits before it: it takes the next free slot."
-    lower = sum(1 for each in ahead if not each.promoted and each.key <= request.key)
-    reasons = ((lower, "with a lower key"), (len(ahead) - lower, "sent to the top or past tau"))
-    text = "Before it: " + ", ".join(f"{number} {words}" for number, words in reasons if number) + "."
-    if snapshot.tau.tau_s:
-        text += f" In {duration(snapshot.tau.tau_s - request.age_s)} the guard would send it next."
-    return text
 
 
 def _labelled(label: str, text: str, width: int) -> list[Line]:
@@ -111,8 +100,9 @@ def _labelled(label: str, text: str, width: int) -> list[Line]:
 def _running(request: RunningRequest, view: ViewState) -> list[Line]:
     slot = f"slot {request.slot}" if request.slot is not None else request.backend
     line = Line(cell("answer", _LABEL), "faint")
-    line.join(bar(progress(request), _BAR, class_tone(request.predicted.length_class)))
-    line.add(f" {count(request.tokens)}", "strong").add(
+    line.join(bar(progress(request, view), _BAR, class_tone(request.predicted.length_class)))
+    about = " about" if request.estimated else ""
+    line.add(f"{about} {count(tokens_now(request, view))}", "strong").add(
         f" of ~{count(request.predicted.expected_tokens)}", "soft"
     )
     return [
@@ -173,9 +163,13 @@ def _prediction(prediction: PredictionState) -> list[Line]:
         lines.append(line.add(f" {ratio(chance)}"))
     expected = f"~{count(prediction.expected_tokens)}"
     lines.append(_fact("tokens", expected, "ink", f"nine in ten stay under {count(prediction.q90_tokens)}"))
-    if prediction.features:
-        lines.append(Line(cell("looked at", _LABEL), "faint"))
-        lines += [_fact(f"  {count(value)}", name, "soft") for name, value in prediction.features]
+    effects = [(name, expm1(effect)) for name, effect in prediction.features]
+    telling = [(name, effect) for name, effect in effects if abs(effect) >= _LEAST_EFFECT]
+    if telling:
+        lines.append(Line("what made it longer or shorter than most", "faint"))
+    for name, effect in telling:
+        text = f"×{effect + 1:.1f}" if effect >= _MANIFOLD else f"{effect:+.0%}".replace("-", "−")
+        lines.append(_fact(f"  {text}", name, "soft"))
     return lines
 
 

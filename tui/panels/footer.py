@@ -1,19 +1,41 @@
-"""The foot of the screen: the keys one needs most, or what is wrong."""
+"""The foot of the screen: what was just said, the keys one needs most, or what is wrong."""
 
 from tui.formatting import duration
-from tui.keys import KEYS
+from tui.keys import KEYS, Key
 from tui.line import Line, ends, flow
 from tui.view_state import LinkState, ViewState
+
+_GAP = 2
 
 
 def footer(view: ViewState, width: int, height: int) -> list[Line]:
     """Hints, and the trouble with the connection where there is one."""
-    hints = [key for key in KEYS if key.hint and not (view.readonly and key.changes)]
-    hints.sort(key=lambda key: (key.hint != "quit", key.hint != "help"))
     trouble = _trouble(view)
-    pieces = [Line(key.label, "accent").add(f" {key.hint}", "soft") for key in hints]
-    line = Line(" ").join(flow(pieces, width - trouble.width - 2, gap=2))
+    if view.message:
+        return [ends(Line(" ").add(view.message, view.message_tone), trouble, width)]
+    pieces = [_piece(key) for key in _hints(view)]
+    line = Line(" ").join(flow(pieces, width - trouble.width - 2, gap=_GAP))
     return [ends(line, trouble, width)]
+
+
+def key_at(view: ViewState, x: int) -> Key | None:
+    """Return the key whose hint stands at the cell `x`."""
+    left = 1
+    for key in () if view.message else _hints(view):
+        width = _piece(key).width
+        if left <= x < left + width:
+            return key
+        left += width + _GAP
+    return None
+
+
+def _hints(view: ViewState) -> list[Key]:
+    hints = [key for key in KEYS if key.hint and not (view.readonly and key.changes)]
+    return sorted(hints, key=lambda key: (key.hint != "quit", key.hint != "help"))
+
+
+def _piece(key: Key) -> Line:
+    return Line(key.label, "accent").add(f" {key.hint}", "soft")
 
 
 def _trouble(view: ViewState) -> Line:

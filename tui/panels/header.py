@@ -1,62 +1,95 @@
-"""The head of the screen: what daemon this is, how it is, and what the ordering is worth."""
+"""The head of the screen: how things are in a sentence, how the daemon is run, what the order is worth."""
 
-from tui.formatting import bar, class_letter, class_tone, count, duration, ratio, share
+from tui.formatting import bar, count, duration, share, spark
 from tui.line import Line, Tone, ends, flow
-from tui.snapshot import ClassStats, Snapshot
+from tui.snapshot import GainState, Snapshot
 from tui.view_state import LinkState, ViewState
 
 REGIME = (0.55, 0.80)
 """Utilisation where ordering pays most (Clairvoyant, section 6)."""
 
-_MODE_TONE: dict[str, Tone] = {"serving": "good", "paused": "badge", "draining": "badge"}
+_LEVEL: dict[str, tuple[str, Tone]] = {
+    "good": ("● ", "good"),
+    "note": ("‖ ", "badge"),
+    "warn": ("▲ ", "warn"),
+    "alert": ("▲ ", "siren"),
+}
+_NARROW = 60
+_BEHIND = -0.05
+"""A loss of less than a twentieth of a second is none that anybody would see."""
 
 
 def header(view: ViewState, width: int, height: int) -> list[Line]:
-    """Identity on the first line, the worth of it on the second."""
-    lines = [ends(_identity(view, width - 10), _right(view), width)]
+    """How things are on the first line, how it is run on the second, the worth of it on the third."""
+    lines = [ends(_verdict(view), _right(view, width), width)]
     if height > 1:
-        lines.append(_worth(view, width))
+        lines.append(ends(_state(view, width - 1), Line(), width))
+    if height > 2:
+        lines.append(worth(view, width))
     return lines
 
 
-def _identity(view: ViewState, width: int) -> Line:
-    pieces = [Line(" clairvoyant", "strong").add("  ").join(_state(view))]
+def _verdict(view: ViewState) -> Line:
+    line = Line(" ")
+    if view.link.state is LinkState.LOST:
+        line.add(" no daemon ", "siren").add(f"  {view.link.reason}", "soft")
+    elif view.snapshot is None:
+        line.add("○ connecting", "soft")
+    else:
+        verdict = view.snapshot.verdict
+        sign, tone = _LEVEL.get(verdict.level, ("● ", "strong"))
+        text = verdict.text or view.snapshot.mode
+        line.add(f" {sign}{text} " if tone in ("badge", "siren") else sign, tone)
+        line.add("" if tone in ("badge", "siren") else text, "strong")
+    return line
+
+
+def _right(view: ViewState, width: int) -> Line:
+    line = Line()
+    if width < _NARROW:
+        return line
+    if view.frozen:
+        line.add(" frozen ", "badge").add(" ")
+    for word in (view.badge, "read-only" if view.readonly else ""):
+        line.add(f"{word}  " if word else "", "soft")
+    if view.snapshot is None:
+        return line.add(f"{view.link.where} ", "soft")
+    up_s = view.snapshot.uptime_s + view.drift_s
+    return line.add("clairvoyant ", "soft").add(" up ", "faint").add(duration(up_s), "soft").add(" ")
+
+
+def _state(view: ViewState, width: int) -> Line:
+    """How the daemon is run, and how much there is to do."""
     snapshot = view.snapshot
-    if snapshot is not None:
-        pieces += [
-            Line(snapshot.policy, "strong").add(" ").join(_tau(view, snapshot)),
-            _slots(snapshot),
-            Line("queue ", "faint").add(count(len(snapshot.queue)), _queue_tone(snapshot)),
-            _load(snapshot),
-        ]
-    return flow(pieces, width, gap=4 if width > 100 else 2)
+    if snapshot is None:
+        return Line()
+    pieces = [
+        Line(" ").join(_policy(snapshot)),
+        _tau(view, snapshot),
+        _slots(snapshot),
+        Line("waiting ", "faint").add(count(snapshot.waits), _queue_tone(snapshot)),
+        Line("load ", "faint").add(share(snapshot.utilisation)),
+    ]
+    per_minute = view.history.per_minute()
+    if per_minute is not None:
+        pieces.append(Line("done ", "faint").add(count(per_minute)).add("/min", "faint"))
+    line = flow(pieces, width, gap=4 if width > 100 else 2)
+    where = Line(f"{view.link.where}", "faint")
+    return ends(line, where, width) if line.width + where.width + 4 <= width else line
+
+
+def _policy(snapshot: Snapshot) -> Line:
+    line = Line("order ", "faint").add(snapshot.policy, "strong")
+    return line.add(f" for {snapshot.displaced_policy}", "warn") if snapshot.displaced_policy else line
 
 
 def _tau(view: ViewState, snapshot: Snapshot) -> Line:
     """Return tau; it lights up, at its place, when it fires."""
-    limit = duration(snapshot.tau.tau_s) if snapshot.tau.tau_s else "off"
+    tau = snapshot.tau
+    limit = duration(tau.tau_s) if tau.tau_s and tau.guards else "off"
     if view.tau_lit:
         return Line(f" τ {limit} ", "siren")
-    return Line(" τ ", "faint").add(limit).add(" ")
-
-
-def _state(view: ViewState) -> Line:
-    line = Line()
-    if view.link.state is LinkState.LOST:
-        line.add(" no daemon ", "siren")
-    elif view.snapshot is None:
-        line.add("○ connecting", "soft")
-    else:
-        mode = view.snapshot.mode
-        tone = _MODE_TONE.get(mode, "alert")
-        line.add(f"● {mode}" if mode == "serving" else f" {mode} ", tone)
-    if view.frozen:
-        line.add(" ").add(" frozen ", "badge")
-    if view.badge:
-        line.add(" ").add(view.badge, "soft")
-    if view.readonly:
-        line.add(" ").add("read-only", "soft")
-    return line
+    return Line("τ ", "faint").add(limit, "ink" if limit != "off" else "soft")
 
 
 def _slots(snapshot: Snapshot) -> Line:
@@ -69,13 +102,8 @@ def _slots(snapshot: Snapshot) -> Line:
 
 
 def _queue_tone(snapshot: Snapshot) -> Tone:
-    fill = len(snapshot.queue) / snapshot.queue_capacity if snapshot.queue_capacity else 0.0
+    fill = snapshot.waits / snapshot.queue_capacity if snapshot.queue_capacity else 0.0
     return "alert" if fill >= 0.9 else "strong"
-
-
-def _load(snapshot: Snapshot) -> Line:
-    rho = snapshot.utilisation
-    return Line("ρ ", "faint").add(ratio(rho)).add(f" {regime(rho)}", "soft")
 
 
 def regime(rho: float | None) -> str:
@@ -84,56 +112,61 @@ def regime(rho: float | None) -> str:
         return ""
     if rho < REGIME[0]:
         return "light"
-    if rho <= REGIME[1]:
-        return "order pays"
-    return "heavy" if rho < 1.0 else "overloaded"
+    return "order pays most" if rho <= REGIME[1] else "heavy"
 
 
-def _right(view: ViewState) -> Line:
-    if view.snapshot is None:
-        return Line(f"{view.link.where} ", "soft")
-    up_s = view.snapshot.uptime_s + view.drift_s
-    return Line("up ", "faint").add(duration(up_s), "soft").add(" ")
+def worth(view: ViewState, width: int) -> Line:
+    """What the order gains the short ones, costs the long ones, and has spared all today."""
+    gain = view.snapshot.gain if view.snapshot else GainState()
+    if gain.short_s is None or gain.short_fcfs_s is None:
+        return Line(" No short answer yet to tell what the order gains." if view.snapshot else "", "faint")
+    behind = gain.short_fcfs_s - gain.short_s < _BEHIND
+    tone: Tone = "warn" if behind else "good"
+    lead = Line(" ").add("S", "short").add(" waited ", "faint").add(duration(gain.short_s), tone)
+    lead.add(" this hour, by arrival ", "faint").add(duration(gain.short_fcfs_s), "strong")
+    lead.add(f" {_change(gain.short_s, gain.short_fcfs_s)}", tone)
+    saved = gain.saved_today_s
+    today = Line(duration(abs(saved)), "good" if saved >= 0 else "warn")
+    today.add(" saved today" if saved >= 0 else " lost today", "faint")
+    pieces = [lead, today]
+    if gain.long_paid_s is not None:
+        paid = gain.long_paid_s
+        pieces.append(
+            Line("L ", "long").add("paid " if paid >= 0 else "gained ", "faint").add(duration(abs(paid)))
+        )
+    line = flow(pieces, width, gap=3)
+    room = (width - line.width - 26) // 2
+    return ends(line, _twins(gain, min(30, room), tone), width) if room >= 8 else line
 
 
-def _worth(view: ViewState, width: int) -> Line:
-    snapshot = view.snapshot
-    if snapshot is None:
-        return Line()
-    pieces = [Line(" wait p50", "faint")]
-    for stats in snapshot.stats:
-        letter = class_letter(stats.length_class)
-        pieces.append(Line(f"{letter} ", class_tone(stats.length_class)).add(duration(stats.wait.p50)))
-    pieces.append(_saving(snapshot))
-    per_minute = view.history.per_minute()
-    if per_minute is not None:
-        pieces.append(Line("done ", "faint").add(count(per_minute)).add("/min", "faint"))
-    line = flow([piece for piece in pieces if piece.width], width)
-    where = Line(f"{view.link.where} ", "faint")
-    return ends(line, where, width) if line.width + where.width + 2 <= width else line
+def _change(ours_s: float, theirs_s: float) -> str:
+    if theirs_s <= 0.0:
+        return ""
+    change = ours_s / theirs_s - 1.0
+    return f"×{change + 1:.0f}" if change >= 9.5 else f"{'−' if change < 0 else '+'}{share(abs(change))}"
 
 
-def _saving(snapshot: Snapshot) -> Line:
-    """Return the median short wait against first-come-first-served, where the daemon keeps the shadow."""
-    now, then = _short(snapshot.stats), _short(snapshot.stats_fcfs)
-    if now is None or not then:
-        return Line()
-    line = Line("S in arrival order ", "faint").add(duration(then))
-    change = now / then - 1.0
-    tone: Tone = "good" if change < 0 else "warn"
-    return line.add(" ").add(f"{'−' if change < 0 else '+'}{share(abs(change))}", tone)
-
-
-def _short(stats: tuple[ClassStats, ...]) -> float | None:
-    return next((each.wait.p50 for each in stats if each.length_class == "short"), None)
+def _twins(gain: GainState, width: int, tone: Tone) -> Line:
+    """Draw the last minutes of both, on one scale."""
+    minutes = gain.minutes[-width:]
+    top = max([max(each) for each in minutes if each], default=0.0)
+    line = Line()
+    for name, of, colour in (("ours ", 0, tone), ("  by arrival ", 1, "soft")):
+        line.add(name, "faint")
+        for each in minutes:
+            if each is None:
+                line.add(" ")
+            else:
+                line.add(spark([each[of]], 1, top or 1.0), colour)
+    return line.add(" ")
 
 
 def load_gauge(rho: float, width: int) -> Line:
-    """A gauge from 0 to 1.2 with marks where the ordering pays most."""
-    line = bar(rho / 1.2, width, "accent" if rho < 1.0 else "alert")
+    """A gauge of the slots' time with marks where the ordering pays most."""
+    line = bar(rho, width, "accent" if rho < 0.95 else "alert")
     cells = [(character, tone) for text, tone in line.spans for character in text]
     for edge in REGIME:
-        at = min(width - 1, round(edge / 1.2 * width))
+        at = min(width - 1, round(edge * width))
         cells[at] = ("┼", "soft")
     gauge = Line()
     for character, tone in cells:

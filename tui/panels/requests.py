@@ -28,6 +28,7 @@ _STATE: dict[str, tuple[str, Tone]] = {
     "releasing": ("×", "warn"),
 }
 _NOW_S = 0.005
+_COAST_S = 1.5
 _BY: dict[str, tuple[str, Tone]] = {"tau": ("τ", "alert"), "promoted": ("▲", "accent")}
 _OUTCOME: dict[str, tuple[str, Tone]] = {
     "completed": ("✓ done", "good"),
@@ -39,16 +40,27 @@ _OUTCOME: dict[str, tuple[str, Tone]] = {
 
 
 def tau_fraction(age_s: float, view: ViewState) -> float | None:
-    """How much of tau a wait has used; None where no tau is set."""
-    tau_s = view.snapshot.tau.tau_s if view.snapshot else None
-    return age_s / tau_s if tau_s else None
+    """How much of tau a wait has used; None where no tau is set, or the policy does not heed it."""
+    tau = view.snapshot.tau if view.snapshot else None
+    return age_s / tau.tau_s if tau is not None and tau.tau_s and tau.guards else None
 
 
-def tau_tone(fraction: float) -> Tone:
-    """The tone of a wait by its share of tau."""
-    if fraction >= 1.0:
-        return "alert"
-    return "warn" if fraction >= 0.75 else "soft"
+def tau_tone(row: QueuedRequest) -> Tone:
+    """The tone of a wait: only the one that the guard starts next stands out."""
+    return "alert" if row.cause == "guard" else "soft"
+
+
+def compared(row: QueuedRequest) -> Line:
+    """What the order is worth to a request: how it would stand in order of arrival."""
+    if row.rank_fcfs is None or row.held:
+        return Line()
+    places = row.rank_fcfs - row.rank
+    sooner_s = (row.eta_fcfs_s or 0.0) - (row.eta_s or 0.0)
+    if not places and abs(sooner_s) < _NOW_S:
+        return Line("as by arrival", "soft")
+    tone: Tone = "good" if sooner_s >= 0 else "warn"
+    line = Line(f"{'up' if places > 0 else 'down'} {abs(places):,}, " if places else "", "soft")
+    return line.add(duration(abs(sooner_s)), tone).add(" sooner" if sooner_s >= 0 else " later", "soft")
 
 
 def class_mark(prediction: PredictionState) -> Line:
@@ -75,12 +87,21 @@ def _id() -> Column[Row]:
     return Column("id", "id", 9, draw, lambda r: r.id)
 
 
+def _both_classes(row: Row) -> Line:
+    """The predicted class, and the real one where the answer fell into another."""
+    line = Line(" ").join(class_mark(row.predicted))
+    real = row.real_class if isinstance(row, FinishedRequest) else ""
+    if not real or real == row.predicted.length_class:
+        return line
+    return Line().join(class_mark(row.predicted)).add("→", "faint").add(class_letter(real), class_tone(real))
+
+
 def _class() -> Column[Row]:
     return Column(
         "class",
         "cls",
         3,
-        lambda r, s, w: Line(" ").join(class_mark(r.predicted)),
+        lambda r, s, w: _both_classes(r),
         lambda r: _CLASS_ORDER.get(r.predicted.length_class, 3.0),
     )
 
@@ -111,6 +132,10 @@ def _seconds(
     return Column(name, title, width, draw, lambda r: of(r) or 0.0, right=True, from_width=from_width)
 
 
+def _several(view: ViewState) -> bool:
+    return view.snapshot is not None and len(view.snapshot.backends) > 1
+
+
 # -- the queue --------------------------------------------------------------------------------------------
 
 
@@ -123,8 +148,7 @@ def _flag(row: QueuedRequest, view: ViewState, width: int) -> Line:
         return Line("½", "accent")
     if row.priority:
         return Line("+" if row.priority < 0 else "−", "soft")
-    fraction = tau_fraction(row.age_s + view.drift_s, view)
-    return Line("τ", "alert") if fraction is not None and fraction >= 1.0 else Line()
+    return Line("τ", "alert") if row.cause == "guard" else Line()
 
 
 def _eta(row: QueuedRequest, view: ViewState, width: int) -> Line:
@@ -133,16 +157,22 @@ def _eta(row: QueuedRequest, view: ViewState, width: int) -> Line:
     if row.eta_s is None:
         return Line("–", "faint")
     left_s = row.eta_s - view.drift_s
+    if view.snapshot is not None and view.snapshot.mode == "paused":
+        return Line("–", "faint")
     return Line(duration(left_s)) if left_s >= _NOW_S else Line("next", "accent")
 
 
 def _age_bar(row: QueuedRequest, view: ViewState, width: int) -> Line:
     fraction = tau_fraction(row.age_s + view.drift_s, view)
-    return bar(fraction, width, tau_tone(fraction)) if fraction is not None else Line()
+    return bar(fraction, width, tau_tone(row)) if fraction is not None else Line()
 
 
 def _priority(row: QueuedRequest, view: ViewState, width: int) -> Line:
     return Line(f"{row.priority:+d}") if row.priority else Line("·", "track")
+
+
+def _only(row: QueuedRequest, view: ViewState, width: int) -> Line:
+    return Line(", ".join(row.backends), "soft")
 
 
 def _queue_text(row: QueuedRequest) -> str:
@@ -192,7 +222,16 @@ QUEUE: Grid[QueuedRequest] = Grid(
         ),
         Column("eta", "ETA", 6, _eta, lambda r: r.eta_s if r.eta_s is not None else 1e12, right=True),
         _seconds("age", "age", 6, lambda r: r.age_s, grows=True),
-        Column("bar", "of τ", 7, _age_bar, flex=1),
+        Column("bar", "of τ", 7, _age_bar, flex=1, when=lambda view: not view.ghost),
+        Column(
+            "ghost",
+            "by arrival",
+            20,
+            lambda r, s, w: compared(r),
+            lambda r: float((r.rank_fcfs or r.rank) - r.rank),
+            when=lambda view: view.ghost,
+        ),
+        Column("only", "only on", 8, _only, lambda r: ", ".join(r.backends), from_width=88, when=_several),
         Column("priority", "pri", 3, _priority, lambda r: r.priority, right=True, from_width=90),
         _word("model", 11, lambda r: r.model, flex=2),
         _word("client", 9, lambda r: r.client, flex=1),
@@ -209,6 +248,8 @@ QUEUE: Grid[QueuedRequest] = Grid(
     id=lambda row: row.id,
     text=_queue_text,
     empty=_queue_empty,
+    before=lambda view: view.snapshot.queue[0].rank - 1 if view.snapshot and view.snapshot.queue else 0,
+    total=lambda view: view.snapshot.waits if view.snapshot else 0,
 )
 
 
@@ -226,20 +267,27 @@ def _state_mark(row: RunningRequest, view: ViewState, width: int) -> Line:
 
 
 def _progress(row: RunningRequest, view: ViewState, width: int) -> Line:
-    if row.state in ("connecting", "prefill"):
+    if row.state in ("connecting", "prefill", "releasing"):
         return Line(row.state, "faint")
-    return bar(progress(row), width, class_tone(row.predicted.length_class))
+    return bar(progress(row, view), width, class_tone(row.predicted.length_class))
 
 
-def progress(row: RunningRequest) -> float:
+def tokens_now(row: RunningRequest, view: ViewState) -> float:
+    """Tokens so far, those since the last word from the daemon at the speed that it told."""
+    since_s = min(view.drift_s, _COAST_S) if row.state == "decoding" else 0.0
+    return row.tokens + since_s * (row.tokens_per_s or 0.0)
+
+
+def progress(row: RunningRequest, view: ViewState) -> float:
     """Tokens so far against predicted; stays under one until the answer ends."""
     guess = max(row.predicted.expected_tokens, 1.0)
-    return min(row.tokens / guess, 0.97)
+    return min(tokens_now(row, view) / guess, 0.97)
 
 
 def _tokens(row: RunningRequest, view: ViewState, width: int) -> Line:
-    over = row.tokens > row.predicted.q90_tokens > 0
-    line = Line(count(row.tokens), "warn" if over else "strong")
+    tokens = tokens_now(row, view)
+    over = tokens > row.predicted.q90_tokens > 0
+    line = Line("~" if row.estimated else "", "faint").add(count(tokens), "warn" if over else "strong")
     return line.add("/", "faint").add(brief(row.predicted.expected_tokens), "soft")
 
 
@@ -250,6 +298,10 @@ def _running_eta(row: RunningRequest, view: ViewState, width: int) -> Line:
 def _running_empty(view: ViewState) -> str:
     if view.link.state is not LinkState.LIVE or view.snapshot is None:
         return ""
+    if view.snapshot.mode == "paused":
+        return "Paused: nothing is started until P lets it go on."
+    if view.snapshot.waits:
+        return "No server takes work now."
     return f"Idle. Point a client at http://{view.snapshot.listen} in place of the server's own address."
 
 
@@ -273,6 +325,7 @@ RUNNING: Grid[RunningRequest] = Grid(
         _seconds("elapsed", "for", 5, lambda r: r.elapsed_s, "soft", grows=True),
         _seconds("ttft", "TTFT", 5, lambda r: r.ttft_s, "soft", from_width=90),
         _seconds("waited", "waited", 6, lambda r: r.waited_s, "soft", from_width=100),
+        Column("server", "server", 8, lambda r, s, w: Line(r.backend), lambda r: r.backend, when=_several),
         _word("model", 10, lambda r: r.model, flex=2),
         _word("client", 9, lambda r: r.client, flex=1, from_width=78),
     ),

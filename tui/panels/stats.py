@@ -13,7 +13,7 @@ def facts(view: ViewState) -> Line:
     """How many requests have ended."""
     if view.snapshot is None:
         return Line()
-    return Line(f" {count(view.snapshot.counters.completed)} done ", "soft")
+    return Line(f" by real length, {count(view.snapshot.counters.completed)} done ", "soft")
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:

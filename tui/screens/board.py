@@ -11,11 +11,10 @@ from textual.screen import Screen
 
 from tui.actions import Actions, Stage
 from tui.export import FORMATS, export
-from tui.formatting import CLASS_LETTER, class_tone
+from tui.formatting import CLASS_LETTER, class_tone, count
 from tui.keys import KEYS
 from tui.layout import DECK, PANELS, Box, SizeHint, has_deck, plan
 from tui.line import Line
-from tui.panels import footer as foot
 from tui.panels import hardware, header, log, models, plots, stats, tau
 from tui.panels.requests import QUEUE, RECENT, RUNNING
 from tui.screens.detail import Detail
@@ -24,6 +23,7 @@ from tui.view_state import ViewState
 from tui.widgets.board import Board
 from tui.widgets.canvas import Canvas
 from tui.widgets.filter import FilterField
+from tui.widgets.footer import Footer
 from tui.widgets.panel import Panel
 from tui.widgets.table import Table
 
@@ -60,7 +60,7 @@ class BoardScreen(Screen[None]):
             Table("recent", RECENT),
             Panel("plots", plots.body),
             Panel("log", log.body),
-            Canvas(foot.footer, name="footer"),
+            Footer(),
             FilterField(),
             plan=self._boxes,
         )
@@ -99,7 +99,7 @@ class BoardScreen(Screen[None]):
         for panel in self.query(Panel):
             panel.display = panel.panel in boxes
             panel.in_deck = deck and panel.panel in DECK
-        self.query_one(Board).refresh(layout=True)
+        self.query_one("#header").refresh(layout=True)  # a child's news: the board's own would not do
         if self.focused is not None and not self.focused.display:
             self.query_one("#queue").focus()
         self.call_after_refresh(self._stage.draw)
@@ -145,6 +145,10 @@ class BoardScreen(Screen[None]):
             self.app.push_screen(Detail(self.table.grid.id(current)))
             self.call_after_refresh(self._stage.draw)
 
+    def on_table_wanted(self, event: Table.Wanted) -> None:
+        """Ask for rows that are in sight and not there."""
+        self._stage.look(event.first)
+
     def on_table_opened(self, event: Table.Opened) -> None:
         """Open what was double-clicked."""
         self.action_detail()
@@ -154,11 +158,18 @@ class BoardScreen(Screen[None]):
     def action_sort(self, step: int) -> None:
         """Sort by another column."""
         self.table.cycle_sort(step)
+        column = self.table.grid.column(self.table.order.by)
+        self.notify(f"sorted by {column.title or column.name}" if column else "in the daemon's order")
 
     def action_reverse(self) -> None:
         """Reverse the order."""
         table = self.table
         table.reorder(replace(table.order, reverse=not table.order.reverse))
+
+    def action_follow(self) -> None:
+        """Let the cursor stay with its request, or with its line again."""
+        following = self.table.follow()
+        self.notify("the cursor stays with this request until it is moved" if following else "not following")
 
     def action_mark(self) -> None:
         """Mark the request under the cursor."""
@@ -269,10 +280,8 @@ def _queue_facts(view: ViewState) -> Line:
     if view.snapshot is None or not view.snapshot.queue:
         return Line()
     line = Line(" ")
-    by_class: dict[str, int] = {}
-    for job in view.snapshot.queue:
-        by_class[job.predicted.length_class] = by_class.get(job.predicted.length_class, 0) + 1
-    for name in CLASS_LETTER:
-        if by_class.get(name):
-            line.add(f"{by_class[name]}{CLASS_LETTER[name]} ", class_tone(name))
+    for name, letter in CLASS_LETTER.items():
+        waiting = getattr(view.snapshot.waiting, name)
+        if waiting:
+            line.add(f"{count(waiting)}{letter} ", class_tone(name))
     return line

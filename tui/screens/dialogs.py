@@ -57,11 +57,11 @@ class Choose(ModalScreen[str | None]):
 
     def compose(self) -> ComposeResult:
         """Lay out the options."""
-        with Vertical(classes="dialog"):
+        with Vertical(classes="dialog choose"):
             yield Static(self._question, classes="question", markup=False)
             yield OptionList(
                 *(
-                    Option(f"{'●' if ident == self._current else '○'} {printable(text)}", id=ident)
+                    Option(f"{'●' if ident == self._current else '○'} {_printable_lines(text)}", id=ident)
                     for ident, text in self._options
                 ),
                 markup=False,
@@ -116,3 +116,7 @@ class Ask(ModalScreen[str | None]):
     def action_leave(self) -> None:
         """Close without a value."""
         self.dismiss(None)
+
+
+def _printable_lines(text: str) -> str:
+    return "\n".join(printable(line) for line in text.split("\n"))

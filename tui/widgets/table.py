@@ -15,11 +15,14 @@ from tui.view_state import ViewState
 from tui.widgets.panel import MARGIN, Facts, Panel
 
 _WHEEL_ROWS = 3
+_AROUND = 100
+"""So many rows before those in sight are asked for too, so that going back needs no asking."""
+
 _HEADING = 2  # the rule and the column titles
 
 
 class Table(Panel, Generic[RowT]):
-    """Rows with a cursor. The cursor stays with its request when the order changes, not with the line."""
+    """Rows with a cursor, which stays at its line; while it `follows`, with its request until it is moved."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down,j", "move(1)", "Down", show=False),
@@ -33,13 +36,23 @@ class Table(Panel, Generic[RowT]):
     class Opened(Message):
         """A row was double-clicked."""
 
+    class Wanted(Message):
+        """Rows are in sight that are not there: those from the rank `first` on."""
+
+        def __init__(self, first: int) -> None:
+            super().__init__()
+            self.first = first
+
     def __init__(self, name: str, grid: Grid[RowT], facts: Facts | None = None) -> None:
         super().__init__(name, facts=facts)
         self.grid = grid
         self.order = Order()
         self.marks: set[str] = set()
         self.rows: Sequence[RowT] = ()
+        self.follows = False
         self._total = 0
+        self._before = 0
+        self._there = 0
         self._cursor = 0
         self._cursor_id = ""
         self._top = 0
@@ -48,46 +61,60 @@ class Table(Panel, Generic[RowT]):
     # -- what is shown ----------------------------------------------------------------------------------
 
     def show(self, view: ViewState) -> None:
-        """Draw a scene; the cursor follows its request."""
+        """Draw a scene."""
         self._arrange(view)
         super().show(view)
 
     def _arrange(self, view: ViewState) -> None:
         rows = self.grid.rows(view)
-        self._total = len(rows)
+        self._before, self._total = self.grid.window(view)
         self.rows = select(self.grid, rows, self.order)
+        self._there = self._total
+        if not self.order.is_natural:  # of a window, no more can be put in another order than there is
+            self._before, self._there = 0, len(self.rows)
         if self.marks:
             self.marks &= {self.grid.id(row) for row in rows}
         self._follow()
 
     def _follow(self) -> None:
-        """Put the cursor where its request has gone; if it is gone, stay at the same line."""
+        """Put the cursor where its request has gone, if it is to; if that is gone, it follows no more."""
         ident = self.grid.id
         at = self._cursor
-        if not (at < len(self.rows) and ident(self.rows[at]) == self._cursor_id):
-            found = next((i for i, row in enumerate(self.rows) if ident(row) == self._cursor_id), None)
-            self._put(found if found is not None else at)
+        if self.follows and not (self.current is not None and ident(self.current) == self._cursor_id):
+            found = next(
+                (i for i, row in enumerate(self.rows, self._before) if ident(row) == self._cursor_id), None
+            )
+            self.follows = found is not None
+            at = at if found is None else found
+        self._put(at)
 
     def _put(self, index: int) -> None:
-        self._cursor = max(0, min(index, len(self.rows) - 1))
-        self._cursor_id = self.grid.id(self.rows[self._cursor]) if self.rows else ""
+        self._cursor = max(0, min(index, self._there - 1))
+        current = self.current
+        self._cursor_id = self.grid.id(current) if current is not None else ""
 
     def body(self, view: ViewState, width: int, height: int) -> list[Line]:
         """Return the titles and the rows in sight."""
-        self._fitted = Fitted.of(self.grid, width)
+        self._fitted = Fitted.of(self.grid, width, view)
         if not self.rows:
             text = "No match. Esc clears the filter." if self._total else self.grid.empty(view)
             lines = [Line(f"  {line}", "soft") for line in wrap(text, width - 4)]
             return [Line(), *lines] if height > len(lines) + 1 else lines
         room = max(1, height - 1)
         self._scroll(room)
-        shown = self.rows[self._top : self._top + room]
+        first = self._top - self._before
+        shown = self.rows[max(0, first) : max(0, first + room)]
+        lacking = min(self._there, self._top + room) - self._top - len(shown)
         lines = [self._fitted.heading(self.order)]
         for row in shown:
             line = self._fitted.draw(row, view)
             if self.grid.id(row) in self.marks:
                 line.spans[0] = ("•" + line.spans[0][0][1:], "accent")
             lines.append(line)
+        if lacking > 0:
+            blank = [Line("  …", "faint")] * lacking
+            lines = [lines[0], *blank, *lines[1:]] if first < 0 else [*lines, *blank]
+            self.post_message(self.Wanted(max(1, self._top + 1 - _AROUND)))
         return lines
 
     def _scroll(self, room: int) -> None:
@@ -95,7 +122,7 @@ class Table(Panel, Generic[RowT]):
             self._top = self._cursor
         elif self._cursor >= self._top + room:
             self._top = self._cursor - room + 1
-        self._top = max(0, min(self._top, len(self.rows) - room))
+        self._top = max(0, min(self._top, self._there - room))
 
     def lit_rows(self) -> frozenset[int]:
         """The cursor's line, when the table has the focus."""
@@ -111,11 +138,15 @@ class Table(Panel, Generic[RowT]):
             line.add(f"{count(self._total)} ", "soft")
         if self.marks:
             line.add(f" {len(self.marks)} marked ", "accent")
+        if self.follows:
+            line.add(" following ", "accent")
         line.join(super().facts(view))
         room = self.size.height - _HEADING
-        if len(self.rows) > room > 0:
-            last = min(len(self.rows), self._top + room)
-            line.add(f" {self._top + 1}-{last} of {count(len(self.rows))} ", "soft")
+        if self._there > room > 0:
+            last = min(self._there, self._top + room)
+            line.add(f" {self._top + 1:,}-{last:,} of {self._there:,} ", "soft")
+        if self.order.by and self._there < self._total and not self.order.filter:
+            line.add(f"of the {self._total:,} there are ", "soft")
         return line
 
     # -- what is chosen ---------------------------------------------------------------------------------
@@ -123,7 +154,8 @@ class Table(Panel, Generic[RowT]):
     @property
     def current(self) -> RowT | None:
         """The row under the cursor."""
-        return self.rows[self._cursor] if self.rows else None
+        at = self._cursor - self._before
+        return self.rows[at] if 0 <= at < len(self.rows) else None
 
     @property
     def chosen(self) -> list[RowT]:
@@ -137,6 +169,12 @@ class Table(Panel, Generic[RowT]):
         if self._cursor_id:
             self.marks ^= {self._cursor_id}
             self.action_move(1)
+
+    def follow(self) -> bool:
+        """Let the cursor stay with its request from now on, or with its line again; return which."""
+        self.follows = not self.follows and bool(self._cursor_id)
+        self.redraw()
+        return self.follows
 
     def reorder(self, order: Order) -> None:
         """Sort and filter differently."""
@@ -155,6 +193,7 @@ class Table(Panel, Generic[RowT]):
 
     def action_move(self, step: int) -> None:
         """Go some rows down or up."""
+        self.follows = False
         self._put(self._cursor + step)
         self.redraw()
 
@@ -164,7 +203,8 @@ class Table(Panel, Generic[RowT]):
 
     def action_edge(self, end: int) -> None:
         """Go to the first row or the last."""
-        self._put(len(self.rows) - 1 if end else 0)
+        self.follows = False
+        self._put(self._there - 1 if end else 0)
         self.redraw()
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
@@ -184,7 +224,8 @@ class Table(Panel, Generic[RowT]):
             if column is not None and column.sort is not None:
                 again = column.name == self.order.by
                 self.reorder(replace(self.order, by=column.name, reverse=again and not self.order.reverse))
-        elif self._top + event.y - _HEADING < len(self.rows):
+        elif self._top + event.y - _HEADING < self._there:
+            self.follows = False
             self._put(self._top + event.y - _HEADING)
             self.redraw()
             if event.chain == 2:

@@ -1,0 +1,154 @@
+"""The queue as the front ends see it: its rows, why each stands where it is, and what all of it comes to."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from clairvoyant_cli.proxy.exchange import Exchange
+from clairvoyant_cli.proxy.operation import Operation
+from clairvoyant_cli.proxy.pool import BackendPool
+from clairvoyant_cli.proxy.request_stats import RequestStats, plural
+from clairvoyant_cli.scheduler.job import Move
+from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.scheduler.standing import Cause, Standing, standings
+from tui.snapshot import MoveRecord, QueuedRequest, WaitingState
+
+MAX_ROWS = 1000
+"""Rows of one snapshot. All that waits is counted, and any part of it can be asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The part of the queue that is asked for: up to `rows` rows, from the one of rank `first`."""
+
+    first: int = 1
+    rows: int = MAX_ROWS
+
+
+@dataclass(slots=True)
+class WaitingRows:
+    """Draws what waits at one moment."""
+
+    operation: Operation
+    pool: BackendPool
+    stats: RequestStats
+    now: float
+
+    def standings(self) -> list[Standing]:
+        """Return where each waiting request stands."""
+        scheduler = self.operation.dispatcher.scheduler
+        return list(standings(scheduler, self.now, sum(self._left_s()), self._slots()))
+
+    def _slots(self) -> int:
+        return max(1, self.pool.answering)
+
+    def _left_s(self) -> Iterator[float]:
+        """Yield the predicted seconds until each running request ends."""
+        for exchange in self.operation.dispatcher.live.values():
+            if exchange.attempt is not None:
+                yield max(0.0, exchange.attempt.expected_s - exchange.service_s(self.now))
+
+    def summed(self, standing: list[Standing]) -> WaitingState:
+        """Return what all that waits comes to."""
+        dispatcher = self.operation.dispatcher
+        live = dispatcher.live
+        classes = Counter(live[each.entry.job.id].prediction_state.length_class for each in standing)
+        work_s = sum(self._left_s()) + sum(each.entry.remaining_s for each in standing)
+        return WaitingState(
+            total=len(standing),
+            held=sum(each.entry.held for each in standing),
+            suspended=sum(each.entry.cuts > 0 for each in standing),
+            short=classes["short"],
+            medium=classes["medium"],
+            long=classes["long"],
+            clear_s=work_s / self._slots(),
+        )
+
+    def row(self, standing: Standing, exchange: Exchange) -> QueuedRequest:
+        """Draw one waiting request."""
+        entry = standing.entry
+        return QueuedRequest(
+            id=exchange.id,
+            rank=standing.rank,
+            age_s=self.now - exchange.job.arrival_s,
+            endpoint=exchange.asked.route.name,
+            model=self.pool.model_of(exchange),
+            client=exchange.job.client,
+            predicted=exchange.prediction_state,
+            key=entry.key,
+            eta_s=standing.start_s,
+            held=entry.held,
+            promoted=entry.promoted,
+            priority=entry.job.priority if entry.promoted else int(entry.rank),
+            streaming=exchange.asked.parsed.stream,
+            prompt_tokens=exchange.asked.parsed.prompt_tokens,
+            moves=moves(tuple(entry.moves), self.stats),
+            prompt=exchange.asked.prompt,
+            tokens=exchange.tokens,
+            cuts=len(exchange.cuts),
+            parts=self.stats.parts(exchange),
+            cause=standing.cause.value,
+            why=why(standing, self.operation.dispatcher.scheduler),
+            urgency=entry.job.urgency,
+            urgency_by=entry.job.urgency_by,
+            backends=(entry.job.worker,) if entry.job.worker else tuple(sorted(entry.job.able)),
+            rank_fcfs=standing.rank_fcfs,
+            eta_fcfs_s=standing.start_fcfs_s,
+        )
+
+
+def why(standing: Standing, scheduler: Scheduler) -> str:
+    """Say in words what a standing rests on."""
+    cause, late = standing.cause, f"Past tau for {standing.overdue_s or 0.0:.0f} s"
+    if cause is Cause.HELD:
+        return "Held by the operator until it is released."
+    if cause is Cause.CANNOT:
+        text = _why_not(standing, scheduler)
+    elif cause is Cause.PROMOTED:
+        text = "Sent to the top by the operator."
+    elif cause is Cause.GUARD:
+        text = f"{late}: the guard starts it next."
+    elif cause is Cause.OVERDUE:
+        text = f"{late}, {_why_not_yet(standing, scheduler)} {_before(standing)}"
+    else:
+        text = _before(standing)
+        if standing.overdue_s is not None and standing.rank > 1:
+            text += f" Past tau in {-standing.overdue_s:.0f} s."
+    return f"Paused: nothing is started. {text}" if scheduler.paused else text
+
+
+def _why_not(standing: Standing, scheduler: Scheduler) -> str:
+    job = standing.entry.job
+    if job.worker and not scheduler.slots.get(job.worker):
+        return f"It goes on where its beginning is, on {job.worker}, which takes no work now."
+    if not any(scheduler.slots.values()):
+        return "No server takes work now."
+    return f"Its client has all the slots it may have ({scheduler.clients[job.client][1]})."
+
+
+def _why_not_yet(standing: Standing, scheduler: Scheduler) -> str:
+    guard = scheduler.policy.guard
+    if standing.overdue_more or guard is None:
+        others = plural(standing.overdue_more, "other")
+        return f"and {others} by more: the guard takes those first."
+    if scheduler.line.since_promotion < guard.every:
+        return f"the guard's turn comes after {guard.every - scheduler.line.since_promotion} more by policy."
+    return (
+        f"but the guard starts it only once it has waited {guard.stretch:g} times as long as the request "
+        "that the policy would start."
+    )
+
+
+def moves(of: tuple[Move, ...], stats: RequestStats) -> tuple[MoveRecord, ...]:
+    """Date the steps of a request through the queue."""
+    return tuple(MoveRecord(stats.at(move.at_s), move.kind.value, move.note) for move in of)
+
+
+def _before(standing: Standing) -> str:
+    urgent, by_policy = standing.ahead_urgent, standing.ahead_policy
+    if not urgent and not by_policy:
+        return "Nothing stands before it: it takes the next free slot."
+    if not urgent:
+        return f"Before it: {by_policy} that the policy puts first."
+    text = f"Before it: {urgent} more urgent"
+    return f"{text}, and {by_policy} that the policy puts first." if by_policy else f"{text}."

@@ -1,0 +1,128 @@
+"""A daemon that changes while it is watched: what the screen makes of it, at three sizes."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.tui.board import SIZES, Script, busy, played, remember, settled, still
+from tests.tui.scene import judged
+from tests.tui.test_tui_screens import same
+from tui.hardware.simulated import simulated_machine
+from tui.snapshot import QueuedRequest, Snapshot, WaitingState
+
+LONG = 5_000
+SENT = 300
+
+
+def long_queue(state: Snapshot, first: int = 1) -> Snapshot:
+    """Return a state in which five thousand wait, with the rows from a rank on."""
+    rows = tuple(_row(state, rank) for rank in range(first, min(first + SENT, LONG + 1)))
+    waiting = WaitingState(LONG, short=2_000, medium=2_000, long=1_000, clear_s=11_000.0)
+    return judged(replace(state, queue=rows, waiting=waiting, queue_capacity=6_000))
+
+
+def _row(state: Snapshot, rank: int) -> QueuedRequest:
+    of = state.queue[rank % len(state.queue)]
+    return replace(of, id=f"r{rank:05}", rank=rank, rank_fcfs=LONG + 1 - rank, eta_s=rank * 2.0)
+
+
+def draining(state: Snapshot) -> Snapshot:
+    """Return a state of a daemon that takes nothing new."""
+    return judged(replace(state, mode="draining"))
+
+
+def paused(state: Snapshot) -> Snapshot:
+    """Return a state in which nothing is started."""
+    return judged(replace(state, mode="paused", running=()))
+
+
+def fallen_back(state: Snapshot) -> Snapshot:
+    """Return a state in which the predictor is not trusted."""
+    predictor = replace(state.predictor, trusted=False, ranking_accuracy=0.49)
+    return judged(replace(state, policy="fcfs", displaced_policy="bounded", predictor=predictor))
+
+
+def more_slots(state: Snapshot) -> Snapshot:
+    """Return a state of a backend that has got more slots, all of them at work."""
+    (backend,) = state.backends
+    running = tuple(
+        replace(state.running[n % 4], id=f"{n}-{state.running[n % 4].id}", slot=n) for n in range(8)
+    )
+    return replace(state, backends=(replace(backend, slots=8, busy=8),), running=running)
+
+
+def loading(state: Snapshot) -> Snapshot:
+    """Return a state in which the only server loads its model."""
+    (backend,) = state.backends
+    return judged(replace(state, running=(), backends=(replace(backend, state="loading", busy=0),)))
+
+
+CHANGES: dict[str, Callable[[Snapshot], Snapshot]] = {
+    "long_queue": long_queue,
+    "draining": draining,
+    "paused": paused,
+    "fallen_back": fallen_back,
+    "more_slots": more_slots,
+    "loading": loading,
+}
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_change_is_drawn_as_if_it_had_always_been_so(change: str, size: tuple[int, int]) -> None:
+    snapshot, history, hardware = played("busy", 1)
+    app = still(Script())
+    async with app.run_test(size=size) as pilot:
+        remember(app, history, hardware)
+        app.take(snapshot)
+        await settled(app, pilot)
+        app.take(CHANGES[change](snapshot))
+        text = await settled(app, pilot)
+        same(f"after_{change}_{size[0]}x{size[1]}", text)
+        await pilot.resize_terminal(size[0] + 1, size[1])
+        await pilot.resize_terminal(*size)
+        assert await settled(app, pilot) == text
+
+
+async def test_hardware_that_appears_later_gets_its_room() -> None:
+    snapshot, _, _ = played("busy", 1)
+    app = still(Script())
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.take(snapshot)
+        await settled(app, pilot)
+        app.take_hardware(simulated_machine(2)())
+        app.draw()
+        text = await settled(app, pilot)
+        assert text.count("vram") == 2
+
+
+async def test_a_long_queue_is_scrolled_over_as_a_whole_and_rows_are_asked_for() -> None:
+    source = Script()
+    app = still(source)
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.take(long_queue(busy()))
+        await pilot.press("G")
+        text = await settled(app, pilot)
+        assert "of 5,000" in text
+        assert "…" in text
+        first = source.wanted[-1]
+        app.take(long_queue(busy(), first))
+        text = await settled(app, pilot)
+        assert f"r{LONG:05}" in text
+        assert app.board.table.current == _row(busy(), LONG)
+        await pilot.press("g")
+        await settled(app, pilot)
+        assert source.wanted[-1] == 1
+        app.take(long_queue(busy()))
+        assert "r00001" in await settled(app, pilot)
+
+
+async def test_the_ghost_of_arrival_order_stands_beside_each_row() -> None:
+    app = still(Script())
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.take(long_queue(busy()))
+        await pilot.press("f")
+        text = await settled(app, pilot)
+        assert "by arrival" in text
+        assert "up 4,999" in text

@@ -19,6 +19,7 @@ from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.protocols.stamp import opening_of
 from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.annotation import Annotation
+from clairvoyant_cli.proxy.conversations import Conversations
 from clairvoyant_cli.proxy.exchange import Asked, Exchange
 from clairvoyant_cli.proxy.forwarding import PASSED_HEADER
 from clairvoyant_cli.proxy.operation import Operation
@@ -85,6 +86,7 @@ class Admission:
     body_limit_bytes: int = 64 * 1024 * 1024
     show_prompts: bool = False
     second_opinions: SecondOpinions | None = None
+    conversations: Conversations = field(default_factory=Conversations)
     _ids: int = 0
     _entering: Counter[str] = field(default_factory=Counter)
     _boot: str = field(default_factory=lambda: f"{int(time.time()) & 0xFFFFF:05x}")
@@ -203,6 +205,7 @@ class Admission:
             client=asks.client,
             model=parsed.model,
             affinity=self.pool.affinity_of(parsed),
+            prefix=self.conversations.chain_of(parsed.view) if len(self.pool) > 1 else (),
             priority=self.access.priority_of(request, asks.client, parsed.priority),
             urgency=urgency,
             urgency_by=urgency_by,

@@ -269,7 +269,9 @@ def _compose(
     metrics, changes = Metrics(), Changes()
     dispatcher.changed.append(changes.note)
     tau_source = "default" if config.tau is None else "flag"
-    operation = Operation(dispatcher, Fallback(predictor), stats.clock, stats.event, tau_source)
+    operation = Operation(
+        dispatcher, Fallback(predictor, pool.coverage), stats.clock, stats.event, tau_source
+    )
     operation.quantum_tokens = config.quantum
     learn_queue = LearnQueue(predictor, operation.review_predictor)
     dispatcher.reestimated.append(stats.reestimated)

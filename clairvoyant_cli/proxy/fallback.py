@@ -8,7 +8,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from clairvoyant_cli.scheduler.policy import URGENCY_POLICY
+from clairvoyant_cli.scheduler.coverage import Coverage
+from clairvoyant_cli.scheduler.policy import POLICIES, URGENCY_POLICY
 from predictor.record import Predictor, Quality
 
 FALLBACK_POLICY = "fcfs"
@@ -27,30 +28,41 @@ class Fallback:
     """
 
     predictor: Predictor
+    coverage: Coverage | None = None
     displaced: str | None = None
     trusting: bool = True
 
     def review(self, policy: str, choose: Callable[[str], None], say: Callable[[int, str], None]) -> None:
         """Look at the predictor's quality and change the policy if it calls for it."""
-        quality = quality_of(self.predictor)
-        if quality is None:
+        why = self._why_not(self.displaced or policy)
+        if (why is None) == self.trusting:
             return
-        if quality.trusted == self.trusting:
-            return
-        self.trusting = quality.trusted
-        if not quality.trusted and policy not in (FALLBACK_POLICY, URGENCY_POLICY):
+        self.trusting = why is None
+        if why is not None and policy not in (FALLBACK_POLICY, URGENCY_POLICY):
             self.displaced = policy
             choose(FALLBACK_POLICY)
-            accuracy = "unknown" if quality.ranking_accuracy is None else f"{quality.ranking_accuracy:.2f}"
-            say(
-                logging.WARNING,
-                f"the predictor ranks no better than chance on this traffic (ranking accuracy {accuracy} "
-                f"over {quality.judged} answers): ordering by arrival until it does",
-            )
-        elif quality.trusted and self.displaced is not None:
+            say(logging.WARNING, f"{why}: ordering by arrival until it does")
+        elif why is None and self.displaced is not None:
             policy, self.displaced = self.displaced, None
             choose(policy)
             say(logging.INFO, f"the predictor has earned its place back: policy {policy} again")
+
+    def _why_not(self, policy: str) -> str | None:
+        """Say why the predictor is not to be trusted with a policy; None if it is."""
+        quality = quality_of(self.predictor)
+        if quality is not None and not quality.trusted:
+            accuracy = "unknown" if quality.ranking_accuracy is None else f"{quality.ranking_accuracy:.2f}"
+            return (
+                f"the predictor ranks no better than chance on this traffic (ranking accuracy {accuracy} "
+                f"over {quality.judged} answers)"
+            )
+        coverage = self.coverage
+        if coverage is not None and POLICIES[policy].candidates is not None and not coverage.trusted:
+            return (
+                f"the predictor knows no upper bounds on this traffic ({coverage.missed:.0%} of the answers "
+                f"took longer than their quantile, {1.0 - coverage.alpha:.0%} should)"
+            )
+        return None
 
     def chosen_by_operator(self) -> None:
         """The operator's choice holds, whatever was displaced."""

@@ -26,6 +26,7 @@ from clairvoyant_cli.proxy.health import Health
 from clairvoyant_cli.proxy.outage import Outage
 from clairvoyant_cli.proxy.request_stats import RequestStats, plural
 from clairvoyant_cli.proxy.residents import Residents
+from clairvoyant_cli.scheduler.coverage import Coverage
 from clairvoyant_cli.scheduler.job import Estimates, Job
 from clairvoyant_cli.scheduler.queue import Scheduler
 from predictor.record import Prediction
@@ -134,6 +135,7 @@ class BackendPool:
         self._dispatcher = dispatcher
         self._stats = request_stats
         self.left: list[Callable[[Worker], None]] = []
+        self.coverage = Coverage()
         dispatcher.changed.append(self._let_go)
 
     def __repr__(self) -> str:
@@ -276,7 +278,9 @@ class BackendPool:
         return Estimates(
             p_long=prediction.p_long,
             cost_s=self.fastest_s(parsed.prompt_tokens, tokens),
-            cost_high_s=self.fastest_s(parsed.prompt_tokens, tokens_q90),
+            cost_high_s=self.coverage.corrected(
+                prediction.length_class.value, self.fastest_s(parsed.prompt_tokens, tokens_q90)
+            ),
             tokens=tokens,
             tokens_q90=tokens_q90,
         )
@@ -357,9 +361,19 @@ class BackendPool:
             elif end.outcome is Outcome.COMPLETED:
                 health.answered()
         if totals.complete:
+            self._cover(exchange, end)
             speeds = self.worker_of(exchange).backend.speeds
             decode_s = totals.decode_s or _streamed_s(exchange, end)
             speeds.learn(totals.tokens, decode_s, totals.prefilled_tokens, totals.prefill_s)
+
+    def _cover(self, exchange: Exchange, end: End) -> None:
+        """Take note of whether an answer took longer than the upper quantile of what was predicted of it."""
+        attempt, job = exchange.attempt, exchange.job
+        if attempt is None or not job.cost_s or end.outcome is not Outcome.COMPLETED:
+            return
+        here = self.worker_of(exchange).service_s(job.prompt_tokens, job.tokens) / job.cost_s
+        regime = exchange.asked.prediction.length_class.value
+        self.coverage.learn(regime, job.cost_high_s * here, exchange.service_s(end.at_s))
 
     def outlasted(self, worker: Worker) -> None:
         """It has been away for longer than requests are kept waiting for it alone."""

@@ -15,6 +15,9 @@ from math import exp, log
 HALF_LIFE_S = 60.0
 """After this long, half of a charge is forgiven."""
 
+SERVICE_MEMORY_S = HALF_LIFE_S / log(2.0)
+"""What turns a client's decayed seconds of service into a rate, QUARTZ's moving average."""
+
 FORGOTTEN_S = 1e-3
 """A charge below this is nothing."""
 

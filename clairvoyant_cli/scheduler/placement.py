@@ -240,6 +240,13 @@ class Fleet:
             station.name, entry.job.affinity
         )
 
+    def takes(self, worker: str, able: frozenset[str]) -> bool:
+        """Say whether a worker is there, and takes jobs that these can run."""
+        station = self.stations.get(worker)
+        return (
+            station is not None and station.slots > 0 and not station.apart and (not able or worker in able)
+        )
+
     def route(self, entry: Entry, among: int, now: float, waiting_s: Callable[[str], float]) -> str:
         """Return the worker a job should wait at: of `among` workers drawn by its number, the one where its
         cautious completion is soonest (QUARTZ, Algorithm 1); "" if there is no worker that can run it.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from math import floor, log, sqrt
 
 from clairvoyant_cli.scheduler.entry import Entry
+from clairvoyant_cli.scheduler.fairness import SERVICE_MEMORY_S
 from clairvoyant_cli.scheduler.starvation import Guard
 from clairvoyant_cli.scheduler.urgency import level_of
 
@@ -21,6 +22,12 @@ GENTLE_AGING_RATE = 0.02
 
 FAIR_WEIGHT = 1.0
 """Seconds of disadvantage per second the client has been served of late (beta of QUARTZ Eq. 8)."""
+
+QUARTZ_FAIRNESS = 0.10
+"""Seconds of disadvantage for each second of service that its client has a second (beta: QUARTZ, Table 3)."""
+
+QUARTZ_CANDIDATES = 2
+"""Workers among which a job is routed: the power of two choices (K of QUARTZ, Table 3)."""
 
 URGENCY_STEP_S = 1e6
 """One level of urgency outweighs any remaining time: eleven days."""
@@ -56,6 +63,9 @@ class Policy:
     `score` serve an order that changes with time: `score(entry, now)` compares the heads of the bands. With
     `by_level`, what is more urgent comes first, and clients' claims are held to their share.
 
+    With `candidates`, a job waits for one worker from its arrival on, the best of so many that are drawn
+    (QUARTZ, Algorithm 1); without, for whichever it is predicted to end on first when a slot falls free.
+
     For backends that can stop a job and resume it: with `preemptive`, a waiting job takes the slot of a
     running one where that gains more than it costs and a `margin` (see `preemption`); with `quantum_tokens`,
     a running job makes way for any waiting one once it has produced so many tokens since it was started, the
@@ -70,6 +80,7 @@ class Policy:
     band: Callable[[Entry], int] | None = None
     score: Callable[[Entry, float], float] | None = None
     by_level: bool = False
+    candidates: int | None = None
     preemptive: bool = False
     margin: float = 0.0
     max_cuts: int | None = MAX_CUTS
@@ -119,6 +130,22 @@ def aged_cost(entry: Entry) -> float:
 def fair_share(entry: Entry) -> float:
     """Order by gently aged cost plus what the client has been served of late (QUARTZ, Eq. 8)."""
     return gently_aged_cost(entry) + FAIR_WEIGHT * entry.usage_s
+
+
+def quartz_key(
+    aging: float = GENTLE_AGING_RATE, fairness: float = QUARTZ_FAIRNESS
+) -> Callable[[Entry], float]:
+    """Return the order of QUARTZ, by default with the coefficients of its Table 3 (Eq. 6 to 8): the upper
+    quantile of the service time, arrival-adjusted, plus a share of the rate at which the client was served.
+
+    The service is the whole answer's: a slot that is held is not free again after the first token.
+    """
+
+    def key(entry: Entry) -> float:
+        served = entry.usage_s / SERVICE_MEMORY_S
+        return entry.job.cost_high_s + aging * entry.job.arrival_s + fairness * served
+
+    return key
 
 
 def remaining_of_size(entry: Entry) -> float:
@@ -242,6 +269,14 @@ POLICIES = {
             in_seconds=True,
             preemptive=True,
             margin=CUT_MARGIN,
+        ),
+        Policy(
+            "quartz",
+            quartz_key(),
+            "Lowest upper quantile of the predicted seconds first, with some age and some fairness among "
+            "clients; each request waits for the better of two servers, drawn as it comes.",
+            in_seconds=True,
+            candidates=QUARTZ_CANDIDATES,
         ),
         Policy(
             "rr",

@@ -382,6 +382,10 @@ class Scheduler:
     def set_slots(self, worker: str, slots: int, *, apart: bool = False, weight: float = 1.0) -> None:
         """Set how many jobs a worker runs at once, 0 if it is down; what runs already is left alone."""
         self.fleet.set(worker, slots, apart=apart, weight=weight)
+        for entry in self._waiting.values():
+            if entry.routed == worker and not self.fleet.takes(worker, entry.job.able):
+                self._line.drop(entry)
+                self._place(entry)
 
     def remove_worker(self, worker: str) -> None:
         """Forget a worker; ValueError while it runs anything."""
@@ -480,10 +484,20 @@ class Scheduler:
     def _place(self, entry: Entry) -> None:
         if not entry.promoted:
             entry.key = self.policy.key(entry)
+        self._route(entry)
         if not entry.held:
             lane = self._line.push(entry)
             if not entry.promoted and not entry.cuts:  # half of an answer is never sent away
                 self._crowds.place(entry, lane.band)
+
+    def _route(self, entry: Entry) -> None:
+        """Choose the worker that a job waits for, under a policy that routes; a good choice stays."""
+        among, routed = self.policy.candidates, entry.routed
+        if among is None or entry.job.worker:
+            entry.routed = ""
+        elif not routed or not self.fleet.takes(routed, entry.job.able):
+            waiting_s = self._line.pinned_s()
+            entry.routed = self.fleet.route(entry, among, self._line.now, lambda to: waiting_s.get(to, 0.0))
 
     def _place_all(self) -> None:
         """Place every waiting job anew, after a change of what orders them."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from clairvoyant_cli.proxy.fallback import Fallback
+from clairvoyant_cli.scheduler.coverage import MIN_JUDGED, Coverage
 from predictor.record import Prediction, PromptView, Quality
 
 
@@ -89,4 +90,26 @@ def test_a_predictor_that_keeps_no_count_is_trusted() -> None:
 
     desk = Desk()
     desk.review(Fallback(Plain()))
+    assert desk.policy == "bounded"
+
+
+def test_quartz_goes_by_arrival_while_its_quantiles_do_not_hold() -> None:
+    coverage, desk = Coverage(), Desk("quartz")
+    fallback = Fallback(Judged(), coverage)
+    for _ in range(MIN_JUDGED):
+        coverage.learn("short", 1.0, 2.0)
+    desk.review(fallback)
+    assert desk.policy == "fcfs"
+    assert "100% of the answers took longer" in desk.said[0]
+    for _ in range(2 * MIN_JUDGED):
+        coverage.learn("short", 1.0, 0.5)
+    desk.review(fallback)
+    assert desk.policy == "quartz"
+
+
+def test_other_policies_go_by_no_quantiles() -> None:
+    coverage, desk = Coverage(), Desk()
+    for _ in range(MIN_JUDGED):
+        coverage.learn("short", 1.0, 2.0)
+    desk.review(Fallback(Judged(), coverage))
     assert desk.policy == "bounded"

@@ -1,19 +1,26 @@
 """QUARTZ: routing and queueing for the time to first token, on four workers (its Tables 4 to 8, 14B model).
 
-A worker prefills one request at a time; what is served is prefill. The router pins each request to a worker
-when it arrives (power of two choices) and orders each worker's queue by its key, as QUARTZ's Algorithm 1.
+A worker prefills one request at a time; what is served is prefill. The scheduler that serves routes each
+request to a worker when it arrives (power of two choices) and orders by its key, as QUARTZ's Algorithm 1.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from math import log
 
 import numpy as np
 
+from clairvoyant_cli.scheduler.coverage import ALPHA, DELTA, Coverage
 from clairvoyant_cli.scheduler.entry import Entry
-from clairvoyant_cli.scheduler.fairness import HALF_LIFE_S
-from clairvoyant_cli.scheduler.placement import Candidate, best_worker
-from clairvoyant_cli.scheduler.policy import POLICIES, Policy
+from clairvoyant_cli.scheduler.fairness import SERVICE_MEMORY_S
+from clairvoyant_cli.scheduler.placement import EVERY
+from clairvoyant_cli.scheduler.policy import (
+    GENTLE_AGING_RATE,
+    POLICIES,
+    QUARTZ_CANDIDATES,
+    QUARTZ_FAIRNESS,
+    Policy,
+    quartz_key,
+)
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.simulator.engine import Route, Run, SlotSimulation
 from clairvoyant_cli.simulator.estimate import jain, mean_of, percentile
@@ -25,19 +32,11 @@ from clairvoyant_cli.simulator.workload import Floats, Ints, Workload
 SEEDS = 10
 REQUESTS = 3000
 WORKERS = ("w0", "w1", "w2", "w3")
-ALPHA = 0.95
-AGING = 0.02
-FAIRNESS = 0.10
-DELTA = 0.05
-CANDIDATES = 2
 CLIENTS = 16
 CHAT, RAG = 0, 1
 SLO_S = np.array([2.0, 4.0])
 FIRST_TOKEN_S = 0.03
 PREFILL_TOKENS_PER_S = 5500.0
-MEMORY_S = HALF_LIFE_S / log(2.0)
-"""What turns a client's decayed seconds of service into a rate, QUARTZ's moving average."""
-
 LAG = 64
 """Requests between a prediction and the earliest use of its residual: about what is in flight."""
 
@@ -142,24 +141,20 @@ def raw_quantile(seen: Traffic) -> Quantiles:
     return Quantiles(seen.expected_s * np.exp(1.21 * SPREAD[seen.reuse_class]))
 
 
-def calibrated(seen: Traffic, raw: Quantiles, rate: float = 0.08) -> Quantiles:
+def calibrated(seen: Traffic, raw: Quantiles) -> Quantiles:
     """Return the quantile corrected online, class by class, and when it is not to be trusted.
 
-    Each class carries a factor that rises after a miss and falls otherwise so that ALPHA is met in the long
-    run (stochastic quantile tracking); a residual is known LAG requests later at the earliest.
+    A residual is known LAG requests later at the earliest.
     """
-    actual_s = seen.workload.service_s
-    factor = np.ones(3)
-    q_s, missed = np.empty_like(raw.q_s), np.zeros(len(actual_s), dtype=np.int64)
-    distrusted = np.zeros(len(actual_s), dtype=np.int64)
-    for i, where in enumerate(seen.reuse_class):
-        known = i - LAG
-        if known >= 0:
-            factor[seen.reuse_class[known]] *= np.exp(rate * (missed[known] - (1.0 - ALPHA)))
-        q_s[i] = raw.q_s[i] * factor[where]
-        missed[i] = actual_s[i] > q_s[i]
-        window = missed[max(known - 128, 0) : max(known, 0)]
-        distrusted[i] = len(window) >= 64 and window.mean() > 1.0 - ALPHA + DELTA
+    actual_s, raw_s = seen.workload.service_s.tolist(), raw.q_s.tolist()
+    regimes = [str(kind) for kind in seen.reuse_class.tolist()]
+    coverage = Coverage(ALPHA, DELTA)
+    q_s, distrusted = np.empty_like(raw.q_s), np.zeros(len(raw.q_s), dtype=np.int64)
+    for i, regime in enumerate(regimes):
+        if i >= LAG:
+            coverage.learn(regimes[i - LAG], float(q_s[i - LAG]), actual_s[i - LAG])
+        q_s[i] = coverage.corrected(regime, raw_s[i])
+        distrusted[i] = not coverage.trusted
     return Quantiles(q_s, distrusted)
 
 
@@ -171,8 +166,8 @@ class Variant:
     believes: str
     routes_by: str
     orders_by: str
-    fairness: float = FAIRNESS
-    aging: float = AGING
+    fairness: float = QUARTZ_FAIRNESS
+    aging: float = GENTLE_AGING_RATE
 
 
 FULL = Variant("quartz", "calibrated", "p2c", "key")
@@ -188,8 +183,12 @@ VARIANTS = (
     replace(FULL, name="no locality", believes="blind"),
     FULL,
     replace(FULL, name="quartz, lambda 0.2", aging=0.2),
+    replace(FULL, name="quartz, bound late", routes_by="late"),
     replace(FULL, name="oracle", believes="truth"),
 )
+
+ROUTES = {"p2c": QUARTZ_CANDIDATES, "least loaded": EVERY, "late": None}
+"""Among how many workers each way of routing chooses as a request arrives; None: when a slot falls free."""
 
 PAPER = {
     "fifo-ll": (2.861, 4.547, 0.264, 0.919, 9.57),
@@ -237,42 +236,42 @@ def ordering(variant: Variant) -> Policy:
     """Return the variant's order: arrival, the client's usage alone, or QUARTZ's key (Eq. 6 to 8)."""
 
     def usage(entry: Entry) -> float:
-        return variant.aging * entry.job.arrival_s + variant.fairness * entry.usage_s / MEMORY_S
+        return variant.aging * entry.job.arrival_s + variant.fairness * entry.usage_s / SERVICE_MEMORY_S
 
-    def key(entry: Entry) -> float:
-        return entry.job.cost_high_s + usage(entry)
+    orders = {
+        "arrival": POLICIES["fcfs"],
+        "usage": Policy("token-fair", usage),
+        "key": Policy("quartz", quartz_key(variant.aging, variant.fairness)),
+    }
+    return replace(orders[variant.orders_by], candidates=ROUTES[variant.routes_by])
 
-    orders = {"arrival": POLICIES["fcfs"], "usage": Policy("token-fair", usage), "key": Policy("quartz", key)}
-    return orders[variant.orders_by]
 
+def watched(scheduler: Scheduler, quantiles: Quantiles) -> Route:
+    """Return what orders by arrival while the quantiles are not to be trusted, as the proxy does.
 
-def router(variant: Variant, quantiles: Quantiles, rng: np.random.Generator) -> Route:
-    """Return how the variant pins a request to a worker."""
-    pairs = np.array([rng.choice(len(WORKERS), CANDIDATES, replace=False) for _ in range(len(quantiles.q_s))])
-    everyone = range(len(WORKERS))
+    It is asked at each arrival, and pins nothing: routing is the policy's.
+    """
+    policy = scheduler.policy
 
     def route(number: int, now: float, scheduler: Scheduler) -> str:
-        trusted = not (len(quantiles.distrusted) and quantiles.distrusted[number])
-        some: Sequence[int] = pairs[number].tolist() if variant.routes_by == "p2c" and trusted else everyone
-        q_s = float(quantiles.q_s[number])
-        return best_worker([Candidate(WORKERS[w], scheduler.backlog_s(WORKERS[w], now), q_s) for w in some])
+        wanted = POLICIES["fcfs"] if len(quantiles.distrusted) and quantiles.distrusted[number] else policy
+        if scheduler.policy is not wanted:
+            scheduler.set_policy(wanted, now)
+        return ""
 
     return route
 
 
-def run(variant: Variant, seen: Traffic, rng: np.random.Generator) -> Run:
+def run(variant: Variant, seen: Traffic) -> Run:
     """Run one variant on one traffic."""
     quantiles = quantiles_of(variant, seen)
-    q_s = quantiles.q_s
-    if len(quantiles.distrusted):
-        q_s = np.where(quantiles.distrusted == 1, float(np.median(q_s)), q_s)
     truth = variant.believes == "truth"
     believed_s = (
         seen.workload.service_s if truth else seen.blind_s if variant.believes == "blind" else seen.expected_s
     )
-    predictions = Predictions(np.full(len(q_s), 0.5), believed_s, q_s, believed_s)
+    predictions = Predictions(np.full(len(seen.blind_s), 0.5), believed_s, quantiles.q_s, believed_s)
     scheduler = Scheduler(ordering(variant), workers=dict.fromkeys(WORKERS, 1), capacity=UNBOUNDED)
-    return SlotSimulation(scheduler, seen.workload, predictions, route=router(variant, quantiles, rng)).run()
+    return SlotSimulation(scheduler, seen.workload, predictions, route=watched(scheduler, quantiles)).run()
 
 
 def ttft_s(found: Run) -> Floats:
@@ -309,7 +308,7 @@ def ablation(options: Options) -> Report:
             covered.setdefault((regime, "calibrated"), []).append(online)
             for variant in VARIANTS:
                 if regime == "nominal" or variant.name in PAPER_SUCCESS:
-                    found = run(variant, seen, np.random.default_rng((seed, 1)))
+                    found = run(variant, seen)
                     runs.setdefault((regime, variant.name), []).append(found)
                     options.report(requests)
     rows = [cell for variant in VARIANTS for cell in _row(variant.name, runs["nominal", variant.name])]

@@ -1,0 +1,102 @@
+"""The policy `quartz`: routed as it comes, by upper quantiles that are watched."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from clairvoyant_cli.scheduler.coverage import MIN_JUDGED, Coverage
+from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.policy import POLICIES
+from clairvoyant_cli.scheduler.queue import Scheduler
+from tests.scheduler.test_placement import started
+
+
+def quartz(workers: int, capacity: int = 100) -> Scheduler:
+    slots = {f"w{n}": 1 for n in range(workers)}
+    return Scheduler(POLICIES["quartz"], workers=slots, capacity=capacity)
+
+
+def waiting_for(scheduler: Scheduler) -> dict[str, str]:
+    return {entry.job.id: entry.routed for entry in scheduler.waiting()}
+
+
+def test_of_two_that_wait_at_a_worker_the_lower_quantile_goes_first() -> None:
+    scheduler = quartz(1)
+    scheduler.submit(Job("wide", 0.0, cost_s=2.0, cost_high_s=9.0), 0.0)
+    scheduler.submit(Job("narrow", 0.0, cost_s=3.0, cost_high_s=4.0), 0.0)
+    assert started(scheduler, 0.0) == {"narrow": "w0"}
+
+
+def test_a_client_that_was_served_much_waits_longer() -> None:
+    scheduler = quartz(1)
+    scheduler.submit(Job("blocker", 0.0, cost_s=500.0, client="greedy"), 0.0)
+    started(scheduler, 0.0)
+    scheduler.submit(Job("again", 0.0, cost_s=1.0, cost_high_s=1.0, client="greedy"), 0.0)
+    scheduler.submit(Job("other", 0.0, cost_s=1.0, cost_high_s=1.4, client="modest"), 0.0)
+    scheduler.finish("blocker", 500.0)
+    assert list(started(scheduler, 500.0)) == ["other"]
+
+
+def test_a_job_waits_at_the_better_of_two_and_work_spreads() -> None:
+    scheduler = quartz(8, 1000)
+    for number in range(400):
+        scheduler.submit(Job(str(number), 0.0, cost_s=1.0, cost_high_s=2.0), 0.0)
+    counts = Counter(waiting_for(scheduler).values())
+    assert set(counts) == {f"w{n}" for n in range(8)}
+    assert max(counts.values()) <= 400 / 8 + 5  # one choice alone would leave some with 65
+    placed = started(scheduler, 0.0)
+    assert len(placed) == 8
+
+
+def test_what_waits_at_a_worker_that_goes_waits_at_another() -> None:
+    for goes in ({"slots": 0}, {"slots": 1, "apart": True}):
+        scheduler = quartz(2)
+        for number in range(40):
+            scheduler.submit(Job(str(number), 0.0, cost_s=1.0, cost_high_s=2.0), 0.0)
+        assert set(waiting_for(scheduler).values()) == {"w0", "w1"}
+        scheduler.set_slots("w0", goes["slots"], apart="apart" in goes)
+        assert set(waiting_for(scheduler).values()) == {"w1"}
+        assert started(scheduler, 0.0) == {"0": "w1"}
+
+
+def test_what_nobody_can_run_now_goes_to_whoever_is_there_first() -> None:
+    scheduler = quartz(2)
+    for worker in ("w0", "w1"):
+        scheduler.set_slots(worker, 0)
+    scheduler.submit(Job("x", 0.0, cost_s=1.0), 0.0)
+    assert started(scheduler, 0.0) == {}
+    scheduler.set_slots("w1", 1)
+    assert started(scheduler, 0.0) == {"x": "w1"}
+
+
+def test_another_policy_takes_what_was_routed_wherever_it_ends_first() -> None:
+    scheduler = quartz(2)
+    for number in range(9):
+        scheduler.submit(Job(str(number), 0.0, cost_s=1.0, cost_high_s=2.0), 0.0)
+    scheduler.set_policy(POLICIES["fcfs"], 0.0)
+    assert set(waiting_for(scheduler).values()) == {""}
+    assert list(started(scheduler, 0.0)) == ["0", "1"]
+
+
+@pytest.mark.parametrize("spread", [0.3, 1.2])
+def test_corrected_quantiles_are_met_as_often_as_they_promise(spread: float) -> None:
+    rng, coverage, missed = Random(1), Coverage(), 0
+    for number in range(4000):
+        actual_s = rng.lognormvariate(0.0, spread)
+        quantile_s = coverage.corrected("short", 1.0)
+        missed += number >= 1000 and actual_s > quantile_s
+        coverage.learn("short", quantile_s, actual_s)
+    assert missed / 3000 == pytest.approx(0.05, abs=0.01)
+    assert coverage.trusted
+
+
+def test_quantiles_that_are_missed_too_often_are_not_trusted_until_they_hold() -> None:
+    coverage = Coverage()
+    for number in range(MIN_JUDGED):
+        assert coverage.trusted
+        coverage.learn("long", 1.0, 0.5 if number % 5 else 2.0)
+    assert not coverage.trusted
+    for _ in range(MIN_JUDGED * 2):
+        coverage.learn("long", 1.0, 0.5)
+    assert coverage.trusted

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -23,7 +24,7 @@ from clairvoyant_cli.proxy.shadow import ShadowRun
 from clairvoyant_cli.proxy.today import midnight_before
 from predictor.errors import ModelError
 from predictor.record import LengthClass, Predictor
-from profiles.records import Finished, Profile
+from profiles.records import Finished, Profile, place_of
 from tui.snapshot import LoadedModel
 
 SAVE_EVERY_S = 20.0
@@ -131,6 +132,8 @@ class StateSaver:
         backend = worker.backend
         url = backend.upstream.url + backend.prefix
         profiles = self._persistence.profiles(backend.adapter.name, url)
+        if len(self._pool) > 1:
+            profiles = measured_at(url, profiles)
         learned = learned_of(self._persistence.load(state_name(backend.adapter.name, url)))
         return WorkerMemory(worker, profiles, Learner(profiles, DEFAULT_TAU_S, learned))
 
@@ -335,6 +338,15 @@ class StateSaver:
             urgency_by=exchange.job.urgency_by,
             prompt=view.prompt if self._record_prompts and view is not None and not view.cut else None,
         )
+
+
+def measured_at(url: str, profiles: Sequence[Profile]) -> list[Profile]:
+    """Return the profiles that may be a server's that has others beside it: those measured at its own port
+    first, and none of another machine.
+    """
+    here = [each for each in profiles if not each.served.url or place_of(each.served.url) == place_of(url)]
+    port = urlsplit(url).port
+    return sorted(here, key=lambda each: bool(each.served.url) and urlsplit(each.served.url).port != port)
 
 
 def _worker_of(exchange: Exchange) -> str:

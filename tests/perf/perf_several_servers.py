@@ -9,10 +9,13 @@ Start what is to be compared yourself, each before the same servers: this daemon
 `least_conn`, which is round robin; LiteLLM with `router_settings: {routing_strategy: least-busy}` and each
 server as a deployment of one model name.
 
-Prompts are JSON lines with a `prompt`, gzipped or not. Arrivals are a Poisson stream of `--rate` a second,
-and are the same, of the same questions, for each way in each round; answers are greedy, and so the same by
-each way, and at most `--most` tokens long. What a way has to learn it may learn from `--warm` requests before
-it is first measured. At a good rate the servers together are busy for some eight tenths of the time.
+Prompts are JSON lines with a `prompt`, gzipped or not. With `--simulated 9001=200 --simulated 9002=80`
+simulated servers of so many tokens a second listen at these ports meanwhile, and answer with as many `tokens`
+as a line says.
+Arrivals are a Poisson stream of `--rate` a second, and are the same, of the same questions, for each way in
+each round; answers are greedy, and so the same by each way, and at most `--most` tokens long. What a way has
+to learn it may learn from `--warm` requests before it is first measured. At a good rate the servers together
+are busy for some eight tenths of the time.
 """
 
 import argparse
@@ -24,6 +27,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +36,9 @@ import httpx
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from clairvoyant_cli.bench.prompts import SHIPPED  # noqa: E402
+from clairvoyant_cli.bench.replay import Engine, Replay, Speed, tabled  # noqa: E402
+from clairvoyant_cli.bench.serving import serve_app  # noqa: E402
 from profiles.percentiles import percentile  # noqa: E402
 
 FIGURES = ("mean", "P50", "P95", "ttft50", "ttft95", "req/s", "tok/s", "failed")
@@ -66,12 +73,17 @@ class Turn:
         return [each for each in self.served if each.pieces]
 
 
-def traffic(path: Path, count: int, rate: float, seed: int) -> list[Question]:
-    """Draw questions of a file, none twice, with their arrivals."""
-    rng = random.Random(seed)
+def read(path: Path) -> dict[str, int]:
+    """Return the prompts of a file, each with its answer's tokens, 0 where it does not say."""
     data = path.read_bytes()
     lines = (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()
-    prompts = [json.loads(line)["prompt"] for line in lines if line.strip()]
+    asked = (json.loads(line) for line in lines if line.strip())
+    return {each["prompt"]: each.get("tokens", 0) for each in asked}
+
+
+def traffic(prompts: Sequence[str], count: int, rate: float, seed: int) -> list[Question]:
+    """Draw questions, none twice, with their arrivals."""
+    rng = random.Random(seed)
     at_s, questions = 0.0, []
     for prompt in rng.sample(prompts, count):
         questions.append(Question(prompt, at_s))
@@ -128,8 +140,31 @@ def told(name: str, turns: Sequence[Turn]) -> str:
     return f"{name:24}{told_s}{len(good) / took_s:8.3f}{pieces / took_s:8.1f}{failed:8d}"
 
 
+async def run(ways: dict[str, str], args: argparse.Namespace) -> None:
+    """Compare, with simulated servers if there are to be any."""
+    lengths = tabled(read(args.prompts))
+    async with AsyncExitStack() as stack:
+        for port, _, speed in (each.partition("=") for each in args.simulated):
+            engine = Engine(speed=Speed(10_000.0, float(speed)), answer_tokens=lengths)
+            await stack.enter_async_context(serve_app(Replay(engine).app, int(port)))
+        while args.simulated and not await reached(ways):  # noqa: ASYNC110 - others say so
+            await asyncio.sleep(1.0)
+        await compare(ways, args)
+
+
+async def reached(ways: dict[str, str]) -> bool:
+    """Whether every way leads to a server by now."""
+    try:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            answers = [await client.get(f"{url}/v1/models") for url in ways.values()]
+            return all(answer.status_code == 200 for answer in answers)
+    except httpx.HTTPError:
+        return False
+
+
 async def compare(ways: dict[str, str], args: argparse.Namespace) -> None:
-    warm = traffic(args.prompts, args.warm, args.rate, args.seed + 1000)
+    prompts = sorted(read(args.prompts))
+    warm = traffic(prompts, args.warm, args.rate, args.seed + 1000)
     for name, url in ways.items():
         await turn(url, args.model, warm, args.most)
         print(f"warmed up: {name}", flush=True)
@@ -138,7 +173,7 @@ async def compare(ways: dict[str, str], args: argparse.Namespace) -> None:
         f"{each:>8}" for each in ("mean", "P50", "P95", "ttft50", "ttft95", "req/s", "tok/s", "failed")
     )
     for number in range(args.rounds):
-        questions = traffic(args.prompts, args.requests, args.rate, args.seed + number)
+        questions = traffic(prompts, args.requests, args.rate, args.seed + number)
         order = list(ways)[number % len(ways) :] + list(ways)[: number % len(ways)]
         print(f"round {number + 1}, seconds of sojourn:\n{'':24}{heading}", flush=True)
         for name in order:
@@ -155,7 +190,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("ways", nargs="+", metavar="NAME=URL")
-    parser.add_argument("--prompts", type=Path, required=True)
+    parser.add_argument("--prompts", type=Path, default=SHIPPED)
+    parser.add_argument("--simulated", action="append", default=[], metavar="PORT=TOKENS_PER_S")
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--rate", type=float, default=1.0)
@@ -165,7 +201,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     ways = {name: url for name, _, url in (each.partition("=") for each in args.ways)}
-    asyncio.run(compare(ways, args))
+    asyncio.run(run(ways, args))
 
 
 if __name__ == "__main__":

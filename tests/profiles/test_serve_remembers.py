@@ -253,6 +253,19 @@ async def test_a_model_that_was_pulled_anew_makes_its_profile_stale(tmp_path: Pa
     assert any("has been changed since" in event.text for event in snapshot.log)
 
 
+async def test_each_of_several_servers_takes_the_profile_of_its_own_address(tmp_path: Path) -> None:
+    async with replay() as (_, fast), replay() as (_, slow):
+        of_fast = replace(HERE, name="fast", served=replace(HERE.served, url=fast))
+        of_slow = replace(HERE, name="slow", served=replace(HERE.served, url=slow), decode_tokens_per_s=50.0)
+        of_slow = replace(of_slow, mu_short_s=Estimate(2.0, 1.9, 2.1, 100), measured_at=HERE.measured_at + 1)
+        path = keep(tmp_path / "c.db", (), of_fast, of_slow)
+        async with daemon_on(path, f"fast={fast},slow={slow}") as daemon:
+            speeds = [worker.backend.speeds.decode_tokens_per_s for worker in daemon.pool]
+            tau_s = daemon.snapshot().tau.tau_s
+    assert speeds == [1000.0, 50.0]
+    assert tau_s == pytest.approx((TAU_S + 6.0) / 2)
+
+
 async def test_it_learns_mu_short_from_a_queue_and_shows_it(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     keep(path, (), HERE)

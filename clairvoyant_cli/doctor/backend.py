@@ -9,21 +9,27 @@ import psutil
 from clairvoyant_cli.addresses import BACKEND_NAMES
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.discovery import find_backend
+from clairvoyant_cli.backends.priority import UNKNOWN, Heeding
 from clairvoyant_cli.backends.prober import Prober
+from clairvoyant_cli.backends.processes import THIS_MACHINE
 from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.proxy.access import read_backend_key
 from clairvoyant_cli.system import CURL, REDIRECT
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """An LLM server that was found, the models it names (None: it would not say), and what is set of it."""
+    """An LLM server that was found, the models it names (None: it would not say), what is set of it, and
+    whether it orders its own queue by priority.
+    """
 
     found: Found
     models: tuple[str, ...] | None
     settings: BackendConfig = field(default_factory=BackendConfig)
+    heeding: Heeding = UNKNOWN
 
     @property
     def port(self) -> int:
@@ -61,15 +67,17 @@ async def _look_at(settings: BackendConfig, listen_port: int) -> tuple[list[Find
             by_url = settings.url is not None and settings.url not in BACKEND_NAMES
             fix = f"{CURL} -i {found.url}    # start it there" if by_url else found.adapter.start_command
             return [broken("backend", text, fix)], None
-        offered = await found.adapter.offered_models(prober.asking(found.url, found.prefix))
+        ask, upstream = prober.asking(found.url, found.prefix), Upstream(found.url)
+        offered = await found.adapter.offered_models(ask)
+        heeding = await found.adapter.heeding(ask, upstream.port if upstream.host in THIS_MACHINE else None)
     findings = []
     if len(answering) > 1:
         others = ", ".join(f"{each.adapter.name} at {each.url}" for each in answering[1:])
         choose = f"clairvoyant serve --backend {answering[1].url}"
         findings.append(note("backend", f"also there: {others}", choose))
     models = None if offered is None else tuple(model.name for model in offered)
-    server = Server(found, models, settings)
-    return [*check_server(server), *findings], server
+    server = Server(found, models, settings, heeding)
+    return [*check_server(server), *check_priority(server), *findings], server
 
 
 def check_server(server: Server) -> Iterator[Finding]:
@@ -79,7 +87,7 @@ def check_server(server: Server) -> Iterator[Finding]:
     how = "set" if wanted else "told by the server" if found.slots else "assumed"
     name = f"{found.adapter.name} {found.version}".strip()
     yield ok("backend", f"{name} at {found.url}, slots: {slots} ({how})")
-    if wanted and found.slots and wanted != found.slots:
+    if wanted and found.slots and wanted != found.slots and server.heeding.priority is None:
         few = wanted < found.slots
         loss = "slots stay empty" if few else "requests queue inside the server, in arrival order"
         yield warning(
@@ -97,6 +105,24 @@ def check_server(server: Server) -> Iterator[Finding]:
         shown = ", ".join(server.models[:4])
         more = len(server.models) - 4
         yield ok("models", f"{shown} and {more} more" if more > 0 else shown)
+
+
+def check_priority(server: Server) -> Iterator[Finding]:
+    """Say whether an engine that may order its own queue by priority does, so that nothing is held back."""
+    adapter, heeding = server.found.adapter, server.heeding
+    if adapter.PRIORITY is None:
+        return
+    flag = adapter.PRIORITY.flag
+    if heeding.priority is not None:
+        yield ok("priority", f"{adapter.title} orders by the priority that each request gets ({heeding.why})")
+    elif heeding.known:
+        text = (
+            f"{adapter.title} does not order by priority ({heeding.why}), so requests are held back from it"
+        )
+        yield note("priority", text, f"{adapter.start_command} {flag}")
+    else:
+        fix = f"clairvoyant serve --annotate on    # if it was started with {flag}"
+        yield note("priority", f"nothing shows from here whether {adapter.title} orders by priority", fix)
 
 
 def check_direct_clients(port: int, direct: Sequence[str]) -> Iterator[Finding]:

@@ -12,11 +12,13 @@ import pytest
 from clairvoyant_cli import __version__
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.known import adapter_of
+from clairvoyant_cli.backends.priority import UNKNOWN, Heeding
 from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.doctor import installation
 from clairvoyant_cli.doctor.backend import (
     Server,
     check_direct_clients,
+    check_priority,
     check_server,
     direct_clients,
 )
@@ -94,6 +96,19 @@ def test_slots_that_contradict_the_server_are_told(told: int | None, slots: int 
     ]
     assert [f.fix.split("    ")[0] for f in warnings] == [f"clairvoyant serve --slots {told}"] * bool(said)
     assert all(said in finding.text for finding in warnings)
+
+
+def test_an_engine_that_could_order_by_priority_and_does_not_is_named_with_the_flag() -> None:
+    vllm = adapter_of("vllm")
+    server = Server(Found(vllm, "http://127.0.0.1:8000", "", "0.32.0", 8), ("m",), BackendConfig(slots=500))
+    heeds = replace(server, heeding=Heeding(known=True, priority=vllm.PRIORITY, why="it was started so"))
+    assert worst([*check_server(heeds), *check_priority(heeds)]) is Level.OK
+    (without,) = check_priority(replace(server, heeding=Heeding(known=True, why="it was started without")))
+    (unseen,) = check_priority(replace(server, heeding=UNKNOWN))
+    assert without.level is unseen.level is Level.NOTE
+    assert without.fix == "vllm serve MODEL --scheduling-policy priority"
+    assert "--annotate on" in unseen.fix
+    assert not list(check_priority(OLLAMA))
 
 
 def test_variables_that_point_at_the_backend_are_warned_of() -> None:

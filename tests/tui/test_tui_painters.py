@@ -1,6 +1,8 @@
 """What the painters say, where the whole screen would not show it."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -13,10 +15,11 @@ from tui.history import POINTS, SAMPLES, History
 from tui.keys import KEYS
 from tui.layout import DECK, PANELS, SizeHint, has_deck, plan
 from tui.line import Line, clip, ends, wrap
-from tui.panels import clients, detail, plots, stats, tau
+from tui.panels import clients, detail, models, plots, stats, tau
 from tui.panels.requests import QUEUE
 from tui.screens.help import help_lines
-from tui.snapshot import ClassStats, ClientState, MoveRecord, Percentiles
+from tui.snapshot import ClassStats, ClientState, EngineState, MoveRecord, Percentiles
+from tui.view_state import ViewState
 
 # -- numbers ----------------------------------------------------------------------------------------------
 
@@ -351,3 +354,12 @@ def test_a_days_tokens_are_shown_against_the_quota_and_warned_of() -> None:
 def test_no_clients_are_said_to_be_none() -> None:
     [line] = clients.body(replace(view(), snapshot=replace(busy(), clients=())), 80)
     assert line.plain == "Nobody has asked for anything today."
+
+
+def test_an_engine_says_what_is_inside_it() -> None:
+    snapshot = busy()
+    backend = replace(snapshot.backends[0], models=(), engine=EngineState(8, 40, 2, 0.5))
+    shown = SimpleNamespace(snapshot=replace(snapshot, backends=(backend,)), now=0.0)
+    lines = [line.plain for line in models.body(cast(ViewState, shown), 48, 5)]
+    assert lines[1].startswith("  8 run, 40 wait inside, 2 preempted")
+    assert lines[1].endswith("KV 50%")

@@ -1,8 +1,8 @@
 """The backends, and the models they hold."""
 
-from tui.formatting import bar, duration, rate, size
+from tui.formatting import bar, count, duration, rate, size
 from tui.line import Line, Tone, cell, ends
-from tui.snapshot import BackendState, LoadedModel
+from tui.snapshot import BackendState, EngineState, LoadedModel
 from tui.view_state import ViewState
 
 _STATE: dict[str, tuple[str, Tone]] = {"up": ("●", "good"), "loading": ("◐", "warn"), "down": ("○", "alert")}
@@ -24,7 +24,9 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
     for backend in view.snapshot.backends:
         lines.append(_backend(backend, width))
         lines += [_model(model, view.now, width) for model in backend.models]
-        if backend.state == "up" and not backend.models:
+        if backend.engine is not None:
+            lines.append(_engine(backend.engine, width))
+        elif backend.state == "up" and not backend.models:
             lines.append(Line("  no model resident", "faint"))
     return lines
 
@@ -38,6 +40,18 @@ def _backend(backend: BackendState, width: int) -> Line:
     right = Line()
     if backend.decode_tokens_per_s:
         right.add(rate(backend.decode_tokens_per_s)).add(" tok/s", "faint")
+    return ends(line, right, width)
+
+
+def _engine(engine: EngineState, width: int) -> Line:
+    """What an engine says of its own queue."""
+    line = Line("  ").add(count(engine.running)).add(" run, ", "faint")
+    line.add(count(engine.waiting)).add(" wait inside", "faint")
+    if engine.preemptions:
+        line.add(f", {count(engine.preemptions)}").add(" preempted", "faint")
+    right = Line()
+    if engine.kv_used is not None:
+        right.join(bar(engine.kv_used, 4)).add(f" KV {engine.kv_used:.0%}", "soft")
     return ends(line, right, width)
 
 

@@ -26,9 +26,12 @@ LIST_TIMEOUT_S = 5.0
 """A server that takes longer is left out of a list."""
 
 SHOW = "/api/show"
-"""Asks what is known of one model; the one route without a slot whose body tells who can answer."""
+"""Asks what is known of one model, which its body names."""
 
 SHOW_BYTES = 64 * 1024
+
+ONE_MODEL = "/v1/models/"
+"""What follows is the name of the model that is asked about."""
 
 READING = (b"GET", b"HEAD", b"OPTIONS")
 
@@ -53,7 +56,8 @@ class Passing:
         pool, head = self.pool, request.head
         path = plainly_spelled(unescaped(head.path, pool.first.backend.prefix))
         named = head.get(BACKEND_HEADER)
-        of_all = named is None and head.method == b"GET" and path in LISTS and len(pool) > 1
+        is_list = head.method == b"GET" and not head.has_body and path in LISTS
+        of_all = is_list and named is None and len(pool) > 1
         if of_all and await self._listed(request, path):
             return
         worker = await self._worker(request, route, path, model)
@@ -78,6 +82,8 @@ class Passing:
         if path == SHOW and head.method == b"POST":
             pieces = await request.read(SHOW_BYTES)
             model = _model_in(b"".join(pieces or ()))
+        elif head.method in READING and path.startswith(ONE_MODEL):
+            model = unescaped(head.path, pool.first.backend.prefix)[len(ONE_MODEL) :]
         if model:
             return _one_that_is_there(pool.able(route.family, model))
         return _one_that_is_there(list(pool)) if head.method in READING else pool.first

@@ -79,7 +79,8 @@ async def test_each_answer_names_its_server_which_is_one_that_has_the_model() ->
             told = await ask(daemon, chat(model))
             assert (json.loads(told.body)["by"], told.value("x-clairvoyant-backend")) == (name, name.encode())
         shown = await ask(daemon, post("/api/show", b'{"model": "large"}'))
-        assert shown.value("x-clairvoyant-backend") == b"rtx"
+        asked = await ask(daemon, get("/v1/models/large:latest"))
+        assert [each.value("x-clairvoyant-backend") for each in (shown, asked)] == [b"rtx", b"rtx"]
         state = await until(daemon, lambda s: s.counters.completed == 2)
         assert [each.backend for each in state.recent] == ["rtx", "mac"]
 

@@ -4,6 +4,7 @@ A key that is not known refuses, wherever it stands: a typo must not silently me
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -53,6 +54,10 @@ MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0
 NAMES = ", ".join(BACKEND_NAMES)
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SLOTS = (AT_LEAST_1, (lambda slots: slots <= MAX_SLOTS, f"be at most {MAX_SLOTS}"))
+
+
+SLO = re.compile(r"ttft-p([5-9]\d(?:\.\d+)?)=(\d{1,6}(?:\.\d+)?)(ms|s)")
+"""A service level: a percentile of the time to the first token, and what it shall be."""
 
 
 def _is_name(text: str) -> bool:
@@ -127,6 +132,12 @@ class ServeConfig:
     )
     max_wait: float | None = setting(
         None, "SECONDS", "Longest wait before a request is refused. Unset: no limit.", ABOVE_0_S
+    )
+    slo: str | None = setting(
+        None,
+        "OBJECTIVE",
+        "Refuse what cannot have its first token in time, as in ttft-p95=2s. Unset: refuse nobody for it.",
+        (lambda text: SLO.fullmatch(text) is not None, "be written as ttft-p95=2s or ttft-p99=500ms"),
     )
     overload_status: int = setting(
         503,

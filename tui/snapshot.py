@@ -198,6 +198,28 @@ class UrgencyState:
 
 
 @dataclass(frozen=True, slots=True)
+class LevelMet:
+    """Of how many requests of a predicted class the first token was waited for, and of how many too long."""
+
+    length_class: str
+    judged: int = 0
+    missed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLevelState:
+    """The service level that was promised, as in `ttft-p95=2s`. `alert` says that more of the recent requests
+    were too late than may be, `recent_missed` which share; `refused` were told at the door to come later.
+    """
+
+    objective: str
+    alert: bool = False
+    recent_missed: float = 0.0
+    refused: int = 0
+    classes: tuple[LevelMet, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TauState:
     """The starvation guard. `recent` holds the times of the last firings, oldest first; `guards` says whether
     the policy in force heeds it.
@@ -304,7 +326,7 @@ class ClientState:
 
     `ruled` says that an operator set rules for it; `tau_s` None means everybody's. `priority` is the soonest
     and the latest it may ask for, `urgency` the most and the least urgent level; `overruled` counts how often
-    it got less urgency than was asked for it.
+    it got less urgency than was asked for it, `late` how often its first token came later than promised.
     """
 
     name: str
@@ -320,6 +342,7 @@ class ClientState:
     ruled: bool = False
     urgency: tuple[int, int] = (2, 4)
     overruled: int = 0
+    late: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,6 +427,7 @@ class Snapshot:
     clients: tuple[ClientState, ...] = ()
     schema: int = SCHEMA_VERSION
     urgency: UrgencyState = UrgencyState()
+    service_level: ServiceLevelState | None = None
     waiting: WaitingState = WaitingState()
     summaries: tuple[str, ...] = ()
     displaced_policy: str = ""

@@ -27,6 +27,7 @@ from clairvoyant_cli.proxy.pool import BackendPool, Worker, given_up
 from clairvoyant_cli.proxy.refusals import DRAINING, GOING_DOWN, IN_A_LOOP, NO_CONNECT, Refusals
 from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.second_opinion import SecondOpinions
+from clairvoyant_cli.proxy.service_level import ServiceLevel
 from clairvoyant_cli.proxy.urgency import Levels
 from clairvoyant_cli.proxy.urgency_stats import UrgencyStats
 from clairvoyant_cli.scheduler.job import ClientFullError, Job, QueueFullError
@@ -86,6 +87,7 @@ class Admission:
     body_limit_bytes: int = 64 * 1024 * 1024
     show_prompts: bool = False
     second_opinions: SecondOpinions | None = None
+    service_level: ServiceLevel | None = None
     conversations: Conversations = field(default_factory=Conversations)
     _ids: int = 0
     _entering: Counter[str] = field(default_factory=Counter)
@@ -155,7 +157,9 @@ class Admission:
         refusal = self._objection(asks.client, self.pool.able(asks.route.family, parsed.model))
         if refusal is None:
             exchange = self._exchange(request, asks, parsed)
-            refusal = self._submit(exchange)
+            refusal = self._too_late(exchange) or self._submit(exchange)
+            if refusal is not None and self.service_level is not None:
+                self.service_level.forget(exchange)
         if refusal is not None:
             return self._rejected(asks.route, refusal)
         self.stats.arrived(exchange)
@@ -176,6 +180,14 @@ class Admission:
         if all(worker.draining for worker in able):
             return self.refusals.draining_alone(able)
         return None
+
+    def _too_late(self, exchange: Exchange) -> Refusal | None:
+        """Say that a request could not be answered within the service level; None if it can be."""
+        level = self.service_level
+        retry_after_s = None if level is None else level.retry_after_s(exchange)
+        if level is None or retry_after_s is None:
+            return None
+        return self.refusals.too_late(level.text, retry_after_s)
 
     def _submit(self, exchange: Exchange) -> Refusal | None:
         dispatcher = self.operation.dispatcher

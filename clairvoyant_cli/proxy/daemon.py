@@ -38,6 +38,7 @@ from clairvoyant_cli.proxy.refusals import Refusals
 from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.roster import Roster, access_of, roster_of
 from clairvoyant_cli.proxy.second_opinion import Encode, SecondOpinions
+from clairvoyant_cli.proxy.service_level import ServiceLevel
 from clairvoyant_cli.proxy.serving import Serving
 from clairvoyant_cli.proxy.serving_rules import ServingRules
 from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
@@ -292,6 +293,10 @@ def _compose(
     engines = EngineQueues(dispatcher, pool, stats.event)
     gain = Gain(stats.wall)
     stats.shadow_ran.append(gain.ran)
+    level = None
+    if config.slo is not None:
+        level = ServiceLevel(config.slo, dispatcher.scheduler, stats.clock, stats.event)
+        dispatcher.ended.append(level.ended)
     snapshots = SnapshotBuilder(
         operation,
         pool,
@@ -305,6 +310,7 @@ def _compose(
         stats.clock(),
         gain,
         config.show_prompts,
+        level,
     )
     actions = Actions(operation, stats, urgency_stats, BackendActions(pool, joining), reload)
     control = ControlApi(access, actions, snapshots, changes, metrics)
@@ -336,6 +342,7 @@ def _compose(
         annotation,
         config.body_limit_mib * 1024 * 1024,
         config.show_prompts,
+        service_level=level,
     )
     return Daemon(
         gateway=Gateway(admission, serving, Passing(pool, access, refusals), control),

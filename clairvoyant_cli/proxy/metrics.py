@@ -8,7 +8,7 @@ from clairvoyant_cli.http.status import REASONS
 from clairvoyant_cli.proxy.exchange import End, Exchange, Outcome
 from clairvoyant_cli.proxy.histogram import Histogram
 from clairvoyant_cli.scheduler.urgency import level_of
-from tui.snapshot import BackendState, EngineState, Snapshot, UrgencyState
+from tui.snapshot import BackendState, EngineState, ServiceLevelState, Snapshot, UrgencyState
 
 SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)
 TOKENS = (1, 4, 16, 64, 200, 400, 800, 1600, 4096, 16384)
@@ -100,6 +100,27 @@ class Metrics:
             registry=registry,
         )
         self._told_of_urgency: dict[str, int] = {}
+        self._alert = Gauge(
+            "clairvoyant_slo_alert",
+            "Whether the service level is not met by recent requests",
+            registry=registry,
+        )
+        self._judged = Counter(
+            "clairvoyant_slo_requests",
+            "Requests held against the service level",
+            ["class"],
+            registry=registry,
+        )
+        self._violations = Counter(
+            "clairvoyant_slo_violations",
+            "Those whose first token came too late",
+            ["class"],
+            registry=registry,
+        )
+        self._refused = Counter(
+            "clairvoyant_slo_refused", "Requests told that they could not be in time", registry=registry
+        )
+        self._told_of_level: dict[str, int] = {}
         self._requests = Counter(
             "clairvoyant_requests",
             "Scheduled requests ended",
@@ -191,6 +212,7 @@ class Metrics:
             counter.inc(total - self._told[name])
             self._told[name] = total
         self._render_urgency(snapshot.urgency)
+        self._render_service_level(snapshot.service_level)
         for backend in snapshot.backends:  # one that has come again begins to count anew
             self._swaps.inc(max(0, backend.swaps_total - self._swapped.get(backend.name, 0)))
         self._swapped = {backend.name: backend.swaps_total for backend in snapshot.backends}
@@ -222,6 +244,20 @@ class Metrics:
                 gauge.labels(*labels).set(value)
             else:
                 gauge.remove(*labels)
+
+    def _render_service_level(self, state: ServiceLevelState | None) -> None:
+        if state is None:
+            return
+        self._alert.set(state.alert)
+        told = self._told_of_level
+        self._refused.inc(state.refused - told.get("refused", 0))
+        now = {"refused": state.refused}
+        for each in state.classes:
+            name = each.length_class
+            now |= {f"{name} judged": each.judged, f"{name} missed": each.missed}
+            self._judged.labels(name).inc(each.judged - told.get(f"{name} judged", 0))
+            self._violations.labels(name).inc(each.missed - told.get(f"{name} missed", 0))
+        self._told_of_level = now
 
     def _model(self, name: str) -> str:
         # Clients choose the model's name: the label's values must not grow without bound.

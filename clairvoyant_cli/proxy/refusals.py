@@ -43,6 +43,11 @@ class Refusals:
         """No slot became free in the time that a request may wait."""
         return self._overload(f"clairvoyant: no slot became free within {max_wait_s:g} s")
 
+    def too_late(self, objective: str, retry_after_s: float) -> Refusal:
+        """Its first token would come later than was promised."""
+        message = f"clairvoyant: it could not begin to answer in time ({objective}); try again later"
+        return Refusal(self.overload_status, message, retry_after_s, busy=True)
+
     def _overload(self, message: str, *, busy: bool = True) -> Refusal:
         wait_s = self.stats.retry_after_s(len(self.pool.queue))
         return Refusal(self.overload_status, message, wait_s, busy=busy)

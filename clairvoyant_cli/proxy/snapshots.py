@@ -15,6 +15,7 @@ from clairvoyant_cli.proxy.gain import Gain
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.pool import BackendPool, Worker
 from clairvoyant_cli.proxy.request_stats import RequestStats
+from clairvoyant_cli.proxy.service_level import ServiceLevel
 from clairvoyant_cli.proxy.urgency import Levels
 from clairvoyant_cli.proxy.urgency_stats import UrgencyStats
 from clairvoyant_cli.proxy.verdict import verdict
@@ -59,6 +60,7 @@ class SnapshotBuilder:
     started_s: float
     gain: Gain
     show_prompts: bool = False
+    service_level: ServiceLevel | None = None
 
     def snapshot(self, window: Window = EVERYTHING) -> Snapshot:
         """Return the state as it is now, with that part of the queue."""
@@ -92,6 +94,7 @@ class SnapshotBuilder:
             queue_capacity=scheduler.capacity,
             utilisation=self._utilisation(now),
             log=tuple(stats.events),
+            service_level=None if self.service_level is None else self.service_level.state(),
             urgency=self._urgency(),
             waiting=rows.summed(standing),
             gain=self.gain.state(),
@@ -179,6 +182,7 @@ class SnapshotBuilder:
             waiting=waiting,
             running=running,
             tokens_today=self.stats.today.had(name),
+            late=0 if self.service_level is None else self.service_level.missed_by_client[name],
             weight=rules.weight,
             max_waiting=rules.max_waiting,
             max_running=rules.max_running,

@@ -7,6 +7,7 @@ gains the job that waits more than a margin (`queue`, rule 3).
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heapreplace
 from typing import NamedTuple, Protocol
 
 from clairvoyant_cli.scheduler.entry import Entry, LaneId
@@ -232,6 +233,29 @@ class Fleet:
             and (not job.able or station.name in job.able)
             and self.open_to(entry, station, now)
         ]
+
+    def forecast(self, entry: Entry, before: Sequence[Entry], now: float) -> tuple[float, float]:
+        """Return in how many seconds a job could start behind those before it, and how long it then takes to
+        read its prompt; endless where no worker is there that can run it.
+        """
+        slots: list[tuple[float, int, Station]] = []
+        for station in self.stations.values():
+            if self.takes(station.name, entry.job.able):
+                left_s = sorted(_left_s(each, now) for each in station.running.values())
+                left_s = [0.0] * (station.slots - len(left_s)) + left_s[: station.slots]
+                slots += [(free_s, len(slots) + n, station) for n, free_s in enumerate(left_s)]
+        if not slots:
+            return float("inf"), 0.0
+        heapify(slots)
+        for other in before:
+            free_s, number, station = slots[0]
+            heapreplace(slots, (free_s + self.own_s(other, station), number, station))
+        free_s, _, station = slots[0]
+        cached = self.prefixes.cached_tokens(entry.job.prefix).get(station.name, 0.0)
+        read_s = self.residency.price_s(station.name, entry.job.affinity)
+        if station.speed is not None:
+            read_s += station.speed.seconds(max(entry.job.prompt_tokens - cached, 0.0), 0.0)
+        return free_s, read_s
 
     def open_to(self, entry: Entry, station: Station, now: float) -> bool:
         """Say whether a station may load what a job needs, if that is not there."""

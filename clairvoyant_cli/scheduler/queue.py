@@ -454,6 +454,21 @@ class Scheduler:
     def __contains__(self, job_id: str) -> bool:
         return job_id in self._waiting or job_id in self._running
 
+    def forecast(self, job: Job, now: float) -> tuple[float, float]:
+        """Return in how many seconds a job would start if it were submitted now and nothing else came, and
+        how long reading its prompt would take it there, both as predicted.
+
+        Who stands before it takes the slots in order as they fall free; that some may wait for a better
+        worker is left out. O(n log n) in those who wait.
+        """
+        self._line.now = now
+        entry = Entry(job, next(self._seq), float(job.priority), job.arrival_s)
+        entry.key = self.policy.key(entry)
+        place = self._line.place_of(entry)
+        before = [e for e in self._waiting.values() if not e.held and self._line.place_of(e) < place]
+        before.sort(key=self._line.place_of)
+        return self.fleet.forecast(entry, before, now)
+
     def waiting(self, now: float | None = None) -> Iterator[Entry]:
         """Yield the waiting jobs in the order they would start, were none to age; held ones last. `now` is
         that of the last decision, if it is not given.

@@ -1,0 +1,114 @@
+"""What cannot be served in time is refused at the door; what is promised is counted."""
+
+import logging
+
+import pytest
+
+from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.proxy.admission import Refused
+from clairvoyant_cli.proxy.exchange import Exchange, Outcome
+from clairvoyant_cli.proxy.service_level import MIN_RECENT, ServiceLevel, objective_of
+from tests.fakes.rooms import Rooms, rooms
+
+
+@pytest.mark.parametrize(
+    ("text", "share", "ttft_s"),
+    [("ttft-p95=2s", 0.95, 2.0), ("ttft-p99=500ms", 0.99, 0.5), ("ttft-p99.9=1.5s", 0.999, 1.5)],
+)
+def test_a_service_level_is_read(text: str, share: float, ttft_s: float) -> None:
+    found = objective_of(text)
+    assert found == pytest.approx((share, ttft_s))
+    assert ServeConfig(slo=text).slo == text
+
+
+@pytest.mark.parametrize("text", ["", "ttft-p95", "ttft-p95=2", "p95=2s", "ttft-p5=2s", "ttft-p95=2 s"])
+def test_what_is_no_service_level_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ClairvoyantError, match="ttft-p95=2s"):
+        ServeConfig(slo=text)
+
+
+def promising(text: str, *workers: str) -> tuple[Rooms, ServiceLevel, list[str]]:
+    house, said = rooms(*workers, capacity=100), list[str]()
+
+    def say(level: int, line: str) -> None:
+        said.append(f"{logging.getLevelName(level)} {line}")
+
+    level = ServiceLevel(text, house.dispatcher.scheduler, house.admission.stats.clock, say)
+    house.admission.service_level = level
+    house.dispatcher.ended.append(level.ended)
+    return house, level, said
+
+
+async def test_what_the_forecast_says_comes_too_late_is_told_when_to_come_back() -> None:
+    house, level, _ = promising("ttft-p95=5s")
+    running = house.queued("0.5")  # 400 tokens at 30 a second
+    refused = house.ask("0.5")
+    assert isinstance(refused, Refused)
+    assert refused.refusal.status == 503
+    assert "ttft-p95=5s" in refused.refusal.message
+    assert running.attempt is not None
+    ends_s = running.attempt.expected_s
+    retry_s = refused.refusal.retry_after_s
+    assert retry_s is not None
+    assert ends_s - 5.0 <= retry_s <= ends_s - 5.0 + 1.2
+    house.now[0] += ends_s
+    house.dispatcher.end(running, Outcome.COMPLETED, 200)
+    house.queued("0.5")
+    assert level.refused == 1
+
+
+async def test_a_free_server_refuses_nobody_and_a_second_one_halves_the_wait() -> None:
+    house, level, _ = promising("ttft-p95=5s", "mac", "rtx")
+    for _ in range(2):
+        house.queued("0.5")
+    assert isinstance(house.ask("0.5"), Refused)
+    assert level.refused == 1
+
+
+async def test_what_never_could_be_in_time_is_let_in() -> None:
+    house, level, _ = promising("ttft-p95=50ms")
+    house.queued("0.5")
+    house.queued("0.5")
+    assert level.refused == 0
+
+
+def served(house: Rooms, after_s: float) -> Exchange:
+    exchange = house.queued("0.1")
+    house.now[0] += after_s
+    house.dispatcher.end(exchange, Outcome.CLIENT_CANCELLED, 499)
+    return exchange
+
+
+async def test_violations_are_counted_by_class_and_client_and_an_alert_comes_and_goes() -> None:
+    house, level, said = promising("ttft-p90=5s")
+    for number in range(MIN_RECENT):
+        served(house, 6.0 if number % 2 else 1.0)
+    state = level.state()
+    assert state.alert
+    [short] = state.classes
+    assert (short.judged, short.missed) == (MIN_RECENT, MIN_RECENT // 2)
+    assert level.missed_by_client["ann"] == MIN_RECENT // 2
+    assert [line for line in said if "is not met" in line and line.startswith("WARNING")] == said
+    for _ in range(5 * MIN_RECENT):
+        served(house, 1.0)
+    assert not level.state().alert
+    assert len(said) == 2
+    assert "met again" in said[1]
+
+
+async def test_forecasts_are_corrected_by_what_became_of_them() -> None:
+    house, level, _ = promising("ttft-p95=5s")
+    for _ in range(40):
+        served(house, 3.0)  # an idle server, and yet nobody has a token in 3 s
+    house.queued("0.1 runs")
+    house.now[0] += 0.01
+    assert level.refused == 0
+    assert isinstance(house.ask("0.1"), Refused)
+
+
+async def test_while_no_server_is_there_nothing_is_forecast() -> None:
+    house, level, _ = promising("ttft-p95=5s")
+    house.becomes("mac", "down")
+    house.queued("0.5")
+    assert level.refused == 0

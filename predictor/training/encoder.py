@@ -25,8 +25,9 @@ from predictor.studies.families import family
 from predictor.training.dataset import Dataset
 from predictor.training.labels import TYPICAL_LEVEL, label
 
-LAYERS = 4
-"""Six cost 2.2 and 9.6 ms for 32 and 128 pieces, four two thirds of it."""
+LAYERS = 5
+"""Six cost 2.2 and 9.6 ms for 32 and 128 pieces, four two thirds of it. With the lexical model five, of 600
+steps, rank seven families never seen at 0.709 on average, four, of 450, at 0.693."""
 
 FROZEN = 2
 HEADS = 12

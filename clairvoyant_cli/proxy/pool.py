@@ -158,6 +158,7 @@ class BackendPool:
         """Let a worker take work."""
         self._workers[worker.name] = worker
         worker.health.changed = self.share_out
+        self._note_whether_it_swaps(worker)
         self.queue.set_slots(worker.name, worker.backend.room, weight=worker.weight)
         self.queue.set_speed(worker.name, worker.backend.speeds)
         self._stats.shadow.resize(self.slots)
@@ -310,10 +311,15 @@ class BackendPool:
             self._stats.event(logging.INFO, news)
         if worker.residents is None and backend.adapter.SWAPS_MODELS:  # it has just been recognised
             worker.residents = Residents(self.queue, worker.name)
+            self._note_whether_it_swaps(worker)
         if worker.residents is not None:
             here = (each for each in self._dispatcher.live.values() if _is_on(each, worker))
             worker.residents.listed((model.name for model in backend.models), here)
         self._dispatcher.moved()
+
+    def _note_whether_it_swaps(self, worker: Worker) -> None:
+        fixed = self.queue.residency.fixed
+        (fixed.discard if worker.backend.adapter.SWAPS_MODELS else fixed.add)(worker.name)
 
     def _see_who_is_able(self) -> None:
         live = self._dispatcher.live

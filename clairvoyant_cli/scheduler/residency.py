@@ -66,7 +66,8 @@ class Residency:
     """Which affinities are loaded on each worker, and what loading another would cost.
 
     `load_s` maps an affinity to the seconds its loading takes; `unknown_s` is the price of one that is not
-    in it, 0 where that is free to load. A job without an affinity needs nothing loaded.
+    in it, 0 where that is free to load. A job without an affinity needs nothing loaded. Workers that are
+    `fixed` have what they have: nothing is ever loaded there.
 
     What a job needs counts as loaded from its start on, so that the next decision does not go back and
     forth; if it then turns out that the worker did not run it, it is as though it had never started. A job
@@ -75,6 +76,7 @@ class Residency:
 
     load_s: dict[str, float] = field(default_factory=dict)
     unknown_s: float = 0.0
+    fixed: set[str] = field(default_factory=set)
     _workers: dict[str, _Worker] = field(default_factory=dict)
 
     @property
@@ -84,7 +86,7 @@ class Residency:
 
     def price_s(self, worker: str, affinity: str) -> float:
         """Return the seconds it takes to make `affinity` resident on the worker, 0 if it is."""
-        price_s = self._load_s_of(affinity)
+        price_s = self._load_s_of(worker, affinity)
         if price_s == 0.0:
             return 0.0
         there = self._workers.get(worker)
@@ -109,7 +111,7 @@ class Residency:
 
     def dispatched(self, worker: str, job_id: str, affinity: str, now: float) -> None:
         """Take note that a job starts: what it needs is loaded from now on, in place of all else."""
-        price_s = self._load_s_of(affinity)
+        price_s = self._load_s_of(worker, affinity)
         if price_s == 0.0:
             return
         there = self._workers.setdefault(worker, _Worker())
@@ -148,5 +150,5 @@ class Residency:
         if there is not None and there.take(job_id) is not None:
             there.assume()
 
-    def _load_s_of(self, affinity: str) -> float:
-        return self.load_s.get(affinity, self.unknown_s if affinity else 0.0)
+    def _load_s_of(self, worker: str, affinity: str) -> float:
+        return 0.0 if worker in self.fixed else self.load_s.get(affinity, self.unknown_s if affinity else 0.0)

@@ -67,3 +67,14 @@ def test_a_worker_leaves_when_it_has_nothing_left() -> None:
     scheduler.finish("x", 1.0)
     scheduler.remove_worker("b")
     assert dict(scheduler.slots) == {"a": 1}
+
+
+def test_nothing_is_ever_loaded_where_what_there_is_stays() -> None:
+    scheduler = Scheduler(POLICIES["bounded"], workers={"swaps": 1, "fixed": 1}, load_s={"m": 8.0, "n": 8.0})
+    scheduler.residency.fixed.add("fixed")
+    for number, affinity in enumerate("mnm"):
+        job = Job(str(number), 0.0, cost_s=1.0, affinity=affinity, able=frozenset(("swaps", "fixed")))
+        scheduler.submit(job, 0.0)
+        assert scheduler.residency.price_s("fixed", affinity) == 0.0
+        assert started(scheduler, 0.0)[str(number)] == "fixed"
+        scheduler.finish(str(number), 0.0)

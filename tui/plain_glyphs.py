@@ -13,8 +13,8 @@ _HALVES = {(False, False): " ", (True, False): "▀", (False, True): "▄", (Tru
 PLAIN: dict[int, int | str] = {
     0x2800 + bits: _HALVES[bool(bits & _UPPER), bool(bits & _LOWER)] for bits in range(256)
 } | str.maketrans(
-    "▁▂▃▅▆▇▉▊▋▍▎▏▔━╸╌╭╮╰╯▶▸◆◌◔◐✓✗⊘‖⏎",
-    "__▄▄█████▌▌▌▀══-┌┐└┘►►♦·○◘√xø║┘",
+    "▁▂▃▅▆▇▉▊▋▍▎▏▔━╸╌╭╮╰╯▶▸◆◌◔◐✓✗⊘‖⏎¦",
+    "__▄▄█████▌▌▌▀══-┌┐└┘►►♦·○◘√xø║┘|",
 )
 """Each is one cell wide, as is what it stands for."""
 

@@ -44,6 +44,7 @@ class Part:
     ended_at: float | None
     tokens: int
     backend: str
+    slot: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,8 @@ class RunningRequest:
 class FinishedRequest:
     """A request that has ended. `outcome`: completed, client_cancelled, upstream_error, rejected, timeout.
     `backend` is the one that it was sent to last, "" if it never was.
-    `real_class` is the class of the answer itself, "" where its length is not known.
+    `real_class` is the class of the answer itself, "" where its length is not known; `slot` is the one that
+    it had in the end, in which it was predicted to take `expected_s`.
     """
 
     id: str
@@ -148,6 +150,8 @@ class FinishedRequest:
     urgency_by: str = ""
     backend: str = ""
     real_class: str = ""
+    slot: int | None = None
+    expected_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,8 @@ class RequestStats:
                 urgency=exchange.job.urgency,
                 urgency_by=exchange.job.urgency_by,
                 backend=backend,
+                slot=None if exchange.attempt is None else exchange.attempt.slot,
+                expected_s=None if exchange.attempt is None else exchange.attempt.expected_s,
                 real_class="" if tokens is None else LengthClass.of(tokens).value,
             )
         )
@@ -149,7 +151,11 @@ class RequestStats:
 
     def _part(self, of: Attempt, ended_s: float | None) -> Part:
         return Part(
-            self.at(of.granted_s), None if ended_s is None else self.at(ended_s), of.tokens, of.worker
+            self.at(of.granted_s),
+            None if ended_s is None else self.at(ended_s),
+            of.tokens,
+            of.worker,
+            of.slot,
         )
 
     def _run_shadow(self) -> None:

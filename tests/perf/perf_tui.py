@@ -1,9 +1,9 @@
-"""The dashboard under a thousand queued requests: frames a second, how long a key takes, processor, memory.
+"""What the dashboard costs, by size and by how many wait: processor, first paint, keys, memory.
 
 `clairvoyant top` runs in a real pseudo-terminal, attached to a server that speaks the daemon's event stream
 with a new state as often as asked (the daemon itself sends at most 10 a second, however much changes).
 
-Run: python -m tests.perf.perf_tui [--seconds 10] [--events 200] [--queued 1000] [--soak MINUTES]
+Run: python -m tests.perf.perf_tui [--seconds 10] [--soak MINUTES]
 """
 
 import argparse
@@ -26,9 +26,21 @@ from dataclasses import dataclass, replace
 import msgspec
 import psutil
 
+from clairvoyant_cli.commands.attachment import ROWS
 from tests.tui.board import stage
 
 FRAME = b"\x1b[?2026h"  # Textual begins each frame with it, once the terminal says that it knows it
+FIRST_BYTES = 2_000  # before it Textual only asks what the terminal can do
+KEYS = 30
+TABLE = (  # columns, rows, how many wait, states a second
+    (80, 24, 20, 10.0),
+    (120, 40, 20, 10.0),
+    (200, 60, 20, 10.0),
+    (120, 40, 1_000, 4.0),
+    (120, 40, 5_000, 2.0),
+)
+"""The daemon draws a long queue less often (`control_api.DRAWING_SHARE`), and sends ROWS rows of it."""
+
 KNOWS_FRAMES = b"\x1b[?2026;2$y"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 
@@ -41,9 +53,10 @@ def events(queued: int, number: int) -> list[bytes]:
         watched.advance(0.1)
         snapshot = watched.snapshot()
         once = [replace(row, prompt=None) for row in snapshot.queue]
-        rows = itertools.islice(itertools.cycle(once), queued)
+        rows = itertools.islice(itertools.cycle(once), min(queued, ROWS))
         queue = tuple(replace(row, id=f"{row.id}-{n}", rank=n) for n, row in enumerate(rows, 1))
-        made.append(msgspec.json.encode(replace(snapshot, queue=queue)))
+        waiting = replace(snapshot.waiting, total=queued)
+        made.append(msgspec.json.encode(replace(snapshot, queue=queue, waiting=waiting)))
     return made
 
 
@@ -92,6 +105,7 @@ class Terminal:
     process: psutil.Process
     frames: int = 0
     sent_bytes: int = 0
+    first_s: float = 0.0
 
     def read(self, seconds: float, *, until_output: bool = False) -> float | None:
         """Take what is drawn for some time; return after how long the first byte of it came."""
@@ -114,6 +128,14 @@ class Terminal:
         os.write(self.fd, key.encode())
 
 
+def _first_paint(terminal: Terminal) -> float:
+    """Return after how long the first word of the board stood there."""
+    begun = time.perf_counter()
+    while not terminal.sent_bytes or terminal.sent_bytes < FIRST_BYTES:
+        terminal.read(10.0, until_output=True)
+    return time.perf_counter() - begun
+
+
 @contextmanager
 def top(arguments: list[str], columns: int, rows: int) -> Iterator[Terminal]:
     """Start the dashboard."""
@@ -124,6 +146,7 @@ def top(arguments: list[str], columns: int, rows: int) -> Iterator[Terminal]:
         os.execv(sys.executable, [sys.executable, *command])  # noqa: S606
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     terminal = Terminal(fd, psutil.Process(pid))
+    terminal.first_s = _first_paint(terminal)
     terminal.read(4.0)
     yield terminal
     terminal.press("q")
@@ -138,7 +161,7 @@ def cpu_s(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def measure(url: str, size: tuple[int, int], seconds: float) -> None:
+def measure(url: str, size: tuple[int, int], seconds: float) -> str:
     """Watch for a while, then freeze the picture and time keys: what is drawn then is the key's doing."""
     with top(["--url", url], *size) as terminal:
         terminal.frames = terminal.sent_bytes = 0
@@ -148,21 +171,19 @@ def measure(url: str, size: tuple[int, int], seconds: float) -> None:
         frames, sent = terminal.frames, terminal.sent_bytes
         terminal.press("p")
         terminal.read(1.0)
-        answers = []
-        for turn in range(30):
+        answers, cost_s = [], cpu_s(terminal.process)
+        for turn in range(KEYS):
             terminal.press("jjk"[turn % 3])
             took = terminal.read(2.0, until_output=True)
             answers.append(took if took is not None else 2.0)
             terminal.read(0.13)
+        cost_s = cpu_s(terminal.process) - cost_s
         memory = terminal.process.memory_info().rss / 2**20
-    print(f"{size[0]}x{size[1]}")
-    print(f"  frames/s     {frames / wall:.1f}")
-    print(f"  processor    {cpu / wall:.2f} of a core")
-    print(f"  to terminal  {sent / wall / 1024:.0f} KiB/s")
-    print(
-        f"  key          median {statistics.median(answers) * 1e3:.0f} ms, worst {max(answers) * 1e3:.0f} ms"
+    return (
+        f"{cpu / wall:>9.1%} {frames / wall:>8.1f} {sent / wall / 1024:>6.0f} "
+        f"{terminal.first_s:>9.2f} s {statistics.median(answers) * 1e3:>6.0f} ms "
+        f"{max(answers) * 1e3:>6.0f} ms {cost_s / KEYS * 1e3:>6.1f} ms {memory:>5.0f} MiB"
     )
-    print(f"  memory       {memory:.0f} MiB")
 
 
 def soak(minutes: float) -> None:
@@ -181,18 +202,27 @@ def main() -> None:
     """Measure at the three sizes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--events", type=float, default=10.0)
-    parser.add_argument("--queued", type=int, default=1000)
     parser.add_argument("--soak", type=float, default=0.0)
     arguments = parser.parse_args()
     if arguments.soak:
         soak(arguments.soak)
         return
-    states = events(arguments.queued, 60)
-    with serving(states, arguments.events) as url:
-        print(f"{arguments.queued} queued, {arguments.events:g} events/s of {len(states[0]) / 1024:.0f} KiB")
-        for size in ((80, 24), (120, 40), (200, 60)):
-            measure(url, size, arguments.seconds)
+    titles = (
+        "states/s",
+        "processor",
+        "frames/s",
+        "KiB/s",
+        "first paint",
+        "key",
+        "worst",
+        "its CPU",
+        "memory",
+    )
+    print("size", "waiting", *titles, sep="  ")
+    for width, height, queued, per_s in TABLE:
+        with serving(events(queued, 60), per_s) as url:
+            figures = measure(url, (width, height), arguments.seconds)
+        print(f"{width}x{height:<5} {queued:>6,} {per_s:>9g} {figures}", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,10 @@ import asyncio
 import os
 import re
 import time
+from html import unescape
 from pathlib import Path
+
+from rich.cells import cell_len
 
 from tests.tui.board import Script, played, remember, settled, still
 
@@ -21,6 +24,8 @@ PICTURES = (  # name, scenario, size, GPUs, seconds played, keys
     ("empty-200x60", "empty", (200, 60), 2, 105, ()),
     ("why-120x40", "busy", (120, 40), 1, 105, ("j", "j", "j", "enter")),
     ("day-120x40", "busy", (120, 40), 1, 105, ("T",)),
+    ("ghost-120x40", "overloaded", (120, 40), 1, 105, ("f",)),
+    ("policy-120x40", "busy", (120, 40), 1, 105, ("m",)),
 )
 
 
@@ -39,7 +44,21 @@ async def draw(
         picture = app.export_screenshot(simplify=True)
     # Textual numbers its classes at random; a fixed number keeps the difference of two pictures small.
     picture = re.sub(r"terminal-\d+", f"terminal-{name}", picture)
-    (FOLDER / f"{name}.svg").write_text(picture, encoding="utf-8")
+    (FOLDER / f"{name}.svg").write_text(_BLANK_EDGES.sub(_trimmed, picture), encoding="utf-8")
+
+
+_CELL = 12.2
+_BLANK_EDGES = re.compile(
+    r'x="([\d.]+)"( y="[\d.]+") textLength="[\d.]+"([^>]*)>((?:&#160;)*)(.*?)((?:&#160;)*)</text>'
+)
+
+
+def _trimmed(found: re.Match[str]) -> str:
+    """Place a word where it begins: not all that draws pictures keeps the blanks before it."""
+    x, y, rest, before, word, _ = found.groups()
+    cells = cell_len(unescape(word))
+    left = float(x) + _CELL * before.count("&")
+    return f'x="{left:.1f}"{y} textLength="{cells * _CELL:.1f}"{rest}>{word}</text>'
 
 
 def main() -> None:

@@ -148,9 +148,16 @@ class Scene:
                 tokens=asked.tokens,
                 dispatched_by="tau" if start_s - asked.at_s > TAU_S else "policy",
                 real_class=LengthClass.of(asked.tokens),
+                backend="local",
+                slot=slot,
+                expected_s=asked.prefill_s + asked.predicted.expected_tokens / TOKENS_PER_S,
             )
-            for asked, start_s, end_s in zip(
-                self.asked, self.served.start_s.tolist(), self.served.finish_s.tolist(), strict=True
+            for asked, slot, start_s, end_s in zip(
+                self.asked,
+                self.slots,
+                self.served.start_s.tolist(),
+                self.served.finish_s.tolist(),
+                strict=True,
             )
         ]
 

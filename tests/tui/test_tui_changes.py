@@ -9,7 +9,10 @@ from tests.tui.board import SIZES, Script, busy, played, remember, settled, stil
 from tests.tui.scene import judged
 from tests.tui.test_tui_screens import same
 from tui.hardware.simulated import simulated_machine
+from tui.history import History
+from tui.panels.timeline import timeline
 from tui.snapshot import QueuedRequest, Snapshot, WaitingState
+from tui.view_state import Link, LinkState, ViewState
 
 LONG = 5_000
 SENT = 300
@@ -126,3 +129,29 @@ async def test_the_ghost_of_arrival_order_stands_beside_each_row() -> None:
         text = await settled(app, pilot)
         assert "by arrival" in text
         assert "up 4,999" in text
+
+
+def test_the_slots_have_lanes_with_what_ran_what_runs_and_when_it_was_predicted_to_end() -> None:
+    snapshot, _, _ = played("busy", 1)
+    now = snapshot.taken_at
+    ended = replace(
+        snapshot.recent[-1],
+        id="ended",
+        finished_at=now - 60.0,
+        waited_s=5.0,
+        sojourn_s=65.0,
+        slot=1,
+        expected_s=90.0,
+        dispatched_by="tau",
+    )
+    running = replace(snapshot.running[0], slot=0, elapsed_s=30.0, eta_s=30.0)
+    history = History()
+    history.take(replace(snapshot, recent=(ended,)))
+    state = replace(snapshot, running=(running,))
+    view = ViewState(Link(LinkState.LIVE, "here"), state, history=history)
+    lines = [line.plain for line in timeline(view, 126, 10)]  # two seconds a cell
+    assert lines[1][6 + 75 : 6 + 90] == "█" * 15
+    assert lines[1][6 + 90 : 6 + 105] == "▒" * 15
+    assert lines[3][6 + 30 : 6 + 60] == "█" * 29 + "▌"
+    assert (lines[4][6 + 30], lines[4][6 + 75]) == ("◆", "¦")
+    assert "2 slots more" in timeline(view, 126, 4)[0].plain

@@ -1,10 +1,11 @@
-"""Three pictures: waits over time by class, the queue's length, and prediction against reality."""
+"""Pictures: the slots over time, waits by class, the queue's length, and prediction against reality."""
 
 from math import log10
 
 from tui.braille import Dots
 from tui.formatting import class_letter, class_tone, count
 from tui.line import Line, cell, columns, ends
+from tui.panels.timeline import timeline
 from tui.snapshot import FinishedRequest
 from tui.view_state import ViewState
 
@@ -15,7 +16,7 @@ _SPAN_S = 600.0
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
-    """As many pictures as fit: one, two or three side by side, or one above two."""
+    """As many pictures as fit: one, two side by side, or the slots above those two."""
     if height < _MIN_HEIGHT:
         return queue_length(view, width, height)
     if width < 76:
@@ -27,12 +28,15 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
         right = min(36, width // 3)
         left = width - right - 2
         return columns(waits(view, left, height), predicted_and_real(view, right, height), left)
-    top = height // 2
+    slots = sum(backend.slots for backend in view.snapshot.backends) if view.snapshot else 1
+    top = min(2 * slots + 2, height // 2)
     half = (width - 2) // 2
     low = columns(
-        queue_length(view, half, height - top), predicted_and_real(view, width - half - 2, height - top), half
+        waits(view, half, height - top - 1),
+        predicted_and_real(view, width - half - 2, height - top - 1),
+        half,
     )
-    return waits(view, width, top) + low
+    return [*timeline(view, width, top), Line(), *low]
 
 
 def waits(view: ViewState, width: int, height: int) -> list[Line]:

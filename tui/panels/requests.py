@@ -201,6 +201,7 @@ QUEUE: Grid[QueuedRequest] = Grid(
             lambda r, s, w: Line(ratio(r.predicted.p_long), class_tone(r.predicted.length_class)),
             lambda r: r.predicted.p_long,
             right=True,
+            when=lambda view: not view.ghost,
         ),
         Column(
             "tokens",
@@ -210,6 +211,7 @@ QUEUE: Grid[QueuedRequest] = Grid(
             lambda r, s, w: Line(count(r.tokens), "accent") if r.cuts else expected(r.predicted),
             lambda r: r.predicted.expected_tokens,
             right=True,
+            when=lambda view: not view.ghost,
         ),
         Column(
             "q90",

@@ -1,0 +1,143 @@
+"""The slots over time: a lane for each, what ran in it, what runs and until when, and what was predicted."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tui.formatting import class_tone, duration
+from tui.line import Line, Tone, cell
+from tui.snapshot import FinishedRequest, RunningRequest, Snapshot
+from tui.view_state import ViewState
+
+PAST_S = 180.0
+AHEAD_S = 60.0
+_LABEL = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of a slot's time, in seconds from now. `ends_at` is when it was predicted to end, None for
+    what was cut; `sign` is why it began or ended, if that was not the policy's doing.
+    """
+
+    begins_at: float
+    until: float
+    tone: Tone
+    sign: str = ""
+    ends_at: float | None = None
+    runs: bool = False
+
+
+def timeline(view: ViewState, width: int, height: int) -> list[Line]:
+    """Return two lines a slot where there is room, else one; those that do not fit are counted."""
+    snapshot = view.snapshot
+    if snapshot is None or width < 2 * _LABEL:
+        return []
+    lanes = _lanes(view, snapshot)
+    room = max(1, height - 2)
+    each = 2 if 2 * len(lanes) <= room else 1
+    shown = list(lanes.items())[: room // each]
+    cells = width - _LABEL
+    lines = [_legend(len(lanes) - len(shown))]
+    for (backend, slot), spans in shown:
+        name = f"{backend[: _LABEL - 3]} {slot}" if len(snapshot.backends) > 1 else f"slot {slot}"
+        lines.append(Line(cell(name, _LABEL), "faint").join(_solid(spans, cells)))
+        if each > 1:
+            lines.append(Line(" " * _LABEL).join(_signs(spans, cells)))
+    return [*lines, _axis(cells)]
+
+
+def _lanes(view: ViewState, snapshot: Snapshot) -> dict[tuple[str, int], list[Span]]:
+    lanes: dict[tuple[str, int], list[Span]] = {
+        (backend.name, slot): [] for backend in snapshot.backends for slot in range(backend.slots)
+    }
+    for ended in view.history.finished:
+        for lane, span in _of_finished(ended, view.now):
+            if span.until > -PAST_S and lane in lanes:
+                lanes[lane].append(span)
+    for running in snapshot.running:
+        for lane, span in _of_running(running, view):
+            if lane in lanes:
+                lanes[lane].append(span)
+    return lanes
+
+
+def _of_finished(request: FinishedRequest, now: float) -> Iterator[tuple[tuple[str, int], Span]]:
+    tone = class_tone(request.real_class or request.predicted.length_class)
+    end = request.finished_at - now
+    yield from _cut_parts(request, now, tone)
+    if request.slot is not None and not request.parts:
+        begin = end - (request.sojourn_s - request.waited_s)
+        predicted = None if request.expected_s is None else begin + request.expected_s
+        sign = "◆" if request.dispatched_by == "tau" else ""
+        yield (request.backend, request.slot), Span(begin, end, tone, sign, predicted)
+
+
+def _of_running(request: RunningRequest, view: ViewState) -> Iterator[tuple[tuple[str, int], Span]]:
+    tone = class_tone(request.predicted.length_class)
+    yield from _cut_parts(request, view.now, tone)
+    if request.slot is not None:
+        begin = -request.elapsed_s - view.drift_s
+        sign = "◆" if request.dispatched_by == "tau" else ""
+        left_s = None if request.eta_s is None else max(0.0, request.eta_s - view.drift_s)
+        yield (request.backend, request.slot), Span(begin, 0.0, tone, sign, left_s, runs=True)
+
+
+def _cut_parts(
+    request: FinishedRequest | RunningRequest, now: float, tone: Tone
+) -> Iterator[tuple[tuple[str, int], Span]]:
+    for part in request.parts:
+        if part.slot is not None and part.ended_at is not None:
+            yield (part.backend, part.slot), Span(part.began_at - now, part.ended_at - now, tone, "½")
+
+
+def _x(at: float, cells: int) -> int:
+    return int((at + PAST_S) / (PAST_S + AHEAD_S) * cells)
+
+
+def _solid(spans: list[Span], cells: int) -> Line:
+    """Draw what ran solid, and hatched what is still to come of what runs."""
+    drawn: list[tuple[str, Tone]] = [("·", "track")] * cells
+    for span in spans:
+        begin, end = max(0, _x(span.begins_at, cells)), min(cells, max(_x(span.until, cells), 1))
+        for x in range(begin, max(end, begin + 1)):
+            if x < cells:
+                drawn[x] = ("█", span.tone)
+        if not span.runs and end - begin > 1:
+            drawn[end - 1] = ("▌", span.tone)  # so that two of a class that follow each other stay two
+        if span.runs and span.ends_at is not None:
+            for x in range(end, min(cells, _x(span.ends_at, cells) + 1)):
+                drawn[x] = ("▒", span.tone)
+    return _joined(drawn)
+
+
+def _signs(spans: list[Span], cells: int) -> Line:
+    """Draw when each was predicted to end, where tau began one, and where one was cut."""
+    drawn: list[tuple[str, Tone]] = [(" ", "ink")] * cells
+    for span in spans:
+        if span.ends_at is not None and not span.runs and 0 <= _x(span.ends_at, cells) < cells:
+            drawn[_x(span.ends_at, cells)] = ("¦", "soft")
+    for span in spans:
+        at = _x(span.until if span.sign == "½" else span.begins_at, cells)
+        if span.sign and 0 <= at < cells:
+            drawn[at] = (span.sign, "alert" if span.sign == "◆" else "accent")
+    return _joined(drawn)
+
+
+def _joined(drawn: list[tuple[str, Tone]]) -> Line:
+    line = Line()
+    for sign, tone in drawn:
+        line.add(sign, tone)
+    return line
+
+
+def _legend(left_out: int) -> Line:
+    line = Line("slots  ", "faint").add("█", "soft").add(" ran  ", "faint").add("▒", "soft")
+    line.add(" still to run  ", "faint").add("¦", "soft").add(" predicted end  ", "faint").add("◆", "alert")
+    line.add(" tau  ", "faint").add("½", "accent").add(" cut", "faint")
+    return line.add(f"  and {left_out} slots more", "faint") if left_out else line
+
+
+def _axis(cells: int) -> Line:
+    now = _x(0.0, cells)
+    line = Line(cell(f"{'':{_LABEL}}{duration(PAST_S)} ago", _LABEL + now - 3), "faint").add("now", "soft")
+    return line.add(cell(f"in {duration(AHEAD_S)}", cells - now, right=True), "faint")

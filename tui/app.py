@@ -25,6 +25,7 @@ from tui.hardware.reading import Hardware
 from tui.history import History
 from tui.keys import KEYS
 from tui.line import Tone, printable
+from tui.memory import remember, remembered
 from tui.palette import THEMES, Palette
 from tui.plain_glyphs import plain_driver
 from tui.screens.board import BoardScreen
@@ -59,11 +60,12 @@ class Top(App[None]):
         badge: str = "",
         plain: bool = False,
         folder: Path | None = None,
+        memory: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`machine` reads this computer's sensors; it is called in a thread, once a second. `folder` is where
-        exports go (the working directory). `badge` stands beside the mode: demo, replay. `plain` is for fonts
-        that have few characters.
+        exports go (the working directory), `memory` the file that keeps what is liked. `badge` stands beside
+        the mode: demo, replay. `plain` is for fonts that have few characters.
         """
         colour = not os.environ.get("NO_COLOR")
         super().__init__(ansi_color=None if colour else True)
@@ -94,7 +96,9 @@ class Top(App[None]):
         self._colour = colour
         for theme in THEMES:
             self.register_theme(theme)
-        self.theme = THEMES[0].name
+        self._memory = memory
+        liked = remembered(memory).get("theme", "") if memory else ""
+        self.theme = liked if liked in self.available_themes else THEMES[0].name
         self.palette = Palette(self.get_css_variables(), colour=colour)
 
     def get_default_screen(self) -> Screen[Any]:
@@ -117,6 +121,8 @@ class Top(App[None]):
         self._left.set()
 
     def _recolour(self) -> None:
+        if self._memory is not None:
+            remember(self._memory, theme=self.theme)
         self.palette = Palette(self.get_css_variables(), colour=self._colour)
         for screen in self.screen_stack:
             for canvas in screen.query(Canvas):

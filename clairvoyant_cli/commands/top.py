@@ -143,6 +143,7 @@ async def _watch(
             from tui.print_tables import first_snapshot
 
             return await first_snapshot(attachment.source)
+        from clairvoyant_cli.control import state_dir
         from tui.app import Top
         from tui.hardware.collect import Machine
 
@@ -152,6 +153,7 @@ async def _watch(
             readonly=readonly or attachment.readonly,
             badge=attachment.badge,
             plain=plain,
+            memory=state_dir() / "top.json",
         ).run_async()
         return None
 

@@ -334,6 +334,21 @@ async def test_theme_goes_round() -> None:
         assert set(seen) == {theme.name for theme in THEMES}
 
 
+@pytest.mark.parametrize("spoilt", [None, "{", "[]", '{"theme": "no such"}', '{"theme": 1}'])
+async def test_the_theme_is_remembered_and_a_spoilt_memory_is_none(
+    spoilt: str | None, tmp_path: Path
+) -> None:
+    memory = tmp_path / "state" / "top.json"
+    if spoilt is not None:
+        memory.parent.mkdir()
+        memory.write_text(spoilt)
+    first = Top(Script(), memory=memory, clock=lambda: 0.0)
+    async with first.run_test() as pilot:
+        assert first.theme == THEMES[0].name
+        await pilot.press("T")
+    assert Top(Script(), memory=memory, clock=lambda: 0.0).theme == THEMES[1].name
+
+
 async def test_copy_puts_the_id_on_the_clipboard() -> None:
     async with bench() as it:
         await it.press("y")

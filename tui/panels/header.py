@@ -128,7 +128,7 @@ def worth(view: ViewState, width: int) -> Line:
     saved = gain.saved_today_s
     today = Line(duration(abs(saved)), "good" if saved >= 0 else "warn")
     today.add(" saved today" if saved >= 0 else " lost today", "faint")
-    pieces = [lead, today]
+    pieces = [lead, today] if abs(saved) >= 1.0 else [lead]
     if gain.long_paid_s is not None:
         paid = gain.long_paid_s
         pieces.append(

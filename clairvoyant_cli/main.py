@@ -6,6 +6,7 @@ help of each command stands here, in the table, and its module is loaded on use.
 
 import os
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from typing import NoReturn
 
@@ -23,6 +24,7 @@ COMMANDS = {
     "calibrate": "Measure an LLM server once, so that `serve` knows it.",
     "profiles": "List, show, choose and exchange what `calibrate` measured.",
     "history": "Show the requests that were served.",
+    "report": "Say what it has saved whom, and cost whom, against order of arrival.",
     "forget": "Erase what is remembered of requests, for good.",
     "top": "Watch the queue, the slots and the GPU live, and steer them.",
     "simulate": "Compare scheduling policies in virtual time, on the papers' workloads or your own.",
@@ -52,6 +54,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command's module and return its `command`."""
         if cmd_name not in COMMANDS:
+            if not ctx.resilient_parsing and (near := get_close_matches(cmd_name, COMMANDS, 1)):
+                ctx.fail(f"no such command {cmd_name!r}; did you mean {near[0]}?")
             return None
         ctx.meta[ASKED_FOR] = cmd_name
         command = import_module(f"clairvoyant_cli.commands.{cmd_name}").command
@@ -75,7 +79,7 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="clairvoyant")
+@click.version_option(__version__, "-V", "--version", prog_name="clairvoyant")
 def cli() -> None:
     """Make your own LLM server feel fast: short answers first, none starved."""
 

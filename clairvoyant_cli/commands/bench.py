@@ -20,7 +20,7 @@ from clairvoyant_cli.bench.measures import Summary, summarise
 from clairvoyant_cli.bench.report import Findings, page_of, plots_of, sections_of, to_csv, to_json
 from clairvoyant_cli.bench.virtual import run_virtually
 from clairvoyant_cli.commands.bench_setup import REPLAY, Settings
-from clairvoyant_cli.commands.options import FILE, backend_key_file_option, json_option, together
+from clairvoyant_cli.commands.options import FILE, backend_key_file_option, json_option, output_file, together
 from clairvoyant_cli.control import DEFAULT_URL
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY
@@ -101,13 +101,21 @@ shared_options = together(
     backend_key_file_option,
     click.option("--quick", is_flag=True, help="A few requests in one run: to try it out."),
     json_option("Print the findings as JSON instead of tables."),
-    click.option("--csv", "csv_file", type=FILE, metavar="FILE", help="Write every answer's times."),
-    click.option("--plot", "plot_file", type=FILE, metavar="FILE", help="Draw the charts, as SVG."),
-    click.option("--report", "report_file", type=FILE, metavar="FILE", help="Write a report: .md or .html."),
+    click.option("--csv", "csv_file", type=output_file(), metavar="FILE", help="Write every answer's times."),
+    click.option(
+        "--plot", "plot_file", type=output_file(".svg"), metavar="FILE", help="Draw the charts, as SVG."
+    ),
+    click.option(
+        "--report",
+        "report_file",
+        type=output_file(".md", ".html", ".htm"),
+        metavar="FILE",
+        help="Write a report: .md or .html.",
+    ),
     click.option(
         "--resume",
         "resume_file",
-        type=FILE,
+        type=output_file(),
         metavar="FILE",
         help="Keep finished cells here, and begin where an interrupted bench stopped.",
     ),

@@ -1,5 +1,6 @@
 """Flags that several commands take, and those that are made of the settings of `serve`."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,37 @@ SERVE = settings_of(ServeConfig)
 SERVER = settings_of(BackendConfig)
 FILE = click.Path(path_type=Path, dir_okay=False)
 ANY_PATH = click.Path(path_type=Path)
+
+
+class Output(click.Path):
+    """A file that is written once the work is done: whether it can be is looked at before it begins.
+
+    `suffixes` are those of the forms that it can be written in; none means any.
+    """
+
+    def __init__(self, suffixes: tuple[str, ...] = (), *, folder: bool = False) -> None:
+        super().__init__(path_type=Path, dir_okay=folder, file_okay=not folder)
+        self._suffixes = suffixes
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; a usage error where nothing can be written, or not what its name says."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if self._suffixes and path.suffix.lower() not in self._suffixes:
+            self.fail(f"{path.name!r} must end in {' or '.join(self._suffixes)}", param, ctx)
+        nearest = path if path.exists() else path.parent
+        if self.dir_okay:  # a folder is made, with those it lies in
+            nearest = next(each for each in (path, *path.absolute().parents) if each.exists())
+        if not nearest.exists() or (nearest != path and not nearest.is_dir()):
+            self.fail(f"there is no folder {nearest}; make it first", param, ctx)
+        if not os.access(nearest, os.W_OK):
+            self.fail(f"{nearest} cannot be written", param, ctx)
+        return path
+
+
+def output_file(*suffixes: str) -> Output:
+    """Return the type of a file that is written at the end of a command."""
+    return Output(suffixes)
+
 
 url_option = click.option("--url", help="The daemon. Unset: the one last started here.")
 token_file_option = click.option(

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from clairvoyant_cli.commands.composition import database_path, told_plainly
 from clairvoyant_cli.commands.figures import figure, seconds
-from clairvoyant_cli.commands.options import FILE, db_option, json_option
+from clairvoyant_cli.commands.options import db_option, json_option, output_file
 from clairvoyant_cli.commands.printing import PlainConsole
 from clairvoyant_cli.commands.spans import date
 from clairvoyant_cli.errors import ClairvoyantError
@@ -103,7 +103,7 @@ def use(name: str, auto: bool, db_file: Path | None) -> None:
 
 @command.command()
 @click.argument("name")
-@click.option("-o", "--output", type=FILE, help="File to write.")
+@click.option("-o", "--output", type=output_file(), help="File to write.")
 @db_option
 def export(name: str, output: Path | None, db_file: Path | None) -> None:
     """Write a profile and its samples as JSON."""

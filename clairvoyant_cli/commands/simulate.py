@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from clairvoyant_cli.commands.options import FILE, db_option, json_option
+from clairvoyant_cli.commands.options import db_option, json_option, output_file
 from clairvoyant_cli.commands.spans import when
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from profiles.records import MAX_SLOTS
@@ -212,7 +212,7 @@ def run_scenario(name: str, options: "Options") -> "Report":
 @click.option("--requests", type=click.IntRange(min=2), help="Requests a run.")
 @json_option("Print JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, one figure a line.")
-@click.option("--plot", type=FILE, help="Draw the plots, as SVG.")
+@click.option("--plot", type=output_file(".svg"), help="Draw the plots, as SVG.")
 def command(
     scenario: str | None,
     advise: bool,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clairvoyant_cli.commands.options import FILE, json_option, token_file_option, url_option
+from clairvoyant_cli.commands.options import FILE, json_option, output_file, token_file_option, url_option
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.system import draws_few_glyphs
 
@@ -46,7 +46,7 @@ class _Attachment:
 )
 @click.option("--once", is_flag=True, help="Print the state once, as tables, and leave.")
 @json_option("Print the state once, as JSON, and leave.")
-@click.option("--record", type=FILE, help="Also write what is seen to a file.")
+@click.option("--record", type=output_file(), help="Also write what is seen to a file.")
 @click.option(
     "--replay",
     type=FILE,

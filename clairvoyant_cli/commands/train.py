@@ -7,7 +7,7 @@ import click
 
 from clairvoyant_cli.commands.composition import database_path, told_plainly
 from clairvoyant_cli.commands.figures import share
-from clairvoyant_cli.commands.options import FILE, db_option
+from clairvoyant_cli.commands.options import FILE, Output, db_option
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 
 if TYPE_CHECKING:
@@ -22,9 +22,7 @@ MAX_RECORDED = 200_000
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=FILE)
 @click.option("--from-history", is_flag=True, help="Train on what `serve --record-prompts` recorded, too.")
 @db_option
-@click.option(
-    "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Model directory."
-)
+@click.option("--out", required=True, type=Output(folder=True), help="Model directory.")
 @click.option(
     "--recipe",
     type=click.Choice(["lexical", "paper"]),

@@ -1,0 +1,194 @@
+"""`clairvoyant report`: what the order of answering has saved whom, and cost whom."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from clairvoyant_cli.commands.composition import database_path, told_plainly
+from clairvoyant_cli.commands.figures import span as time_span
+from clairvoyant_cli.commands.options import db_option, json_option, output_file
+from clairvoyant_cli.commands.spans import date, when
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from profiles.records import Finished
+    from profiles.savings import Compared, Group
+
+MAX_ROWS = 200_000
+"""The newest requests of a span that are compared; more would take longer than somebody waits."""
+
+SHOWN_GROUPS = 20
+
+ASSUMED = (
+    "In order of arrival: each request takes the slot that falls free first, for as long as it really held "
+    "one; as many slots as were at work at once. Requests that no slot ever took are left out."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a span of history says; `by` holds the groups by class, client and model."""
+
+    since: float
+    until: float
+    verdict: str
+    answers: int
+    slots: dict[str, int]
+    by: dict[str, list["Group"]]
+
+
+@click.command()
+@click.option("--since", type=when, default="7d", show_default=True, metavar="WHEN", help="As for history.")
+@click.option("--until", type=when, metavar="WHEN", help="Only before then.")
+@click.option("--client", help="Only of this client, as its address or key name.")
+@click.option("--model", help="Only of this model.")
+@db_option
+@json_option("Print the figures as JSON.")
+@click.option("--html", type=output_file(".html", ".htm"), metavar="FILE", help="Write a page to share.")
+def command(
+    since: float,
+    until: float | None,
+    client: str | None,
+    model: str | None,
+    db_file: Path | None,
+    as_json: bool,
+    html: Path | None,
+) -> None:
+    """Say what the order of answering has saved whom, and cost whom, against order of arrival.
+
+    From what `serve` has recorded, the last seven days unless told otherwise. Clients are shown by
+    a hash, as in `history`. It is honest: where order of arrival would have been better, it says so.
+    """
+    found, limited = _found(since, until, client, model, database_path(db_file))
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2))
+        return
+    if html is not None:
+        _write(found, html)
+        return
+    _print(found)
+    if limited:
+        click.echo(f"Only the newest {MAX_ROWS:,} requests were looked at; narrow it with --since.")
+
+
+def _found(
+    since: float, until: float | None, client: str | None, model: str | None, path: Path
+) -> tuple[Findings, bool]:
+    from profiles.database import reading
+    from profiles.history import FOREVER, Span, newest
+    from profiles.savings import compare, group, slots_used
+
+    # All that ran at the time made others wait, so the span is narrowed to a client only afterwards.
+    with told_plainly(), reading(path) as connection:
+        rows = newest(connection, Span(since, FOREVER if until is None else until), MAX_ROWS)
+        wanted = _narrowed(connection, since, client, model)
+    compared = [each for each in compare(rows) if wanted(each.finished)]
+    by = {
+        "class": sorted(group(compared, lambda row: row.length_class), key=lambda g: g.name, reverse=True),
+        "client": group(compared, lambda row: row.client),
+        "model": group(compared, lambda row: row.model or "-"),
+    }
+    backends = {each.finished.backend for each in compared}
+    slots = {name: slots_used(row for row in rows if row.backend == name) for name in sorted(backends)}
+    first = min((each.finished.finished_at for each in compared), default=since)
+    last = max((each.finished.finished_at for each in compared), default=since)
+    found = Findings(first, last, verdict(compared, by["class"]), len(compared), slots, by)
+    return found, len(rows) == MAX_ROWS
+
+
+def _narrowed(
+    connection: "sqlite3.Connection", since: float, client: str | None, model: str | None
+) -> "Callable[[Finished], bool]":
+    from profiles.history import Span, newest
+
+    hashed = None
+    if client is not None:
+        found = newest(connection, Span(since, client=client), 1)
+        hashed = found[0].client if found else ""
+    return lambda row: (hashed is None or row.client == hashed) and (model is None or row.model == model)
+
+
+def verdict(compared: "Sequence[Compared]", classes: "Sequence[Group]") -> str:
+    """Return what there is to say in one sentence or two."""
+    if not compared:
+        return "Nothing was answered in that time; requests are recorded while clairvoyant serve runs."
+    parts = []
+    for each in classes:
+        took = f"{time_span(each.mean_s)} instead of {time_span(each.in_order_mean_s)}"
+        if abs(each.change) < 0.005:
+            parts.append(f"{each.name} answers as long ({time_span(each.mean_s)})")
+        else:
+            word = "less" if each.change < 0 else "longer"
+            parts.append(f"{each.name} answers {abs(each.change):.0%} {word} ({took})")
+    saved_s = sum(each.in_order_s - each.sojourn_s for each in compared)
+    sum_s = time_span(abs(saved_s))
+    what = f"saved {sum_s} of waiting" if saved_s >= 0 else f"cost {sum_s} of waiting more than it saved"
+    return (
+        f"On average, from asking to the end, against order of arrival: {'; '.join(parts)}. In all it {what}."
+    )
+
+
+HEADER = ("requests", "mean", "in order of arrival", "P95", "in order of arrival", "saved")
+
+
+def _row(each: "Group") -> tuple[str, ...]:
+    saved = f"{'-' if each.saved_s < 0 else ''}{time_span(abs(each.saved_s))}"
+    times = (each.mean_s, each.in_order_mean_s, each.p95_s, each.in_order_p95_s)
+    return (each.name, f"{each.requests:,}", *map(time_span, times), saved)
+
+
+def _shown(groups: "Sequence[Group]") -> "list[Group]":
+    """Return those that gained most, and those that lost most or gained least."""
+    half = SHOWN_GROUPS // 2
+    return list(groups) if len(groups) <= SHOWN_GROUPS else [*groups[:half], *groups[-half:]]
+
+
+def _title(found: Findings) -> str:
+    return f"{found.answers:,} answers, {date(found.since, '%Y-%m-%d')} to {date(found.until, '%Y-%m-%d')}"
+
+
+def _print(found: Findings) -> None:
+    from rich.table import Table
+
+    from clairvoyant_cli.commands.printing import PlainConsole
+
+    console = PlainConsole()
+    console.print(found.verdict, highlight=False)
+    if not found.answers:
+        return
+    for name, groups in found.by.items():
+        table = Table(name, box=None)
+        for heading in HEADER:
+            table.add_column(heading, justify="right")
+        for each in _shown(groups):
+            table.add_row(*_row(each))
+        console.print()
+        console.print(table)
+    slots = ", ".join(f"{name} {slots}" for name, slots in found.slots.items())
+    console.print(f"\n{_title(found)}; slots at work at once: {slots}.", highlight=False)
+    console.print(ASSUMED, highlight=False)
+
+
+def _write(found: Findings, path: Path) -> None:
+    from clairvoyant_cli.bench.page import Grid, Heading, Page, Paragraph, write_page
+
+    blocks = [Paragraph(found.verdict)]
+    tables = [
+        block
+        for name, groups in found.by.items()
+        for block in (
+            Heading(f"By {name}"),
+            Grid(("", *HEADER), tuple(_row(each) for each in _shown(groups))),
+        )
+    ]
+    page = Page(
+        "What Clairvoyant saved whom", (*blocks, *tables, Paragraph(_title(found)), Paragraph(ASSUMED))
+    )
+    with told_plainly():
+        write_page(page, path)
+    click.echo(f"wrote {path}", err=True)

@@ -12,9 +12,14 @@ from clairvoyant_cli.backends.adapter import Adapter, Body
 from clairvoyant_cli.backends.chat import Clock, pieces_of
 from clairvoyant_cli.backends.ollama import ADAPTER
 from clairvoyant_cli.bench.questions import Question
+from clairvoyant_cli.errors import printable
 
 REPLAYED: Adapter = ADAPTER
 """The simulated backend is asked as Ollama is: what a request allows is the answer's length."""
+
+
+MAX_WORDS_CHARS = 60
+"""So much of an answer is kept, to be shown."""
 
 
 @dataclass(slots=True, eq=False)
@@ -22,6 +27,7 @@ class Call:
     """One question on its way. Times are seconds by its asker's clock; `tokens` counts what has come.
 
     `predicted_tokens` is what a proxy on the way said it expects; None where none said anything.
+    `words` are the first of the answer, in one line.
     """
 
     question: Question
@@ -31,6 +37,7 @@ class Call:
     tokens: int = 0
     predicted_tokens: float | None = None
     error: str | None = None
+    words: str = ""
 
     @property
     def sojourn_s(self) -> float | None:
@@ -89,6 +96,8 @@ class Asker:
                 call.first_token_s = at_s
             call.error = piece.error or call.error
             done = done or piece.whole
+            if len(call.words) < MAX_WORDS_CHARS:
+                call.words = printable(call.words + piece.words)[:MAX_WORDS_CHARS]
             call.tokens = piece.totals.tokens or call.tokens + piece.text
         if not done and call.error is None:
             call.error = "the answer broke off"

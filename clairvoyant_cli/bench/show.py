@@ -71,7 +71,8 @@ def _cells(row: Row, elapsed_s: float) -> tuple[ConsoleRenderable, ConsoleRender
     match row.place:
         case Place.DONE:
             note = Text(f"{row.call.sojourn_s or 0.0:.1f} s", style)
-            return Text(GLYPHS[row.place], "green"), Text(title, f"dim {style}"), note
+            said = Text.assemble((title, f"dim {style}"), f"  {row.call.words}" if row.call.words else "")
+            return Text(GLYPHS[row.place], "green"), said, note
         case Place.FAILED:
             note = Text("failed", "red")
             return Text(GLYPHS[row.place], "red"), Text(title, "red"), note
@@ -114,8 +115,8 @@ class Narrator:
             for call in sorted(ended, key=lambda c: c.ended_s or 0.0):
                 self._told.add(id(call))
                 after = f"failed: {call.error}" if call.error else f"after {call.sojourn_s or 0.0:.1f} s"
-                line = f"{elapsed_s:6.1f} s  {lane.policy:<5}{call.question.title:<26}{after}"
-                self._console.print(line, highlight=False, markup=False)
+                line = f"{elapsed_s:6.1f} s  {lane.policy:<5}{call.question.title:<26}{after}  {call.words}"
+                self._console.print(line.rstrip(), highlight=False, markup=False)
 
 
 def result_table(before: Lane, after: Lane, title: str) -> Table:

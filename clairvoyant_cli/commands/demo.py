@@ -2,24 +2,32 @@
 
 import asyncio
 import json
+import logging
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import click
 from rich.live import Live
 from rich.text import Text
 
+from clairvoyant_cli.backends.known import adapter_of
 from clairvoyant_cli.bench.load import Asker, Call
 from clairvoyant_cli.bench.questions import MOST, Question, draw
 from clairvoyant_cli.bench.race import Lane, Watch, race
+from clairvoyant_cli.bench.real_model import model_file, real_server
 from clairvoyant_cli.bench.show import Narrator, frame, result_table
 from clairvoyant_cli.bench.sojourn import by_class, change
-from clairvoyant_cli.commands.options import json_option
+from clairvoyant_cli.commands.options import FILE, json_option
 from clairvoyant_cli.commands.printing import PlainConsole
-from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from predictor.record import LengthClass
+
+MAX_REAL_TOKENS = 400
+"""Of a real answer: on one core of a laptop the whole show is over within two minutes."""
 
 POLICIES = {"fcfs": "First come, first served", "sjf": "Shortest first"}
 
@@ -31,6 +39,12 @@ class Settings:
     tokens_per_s: float
     requests: int
     seed: int
+    model: Path | None = None
+
+    @property
+    def backend(self) -> str:
+        """What is asked."""
+        return "simulated backend" if self.model is None else f"real llama.cpp server with {self.model.stem}"
 
 
 @click.command()
@@ -52,38 +66,59 @@ class Settings:
 @click.option(
     "--seed", default=0, show_default=True, help="Seed of the burst: which questions, in which order."
 )
+@click.option(
+    "--real",
+    is_flag=True,
+    help="Ask a real llama.cpp server instead, with SmolLM2 (93 MB, fetched once) on one core a side.",
+)
+@click.option("--gguf", type=FILE, metavar="FILE", help="With --real: a model of yours.")
 @json_option("Print the result as JSON, and nothing else.")
-def command(tokens_per_s: float, requests: int, seed: int, as_json: bool) -> None:
-    """Watch shortest-first beat first-come-first-served, on a simulated backend.
+def command(
+    tokens_per_s: float, requests: int, seed: int, real: bool, gguf: Path | None, as_json: bool
+) -> None:
+    """Watch shortest-first beat first-come-first-served, on a simulated backend or a real one.
 
     Starts two simulated LLM servers that answer one question at a time, puts a proxy before each, and sends
     both the same burst at the same time. Nothing leaves this machine, and no model is needed.
     """
-    settings = Settings(tokens_per_s, requests, seed)
+    if gguf is not None and not real:
+        raise ClairvoyantError("--gguf goes with --real", ExitCode.USAGE)
+    settings = Settings(tokens_per_s, requests, seed, (gguf or model_file()) if real else None)
     lanes, took_s = asyncio.run(_run(settings, as_json=as_json))
     if as_json:
         click.echo(json.dumps(_result(settings, lanes, took_s), indent=2))
     else:
         console = PlainConsole()
         before, after = lanes
-        console.print(result_table(before, after, f"{settings.requests} questions to a simulated backend"))
+        console.print(result_table(before, after, f"{settings.requests} questions to a {settings.backend}"))
         console.print(Text.assemble("Before your own server: ", ("clairvoyant serve", "bold")))
     _refuse_failures(lanes)
 
 
 async def _run(settings: Settings, *, as_json: bool) -> tuple[list[Lane], float]:
     questions = draw(settings.requests, settings.seed)
+    lane, asker = _lane, Asker("replay")
+    if settings.model is not None:
+        questions = [replace(question, max_tokens=MAX_REAL_TOKENS) for question in questions]
+        lane, asker = _real_lane, Asker(settings.model.stem, adapter_of("llamacpp"))
     async with AsyncExitStack() as stack:
-        lanes = [await stack.enter_async_context(_lane(policy, questions, settings)) for policy in POLICIES]
-        if as_json:
-            return lanes, await race(lanes, Asker("replay"), lambda lanes, elapsed_s: None)
-        console = PlainConsole(stderr=True)
-        headline = _headline(settings)
-        if not console.is_terminal or console.is_dumb_terminal or "NO_COLOR" in os.environ:
-            console.print(headline, highlight=False)
-            return lanes, await race(lanes, Asker("replay"), Narrator(console))
-        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-            return lanes, await race(lanes, Asker("replay"), _drawing_on(live, headline))
+        lanes = [await stack.enter_async_context(lane(policy, questions, settings)) for policy in POLICIES]
+        took_s = await _shown(lanes, asker, settings, as_json=as_json)
+    for call in (call for lane in lanes for call in lane.calls):
+        call.question = replace(call.question, known_class=LengthClass.of(call.tokens))
+    return lanes, took_s
+
+
+async def _shown(lanes: Sequence[Lane], asker: Asker, settings: Settings, *, as_json: bool) -> float:
+    if as_json:
+        return await race(lanes, asker, lambda lanes, elapsed_s: None)
+    console = PlainConsole(stderr=True)
+    headline = _headline(settings)
+    if not console.is_terminal or console.is_dumb_terminal or "NO_COLOR" in os.environ:
+        console.print(headline, highlight=False)
+        return await race(lanes, asker, Narrator(console))
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        return await race(lanes, asker, _drawing_on(live, headline))
 
 
 def _drawing_on(live: Live, headline: str) -> Watch:
@@ -106,15 +141,32 @@ async def _lane(policy: str, questions: Sequence[Question], settings: Settings) 
         yield Lane(policy, POLICIES[policy], daemon, [Call(question) for question in questions])
 
 
+@asynccontextmanager
+async def _real_lane(policy: str, questions: Sequence[Question], settings: Settings) -> AsyncIterator[Lane]:
+    """Start a real server and a daemon before it."""
+    import predictor
+    from clairvoyant_cli.config import ServeConfig
+    from clairvoyant_cli.proxy.daemon import running_daemon
+
+    logging.getLogger("clairvoyant").setLevel(logging.ERROR)
+    assert settings.model is not None  # noqa: S101 - a real lane is one with a model
+    async with real_server(settings.model) as url:
+        config = ServeConfig(policy=policy, backend=url, listen="127.0.0.1:0", show_prompts=True)
+        async with running_daemon(config, predictor.load()) as daemon:
+            yield Lane(policy, POLICIES[policy], daemon, [Call(question) for question in questions])
+
+
 def _headline(settings: Settings) -> str:
+    if settings.model is not None:
+        return f"{settings.backend}, one core and one answer at a time on each side"
     return f"Simulated backend: {settings.tokens_per_s:g} tokens/s, one answer at a time"
 
 
 def _result(settings: Settings, lanes: Sequence[Lane], took_s: float) -> dict[str, Any]:
     fcfs, sjf = (by_class(lane.calls) for lane in lanes)
     return {
-        "simulated_backend": True,
-        "settings": asdict(settings),
+        "simulated_backend": settings.model is None,
+        "settings": asdict(settings) | {"model": settings.model and settings.model.name},
         "took_s": took_s,
         "lanes": {
             lane.policy: {
@@ -134,6 +186,7 @@ def _request(call: Call) -> dict[str, Any]:
         "tokens": call.tokens,
         "sojourn_s": call.sojourn_s,
         "error": call.error,
+        "words": call.words,
     }
 
 

@@ -12,11 +12,12 @@ NOTHING = Totals()
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one line says. `text`: it brings some; `whole`: the answer ends with it, `capped` by its limit;
-    `totals` holds what the server counted, if it says so here.
+    """What one line says. `text`: it brings some, `words` as an answer's own; `whole`: the answer ends with
+    it, `capped` by its limit; `totals` holds what the server counted, if it says so here.
     """
 
     text: bool = False
+    words: str = ""
     whole: bool = False
     capped: bool = False
     error: str | None = None
@@ -40,8 +41,10 @@ def read_line(line: bytes) -> Piece | None:
     reasons = [reason for each in choices if (reason := each.get("finish_reason")) is not None]
     if said.get("done") is True:
         reasons.append(said.get("done_reason"))
+    parts = [said.get("message"), *(each.get("delta") for each in choices)]
     return Piece(
-        text=_has_text(said.get("message")) or any(_has_text(each.get("delta")) for each in choices),
+        text=any(map(_has_text, parts)),
+        words="".join(map(_words, parts)),
         whole=bool(reasons),
         capped="length" in reasons,
         totals=told_by_line(held),
@@ -58,3 +61,8 @@ def _has_text(part: Any) -> bool:
     return isinstance(part, dict) and any(
         part.get(name) for name in ("content", "thinking", "reasoning_content", "reasoning")
     )
+
+
+def _words(part: Any) -> str:
+    words = part.get("content") if isinstance(part, dict) else None
+    return words if isinstance(words, str) else ""

@@ -15,6 +15,7 @@ from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
+GUIDE = (ROOT / "docs" / "guide.md").read_text()
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 
 
@@ -27,7 +28,13 @@ def command(name: str) -> click.Command:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_is_documented(name: str) -> None:
-    assert f"clairvoyant {name}" in README
+    assert f"clairvoyant {name}" in README + GUIDE
+
+
+def test_the_front_door_is_short_and_its_links_lead_somewhere() -> None:
+    assert len(README.split()) < 900
+    for target in re.findall(r"\]\(([^)#]+)", README):
+        assert target.startswith("http") or (ROOT / target).exists(), target
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -49,7 +56,7 @@ def test_every_setting_of_serve_is_a_flag_and_is_documented() -> None:
 
 
 def test_the_policies_are_summed_up_in_the_same_words_everywhere() -> None:
-    readme = " ".join(README.split())
+    readme = " ".join(GUIDE.split())
     help_text = " ".join((command("serve").get_help(click.Context(command("serve")))).split())
     for name, policy in POLICIES.items():
         assert (f"- `{name}`: {policy.summary}" in readme) == (name in SERVABLE), name

@@ -73,7 +73,7 @@ def test_the_report_begins_with_its_verdict_good_or_bad(tmp_path: Path) -> None:
     assert "long answers 8% longer" in text
     assert "In all it saved 3 min 10 s of waiting." in text
     only = json.loads(said(path, "--client", "ann", "--json"))
-    assert only["verdict"].endswith("In all it cost 10.0 s of waiting more than it saved.")
+    assert only["verdict"].endswith("In all it cost 10 s of waiting more than it saved.")
     assert [each["requests"] for each in only["by"]["client"]] == [2]
     page = tmp_path / "mine.html"
     said(path, "--html", str(page))

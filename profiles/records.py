@@ -61,6 +61,11 @@ class Estimate:
     high: float
     n: int
 
+    @property
+    def doubt(self) -> float:
+        """Half the interval as a share of the mean: 0.2 is 20 % to either side."""
+        return (self.high - self.low) / 2 / self.mean if self.mean > 0 else float("inf")
+
 
 @dataclass(frozen=True, slots=True)
 class Band:

@@ -25,6 +25,10 @@ UNREADABLE = (msgspec.DecodeError, ValueError, TypeError)
 Record = TypeVar("Record")
 
 
+MAX_DOUBT = 0.5
+"""A mu_short that may be half as long again, or half as long, is hardly known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """A profile as it is kept. `chosen_at` is when it was chosen by hand, None if it was not."""
@@ -113,16 +117,42 @@ def fitting(
     place: str | None = None,
     now_s: float | None = None,
 ) -> list[Profile]:
-    """Return the profiles of a backend on a host (by its key): the one chosen by hand, then the newest.
+    """Return the profiles of a backend on a host (by its key): the one chosen by hand, then the newest; but
+    a newer one whose mu_short is hardly known does not go before one of its model that is surer.
 
     Without a `place`, those of all its places. For `now_s` see `newest_profile`.
     """
     rows = connection.execute(
-        "SELECT name, record FROM profiles WHERE host = ? AND backend = ? AND (? IS NULL OR place = ?) "
+        "SELECT name, record, chosen_at FROM profiles "
+        "WHERE host = ? AND backend = ? AND (? IS NULL OR place = ?) "
         "ORDER BY chosen_at IS NULL, chosen_at DESC, measured_at > ?, measured_at DESC, id DESC",
         (host, backend, place, place, time.time() if now_s is None else now_s),
-    )
-    return [profile for _, profile in _readable(rows)]
+    ).fetchall()
+    chosen = {name for name, _, chosen_at in rows if chosen_at is not None}
+    found = [profile for _, profile in _readable((name, record) for name, record, _ in rows)]
+    by_hand = [profile for profile in found if profile.name in chosen]
+    return by_hand + _surer_first([profile for profile in found if profile.name not in chosen])
+
+
+def _surer_first(newest_first: list[Profile]) -> list[Profile]:
+    """Put each profile that is in doubt behind the newest of its model that is at least twice as sure."""
+    ordered = list(newest_first)
+    for number, doubtful in reversed(list(enumerate(newest_first))):
+        doubt = _doubt(doubtful)
+        surer = [
+            each
+            for each in newest_first[number + 1 :]
+            if each.served.model == doubtful.served.model and each.served.place == doubtful.served.place
+            if _doubt(each) <= doubt / 2
+        ]
+        if doubt > MAX_DOUBT and surer:
+            ordered.remove(doubtful)
+            ordered.insert(ordered.index(surer[0]) + 1, doubtful)
+    return ordered
+
+
+def _doubt(profile: Profile) -> float:
+    return float("inf") if profile.mu_short_s is None else profile.mu_short_s.doubt
 
 
 def named(connection: sqlite3.Connection, name: str) -> Profile:

@@ -78,7 +78,7 @@ def command(
     """
     from clairvoyant_cli.proxy.access import read_backend_key
     from profiles.database import writing
-    from profiles.store import amend, save
+    from profiles.store import amend, fitting, save
 
     check_backend(backend)
     path = database_path(db_file)
@@ -101,7 +101,11 @@ def command(
     profile = replace(outcome.profile, name=name) if name else outcome.profile
     with told_plainly(), writing(path) as connection:
         profile = save(connection, profile, outcome.samples)
-    _print(replace(outcome, profile=profile), as_json=as_json)
+    with told_plainly(), writing(path) as connection:
+        served = profile.served
+        fits = fitting(connection, host=profile.host.key, backend=served.backend, place=served.place)
+    taken = next((each for each in fits if each.served.model == served.model), profile)
+    _print(replace(outcome, profile=profile), taken, as_json=as_json)
 
 
 def _chosen(name: str | None, shorts: int | None, in_flight: int | None) -> Plan:
@@ -237,7 +241,7 @@ def _print_json(profile: Profile) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(profile), indent=2))
 
 
-def _print(outcome: Outcome, *, as_json: bool) -> None:
+def _print(outcome: Outcome, taken: Profile, *, as_json: bool) -> None:
     from clairvoyant_cli.commands.profiles import print_profile
 
     if as_json:
@@ -245,12 +249,10 @@ def _print(outcome: Outcome, *, as_json: bool) -> None:
         return
     console = PlainConsole()
     print_profile(console, outcome.profile)
-    console.print(
-        Text.assemble(
-            "kept as ",
-            (outcome.profile.name, "bold"),
-            "; ",
-            ("clairvoyant serve", "bold"),
-            " uses it from now on",
-        )
-    )
+    kept = Text.assemble("kept as ", (outcome.profile.name, "bold"))
+    if taken.name == outcome.profile.name:
+        kept.append("; clairvoyant serve uses it when it starts next")
+    else:
+        kept.append(f"; clairvoyant serve goes on with {taken.name}, which was chosen or is surer; ")
+        kept.append(f"to have this one: clairvoyant profiles use {outcome.profile.name}")
+    console.print(kept)

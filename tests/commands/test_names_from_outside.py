@@ -104,9 +104,10 @@ def test_status_doctor_reports_and_calibrate_show_names_as_they_are(
     status._print(replace(snapshot, listen="[/l]", backends=(backend,), queue=queue))
     print_findings([broken("[/t]", "[/f]", "[/mend]")])
     reporting.print_tables(Report("[/r]", "[/s]", (), notes=("[/note]",)))
-    calibrate._print(Outcome(replace(PROFILE, name="[/p]"), ()), as_json=False)
+    outcome = Outcome(replace(PROFILE, name="[/p]"), ())
+    calibrate._print(outcome, replace(PROFILE, name="[/taken]"), as_json=False)
     shown = capsys.readouterr().out
-    names = ("detail", "m", "l", "t", "f", "mend", "r", "s", "note", "p")
+    names = ("detail", "m", "l", "t", "f", "mend", "r", "s", "note", "p", "taken")
     assert [name for name in names if f"[/{name}]" not in shown] == []
 
 

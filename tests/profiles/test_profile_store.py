@@ -12,7 +12,7 @@ from profiles.database import reading, writing
 from profiles.errors import ProfilesError
 from profiles.host import this_host
 from profiles.ledger import Ledger
-from profiles.records import Continuation, Sample, place_of
+from profiles.records import Continuation, Estimate, Sample, place_of
 from profiles.writer import Bounds
 from tests.fakes.remembered import HOST, PROFILE, keep
 from tests.fakes.scripted_clocks import ScriptedClocks
@@ -154,3 +154,16 @@ def test_a_profile_of_a_clock_that_was_ahead_is_not_the_newest_for_ever(tmp_path
 def test_a_named_profile_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ProfilesError, match="no profile 'fast'"):
         Ledger(tmp_path / "c.db", profile="fast")
+
+
+def test_a_newer_profile_that_is_hardly_known_does_not_displace_a_surer_one(connection: Connection) -> None:
+    sure, vague = Estimate(40.0, 35.0, 45.0, 100), Estimate(39.9, 0.0, 196.0, 8)
+    known = {"old": (1.0, sure), "vague": (2.0, vague), "unmeasured": (5.0, None)}
+    for name, (measured_at, mu_short_s) in known.items():
+        profile = replace(PROFILE, name=name, measured_at=measured_at, mu_short_s=mu_short_s)
+        store.save(connection, profile)
+    assert fitting(connection)[0] == "old"
+    store.save(connection, replace(PROFILE, name="new", measured_at=9.0, mu_short_s=sure))
+    assert fitting(connection)[0] == "new", "as sure as the old one, and newer"
+    store.choose(connection, "vague")
+    assert fitting(connection)[0] == "vague", "as it was chosen"

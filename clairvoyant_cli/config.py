@@ -154,6 +154,12 @@ class ServeConfig:
         "An encoder's second opinion on what waits: on, off, or auto: with the shipped predictor.",
         one_of(("on", "off", "auto")),
     )
+    urgency: str | None = setting(
+        None,
+        "DIR|shipped",
+        "Read from its text how urgent a request is: by the shipped model, or one made by `clairvoyant train "
+        "--urgency`. The policy is `urgency` then, unless you choose another. Unset: off.",
+    )
     urgency_target: float = setting(
         10.0, "SECONDS", "Say so when a request of level 0 waits longer.", ABOVE_0_S
     )

@@ -11,6 +11,7 @@ from predictor.record import LoadedPredictor
 
 if TYPE_CHECKING:
     from predictor.semantic.model import Encoder
+    from predictor.urgency.model import UrgencyModel
 
 # Before onnxruntime is imported anywhere: since 1.29 its wheels report to their maker, under an id that they
 # keep in the user's home. Nothing of ours may leave the machine.
@@ -35,3 +36,13 @@ def load_encoder(model: str | Path | None = None) -> "Encoder":
     from predictor.loading import load_encoder
 
     return load_encoder(model)
+
+
+def load_urgency(model: str | Path | None = None, *, with_encoder: bool = True) -> "UrgencyModel":
+    """Load what says how urgent a request is: None for the shipped model, or a model directory.
+
+    Without an encoder it goes by words alone. Raises ModelError, with one line that says what to do.
+    """
+    from predictor.loading import load_urgency
+
+    return load_urgency(model, with_encoder=with_encoder)

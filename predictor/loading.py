@@ -9,10 +9,12 @@ from predictor.record import LoadedPredictor
 
 if TYPE_CHECKING:
     from predictor.semantic.model import Encoder
+    from predictor.urgency.model import UrgencyModel
 
 MODELS = Path(__file__).parent / "models"
 DEFAULT = "default"
 SEMANTIC = "semantic"
+URGENCY = "urgency"
 
 
 def load_model(model: str | Path | None = None) -> LoadedPredictor:
@@ -32,6 +34,8 @@ def load_model(model: str | Path | None = None) -> LoadedPredictor:
         raise ModelError(
             f"{directory} holds an encoder, which gives second opinions only: name another model"
         )
+    if kind == "urgency":
+        raise ModelError(f"{directory} says how urgent a request is, not how long its answer: see --urgency")
     raise ModelError(f"{directory} holds a model of kind {kind!r}, which this version does not know")
 
 
@@ -40,6 +44,16 @@ def load_encoder(model: str | Path | None = None) -> "Encoder":
     from predictor.semantic.model import Encoder
 
     return Encoder.load(find_model(model if model is not None else SEMANTIC))
+
+
+def load_urgency(model: str | Path | None = None, *, with_encoder: bool = True) -> "UrgencyModel":
+    """Return the urgency model of a model directory; the shipped one for None. Without an encoder it goes by
+    words alone.
+    """
+    from predictor.urgency.model import UrgencyModel
+
+    encoder = read_card(MODELS / SEMANTIC).sha256.get("encoder.onnx", "") if with_encoder else ""
+    return UrgencyModel(find_model(model if model is not None else URGENCY), encoder)
 
 
 def find_model(model: str | Path | None) -> Path:
@@ -51,6 +65,8 @@ def find_model(model: str | Path | None) -> Path:
     if directory.is_dir():
         return directory
     names = ", ".join(
-        sorted(path.name for path in MODELS.iterdir() if path.is_dir() and path.name != SEMANTIC)
+        sorted(
+            path.name for path in MODELS.iterdir() if path.is_dir() and path.name not in (SEMANTIC, URGENCY)
+        )
     )
     raise ModelError(f"there is no model {str(model)!r}: give a directory, or one of {names}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError
-from predictor.record import Prediction, Predictor, PromptView
+from predictor.record import Prediction, Predictor, PromptView, UrgencyPredictor
 
 if TYPE_CHECKING:
     from clairvoyant_cli.proxy.second_opinion import Encode
@@ -30,12 +30,17 @@ def load_predictor(directory: str | None) -> Predictor:
     return predictor
 
 
+def gives_second_opinions(config: ServeConfig) -> bool:
+    """Whether an encoder is to read what waits."""
+    return config.semantic == "on" or (config.semantic == "auto" and config.model is None)
+
+
 def second_opinion(config: ServeConfig) -> "Encode | None":
     """Return what reads prompts in earnest, None if nothing is to; loaded when it is first asked.
 
     The shipped encoder's opinions are weighed for the shipped predictor: one of the user's own has its own.
     """
-    if config.semantic == "off" or (config.semantic == "auto" and config.model is not None):
+    if not gives_second_opinions(config):
         return None
 
     @cache
@@ -45,6 +50,23 @@ def second_opinion(config: ServeConfig) -> "Encode | None":
         return load_encoder()
 
     return lambda text, cut: encoder().encode(text, cut)
+
+
+def urgency_predictor(config: ServeConfig) -> UrgencyPredictor | None:
+    """Load what says how urgent requests are, None where nothing is to.
+
+    It hears the encoder where that gives second opinions.
+    """
+    if config.urgency is None:
+        return None
+    from predictor import load_urgency
+    from predictor.errors import ModelError
+
+    named = None if config.urgency == "shipped" else Path(config.urgency)
+    try:
+        return load_urgency(named, with_encoder=gives_second_opinions(config))
+    except ModelError as error:
+        raise ClairvoyantError(str(error)) from None
 
 
 class Frozen:

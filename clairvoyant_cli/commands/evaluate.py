@@ -26,9 +26,22 @@ if TYPE_CHECKING:
     help="Least relative difference of length of the pairs that count for pair accuracy.",
 )
 @click.option("--semantic", is_flag=True, help="With the shipped encoder's opinion of each prompt, at once.")
+@click.option(
+    "--urgency",
+    is_flag=True,
+    help="Judge levels of urgency, on FILEs (.jsonl, .jsonl.gz, .csv) with `prompt` and `urgency`, 0 to 4, or"
+    " `acuity`, 1 to 5.",
+)
 @json_option("Print one JSON list, an object a file.")
-def command(files: tuple[Path, ...], model: str, delta: float, semantic: bool, as_json: bool) -> None:
+def command(
+    files: tuple[Path, ...], model: str, delta: float, semantic: bool, urgency: bool, as_json: bool
+) -> None:
     """Judge a model on FILEs (.jsonl or .jsonl.gz) with `prompt` and `output_tokens` on each line."""
+    if urgency:
+        from clairvoyant_cli.commands.urgency_report import report_urgency
+
+        report_urgency(files, model, as_json=as_json)
+        return
     import predictor
     from predictor.errors import ModelError
     from predictor.studies.evaluation import evaluate

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clairvoyant_cli import __version__
-from clairvoyant_cli.commands.composition import Frozen, kept_in, load_predictor, second_opinion
+from clairvoyant_cli.commands.composition import (
+    Frozen,
+    kept_in,
+    load_predictor,
+    second_opinion,
+    urgency_predictor,
+)
 from clairvoyant_cli.commands.log import log_of
 from clairvoyant_cli.commands.options import config_option, serve_options
 from clairvoyant_cli.config import ServeConfig, load_serve_config
@@ -23,7 +29,7 @@ if TYPE_CHECKING:
     from clairvoyant_cli.proxy.daemon import Daemon
     from clairvoyant_cli.proxy.persistence import Persistence
     from clairvoyant_cli.proxy.second_opinion import Encode
-    from predictor.record import Predictor
+    from predictor.record import Predictor, UrgencyPredictor
 
 POLICY_HELP = "\n\n".join(
     [
@@ -72,11 +78,11 @@ def _heed_signals(daemon: "Daemon") -> None:
 async def _serve(config: ServeConfig) -> None:
     log = logging.getLogger("clairvoyant")
     predictor = load_predictor(config.model)
-    encode = second_opinion(config)
+    encode, urgency = second_opinion(config), urgency_predictor(config)
     if config.freeze:
         predictor = Frozen(predictor)
     with kept_in(config) as persistence:
-        await _run(config, predictor, persistence, encode)
+        await _run(config, predictor, persistence, encode, urgency)
     log.info("stopped")
 
 
@@ -85,11 +91,14 @@ async def _run(
     predictor: "Predictor",
     persistence: "Persistence | None",
     encode: "Encode | None",
+    urgency: "UrgencyPredictor | None",
 ) -> None:
     from clairvoyant_cli.proxy.daemon import running_daemon
     from clairvoyant_cli.proxy.request_stats import plural
 
-    daemon_of = running_daemon(config, predictor, persistence=persistence, announced=True, encode=encode)
+    daemon_of = running_daemon(
+        config, predictor, persistence=persistence, announced=True, encode=encode, urgency=urgency
+    )
     async with daemon_of as daemon:
         # What is loaded by now stays: the collector need not walk it again while somebody waits for a token.
         gc.collect()

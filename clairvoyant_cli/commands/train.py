@@ -30,6 +30,12 @@ MAX_RECORDED = 200_000
     show_default=True,
     help="Ours, or the paper's 19 features and XGBoost.",
 )
+@click.option(
+    "--urgency",
+    is_flag=True,
+    help="Train on levels of urgency, for `serve --urgency OUT`: FILEs (.jsonl, .jsonl.gz, .csv) with"
+    " `prompt` and `urgency`, 0 to 4, or `acuity`, 1 to 5.",
+)
 @click.option("--min-long", default=200, show_default=True, type=click.IntRange(min=1), help="Refuse below.")
 @click.option("--seed", default=42, show_default=True, help="Seed of the split and of the training.")
 def command(
@@ -38,6 +44,7 @@ def command(
     db_file: Path | None,
     out: Path,
     recipe: str,
+    urgency: bool,
     min_long: int,
     seed: int,
 ) -> None:
@@ -50,6 +57,13 @@ def command(
 
     if not files and not from_history:
         raise ClairvoyantError("name a FILE to train on, or give --from-history", ExitCode.USAGE)
+    if urgency:
+        if from_history:
+            raise ClairvoyantError("the history knows no true levels of urgency; name a FILE", ExitCode.USAGE)
+        from clairvoyant_cli.commands.urgency_report import train_on
+
+        train_on(files, out)
+        return
     try:
         from predictor.training.own import train_own
 

@@ -51,11 +51,12 @@ from clairvoyant_cli.scheduler.policy import (
     POLICIES,
     PREEMPTIVE_POLICY,
     SERVABLE,
+    URGENCY_POLICY,
     in_turns_of,
 )
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.system import raise_open_files, start_accepting
-from predictor.record import LoadedPredictor, Predictor
+from predictor.record import LoadedPredictor, Predictor, UrgencyPredictor
 from tui.snapshot import Snapshot
 
 log = logging.getLogger("clairvoyant")
@@ -148,12 +149,14 @@ async def running_daemon(
     announced: bool = False,
     clock: Callable[[], float] = time.monotonic,
     encode: Encode | None = None,
+    urgency: UrgencyPredictor | None = None,
 ) -> AsyncIterator[Daemon]:
     """Start a daemon and stop it when the block ends; an announced one is found by `status` and `top`.
 
     Without a persistence it starts from defaults and remembers nothing. `clock` gives the seconds that
     everything in it is ordered and measured by; the event loop's timers should run by the same. `encode`, of
     prompts, gives second opinions on what waits, which the predictor must hear of (`LoadedPredictor`).
+    `urgency` says how urgent requests are of which nobody else does.
     """
     table = ConnectionTable(
         client_timeout_s=config.client_timeout,
@@ -174,6 +177,7 @@ async def running_daemon(
             for server in servers:
                 joining.let_in(server)
             daemon = _compose(config, predictor, access, roster, queue, joining, table, (host, port))
+            daemon.gateway.admission.levels.predictor = urgency
             daemon.state_saver = _state_saver(config, daemon, persistence)
             if daemon.state_saver is not None:
                 daemon.state_saver.begin()
@@ -192,7 +196,11 @@ async def running_daemon(
             tasks.spawn(daemon.preemption.run())
             if encode is not None:
                 opinions = SecondOpinions(
-                    encode, cast(LoadedPredictor, predictor), daemon.pool, daemon.dispatcher
+                    encode,
+                    cast(LoadedPredictor, predictor),
+                    daemon.pool,
+                    daemon.dispatcher,
+                    daemon.gateway.admission.levels,
                 )
                 daemon.gateway.admission.second_opinions = opinions
                 tasks.spawn(opinions.run())
@@ -220,7 +228,8 @@ def _prefer_preemption(config: ServeConfig, daemon: Daemon) -> None:
     """Cut long answers for short ones, unless another policy was chosen, where that was found to be exact."""
     if config.no_preempt:
         return
-    if config.policy is None and any(worker.proofs for worker in daemon.pool):
+    chosen = config.policy is not None or config.urgency is not None
+    if not chosen and any(worker.proofs for worker in daemon.pool):
         daemon.operation.prefer_policy(PREEMPTIVE_POLICY)
     for worker in daemon.pool:
         for line in worker.proofs:
@@ -240,7 +249,7 @@ class _Queue:
 
 
 def _queue(config: ServeConfig, access: Access, tasks: Tasks, clock: Callable[[], float]) -> _Queue:
-    name = config.policy or DEFAULT_POLICY
+    name = config.policy or (DEFAULT_POLICY if config.urgency is None else URGENCY_POLICY)
     if name not in SERVABLE:
         raise ClairvoyantError(f"no policy {name!r}; there are {', '.join(SERVABLE)}", ExitCode.USAGE)
     scheduler = Scheduler(

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.exchange import Exchange
 from clairvoyant_cli.proxy.pool import BackendPool
+from clairvoyant_cli.proxy.urgency import Levels
+from clairvoyant_cli.scheduler.urgency import Said
 from predictor.record import LoadedPredictor, Task
 
 if TYPE_CHECKING:  # numpy comes with it
@@ -33,12 +35,18 @@ class SecondOpinions:
     """Has waiting requests read by an encoder."""
 
     def __init__(
-        self, encode: Encode, predictor: LoadedPredictor, pool: BackendPool, dispatcher: Dispatcher
+        self,
+        encode: Encode,
+        predictor: LoadedPredictor,
+        pool: BackendPool,
+        dispatcher: Dispatcher,
+        levels: Levels,
     ) -> None:
         self._encode = encode
         self._predictor = predictor
         self._pool = pool
         self._dispatcher = dispatcher
+        self._levels = levels
         self._unread: deque[Exchange] = deque()
         self._some = asyncio.Event()
         self._given_up = False
@@ -46,7 +54,7 @@ class SecondOpinions:
     def arrived(self, exchange: Exchange) -> None:
         """Have a request read if it waits."""
         view = exchange.asked.parsed.view
-        if self._given_up or exchange.attempt is not None:
+        if self._given_up or not self._may_read(exchange):
             return
         if view is None or view.task is Task.EMBEDDING or not view.prompt:
             return
@@ -77,10 +85,15 @@ class SecondOpinions:
         """Return the oldest that still waits."""
         while self._unread:
             exchange = self._unread.popleft()
-            if exchange.attempt is None and exchange.end is None:
+            if self._may_read(exchange):
                 return exchange
         self._some.clear()
         return None
+
+    def _may_read(self, exchange: Exchange) -> bool:
+        """Whether a request still waits; of one that runs only how urgent it is would matter any more."""
+        waits = exchange.attempt is None or exchange.job.urgency_by == Said.PREDICTOR
+        return waits and exchange.end is None
 
     def _heard(self, exchange: Exchange, opinion: "Opinion") -> None:
         """Predict anew; of what has started meanwhile, too, for it will be learnt from."""
@@ -91,3 +104,7 @@ class SecondOpinions:
         exchange.predicted_anew(prediction)
         if self._dispatcher.reestimate(exchange, self._pool.estimates(exchange.asked.parsed, prediction)):
             self._dispatcher.moved()
+        if exchange.job.urgency_by == Said.PREDICTOR:
+            level, by = self._levels.predicted(exchange.job.client, exchange.asked.parsed, opinion)
+            if level != exchange.job.urgency and self._dispatcher.set_urgency(exchange, level, by):
+                self._dispatcher.moved()

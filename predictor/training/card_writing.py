@@ -13,8 +13,13 @@ KINDS = {
     "lexical": "Hashed words and pairs of words, hand-made cues, and a forest of small trees on top.",
     "semantic": "A second opinion: MiniLM's lowest layers, fine-tuned to rank prompts (PARS), in eight bits.",
     "paper": "The predictor of the Clairvoyant paper: 19 features, XGBoost, P(Long) as the key.",
+    "urgency": "Linear readings of a prompt's words, of the encoder's embedding, and of vital signs.",
 }
 """What each kind of model is."""
+
+LENGTH = "how long the answer will be"
+PREDICTED = {"urgency": "how urgent it is, from 0 (immediate) to 4"}
+"""What is predicted, where it is not the length of an answer."""
 
 MEASURES = {
     "prompts": "prompts trained on, as many of each class",
@@ -34,6 +39,12 @@ MEASURES = {
     "unseen_files": "files ranked by models that had seen nothing of their distribution",
     "unseen_ranking_accuracy": "mean ranking accuracy over those files, each of a model's answers for itself",
     "unseen_ranking_accuracy_least": "ranking accuracy of the worst of those files",
+    "urgency_exact": "cases of unseen phrases given their own level",
+    "urgency_within_one": "those given it or one beside it",
+    "urgency_kappa": "Cohen's kappa with quadratic weights; 0 is chance, 1 is best",
+    "urgency_under": "cases of levels 0 and 1 called less urgent than they are",
+    "urgency_missed": "cases of levels 0 and 1 called 2 or less urgent",
+    "urgency_over": "cases called more urgent than they are",
     "nested_files": "files ranked by models that saw none of their family, nor were chosen on it",
     "nested_ranking_accuracy": "mean ranking accuracy over the families of those files",
     "nested_ranking_accuracy_files": "the same, over the files",
@@ -68,6 +79,12 @@ LIMITS_OF_KIND = {
   scripts it sees single characters.
 - Judged was a network of 600 steps that saw nothing of 13 families, on 400 prompts a file of seven of them.
   The one in this directory is that network, trained on for some 100 steps with all rows.""",
+    "urgency": """\
+- This is no medical device and no safety system. It errs in both directions, and nothing that may cost a
+  life may depend on it.
+- The measures are of cases written for training, of phrases held out. Real cases are worded otherwise and
+  judged worse; `clairvoyant evaluate --urgency FILE` judges it on your own.
+- It reads English, of a long prompt the two ends, and no system message.""",
     "paper": """\
 - The three probabilities are the softmax's own and not calibrated; expected tokens and quantiles are fixed
   numbers for each class.""",
@@ -96,13 +113,13 @@ def card_text(card: Card) -> str:
     files = [f"- `{name}`: `{digest}`" for name, digest in card.sha256.items()]
     sections = {
         f"# Model card: {card.name}": [
-            KINDS[card.kind] + " From the request alone it predicts how long the answer will be.",
+            f"{KINDS[card.kind]} From the request alone it predicts {PREDICTED.get(card.kind, LENGTH)}.",
             "",
             f"Features version {card.features_version}, seed {card.seed}. Licence: {card.licence}.",
         ],
         "## Data": data,
         "## Measures": ["| measure | value | meaning |", "|---|---|---|", *measures],
-        "## Limits": [LIMITS, LIMITS_OF_KIND[card.kind]],
+        "## Limits": [*([LIMITS] if card.kind not in PREDICTED else []), LIMITS_OF_KIND[card.kind]],
         "## Files (SHA-256)": files,
     }
     return "\n\n".join("\n".join([head, "", *lines]) for head, lines in sections.items()) + "\n"

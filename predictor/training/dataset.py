@@ -40,7 +40,7 @@ def read_dataset(path: Path) -> Dataset:
     """
     prompts: list[str] = []
     answers: list[dict[str, float]] = []
-    for number, line in _lines(path):
+    for number, line in lines_of(path):
         try:
             row = json.loads(line)
             prompt, lengths = row["prompt"], _lengths(row)
@@ -87,7 +87,8 @@ def _tokens(value: object) -> float:
     return float(value)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def lines_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file that hold anything, with their numbers; ModelError if it cannot be read."""
     try:
         with _open(path) as file:
             for number, line in enumerate(file, start=1):

@@ -14,7 +14,7 @@ from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
 from predictor.card import Calibration
-from predictor.record import Prediction, PromptView
+from predictor.record import Prediction, PromptView, UrgencyPredictor
 from predictor.semantic.opinion import EMBEDDED, Opinion
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.serving import ByFirstWord, until
@@ -49,12 +49,15 @@ class Reader:
 
 
 @asynccontextmanager
-async def reading(reader: Reader) -> AsyncIterator[tuple[Daemon, Engine]]:
+async def reading(
+    reader: Reader, urgency: UrgencyPredictor | None = None
+) -> AsyncIterator[tuple[Daemon, Engine]]:
     """Run the proxy before one slot that is frozen, with an encoder."""
     engine = Engine()
     async with serve_app(Replay(engine).app) as url:
-        config = ServeConfig(backend=url, listen="127.0.0.1:0")
-        async with running_daemon(config, Believer(), encode=reader) as daemon:
+        named = None if urgency is None else "shipped"
+        config = ServeConfig(backend=url, listen="127.0.0.1:0", urgency=named)
+        async with running_daemon(config, Believer(), encode=reader, urgency=urgency) as daemon:
             await until(daemon, lambda s: s.backends[0].state == "up")
             engine.freeze()
             yield daemon, engine
@@ -62,9 +65,9 @@ async def reading(reader: Reader) -> AsyncIterator[tuple[Daemon, Engine]]:
             engine.thaw()
 
 
-def chat(prompt: str) -> bytes:
-    messages = [{"role": "user", "content": prompt}]
-    return post("/api/chat", json.dumps({"model": "replay", "messages": messages, "stream": False}).encode())
+def chat(prompt: str, *headers: str) -> bytes:
+    body = {"model": "replay", "messages": [{"role": "user", "content": prompt}], "stream": False}
+    return post("/api/chat", json.dumps(body).encode(), *headers)
 
 
 async def test_it_places_anew_what_waits_and_is_not_asked_of_what_runs() -> None:
@@ -90,6 +93,39 @@ async def test_it_places_anew_what_waits_and_is_not_asked_of_what_runs() -> None
         assert daemon.stats.today.spent(nobody) == 550 + 10 + 900
         assert len(reader.read) == 2
         assert threading.main_thread().name not in reader.threads
+
+
+class ByOpinion:
+    """Thinks that all is of level 3, and knows better once an encoder has spoken."""
+
+    name = "by-opinion"
+
+    def level(self, view: PromptView, opinion: Opinion | None = None) -> int:
+        """Return the level of a prompt."""
+        return 3 if opinion is None else 0
+
+
+async def test_it_says_anew_how_urgent_what_waits_and_what_runs_is_unless_somebody_said_so() -> None:
+    reader = Reader()
+    async with (
+        reading(reader, ByOpinion()) as (daemon, _),
+        raw_client(daemon.base_url) as runs,
+        raw_client(daemon.base_url) as a,
+        raw_client(daemon.base_url) as b,
+    ):
+        runs.send(chat("0.5 it runs 700"))
+        await until(daemon, lambda s: len(s.running) == 1)
+        a.send(chat("0.2 waits 900"))
+        await until(daemon, lambda s: len(s.queue) == 1)
+        b.send(chat("0.8 waits as its client says 10", "X-Clairvoyant-Urgency: 4"))
+        state = await until(daemon, lambda s: len(s.queue) == 2)
+        levels = [each.urgency for each in state.running] + [each.urgency for each in state.queue]
+        assert levels == [3, 3, 4]
+        reader.let.set()
+        state = await until(daemon, lambda s: s.running[0].urgency == s.queue[0].urgency == 0)
+        await until(daemon, lambda s: all(r.predicted.source == "encoder" for r in s.queue))
+        assert [each.urgency_by for each in state.queue] == ["predictor", "client"]
+        assert daemon.operation.policy == "urgency"
 
 
 async def test_what_starts_before_its_turn_is_not_read() -> None:

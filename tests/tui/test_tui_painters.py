@@ -170,6 +170,24 @@ def test_the_page_says_why_a_request_is_where_it_is() -> None:
     assert "promoted  by the operator" in text_of(detail.detail(raised, last.id, 90))
 
 
+@pytest.mark.parametrize(
+    ("level", "by", "words"),
+    [(0, "rule", "level 0  said by rule"), (None, "share", "has had its share of urgency"), (None, "", "")],
+)
+def test_the_page_says_how_urgent_a_request_is_and_who_said_so(
+    level: int | None, by: str, words: str
+) -> None:
+    base = view()
+    assert base.snapshot is not None
+    row = replace(base.snapshot.queue[-1], urgency=level, urgency_by=by)
+    runs = replace(base.snapshot.running[0], urgency=level, urgency_by=by)
+    state = replace(base, snapshot=replace(base.snapshot, queue=(row,), running=(runs,)))
+    for each in (row, runs):
+        page = text_of(detail.detail(state, each.id, 90))
+        assert words in page
+        assert ("urgency" in page) == bool(by)
+
+
 def test_what_a_word_of_the_prompt_did_is_a_signed_share() -> None:
     base, row = view(), busy().queue[0]
     features = (("characters a word", -0.0004), ("code", -0.5), ("asks for a list", 0.22), ("essay", 1.4))

@@ -88,7 +88,16 @@ def _waiting(request: QueuedRequest, view: ViewState, snapshot: Snapshot, width:
         lines.append(_fact("by arrival", wait, "ink", compared(request).plain))
     if request.priority:
         lines.append(_fact("priority", f"{request.priority:+d}", "ink", "lower goes sooner"))
-    return lines
+    return lines + _level(request)
+
+
+def _level(request: QueuedRequest | RunningRequest) -> list[Line]:
+    if request.urgency is not None:
+        tone: Tone = "alert" if request.urgency == 0 else "ink"
+        return [_fact("urgency", f"level {request.urgency}", tone, f"said by {request.urgency_by}")]
+    if request.urgency_by:
+        return [_fact("urgency", "not heard", "warn", "its client has had its share of urgency")]
+    return []
 
 
 def _labelled(label: str, text: str, width: int) -> list[Line]:
@@ -112,6 +121,7 @@ def _running(request: RunningRequest, view: ViewState) -> list[Line]:
         _fact("waited", duration(request.waited_s), "ink", f"sent by {request.dispatched_by}"),
         _fact("first token", duration(request.ttft_s)),
         *([_fact("not cut", request.uncut, "soft")] if request.uncut else []),
+        *_level(request),
     ]
 
 

@@ -1,0 +1,224 @@
+"""Train an urgency model: `python -m predictor.training.urgency` makes the shipped one again, in a minute.
+
+Two multinomial logistic regressions, of words and of the shipped encoder's embedding, are fitted on the same
+cases; both are judged on phrases that they had not seen. What is shipped learns from the cases that
+`urgency_cases` writes and from nothing else. Needs the `train` extra.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.card import Calibration, Card, read_card
+from predictor.errors import ModelError, from_the_train_extra
+from predictor.loading import MODELS, SEMANTIC, URGENCY, load_encoder
+from predictor.studies.urgency import Verdict, judge
+from predictor.training.card_writing import file_hashes, write_card
+from predictor.training.urgency_cases.writing import write_cases
+from predictor.training.urgency_data import Case
+from predictor.urgency.model import (
+    EMBEDDING_SCALE,
+    FEATURES_VERSION,
+    LEVELS,
+    TABLE_BITS,
+    WEIGHTS,
+    WORDS_SCALE,
+    buckets_of,
+    least_cost,
+    softmax,
+)
+from predictor.urgency.vitals import cues
+
+with from_the_train_extra():
+    import scipy.sparse as sparse
+    from sklearn.linear_model import LogisticRegression
+
+SHARE = 0.4
+"""The encoder's share of the scores."""
+
+WORDS_FREEDOM, EMBEDDING_FREEDOM = 0.5, 0.03
+"""The inverse of each regression's penalty: small, for what was written is narrower than traffic."""
+
+MAX_STEPS = 80
+FOLDS = 4
+MIN_A_LEVEL = 20
+
+Numbers = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Cases as the model reads them: `words` (n, 2 ** TABLE_BITS), `embedding` (n, 384), `seen` (n, cues)."""
+
+    words: sparse.csr_matrix
+    embedding: Numbers
+    seen: Numbers
+    levels: npt.NDArray[np.intp]
+    weights: Numbers
+    folds: npt.NDArray[np.intp]
+
+    def rows(self, rows: npt.NDArray[np.bool_]) -> "Readings":
+        """Return the readings of some cases."""
+        return Readings(
+            self.words[rows],
+            self.embedding[rows],
+            self.seen[rows],
+            self.levels[rows],
+            self.weights[rows],
+            self.folds[rows],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What the two regressions found: weights of each feature for each level, the constant last."""
+
+    words: Numbers
+    embedding: Numbers
+
+    def scores(self, readings: Readings) -> tuple[Numbers, Numbers]:
+        """Return the scores by words and by embedding, each (n, LEVELS)."""
+        rest = np.hstack([readings.seen, np.ones((len(readings.seen), 1))])
+        size, width = readings.words.shape[1], readings.embedding.shape[1]
+        by_words = WORDS_SCALE * (readings.words @ self.words[:size]) + rest @ self.words[size:]
+        by_embedding = EMBEDDING_SCALE * (readings.embedding @ self.embedding[:width])
+        return by_words, by_embedding + rest @ self.embedding[width:]
+
+
+def read_all(cases: list[Case]) -> Readings:
+    """Read cases, each some 5 ms for the encoder."""
+    encoder = load_encoder()
+    grams = [buckets_of(case.text) for case in cases]
+    counts = np.array([len(each) for each in grams])
+    words = sparse.csr_matrix(
+        (
+            np.repeat(1.0 / np.sqrt(counts), counts),
+            np.concatenate(grams).astype(np.int64),
+            np.concatenate([[0], np.cumsum(counts)]),
+        ),
+        shape=(len(cases), 1 << TABLE_BITS),
+    )
+    return Readings(
+        words,
+        np.array([encoder.encode(case.text).embedding for case in cases], np.float64),
+        np.array([cues(case.text) for case in cases], np.float64),
+        np.array([case.level for case in cases]),
+        np.array([case.weight for case in cases]),
+        np.array([crc32(case.source.encode()) % FOLDS for case in cases]),
+    )
+
+
+def fit(readings: Readings) -> Fitted:
+    """Fit both regressions."""
+    rest, size = readings.seen, readings.words.shape[1]
+    used = np.unique(readings.words.indices)
+    words = sparse.hstack([WORDS_SCALE * readings.words[:, used], rest]).tocsr()
+    of_used = _regression(words, readings, WORDS_FREEDOM)
+    table = np.zeros((size, LEVELS))
+    table[used] = of_used[: len(used)]
+    embedding = np.hstack([EMBEDDING_SCALE * readings.embedding, rest])
+    return Fitted(
+        np.vstack([table, of_used[len(used) :]]), _regression(embedding, readings, EMBEDDING_FREEDOM)
+    )
+
+
+def _regression(features: object, readings: Readings, freedom: float) -> Numbers:
+    found = LogisticRegression(C=freedom, max_iter=MAX_STEPS)
+    found.fit(features, readings.levels, sample_weight=readings.weights)
+    weights: Numbers = np.vstack([found.coef_.T, found.intercept_[None]])
+    return weights
+
+
+def held_out(readings: Readings) -> tuple[Verdict, Verdict]:
+    """Return how the words alone, and both together, do on phrases that they were not fitted on."""
+    n = len(readings.levels)
+    by_words, both = np.zeros((n, LEVELS)), np.zeros((n, LEVELS))
+    for fold in range(FOLDS):
+        unseen = readings.folds == fold
+        if unseen.any():
+            words, embedding = fit(readings.rows(~unseen)).scores(readings.rows(unseen))
+            by_words[unseen], both[unseen] = words, (1.0 - SHARE) * words + SHARE * embedding
+    return (
+        judge("words alone", readings.levels, least_cost(softmax(by_words.astype(np.float32)))),
+        judge("words and encoder", readings.levels, least_cost(softmax(both.astype(np.float32)))),
+    )
+
+
+def train_urgency(
+    cases: list[Case], out: Path, licence: str, data: str, progress: Callable[[str], None]
+) -> tuple[Verdict, Verdict]:
+    """Train on cases, write a model directory, and return how it does on cases that it had not seen.
+
+    ModelError if a level has too few cases, or all are of one source.
+    """
+    counts = np.bincount([case.level for case in cases], minlength=LEVELS)
+    if counts.min() < MIN_A_LEVEL:
+        least = int(counts.argmin())
+        raise ModelError(
+            f"only {counts[least]} cases are of level {least}; a model needs {MIN_A_LEVEL} of each"
+        )
+    progress(f"{len(cases)} cases; the encoder reads them")
+    readings = read_all(cases)
+    progress("held out")
+    verdicts = held_out(readings)
+    progress("all cases")
+    fitted = fit(readings)
+    out.mkdir(parents=True, exist_ok=True)
+    _save_weights(fitted, out / WEIGHTS)
+    figures = verdicts[1].figures()
+    card = Card(
+        out.name,
+        "urgency",
+        FEATURES_VERSION,
+        Calibration(0.0, 1.0, 1.0),
+        [data],
+        licence,
+        {"prompts": float(len(cases)), **figures},
+        file_hashes(out, [WEIGHTS]),
+        sources={"encoder": read_card(MODELS / SEMANTIC).sha256["encoder.onnx"]},
+        share=SHARE,
+    )
+    write_card(card, out)
+    return verdicts
+
+
+def _save_weights(fitted: Fitted, path: Path) -> None:
+    size = 1 << TABLE_BITS
+    words = fitted.words[:size].astype(np.float16)
+    used = np.flatnonzero(np.abs(words).max(axis=1) > 0.004)
+    width = len(fitted.embedding) - (len(fitted.words) - size)
+    np.savez_compressed(
+        path,
+        buckets=used.astype(np.uint16),
+        words=words[used],
+        words_rest=fitted.words[size:].astype(np.float32),
+        embedding=fitted.embedding[:width].astype(np.float32),
+        embedding_rest=fitted.embedding[width:].astype(np.float32),
+    )
+
+
+def main() -> None:
+    """Make the shipped model."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--out", type=Path, default=MODELS / URGENCY, help="where the model directory goes")
+    options = parser.parse_args()
+    data = "cases written for it (predictor/training/urgency_cases)"
+    verdicts = train_urgency(
+        write_cases(),
+        options.out,
+        "MIT",
+        data,
+        lambda line: print(line, file=sys.stderr),  # noqa: T201
+    )
+    for verdict in verdicts:
+        sys.stdout.write(f"{verdict}\n")
+
+
+if __name__ == "__main__":
+    main()

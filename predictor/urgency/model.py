@@ -1,0 +1,109 @@
+"""A text to a level of urgency: two linear readings, one of its words and one of an encoder's embedding.
+
+Both also see the vital signs and the form (`vitals.cues`). Their scores are averaged, the encoder's with the
+share that the card says; before it has spoken the words speak alone. The level is the one of least expected
+cost, where too little urgency costs more than too much.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.card import Card, read_card
+from predictor.errors import ModelError
+from predictor.lexical.words import gram_hashes, in_english, split, window
+from predictor.record import PromptView
+from predictor.urgency.vitals import NAMES, cues
+
+if TYPE_CHECKING:
+    from predictor.semantic.opinion import Opinion
+
+LEVELS = 5
+TABLE_BITS = 15
+BUCKETS = np.uint32((1 << TABLE_BITS) - 1)
+WEIGHTS = "weights.npz"
+FEATURES_VERSION = 1
+
+WORDS_SCALE, EMBEDDING_SCALE = 3.0, 4.0
+"""Bring both to the spread of the cues, so that one penalty suits all."""
+
+TOO_LATE = 2.0
+"""What a level of too little urgency costs, in levels of too much; both count squared."""
+
+Floats = npt.NDArray[np.float32]
+
+COST = np.array(
+    [
+        [(level - true) ** 2 * (TOO_LATE if level > true else 1.0) for level in range(LEVELS)]
+        for true in range(LEVELS)
+    ],
+    np.float32,
+)
+
+
+def buckets_of(text: str) -> npt.NDArray[np.uint32]:
+    """Return the distinct buckets of a text's words and pairs of words."""
+    return np.unique(gram_hashes(in_english(split(window(text)))) & BUCKETS)
+
+
+def least_cost(chances: Floats) -> npt.NDArray[np.intp]:
+    """Return the level of least expected cost for each row of chances, (n, LEVELS)."""
+    best: npt.NDArray[np.intp] = (chances @ COST).argmin(axis=1)
+    return best
+
+
+def softmax(scores: Floats) -> Floats:
+    """Return chances, (n, LEVELS), of scores."""
+    raised: Floats = np.exp(scores - scores.max(axis=1, keepdims=True))
+    raised /= raised.sum(axis=1, keepdims=True)
+    return raised
+
+
+class UrgencyModel:
+    """One model directory. Nothing that it is asked changes it."""
+
+    def __init__(self, directory: Path, encoder: str) -> None:
+        """Load the model in `directory`; ModelError if it cannot be used.
+
+        `encoder` is the SHA-256 of the encoder whose opinions it will hear, "" if it hears none: of one that
+        it was not trained with it takes none.
+        """
+        self.card: Card = read_card(directory)
+        self.name = self.card.name
+        if self.card.kind != "urgency":
+            raise ModelError(f"{directory} holds a model of kind {self.card.kind!r}, not of urgency")
+        if self.card.features_version != FEATURES_VERSION:
+            raise ModelError(f"{directory} was made for another version: train it again")
+        try:
+            with np.load(directory / WEIGHTS, allow_pickle=False) as file:
+                self._words = np.zeros((1 << TABLE_BITS, LEVELS), np.float32)
+                self._words[file["buckets"]] = file["words"]
+                self._words_rest: Floats = file["words_rest"]
+                self._embedding: Floats = file["embedding"]
+                self._embedding_rest: Floats = file["embedding_rest"]
+        except (OSError, ValueError, KeyError, IndexError) as error:
+            raise ModelError(
+                f"{directory / WEIGHTS} cannot be read ({error}): train the model again"
+            ) from None
+        if self._words_rest.shape != (len(NAMES) + 1, LEVELS):
+            raise ModelError(f"{directory / WEIGHTS} has another shape: train the model again")
+        self.hears = bool(encoder) and encoder == self.card.sources.get("encoder")
+
+    def chances(self, text: str, embedding: Floats | None = None) -> Floats:
+        """Return how probable each level is, (LEVELS,), with an encoder's embedding or without."""
+        seen = np.append(cues(text), np.float32(1.0))
+        buckets = buckets_of(text)
+        scores = self._words[buckets].sum(axis=0) * (WORDS_SCALE / np.sqrt(len(buckets)))
+        scores = scores + seen @ self._words_rest
+        if embedding is not None and self.hears:
+            other = EMBEDDING_SCALE * embedding @ self._embedding + seen @ self._embedding_rest
+            scores = (1.0 - self.card.share) * scores + self.card.share * other
+        chances: Floats = softmax(scores[None])[0]
+        return chances
+
+    def level(self, view: PromptView, opinion: "Opinion | None" = None) -> int:
+        """Return the level of a request, 0 (immediate) to 4, by its prompt alone."""
+        embedding = None if opinion is None else opinion.embedding
+        return int(least_cost(self.chances(view.prompt, embedding)[None])[0])

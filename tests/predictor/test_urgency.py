@@ -1,0 +1,159 @@
+"""Levels from text: what is read of it, what is made of that, and how it is judged and taught."""
+
+import json
+import re
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import predictor
+from clairvoyant_cli.commands import evaluate, train
+from predictor.card import read_card
+from predictor.errors import ModelError
+from predictor.loading import MODELS, SEMANTIC, URGENCY, load_model
+from predictor.record import PromptView
+from predictor.studies.urgency import judge, quadratic_kappa
+from predictor.training.urgency_cases.writing import write_cases
+from predictor.training.urgency_data import read_cases
+from predictor.urgency.model import LEVELS
+from predictor.urgency.vitals import NAMES, cues, read_signs
+
+
+@pytest.mark.parametrize(
+    ("text", "pulse", "pressure", "oxygen", "temperature", "pain"),
+    [
+        ("BP 128/84, HR 76, RR 16, T 98.6°F, pain 7/10", 76, 128, None, 37.0, 7),
+        ("heart rate of 60.0, systolic pressure of 137.0, temperature 36.5°C", 60, 137, None, 36.5, None),
+        ("SpO2: 93% on air; pulse 104; blood pressure 90/60", 104, 90, 93, None, None),
+        ("HR 9000, T 12, meeting at 10:30 about the BP oil price, 42 pages", None, None, None, None, None),
+    ],
+)  # fmt: skip
+def test_vital_signs_are_read_as_they_are_noted(
+    text: str,
+    pulse: float | None,
+    pressure: float | None,
+    oxygen: float | None,
+    temperature: float | None,
+    pain: float | None,
+) -> None:
+    signs = read_signs(text)
+    found = (signs.pulse, signs.pressure, signs.oxygen, signs.temperature, signs.pain)
+    assert found == pytest.approx((pulse, pressure, oxygen, temperature, pain))
+
+
+def test_an_early_warning_is_one_of_grown_ups() -> None:
+    named = dict(
+        zip(
+            NAMES,
+            cues("A 70-year-old, confused. HR 135, RR 28, BP 85/50, SpO2 90%, T 39.5").tolist(),
+            strict=True,
+        )
+    )
+    assert named["early warning"] == pytest.approx(1.2)
+    assert named["any at 3"] == 1.0
+    baby = dict(zip(NAMES, cues("6-month-old, HR 135, RR 28, SpO2 98%").tolist(), strict=True))
+    assert (baby["early warning"], baby["baby"], baby["child"]) == (0.0, 1.0, 1.0)
+
+
+WRITTEN = 2419603589
+"""Of the cases that the shipped model was trained on."""
+
+
+def test_the_cases_are_many_of_every_level_and_always_the_same() -> None:
+    cases = write_cases()
+    counts = np.bincount([case.level for case in cases], minlength=LEVELS)
+    assert len(cases) > 5000
+    assert counts.min() > 0.1 * len(cases)
+    assert not [case.text for case in cases if re.search(r"\{[^{} ]*/|@[a-z]", case.text)]
+    assert crc32("".join(case.text for case in cases).encode()) == WRITTEN, "train the shipped model again"
+
+
+OBVIOUS = [
+    ("my husband is not breathing, what do I do", 0, 1),
+    ("production database is down, all requests fail, data loss in progress", 0, 1),
+    ("60-year-old with crushing chest pain and sweating. BP 82/50, HR 128, SpO2 88%, unresponsive", 0, 1),
+    ("write a poem about the autumn sea", 3, 4),
+    ("URGENT!!! write me a poem about my cat", 3, 4),
+    ("What is the capital of Norway?", 2, 4),
+    ("summarise this report for the archive, whenever there is time", 3, 4),
+]
+
+
+@pytest.mark.parametrize(("text", "most", "least"), OBVIOUS)
+def test_the_obvious_is_seen(text: str, most: int, least: int) -> None:
+    model, encoder = predictor.load_urgency(), predictor.load_encoder()
+    assert most <= model.level(PromptView(text)) <= least
+    assert most <= model.level(PromptView(text), encoder.encode(text)) <= least
+
+
+def test_the_shipped_model_was_trained_with_the_shipped_encoder() -> None:
+    assert predictor.load_urgency().hears, (
+        "the encoder has changed; run: python -m predictor.training.urgency"
+    )
+    assert not predictor.load_urgency(with_encoder=False).hears
+    card = read_card(MODELS / URGENCY)
+    assert card.sources["encoder"] == read_card(MODELS / SEMANTIC).sha256["encoder.onnx"]
+    assert ["urgency_cases" in name for name in card.data] == [True]
+
+
+@pytest.mark.parametrize("text", ["", " ", "\x00\ud800", "a" * 200_000, "1" * 5000, "BP " * 3000 + "٣/٤"])
+def test_any_text_has_a_level(text: str) -> None:
+    assert predictor.load_urgency().level(PromptView(text)) in range(LEVELS)
+
+
+def test_it_is_no_model_of_lengths_nor_the_other_way_round() -> None:
+    with pytest.raises(ModelError, match="how urgent"):
+        load_model("urgency")
+    with pytest.raises(ModelError, match="not of urgency"):
+        predictor.load_urgency("default")
+
+
+def test_verdicts_count_what_they_say() -> None:
+    verdict = judge("x", np.array([0, 0, 1, 2, 3, 4]), np.array([0, 2, 1, 1, 3, 2]))
+    assert (verdict.exact, verdict.within_one, verdict.over) == pytest.approx((0.5, 4 / 6, 2 / 6))
+    assert (verdict.under, verdict.missed) == pytest.approx((1 / 3, 1 / 3))
+    assert verdict.confusion[0] == (1, 0, 1, 0, 0)
+    # Cohen (1968): perfect agreement is 1, and 0 where the margins explain it all.
+    assert quadratic_kappa(np.diag([3, 4, 5])) == pytest.approx(1.0)
+    assert quadratic_kappa(np.outer([2, 4], [3, 6])) == pytest.approx(0.0)
+
+
+def test_files_of_cases_are_read_and_what_is_wrong_is_said(tmp_path: Path) -> None:
+    lines, table, wrong = tmp_path / "a.jsonl", tmp_path / "b.csv", tmp_path / "c.jsonl"
+    lines.write_text('{"prompt": "hi", "urgency": 3}\n{"prompt": "help", "acuity": 1}\n')
+    assert [(case.text, case.level) for case in read_cases(lines)] == [("hi", 3), ("help", 0)]
+    table.write_text('Vignette,Note,acuity\n"a, b",x,5\n')
+    assert [(case.text, case.level) for case in read_cases(table)] == [("a, b", 4)]
+    wrong.write_text('{"prompt": "hi", "urgency": 3}\n{"prompt": "hi", "urgency": 5}\n')
+    with pytest.raises(ModelError, match="line 2"):
+        read_cases(wrong)
+
+
+def test_one_trains_and_judges_a_model_of_ones_own(tmp_path: Path) -> None:
+    file, out = tmp_path / "own.jsonl", tmp_path / "own"
+    words = ("fire", "smoke", "leak", "ticket", "poem")
+    rows = [
+        {
+            "prompt": f"{words[number % LEVELS]} in room {'abcdefghij'[number // LEVELS % 10]}",
+            "urgency": number % LEVELS,
+        }
+        for number in range(105)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    trained = CliRunner().invoke(
+        train.command, ["--urgency", str(file), "--out", str(out)], catch_exceptions=False
+    )
+    assert "model written" in trained.output
+    judged = CliRunner().invoke(evaluate.command, ["--urgency", str(file), "--model", str(out), "--json"])
+    own, by_words, bag, commonest = json.loads(judged.stdout)
+    assert own["name"] == "own"
+    assert own["within_one"] > 0.9 > commonest["within_one"]
+    assert by_words["exact"] > 0.8
+    assert {"kappa", "under", "missed", "over", "confusion"} <= bag.keys()
+    few = tmp_path / "few.jsonl"
+    few.write_text(json.dumps(rows[0]) + "\n")
+    refused = CliRunner().invoke(train.command, ["--urgency", str(few), "--out", str(out)])
+    assert "a model needs 20 of each" in str(refused.exception)

@@ -4,8 +4,8 @@
         [--route /v1/chat/completions] [--answers N] [--unstreamed] [--prompts FILE] [--uncut] [--seed N]
 
 `--reference` is a second instance of the same server with the same model: asked directly, it answers
-uncut, and its cache is not the one that the cut answers go on from. `calibrate --quick` proves the
-backend first, as a user would; a daemon with that profile then serves greedy answers while one to four
+uncut, and its cache is not the one that the cut answers go on from. `calibrate` proves the backend
+first, as a user would; a daemon with that profile then serves greedy answers while one to four
 short questions arrive at random moments of each, until N were cut. `--uncut` sends none of those: how
 often the two instances differ by themselves.
 """
@@ -235,7 +235,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         db = f"{home}/c.db"
         server = ("--backend", args.backend, "--model", args.model)
-        print(clairvoyant("calibrate", "--quick", *server, "--db", db), flush=True)
+        clairvoyant("calibrate", "--quick", *server, "--db", db)
+        print(clairvoyant("calibrate", "--continuation", *server, "--db", db), flush=True)
         with daemon_process(args.backend, "--db", db, home=Path(home)) as daemon:
             daemon.await_line("after a cut")
             tally = asyncio.run(judge(args, daemon.base_url))

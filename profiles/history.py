@@ -111,6 +111,7 @@ def _totals(rows: Iterable[tuple[Any, ...]]) -> list[Total]:
         if isinstance(n, int)
         and n > 0
         and all(isinstance(each, str) for each in (model, outcome, length_class))
+        and all(isfinite(each) for each in (tokens, waited_s, sojourn_s))
     ]
 
 

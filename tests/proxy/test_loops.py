@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +30,34 @@ class Hop:
     base_url: str
     target: int | None = None
     passed: int = 0
+    _playing: set["asyncio.Task[None]"] = field(default_factory=set)
 
     async def play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection."""
-        with suppress(OSError):  # who goes first when the test is over does not matter
+        playing = asyncio.ensure_future(self._play(reader, writer))
+        self._playing.add(playing)
+        await playing
+
+    async def _play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ends = [writer]
+        try:
             if self.target is not None:
                 self.passed += 1
                 there, back = await asyncio.open_connection("127.0.0.1", self.target)
+                ends.append(back)
                 await asyncio.gather(_pour(reader, back), _pour(there, writer))
-        writer.close()
+        except OSError:
+            pass  # who goes first when the test is over does not matter
+        finally:
+            for end in ends:
+                end.transport.abort()
+
+    async def close(self) -> None:
+        """End what is still open; returns when it has ended."""
+        for playing in self._playing:
+            playing.cancel()
+        await asyncio.gather(*self._playing, return_exceptions=True)
+        await asyncio.sleep(0)  # an aborted connection is closed a turn later
 
 
 async def _pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -58,6 +77,7 @@ async def hop() -> AsyncIterator[Hop]:
         yield between
     finally:
         server.close()
+        await between.close()
 
 
 @pytest.mark.parametrize("raw", [CHAT, get("/v1/models"), get("/api/tags")])

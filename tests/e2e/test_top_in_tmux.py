@@ -112,11 +112,11 @@ def test_it_shows_steers_survives_a_restart_and_leaves_the_daemon_alone(
     llama: LlamaServer, tmp_path: Path
 ) -> None:
     with daemon_process(llama.base_url, home=tmp_path) as daemon, top(tmp_path, daemon.base_url) as tmux:
-        tmux.shows("● serving", "Nothing waits", "slots □")
+        tmux.shows("All well: nothing waits", "slots □")
         tmux.press("P")
-        tmux.shows(" paused ")
+        tmux.shows("Paused by the operator")
         with asking(daemon.base_url, clients=4, tokens=40) as statuses:
-            tmux.shows("queue 4", "127.0.0")
+            tmux.shows("waiting 4", "127.0.0")
             tmux.press("Enter")
             tmux.shows("why here", "policy key")
             tmux.press("Escape")
@@ -126,11 +126,11 @@ def test_it_shows_steers_survives_a_restart_and_leaves_the_daemon_alone(
             tmux.press("g", "x")
             tmux.shows("Cancel ")
             tmux.press("y")
-            tmux.shows("queue 3")
+            tmux.shows("waiting 3")
             tmux.press("P")
-            tmux.shows("● serving", "queue 1")
+            tmux.shows("All well", "waiting 1")
             tmux.press("h")
-            tmux.shows("queue 0")
+            tmux.shows("waiting 0")
         assert sorted(statuses)[:3] == [200, 200, 200]
         tmux.shows("✓ done")
 
@@ -138,7 +138,7 @@ def test_it_shows_steers_survives_a_restart_and_leaves_the_daemon_alone(
         tmux.shows(" no daemon ", "trying again")
         port = daemon.base_url.rsplit(":", 1)[1]
         with daemon_process(llama.base_url, "--listen", f"127.0.0.1:{port}", home=tmp_path) as again:
-            tmux.shows("● serving", "Nothing waits")
+            tmux.shows("All well: nothing waits")
             tmux.press("q")
             assert tmux.ended()
             health = httpx.get(f"{again.base_url}/_clairvoyant/health", trust_env=False)

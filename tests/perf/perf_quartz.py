@@ -104,7 +104,7 @@ async def through_daemon(variant: Variant, seen: Traffic) -> Floats:
     clock = asyncio.get_running_loop().time
     expected_s, high_s, corrects = believed(variant, seen)
     async with AsyncExitStack() as stack:
-        urls = [await stack.enter_async_context(serve_app(Replay(_engine()).app)) for _ in WORKERS]
+        urls = [await stack.enter_async_context(serve_app(_server().app)) for _ in WORKERS]
         servers = tuple(
             BackendConfig(name=name, url=url, kind="ollama", slots=1)
             for name, url in zip(WORKERS, urls, strict=True)
@@ -143,20 +143,19 @@ async def through_daemon(variant: Variant, seen: Traffic) -> Floats:
     return took_s + quartz.FIRST_TOKEN_S
 
 
-def _engine() -> Engine:
+def _server() -> Replay:
     speed = Speed(inf, TOKENS_PER_S)
-    return Engine(speed=speed, stride=1_000_000, answer_tokens=lambda prompt, rng: 1_000_000)
+    server = Replay(Engine(speed=speed, stride=1_000_000, answer_tokens=lambda prompt, rng: 1_000_000))
+    server.shelf.loaded.add("replay:latest")
+    return server
 
 
 def _as_in_the_paper(daemon: Daemon, variant: Variant, *, corrects: bool) -> None:
-    """Let nothing be loaded, speeds be known, and the variant order and route."""
+    """Let speeds be known, and the variant order and route."""
     for worker in daemon.pool:
-        worker.residents = None
         speeds = worker.backend.speeds
         speeds.decode_tokens_per_s, speeds.prefill_tokens_per_s, speeds.frozen = TOKENS_PER_S, 1e6, True
     scheduler = daemon.dispatcher.scheduler
-    scheduler.residency.unknown_s = 0.0
-    scheduler.residency.load_s.clear()
     if not corrects:
         daemon.pool.coverage = daemon.operation.fallback.coverage = Uncorrected()
     scheduler.set_policy(quartz.ordering(variant), daemon.stats.clock())

@@ -79,13 +79,13 @@ class PoolChaos:
         return backend.url
 
     async def _outages(self, name: str) -> None:
-        """Kill a server now and then, with what it is answering; start it again, mostly soon enough."""
+        """Kill a server now and then, with what it is answering; start it again before the grace is over."""
         backend = self.backends[name]
         while not self._over:
             await asyncio.sleep(self.rng.expovariate(1 / 8.0))
             self.done[f"{name} killed"] += 1
             await backend.kill()
-            await asyncio.sleep(self.rng.choice((0.5, 3.0, 6.0, GRACE_S + 5.0)))
+            await asyncio.sleep(self.rng.choice((0.5, 3.0, 6.0, GRACE_S / 2)))
             await backend.start()
 
     async def _operator(self) -> None:

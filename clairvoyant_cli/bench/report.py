@@ -8,11 +8,15 @@ from typing import Any
 from clairvoyant_cli.bench.cells import Cell
 from clairvoyant_cli.bench.measures import ALL, Key, Spread, Summary
 from clairvoyant_cli.bench.page import Block, Chart, Code, Grid, Heading, Page, Paragraph
+from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY
 from clairvoyant_cli.simulator.plot import svg
 from clairvoyant_cli.simulator.report import Curve, Plot, Point
 from predictor.record import LengthClass
 
 KINDS = tuple(each.value for each in LengthClass)
+
+
+MEDIAN = "sojourn p50"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,8 @@ class Findings:
 def page_of(findings: Findings) -> Page:
     """Return the report: what ran where, how, and what came out."""
     facts = tuple((name, value) for name, value in findings.about.items())
-    blocks: list[Block] = [Grid(("Measured on", ""), facts), Code(findings.command)]
+    blocks: list[Block] = [Paragraph(verdict) for verdict in verdicts_of(findings)]
+    blocks += [Grid(("Measured on", ""), facts), Code(findings.command)]
     blocks += [Paragraph(note) for note in findings.notes]
     for heading, tables in sections_of(findings):
         blocks.append(Heading(heading))
@@ -55,6 +60,28 @@ def page_of(findings: Findings) -> Page:
     if plots:
         blocks += [Heading("Charts"), Chart(svg(plots), "; ".join(plot.title for plot in plots))]
     return Page(findings.title, tuple(blocks))
+
+
+def verdicts_of(findings: Findings) -> Iterator[str]:
+    """Yield a sentence a load: what came out at the median of the default policy, or of the first arm."""
+    for load in findings.loads:
+        rivals = [each for each in findings.of_load(load) if each.baseline and each.arm != each.baseline]
+        if rivals:
+            arm = next((each for each in rivals if each.arm == DEFAULT_POLICY), rivals[0])
+            parts = [
+                f"{kind} answers {_sooner(arm.changes[kind, MEDIAN])}"
+                for kind in ("short", "long")
+                if (kind, MEDIAN) in arm.changes
+            ]
+            if parts:
+                yield f"{load}, {arm.arm} against {arm.baseline}, at the median: {', '.join(parts)}."
+
+
+def _sooner(change: Spread) -> str:
+    if isfinite(change.half_width) and abs(change.mean) <= change.half_width:
+        return "neither sooner nor later, as far as these runs tell"
+    word = "sooner" if change.mean < 0 else "later"
+    return f"{abs(change.mean):.0%} {word}"
 
 
 def sections_of(findings: Findings) -> Iterator[tuple[str, list[Grid]]]:

@@ -17,7 +17,15 @@ from clairvoyant_cli.addresses import BACKEND_NAMES, check_backend, check_url
 from clairvoyant_cli.bench.arms import DIRECT, ORACLE, Arm, parse_arm
 from clairvoyant_cli.bench.cells import Cell, open_ledger, settings_in
 from clairvoyant_cli.bench.measures import Summary, summarise
-from clairvoyant_cli.bench.report import Findings, page_of, plots_of, sections_of, to_csv, to_json
+from clairvoyant_cli.bench.report import (
+    Findings,
+    page_of,
+    plots_of,
+    sections_of,
+    to_csv,
+    to_json,
+    verdicts_of,
+)
 from clairvoyant_cli.bench.virtual import run_virtually
 from clairvoyant_cli.commands.bench_setup import REPLAY, Settings
 from clairvoyant_cli.commands.options import FILE, backend_key_file_option, json_option, output_file, together
@@ -418,6 +426,8 @@ def _hand_out(findings: Findings, outputs: Outputs) -> None:
         click.echo(json.dumps(to_json(findings), indent=2))
         return
     console = PlainConsole() if sys.stdout.isatty() else PlainConsole(width=WIDTH)
+    for verdict in verdicts_of(findings):
+        console.print(verdict, style="bold", highlight=False)
     for heading, grids in sections_of(findings):
         for grid in grids:
             table = Table(*grid.header, title=heading, title_justify="left")

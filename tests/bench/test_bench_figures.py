@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 from clairvoyant_cli.bench.cells import Answer, Cell, open_ledger, settings_in
 from clairvoyant_cli.bench.measures import Spread, figures_of, ranking_accuracy, summarise
 from clairvoyant_cli.bench.page import html, markdown, write_page
-from clairvoyant_cli.bench.report import Findings, page_of, percent, shown, tables_of, to_csv, to_json
+from clairvoyant_cli.bench.report import (
+    Findings,
+    page_of,
+    percent,
+    shown,
+    tables_of,
+    to_csv,
+    to_json,
+    verdicts_of,
+)
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.simulator.estimate import jain
 
@@ -116,6 +125,23 @@ def findings(loads: tuple[str, ...] = ("burst",)) -> Findings:
     cells = [cell(arm, run, load) for load in loads for run in (0, 1) for arm in ("fcfs", "sjf", "oracle")]
     summaries = summarise(cells, "fcfs", "oracle")
     return Findings("Bench <1>", "clairvoyant bench", {"cpu": "a|b"}, {}, ("A note.",), summaries, cells)
+
+
+def test_a_report_begins_with_what_came_out_good_bad_or_nothing_to_tell() -> None:
+    scales = {"fcfs": (1.0, 1.0), "bounded": (0.4, 0.41), "sjf": (1.29, 1.31), "aging": (0.5, 1.6)}
+    cells = [cell(arm, run, scale=scale) for arm, both in scales.items() for run, scale in enumerate(both)]
+
+    def verdict(*arms: str) -> str:
+        found = summarise([each for each in cells if each.arm in ("fcfs", *arms)], "fcfs", None)
+        [said] = verdicts_of(replace(findings(), summaries=found))
+        return said
+
+    assert verdict("sjf", "bounded").startswith(
+        "burst, bounded against fcfs, at the median: short answers 60%"
+    )
+    assert "short answers 30% later, long answers 30% later." in verdict("sjf")
+    assert "neither sooner nor later" in verdict("aging")
+    assert list(verdicts_of(replace(findings(), summaries=summarise(cells[:2], "fcfs", None)))) == []
 
 
 def test_a_report_is_the_same_in_markdown_and_html(tmp_path: Path) -> None:

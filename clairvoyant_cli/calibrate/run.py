@@ -63,7 +63,8 @@ async def calibrate(session: Session, wanted_model: str | None, host: Host, vers
     services = await one_at_a_time(session, shorts, longs)
     bands = await measure_bands(session)
     _, count = queue_phase(session.plan, 1)
-    session.tell(Step("slots", 0, 1, queue_phase_s(services, count, 1)))
+    left_s, bound_s = queue_phase_s(services, count, 1), session.remaining_s
+    session.tell(Step("slots", 0, 1, left_s if bound_s is None else min(left_s, bound_s)))
     slots = await probe_slots(session.client, longs[::-1], session.decode_tokens_per_s)
     queued, method = await in_the_queue(session, shorts, longs, services, slots)
     proof = await _continuing(session, slots)

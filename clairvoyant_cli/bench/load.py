@@ -57,12 +57,14 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Asker:
     """How questions are put, and to which model. With `sets_length` an answer gets its question's length;
-    otherwise it ends where the model ends it, or at the limit that came with its question.
+    otherwise it ends where the model ends it, or at the limit that came with its question. With `keeps_words`
+    the first words of each are kept.
     """
 
     model: str
     adapter: Adapter = REPLAYED
     sets_length: bool = False
+    keeps_words: bool = False
     prefix: str = ""
     clock: Clock = time.monotonic
 
@@ -96,7 +98,7 @@ class Asker:
                 call.first_token_s = at_s
             call.error = piece.error or call.error
             done = done or piece.whole
-            if len(call.words) < MAX_WORDS_CHARS:
+            if self.keeps_words and len(call.words) < MAX_WORDS_CHARS:
                 call.words = printable(call.words + piece.words)[:MAX_WORDS_CHARS]
             call.tokens = piece.totals.tokens or call.tokens + piece.text
         if not done and call.error is None:

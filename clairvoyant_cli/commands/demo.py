@@ -100,7 +100,7 @@ async def _run(settings: Settings, *, as_json: bool) -> tuple[list[Lane], float]
     lane, asker = _lane, Asker("replay")
     if settings.model is not None:
         questions = [replace(question, max_tokens=MAX_REAL_TOKENS) for question in questions]
-        lane, asker = _real_lane, Asker(settings.model.stem, adapter_of("llamacpp"))
+        lane, asker = _real_lane, Asker(settings.model.stem, adapter_of("llamacpp"), keeps_words=True)
     async with AsyncExitStack() as stack:
         lanes = [await stack.enter_async_context(lane(policy, questions, settings)) for policy in POLICIES]
         took_s = await _shown(lanes, asker, settings, as_json=as_json)

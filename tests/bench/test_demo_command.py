@@ -26,7 +26,7 @@ def test_the_result_is_json_on_stdout_and_nothing_else() -> None:
     assert result.exit_code == 0
     told = json.loads(result.stdout)
     assert told["simulated_backend"] is True
-    assert told["settings"] == {"tokens_per_s": 20000.0, "requests": 6, "seed": 1}
+    assert told["settings"] == {"tokens_per_s": 20000.0, "requests": 6, "seed": 1, "model": None}
     fcfs, sjf = (told["lanes"][policy]["requests"] for policy in ("fcfs", "sjf"))
     assert [r["title"] for r in fcfs] == [r["title"] for r in sjf]
     assert [r["tokens"] for r in fcfs] == [r["tokens"] for r in sjf]

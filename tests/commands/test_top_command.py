@@ -68,13 +68,18 @@ def test_what_is_recorded_can_be_replayed(tmp_path: Path) -> None:
         (("--once", "--url", "ftp://somewhere"), "give one like", ExitCode.USAGE),
         (("--once", "--token-file", "/nowhere/token"), "cannot read the admin token", ExitCode.USAGE),
         (("--replay", "/nowhere/session.jsonl", "--once"), "cannot read", ExitCode.FAILURE),
-        (("--demo", "--once", "--record", "/nowhere/session.jsonl"), "cannot write", ExitCode.FAILURE),
     ],
 )
 def test_what_cannot_be_says_why(arguments: tuple[str, ...], words: str, code: ExitCode) -> None:
     error = complaint(*arguments)
     assert words in str(error)
     assert error.exit_code == code
+
+
+def test_a_recording_without_a_folder_is_refused_before_the_work() -> None:
+    refused = top("--demo", "--once", "--record", "/nowhere/session.jsonl")
+    assert refused.exit_code == ExitCode.USAGE
+    assert "there is no folder /nowhere; make it first" in refused.stderr
 
 
 # -- attaching --------------------------------------------------------------------------------------------

@@ -143,18 +143,18 @@ def test_a_report_without_curves_is_drawn_by_its_rows(tmp_path: Path) -> None:
         (["--predictor", "model"], "need a --workload FILE"),
         (["--preempt", "perhaps"], "is not none, keep"),
         (["--workload", "nowhere.csv"], "cannot read nowhere.csv"),
-        (["--plot", "out.png"], "writes .svg"),
     ],
 )
 def test_what_cannot_be_done_is_one_clear_line(arguments: list[str], complaint: str) -> None:
-    given = (
-        arguments
-        if "--plot" not in arguments or "--scenario" in arguments
-        else ["--advise", "--workload", "poisson", *arguments]
-    )
     with pytest.raises(ClairvoyantError, match=complaint) as caught:
-        simulate(*SMALL, *given)
+        simulate(*SMALL, *arguments)
     assert "\n" not in str(caught.value)
+
+
+def test_a_plot_is_svg_or_refused_before_the_work() -> None:
+    refused = simulate("--advise", "--workload", "poisson", "--plot", "out.png", *SMALL)
+    assert refused.exit_code == 2
+    assert "'out.png' must end in .svg" in refused.stderr
 
 
 @pytest.mark.parametrize("text", ["x", "1", "1,2,3", "-1,2", "3,-1"])

@@ -64,9 +64,9 @@ class Asker:
     model: str
     adapter: Adapter = REPLAYED
     sets_length: bool = False
-    keeps_words: bool = False
     prefix: str = ""
     clock: Clock = time.monotonic
+    keeps_words: bool = False
 
     def body(self, question: Question) -> Body:
         """Return what is sent for a question."""

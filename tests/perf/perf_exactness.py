@@ -231,12 +231,15 @@ def main() -> None:
     parser.add_argument("--uncut", action="store_true")
     parser.add_argument("--prompts", type=Path, default=PROMPTS)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--db", help="has a profile that proves the backend; unset: it is calibrated first")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
-        db = f"{home}/c.db"
-        server = ("--backend", args.backend, "--model", args.model)
-        clairvoyant("calibrate", "--quick", *server, "--db", db)
-        print(clairvoyant("calibrate", "--continuation", *server, "--db", db), flush=True)
+        db = args.db
+        if db is None:
+            db = f"{home}/c.db"
+            server = ("--backend", args.backend, "--model", args.model)
+            clairvoyant("calibrate", "--quick", *server, "--db", db)
+            print(clairvoyant("calibrate", "--continuation", *server, "--db", db), flush=True)
         with daemon_process(args.backend, "--db", db, home=Path(home)) as daemon:
             daemon.await_line("after a cut")
             tally = asyncio.run(judge(args, daemon.base_url))

@@ -1,5 +1,6 @@
 """A long answer is cut for a short one and goes on: its client reads what it would have read uncut."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -11,6 +12,7 @@ import pytest
 from clairvoyant_cli.bench.replay import Engine, Replay, Speed
 from clairvoyant_cli.bench.replay.models import DEFAULT_MODEL
 from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.bench.virtual import run_virtually
 from clairvoyant_cli.proxy.daemon import Daemon
 from profiles.records import Continuation, Served
 from tests.fakes.raw_http import RawClient, post, raw_client
@@ -132,13 +134,17 @@ async def test_the_short_one_ends_first() -> None:
     assert short.sojourn_s < long.sojourn_s / 2
 
 
-async def test_two_long_ones_take_turns_of_as_many_tokens_as_said() -> None:
-    async with preempting(policy="rr", quantum=50) as (daemon, _):
-        async with raw_client(daemon.base_url) as one, raw_client(daemon.base_url) as other:
-            one.send(body("/api/chat", LONG, stream=True))
-            other.send(body("/api/chat", LONG, stream=True))
-            assert (await one.response()).status == (await other.response()).status == 200
-        cuts = [each.cuts for each in daemon.snapshot().recent]
+def test_two_long_ones_take_turns_of_as_many_tokens_as_said() -> None:
+    async def scene() -> list[int]:
+        clock = asyncio.get_running_loop().time
+        async with preempting(policy="rr", quantum=50, clock=clock) as (daemon, _):
+            async with raw_client(daemon.base_url) as one, raw_client(daemon.base_url) as other:
+                one.send(body("/api/chat", LONG, stream=True))
+                other.send(body("/api/chat", LONG, stream=True))
+                assert (await one.response()).status == (await other.response()).status == 200
+            return [each.cuts for each in daemon.snapshot().recent]
+
+    cuts = run_virtually(scene())
     assert min(cuts) >= 2, "300 tokens are several turns, though what comes between two looks is more"
     assert max(cuts) <= TOKENS // 50
 

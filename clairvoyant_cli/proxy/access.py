@@ -82,18 +82,28 @@ class Access:
 
     def admin_objection(self, head: RequestHead) -> str | None:
         """Say why a request may not have the daemon's own routes; None if it carries what they take."""
+        if self.admin_token is None and not self.clients.keys:
+            return None
+        return self.operator_objection(bearer(head))
+
+    def operator_objection(self, token: bytes) -> str | None:
+        """Say why a token is not the operator's; None if it is. What decides who reads the requests takes it
+        even where nobody has keys.
+        """
+        wanted, why = self.run_token.encode(), NO_RUN_TOKEN
         if self.admin_token is not None:
             wanted, why = self.admin_token, NO_ADMIN_TOKEN
-        elif self.clients.keys:
-            wanted, why = self.run_token.encode(), NO_RUN_TOKEN
-        else:
-            return None
-        return None if hmac.compare_digest(bearer(head), wanted) else why
+        return None if hmac.compare_digest(token, wanted) else why
 
 
 def bearer(head: RequestHead) -> bytes:
     """Return the bearer token of a request, nothing if its first Authorization has none."""
-    scheme, _, token = (head.get(b"authorization") or b"").partition(b" ")
+    return bearer_of(head.get(b"authorization") or b"")
+
+
+def bearer_of(authorization: bytes) -> bytes:
+    """Return the bearer token of the value of an Authorization, nothing if it is of another scheme."""
+    scheme, _, token = authorization.partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b""
 
 

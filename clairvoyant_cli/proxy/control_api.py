@@ -20,7 +20,7 @@ from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.status import reason_of
 from clairvoyant_cli.protocols.plain import printable
-from clairvoyant_cli.proxy.access import Access
+from clairvoyant_cli.proxy.access import Access, bearer_of
 from clairvoyant_cli.proxy.backend_actions import SECRETS, BackendActions, RefusedError
 from clairvoyant_cli.proxy.metrics import Metrics
 from clairvoyant_cli.proxy.operation import Operation
@@ -298,6 +298,11 @@ class ControlApi:
         action = request.path_params["action"]
         if action not in ACTIONS:
             return JSONResponse({"error": f"unknown action; there are {', '.join(ACTIONS)}"}, 404)
+        if action == "backend":
+            token = bearer_of(request.headers.get("authorization", "").encode("latin-1"))
+            not_operator = self._access.operator_objection(token)
+            if not_operator is not None:
+                return JSONResponse({"error": not_operator}, 401)
         try:
             arguments = msgspec.json.decode(await request.body() or b"{}", type=dict[str, Any])
             return JSONResponse(await self._actions.run(action, arguments))

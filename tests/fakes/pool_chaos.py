@@ -62,7 +62,7 @@ class PoolChaos:
         crowd = asyncio.gather(*(one_after_another() for _ in range(AT_ONCE)))
         async with (
             asyncio.timeout(PATIENCE_S + 10.0 * requests),
-            ControlClient(self.daemon.base_url) as control,
+            ControlClient(self.daemon.base_url, self.daemon.gateway.admission.access.run_token) as control,
         ):
             await reached[requests // 3].wait()
             await control.act("backend", {"do": "remove", "name": "w0"})

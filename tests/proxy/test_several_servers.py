@@ -105,9 +105,21 @@ async def test_a_server_that_cannot_be_one_keeps_nobody_from_starting() -> None:
             assert (await ask(daemon, chat("small"))).status == 200
 
 
+def operator(daemon: Daemon) -> ControlClient:
+    """Return a client that has the token which the daemon's own account finds."""
+    return ControlClient(daemon.base_url, daemon.gateway.admission.access.run_token)
+
+
+async def test_who_has_no_token_sends_requests_nowhere_else() -> None:
+    async with two() as daemon, ControlClient(daemon.base_url) as stranger:
+        with pytest.raises(ClairvoyantError, match="only the account that runs this daemon may"):
+            await stranger.act("backend", {"do": "drain", "name": "mac"})
+        assert {each.standing for each in (await stranger.snapshot()).backends} == {""}
+
+
 async def test_servers_come_and_go_while_it_runs() -> None:
     server = Ollama("attic", "tiny:latest")
-    async with two() as daemon, serve_app(server.app) as attic, ControlClient(daemon.base_url) as control:
+    async with two() as daemon, serve_app(server.app) as attic, operator(daemon) as control:
         added = await control.act("backend", {"do": "add", "url": attic, "key": "s3cret"})
         name = attic.removeprefix("http://")
         assert added == {"done": "backend", "name": name, "kind": "ollama", "slots": 1}
@@ -142,14 +154,15 @@ async def test_servers_come_and_go_while_it_runs() -> None:
     ],
 )
 async def test_what_cannot_be_done_is_said(arguments: dict[str, object], words: str) -> None:
-    async with two() as daemon, ControlClient(daemon.base_url) as control:
+    async with two() as daemon, operator(daemon) as control:
         with pytest.raises(ClairvoyantError) as refused:
             await control.act("backend", arguments)
         assert words in str(refused.value)
 
 
-async def test_the_command_does_the_same() -> None:
+async def test_the_command_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     async with two() as daemon, serve_app(Ollama("attic", "tiny:latest").app) as attic:
+        monkeypatch.setenv("CLAIRVOYANT_ADMIN_TOKEN", daemon.gateway.admission.access.run_token)
 
         async def run(*words: str) -> str:
             arguments = ["backends", *words, "--url", daemon.base_url]

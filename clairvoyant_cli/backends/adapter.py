@@ -53,6 +53,7 @@ class Backend:
     requests are to be stamped with a priority: on, off, or auto: where it is known to heed one. `offered` are
     the models it has, as `Adapter.known_as` spells them; None where it was not asked, or did not say.
     `guessed`: nothing answered yet when it was looked for, so that its adapter is only the likeliest.
+    `leads_back`: its address leads to ourselves.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Backend:
     speeds: Speeds = field(default_factory=Speeds)
     seen: bool = False
     guessed: bool = False
+    leads_back: bool = False
     annotate: str = "off"
     heeding: Heeding = UNKNOWN
     engine: EngineState | None = None

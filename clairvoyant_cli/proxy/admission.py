@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from clairvoyant_cli.backends.prober import MARK_HEADER
 from clairvoyant_cli.http.loop_turn import READING
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.errors import Refusal
@@ -21,7 +22,6 @@ from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.annotation import Annotation
 from clairvoyant_cli.proxy.conversations import Conversations
 from clairvoyant_cli.proxy.exchange import Asked, Exchange
-from clairvoyant_cli.proxy.forwarding import PASSED_HEADER
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.pool import BackendPool, Worker, given_up
 from clairvoyant_cli.proxy.refusals import DRAINING, GOING_DOWN, IN_A_LOOP, NO_CONNECT, Refusals
@@ -120,7 +120,8 @@ class Admission:
         """Judge a request by its head."""
         head, backend = request.head, self.pool.first.backend
         route = backend.adapter.route_of(head.method, head.path, backend.prefix)
-        if head.get(PASSED_HEADER) is not None:
+        mark = head.get(MARK_HEADER)
+        if mark is not None and any(worker.watch.came_back(mark) for worker in self.pool):
             return Refused(route, IN_A_LOOP)
         client = self.access.admit(request)
         if isinstance(client, Refusal):
@@ -175,6 +176,8 @@ class Admission:
         quota = self.access.clients.rules_of(client).tokens_per_day
         if quota is not None and self.stats.today.spent(client) >= quota:
             return self.stats.today.refusal(quota)
+        if all(worker.backend.leads_back for worker in able):
+            return IN_A_LOOP
         if given_up(able) and not self.pool.may_be_tried:
             return self.refusals.away(able[0])
         if all(worker.draining for worker in able):

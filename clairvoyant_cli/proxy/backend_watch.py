@@ -33,6 +33,9 @@ STARTED_FOR_S = 0.2
 """A request sent this long ago is counted by /slots, if it has one."""
 
 
+LEADS_BACK = "its address leads back to this proxy; give --backend the LLM server itself"
+
+
 class BackendWatch:
     """Keeps a backend's state current and waits for slots that must drain."""
 
@@ -60,6 +63,7 @@ class BackendWatch:
         self._up_s = clock()
         self._clock = clock
         self._look = asyncio.Event()
+        self._came_back = False
         self._announced: tuple[object, ...] = ()
 
     def look_now(self) -> None:
@@ -76,6 +80,13 @@ class BackendWatch:
         """A request was answered with "not yet": nothing more is sent but one now and then, to see."""
         self.backend.state, self.backend.detail = "loading", LOADING
         self._announce()
+
+    def came_back(self, mark: bytes) -> bool:
+        """Whether a question that reached us is our own: the backend's address leads to ourselves."""
+        ours = mark == self._prober.mark
+        if ours:
+            self._came_back = self.backend.leads_back = True
+        return ours
 
     def answered(self) -> None:
         """A request was answered: whatever it says of itself, it serves."""
@@ -108,11 +119,15 @@ class BackendWatch:
     async def _refresh(self) -> None:
         backend = self.backend
         before = backend.state
+        self._came_back = False
         if backend.guessed and await recognise(self._prober, backend):
             log.info("found %s %s at %s", backend.adapter.name, backend.version, backend.upstream.url)
         await self._prober.refresh(backend)
         if backend.detail == TIMED_OUT and before == "up" and self._at_work():
             backend.state = "up"  # it has but one thread, and that one works for us
+        backend.leads_back = self._came_back
+        if backend.leads_back:
+            backend.state, backend.detail = "down", LEADS_BACK
         if backend.state == "up" and self._in_company():
             await self._prober.list_models(backend)
         backend.seen = backend.seen or backend.state in ("up", "loading")

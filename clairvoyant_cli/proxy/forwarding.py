@@ -21,12 +21,6 @@ from clairvoyant_cli.proxy.pool import Worker
 from clairvoyant_cli.proxy.refusals import Refusals
 from clairvoyant_cli.proxy.relay import Relay
 
-PASSED_HEADER = b"x-clairvoyant-passed"
-PASSED = (b"X-Clairvoyant-Passed", b"1")
-"""On every request that goes on to a server. One that comes in with it has come back, or passed another of
-us: it would be passed on for ever, by way of whatever proxies stand between.
-"""
-
 REPLACED = (b"host", b"content-length", b"accept-encoding", b"expect")
 """Headers of a client's request that are ours to say in another one in its name."""
 
@@ -45,7 +39,7 @@ def forward(
     body, if it is whole, to send it again.
     """
     head = request.head
-    extra: list[Header] = [PASSED]
+    extra: list[Header] = []
     if stamp is not None:
         drop = (*drop, *OUTDATED)
         if head.length is not None:
@@ -78,7 +72,7 @@ def forward_anew(
     asked, server = request.head, worker.backend.upstream
     target = asked.origin_form if path is None else (worker.backend.prefix + path).encode()
     passing = asked.fields.passing(*REPLACED, *drop)
-    extra = [PASSED, (b"Accept-Encoding", b"identity"), (b"Content-Length", b"%d" % len(body))]
+    extra = [(b"Accept-Encoding", b"identity"), (b"Content-Length", b"%d" % len(body))]
     if worker.key is not None:
         passing = [header for header in passing if header[0].lower() != b"authorization"]
         extra.append((b"Authorization", b"Bearer " + worker.key))

@@ -20,7 +20,7 @@ from clairvoyant_cli.protocols.routes import Family, Route, plainly_spelled, une
 from clairvoyant_cli.proxy.access import BACKEND_HEADER, Access
 from clairvoyant_cli.proxy.forwarding import forward, pass_on
 from clairvoyant_cli.proxy.pool import BackendPool, Worker
-from clairvoyant_cli.proxy.refusals import Refusals
+from clairvoyant_cli.proxy.refusals import IN_A_LOOP, Refusals
 
 LIST_TIMEOUT_S = 5.0
 """A server that takes longer is left out of a list."""
@@ -63,6 +63,9 @@ class Passing:
         worker = await self._worker(request, route, path, model)
         if isinstance(worker, Refusal):
             self.refusals.send(request, route, worker)
+            return
+        if worker.backend.leads_back:
+            self.refusals.send(request, route, IN_A_LOOP)
             return
         await pass_on(request, route, worker, self.access, self.refusals, *self.refusals.by(worker))
         if head.method not in READING:

@@ -13,7 +13,7 @@ from clairvoyant_cli.proxy.request_stats import RequestStats
 
 NO_CONNECT = Refusal(405, "clairvoyant: CONNECT is not spoken here")
 IN_A_LOOP = Refusal(
-    508, "clairvoyant: this request has passed a clairvoyant already; give --backend the LLM server itself"
+    508, "clairvoyant: the backend's address leads back to this proxy; give --backend the LLM server itself"
 )
 DRAINING = Refusal(503, "clairvoyant is draining; try again in a moment", 5)
 GOING_DOWN = Refusal(503, "clairvoyant is going down; try again in a moment", 5)

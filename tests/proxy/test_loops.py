@@ -18,7 +18,8 @@ from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.errors import ClairvoyantError
 from tests.fakes.llamacpp_server import free_port
 from tests.fakes.raw_http import get, post, raw_client
-from tests.fakes.serving import serving
+from tests.fakes.serving import serving, until
+from tui.snapshot import Snapshot
 
 CHAT = post("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "hi"}]}')
 
@@ -30,16 +31,13 @@ class Hop:
     base_url: str
     target: int | None = None
     passed: int = 0
-    _playing: set["asyncio.Task[None]"] = field(default_factory=set)
+    _playing: dict["asyncio.Task[Any]", list[asyncio.StreamWriter]] = field(default_factory=dict)
 
     async def play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection."""
-        playing = asyncio.ensure_future(self._play(reader, writer))
-        self._playing.add(playing)
-        await playing
-
-    async def _play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        ends = [writer]
+        task = asyncio.current_task()
+        assert task is not None
+        ends = self._playing[task] = [writer]
         try:
             if self.target is not None:
                 self.passed += 1
@@ -51,13 +49,15 @@ class Hop:
         finally:
             for end in ends:
                 end.transport.abort()
+            del self._playing[task]
 
-    async def close(self) -> None:
+    async def part(self) -> None:
         """End what is still open; returns when it has ended."""
-        for playing in self._playing:
-            playing.cancel()
-        await asyncio.gather(*self._playing, return_exceptions=True)
-        await asyncio.sleep(0)  # an aborted connection is closed a turn later
+        while self._playing:
+            for ends in list(self._playing.values()):
+                for end in ends:
+                    end.transport.abort()
+            await asyncio.sleep(0)
 
 
 async def _pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -77,17 +77,58 @@ async def hop() -> AsyncIterator[Hop]:
         yield between
     finally:
         server.close()
-        await between.close()
+        await between.part()
+
+
+def leads_back(state: Snapshot) -> bool:
+    return "leads back" in state.backends[0].detail
 
 
 @pytest.mark.parametrize("raw", [CHAT, get("/v1/models"), get("/api/tags")])
-async def test_a_loop_through_another_proxy_ends_after_one_turn(raw: bytes) -> None:
+async def test_a_loop_through_another_proxy_is_noticed_and_not_entered(raw: bytes) -> None:
     async with hop() as between, serving(between.base_url) as daemon, raw_client(daemon.base_url) as client:
         between.target = int(daemon.base_url.rpartition(":")[2])
+        daemon.pool.first.watch.look_now()
+        await until(daemon, leads_back)
+        looks = between.passed
         got = await client.ask(raw)
         assert got.status == 508
-        assert b"passed a clairvoyant already" in got.body
-        assert between.passed < 20, "its own looks at the backend, and this request once"
+        assert b"leads back to this proxy" in got.body
+        assert between.passed - looks < 10, "its own looks at the backend; the request stays here"
+
+
+async def test_what_came_into_a_loop_before_it_was_noticed_ends() -> None:
+    async with hop() as between, serving(between.base_url) as daemon, raw_client(daemon.base_url) as client:
+        between.target = int(daemon.base_url.rpartition(":")[2])
+        got = await client.ask(get("/api/tags"))
+        assert got.status == 508
+
+
+async def test_an_address_that_led_back_and_is_set_right_serves() -> None:
+    async with (
+        serve_app(Replay().app) as model,
+        hop() as between,
+        serving(between.base_url) as daemon,
+        raw_client(daemon.base_url) as client,
+    ):
+        between.target = int(daemon.base_url.rpartition(":")[2])
+        daemon.pool.first.watch.look_now()
+        await until(daemon, leads_back)
+        between.target = int(model.rpartition(":")[2])
+        await between.part()
+        daemon.pool.first.watch.look_now()
+        await until(daemon, lambda state: state.backends[0].state == "up")
+        assert (await client.ask(get("/v1/models"))).status == 200
+
+
+async def test_a_question_of_another_of_us_is_passed_on() -> None:
+    async with (
+        serve_app(Replay().app) as model,
+        serving(model) as daemon,
+        raw_client(daemon.base_url) as client,
+    ):
+        got = await client.ask(get("/v1/models", "X-Clairvoyant-Asker: 0123456789abcdef"))
+        assert got.status == 200
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1", "0.0.0.0", "localhost"])  # noqa: S104 - not listened on

@@ -88,12 +88,9 @@ THEMES = (
 )
 
 
-_PALE = 0.55
-
-
 class Palette:
-    """A rich style for each tone, one for the row under the cursor, and paler ones for a state that is no
-    longer true.
+    """A rich style for each tone, one for the row under the cursor, and those for a state that is no longer
+    true: grey, and to be read all the same.
     """
 
     def __init__(self, variables: Mapping[str, str], *, colour: bool = True) -> None:
@@ -127,12 +124,8 @@ class Palette:
         self.styles["badge"] = Style(color=ground.rich_color, bgcolor=accent.rich_color, bold=True)
         self.styles["siren"] = Style(color=ground.rich_color, bgcolor=own["alert"].rich_color, bold=True)
         self.cursor = Style(bgcolor=own["cursor"].rich_color)
-        pale = {
-            tone: Style(color=own[tone].blend(ground, _PALE).rich_color)
-            for tone in self.styles
-            if tone in own
-        }
-        self.stale = self.styles | pale
+        grey = {tone: self.styles["faint"] for tone in own if tone in self.styles and tone != "track"}
+        self.stale = self.styles | grey
 
 
 _MONOCHROME: dict[Tone, Style] = dict.fromkeys(get_args(Tone), Style()) | {

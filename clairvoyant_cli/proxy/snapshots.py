@@ -20,6 +20,7 @@ from clairvoyant_cli.proxy.urgency import Levels
 from clairvoyant_cli.proxy.urgency_stats import UrgencyStats
 from clairvoyant_cli.proxy.verdict import verdict
 from clairvoyant_cli.proxy.waiting_rows import MAX_ROWS, WaitingRows, Window, moves
+from clairvoyant_cli.scheduler.placement import left_s
 from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
 from clairvoyant_cli.scheduler.standing import Standing
 from predictor.record import Predictor
@@ -230,7 +231,8 @@ class SnapshotBuilder:
         if first_byte_s is not None and now - first_byte_s > 0.2 and tokens > 1:
             rate = tokens / (now - first_byte_s)
         elapsed_s = now - attempt.granted_s
-        ends_in_s = attempt.expected_s - exchange.service_s(now) if inside_s is None else inside_s
+        if inside_s is None:
+            inside_s = left_s(self.operation.dispatcher.scheduler.running[exchange.id], now)
         releasing = exchange.phase is Phase.RELEASING
         state, tokens_shown, estimated = exchange.phase.value, exchange.tokens, False
         if exchange.phase is Phase.PREFILL and not exchange.asked.parsed.stream:
@@ -249,7 +251,7 @@ class SnapshotBuilder:
             ttft_s=exchange.ttft_s,
             tokens=tokens_shown,
             tokens_per_s=rate,
-            eta_s=None if releasing else max(0.0, ends_in_s),
+            eta_s=None if releasing else max(0.0, inside_s),
             stamp=attempt.priority,
             dispatched_by=exchange.dispatched_by,
             streaming=exchange.asked.parsed.stream,

@@ -9,6 +9,7 @@ from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.pool import BackendPool
 from clairvoyant_cli.proxy.request_stats import RequestStats, plural
 from clairvoyant_cli.scheduler.job import Move
+from clairvoyant_cli.scheduler.placement import left_s
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.standing import Cause, Standing, standings
 from tui.snapshot import MoveRecord, QueuedRequest, WaitingState
@@ -44,9 +45,10 @@ class WaitingRows:
 
     def _left_s(self) -> Iterator[float]:
         """Yield the predicted seconds until each running request ends."""
+        running = self.operation.dispatcher.scheduler.running
         for exchange in self.operation.dispatcher.live.values():
             if exchange.attempt is not None:
-                yield max(0.0, exchange.attempt.expected_s - exchange.service_s(self.now))
+                yield left_s(running[exchange.id], self.now)
 
     def summed(self, standing: list[Standing]) -> WaitingState:
         """Return what all that waits comes to."""

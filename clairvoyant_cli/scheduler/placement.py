@@ -61,7 +61,7 @@ class Station:
 
     def next_free_s(self, now: float) -> float:
         """Return the expected seconds until one of its slots, all of them taken, is free."""
-        return min((_left_s(entry, now) for entry in self.running.values()), default=0.0)
+        return min((left_s(entry, now) for entry in self.running.values()), default=0.0)
 
     def left_s(self, now: float) -> float:
         """Return the expected seconds of work that its slots still have."""
@@ -241,7 +241,7 @@ class Fleet:
         slots: list[tuple[float, int, Station]] = []
         for station in self.stations.values():
             if self.takes(station.name, entry.job.able):
-                left_s = sorted(_left_s(each, now) for each in station.running.values())
+                left_s = sorted(left_s(each, now) for each in station.running.values())
                 left_s = [0.0] * (station.slots - len(left_s)) + left_s[: station.slots]
                 slots += [(free_s, len(slots) + n, station) for n, free_s in enumerate(left_s)]
         if not slots:
@@ -302,7 +302,7 @@ class Fleet:
         return Candidate(station.name, backlog_s, own_s * cautious, price_s)
 
 
-def _left_s(entry: Entry, now: float) -> float:
+def left_s(entry: Entry, now: float) -> float:
     """Return the expected seconds until a running job ends, given how long it runs by now."""
     job = entry.job
     spread = job.tokens_q90 / job.tokens if job.tokens > 0.0 else 0.0

@@ -16,7 +16,7 @@ from tui.snapshot import Snapshot
 from tui.source import Action, ActionResult, Disconnected
 from tui.view_state import Link, LinkState, ViewState
 
-WHERE = "http://127.0.0.1:8080"
+WHERE = "http://127.0.0.1:7117"
 SIZES = ((80, 24), (120, 40), (200, 60))
 
 

@@ -184,7 +184,7 @@ class Scene:
             taken_at=STARTED_AT + t,
             daemon_version="0.1.0",
             pid=4242,
-            listen="127.0.0.1:11434",
+            listen="127.0.0.1:7117",
             mode="serving",
             uptime_s=t,
             policy=POLICY,
@@ -455,7 +455,7 @@ def _backend(now: float, busy: int) -> BackendState:
     return BackendState(
         name="local",
         kind="ollama",
-        url="http://127.0.0.1:11435",
+        url="http://127.0.0.1:11434",
         state="up",
         slots=SLOTS,
         busy=busy,

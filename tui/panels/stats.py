@@ -79,10 +79,10 @@ def _predictor(snapshot: Snapshot) -> list[Line]:
     predictor = snapshot.predictor
     line = Line("rank  ", "faint").add(ratio(predictor.ranking_accuracy), "strong")
     line.add(f" of {count(predictor.judged)} judged", "soft")
-    if predictor.q90_coverage is not None:
-        line.add("  q90 holds ", "faint").add(share(predictor.q90_coverage))
     if not predictor.trusted:
         line.add("  not trusted", "alert")
+    elif predictor.q90_coverage is not None:
+        line.add("  q90 holds ", "faint").add(share(predictor.q90_coverage))
     return [line]
 
 

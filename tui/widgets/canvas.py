@@ -29,7 +29,7 @@ class Canvas(Widget):
     """
 
     fades = False
-    """Whether a state that is no longer true is drawn paler."""
+    """Whether a state that is no longer true is drawn grey."""
 
     def __init__(self, painter: Painter | None = None, *, name: str = "", focusable: bool = False) -> None:
         super().__init__(id=name or None)

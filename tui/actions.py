@@ -7,8 +7,9 @@ from textual.app import App
 from textual.screen import ModalScreen
 
 from tui.panels.detail import AnyRequest
+from tui.panels.requests import LEVELS
 from tui.screens.dialogs import Ask, Choose, Confirm
-from tui.snapshot import FinishedRequest, QueuedRequest, Snapshot
+from tui.snapshot import BackendState, FinishedRequest, QueuedRequest, Snapshot
 from tui.source import Action, Verb
 from tui.view_state import LinkState, ViewState
 
@@ -73,6 +74,24 @@ class Actions:
         changed = [Action(Verb.PRIORITY, row.id, row.priority + step) for row in self._waiting(rows)]
         self._each(changed)
 
+    def urgency(self, rows: Sequence[AnyRequest]) -> None:
+        """Offer the levels of urgency for those that have not ended."""
+        rows = self._fit(_alive(rows), "nothing here has a level any more: it has ended")
+        snapshot = self._steerable() if rows else None
+        if snapshot is None:
+            return
+        whose = rows[0].id if len(rows) == 1 else f"{len(rows)} requests"
+        heeded = "" if snapshot.urgency.heeded else f" (policy {snapshot.policy} does not go by it)"
+        options = [(str(level), f"{level}  {name}") for level, (name, _) in enumerate(LEVELS)]
+
+        def change(level: str | None) -> None:
+            if level is not None:
+                self._stage.ask(*(Action(Verb.URGENCY, row.id, int(level)) for row in rows))
+
+        current = rows[0].urgency
+        dialog = Choose(f"How urgent is {whose}?{heeded}", options, "" if current is None else str(current))
+        self._app.push_screen(dialog, change)
+
     # -- the daemon -------------------------------------------------------------------------------------
 
     def pause(self) -> None:
@@ -107,6 +126,20 @@ class Actions:
             shown = f"{snapshot.tau.tau_s:g}" if snapshot.tau.tau_s else "off"
             question = "Longest wait before a request goes next, in seconds, or off"
             self._change(Verb.TAU, Ask(question, shown, _tau_fault), _tau_of)
+
+    def servers(self) -> None:
+        """Offer what can be done to each server: drain one that works, bring up one that does not."""
+        snapshot = self._steerable()
+        if snapshot is None:
+            return
+        options = [(f"{_deed(each)} {each.name}", _server(each)) for each in snapshot.backends]
+
+        def change(choice: str | None) -> None:
+            if choice is not None:
+                deed, _, name = choice.partition(" ")
+                self._stage.ask(Action(Verb.BACKEND, name, deed))
+
+        self._app.push_screen(Choose("Servers", options), change)
 
     def _change(
         self, verb: Verb, dialog: ModalScreen[str | None], value_of: Callable[[str], str | float]
@@ -152,6 +185,16 @@ class Actions:
                 self._stage.ask(*actions)
 
         self._app.push_screen(Confirm(question, detail), answer)
+
+
+def _deed(server: BackendState) -> str:
+    return "up" if server.standing else "drain"
+
+
+def _server(server: BackendState) -> str:
+    how = ", ".join(each for each in (server.state, server.standing) if each)
+    does = "bring it up" if server.standing else "drain it: nothing new goes there"
+    return f"{server.name}  {how}, {server.busy} of {server.slots} slots busy\n  {does}"
 
 
 def _alive(rows: Sequence[AnyRequest]) -> list[AnyRequest]:

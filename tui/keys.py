@@ -44,6 +44,7 @@ GROUPS = (
             Key("h", "hold", "Hold it, or release it", "hold", changes=True),
             Key("plus,equals_sign", "priority(-1)", "Raise its priority", shown="+", changes=True),
             Key("minus", "priority(1)", "Lower its priority", shown="-", changes=True),
+            Key("U", "urgency", "Say how urgent it is: level 0 to 4", changes=True),
             Key("space", "mark", "Mark it; the keys above act on all marked", shown="space"),
             Key("y", "copy", "Copy its id"),
         ),
@@ -53,6 +54,7 @@ GROUPS = (
         (
             Key("P", "pause", "Pause dispatching, or resume", "pause", changes=True),
             Key("d", "drain", "Drain: finish what is queued, take nothing new; or resume", changes=True),
+            Key("b", "servers", "The servers: drain one, or bring it up", changes=True),
             Key("m", "policy", "Change the ordering policy", "policy", changes=True),
             Key(
                 "u",

@@ -124,7 +124,8 @@ class Palette:
         self.styles["badge"] = Style(color=ground.rich_color, bgcolor=accent.rich_color, bold=True)
         self.styles["siren"] = Style(color=ground.rich_color, bgcolor=own["alert"].rich_color, bold=True)
         self.cursor = Style(bgcolor=own["cursor"].rich_color)
-        grey = {tone: self.styles["faint"] for tone in own if tone in self.styles and tone != "track"}
+        grey: dict[Tone, Style] = {tone: self.styles["faint"] for tone in get_args(Tone) if tone in own}
+        grey["track"] = self.styles["track"]
         self.stale = self.styles | grey
 
 

@@ -191,7 +191,8 @@ class LevelState:
 class UrgencyState:
     """How urgent what is here is. `predictor` names what reads prompts for it, "" if nothing does; `target_s`
     is how long one of level 0 should wait at most, `late` how many waited longer since the start.
-    `overruled` counts by why requests got less urgency than was asked: range, cap, share.
+    `overruled` counts by why requests got less urgency than was asked: range, cap, share. `heeded` says that
+    levels matter: the policy orders by them.
     """
 
     levels: tuple[LevelState, ...] = ()
@@ -199,6 +200,7 @@ class UrgencyState:
     target_s: float | None = None
     late: int = 0
     overruled: tuple[tuple[str, int], ...] = ()
+    heeded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,7 +262,9 @@ def _queue(config: ServeConfig, access: Access, tasks: Tasks, clock: Callable[[]
     )
     stats = RequestStats(clock)
     dispatcher = Dispatcher(scheduler, clock=clock, spawn=tasks.spawn)
-    return _Queue(dispatcher, stats, BackendPool(dispatcher, stats))
+    pool = BackendPool(dispatcher, stats)
+    stats.model_of = pool.model_of
+    return _Queue(dispatcher, stats, pool)
 
 
 def _compose(

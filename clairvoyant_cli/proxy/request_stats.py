@@ -38,6 +38,7 @@ class RequestStats:
 
     clock: Callable[[], float]
     wall: Callable[[], float] = time.time
+    model_of: Callable[[Exchange], str] = lambda exchange: exchange.asked.parsed.model
     shadow_ran: list[Callable[[ShadowRun], None]] = field(default_factory=list)
     counts: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
     submitted: int = 0
@@ -104,7 +105,7 @@ class RequestStats:
                 outcome=end.outcome.value,
                 status=end.status,
                 endpoint=asked.route.name,
-                model=asked.parsed.model,
+                model=self.model_of(exchange),
                 client=exchange.job.client,
                 predicted=exchange.prediction_state,
                 waited_s=waited_s,

@@ -155,6 +155,7 @@ class SnapshotBuilder:
             target_s=stats.target_s,
             late=stats.late,
             overruled=self.levels.totals(dispatcher.scheduler.claims.refused),
+            heeded=dispatcher.scheduler.policy.by_level,
         )
 
     def _predictor(self) -> PredictorState:

@@ -13,14 +13,17 @@ FULL_SHARE = 0.9
 
 
 def verdict(state: Snapshot, *, stopping: bool = False) -> Verdict:
-    """Return the first that holds: stopped by somebody, no server, overloaded, out of order, busy, well.
+    """Return the first that holds: stopped by somebody, no server, somebody in need kept waiting, overloaded,
+    a promise not kept, out of order, busy, well.
 
     `stopping` says that the daemon is to end.
     """
     return (
         _stopped(state, stopping)
         or _without_server(state)
+        or _in_need(state)
         or _overloaded(state)
+        or _promise_broken(state)
         or _impaired(state)
         or _well(state)
     )
@@ -58,6 +61,23 @@ def _overloaded(state: Snapshot) -> Verdict | None:
         return None
     text = f"Overloaded: {state.waits:,} waiting, {span(clear_s)} to clear"
     return Verdict("alert", f"{text}, the queue is full" if state.waits >= state.queue_capacity else text)
+
+
+def _in_need(state: Snapshot) -> Verdict | None:
+    urgency = state.urgency
+    target_s = urgency.target_s
+    longest_s = next((each.longest_s for each in urgency.levels if each.level == 0), 0.0)
+    if not urgency.heeded or target_s is None or longest_s <= target_s:
+        return None
+    return Verdict("alert", f"A request of level 0 has waited {span(longest_s)}, and may {span(target_s)}")
+
+
+def _promise_broken(state: Snapshot) -> Verdict | None:
+    promised = state.service_level
+    if promised is None or not promised.alert:
+        return None
+    missed = f"{promised.recent_missed:.0%} of the recent requests were too late"
+    return Verdict("alert", f"The service level {promised.objective} is not met: {missed}")
 
 
 def _impaired(state: Snapshot) -> Verdict | None:

@@ -1,5 +1,6 @@
 """A daemon that changes while it is watched: what the screen makes of it, at three sizes."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,7 +12,15 @@ from tests.tui.test_tui_screens import same
 from tui.hardware.simulated import simulated_machine
 from tui.history import History
 from tui.panels.timeline import timeline
-from tui.snapshot import QueuedRequest, Snapshot, WaitingState
+from tui.snapshot import (
+    LevelState,
+    Percentiles,
+    QueuedRequest,
+    ServiceLevelState,
+    Snapshot,
+    UrgencyState,
+    WaitingState,
+)
 from tui.view_state import Link, LinkState, ViewState
 
 LONG = 5_000
@@ -61,6 +70,30 @@ def loading(state: Snapshot) -> Snapshot:
     return judged(replace(state, running=(), backends=(replace(backend, state="loading", busy=0),)))
 
 
+def urgent(state: Snapshot) -> Snapshot:
+    """Return a state in which levels matter, and one of level 0 waits longer than it may."""
+    said = [(0, "rule"), (1, "client"), (None, ""), (2, "predictor"), (4, "operator")]
+    queue = tuple(
+        replace(row, urgency=said[min(n, 4)][0], urgency_by=said[min(n, 4)][1])
+        for n, row in enumerate(state.queue)
+    )
+    counts = Counter(2 if row.urgency is None else row.urgency for row in queue)
+    levels = tuple(
+        LevelState(level, counts[level], 0, 14.0 if counts[level] else 0.0, Percentiles())
+        for level in range(5)
+    )
+    urgency = UrgencyState(levels, "shipped", 10.0, 1, heeded=True)
+    return judged(replace(state, policy="urgency", queue=queue, urgency=urgency))
+
+
+def promise_broken(state: Snapshot) -> Snapshot:
+    """Return a state in which more first tokens come late than may, and one of two servers is drained."""
+    (backend,) = state.backends
+    level = ServiceLevelState("ttft-p95=2s", alert=True, recent_missed=0.12, refused=7)
+    other = replace(backend, name="desk", models=(), busy=0, standing="draining")
+    return judged(replace(state, service_level=level, backends=(backend, other)))
+
+
 CHANGES: dict[str, Callable[[Snapshot], Snapshot]] = {
     "long_queue": long_queue,
     "draining": draining,
@@ -68,6 +101,8 @@ CHANGES: dict[str, Callable[[Snapshot], Snapshot]] = {
     "fallen_back": fallen_back,
     "more_slots": more_slots,
     "loading": loading,
+    "urgent": urgent,
+    "promise_broken": promise_broken,
 }
 
 

@@ -158,6 +158,19 @@ async def test_policy_is_chosen_from_what_the_daemon_has() -> None:
         assert len(it.source.asked) == 1
 
 
+async def test_a_level_of_urgency_is_corrected_and_a_server_drained_and_brought_up() -> None:
+    async with bench() as it:
+        await it.press("j", "U")
+        assert "policy bounded does not go by it" in it.text
+        await it.press("j", "enter")
+        await it.press("b", "enter")
+        (backend,) = it.snapshot.backends
+        it.app.take(replace(it.snapshot, backends=(replace(backend, standing="draining"),)))
+        await it.press("b", "enter")
+        level = Action(Verb.URGENCY, it.queue[1].id, 1)
+        assert it.source.asked == [level, *(Action(Verb.BACKEND, "local", deed) for deed in ("drain", "up"))]
+
+
 @pytest.mark.parametrize(("typed", "tau_s"), [("90", 90.0), ("off", 0.0), ("2.5s", 2.5)])
 async def test_tau_is_set(typed: str, tau_s: float) -> None:
     async with bench() as it:
@@ -173,7 +186,7 @@ async def test_tau_says_what_is_wrong_and_stays() -> None:
         assert it.source.asked == []
 
 
-@pytest.mark.parametrize("key", ["x", "ctrl+k", "t", "h", "plus", "minus", "P", "d", "m", "u"])
+@pytest.mark.parametrize("key", ["x", "ctrl+k", "t", "h", "plus", "minus", "P", "d", "m", "u", "U", "b"])
 async def test_readonly_refuses_every_action(key: str) -> None:
     async with bench(readonly=True) as it:
         await it.press(key)

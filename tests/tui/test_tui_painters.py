@@ -172,7 +172,11 @@ def test_the_page_says_why_a_request_is_where_it_is() -> None:
 
 @pytest.mark.parametrize(
     ("level", "by", "words"),
-    [(0, "rule", "level 0  said by rule"), (None, "share", "has had its share of urgency"), (None, "", "")],
+    [
+        (0, "rule", "level 0, immediate  said by a rule of the clients' file"),
+        (None, "share", "has had its share of urgency"),
+        (None, "", ""),
+    ],
 )
 def test_the_page_says_how_urgent_a_request_is_and_who_said_so(
     level: int | None, by: str, words: str

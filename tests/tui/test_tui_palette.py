@@ -1,4 +1,4 @@
-"""Colours that can be read: the contrast of WCAG 2 (4.5 to 1, for text of this size) in each of our themes."""
+"""Colours that can be read: the contrast of WCAG 2 (4.5 to 1) in each of our themes."""
 
 from typing import get_args
 

@@ -63,6 +63,18 @@ def _priority(client: ClientState, view: ViewState, width: int) -> Line:
     return Line("{}..{}".format(*client.priority), "soft")
 
 
+def _times(number: int) -> Line:
+    return Line(count(number), "warn") if number else Line("·", "track")
+
+
+def _by_level(view: ViewState) -> bool:
+    return view.snapshot is not None and view.snapshot.urgency.heeded
+
+
+def _promised(view: ViewState) -> bool:
+    return view.snapshot is not None and view.snapshot.service_level is not None
+
+
 CLIENTS: Grid[ClientState] = Grid(
     columns=(
         Column("name", "client", 12, lambda r, s, w: Line(r.name), flex=2),
@@ -73,6 +85,9 @@ CLIENTS: Grid[ClientState] = Grid(
         Column("day", "of the day", 10, _day, from_width=84, flex=1),
         Column("tau", "own τ", 5, _own_tau, right=True),
         Column("priority", "priority", 9, _priority, right=True),
+        # How often it got less urgency than was asked for it, and how often its first token came too late.
+        Column("overruled", "overruled", 9, lambda r, s, w: _times(r.overruled), right=True, when=_by_level),
+        Column("late", "late", 5, lambda r, s, w: _times(r.late), right=True, when=_promised),
     ),
     rows=lambda view: view.snapshot.clients if view.snapshot else (),
     id=lambda row: row.name,

@@ -4,7 +4,7 @@ from math import expm1
 
 from tui.formatting import bar, class_letter, class_tone, clock, count, duration, ratio
 from tui.line import Line, Tone, cell, wrap
-from tui.panels.requests import compared, progress, tau_fraction, tau_tone, tokens_now
+from tui.panels.requests import LEVELS, compared, progress, tau_fraction, tau_tone, tokens_now
 from tui.snapshot import (
     FinishedRequest,
     MoveRecord,
@@ -20,6 +20,12 @@ _LABEL = 12
 _BAR = 24
 _LEAST_EFFECT = 0.01
 _MANIFOLD = 2.0
+_SAID_BY = {
+    "operator": "the operator",
+    "rule": "a rule of the clients' file",
+    "client": "its client",
+    "predictor": "the predictor, of its text",
+}
 AnyRequest = QueuedRequest | RunningRequest | FinishedRequest
 
 
@@ -93,8 +99,10 @@ def _waiting(request: QueuedRequest, view: ViewState, snapshot: Snapshot, width:
 
 def _level(request: QueuedRequest | RunningRequest) -> list[Line]:
     if request.urgency is not None:
-        tone: Tone = "alert" if request.urgency == 0 else "ink"
-        return [_fact("urgency", f"level {request.urgency}", tone, f"said by {request.urgency_by}")]
+        tone = LEVELS[min(request.urgency, len(LEVELS) - 1)][1]
+        meaning = LEVELS[min(request.urgency, len(LEVELS) - 1)][0]
+        said = _SAID_BY.get(request.urgency_by, request.urgency_by)
+        return [_fact("urgency", f"level {request.urgency}, {meaning}", tone, f"said by {said}")]
     if request.urgency_by:
         return [_fact("urgency", "not heard", "warn", "its client has had its share of urgency")]
     return []

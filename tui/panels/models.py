@@ -37,6 +37,8 @@ def _backend(backend: BackendState, width: int) -> Line:
     line = Line(f"{sign} ", tone).add(backend.name).add(f"{kind} {backend.version}".rstrip(), "soft")
     if backend.state != "up":
         line.add(f"  {backend.state}", tone).add(f" {backend.detail}", "soft")
+    if backend.standing:
+        line.add(f"  {backend.standing}", "warn")
     right = Line()
     if backend.decode_tokens_per_s:
         right.add(rate(backend.decode_tokens_per_s)).add(" tok/s", "faint")

@@ -30,6 +30,16 @@ _STATE: dict[str, tuple[str, Tone]] = {
 _NOW_S = 0.005
 _COAST_S = 1.5
 _BY: dict[str, tuple[str, Tone]] = {"tau": ("τ", "alert"), "promoted": ("▲", "accent")}
+LEVELS: tuple[tuple[str, Tone], ...] = (
+    ("immediate", "alert"),
+    ("high risk", "warn"),
+    ("urgent", "ink"),
+    ("less urgent", "soft"),
+    ("not urgent", "faint"),
+)
+"""What each level of urgency means, and its tone."""
+
+UNSAID_LEVEL = 2
 _OUTCOME: dict[str, tuple[str, Tone]] = {
     "completed": ("✓ done", "good"),
     "client_cancelled": ("← left", "soft"),
@@ -132,6 +142,24 @@ def _seconds(
     return Column(name, title, width, draw, lambda r: of(r) or 0.0, right=True, from_width=from_width)
 
 
+def _level() -> Column[Row]:
+    """How urgent it is; a dot where nobody said, which counts as the middle."""
+
+    def draw(row: Row, view: ViewState, width: int) -> Line:
+        if row.urgency is None:
+            return Line("·", "track")
+        return Line(str(row.urgency), LEVELS[min(row.urgency, len(LEVELS) - 1)][1])
+
+    def sort(row: Row) -> float:
+        return UNSAID_LEVEL if row.urgency is None else row.urgency
+
+    return Column("level", "lvl", 3, draw, sort, right=True, when=_heeded)
+
+
+def _heeded(view: ViewState) -> bool:
+    return view.snapshot is not None and view.snapshot.urgency.heeded
+
+
 def _several(view: ViewState) -> bool:
     return view.snapshot is not None and len(view.snapshot.backends) > 1
 
@@ -177,7 +205,8 @@ def _only(row: QueuedRequest, view: ViewState, width: int) -> Line:
 
 def _queue_text(row: QueuedRequest) -> str:
     flags = f"{'held ' * row.held}{'promoted ' * row.promoted}{'suspended ' * bool(row.cuts)}"
-    return f"{row.id} {row.model} {row.client} {row.endpoint} {row.predicted.length_class} {flags}"
+    level = "" if row.urgency is None else f"level{row.urgency} "
+    return f"{row.id} {row.model} {row.client} {row.endpoint} {row.predicted.length_class} {level}{flags}"
 
 
 def _queue_empty(view: ViewState) -> str:
@@ -194,6 +223,7 @@ QUEUE: Grid[QueuedRequest] = Grid(
         Column("flag", "", 1, _flag),
         _id(),
         _class(),
+        _level(),
         Column(
             "p_long",
             "P(L)",
@@ -313,6 +343,7 @@ RUNNING: Grid[RunningRequest] = Grid(
         Column("state", "", 1, _state_mark),
         _id(),
         _class(),
+        _level(),
         Column("tokens", "tokens", 10, _tokens, lambda r: r.tokens, right=True),
         Column("progress", "", 8, _progress, flex=2),
         Column("eta", "ETA", 6, _running_eta, lambda r: r.eta_s if r.eta_s is not None else 1e12, right=True),

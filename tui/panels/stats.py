@@ -22,7 +22,7 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
     if snapshot is None:
         return []
     waits = _waits(snapshot)
-    rest = [*_regime(snapshot), *_predictor(snapshot), _counters(snapshot)]
+    rest = [*_regime(snapshot), *_predictor(snapshot), _counters(snapshot), *_promised(snapshot)]
     sojourns = _block("total", [(each.length_class, each.sojourn) for each in snapshot.stats])
     if width >= 2 * _GRID - 10 and height < 12:
         return columns([*waits, rest[0], rest[2]], [*sojourns, rest[1]], _GRID)
@@ -84,6 +84,16 @@ def _predictor(snapshot: Snapshot) -> list[Line]:
     elif predictor.q90_coverage is not None:
         line.add("  q90 holds ", "faint").add(share(predictor.q90_coverage))
     return [line]
+
+
+def _promised(snapshot: Snapshot) -> list[Line]:
+    """How the service level is kept; nothing where none is promised."""
+    level = snapshot.service_level
+    if level is None:
+        return []
+    line = Line("slo   ", "faint").add(level.objective, "strong").add("  late ", "faint")
+    line.add(share(level.recent_missed), "alert" if level.alert else "good")
+    return [line.add("  refused ", "faint").add(count(level.refused)) if level.refused else line]
 
 
 def _counters(snapshot: Snapshot) -> Line:

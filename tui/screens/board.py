@@ -16,9 +16,10 @@ from tui.keys import KEYS
 from tui.layout import DECK, PANELS, Box, SizeHint, has_deck, plan
 from tui.line import Line
 from tui.panels import hardware, header, log, models, plots, stats, tau
-from tui.panels.requests import QUEUE, RECENT, RUNNING
+from tui.panels.requests import LEVELS, QUEUE, RECENT, RUNNING
 from tui.screens.detail import Detail
 from tui.screens.dialogs import Choose
+from tui.snapshot import UrgencyState
 from tui.view_state import ViewState
 from tui.widgets.board import Board
 from tui.widgets.canvas import Canvas
@@ -252,6 +253,14 @@ class BoardScreen(Screen[None]):
         """Raise or lower."""
         self._steering.prioritise(self.table.chosen, step)
 
+    def action_urgency(self) -> None:
+        """Say how urgent it is."""
+        self._steering.urgency(self.table.chosen)
+
+    def action_servers(self) -> None:
+        """Drain a server, or bring one up."""
+        self._steering.servers()
+
     def action_pause(self) -> None:
         """Stop sending requests to the backend, or go on."""
         self._steering.pause()
@@ -284,4 +293,14 @@ def _queue_facts(view: ViewState) -> Line:
         waiting = getattr(view.snapshot.waiting, name)
         if waiting:
             line.add(f"{count(waiting)}{letter} ", class_tone(name))
+    return line.join(_levels(view.snapshot.urgency))
+
+
+def _levels(urgency: UrgencyState) -> Line:
+    """How many of each level wait, where that matters."""
+    line = Line()
+    waiting = [each for each in urgency.levels if each.waiting] if urgency.heeded else []
+    for at, each in enumerate(waiting):
+        line.add("level " if not at else "", "faint").add(f"{each.level}", LEVELS[each.level][1])
+        line.add(f":{count(each.waiting)} ", "soft")
     return line

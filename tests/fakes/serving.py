@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,6 +104,18 @@ class _internal_errors(logging.Handler):  # noqa: N801 - reads as a phrase where
     def __exit__(self, *exc: object) -> None:
         for name in self.LOGGERS:
             logging.getLogger(name).removeHandler(self)
+
+
+@asynccontextmanager
+async def asked(daemon: Daemon, *requests: bytes) -> AsyncIterator[list[RawClient]]:
+    """Clients that have asked, a request each, and are all in the queue or beyond, in this order."""
+    async with AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(raw_client(daemon.base_url)) for _ in requests]
+        before = daemon.snapshot().counters.submitted
+        for count, (client, request) in enumerate(zip(opened, requests, strict=True), before + 1):
+            client.send(request)
+            await until(daemon, lambda s, n=count: s.counters.submitted >= n)  # type: ignore[misc]
+        yield opened
 
 
 async def until(daemon: Daemon, holds: Callable[[Snapshot], bool], timeout_s: float = 15.0) -> Snapshot:

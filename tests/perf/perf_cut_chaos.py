@@ -7,17 +7,14 @@ text is what the server would have written uncut, or its beginning. Exits with 1
 hold.
 """
 
-import argparse
-import asyncio
-import logging
 import sys
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from clairvoyant_cli.bench.virtual import run_virtually  # noqa: E402
+from tests.fakes.chaos_run import faultless, wanted  # noqa: E402
 from tests.fakes.cut_chaos import chaos  # noqa: E402
 
 SCENES = {
@@ -28,28 +25,18 @@ SCENES = {
 }
 
 
-async def scene(name: str, requests: int, seed: int) -> bool:
-    policies, workers, slots = SCENES[name]
-    begun_s = time.monotonic()
-    async with chaos(policies, workers=workers, slots=slots, seed=seed) as it:
-        await it.run(requests)
-        faults = it.faults()
-    virtual_s, took_s = asyncio.get_running_loop().time(), time.monotonic() - begun_s
-    print(f"{name}: {virtual_s:.0f} s in {took_s:.0f} s\n  " + it.told.replace("\n", "\n  "))
-    for fault in faults[:20]:
-        print("  FAIL " + fault[:500])
-    return not faults
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--requests", type=int, default=5000, help="of all scenes together")
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
-    logging.getLogger("clairvoyant").setLevel(logging.ERROR)
-    held = [run_virtually(scene(name, args.requests // len(SCENES), args.seed)) for name in SCENES]
+    args = wanted(__doc__, 5000)
+    held = [
+        run_virtually(
+            faultless(
+                chaos(policies, workers=workers, slots=slots, seed=args.seed),
+                args.requests // len(SCENES),
+                name,
+            )
+        )
+        for name, (policies, workers, slots) in SCENES.items()
+    ]
     sys.exit(0 if all(held) else 1)
 
 

@@ -38,6 +38,9 @@ PROMPTS = ROOT / "clairvoyant_cli/bench/prompts.jsonl"
 ROUTES = ("/v1/chat/completions", "/v1/completions", "/api/chat", "/api/generate")
 SHORTS = ("Say hi.", "What is 2+2?", "Name a colour.", "Hello!", "Is water wet?")
 MAX_PROMPT_CHARS = 400
+MAX_REREAD = 2
+"""Tokens: where it reads no more, the server went on from its cache."""
+
 # What two uncut runs of one request do not share either.
 VOLATILE = {
     *("id", "created", "created_at", "timings", "prompt_tokens_details", "prompt_eval_cached_count"),
@@ -150,10 +153,12 @@ class Tally:
     totals: int = 0
     all: int = 0
     by_cuts: Counter[int] = field(default_factory=Counter)
+    reread: int = 0
 
-    def add(self, uncut: Told, cut: Told, cuts: int) -> None:
-        """Count one pair, and print where its texts part."""
+    def add(self, uncut: Told, cut: Told, cuts: int, reread: int) -> None:
+        """Count one pair, for whose cuts so many tokens were read again, and print where its texts part."""
         self.by_cuts[cuts] += 1
+        self.reread += reread > MAX_REREAD * cuts
         self.answers += 1
         self.text += uncut.text == cut.text
         self.totals += uncut.rest == cut.rest
@@ -164,9 +169,11 @@ class Tally:
             shorter = min(len(uncut.text), len(cut.text))
             at = next((index for index, (one, two) in enumerate(pairs) if one != two), shorter)
             around = slice(max(0, at - 20), at + 20)
-            print(f"  differs at {at}: {uncut.text[around]!r} | {cut.text[around]!r}", flush=True)
+            parted = f"{uncut.text[around]!r} | {cut.text[around]!r}"
+            print(f"  {cuts} cuts, {reread} tokens read again, differs at {at}: {parted}", flush=True)
         elif not same:
-            print(f"  differs: {uncut.rest} {uncut.shapes} | {cut.rest} {cut.shapes}", flush=True)
+            parted = f"{uncut.rest} {uncut.shapes} | {cut.rest} {cut.shapes}"
+            print(f"  {cuts} cuts, {reread} tokens read again, differs: {parted}", flush=True)
 
 
 async def judge(args: argparse.Namespace, proxy: str) -> Tally:
@@ -190,14 +197,17 @@ async def judge(args: argparse.Namespace, proxy: str) -> Tally:
             await asyncio.sleep(after_s)
             await ask(proxy, rng.choice(SHORTS), rng.choice((3, 8)), "short")
 
-        async def cuts_so_far() -> int:
+        async def so_far() -> tuple[int, int]:
             counted = (await client.get(f"{proxy}/_clairvoyant/metrics")).text
-            return int(float(re.findall(r"^clairvoyant_cuts_total (\S+)", counted, re.MULTILINE)[0]))
+            names = ("cuts", "recomputed_tokens")
+            found = [re.findall(rf"^clairvoyant_{name}_total (\S+)", counted, re.MULTILINE) for name in names]
+            cuts, reread = (int(float(values[0])) for values in found)
+            return cuts, reread
 
         for prompt in itertools.cycle(asked):
             if tally.answers == args.answers:
                 break
-            tokens, cuts = rng.choice((120, 200, 300)), await cuts_so_far()
+            tokens, before = rng.choice((120, 200, 300)), await so_far()
             began = time.perf_counter()
             uncut = told(await ask(args.reference, prompt, tokens, ""))
             took_s = time.perf_counter() - began
@@ -206,9 +216,9 @@ async def judge(args: argparse.Namespace, proxy: str) -> Tally:
                 cut = group.create_task(ask(proxy, prompt, tokens, "judged"))
                 for moment in moments:
                     group.create_task(interrupt(moment))
-            cuts = await cuts_so_far() - cuts
+            cuts, reread = (now - then for now, then in zip(await so_far(), before, strict=True))
             if cuts or args.uncut:
-                tally.add(uncut, told(cut.result()), cuts)
+                tally.add(uncut, told(cut.result()), cuts, reread)
     return tally
 
 
@@ -246,6 +256,7 @@ def main() -> None:
     kind = "unstreamed" if args.unstreamed else "streamed"
     print(f"{args.route} {kind}: of {tally.answers} answers {tally.text} have the same text,", end=" ")
     print(f"{tally.totals} the same totals and ends, {tally.all} every field")
+    print(f"more than {MAX_REREAD} tokens a cut were read again in {tally.reread}")
     print("by cuts:", ", ".join(f"{count} cut {cuts}x" for cuts, count in sorted(tally.by_cuts.items())))
 
 

@@ -7,41 +7,20 @@ one twice; what was not answered whole was under way on a server that died. Exit
 does not hold.
 """
 
-import argparse
-import asyncio
-import logging
 import sys
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from clairvoyant_cli.bench.virtual import run_virtually  # noqa: E402
+from tests.fakes.chaos_run import faultless, wanted  # noqa: E402
 from tests.fakes.pool_chaos import pool_chaos  # noqa: E402
 
 
-async def scene(requests: int, seed: int) -> bool:
-    begun_s = time.monotonic()
-    async with pool_chaos(seed) as it:
-        await it.run(requests)
-        faults = it.faults()
-    virtual_s, took_s = asyncio.get_running_loop().time(), time.monotonic() - begun_s
-    print(f"{virtual_s:.0f} s in {took_s:.0f} s\n" + it.told)
-    for fault in faults[:20]:
-        print("  FAIL " + fault[:500])
-    return not faults
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--requests", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
-    logging.getLogger("clairvoyant").setLevel(logging.ERROR)
-    sys.exit(0 if run_virtually(scene(args.requests, args.seed)) else 1)
+    args = wanted(__doc__, 10_000)
+    sys.exit(0 if run_virtually(faultless(pool_chaos(args.seed), args.requests, "pool")) else 1)
 
 
 if __name__ == "__main__":

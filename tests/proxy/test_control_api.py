@@ -26,7 +26,7 @@ from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
 from clairvoyant_cli.proxy.waiting_rows import Window
 from tests.fakes.raw_http import get, post, raw_client
-from tests.fakes.serving import serving, until
+from tests.fakes.serving import asked, serving, until
 from tests.fakes.virtual_clock import VirtualClockLoop, run_virtually
 from tui.snapshot import Snapshot
 
@@ -46,16 +46,8 @@ async def daemon() -> AsyncIterator[Daemon]:
     async with (
         serve_app(backend.app) as url,
         serving(url) as daemon,
-        raw_client(daemon.base_url) as one,
-        raw_client(daemon.base_url) as two,
-        raw_client(daemon.base_url) as three,
+        asked(daemon, chat("0.9 endless"), chat("0.1 short"), chat("0.9 endless")),
     ):
-        one.send(chat("0.9 endless"))
-        await until(daemon, lambda s: len(s.running) == 1)
-        two.send(chat("0.1 short"))
-        await until(daemon, lambda s: len(s.queue) == 1)
-        three.send(chat("0.9 endless"))
-        await until(daemon, lambda s: len(s.queue) == 2)
         yield daemon
 
 

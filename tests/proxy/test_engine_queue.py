@@ -1,6 +1,7 @@
 """The queue inside an engine: whether it heeds the numbers shows in who begins before whom."""
 
 from dataclasses import replace
+from operator import itemgetter
 
 from clairvoyant_cli.proxy.engine_queue import JUDGED, EngineQueues
 from clairvoyant_cli.proxy.exchange import Attempt, Exchange
@@ -28,6 +29,12 @@ class House:
         attempt.priority = number
         return exchange, attempt
 
+    def race(self, at_s: float, *, first_begins_s: float, second_begins_s: float) -> None:
+        """Send one of a worse number, then one of a better; they begin so long after the first came."""
+        sent = (self.sent(at_s, 9), first_begins_s), (self.sent(at_s + 1.0, 1), second_begins_s)
+        for each, after_s in sorted(sent, key=itemgetter(1)):
+            self.begins(each, at_s + after_s)
+
     def begins(self, sent: tuple[Exchange, Attempt], at_s: float) -> None:
         sent[1].first_byte_s = at_s
         self.queues.begun(*sent, at_s)
@@ -36,10 +43,7 @@ class House:
 async def test_an_engine_that_lets_the_better_number_pass_heeds_it() -> None:
     house = House()
     for turn in range(JUDGED):
-        at_s = 1000.0 * turn
-        first, second = house.sent(at_s, 9), house.sent(at_s + 1.0, 1)
-        house.begins(second, at_s + 5.0)
-        house.begins(first, at_s + 6.0)
+        house.race(1000.0 * turn, first_begins_s=6.0, second_begins_s=5.0)
     assert house.queues.heeded(house.worker) == 1.0
     assert house.said == []
 
@@ -47,10 +51,7 @@ async def test_an_engine_that_lets_the_better_number_pass_heeds_it() -> None:
 async def test_one_that_keeps_to_the_order_of_arrival_is_found_out_once() -> None:
     house = House()
     for turn in range(JUDGED + 5):
-        at_s = 1000.0 * turn
-        first, second = house.sent(at_s, 9), house.sent(at_s + 1.0, 1)
-        house.begins(first, at_s + 60.0)
-        house.begins(second, at_s + 61.0)
+        house.race(1000.0 * turn, first_begins_s=60.0, second_begins_s=61.0)
     assert house.queues.heeded(house.worker) == 0.0
     assert len(house.said) == 1
     assert "--scheduling-policy priority" in house.said[0]
@@ -59,10 +60,7 @@ async def test_one_that_keeps_to_the_order_of_arrival_is_found_out_once() -> Non
 async def test_who_came_while_another_was_being_started_proves_nothing() -> None:
     house = House()
     for turn in range(JUDGED):
-        at_s = 1000.0 * turn
-        first, second = house.sent(at_s, 9), house.sent(at_s + 1.0, 1)
-        house.begins(first, at_s + 1.2)
-        house.begins(second, at_s + 2.0)
+        house.race(1000.0 * turn, first_begins_s=1.2, second_begins_s=2.0)
     assert house.queues.heeded(house.worker) is None
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from clairvoyant_cli.proxy.daemon import Daemon
 from tests.fakes.llamacpp_server import free_port
 from tests.fakes.raw_http import RawClient, get, post, raw_client
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
-from tests.fakes.serving import between, serving, until
+from tests.fakes.serving import asked, between, serving, until
 
 DONE = b'{"usage": {"completion_tokens": 3}}'
 LOADING = b'{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}'
@@ -96,15 +96,9 @@ async def before_a_server(**settings: Any) -> AsyncIterator[tuple[Server, Daemon
         await server.stop()
 
 
-@asynccontextmanager
-async def clients(daemon: Daemon, *words: str) -> AsyncIterator[list[RawClient]]:
+def clients(daemon: Daemon, *words: str) -> AbstractAsyncContextManager[list[RawClient]]:
     """Clients that have asked, each one word, and are all in the queue or beyond."""
-    async with AsyncExitStack() as stack:
-        opened = [await stack.enter_async_context(raw_client(daemon.base_url)) for _ in words]
-        for count, (client, word) in enumerate(zip(opened, words, strict=True), 1):
-            client.send(asks(word))
-            await until(daemon, lambda s, n=count: s.counters.submitted == n)  # type: ignore[misc]
-        yield opened
+    return asked(daemon, *map(asks, words))
 
 
 async def test_whoever_waits_keeps_waiting_while_the_server_is_restarted() -> None:

@@ -17,7 +17,7 @@ from predictor.card import Calibration
 from predictor.record import Prediction, PromptView, UrgencyPredictor
 from predictor.semantic.opinion import EMBEDDED, Opinion
 from tests.fakes.raw_http import post, raw_client
-from tests.fakes.serving import ByFirstWord, until
+from tests.fakes.serving import ByFirstWord, asked, until
 
 
 class Believer(ByFirstWord):
@@ -70,19 +70,15 @@ def chat(prompt: str, *headers: str) -> bytes:
     return post("/api/chat", json.dumps(body).encode(), *headers)
 
 
+RUNS = chat("0.5 it runs 700")
+
+
 async def test_it_places_anew_what_waits_and_is_not_asked_of_what_runs() -> None:
     reader = Reader()
     async with (
         reading(reader) as (daemon, _),
-        raw_client(daemon.base_url) as runs,
-        raw_client(daemon.base_url) as a,
-        raw_client(daemon.base_url) as b,
+        asked(daemon, RUNS, chat("0.2 seems short and is long 900"), chat("0.8 seems long and is short 10")),
     ):
-        runs.send(chat("0.5 it runs 700"))
-        await until(daemon, lambda s: len(s.running) == 1)
-        a.send(chat("0.2 seems short and is long 900"))
-        await until(daemon, lambda s: len(s.queue) == 1)
-        b.send(chat("0.8 seems long and is short 10"))
         state = await until(daemon, lambda s: len(s.queue) == 2)
         assert [each.predicted.expected_tokens for each in state.queue] == [250.0, 850.0]
         nobody = next(iter(daemon.dispatcher.live.values())).job.client
@@ -109,15 +105,8 @@ async def test_it_says_anew_how_urgent_what_waits_and_what_runs_is_unless_somebo
     reader = Reader()
     async with (
         reading(reader, ByOpinion()) as (daemon, _),
-        raw_client(daemon.base_url) as runs,
-        raw_client(daemon.base_url) as a,
-        raw_client(daemon.base_url) as b,
+        asked(daemon, RUNS, chat("0.2 waits 900"), chat("0.8 waits 10", "X-Clairvoyant-Urgency: 4")),
     ):
-        runs.send(chat("0.5 it runs 700"))
-        await until(daemon, lambda s: len(s.running) == 1)
-        a.send(chat("0.2 waits 900"))
-        await until(daemon, lambda s: len(s.queue) == 1)
-        b.send(chat("0.8 waits as its client says 10", "X-Clairvoyant-Urgency: 4"))
         state = await until(daemon, lambda s: len(s.queue) == 2)
         levels = [each.urgency for each in state.running] + [each.urgency for each in state.queue]
         assert levels == [3, 3, 4]
@@ -132,17 +121,10 @@ async def test_what_starts_before_its_turn_is_not_read() -> None:
     reader = Reader()
     async with (
         reading(reader) as (daemon, engine),
-        raw_client(daemon.base_url) as runs,
-        raw_client(daemon.base_url) as a,
-        raw_client(daemon.base_url) as b,
+        asked(daemon, RUNS, chat("0.9 one that waits 900"), chat("0.1 one that starts 10")) as clients,
     ):
-        runs.send(chat("0.5 it runs 700"))
-        await until(daemon, lambda s: len(s.running) == 1)
-        a.send(chat("0.9 one that waits 900"))
-        b.send(chat("0.1 one that starts 10"))
-        await until(daemon, lambda s: len(s.queue) == 2)
         engine.thaw()
-        await asyncio.gather(runs.response(), a.response(), b.response())
+        await asyncio.gather(*(each.response() for each in clients))
         reader.let.set()
         await until(daemon, lambda s: s.counters.completed == 3)
     assert len(reader.read) <= 1

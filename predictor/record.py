@@ -60,6 +60,18 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class Chore:
+    """Work that a front end asks for on its own, again and again in the same words, such as a title.
+
+    `tokens` is the usual answer's length, a guess; `waited_for` says that somebody waits for what it brings.
+    """
+
+    name: str
+    tokens: float
+    waited_for: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class PromptView:
     """What a proxy can see of a request before it runs; every field but `prompt` may be missing.
 
@@ -67,7 +79,7 @@ class PromptView:
     `cut` says how many characters longer it is. `history` holds the earlier turns, oldest first, without the
     system message; of a long conversation the turns between its ends are one, of no role, with nothing but
     its length. `max_tokens` is the client's cap on the answer (None: none given). `thinking` is None where
-    the client did not say. `tools` and `images` are counts.
+    the client did not say. `tools` and `images` are counts. `chore` is None for what a person asks.
     """
 
     prompt: str
@@ -82,6 +94,7 @@ class PromptView:
     model: str = ""
     client: str = ""
     cut: int = 0
+    chore: Chore | None = None
 
     @property
     def characters(self) -> int:

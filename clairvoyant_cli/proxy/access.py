@@ -21,6 +21,7 @@ from pathlib import Path
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.protocols.chores import CHORE_HEADER
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.plain import decoded, printable
 from clairvoyant_cli.proxy.clients import Clients, parse_clients, parse_key_file
@@ -55,7 +56,7 @@ class Access:
     @property
     def consumed_headers(self) -> tuple[bytes, ...]:
         """Headers that were meant for us and do not go on to the backend."""
-        own = (PRIORITY_HEADER, URGENCY_HEADER, CLIENT_HEADER, BACKEND_HEADER)
+        own = (PRIORITY_HEADER, URGENCY_HEADER, CLIENT_HEADER, BACKEND_HEADER, CHORE_HEADER)
         return (*own, b"authorization", b"x-api-key") if self.clients.keys else own
 
     def admit(self, request: Request) -> str | Refusal:
@@ -79,6 +80,10 @@ class Access:
         except ValueError:
             priority = default
         return self.clients.rules_of(client).clamped(priority)
+
+    def stands_back(self, client: str) -> int:
+        """Return the levels of priority that a client's chores wait behind others."""
+        return self.clients.rules_of(client).background
 
     def admin_objection(self, head: RequestHead) -> str | None:
         """Say why a request may not have the daemon's own routes; None if it carries what they take."""

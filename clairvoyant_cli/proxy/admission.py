@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from clairvoyant_cli.backends.prober import MARK_HEADER
 from clairvoyant_cli.http.loop_turn import READING
 from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.protocols.chores import CHORE_HEADER, chore_of
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest, parse_request
 from clairvoyant_cli.protocols.routes import Route
@@ -208,6 +209,10 @@ class Admission:
 
     def _exchange(self, request: Request, asks: ReadBody, parsed: ParsedRequest) -> Exchange:
         now = self.stats.clock()
+        chore = None
+        if parsed.view is not None:
+            chore = chore_of(request.head.get(CHORE_HEADER), parsed.view)
+            parsed = replace(parsed, view=replace(parsed.view, chore=chore)) if chore else parsed
         urgency, urgency_by = self.levels.at_arrival(request.head, asks.client, parsed)
         prediction = self._predict(parsed)
         predicted_in_s = self.stats.clock() - now
@@ -225,6 +230,7 @@ class Admission:
             urgency=urgency,
             urgency_by=urgency_by,
             able=self.pool.able_names(asks.route.family, parsed.model),
+            stands_back=0 if chore is None or chore.waited_for else self.access.stands_back(asks.client),
         )
         shown = parsed.view.prompt[:SHOWN_CHARS] if self.show_prompts and parsed.view else None
         return Exchange(

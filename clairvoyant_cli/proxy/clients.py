@@ -96,6 +96,12 @@ class ClientRules:
         "The most and the least urgent level that the urgency predictor may give them.",
         _LEVELS,
     )
+    background: int = setting(
+        10,
+        "N",
+        "Levels of priority that its chores, such as titles, wait behind others: nobody waits for them.",
+        (lambda value: type(value) is int and 0 <= value <= 100, "be a whole number from 0 to 100"),
+    )
     engine_priority: bool = setting(
         False,
         None,

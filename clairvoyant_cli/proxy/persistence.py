@@ -199,7 +199,8 @@ class StateSaver:
             return
         memory = self._memories[_worker_of(exchange)]
         learner = memory.learner
-        learner.judge(totals.tokens, exchange.sojourn_s(end.at_s), exchange.asked.prediction.p_long)
+        if not exchange.job.stands_back:  # or its wait would pass for drift
+            learner.judge(totals.tokens, exchange.sojourn_s(end.at_s), exchange.asked.prediction.p_long)
         rate = decode_rate(totals.tokens, totals.decode_s)
         if not self._freeze and rate is not None:
             learner.learn_speed(model, totals.tokens, rate)

@@ -74,8 +74,8 @@ class ServiceLevel:
         """Return in how many seconds a request that arrives could be served in time, were nothing else to
         come; None if it can be now, or never could.
         """
-        if exchange.asked.route.work is not Work.GENERATE:
-            return None
+        if exchange.asked.route.work is not Work.GENERATE or exchange.job.stands_back:
+            return None  # nobody waits for its first token
         wait_s, read_s = self.scheduler.forecast(exchange.job, self.clock())
         if wait_s == inf:
             return None  # nobody is there: how long that lasts, an outage's own rules say

@@ -116,6 +116,8 @@ def why(standing: Standing, scheduler: Scheduler) -> str:
         text = _before(standing)
         if standing.overdue_s is not None and standing.rank > 1:
             text += f" Past tau in {-standing.overdue_s:.0f} s."
+    if standing.entry.job.stands_back and not standing.entry.promoted:
+        text += " It stands back until tau: nobody waits for it."
     return f"Paused: nothing is started. {text}" if scheduler.paused else text
 
 

@@ -17,7 +17,8 @@ class Job:
     runner options); `worker` pins it to one backend, "" lets any take it. `urgency` is a level, 0 the most
     urgent, None where nobody said; `urgency_by` is who said so (`urgency.Said`). `priority` is the client's
     own wish, lower is sooner, 0 the default. `able` names the workers that can run it, none: all can.
-    `prefix` tells the conversation it goes on with.
+    `prefix` tells the conversation it goes on with. `stands_back` are levels of priority that it waits
+    behind others of its own, until it has waited for tau.
     """
 
     id: str
@@ -37,6 +38,12 @@ class Job:
     able: frozenset[str] = frozenset()
     urgency_by: str = ""
     prefix: Chain = ()
+    stands_back: int = 0
+
+    @property
+    def rank(self) -> float:
+        """What comes before any policy: the lowest goes first."""
+        return float(self.priority + self.stands_back)
 
 
 class Estimates(TypedDict):
@@ -88,6 +95,7 @@ class MoveKind(StrEnum):
     RETURNED = "returned"
     REESTIMATED = "reestimated"
     URGENCY = "urgency"
+    CAME_FORWARD = "came forward"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ Rule 5: a full queue is shared: see `crowd` for who gives way to a newcomer.
 Rule 6: a job's age counts from its arrival, whatever happened to it since; a preemption does not restart tau.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
@@ -35,6 +36,9 @@ from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.preemption import may_be_cut, spent, worthwhile
 from clairvoyant_cli.scheduler.residency import Residency
 from clairvoyant_cli.scheduler.urgency import Claims, Said
+
+MAX_BACK_S = 600.0
+"""So long at most a job stands back, where tau is longer or there is none."""
 
 
 class Scheduler:
@@ -69,6 +73,7 @@ class Scheduler:
         self._waiting: dict[str, Entry] = {}  # insertion order is arrival order
         self._running: dict[str, Entry] = {}
         self._crowds = Crowds()
+        self._back: deque[Entry] = deque()  # those that stand back, the oldest first
 
     def __repr__(self) -> str:
         state = " (paused)" if self.paused else ""
@@ -90,7 +95,7 @@ class Scheduler:
         if rules.max_waiting is not None and crowd is not None and crowd.waiting >= rules.max_waiting:
             raise ClientFullError
         self._line.now = now
-        entry = Entry(job, next(self._seq), float(job.priority), job.arrival_s)
+        entry = Entry(job, next(self._seq), job.rank, job.arrival_s)
         if client:
             entry.usage_s = self._counters.used_s(client, now) / rules.weight
         entry.key = self.policy.key(entry)
@@ -105,6 +110,8 @@ class Scheduler:
             entry.charged_s = now
         entry.moves.append(Move(now, MoveKind.SUBMITTED))
         self._wait(entry)
+        if job.stands_back:
+            self._back.append(entry)
         return None if displaced is None else displaced.job
 
     def next(self, now: float) -> Dispatch | None:
@@ -113,6 +120,7 @@ class Scheduler:
         self._line.deferring = False
         if self.paused or not self._waiting:
             return None
+        self._let_forward(now)
         choice = self._line.choose(now, len(self._waiting))
         if choice is None:
             return None
@@ -181,6 +189,8 @@ class Scheduler:
             entry.job = replace(entry.job, worker=worker)
         entry.moves.append(Move(now, MoveKind.PREEMPTED if worker else MoveKind.RETURNED, worker))
         self._wait(entry)
+        if entry.job.stands_back:
+            self._back.appendleft(entry)
 
     def reestimate(
         self,
@@ -371,7 +381,7 @@ class Scheduler:
         for entry in here:
             entry.usage_s *= weights[entry.job.client] / self._line.rules_of(entry.job.client).weight
             if priority_of is not None and not entry.promoted and not entry.by_operator:
-                self._rank(entry, priority_of(entry.job), now)
+                self._rank(entry, priority_of(entry.job) + entry.job.stands_back, now)
         self._place_all()
 
     def _rank(self, entry: Entry, priority: int, now: float) -> None:
@@ -462,7 +472,7 @@ class Scheduler:
         worker is left out. O(n log n) in those who wait.
         """
         self._line.now = now
-        entry = Entry(job, next(self._seq), float(job.priority), job.arrival_s)
+        entry = Entry(job, next(self._seq), job.rank, job.arrival_s)
         entry.key = self.policy.key(entry)
         place = self._line.place_of(entry)
         before = [e for e in self._waiting.values() if not e.held and self._line.place_of(e) < place]
@@ -504,6 +514,23 @@ class Scheduler:
             lane = self._line.push(entry)
             if not entry.promoted and not entry.cuts:  # half of an answer is never sent away
                 self._crowds.place(entry, lane.band)
+
+    def _let_forward(self, now: float) -> None:
+        """Let those stand back no longer that have waited for tau: nobody waits for ever behind others."""
+        back = self._back
+        while back:
+            entry = back[0]
+            if entry.job.id in self._waiting:
+                tau_s = self._line.tau_of(entry.job.client)
+                if now - entry.job.arrival_s <= (MAX_BACK_S if tau_s is None else min(tau_s, MAX_BACK_S)):
+                    return
+                self._line.drop(entry)
+                job = entry.job = replace(entry.job, stands_back=0)
+                if not entry.promoted and not entry.by_operator:
+                    entry.rank = job.rank
+                    entry.moves.append(Move(now, MoveKind.CAME_FORWARD))
+                self._place(entry)
+            back.popleft()
 
     def _route(self, entry: Entry) -> None:
         """Choose the worker that a job waits for, under a policy that routes; a good choice stays."""

@@ -8,17 +8,17 @@ from zlib import crc32
 
 import numpy as np
 
-from predictor.card import Calibration
+from predictor.chores import ChoreLengths, ChoreMemo
 from predictor.errors import ModelError
 from predictor.lexical.context import Context, consider
 from predictor.lexical.model import TOLD_SPREAD, LexicalModel, Reading
 from predictor.lexical.online import CUE_VALUE, Correction
 from predictor.lexical.residual_scale import ResidualScales
 from predictor.lexical.ridge import Features, Floats
-from predictor.lognormal import capped_mean_tokens, class_probabilities, log_tokens, mean_tokens, tokens_at
+from predictor.lognormal import log_tokens
+from predictor.prediction import prediction_of
 from predictor.record import (
     LONG_FROM_TOKENS,
-    SHORT_BELOW_TOKENS,
     Prediction,
     PromptView,
     Quality,
@@ -71,11 +71,14 @@ class LexicalPredictor:
         self._correction = Correction(self._model.width + 1 + EMBEDDED)
         self._spreads = ResidualScales()
         self._trusts = Trusts()
+        self._chores = ChoreLengths()
 
     def predict(self, view: PromptView, opinion: Opinion | None = None) -> Prediction:
         """Return the prediction for a request, with the encoder's opinion of its prompt if that is known."""
         if view.task is Task.EMBEDDING:
             return NOTHING
+        if view.chore is not None:
+            return self._chores.predict(view, view.chore)
         reading = self._model.read(view.prompt, view.cut)
         calibration, score = self._calibration, reading.score
         if opinion is not None:
@@ -91,7 +94,9 @@ class LexicalPredictor:
         q90 = mean + (calibration.q90_at + seen.q90_shift) * spread * seen.scale
         memo = Memo(features, context.mean, level, mean, own, spread, q90, model, view.max_tokens)
         shifts = seen.short_shift, seen.long_shift
-        return predict(calibration, mean, spread * seen.scale, q90, view.max_tokens, self.name, memo, shifts)
+        return prediction_of(
+            calibration, mean, spread * seen.scale, q90, view.max_tokens, self.name, memo, shifts
+        )
 
     def _dense(self, reading: Reading, context: Context, opinion: Opinion | None) -> Floats:
         """Return what learning sees besides words and keys; nothing where there is no embedding."""
@@ -107,6 +112,8 @@ class LexicalPredictor:
     def learn(self, prediction: Prediction, tokens: int) -> None:
         """Learn from a real answer; one that was cut off at the client's cap was at least that long."""
         memo = prediction.memo
+        if isinstance(memo, ChoreMemo):
+            self._chores.learn(memo, tokens)
         if not isinstance(memo, Memo):
             return
         real = log_tokens(tokens)
@@ -129,6 +136,8 @@ class LexicalPredictor:
 
     def explain(self, view: PromptView) -> list[tuple[str, float]]:
         """Return what drove the prediction, in log tokens, strongest first."""
+        if view.chore is not None:
+            return []
         slope = self._calibration.slope
         reading = self._model.read(view.prompt, view.cut)
         static = reading.drawn(self._calibration.mean_at(reading.score))
@@ -147,9 +156,13 @@ class LexicalPredictor:
         return sorted(moved, key=lambda reason: -abs(reason[1]))[:_REASONS_SHOWN]
 
     def export_state(self) -> bytes:
-        """Return what was learnt: a line of JSON, the models' spreads, then the correction's weights."""
+        """Return what was learnt: a line of JSON, with the chores in it, the models' spreads, then the
+        correction's weights.
+        """
         spreads = self._spreads.export_state()
-        head = json.dumps({"model": self._model.card.sha256, "spreads": len(spreads)})
+        head = json.dumps(
+            {"model": self._model.card.sha256, "spreads": len(spreads), "chores": self._chores.export_state()}
+        )
         return b"".join((head.encode(), b"\n", spreads, self._correction.export_state()))
 
     def import_state(self, state: bytes) -> None:
@@ -158,44 +171,15 @@ class LexicalPredictor:
         try:
             fields = json.loads(head)
             model, spreads = fields["model"], int(fields["spreads"])
+            chores = ChoreLengths(fields.get("chores", {}))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ModelError(f"the learnt state cannot be read ({error}): it will be learnt anew") from None
         if model != self._model.card.sha256:
             raise ModelError("the learnt state belongs to another model: it will be learnt anew")
         self._correction.import_state(learnt[spreads:])
         self._spreads.import_state(learnt[:spreads])
+        self._chores = chores
         self._trusts = Trusts()  # what was judged were other predictions
-
-
-def predict(
-    calibration: Calibration,
-    mean: float,
-    spread: float,
-    q90: float,
-    cap: int | None,
-    source: str,
-    memo: object = None,
-    shifts: tuple[float, float] = (0.0, 0.0),
-) -> Prediction:
-    """Return the record of a log-normal answer length, cut off at the client's cap if there is one.
-
-    `shifts` are added to the log odds of being below the boundaries of the classes.
-    """
-    (bias, slope), (long_bias, long_slope) = calibration.short_edge, calibration.long_edge
-    edges = (bias + shifts[0], slope), (long_bias + shifts[1], long_slope)
-    short, medium, long = class_probabilities(mean, spread, *edges)
-    expected, upper = mean_tokens(mean, spread), tokens_at(q90)
-    if cap is not None and cap >= 0:
-        expected, upper = capped_mean_tokens(mean, spread, cap), min(upper, float(cap))
-        short, medium, long = _capped_classes(short, medium, long, cap)
-    return Prediction(short, medium, long, log_tokens(expected), expected, upper, source, memo)
-
-
-def predicted_by(calibration: Calibration, score: float) -> Prediction:
-    """Return the record that a score alone gives: no context, no cap, nothing learnt."""
-    mean = calibration.mean_at(score)
-    spread = calibration.spread_at(mean)
-    return predict(calibration, mean, spread, mean + calibration.q90_at * spread, None, "")
 
 
 def _keys(view: PromptView) -> tuple[str, ...]:
@@ -204,11 +188,3 @@ def _keys(view: PromptView) -> tuple[str, ...]:
     if view.system:
         return (*keys, f"template {view.system[:_TEMPLATE_CHARACTERS]}")
     return keys
-
-
-def _capped_classes(short: float, medium: float, long: float, cap: int) -> tuple[float, float, float]:
-    if cap < SHORT_BELOW_TOKENS:
-        return 1.0, 0.0, 0.0
-    if cap < LONG_FROM_TOKENS:
-        return short, medium + long, 0.0
-    return short, medium, long

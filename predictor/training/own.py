@@ -8,10 +8,10 @@ import numpy as np
 
 from predictor.card import Calibration, Card
 from predictor.errors import ModelError
-from predictor.lexical.predictor import predicted_by
 from predictor.loading import load_model
 from predictor.lognormal import log_tokens
 from predictor.paper import training as paper_training
+from predictor.prediction import predicted_by
 from predictor.record import LONG_FROM_TOKENS, PromptView
 from predictor.studies.evaluation import Report, figures, judge
 from predictor.training import fitting as training

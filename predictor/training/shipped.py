@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from predictor.card import Calibration, Card
-from predictor.lexical.predictor import predicted_by
 from predictor.loading import MODELS
 from predictor.paper import training as paper_training
+from predictor.prediction import predicted_by
 from predictor.studies.evaluation import figures, judge
 from predictor.studies.families import family
 from predictor.studies.nested import Recipe, family_weights, nested

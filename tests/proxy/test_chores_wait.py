@@ -1,0 +1,45 @@
+"""Work that a front end asks for on its own stands behind what people ask, as its client's rules say."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from clairvoyant_cli.bench.replay import Engine, Replay, tabled
+from clairvoyant_cli.bench.serving import serve_app
+from tests.fakes.raw_http import post, raw_client
+from tests.fakes.serving import serving, until
+
+TITLE = "### Task:\nGenerate a concise title summarizing the chat history.\n<chat_history>..."
+
+
+def chat(content: str, *headers: str) -> bytes:
+    body = {"model": "replay", "stream": False, "messages": [{"role": "user", "content": content}]}
+    return post("/v1/chat/completions", json.dumps(body).encode(), *headers)
+
+
+@pytest.mark.parametrize(
+    ("rule", "order"), [("", ["short", "title"]), ("background = 0", ["title", "short"])]
+)
+async def test_a_title_stands_behind_a_longer_question(tmp_path: Path, rule: str, order: list[str]) -> None:
+    file = tmp_path / "clients.toml"
+    file.write_text(f"[defaults]\n{rule}\n")
+    engine = Engine(answer_tokens=tabled({"short": 3, "endless": 100_000, "###": 3}))
+    engine.freeze()
+    async with (
+        serve_app(Replay(engine).app) as url,
+        serving(url, clients=str(file), policy="sjf") as daemon,
+        raw_client(daemon.base_url) as holder,
+        raw_client(daemon.base_url) as front_end,
+        raw_client(daemon.base_url) as person,
+    ):
+        holder.send(chat("endless"))
+        await engine.wait_until(lambda c: c.started == 1)
+        front_end.send(chat(f"0.1 {TITLE}", "X-Clairvoyant-Chore: title_generation"))
+        await until(daemon, lambda s: len(s.queue) == 1)
+        person.send(chat("0.9 short"))
+        state = await until(daemon, lambda s: len(s.queue) == 2)
+        names = {0.1: "title", 0.9: "short"}
+        assert [names[row.predicted.p_long] for row in state.queue] == order
+        standing_back = [row for row in state.queue if "nobody waits for it" in row.why]
+        assert [names[row.predicted.p_long] for row in standing_back] == (["title"] if not rule else [])

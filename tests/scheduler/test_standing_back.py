@@ -1,0 +1,54 @@
+"""What nobody waits for goes behind what somebody waits for, and not for ever."""
+
+import pytest
+
+from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
+from clairvoyant_cli.scheduler.queue import MAX_BACK_S, Scheduler
+
+
+def question(number: int, at: float) -> Job:
+    return Job(
+        f"question {number}", at, p_long=0.9, cost_s=20.0, cost_high_s=30.0, tokens=200.0, client="ann"
+    )
+
+
+def title() -> Job:
+    return Job(
+        "title", 0.0, p_long=0.0, cost_s=1.0, cost_high_s=2.0, tokens=10.0, client="ben", stands_back=10
+    )
+
+
+@pytest.mark.parametrize("name", SERVABLE)
+@pytest.mark.parametrize(("tau_s", "within_s"), [(100.0, 140.0), (None, MAX_BACK_S + 40.0)])
+def test_it_waits_for_all_that_somebody_waits_for_but_not_beyond_tau(
+    name: str, tau_s: float | None, within_s: float
+) -> None:
+    scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=tau_s)
+    scheduler.submit(title(), 0.0)
+    order, now = list[str](), 0.0
+    while "title" not in order and now < 4 * within_s:
+        scheduler.submit(
+            question(len(order), now), now
+        )  # one comes whenever one goes: the slot is never idle
+        dispatch = scheduler.next(now)
+        assert dispatch is not None
+        order.append(dispatch.job.id)
+        now += dispatch.job.cost_s
+        scheduler.finish(dispatch.job.id, now)
+    assert len(order) > 2, "a question came first"
+    assert now <= within_s + 20.0
+
+
+def test_a_question_cuts_it_and_that_does_not_make_it_wait_for_ever() -> None:
+    scheduler = Scheduler(POLICIES["srpt"], workers={"a": 1}, tau_s=50.0)
+    scheduler.submit(title(), 0.0)
+    assert scheduler.next(0.0) is not None
+    scheduler.submit(question(1, 0.1), 0.1)
+    scheduler.progress("title", 1.0)
+    assert [cut.job_id for cut in scheduler.preemptions(0.1)] == ["title"]
+    scheduler.requeue("title", 0.1, worker="a")
+    assert scheduler.next(0.1).job.id == "question 1"  # type: ignore[union-attr]
+    scheduler.finish("question 1", 60.0)
+    scheduler.submit(question(2, 60.0), 60.0)
+    assert scheduler.next(60.0).job.id == "title"  # type: ignore[union-attr]

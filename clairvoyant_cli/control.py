@@ -23,6 +23,9 @@ TOKEN_VARIABLE = "CLAIRVOYANT_ADMIN_TOKEN"  # noqa: S105 - the variable's name
 
 ACTIONS = tuple(verb.value for verb in Verb)
 
+AUTO = "auto"
+"""In place of tau's seconds: what a flag said, or what was measured and learned, holds again."""
+
 encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(Snapshot)
 

@@ -38,6 +38,7 @@ class Ledger:
         self._records = bounds is None or bounds.rows > 0
         self._writer = Writer(path, bounds, self._clocks)
         self._generation = self._writer.generation
+        self._profiles = self._writer.profiles
         self._named: Profile | None = None
         if profile is not None:
             with reading(path) as connection:
@@ -97,6 +98,13 @@ class Ledger:
         self._writer.look()
         before, self._generation = self._generation, self._writer.generation
         return self._generation != before
+
+    def measured_anew(self) -> bool:
+        """Say whether another process has measured, chosen or removed profiles since the last time this was
+        asked; some seconds late at most, if `forgotten` is asked as well. Returns at once.
+        """
+        before, self._profiles = self._profiles, self._writer.profiles
+        return self._profiles != before
 
     @contextmanager
     def _surviving(self) -> Iterator[None]:

@@ -94,6 +94,14 @@ def every(connection: sqlite3.Connection) -> list[Kept]:
     ]
 
 
+def fingerprint(connection: sqlite3.Connection) -> tuple[object, ...]:
+    """Return what differs once profiles have come, gone, been amended or been chosen; costs no decoding."""
+    found: tuple[object, ...] = connection.execute(
+        "SELECT COUNT(*), MAX(id), SUM(LENGTH(record)), COUNT(chosen_at), MAX(chosen_at) FROM profiles"
+    ).fetchone()
+    return found
+
+
 def newest_profile(
     connection: sqlite3.Connection, model: str | None = None, *, now_s: float | None = None
 ) -> Profile | None:

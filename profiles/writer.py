@@ -25,6 +25,7 @@ from profiles.mending import mend
 from profiles.records import Finished
 from profiles.stamps import JUMP_S, age_clock_s, is_settled, settle
 from profiles.states import Forgetting, client_hash, forgetting, salt, save_state
+from profiles.store import fingerprint
 
 log = logging.getLogger("clairvoyant")
 
@@ -104,6 +105,7 @@ class Writer:
             mend(self._connection)
             self._salt = salt(self._connection)
             self._forgetting = forgetting(self._connection)
+            self._profiles = fingerprint(self._connection)
         self._queue: SimpleQueue[_Record | _State | _Look | _Stop] = SimpleQueue()
         self._rows: deque[_Record] = deque(maxlen=WAITING_ROWS)
         self._states: dict[str, _State] = {}
@@ -130,8 +132,15 @@ class Writer:
         """The generation of learned states, as last seen in the database."""
         return self._forgetting.generation
 
+    @property
+    def profiles(self) -> tuple[object, ...]:
+        """The `fingerprint` of the profiles, as last seen in the database."""
+        return self._profiles
+
     def look(self) -> None:
-        """Have `generation` brought up to date soon, and times if the clock was set; returns at once."""
+        """Have `generation` and `profiles` brought up to date soon, and times if the clock was set; returns
+        at once.
+        """
         self._queue.put(_Look())
 
     def close(self, timeout_s: float = 10.0) -> None:
@@ -184,6 +193,7 @@ class Writer:
         self._looking = False
         # Should this fail, it is tried again when the next comes, rather than without end.
         self._is_settled = True
+        self._profiles = fingerprint(connection)
         if not (self._rows or self._states) and is_settled(connection, self._clocks.now()):
             self._forgetting = forgetting(connection)
             return

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -111,14 +111,23 @@ async def send_burst(client: httpx.AsyncClient, asker: Asker, calls: Sequence[Ca
 
 
 async def send_at(
-    client: httpx.AsyncClient, asker: Asker, calls: Sequence[Call], at_s: Sequence[float]
+    client: httpx.AsyncClient,
+    asker: Asker,
+    calls: Sequence[Call],
+    at_s: Sequence[float],
+    ended: Callable[[], None] = lambda: None,
 ) -> None:
     """Send each call at its time, whatever became of those before it, and wait for all answers.
 
-    `at_s` are seconds from now, ascending.
+    `at_s` are seconds from now, ascending; `ended` is called as each of them ends.
     """
+
+    async def ask(call: Call) -> None:
+        await asker.ask(client, call)
+        ended()
+
     begun_s = asker.clock()
     async with asyncio.TaskGroup() as group:
         for call, due_s in zip(calls, at_s, strict=True):
             await asyncio.sleep(max(0.0, begun_s + due_s - asker.clock()))
-            group.create_task(asker.ask(client, call))
+            group.create_task(ask(call))

@@ -7,9 +7,14 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from clairvoyant_cli.bench.session import Step
+from clairvoyant_cli.bench.session import Progress as Reached
 
-OnProgress = Callable[[Step, int], None]
+OnProgress = Callable[[Reached], None]
+
+LINE_EVERY_S = 20.0
+"""Where there is no terminal, a long step says how far it is so often."""
+
+ALONE = "asking a few questions alone, to know how long they take"
 
 
 class Clock:
@@ -19,9 +24,9 @@ class Clock:
         self._total = total
         self._now = now
         self._begun_s = now()
-        self._first: int | None = None
+        self._first: float | None = None
 
-    def left(self, done: int) -> str:
+    def left(self, done: float) -> str:
         """Return the time left in words; nothing before a step is done."""
         if self._first is None:
             self._first = done
@@ -33,15 +38,33 @@ class Clock:
 
 
 @contextmanager
-def telling(console: Console, total: int) -> Iterator[OnProgress]:
-    """Tell of each step as it begins, until the block ends."""
-    clock = Clock(total)
-    if not console.is_terminal or console.is_dumb_terminal:
+def beginning(console: Console) -> Iterator[None]:
+    """Say that questions are asked before any arm is, until the block ends."""
+    if not _draws(console):
+        console.print(ALONE, highlight=False, markup=False)
+        yield
+        return
+    with console.status(ALONE):
+        yield
 
-        def tell(step: Step, done: int) -> None:
-            line = f"[{done + 1}/{total}] {_words(step)}"
-            left = clock.left(done)
-            console.print(f"{line}, {left}" if left else line, highlight=False, markup=False)
+
+@contextmanager
+def telling(
+    console: Console, total: int, now: Callable[[], float] = time.perf_counter
+) -> Iterator[OnProgress]:
+    """Tell of each step as it begins, and of its answers, until the block ends."""
+    clock = Clock(total, now)
+    if not _draws(console):
+        said_s = now()
+
+        def tell(reached: Reached) -> None:
+            nonlocal said_s
+            left = clock.left(_done(reached))
+            if reached.answered and now() - said_s < LINE_EVERY_S:
+                return
+            said_s = now()
+            words = (f"[{reached.done + 1}/{total}] {_words(reached)}", left)
+            console.print(", ".join(filter(None, words)), highlight=False, markup=False)
 
         yield tell
         return
@@ -49,11 +72,23 @@ def telling(console: Console, total: int) -> Iterator[OnProgress]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=total)
 
-        def draw(step: Step, done: int) -> None:
-            bar.update(task, completed=done, description=f"{_words(step)} {clock.left(done)}".rstrip())
+        def draw(reached: Reached) -> None:
+            done = _done(reached)
+            words = f"{_words(reached)} {clock.left(done)}".rstrip()
+            bar.update(task, completed=done, description=words)
 
         yield draw
 
 
-def _words(step: Step) -> str:
-    return f"run {step.run + 1}, {step.load.name}, {step.arm.name}"
+def _draws(console: Console) -> bool:
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+def _done(reached: Reached) -> float:
+    return reached.done + reached.answered / reached.of
+
+
+def _words(reached: Reached) -> str:
+    step = reached.step
+    answered = f", {reached.answered} of {reached.of} answered" if reached.answered else ""
+    return f"run {step.run + 1}, {step.load.name}, {step.arm.name}{answered}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import NamedTuple, Protocol
 
 import httpx
@@ -92,6 +93,16 @@ class DaemonWay:
         return Counted(tau_firings, counts.cuts, counts.resumes, counts.recomputed_tokens, self.busy_s())
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What is being measured: a step after so many others, of whose questions so many are answered."""
+
+    step: Step
+    done: int
+    answered: int
+    of: int
+
+
 @dataclass(slots=True)
 class Session:
     """Runs what a ledger lacks. `learn` is told the real lengths, by prompt, after each cell."""
@@ -102,23 +113,28 @@ class Session:
     speedup: float = 1.0
     learn: Callable[[Mapping[str, int]], None] = lambda lengths: None
 
-    async def run(self, steps: Sequence[Step], on_progress: Callable[[Step, int], None]) -> None:
-        """Measure the steps that are not done yet, in their order.
-
-        `on_progress` is told each of them, and how many are done.
+    async def run(self, steps: Sequence[Step], on_progress: Callable[[Progress], None]) -> None:
+        """Measure the steps that are not done yet, in their order; `on_progress` is told of each, and of each
+        answer.
         """
         for done, step in enumerate(steps):
             if (step.load.name, step.run, step.arm.name) not in self.ledger.cells:
-                on_progress(step, done)
-                self.ledger.add(await self._measure(step))
+                self.ledger.add(await self._measure(step, done, on_progress))
 
-    async def _measure(self, step: Step) -> Cell:
+    async def _measure(self, step: Step, done: int, on_progress: Callable[[Progress], None]) -> Cell:
         plan = step.load.plan(step.run)
         calls = [Call(arrival.question) for arrival in plan]
         client = await self.way.take(step.arm)
         before = await self.way.counted()
-        begun_s = self.asker.clock()
-        await send_at(client, self.asker, calls, [arrival.at_s / self.speedup for arrival in plan])
+        begun_s, answered = self.asker.clock(), count(1)
+        on_progress(Progress(step, done, 0, len(calls)))
+        await send_at(
+            client,
+            self.asker,
+            calls,
+            [arrival.at_s / self.speedup for arrival in plan],
+            lambda: on_progress(Progress(step, done, next(answered), len(calls))),
+        )
         took_s = self.asker.clock() - begun_s
         after = await self.way.counted()
         errors = [call.error for call in calls if call.error is not None]

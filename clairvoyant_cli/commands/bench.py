@@ -284,7 +284,7 @@ async def _measure(
     settings: Settings, arms: list[Arm], outputs: Outputs, backend_key_file: Path | None
 ) -> Findings:
     from clairvoyant_cli.bench.machine import machine_facts
-    from clairvoyant_cli.bench.progress import telling
+    from clairvoyant_cli.bench.progress import beginning, telling
     from clairvoyant_cli.bench.session import Session, steps_of
     from clairvoyant_cli.commands.bench_setup import (
         loads_of,
@@ -298,10 +298,13 @@ async def _measure(
 
     async with put_together(settings, backend_key_file) as bench:
         proxied = next((arm for arm in arms if arm.policy is not None), arms[0])
-        await warm_up(bench, proxied)
+        console = PlainConsole(stderr=True)
+        with beginning(console):
+            await warm_up(bench, proxied)
+            known_s = settings_in(outputs.resume_file).get("service_s")
+            service_s = known_s or await mean_service_s(bench, settings)
         if settings.daemon is None and bench.resume_s is None and any(arm.interrupts for arm in arms):
             click.echo(UNPROVEN, err=True)
-        service_s = settings_in(outputs.resume_file).get("service_s") or await mean_service_s(bench, settings)
         # A bench may go on with more runs or other arms: its finished cells stay what they are.
         same = {name: value for name, value in asdict(settings).items() if name not in ("arms", "runs")}
         ledger = open_ledger(outputs.resume_file, same | {"service_s": service_s})
@@ -309,7 +312,7 @@ async def _measure(
         steps = steps_of(loads, arms, settings.runs, lengths_last=not settings.set_lengths)
         session = Session(bench.way, bench.asker, ledger, settings.speedup, bench.learn)
         try:
-            with telling(PlainConsole(stderr=True), len(steps)) as on_progress:
+            with telling(console, len(steps)) as on_progress:
                 await session.run(steps, on_progress)
         except asyncio.CancelledError:
             if outputs.resume_file is not None:

@@ -37,7 +37,7 @@ from clairvoyant_cli.bench.prompts import SHIPPED, load_prompts
 from clairvoyant_cli.bench.questions import Question
 from clairvoyant_cli.bench.session import DaemonWay, Load, solo
 from clairvoyant_cli.commands.composition import database_path, load_predictor
-from clairvoyant_cli.control import ControlClient
+from clairvoyant_cli.control import AUTO, ControlClient
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
 from clairvoyant_cli.simulator.traces import Trace, read_trace
@@ -189,7 +189,8 @@ async def put_together(settings: Settings, backend_key_file: Path | None = None)
         finally:
             if settings.daemon is not None:
                 await control.act("policy", {"policy": before.policy})
-                await control.act("tau", {"tau_s": before.tau.tau_s or 0})
+                chosen = before.tau.source == "operator"
+                await control.act("tau", {"tau_s": (before.tau.tau_s or 0) if chosen else AUTO})
 
 
 def _typical(

@@ -251,7 +251,7 @@ def _print(outcome: Outcome, taken: Profile, *, as_json: bool) -> None:
     print_profile(console, outcome.profile)
     kept = Text.assemble("kept as ", (outcome.profile.name, "bold"))
     if taken.name == outcome.profile.name:
-        kept.append("; clairvoyant serve uses it when it starts next")
+        kept.append("; clairvoyant serve uses it, and takes it over within seconds if it runs")
     else:
         kept.append(f"; clairvoyant serve goes on with {taken.name}, which was chosen or is surer; ")
         kept.append(f"to have this one: clairvoyant profiles use {outcome.profile.name}")

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route as WebRoute
 
 from clairvoyant_cli import __version__
-from clairvoyant_cli.control import ACTIONS, PREFIX, encode
+from clairvoyant_cli.control import ACTIONS, AUTO, PREFIX, encode
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.http.asgi import serve_asgi
 from clairvoyant_cli.http.heads import ResponseHead
@@ -174,6 +174,8 @@ class Actions:
             if name not in SERVABLE:
                 raise RefusedError(f"policy must be one of {', '.join(SERVABLE)}")
             operation.choose_policy(name)
+        elif arguments.get("tau_s") == AUTO:
+            operation.release_tau()
         else:
             operation.choose_tau(_number(arguments, "tau_s", 0, 86_400) or None)
         return {"done": action}

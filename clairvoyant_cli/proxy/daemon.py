@@ -183,6 +183,7 @@ async def running_daemon(
                 daemon.state_saver.begin()
                 joining.joined.append(daemon.state_saver.take_in)
                 _prefer_preemption(config, daemon)
+                daemon.state_saver.took_over.append(lambda _: _prefer_preemption(config, daemon))
                 tasks.spawn(daemon.state_saver.run())
             stop_accepting = await start_accepting(
                 lambda: ServerConnection(daemon.gateway.handle, tasks.spawn, table),
@@ -228,9 +229,12 @@ def _prefer_preemption(config: ServeConfig, daemon: Daemon) -> None:
     """Cut long answers for short ones, unless another policy was chosen, where that was found to be exact."""
     if config.no_preempt:
         return
-    chosen = config.policy is not None or config.urgency is not None
-    if not chosen and any(worker.proofs for worker in daemon.pool):
-        daemon.operation.prefer_policy(PREEMPTIVE_POLICY)
+    operation = daemon.operation
+    chosen = config.policy is not None or config.urgency is not None or operation.policy_chosen
+    # Where the predictor is in doubt and arrival order holds, that is no time to cut.
+    if not chosen and operation.policy in (DEFAULT_POLICY, PREEMPTIVE_POLICY):
+        proven = any(worker.proofs for worker in daemon.pool)
+        operation.prefer_policy(PREEMPTIVE_POLICY if proven else DEFAULT_POLICY)
     for worker in daemon.pool:
         for line in worker.proofs:
             daemon.stats.event(logging.INFO, f"{worker.name} goes on after a cut: {line}")

@@ -1,7 +1,8 @@
 """mu_short and tau of each model, from its profile and the traffic since; within bounds.
 
 Rule 1: a profile is the anchor. What is learned moves mu_short no further than a factor of two from it,
-after correction for a speed that is no longer the measured one.
+after correction for a speed that is no longer the measured one. What was learned before the profile was
+measured says nothing of it, and is learned anew.
 Rule 2: only Short answers that had to queue say something of mu_short: it is a time in a queue
 (Clairvoyant, section 3.4), and an idle evening must not teach a tau of seconds.
 """
@@ -33,6 +34,8 @@ MAX_FROM_PROFILE = 2.0
 MAX_FROM_DEFAULT = 8.0
 MAX_BY_SPEED = 4.0
 MAX_MODELS = 50
+WORTH_SAYING = 0.1
+"""A change of speed, relative, that is named beside a tau that follows from it."""
 
 JUDGED = 400
 MIN_JUDGED = 50
@@ -44,11 +47,14 @@ DRIFT_ACCURACY = 0.10
 
 @dataclass(slots=True)
 class LearnedModel:
-    """What traffic has taught of one model."""
+    """What traffic has taught of one model since its profile was measured: `since`, epoch seconds, 0 if it
+    had none.
+    """
 
     mu_short_s: float = 0.0
     queued: int = 0
     decode_tokens_per_s: float | None = None
+    since: float = 0.0
 
 
 @dataclass(slots=True)
@@ -119,7 +125,7 @@ class Learner:
     def mu_short_of(self, model: str) -> float:
         """Return mu_short of a model in seconds, learned within its bounds."""
         anchor_s = self._anchor_s(model)
-        known = self._learned.models.get(self._full_name(model))
+        known = self._learned_of(model)
         if known is None or known.queued < MIN_QUEUED:
             return anchor_s
         most = MAX_FROM_PROFILE if self._mu_measured(model) else MAX_FROM_DEFAULT
@@ -127,9 +133,12 @@ class Learner:
 
     def tau_of(self, model: str) -> tuple[float, str]:
         """Return tau for a model in seconds, and in words where it is from."""
-        known = self._learned.models.get(self._full_name(model))
+        known = self._learned_of(model)
         profile = self.profile_of(model)
         source = f"profile {profile.name}" if profile and self._mu_measured(model) else "default"
+        slowdown = self._slowdown(model, profile) if profile is not None else 1.0
+        if abs(slowdown - 1.0) > WORTH_SAYING:
+            source += f", decoding {'slower' if slowdown > 1.0 else 'faster'} since"
         if known is not None and known.queued >= MIN_QUEUED:
             source += ", learned since"
         return TAU_PER_MU_SHORT * self.mu_short_of(model), source
@@ -174,7 +183,18 @@ class Learner:
         name, models = self._full_name(model), self._learned.models
         if name not in models and len(models) >= MAX_MODELS:
             return None
-        return models.setdefault(name, LearnedModel())
+        if self._learned_of(model) is None:
+            models[name] = LearnedModel(since=self._measured_at(name))
+        return models[name]
+
+    def _learned_of(self, model: str) -> LearnedModel | None:
+        """Return what was learned of a model since its profile was measured, None if nothing was."""
+        name = self._full_name(model)
+        known = self._learned.models.get(name)
+        return known if known is not None and known.since == self._measured_at(name) else None
+
+    def _measured_at(self, name: str) -> float:
+        return self._by_model[name].measured_at if name in self._by_model else 0.0
 
     def _full_name(self, model: str) -> str:
         """Return the one name of a model: clients leave out Ollama's tag, and tell llama.cpp anything."""
@@ -194,7 +214,7 @@ class Learner:
         return profile.mu_short_s.mean * self._slowdown(model, profile)
 
     def _slowdown(self, model: str, profile: Profile) -> float:
-        known = self._learned.models.get(self._full_name(model))
+        known = self._learned_of(model)
         live = known.decode_tokens_per_s if known is not None else None
         alone, queued = profile.decode_tokens_per_s, profile.queued_decode_tokens_per_s
         if live is None or not alone:

@@ -4,7 +4,7 @@ Rule: what an operator chose holds; what was measured, learned or judged moves o
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from clairvoyant_cli.proxy.clients import Clients
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
@@ -20,8 +20,8 @@ CHOSEN = ("flag", "operator")
 class Operation:
     """What an operator sees and changes. `tau_source` says in words where tau is from; `mu_short_s` is what
     it was computed from, None if nothing was learned or measured. A turn brings `quantum_tokens` under
-    policies that give turns. While `draining` nothing new is taken; when `stopping`, the daemon ends with
-    what it has.
+    policies that give turns. `policy_chosen` once an operator has chosen one. While `draining` nothing new is
+    taken; when `stopping`, the daemon ends with what it has.
     """
 
     dispatcher: Dispatcher
@@ -33,6 +33,11 @@ class Operation:
     quantum_tokens: float = QUANTUM_TOKENS
     draining: bool = False
     stopping: bool = False
+    policy_chosen: bool = False
+    _own_tau: tuple[float | None, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._own_tau = self.tau_s, self.tau_source
 
     @property
     def mode(self) -> str:
@@ -54,6 +59,7 @@ class Operation:
     def choose_policy(self, name: str) -> None:
         """Order by another policy on the operator's word, whatever the predictor is worth."""
         self.fallback.chosen_by_operator()
+        self.policy_chosen = True
         self._order_by(name)
 
     def prefer_policy(self, name: str) -> None:
@@ -69,8 +75,14 @@ class Operation:
         self.dispatcher.scheduler.tau_s = tau_s
         self.tau_source = "operator"
 
+    def release_tau(self) -> None:
+        """Take back the operator's word on tau: what a flag said holds, or what was measured and learned."""
+        self.dispatcher.scheduler.tau_s, self.tau_source = self._own_tau
+
     def learn_tau(self, tau_s: float, mu_short_s: float, source: str) -> bool:
-        """Set tau as it was measured or learned; False, and all stays, if somebody has chosen one."""
+        """Set tau as it was measured or learned; False, and it stays, if somebody has chosen one."""
+        if self._own_tau[1] not in CHOSEN:
+            self._own_tau = tau_s, source
         if self.tau_source in CHOSEN:
             return False
         self.dispatcher.scheduler.tau_s = tau_s

@@ -33,7 +33,7 @@ FOLLOW_EVERY_S = 2.0
 
 class Persistence(Protocol):
     """Where a daemon keeps what is to outlive it. No method waits for a disk but `profiles`, `load` and
-    `answered_since`, which are asked at the start.
+    `answered_since`, which are asked at the start, or on a thread.
     """
 
     def profiles(self, backend: str, url: str) -> Sequence[Profile]:
@@ -64,6 +64,10 @@ class Persistence(Protocol):
         """Say whether what was learned has been erased since this was last asked."""
         ...
 
+    def measured_anew(self) -> bool:
+        """Say whether there are other profiles, or other ones chosen, than when this was last asked."""
+        ...
+
 
 @runtime_checkable
 class StatefulPredictor(Protocol):
@@ -91,8 +95,18 @@ class WorkerMemory:
     @property
     def state_name(self) -> str:
         """The name under which what was learned of it is kept."""
-        backend = self.worker.backend
-        return state_name(backend.adapter.name, backend.upstream.url + backend.prefix)
+        return state_name(self.worker.backend.adapter.name, self.url)
+
+    @property
+    def url(self) -> str:
+        """Where the worker is."""
+        return self.worker.backend.upstream.url + self.worker.backend.prefix
+
+    def take(self, profiles: Sequence[Profile]) -> None:
+        """Go on with other profiles: what was learned under those that stay, stays."""
+        self.profiles = self.worker.profiles = profiles
+        self.learner = Learner(profiles, DEFAULT_TAU_S, self.learner.learned())
+        self.followed = ()
 
     def forget(self) -> None:
         """Learn anew, from the profiles alone."""
@@ -101,7 +115,9 @@ class WorkerMemory:
 
 
 class StateSaver:
-    """Starts a daemon from what is known, and records what it does."""
+    """Starts a daemon from what is known, and records what it does. `took_over` are told of each worker for
+    which another profile was found while it runs.
+    """
 
     def __init__(
         self,
@@ -124,6 +140,7 @@ class StateSaver:
         self._freeze = freeze
         self._record_prompts = record_prompts
         self._memories = {worker.name: self._memory_of(worker) for worker in pool}
+        self.took_over: list[Callable[[Worker], None]] = []
         self._announced = ""
         self._saved_ago_s = 0.0
         self._unlearned = b""
@@ -131,11 +148,14 @@ class StateSaver:
     def _memory_of(self, worker: Worker) -> WorkerMemory:
         backend = worker.backend
         url = backend.upstream.url + backend.prefix
-        profiles = self._persistence.profiles(backend.adapter.name, url)
-        if len(self._pool) > 1:
-            profiles = measured_at(url, profiles)
+        profiles = self._profiles_of(worker)
         learned = learned_of(self._persistence.load(state_name(backend.adapter.name, url)))
         return WorkerMemory(worker, profiles, Learner(profiles, DEFAULT_TAU_S, learned))
+
+    def _profiles_of(self, worker: Worker) -> Sequence[Profile]:
+        url = worker.backend.upstream.url + worker.backend.prefix
+        profiles = self._persistence.profiles(worker.backend.adapter.name, url)
+        return measured_at(url, profiles) if len(self._pool) > 1 else profiles
 
     def begin(self) -> None:
         """Take up what was measured and learned before, and listen to what ends from now on."""
@@ -162,10 +182,32 @@ class StateSaver:
             await asyncio.sleep(FOLLOW_EVERY_S)
             if self._persistence.forgotten():
                 self.forget()
+            if self._persistence.measured_anew():
+                await self.take_over()
             self.follow_the_loaded_models()
             self._saved_ago_s += FOLLOW_EVERY_S
             if self._saved_ago_s >= SAVE_EVERY_S:
                 self.save()
+
+    async def take_over(self) -> None:
+        """Go on with the profiles that there are now: `calibrate` has measured, or one was chosen."""
+        for worker in list(self._pool):
+            profiles = await asyncio.to_thread(self._profiles_of, worker)
+            memory = self._memories[worker.name]
+            if list(profiles) == list(memory.profiles):
+                continue
+            memory.take(profiles)
+            first = self._loaded_profile(memory) or next(iter(profiles), None)
+            if first is None:
+                memory.used = None
+                self._set_tau(memory, "")
+                self._say(memory, "its profile is gone, so defaults hold")
+            elif first == memory.used:
+                memory.used = first
+            else:
+                self._use(memory, first)
+            for listener in self.took_over:
+                listener(worker)
 
     def save(self) -> None:
         """Have all that was learned written."""
@@ -258,17 +300,21 @@ class StateSaver:
         if used is None or loaded == memory.followed or not loaded:
             return
         memory.followed = loaded
-        for model in loaded:
-            profile = memory.learner.prefer(model.name)
-            if profile is None:
-                continue
+        profile = self._loaded_profile(memory)
+        if profile is not None:
             if profile is not used:
                 self._use(memory, profile)
+            model = next(each for each in loaded if memory.learner.prefer(each.name) is profile)
             if model.digest and profile.served.digest and model.digest != profile.served.digest:
                 self._say_stale(memory, profile, f"{model.name} has been changed since")
             return
         names = ", ".join(model.name for model in loaded)
         self._say_stale(memory, used, f"it is of {used.served.model}, and {names} is loaded")
+
+    def _loaded_profile(self, memory: WorkerMemory) -> Profile | None:
+        """Return the profile of a model that is loaded, None if there is none."""
+        found = (memory.learner.prefer(model.name) for model in memory.worker.backend.models)
+        return next((profile for profile in found if profile is not None), None)
 
     def _say_stale(self, memory: WorkerMemory, profile: Profile, why: str) -> None:
         news = f"profile {profile.name} may be stale ({why}); run: clairvoyant calibrate"

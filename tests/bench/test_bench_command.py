@@ -120,16 +120,20 @@ def test_lengths_are_set_on_a_real_server_where_no_prediction_sees_them(
     assert said["about"]["backend"].startswith("llamacpp")
 
 
-async def test_a_running_daemon_is_measured_and_left_as_it_was() -> None:
+@pytest.mark.parametrize(("tau", "source"), [(77.0, "flag"), (None, "default"), (None, "operator")])
+async def test_a_running_daemon_is_measured_and_left_as_it_was(tau: float | None, source: str) -> None:
     engine = Engine(speed=Speed(decode_tokens_per_s=10_000), answer_tokens=lambda prompt, rng: len(prompt))
     async with serve_app(Replay(engine).app) as backend_url:
-        config = ServeConfig(backend=backend_url, listen="127.0.0.1:0", policy="aging", tau=77.0)
+        config = ServeConfig(backend=backend_url, listen="127.0.0.1:0", policy="aging", tau=tau)
         async with running_daemon(config, load()) as daemon:
+            if source == "operator":
+                daemon.operation.choose_tau(5.0)
+            before = daemon.snapshot().tau
             words = ("burst", "--daemon", daemon.base_url, "--runs", "1", "--requests", "6")
             said = await asyncio.to_thread(findings, *words)
             after = daemon.snapshot()
     assert list(arms(said)) == ["direct", "fcfs", "bounded", "sjf"]
-    assert (after.policy, after.tau.tau_s) == ("aging", 77.0)
+    assert (after.policy, after.tau.tau_s, after.tau.source) == ("aging", before.tau_s, source)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,17 @@ def test_a_slower_machine_moves_mu_short_and_a_fuller_one_does_not() -> None:
     assert faster.mu_short_of(MODEL) == pytest.approx(10.0)  # no further than a factor of four
 
 
+def test_what_was_learned_before_a_profile_was_measured_changes_nothing_of_it() -> None:
+    before = learner()
+    for _ in range(MIN_QUEUED):
+        before.learn_speed(MODEL, 100, 7.0)
+        before.learn_short(MODEL, 5.0, 8.0)
+    found = learner(PROFILE, learned=before.learned())
+    assert found.tau_of(MODEL) == (120.0, "profile gemma@ollama")
+    found.learn_speed(MODEL, 100, 15.0)
+    assert found.tau_of(MODEL) == (240.0, "profile gemma@ollama, decoding slower since")
+
+
 def test_one_absurd_answer_does_not_make_a_machine_fast() -> None:
     found = learner(PROFILE)
     for _ in range(10):

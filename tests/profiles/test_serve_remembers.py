@@ -15,12 +15,13 @@ from clairvoyant_cli.commands.composition import Frozen
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
 from predictor.record import Prediction, PromptView
-from profiles.database import reading
+from profiles.database import reading, writing
 from profiles.history import Span, each
 from profiles.host import this_host
 from profiles.ledger import Ledger
-from profiles.records import Estimate
+from profiles.records import Continuation, Estimate
 from profiles.states import load_state
+from profiles.store import choose
 from tests.fakes.calibrating import replay
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.remembered import PROFILE, keep, recorded
@@ -72,7 +73,8 @@ async def daemon_on(
     path: Path, url: str, *, predicts: object = None, profile: str | None = None, **settings: object
 ) -> AsyncIterator[Daemon]:
     """Run a daemon that remembers in `path`."""
-    config = ServeConfig(backend=url, listen="127.0.0.1:0", policy="sjf", **settings)  # type: ignore[arg-type]
+    settings = {"policy": "sjf"} | settings
+    config = ServeConfig(backend=url, listen="127.0.0.1:0", **settings)  # type: ignore[arg-type]
     ledger = Ledger(path, profile=profile)
     try:
         async with running_daemon(config, predicts or Learning(), persistence=ledger) as daemon:  # type: ignore[arg-type]
@@ -251,6 +253,35 @@ async def test_a_model_that_was_pulled_anew_makes_its_profile_stale(tmp_path: Pa
         snapshot = daemon.snapshot()
     assert (snapshot.tau.source, snapshot.tau.mu_short_s) == ("profile here", 0.5)
     assert any("has been changed since" in event.text for event in snapshot.log)
+
+
+async def test_a_profile_that_comes_while_it_runs_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clairvoyant_cli.proxy.persistence.FOLLOW_EVERY_S", 0.02)
+    path = tmp_path / "c.db"
+    keep(path, (), HERE)
+    proof = Continuation("raw", 24, 24, 0.05, 0.02)
+    newer = replace(HERE, name="newer", measured_at=HERE.measured_at + 1, decode_tokens_per_s=500.0)
+    newer = replace(newer, mu_short_s=Estimate(2.0, 1.9, 2.1, 100), continuations=(proof,))
+    async with replay() as (_, url), daemon_on(path, url, policy=None) as daemon:
+        # Twice the speed of the first profile: nothing of that is to change what the second says.
+        await ask_all(daemon, "Name a colour.", tokens=64)
+        await until(daemon, lambda s: s.tau.source == "profile here, decoding faster since")
+        await asyncio.to_thread(keep, path, (), newer)
+        state = await until(daemon, lambda s: s.tau.source == "profile newer")
+        assert state.tau.tau_s == pytest.approx(6.0)
+        assert state.backends[0].decode_tokens_per_s == 500.0
+        assert any("using profile newer" in event.text for event in state.log)
+        assert daemon.operation.policy == "srpt"
+        daemon.operation.choose_tau(9.0)
+        with writing(path) as connection:
+            choose(connection, "here")
+        state = await until(daemon, lambda s: any("using profile here" in e.text for e in s.log[-3:]))
+        assert (state.tau.tau_s, state.tau.source) == (9.0, "operator")
+        daemon.operation.release_tau()
+        assert daemon.snapshot().tau.source == "profile here, decoding faster since"
+        assert daemon.operation.policy == "bounded"
 
 
 async def test_each_of_several_servers_takes_the_profile_of_its_own_address(tmp_path: Path) -> None:

@@ -134,11 +134,14 @@ async def test_each_action(daemon: Daemon) -> None:
         await control.act("priority", {"id": short, "priority": 0})
         assert [each.id for each in daemon.snapshot().queue] == [long, short]
         await control.act("policy", {"policy": "fcfs"})
+        own_tau = daemon.snapshot().tau
         await control.act("tau", {"tau_s": 7.5})
         state = daemon.snapshot()
         assert (state.policy, state.tau.tau_s, state.tau.source) == ("fcfs", 7.5, "operator")
         await control.act("tau", {"tau_s": 0})
         assert daemon.snapshot().tau.tau_s is None
+        await control.act("tau", {"tau_s": "auto"})
+        assert daemon.snapshot().tau == own_tau
         await control.act("pause")
         assert daemon.snapshot().mode == "paused"
         await control.act("resume")

@@ -134,7 +134,7 @@ def test_the_profile_is_the_one_serve_would_take(tmp_path: Path) -> None:
 
 def test_the_tau_in_force_is_the_one_learned_since(db: Path, tmp_path: Path) -> None:
     path = keep(tmp_path / "c.db", ROWS[:300], HERE)
-    learned = Learned({HERE.served.model: LearnedModel(60.0, 100, None)})
+    learned = Learned({HERE.served.model: LearnedModel(60.0, 100, since=HERE.measured_at)})
     with writing(path) as connection:
         name = state_name(HERE.served.backend, HERE.served.url)
         save_state(connection, name, msgspec.json.encode(learned))

@@ -106,12 +106,7 @@ class Line:
         while free and (first := self._first(free, now, passed)) is not None:
             choice, station = first
             entry, reason = choice.entry, choice.reason
-            verdict = self._fleet.best(
-                entry,
-                now,
-                self._able(entry, station, free, now),
-                lambda s: ahead_s.get(s.name, 0.0) / s.slots,
-            )
+            verdict = self._fleet.best(entry, now, self._able(entry, station, free, now), ahead_s)
             there = verdict.waits_for
             if there is None or reason is not Reason.POLICY or self.is_overdue(entry):
                 return entry, verdict.station.name, reason

@@ -195,10 +195,10 @@ class Fleet:
         return price_s + own_s
 
     def best(
-        self, entry: Entry, now: float, free: Sequence[Station], ahead_s: Callable[[Station], float]
+        self, entry: Entry, now: float, free: Sequence[Station], ahead_s: Mapping[str, float]
     ) -> Verdict:
         """Say where a job is predicted to end first; `free` are the stations that it could start on now, in
-        order of preference, `ahead_s` what stands before it on each other in seconds.
+        order of preference, `ahead_s` the seconds of work that stand before it on each other.
         """
         job = entry.job
         cached = self.prefixes.cached_tokens(job.prefix)
@@ -209,29 +209,38 @@ class Fleet:
                 best, best_s = station, own_s
         sooner_s, waits_for, takes_s = best_s * (1.0 - WAIT_MARGIN), None, 0.0
         # Nowhere does it take less than on the fastest worker, which its cost is of, unless some is cached.
-        least_s = 0.0 if cached or entry.done_tokens else job.cost_s
-        for station in self._worth_asking(entry, now, sooner_s - least_s):
+        least_s = 0.0 if entry.done_tokens else job.cost_s
+        for station in self._worth_asking(entry, now, sooner_s, sooner_s - least_s, cached):
+            wait_s = ahead_s[station.name] / station.slots if station.name in ahead_s else 0.0
+            # Whatever may be known without a closer look comes first: there may be dozens.
+            free_s = station.next_end_s - now + wait_s
+            if free_s + (0.0 if station.name in cached else least_s) >= sooner_s:
+                continue
             own_s = self.own_s(entry, station, cached)
-            wait_s = ahead_s(station)
-            if station.next_end_s - now + wait_s + own_s < sooner_s:  # only then is it worth a closer look
+            if free_s + own_s < sooner_s:
                 end_s = station.next_free_s(now) + wait_s + own_s
-                if end_s < sooner_s:
+                if end_s < sooner_s and self.open_to(entry, station, now):
                     sooner_s, waits_for, takes_s = end_s, station, own_s / station.slots
         return Verdict(best, waits_for, best_s - sooner_s, takes_s)
 
-    def _worth_asking(self, entry: Entry, now: float, within_s: float) -> list[Station]:
-        """Return the stations without a free slot that may run a job and should have one soon."""
-        job, before_s = entry.job, now + within_s
-        if within_s <= 0.0 or job.worker or entry.routed:
+    def _worth_asking(
+        self, entry: Entry, now: float, cached_within_s: float, within_s: float, cached: Mapping[str, float]
+    ) -> list[Station]:
+        """Return the stations without a free slot that may run a job and should have one so soon; of those
+        where some of it is cached, a later one counts as well.
+        """
+        job = entry.job
+        if job.worker or entry.routed or (within_s <= 0.0 and not cached):
             return []
+        before_s, last_s = now + within_s, now + (cached_within_s if cached else within_s)
         return [
             station
             for station in self.stations.values()
-            if station.next_end_s < before_s
+            if station.next_end_s < last_s
+            and (station.next_end_s < before_s or station.name in cached)
             and 0 < station.slots <= len(station.running)
             and not station.apart
             and (not job.able or station.name in job.able)
-            and self.open_to(entry, station, now)
         ]
 
     def forecast(self, entry: Entry, before: Sequence[Entry], now: float) -> tuple[float, float]:

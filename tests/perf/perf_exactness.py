@@ -118,7 +118,7 @@ def told(answer: str) -> Told:
     found = Told()
     for line in answer.splitlines():
         line = line.removeprefix("data: ")
-        if not line.strip():
+        if not line.strip() or line.startswith(":"):  # a comment keeps an idle stream alive
             continue
         if line == "[DONE]":
             found.rest.append(line)

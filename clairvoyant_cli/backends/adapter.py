@@ -76,6 +76,7 @@ class Backend:
     annotate: str = "off"
     heeding: Heeding = UNKNOWN
     engine: EngineState | None = None
+    most_running: int = 0
 
     def __repr__(self) -> str:
         return f"<Backend {self.adapter.name} {self.upstream.url} {self.state}, {self.slots} slots>"
@@ -103,6 +104,20 @@ class Backend:
         ):
             return self.engine.running
         return self.slots
+
+    @property
+    def at_once(self) -> int:
+        """How many it is taken to answer at once by those who choose where a request goes."""
+        return max(self.slots, self.most_running) if self.stamps is not None else self.slots
+
+    def note_load(self) -> None:
+        """Learn from an engine's own counts how many it answers at once: one more than it was seen to run
+        while nothing waited inside, and no more than it runs while something does.
+        """
+        engine = self.engine
+        if engine is not None and engine.running:
+            most = max(self.most_running, engine.running + 1)
+            self.most_running = engine.running if engine.waiting else most
 
     @property
     def local_port(self) -> int | None:
@@ -216,6 +231,7 @@ class Adapter:
         if backend.stamps is not None:
             metrics = (await ask(METRICS_PATH)).body
             backend.engine = engine_state(metrics, backend.stamps.metrics)
+            backend.note_load()
 
     async def version(self, ask: Ask) -> str | None:
         """Return its version; None if this is another server, "" if it does not say."""

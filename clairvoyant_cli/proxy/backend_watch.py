@@ -134,7 +134,7 @@ class BackendWatch:
 
     def _announce(self) -> None:
         backend = self.backend
-        news = (backend.state, backend.room, backend.models, backend.offered)
+        news = (backend.state, backend.room, backend.at_once, backend.models, backend.offered)
         if news != self._announced:
             self._announced = news
             self._on_change()

@@ -341,7 +341,13 @@ class BackendPool:
             if spared:
                 apart = apart or worker.health.rests
                 slots = min(slots, worker.health.slots)
-            self.queue.set_slots(worker.name, slots, apart=apart, weight=worker.weight)
+            self.queue.set_slots(
+                worker.name,
+                slots,
+                apart=apart,
+                weight=worker.weight,
+                at_once=worker.backend.at_once,
+            )
 
     def share_out(self) -> None:
         """What a worker may take has changed: share out what waits."""

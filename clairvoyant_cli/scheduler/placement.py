@@ -42,7 +42,9 @@ class Station:
 
     One that is `apart` starts only what is pinned to it, or what no other that has slots can run; `weight` is
     its share among those that would be as soon. Without a `speed` it takes as long for a job as was predicted
-    of it. `keeps` is the number of conversations that its cache holds for each slot.
+    of it. `keeps` is the number of conversations that its cache holds for each slot. One that orders its own
+    queue has more slots than it answers `at_once`, 0 where these are the same: the rest waits inside, the
+    shorter first.
     """
 
     name: str
@@ -51,13 +53,21 @@ class Station:
     keeps: int = 1
     apart: bool = False
     weight: float = 1.0
+    at_once: int = 0
     running: dict[str, Entry] = field(default_factory=dict)
     next_end_s: float = 0.0
 
     @property
     def load(self) -> float:
-        """Share of its slots that would be taken if it started another job, for its weight."""
-        return (len(self.running) + 1) / (self.slots * self.weight)
+        """Share of what it answers at once that it would have if it started another job, for its weight."""
+        return (len(self.running) + 1) / ((self.at_once or self.slots) * self.weight)
+
+    def inside_s(self, own_s: float, now: float) -> float:
+        """Return the expected seconds that a job of so many seconds would wait in its own queue."""
+        if not self.at_once or len(self.running) < self.at_once:
+            return 0.0
+        before_s = sum(left_s(each, now) for each in self.running.values() if each.expected_s <= own_s)
+        return max(self.next_free_s(now), before_s / self.at_once)
 
     def next_free_s(self, now: float) -> float:
         """Return the expected seconds until one of its slots, all of them taken, is free."""
@@ -122,10 +132,11 @@ class Fleet:
         """The slots of each worker."""
         return {name: station.slots for name, station in self.stations.items()}
 
-    def set(self, worker: str, slots: int, *, apart: bool, weight: float) -> None:
+    def set(self, worker: str, slots: int, *, apart: bool, weight: float, at_once: int) -> None:
         """Set what a worker may be given, 0 slots if it is down; what runs already is left alone."""
         station = self.stations.setdefault(worker, Station(worker, slots))
         station.slots, station.apart, station.weight = slots, apart, weight
+        station.at_once = at_once if at_once < slots else 0
         if not slots:
             self.prefixes.forget(worker)
 
@@ -202,9 +213,11 @@ class Fleet:
         """
         job = entry.job
         cached = self.prefixes.cached_tokens(job.prefix)
-        best, best_s = free[0], self.own_s(entry, free[0], cached)
-        for station in free[1:]:
+        best, best_s = free[0], float("inf")
+        for station in free:
             own_s = self.own_s(entry, station, cached)
+            if station.at_once:
+                own_s += station.inside_s(own_s, now)
             if own_s < best_s:
                 best, best_s = station, own_s
         sooner_s, waits_for, takes_s = best_s * (1.0 - WAIT_MARGIN), None, 0.0

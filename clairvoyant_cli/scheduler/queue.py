@@ -389,9 +389,14 @@ class Scheduler:
             entry.rank = float(priority)
             entry.moves.append(Move(now, MoveKind.REPRIORITISED, str(priority)))
 
-    def set_slots(self, worker: str, slots: int, *, apart: bool = False, weight: float = 1.0) -> None:
-        """Set how many jobs a worker runs at once, 0 if it is down; what runs already is left alone."""
-        self.fleet.set(worker, slots, apart=apart, weight=weight)
+    def set_slots(
+        self, worker: str, slots: int, *, apart: bool = False, weight: float = 1.0, at_once: int = 0
+    ) -> None:
+        """Set how many jobs a worker is given at once, 0 if it is down; what runs already is left alone.
+
+        `at_once` says how many of these it answers together, where the others wait inside it.
+        """
+        self.fleet.set(worker, slots, apart=apart, weight=weight, at_once=at_once)
         for entry in self._waiting.values():
             if entry.routed == worker and not self.fleet.takes(worker, entry.job.able):
                 self._line.drop(entry)

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from clairvoyant_cli.backends import vllm
+from clairvoyant_cli.backends.adapter import Backend
 from clairvoyant_cli.backends.priority import Heeding
 from clairvoyant_cli.backends.processes import words_of
 from clairvoyant_cli.backends.sglang import ADAPTER as SGLANG
+from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols.probes import Answer
+from tui.snapshot import EngineState
 
 
 async def never(*_: object, **__: object) -> Answer:
@@ -89,3 +92,16 @@ async def test_sglang_tells_it_and_which_way_it_counts(
     seen = await SGLANG.heeding(ask, None)
     assert seen.known is known
     assert (None if seen.priority is None else seen.priority.lower_first) is lower_first
+
+
+def test_how_many_it_answers_at_once_is_learnt_from_what_it_runs() -> None:
+    upstream = Upstream("http://127.0.0.1:1")
+    backend = Backend("engine", vllm.ADAPTER, upstream, annotate="on")
+    seen = []
+    for running, waiting in ((0, 0), (3, 0), (2, 0), (5, 7), (2, 0), (8, 0)):
+        backend.engine = EngineState(running=running, waiting=waiting)
+        backend.note_load()
+        seen.append(backend.at_once)
+    assert seen == [1, 4, 4, 5, 5, 9]
+    backend.annotate = "off"
+    assert backend.at_once == 1

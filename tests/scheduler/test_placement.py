@@ -440,3 +440,32 @@ def test_routing_takes_the_lowest_cautious_completion() -> None:
         Candidate("kv", 0.0, 1.0, 9.0),
     )
     assert best_worker([busy, slow, pressed]) == "slow"
+
+
+def beside_an_engine(at_once: int) -> Scheduler:
+    """Return a scheduler of a worker of one slot and an engine, as fast, that takes whatever it is sent."""
+    scheduler = Scheduler(POLICIES["bounded"], workers={"engine": 1024, "held": 1})
+    for worker in ("engine", "held"):
+        scheduler.set_speed(worker, Times())
+    scheduler.set_slots("engine", 1024, at_once=at_once)
+    return scheduler
+
+
+def test_an_engine_that_queues_inside_does_not_draw_all_because_it_takes_all() -> None:
+    scheduler = beside_an_engine(at_once=2)
+    placed: dict[str, str] = {}
+    for number in range(4):
+        scheduler.submit(long_for(5.0, f"j{number}"), 0.0)
+        placed |= started(scheduler, 0.0)
+    assert placed == {"j0": "engine", "j1": "engine", "j2": "held", "j3": "engine"}
+
+
+def test_a_long_job_avoids_an_engine_where_shorter_ones_wait_before_it() -> None:
+    scheduler = beside_an_engine(at_once=1)
+    scheduler.submit(replace(long_for(1.0, "held up"), worker="held"), 0.0)
+    for number in range(5):
+        scheduler.submit(replace(long_for(2.0, f"inside{number}"), worker="engine"), 0.0)
+    started(scheduler, 0.0)
+    scheduler.finish("held up", 0.5)
+    scheduler.submit(long_for(9.0, "long"), 0.5)
+    assert started(scheduler, 0.5) == {"long": "held"}

@@ -65,7 +65,7 @@ class Access:
         if self.clients.keys:
             key = bearer(head) or head.get(b"x-api-key")
             client = self.clients.owner_of(key) if key else None
-            return NO_KEY if client is None else client
+            return NO_KEY if client is None else self.clients.user_of(client, head)
         objection = self.walls.objection(head)
         if objection is not None:
             return Refusal(403, f"clairvoyant: {objection}")

@@ -7,15 +7,18 @@ which are UTF-8.
 """
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import unquote
 
 from clairvoyant_cli.config import parse_toml
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.protocols.plain import NAME_CHARS
+from clairvoyant_cli.http.heads import RequestHead
+from clairvoyant_cli.protocols.plain import NAME_CHARS, decoded, printable
 from clairvoyant_cli.proxy.urgency_rules import MAX_RULES, UrgencyRule, is_level_range
-from clairvoyant_cli.scheduler.fairness import Tenant
+from clairvoyant_cli.scheduler.fairness import Tenant, rules_for
 from clairvoyant_cli.scheduler.urgency import LEVELS, UNSAID_URGENCY
 from clairvoyant_cli.settings import Check, did_you_mean, one_word, setting, settings_of
 
@@ -27,6 +30,12 @@ OWN_PRIORITIES = (0, 100)
 
 OWN_LEVELS = (UNSAID_URGENCY, LEVELS - 1)
 """How urgent a client may call its requests unless told otherwise: no more than who says nothing."""
+
+HEADER = re.compile(r"[A-Za-z0-9-]+")
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+UUID_CHARS = 8
+MAX_USER_CHARS = 320
+"""As long as an e-mail address may be (RFC 3696, erratum 1690)."""
 
 MIN_KEY_CHARS = 6
 GOOD_KEY_CHARS = 16
@@ -96,6 +105,13 @@ class ClientRules:
         "The most and the least urgent level that the urgency predictor may give them.",
         _LEVELS,
     )
+    users: str = setting(
+        "",
+        "HEADER",
+        "The header in which this front end names its users, such as `X-OpenWebUI-User-Email`. Each is a "
+        "client `NAME/user` then, with these rules or with a table of its own.",
+        (lambda value: isinstance(value, str) and bool(HEADER.fullmatch(value)), "be the name of a header"),
+    )
     background: int = setting(
         10,
         "N",
@@ -140,7 +156,16 @@ class Clients:
 
     def rules_of(self, client: str) -> ClientRules:
         """Return what a client may do."""
-        return self.rules.get(client, self.defaults)
+        return rules_for(client, self.rules, self.defaults)
+
+    def user_of(self, client: str, head: RequestHead) -> str:
+        """Return whose request it is that came with a client's key: one of its users', as its header names
+        them, or its own.
+        """
+        header = self.rules_of(client).users
+        named = head.get(header.lower().encode()) if header else None
+        user = user_name(decoded(named)) if named is not None else ""
+        return _short(f"{client}/{user}") if user else client
 
     def owner_of(self, key: bytes) -> str | None:
         """Return whose key this is, None if nobody's."""
@@ -150,6 +175,19 @@ class Clients:
     def tenants(self) -> dict[str, Tenant]:
         """What the scheduler keeps to, of each named client."""
         return {name: rules.tenant for name, rules in self.rules.items()}
+
+
+def user_name(given: str) -> str:
+    """Return a front end's name for a user as one word: its escapes undone, of a UUID the beginning."""
+    name = "_".join(printable(unquote(given), MAX_USER_CHARS).split())
+    return name[:UUID_CHARS] if UUID.fullmatch(name) else name
+
+
+def _short(name: str) -> str:
+    """Return a name that can be shown; of one that is too long the end is a hash, or two would be one."""
+    if len(name) <= NAME_CHARS:
+        return name
+    return f"{name[: NAME_CHARS - 9]}~{digest(name.encode('utf-8', 'replace')).hex()[:8]}"
 
 
 def digest(key: bytes) -> bytes:
@@ -193,21 +231,29 @@ def parse_clients(text: str, source: str) -> Clients:
     defaults = _rules(_table(data, "defaults", source), f"{source}: [defaults]", EVERYBODY)
     rules: dict[str, ClientRules] = {}
     found: list[_Key] = []
+    users: set[str] = set()
     clients = _table(data, "clients", source)
-    for name in clients:
+    for name in sorted(clients, key=lambda name: "/" in name):  # who has users comes before them
         where = f"[clients.{name}]"
         _check_name(name, f"{source}: [clients.{name!r}]")
+        owner = rules.get(name.partition("/")[0])
+        is_user = owner is not None and bool(owner.users)
         table = dict(_table(clients, name, f"{source}: [clients]"))
         if "key" in table:
             key = table.pop("key")
             if not isinstance(key, str):
                 raise _wrong(f"{source}: {where} key must be text, in quotes")
+            if is_user:
+                raise _wrong(f"{source}: {where} comes by the key of its front end; take its own out")
             found.append(_Key(name, key, where))
-        rules[name] = _rules(table, f"{source}: {where}", defaults, more=("key",))
+        inherited = owner if owner is not None and is_user else defaults
+        rules[name] = _rules(table, f"{source}: {where}", inherited, more=("key",))
+        users |= {name} if is_user else set()
     keyed = {each.client for each in found}
-    keyless = next((name for name in clients if name not in keyed), None)
-    if found and keyless is not None:
-        raise _wrong(f"{source}: [clients.{keyless}] has no key although others have; give it one")
+    for name in rules.keys() - keyed - users:
+        if found or rules[name].users:
+            why = "although others have" if found else "by which its word for its users could be believed"
+            raise _wrong(f"{source}: [clients.{name}] has no key {why}; give it one")
     clients_said = Clients(rules=rules, defaults=defaults, urgency=urgency)
     return _keyed(found, source, clients_said, again="give each its own")
 

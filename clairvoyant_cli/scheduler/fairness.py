@@ -9,8 +9,12 @@ Rule 3: charges decay exponentially, and a client whose charge has decayed to no
 section 4.3), so an old debt never starves and memory follows the active clients alone.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import exp, log
+from typing import TypeVar
+
+Rules = TypeVar("Rules")
 
 HALF_LIFE_S = 60.0
 """After this long, half of a charge is forgiven."""
@@ -47,6 +51,17 @@ class Tenant:
 
 EVERYBODY = Tenant()
 """The rules for a client nobody has set rules for."""
+
+
+def rules_for(client: str, known: Mapping[str, Rules], everybody: Rules) -> Rules:
+    """Return the rules of a client: its own, those of the client whose user it is, or everybody's.
+
+    `webui/ann` is a user of `webui`.
+    """
+    found = known.get(client)
+    if found is None and "/" in client:
+        found = known.get(client.partition("/")[0])
+    return everybody if found is None else found
 
 
 class ServiceCounters:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 
 from clairvoyant_cli.scheduler.crowd import Place
 from clairvoyant_cli.scheduler.entry import FIRST, Choice, Entry, LaneId, Standing
-from clairvoyant_cli.scheduler.fairness import EVERYBODY, Tenant
+from clairvoyant_cli.scheduler.fairness import EVERYBODY, Tenant, rules_for
 from clairvoyant_cli.scheduler.job import Reason
 from clairvoyant_cli.scheduler.lane import Lane
 from clairvoyant_cli.scheduler.placement import MAX_PASSED, Fleet, Station, Verdict
@@ -89,10 +89,7 @@ class Line:
 
     def rules_of(self, client: str) -> Tenant:
         """Return what a client may take."""
-        found = self.tenants.get(client)
-        if found is not None:
-            return found
-        return self.everybody if client else EVERYBODY
+        return rules_for(client, self.tenants, self.everybody) if client else EVERYBODY
 
     # -- choosing -----------------------------------------------------------------------------------
 

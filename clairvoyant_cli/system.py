@@ -136,6 +136,16 @@ def heed_signals(on_stop: Callable[[float], object], on_hangup: Callable[[], obj
         loop.add_signal_handler(signal.SIGHUP, on_hangup)
 
 
+def cancel_when_ended() -> None:
+    """Have the running task cancelled when the process is asked to end, or its terminal is closed."""
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - called from one
+    heed_signals(lambda _: task.cancel(), lambda: None if _hangups_ignored else task.cancel())
+
+
+_hangups_ignored = sys.platform != "win32" and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+"""As under nohup: looked at before anything is heeded."""
+
 _kept: list[object] = []
 """What Windows calls, which must not be collected."""
 

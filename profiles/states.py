@@ -49,6 +49,11 @@ def load_state(connection: sqlite3.Connection, name: str) -> bytes | None:
     return row[0] if row is not None and isinstance(row[0], bytes) else None
 
 
+def drop_state(connection: sqlite3.Connection, name: str) -> None:
+    """Erase the state of a name; nothing if there is none."""
+    connection.execute("DELETE FROM states WHERE name = ?", (name,))
+
+
 def drop_states(connection: sqlite3.Connection) -> int:
     """Erase all states; return how many there were."""
     return connection.execute("DELETE FROM states WHERE name != ?", (FORGETTING,)).rowcount

@@ -20,6 +20,9 @@ async def measure_bands(session: Session) -> list[Band]:
     lengths = session.plan.bands
     bands: list[Band] = []
     for number, tokens in enumerate(lengths):
+        if (known := session.measured.bands.get(tokens)) is not None:
+            bands.append(known)
+            continue
         session.tell(Step(f"prompts of {tokens} tokens", number, len(lengths), session.remaining_s))
         if bands and not session.has_time_for(_expected_s(bands[-1], tokens), SHARE):
             break
@@ -30,7 +33,8 @@ async def measure_bands(session: Session) -> list[Band]:
             if not bands:
                 raise
             break
-        bands.append(_band(answers, session.samples))
+        bands.append(_band(answers, session.measured.samples))
+        session.measured.bands[tokens] = bands[-1]
     session.prefill_rates += [band.prefill_tokens_per_s for band in bands if band.prefill_tokens_per_s]
     return bands
 

@@ -11,9 +11,10 @@ from random import Random
 from statistics import fmean
 
 from clairvoyant_cli.calibrate.estimates import sojourns
+from clairvoyant_cli.calibrate.measured import Service
 from clairvoyant_cli.calibrate.plan import SHORTS_PER_LONG
 from clairvoyant_cli.calibrate.questions import LONG_CAP
-from clairvoyant_cli.calibrate.service import Service, times_of
+from clairvoyant_cli.calibrate.service import times_of
 from clairvoyant_cli.simulator.estimate import student_t
 from predictor.record import SHORT_BELOW_TOKENS
 from profiles.records import Estimate

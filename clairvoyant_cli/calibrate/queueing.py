@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from clairvoyant_cli.calibrate.measured import Service
 from clairvoyant_cli.calibrate.paper import sojourns_on_paper
 from clairvoyant_cli.calibrate.plan import SHORTS_PER_LONG
 from clairvoyant_cli.calibrate.questions import Question, mixed
-from clairvoyant_cli.calibrate.service import Service, queue_phase, queue_phase_s
+from clairvoyant_cli.calibrate.service import queue_phase, queue_phase_s
 from clairvoyant_cli.calibrate.session import Session, Step
 from clairvoyant_cli.calibrate.together import together
 from profiles.records import Sample
@@ -22,18 +23,31 @@ async def in_the_queue(
     services: Sequence[Service],
     slots: int,
 ) -> tuple[list[Sample], str]:
-    """Return the samples of a full queue, and whether they were "measured" or "computed"."""
+    """Return the samples of a full queue, and whether they were "measured" or "computed".
+
+    Those that an earlier run has taken of such a queue count; it is filled anew for what is missing.
+    """
     in_flight, count = queue_phase(session.plan, slots)
+    measured = session.measured
+    if session.plan.in_flight == 0 or measured.in_flight != in_flight:
+        measured.in_flight, measured.queued = in_flight, []
+    before = measured.counted
+    count = max(0, count - len(before))
     if session.remaining_s is not None:
         fits = int(session.remaining_s / max(1e-3, queue_phase_s(services, 1, slots)))
         count = min(count, fits)
     settling = 0 if session.plan.in_flight == 0 else in_flight
-    if (count - settling) * SHORTS_PER_LONG // (SHORTS_PER_LONG + 1) < min(
+    more = max(0, count - settling)
+    if (len(before) + more) * SHORTS_PER_LONG // (SHORTS_PER_LONG + 1) < min(
         MIN_SHORTS * slots, session.plan.shorts
     ):
         return computed(services, in_flight, slots), "computed"
-    questions = mixed(shorts, longs, count=count, shorts_per_long=SHORTS_PER_LONG, seed=session.seed)
-    return await _keep_full(session, questions, in_flight, settling), "measured"
+    if not more:
+        return before, "measured"
+    # Those that were asked before may be in a cache.
+    asked = len(measured.queued)
+    questions = mixed(shorts, longs, count=asked + count, shorts_per_long=SHORTS_PER_LONG, seed=session.seed)
+    return before + await _keep_full(session, questions[asked:], in_flight, settling), "measured"
 
 
 async def _keep_full(
@@ -50,6 +64,7 @@ async def _keep_full(
                 return  # the answers were longer than the first ones let expect
             answer = await session.client.ask(question)
             taken.append(session.sample("load", question, answer, counted=number >= settling))
+            session.measured.queued.append(taken[-1])
             left_s = (session.client.clock() - begun_s) / len(taken) * (len(questions) - len(taken))
             session.tell(Step("short ones among long ones, queueing", len(taken), len(questions), left_s))
 

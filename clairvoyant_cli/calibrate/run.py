@@ -1,6 +1,7 @@
 """One calibration from the first question to the profile.
 
-Rule 1: nothing is kept before all is measured; whoever interrupts leaves no half of a profile.
+Rule 1: whoever interrupts leaves no half of a profile; what was measured until then is laid aside, and the
+next run begins with it.
 Rule 2: the length that was measured makes an answer Short or Long, not the question's intent.
 """
 
@@ -11,12 +12,20 @@ from statistics import fmean, median
 
 from clairvoyant_cli.calibrate.advice import advise
 from clairvoyant_cli.calibrate.bands import measure_bands
+from clairvoyant_cli.calibrate.client import Answer
 from clairvoyant_cli.calibrate.continuing import Proof, prove_continuing
 from clairvoyant_cli.calibrate.estimates import cs2, estimate
+from clairvoyant_cli.calibrate.measured import NoShelf, Service, Shelf
 from clairvoyant_cli.calibrate.paper import mu_short_on_paper
 from clairvoyant_cli.calibrate.questions import Question, long_questions, short_questions
 from clairvoyant_cli.calibrate.queueing import in_the_queue
-from clairvoyant_cli.calibrate.service import Service, one_at_a_time, queue_phase, queue_phase_s, times_of
+from clairvoyant_cli.calibrate.service import (
+    forecast_s,
+    one_at_a_time,
+    queue_phase,
+    queue_phase_s,
+    times_of,
+)
 from clairvoyant_cli.calibrate.session import Session, Step, is_short
 from clairvoyant_cli.calibrate.slots import probe_slots
 from clairvoyant_cli.calibrate.survey import Survey, load_model, survey
@@ -26,8 +35,11 @@ from profiles.percentiles import percentile
 from profiles.ranking import pairs_in_order
 from profiles.records import TAU_PER_MU_SHORT, Band, Host, Mix, Profile, Sample
 
-WARM_UP = Question("warm-up", "Say hello.", 16)
+WARM_UP = Question("warm-up", "Count from one to twenty, in words.", 24)
 """The first answer after a pause pays for caches and clocks that the others find warm."""
+
+QUICK_ENOUGH_S = 180.0
+"""Nobody need be told of a shorter way who waits no longer than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +63,35 @@ class Findings:
     method: str
 
 
-async def calibrate(session: Session, wanted_model: str | None, host: Host, version: str) -> Outcome:
-    """Measure all that the plan asks for; ClairvoyantError where the server does not let us."""
+async def calibrate(
+    session: Session, wanted_model: str | None, host: Host, version: str, shelf: Shelf | None = None
+) -> Outcome:
+    """Measure all that the plan asks for; ClairvoyantError where the server does not let us.
+
+    What was measured until then is put on the `shelf`, from where the next run takes it up.
+    """
+    shelf = shelf or NoShelf()
     found = await survey(session.client, wanted_model)
+    session.measured = shelf.take_up(found.served, session.seed)
+    if has := session.measured.described():
+        session.say(f"going on with what an earlier run has measured: {has} (--fresh measures anew)")
+    before_s = session.measured.took_s
+    try:
+        return await _calibrate(session, found, host, version)
+    finally:
+        session.measured.took_s = before_s + session.took_s
+        shelf.keep(session.measured)
+
+
+async def _calibrate(session: Session, found: Survey, host: Host, version: str) -> Outcome:
     session.tell(Step("loading the model", 0, 1))
-    load_s = None
-    if not found.resident or session.plan.reload:
-        load_s = await load_model(session.client, unload_first=session.plan.reload and found.resident)
-    await session.client.ask(WARM_UP)
+    measured = session.measured
+    if (not found.resident or session.plan.reload) and measured.load_s is None:
+        unload_first = session.plan.reload and found.resident
+        measured.load_s = await load_model(session.client, unload_first=unload_first)
+    first = await session.client.ask(WARM_UP)
+    if not measured.services:
+        _say_how_long(session, first)
     shorts, longs = short_questions(session.seed), long_questions(session.seed)
     services = await one_at_a_time(session, shorts, longs)
     bands = await measure_bands(session)
@@ -68,10 +101,22 @@ async def calibrate(session: Session, wanted_model: str | None, host: Host, vers
     slots = await probe_slots(session.client, longs[::-1], session.decode_tokens_per_s)
     queued, method = await in_the_queue(session, shorts, longs, services, slots)
     proof = await _continuing(session, slots)
-    profile = _profile(session, Findings(found, load_s, services, bands, slots, queued, method), host)
+    profile = _profile(
+        session, Findings(found, measured.load_s, services, bands, slots, queued, method), host
+    )
     advice = (*profile.advice, *proof.notes)
     profile = replace(profile, measured_by=version, continuations=proof.continuations, advice=advice)
-    return Outcome(profile, tuple(session.samples))
+    return Outcome(profile, tuple(session.measured.samples))
+
+
+def _say_how_long(session: Session, first: Answer) -> None:
+    expected_s = forecast_s(session.plan, first)
+    if session.plan.budget_s is not None or expected_s is None:
+        return
+    line = f"by the server's first answer this takes about {max(1, round(expected_s / 60))} min"
+    if expected_s > QUICK_ENOUGH_S:
+        line += "; --quick takes under two minutes, and is less sure. Ctrl-C keeps what is measured"
+    session.say(line)
 
 
 async def _continuing(session: Session, slots: int) -> Proof:
@@ -109,9 +154,9 @@ def _profile(session: Session, findings: Findings, host: Host) -> Profile:
         mixes=tuple(_mixes(findings.services)),
         bands=tuple(findings.bands),
         short_p99_s=percentile(sorted(times), 0.99) if times else None,
-        ranking_accuracy=_ranking_accuracy(session.samples),
+        ranking_accuracy=_ranking_accuracy(session.measured.samples),
         queued_decode_tokens_per_s=_decode_rate(findings.queued),
-        took_s=session.took_s,
+        took_s=session.measured.took_s + session.took_s,
     )
     singles = [service.sample for service in findings.services]
     return replace(profile, advice=tuple(advise(profile, singles, findings.queued, findings.found)))
@@ -120,7 +165,7 @@ def _profile(session: Session, findings: Findings, host: Host) -> Profile:
 def _token_s(session: Session) -> float:
     if session.decode_tokens_per_s is not None:
         return 1.0 / session.decode_tokens_per_s
-    alone = [sample for sample in session.samples if sample.phase == "service"]
+    alone = [service.sample for service in session.measured.services]
     return sum(sample.sojourn_s for sample in alone) / max(1, sum(sample.tokens for sample in alone))
 
 

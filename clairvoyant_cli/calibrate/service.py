@@ -1,30 +1,24 @@
 """Service times: questions one at a time, so that nothing is in them but the work itself."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
+from clairvoyant_cli.calibrate.client import Answer
+from clairvoyant_cli.calibrate.measured import Service
 from clairvoyant_cli.calibrate.plan import SHORTS_PER_LONG, Plan
 from clairvoyant_cli.calibrate.questions import LONG_CAP, Question
 from clairvoyant_cli.calibrate.session import Session, Step, is_short
-from profiles.records import Sample
 
 SHARE = 0.45
 """Share of a bounded run that questions one at a time may take; they say what the rest will."""
 
 MIN_TOKENS = 32
 
+SHORT_TOKENS, LONG_TOKENS = 60, 800
+"""What questions of either kind bring, before any was asked."""
 
-@dataclass(frozen=True, slots=True)
-class Service:
-    """One service time in seconds. It is more than the sample's where the answer had to be cut off for
-    want of time: then it holds `assumed_s`, what the rest would take up to its cap, too.
-    """
-
-    sample: Sample
-    seconds: float
-    short: bool
-    assumed_s: float = 0.0
+TRIAL_TOKENS = 400
+"""What trying whether an answer can be continued takes, with the uncut one and what goes between."""
 
 
 async def one_at_a_time(
@@ -36,6 +30,10 @@ async def one_at_a_time(
     questions = [*shorts[: plan.singles - long_ones], *longs[:long_ones]]
     services: list[Service] = []
     for done, question in enumerate(questions):
+        known = session.measured.service_of(question.name, whole=plan.budget_s is None)
+        if known is not None:
+            services.append(known)
+            continue
         left_s = _left_s(session, services, questions[done:])
         session.tell(Step("one at a time", done, len(questions), left_s))
         cap = _affordable(session, question)
@@ -44,8 +42,23 @@ async def one_at_a_time(
         rate = session.decode_tokens_per_s
         cut = question.cap - answer.tokens if cap is not None and answer.capped else 0
         more_s = cut / rate if cut and rate else 0.0
-        services.append(Service(sample, sample.sojourn_s + more_s, is_short(sample) and not cut, more_s))
+        service = Service(sample, sample.sojourn_s + more_s, is_short(sample) and not cut, more_s)
+        session.measured.services.append(service)
+        services.append(service)
     return services
+
+
+def forecast_s(plan: Plan, first: Answer) -> float | None:
+    """Guess from a first answer how long a plan will take, in seconds; None if that is too short to tell."""
+    rate = first.decode_tokens_per_s
+    if rate is None:
+        return None
+    long_ones = max(1, plan.singles // (SHORTS_PER_LONG + 1))
+    _, count = queue_phase(plan, 1)
+    shorts = plan.singles - long_ones + count * SHORTS_PER_LONG / (SHORTS_PER_LONG + 1)
+    longs = long_ones + count / (SHORTS_PER_LONG + 1)
+    tokens = shorts * SHORT_TOKENS + longs * LONG_TOKENS + plan.trials * TRIAL_TOKENS
+    return tokens / rate + (shorts + longs) * first.ttft_s
 
 
 def mean_services(services: Sequence[Service]) -> tuple[float, float]:

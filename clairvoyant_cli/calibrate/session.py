@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from clairvoyant_cli.calibrate.client import Answer, Client
+from clairvoyant_cli.calibrate.measured import Measured
 from clairvoyant_cli.calibrate.plan import Plan
 from clairvoyant_cli.calibrate.questions import Question
 from predictor.record import LengthClass
-from profiles.records import Sample
+from profiles.records import Sample, Served
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +30,16 @@ Score = Callable[[str], float]
 
 @dataclass(slots=True)
 class Session:
-    """One calibration under way. `samples` are in the order they were taken."""
+    """One calibration under way; `say` tells whoever waits for it, in a line, what to know of it."""
 
     client: Client
     plan: Plan
     tell: Tell
     score: Score | None = None
     seed: int = 0
+    say: Callable[[str], None] = lambda line: None
     begun_s: float = field(init=False)
-    samples: list[Sample] = field(default_factory=list)
-    decode_rates: list[float] = field(default_factory=list)
+    measured: Measured = field(default_factory=lambda: Measured(Served("", ""), 0))
     prefill_rates: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -47,7 +48,7 @@ class Session:
     @property
     def decode_tokens_per_s(self) -> float | None:
         """The median so far, one request at a time; None until one was long enough to tell."""
-        return median(self.decode_rates) if self.decode_rates else None
+        return median(self.measured.decode_rates) if self.measured.decode_rates else None
 
     @property
     def took_s(self) -> float:
@@ -68,12 +69,12 @@ class Session:
         """Ask with nothing else in flight, and learn the speed from the answer."""
         answer = await self.client.ask(question, cap)
         if (rate := answer.decode_tokens_per_s) is not None:
-            self.decode_rates.append(rate)
+            self.measured.decode_rates.append(rate)
         return answer
 
     def sample(self, phase: str, question: Question, answer: Answer, *, counted: bool = True) -> Sample:
-        """Make a sample of an answer and keep it."""
-        sample = Sample(
+        """Make a sample of an answer."""
+        return Sample(
             phase=phase,
             question=question.name,
             prompt_tokens=answer.prompt_tokens,
@@ -88,8 +89,6 @@ class Session:
             load_s=answer.load_s,
             p_long=None if self.score is None else self.score(question.prompt),
         )
-        self.samples.append(sample)
-        return sample
 
 
 def is_short(sample: Sample) -> bool:

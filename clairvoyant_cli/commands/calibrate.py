@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
@@ -13,6 +14,7 @@ from rich.text import Text
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.addresses import check_backend
+from clairvoyant_cli.calibrate.measured import Shelf
 from clairvoyant_cli.calibrate.plan import PLANS, STANDARD, Plan
 from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.calibrate.session import Step, Tell
@@ -27,7 +29,11 @@ from clairvoyant_cli.commands.options import (
 )
 from clairvoyant_cli.commands.printing import PlainConsole
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.system import cancel_when_ended
 from profiles.records import Profile
+
+if TYPE_CHECKING:
+    from clairvoyant_cli.commands.unfinished import Unfinished
 
 
 @click.command()
@@ -51,6 +57,7 @@ from profiles.records import Profile
     is_flag=True,
     help="Try only whether answers can be cut and continued; keep it with the profile that is there.",
 )
+@click.option("--fresh", is_flag=True, help="Take up nothing that an interrupted run has measured.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the order of the questions.")
 @click.option("--name", help="Name of the profile.  [default: model@backend]")
 @backend_key_file_option
@@ -63,6 +70,7 @@ def command(
     shorts: int | None,
     in_flight: int | None,
     continuation: bool,
+    fresh: bool,
     seed: int,
     name: str | None,
     backend_key_file: Path | None,
@@ -76,6 +84,7 @@ def command(
     from it (tau), the speeds, the number of slots, and whether an answer that was cut can be continued as if
     nothing had happened. Nobody else should use the server meanwhile.
     """
+    from clairvoyant_cli.commands.unfinished import Unfinished
     from clairvoyant_cli.proxy.access import read_backend_key
     from profiles.database import writing
     from profiles.store import amend, fitting, save
@@ -88,7 +97,7 @@ def command(
     key = read_backend_key(backend_key_file)
     if continuation:
         find = partial(_profile_of, path, name)
-        with _measuring(quiet=as_json) as tell:
+        with _measuring(None, quiet=as_json) as (tell, _):
             # It takes what time it takes: too few trials would only undo what was proven before.
             unbounded = replace(chosen, cut_s=None)
             found = asyncio.run(_try_continuing(backend, model, unbounded, key, tell, find))
@@ -96,11 +105,13 @@ def command(
             amend(connection, found)
         _print_continuations(found, as_json=as_json)
         return
-    with _measuring(quiet=as_json) as tell:
-        outcome = asyncio.run(_measure(backend, model, chosen, key, seed, tell))
+    shelf = Unfinished(path, fresh=fresh)
+    with _measuring(shelf, quiet=as_json) as (tell, say):
+        outcome = asyncio.run(_measure(backend, model, chosen, key, seed, tell, say, shelf))
     profile = replace(outcome.profile, name=name) if name else outcome.profile
     with told_plainly(), writing(path) as connection:
         profile = save(connection, profile, outcome.samples)
+    shelf.clear(profile.served)
     with told_plainly(), writing(path) as connection:
         served = profile.served
         fits = fitting(connection, host=profile.host.key, backend=served.backend, place=served.place)
@@ -118,7 +129,14 @@ def _chosen(name: str | None, shorts: int | None, in_flight: int | None) -> Plan
 
 
 async def _measure(
-    backend: str | None, model: str | None, plan: Plan, key: str | None, seed: int, tell: Tell
+    backend: str | None,
+    model: str | None,
+    plan: Plan,
+    key: str | None,
+    seed: int,
+    tell: Tell,
+    say: Callable[[str], None],
+    shelf: Shelf,
 ) -> Outcome:
     from clairvoyant_cli.backends.discovery import find_backend
     from clairvoyant_cli.backends.prober import Prober
@@ -128,14 +146,15 @@ async def _measure(
     from predictor.record import PromptView
     from profiles.host import this_host
 
+    cancel_when_ended()
     async with Prober(key) as prober:
         found, _ = await find_backend(backend, prober, listen_port=0)
     predictor = load_predictor(None)
     async with Client(found, key=key) as client:
         session = Session(
-            client, plan, tell, lambda prompt: predictor.predict(PromptView(prompt)).p_long, seed
+            client, plan, tell, lambda prompt: predictor.predict(PromptView(prompt)).p_long, seed, say
         )
-        return await calibrate(session, model, this_host(), __version__)
+        return await calibrate(session, model, this_host(), __version__, shelf)
 
 
 async def _try_continuing(
@@ -193,16 +212,29 @@ def _profile_of(path: Path, name: str | None, found: Survey) -> Profile:
 
 
 @contextmanager
-def _measuring(*, quiet: bool) -> Iterator[Tell]:
-    with _progress(quiet=quiet) as tell:
+def _measuring(shelf: "Unfinished | None", *, quiet: bool) -> Iterator[tuple[Tell, Callable[[str], None]]]:
+    """Yield what tells how far it is, and what says a line; whatever ends the block is told in one, with what
+    is kept.
+    """
+    with _progress(quiet=quiet) as (tell, say):
         try:
-            yield tell
-        except KeyboardInterrupt:
-            raise ClairvoyantError("interrupted; nothing was kept") from None
+            yield tell, say
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            raise ClairvoyantError(f"interrupted; {_kept(shelf) or 'nothing was kept'}") from None
+        except ClairvoyantError as error:
+            if kept := _kept(shelf):
+                raise ClairvoyantError(f"{error}; {kept}", error.exit_code) from None
+            raise
+
+
+def _kept(shelf: "Unfinished | None") -> str:
+    if shelf is None or not shelf.has_kept:
+        return ""
+    return "what was measured is kept, and the same command goes on with it"
 
 
 @contextmanager
-def _progress(*, quiet: bool) -> Iterator[Tell]:
+def _progress(*, quiet: bool) -> Iterator[tuple[Tell, Callable[[str], None]]]:
     console = PlainConsole(stderr=True, quiet=quiet)
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -221,7 +253,10 @@ def _progress(*, quiet: bool) -> Iterator[Tell]:
                 said.append(step.title)
                 console.print(f"measuring: {step.title} {left}".rstrip(), highlight=False)
 
-        yield tell
+        def say(line: str) -> None:
+            console.print(line, highlight=False)
+
+        yield tell, say
 
 
 def _print_continuations(profile: Profile, *, as_json: bool) -> None:

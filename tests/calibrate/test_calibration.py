@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+import msgspec
 import pytest
 
 from clairvoyant_cli.backends.adapter import Found
@@ -13,13 +14,14 @@ from clairvoyant_cli.bench.replay import Engine, Service, digest
 from clairvoyant_cli.bench.virtual import run_virtually
 from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.estimates import cs2
+from clairvoyant_cli.calibrate.measured import Measured, NoShelf
+from clairvoyant_cli.calibrate.measured import Service as ServiceTime
 from clairvoyant_cli.calibrate.questions import long_questions, short_questions
 from clairvoyant_cli.calibrate.queueing import computed
 from clairvoyant_cli.calibrate.run import Outcome
-from clairvoyant_cli.calibrate.service import Service as ServiceTime
 from clairvoyant_cli.calibrate.session import Step
 from clairvoyant_cli.errors import ClairvoyantError
-from profiles.records import Sample
+from profiles.records import Sample, Served
 from tests.fakes.calibrating import SMALL, measured, replay
 
 
@@ -69,6 +71,46 @@ def check_against_the_journal(run: Run) -> None:
 def test_what_is_measured_is_what_the_server_did(serial: Run) -> None:
     assert serial.outcome.profile.slots == 1
     check_against_the_journal(serial)
+
+
+class Kept(NoShelf):
+    """A shelf in memory."""
+
+    measured: Measured | None = None
+
+    def take_up(self, served: Served, seed: int) -> Measured:
+        """Return what was kept last."""
+        return self.measured or super().take_up(served, seed)
+
+    def keep(self, measured: Measured) -> None:
+        """Keep it."""
+        self.measured = msgspec.json.decode(msgspec.json.encode(measured), type=Measured)
+
+
+def test_what_a_broken_run_has_measured_is_taken_up_and_not_measured_again() -> None:
+    shelf = Kept()
+
+    def break_in_the_queue(step: Step) -> None:
+        if "queueing" in step.title and step.done == 12:
+            raise ClairvoyantError("the server has gone")
+
+    async def twice() -> Run:
+        async with server() as (engine, url):
+            with pytest.raises(ClairvoyantError, match="gone"):
+                await measured(url, tell=break_in_the_queue, shelf=shelf)
+            asked_before = len(engine.journal)
+            outcome, told = await measured(url, shelf=shelf)
+            return Run(outcome, told, engine.journal[asked_before:])
+
+    again = run_virtually(twice())
+    assert shelf.measured is not None
+    assert "one at a time" not in [step.title for step in again.told]
+    profile = again.outcome.profile
+    assert profile.method == "measured"
+    # Of fifteen that count, seven were answered in the queue before; as many as fill it do not count.
+    counted = [each for each in again.outcome.samples if each.phase == "load" and each.counted]
+    assert len(counted) == 15
+    assert max(step.of for step in again.told if "queueing" in step.title) == 8 + profile.concurrency
 
 
 def test_two_slots_are_seen_and_kept_busy() -> None:

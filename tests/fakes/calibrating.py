@@ -10,9 +10,10 @@ from clairvoyant_cli.backends.known import adapter_of
 from clairvoyant_cli.bench.replay import Replay, Speed
 from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.calibrate.client import Client
+from clairvoyant_cli.calibrate.measured import Shelf
 from clairvoyant_cli.calibrate.plan import Plan
 from clairvoyant_cli.calibrate.run import Outcome, calibrate
-from clairvoyant_cli.calibrate.session import Session, Step
+from clairvoyant_cli.calibrate.session import Session, Step, Tell
 from tests.fakes.faulty_engine import FaultyEngine
 from tests.fakes.remembered import HOST
 
@@ -37,9 +38,20 @@ async def replay(
         yield engine, url
 
 
-async def measured(url: str, plan: Plan = SMALL, backend: str = "ollama") -> tuple[Outcome, list[Step]]:
-    """Calibrate a server and return what came of it and what was told on the way."""
+async def measured(
+    url: str,
+    plan: Plan = SMALL,
+    backend: str = "ollama",
+    tell: Tell = lambda step: None,
+    shelf: Shelf | None = None,
+) -> tuple[Outcome, list[Step]]:
+    """Calibrate a server and return what came of it and what was told on the way, to `tell` as well."""
     told: list[Step] = []
+
+    def note(step: Step) -> None:
+        told.append(step)
+        tell(step)
+
     async with Client(Found(adapter_of(backend), url), clock=asyncio.get_running_loop().time) as client:
-        outcome = await calibrate(Session(client, plan, told.append), None, HOST, "test")
+        outcome = await calibrate(Session(client, plan, note), None, HOST, "test", shelf)
     return outcome, told

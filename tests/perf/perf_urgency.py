@@ -1,11 +1,11 @@
 """What levels of urgency are worth on a real server: waits by level, and how a spike of emergencies fares.
 
-    python tests/perf/perf_urgency.py URL [--cases FILE] [--requests 200] [--rho 0.9]
+    python tests/perf/perf_urgency.py URL [--cases FILE] [--requests 200] [--rounds 4] [--rho 0.9]
 
-The same requests at the same times under each arm: order of arrival, shortest first, levels as the predictor
-reads them, levels as they are (an oracle's). FILE is what `clairvoyant evaluate --urgency` takes; without it,
-cases that were written for training, with which the predictor looks better than it is. Cuts where the server
-continues.
+The same requests at the same times under each arm, in rounds in which the arms take turns: order of arrival,
+shortest first, levels as the predictor reads them, levels as they are (an oracle's). FILE is what
+`clairvoyant evaluate --urgency` takes; without it, cases that were written for training, with which the
+predictor looks better than it is. Cuts where the server continues.
 """
 
 import argparse
@@ -34,7 +34,7 @@ ARMS: dict[str, dict[str, str]] = {
     "levels, predicted": {"urgency": "shipped"},
     "levels, known": {"policy": "urgency"},
 }
-SPIKE = 12
+SPIKE = 4
 SEED = 5
 TOKENS = (4, 40)
 
@@ -57,9 +57,9 @@ class Found:
     cuts: int = 0
 
 
-def trace(cases: list[Case], requests: int, gap_s: float) -> list[Ask]:
+def trace(cases: list[Case], requests: int, gap_s: float, seed: int) -> list[Ask]:
     """Return arrivals at random, of levels drawn by chance, and a spike of level 0 in the middle."""
-    rng = Random(SEED)
+    rng = Random(seed)
     by_level = [[case for case in cases if case.level == level] for level in range(LEVELS)]
     asks, at_s = [], 0.0
     for _ in range(requests - SPIKE):
@@ -94,8 +94,10 @@ def body(case: Case, tokens: int) -> dict[str, object]:
     }
 
 
-async def run_arm(url: str, database: Path, clients: Path, arm: dict[str, str], asks: list[Ask]) -> Found:
-    """Serve the trace under an arm."""
+async def run_arm(
+    url: str, database: Path, clients: Path, arm: dict[str, str], asks: list[Ask], found: Found
+) -> None:
+    """Serve the trace under an arm, and add what became of it."""
     config = ServeConfig(
         backend=url,
         listen="127.0.0.1:0",
@@ -105,7 +107,6 @@ async def run_arm(url: str, database: Path, clients: Path, arm: dict[str, str], 
         policy=arm.get("policy"),
         urgency=arm.get("urgency"),
     )
-    found = Found()
     with kept_in(config) as persistence:
         daemon_of = running_daemon(
             config,
@@ -135,8 +136,7 @@ async def run_arm(url: str, database: Path, clients: Path, arm: dict[str, str], 
                 answer.raise_for_status()
 
             await asyncio.gather(*(send(number, ask) for number, ask in enumerate(asks)))
-            found.cuts = daemon.stats.cuts
-    return found
+            found.cuts += daemon.stats.cuts
 
 
 def mean_and_p90(values: list[float]) -> str:
@@ -152,6 +152,7 @@ def main() -> None:
     parser.add_argument("url")
     parser.add_argument("--cases", type=Path, action="append")
     parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--rho", type=float, default=0.9)
     options = parser.parse_args()
     cases = [case for path in options.cases or () for case in read_cases(path)] or write_cases()
@@ -165,18 +166,26 @@ def main() -> None:
             proof = subprocess.run(calibrated, check=True, capture_output=True, text=True)
         print(proof.stdout.strip()[-300:], file=sys.stderr)
         alone_s = asyncio.run(service_s(options.url, cases))
-        asks = trace(cases, options.requests, alone_s / options.rho)
-        print(f"{len(asks)} requests, {alone_s:.2f} s each alone, rho {options.rho:g}, spike of {SPIKE}")
+        each = options.requests // options.rounds
+        print(f"{options.rounds} rounds of {each} requests, {alone_s:.2f} s each alone, rho {options.rho:g},")
+        print(f"in each a spike of {SPIKE}", flush=True)
+        found = {name: Found() for name in ARMS}
+        for turn in range(options.rounds):
+            asks = trace(cases, each, alone_s / options.rho, SEED + turn)
+            names = list(ARMS)[turn % len(ARMS) :] + list(ARMS)[: turn % len(ARMS)]
+            for name in names:
+                asyncio.run(run_arm(options.url, database, clients, ARMS[name], asks, found[name]))
         print(f"{'wait: mean (P90), s':22}" + "".join(f"{f'level {n}':>14}" for n in range(LEVELS)), end="")
-        print(f"{'all':>14}{'spike of 0':>14}{'cuts':>6}", flush=True)
-        for name, arm in ARMS.items():
-            found = asyncio.run(run_arm(options.url, database, clients, arm, asks))
-            columns = [
-                [w for spike, at, w, _ in found.rows if at == level and not spike] for level in range(LEVELS)
-            ]
-            columns += [[w for *_, w, _ in found.rows], [w for spike, _, w, _ in found.rows if spike]]
-            print(f"{name:22}" + "".join(f"{mean_and_p90(column):>14}" for column in columns), end="")
-            print(f"{found.cuts:>6}", flush=True)
+        print(f"{'all':>14}{'spike of 0':>14}{'cuts':>6}")
+        for name, arm in found.items():
+            print(line(name, arm))
+
+
+def line(name: str, found: Found) -> str:
+    """Return what an arm's requests waited: by level, all of them, and those of the spikes."""
+    waits = [[w for spike, at, w, _ in found.rows if at == n and not spike] for n in range(LEVELS)]
+    waits += [[w for *_, w, _ in found.rows], [w for spike, _, w, _ in found.rows if spike]]
+    return f"{name:22}" + "".join(f"{mean_and_p90(each):>14}" for each in waits) + f"{found.cuts:>6}"
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@
 uncut, and its cache is not the one that the cut answers go on from. `calibrate` proves the backend
 first, as a user would; a daemon with that profile then serves greedy answers while one to four
 short questions arrive at random moments of each, until N were cut. `--uncut` sends none of those: how
-often the two instances differ by themselves.
+often the two instances differ by themselves. Where texts differ, both are asked again, uncut, after other
+questions: a cut answer that one of these gives too is one of several that the server itself gives.
 """
 
 import argparse
@@ -154,6 +155,7 @@ class Tally:
     all: int = 0
     by_cuts: Counter[int] = field(default_factory=Counter)
     reread: int = 0
+    given_uncut: int = 0
 
     def add(self, uncut: Told, cut: Told, cuts: int, reread: int) -> None:
         """Count one pair, for whose cuts so many tokens were read again, and print where its texts part."""
@@ -193,6 +195,10 @@ async def judge(args: argparse.Namespace, proxy: str) -> Tally:
             answer.raise_for_status()
             return answer.text
 
+        async def ask_again(url: str, prompt: str, tokens: int) -> str:
+            await ask(url, rng.choice(SHORTS), 8, "")
+            return told(await ask(url, prompt, tokens, "")).text
+
         async def interrupt(after_s: float) -> None:
             await asyncio.sleep(after_s)
             await ask(proxy, rng.choice(SHORTS), rng.choice((3, 8)), "short")
@@ -218,7 +224,11 @@ async def judge(args: argparse.Namespace, proxy: str) -> Tally:
                     group.create_task(interrupt(moment))
             cuts, reread = (now - then for now, then in zip(await so_far(), before, strict=True))
             if cuts or args.uncut:
-                tally.add(uncut, told(cut.result()), cuts, reread)
+                ours = told(cut.result())
+                tally.add(uncut, ours, cuts, reread)
+                if ours.text != uncut.text:
+                    again = [await ask_again(url, prompt, tokens) for url in (args.reference, args.backend)]
+                    tally.given_uncut += ours.text in again
     return tally
 
 
@@ -256,6 +266,8 @@ def main() -> None:
     kind = "unstreamed" if args.unstreamed else "streamed"
     print(f"{args.route} {kind}: of {tally.answers} answers {tally.text} have the same text,", end=" ")
     print(f"{tally.totals} the same totals and ends, {tally.all} every field")
+    differ = tally.answers - tally.text
+    print(f"of the {differ} that differ the server itself gives {tally.given_uncut} when asked again, uncut")
     print(f"more than {MAX_REREAD} tokens a cut were read again in {tally.reread}")
     print("by cuts:", ", ".join(f"{count} cut {cuts}x" for cuts, count in sorted(tally.by_cuts.items())))
 

@@ -160,6 +160,14 @@ def remaining_of_size(entry: Entry) -> float:
     return sqrt(max(entry.remaining_s * entry.size_s, 0.0)) + aged_s
 
 
+def fair_remaining(entry: Entry) -> float:
+    """Order as `remaining_of_size` does, plus what the client has been served of late, as `fair_share` does.
+
+    Who floods the queue pays for what it has there already, so a question of somebody else cuts in.
+    """
+    return remaining_of_size(entry) + FAIR_WEIGHT * entry.usage_s
+
+
 def urgency_then_remaining(entry: Entry) -> float:
     """Order by urgency level, then by remaining time (semantic scheduling, section 3.3)."""
     return level_of(entry.job) * URGENCY_STEP_S + entry.remaining_s
@@ -266,6 +274,15 @@ POLICIES = {
             "Least predicted seconds still due first, weighed by the whole answer's; interrupts what runs "
             "where that gains more than it costs; of three starts at most one goes to whoever is past tau.",
             Guard(every=2),
+            in_seconds=True,
+            preemptive=True,
+            margin=CUT_MARGIN,
+        ),
+        Policy(
+            "fair-srpt",
+            fair_remaining,
+            "Like `srpt`, plus the seconds that its client was served of late, and without tau: who floods "
+            "the queue makes way for others.",
             in_seconds=True,
             preemptive=True,
             margin=CUT_MARGIN,

@@ -205,6 +205,20 @@ def test_rr_sjf_breaks_ties_of_waiting_time_by_length_and_preempts_the_longest()
     assert scheduler.preemptions(1.0) == [Preempt("3", "a"), Preempt("1", "a")]
 
 
+def test_who_floods_the_queue_makes_way_for_others_also_where_it_runs() -> None:
+    scheduler = one_slot("fair-srpt")
+    for number in range(5):
+        scheduler.submit(Job(f"ann {number}", 0.0, cost_s=4.0, tokens=40.0, client="ann"), 0.0)
+    assert scheduler.next(0.0).job.id == "ann 0"  # type: ignore[union-attr]
+    scheduler.finish("ann 0", 4.0)
+    assert scheduler.next(4.0).job.id == "ann 1"  # type: ignore[union-attr]
+    scheduler.progress("ann 1", 20.0, resume_s=0.1)
+    scheduler.submit(Job("ben", 6.0, cost_s=5.0, tokens=50.0, client="ben"), 6.0)
+    assert scheduler.preemptions(6.0) == [Preempt("ann 1", "a")]
+    scheduler.requeue("ann 1", 6.0, worker="a")
+    assert drain(scheduler, 6.0) == ["ben", "ann 1", "ann 2", "ann 3", "ann 4"]
+
+
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_a_change_of_policy_loses_nothing_and_keeps_promoted_jobs_in_front(policy: Policy) -> None:
     scheduler = one_slot("fcfs")

@@ -26,6 +26,7 @@ from clairvoyant_cli.settings import (
     AT_LEAST_1,
     NOT_NEGATIVE,
     check_settings,
+    current_name,
     did_you_mean,
     one_of,
     one_word,
@@ -145,8 +146,11 @@ class ServeConfig:
         "Of those refusals, 503 or 429.",
         (lambda status: status in (429, 503), "be 503 or 429"),
     )
-    model: str | None = setting(
-        None, "DIR", "A predictor of your own, made by `clairvoyant train`. Unset: the shipped one."
+    predictor: str | None = setting(
+        None,
+        "DIR",
+        "A predictor of your own, made by `clairvoyant train`. Unset: the shipped one.",
+        formerly="model",
     )
     semantic: str = setting(
         "auto",
@@ -418,7 +422,7 @@ def _from_env(env: Mapping[str, str]) -> dict[str, Any]:
     for name, text in env.items():
         if not name.startswith(f"{ENV_PREFIX}SERVE_"):
             continue
-        key = name.removeprefix(f"{ENV_PREFIX}SERVE_").lower()
+        key = current_name(name.removeprefix(f"{ENV_PREFIX}SERVE_").lower(), ServeConfig)
         if key not in known:
             hint = did_you_mean(key, known)
             raise ClairvoyantError(f"unknown environment variable {name}{hint}", ExitCode.USAGE)

@@ -23,6 +23,29 @@ TOKEN_VARIABLE = "CLAIRVOYANT_ADMIN_TOKEN"  # noqa: S105 - the variable's name
 
 ACTIONS = tuple(verb.value for verb in Verb)
 
+BODIES = {
+    Verb.CANCEL: ('{"id": REQUEST}', "End a request that waits or runs."),
+    Verb.PROMOTE: ('{"id": REQUEST}', "Send a waiting request next."),
+    Verb.HOLD: ('{"id": REQUEST}', "Let a waiting request wait on."),
+    Verb.RELEASE: ('{"id": REQUEST}', "Let a held request go by its place again."),
+    Verb.PRIORITY: ('{"id": REQUEST, "priority": -100 to 100}', "Change its priority; lower is sooner."),
+    Verb.URGENCY: ('{"id": REQUEST, "level": 0 to 4}', "Change its level of urgency, also while it runs."),
+    Verb.PAUSE: ("{}", "Start nothing; what comes waits."),
+    Verb.RESUME: ("{}", "Start again, after a pause or a drain."),
+    Verb.DRAIN: ("{}", "Take nothing new; what waits and runs is finished."),
+    Verb.POLICY: ('{"policy": NAME}', "Order what waits by another policy."),
+    Verb.TAU: (
+        '{"tau_s": 0 to 86400, or "auto"}',
+        "Set the starvation timeout, 0 for none; `auto`: a flag's, or what was measured and learned.",
+    ),
+    Verb.RELOAD: ("{}", "Read the clients' file again."),
+    Verb.BACKEND: (
+        '{"do": "drain", "up" or "remove", "name": SERVER}, or {"do": "add", "url": URL, ...}',
+        "Change the servers; one to add has the keys of `[[backends]]`, but `key` in place of `key_file`.",
+    ),
+}
+"""What each action takes as its JSON body, and does."""
+
 AUTO = "auto"
 """In place of tau's seconds: what a flag said, or what was measured and learned, holds again."""
 

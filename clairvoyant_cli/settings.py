@@ -34,8 +34,8 @@ def one_of(choices: Iterable[str]) -> Check:
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What is known of a field that people may set. `about` is its help, in sentences; `metavar` stands for
-    its value there; the flag of a `repeatable` one may be given again; `kind` is its type, without `| None`:
-    None is "unset" and passes every check.
+    its value there; the flag of a `repeatable` one may be given again; `formerly` is a name that it had, and
+    that is still understood; `kind` is its type, without `| None`: None is "unset" and passes every check.
     """
 
     default: Any
@@ -43,12 +43,20 @@ class Setting:
     about: str
     checks: tuple[Check, ...]
     repeatable: bool
+    formerly: str = ""
     kind: type = str
 
 
-def setting(default: Any, metavar: str | None, about: str, *checks: Check, repeatable: bool = False) -> Any:
+def setting(
+    default: Any,
+    metavar: str | None,
+    about: str,
+    *checks: Check,
+    repeatable: bool = False,
+    formerly: str = "",
+) -> Any:
     """Make a dataclass field of a setting."""
-    known = Setting(default, metavar, about, checks, repeatable)
+    known = Setting(default, metavar, about, checks, repeatable, formerly)
     return field(default=default, metadata={"setting": known})
 
 
@@ -81,11 +89,19 @@ def read_table(record: type, table: Mapping[str, Any], where: str, within: str =
     key that is not known or has another type. `within` names the table where `where` does not.
     """
     known = settings_of(record)
-    for key in table:
-        if key not in known:
+    given: dict[str, Any] = {}
+    for key, value in table.items():
+        name = current_name(key, record)
+        if name not in known:
             hint = did_you_mean(key, known)
             raise ClairvoyantError(f"{where}: unknown key {quoted(key)}{within}{hint}", ExitCode.USAGE)
-    return {key: _typed(key, value, known[key].kind, where) for key, value in table.items()}
+        given[name] = _typed(key, value, known[name].kind, where)
+    return given
+
+
+def current_name(key: str, record: type) -> str:
+    """Return what a setting is called that had another name, any other key as it is."""
+    return next((name for name, each in settings_of(record).items() if each.formerly == key), key)
 
 
 def _typed(key: str, value: Any, kind: type, where: str) -> Any:

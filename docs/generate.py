@@ -1,21 +1,26 @@
-"""Write docs/reference.md from the code: commands, settings, exit codes, the control API.
+"""Write docs/reference.md from the code: commands, settings, headers, files, exit codes, the control API.
 
 python docs/generate.py            writes it
 python docs/generate.py --check    says whether it is current
 """
 
 import inspect
+import os
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import click
+from platformdirs.macos import MacOS
+from platformdirs.unix import Unix
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from clairvoyant_cli import config, control, errors  # noqa: E402
 from clairvoyant_cli.main import COMMANDS, cli  # noqa: E402
-from clairvoyant_cli.proxy import clients  # noqa: E402
+from clairvoyant_cli.protocols import chores  # noqa: E402
+from clairvoyant_cli.proxy import access, clients  # noqa: E402
 from clairvoyant_cli.proxy.urgency_rules import UrgencyRule  # noqa: E402
 from clairvoyant_cli.scheduler import policy  # noqa: E402
 from clairvoyant_cli.settings import settings_of  # noqa: E402
@@ -26,6 +31,28 @@ SECURITY_MODEL = (
     "What is promised, to whom, the threat that each default answers, and how it is tested, has "
     "[a page of its own](security-model.md)."
 )
+
+ADDED = "answers, of what it scheduled"
+HEADERS = [
+    (access.PRIORITY_HEADER, "requests", "0 to 100, lower is sooner; -100 to -1 where the client's rules let it."),
+    (access.URGENCY_HEADER, "requests", "0, immediate, to 4, whenever there is time; for policy `urgency`."),
+    (access.CLIENT_HEADER, "requests", "A name for the dashboards and limits, where clients have no keys."),
+    (chores.CHORE_HEADER, "requests", "Whether the request is a program's own background work."),
+    (access.BACKEND_HEADER, "requests, answers", "The server that is to be managed; the one that answered."),
+    (b"x-clairvoyant-request-id", ADDED, "The request's id, as in the log, the history and the actions."),
+    (b"x-clairvoyant-class", ADDED, "The predicted class: short, medium, long."),
+    (b"x-clairvoyant-tokens", ADDED, "The predicted length in tokens."),
+    (b"x-clairvoyant-queue-ms", ADDED, "Milliseconds that it waited here."),
+    (b"x-clairvoyant-passed", "what goes on", "That a proxy of this kind has passed it; what comes with it: 508."),
+    (b"x-clairvoyant-asker", "the daemon's own probes", "Which daemon asks; by it a daemon knows its own address."),
+]
+HEADERS = [("-".join(map(str.capitalize, name.decode().split("-"))), *rest) for name, *rest in HEADERS]
+
+FILES = [
+    ("settings", "user_config_path", "config.toml"),
+    ("profiles and history", "user_data_path", "clairvoyant.db"),
+    ("the word of each running daemon", "user_state_path", "daemon-PORT.json"),
+]
 
 URGENCY = (
     "Tables `[[urgency]]` say how urgent requests are: the first whose keys all fit counts, before what clients and "
@@ -41,6 +68,7 @@ def reference() -> str:
     ]
     parts += ["## Commands", *commands(), "## Settings of `serve`", *settings(), "## Policies", *policies()]
     parts += ["## The clients' file", *clients_file()]
+    parts += ["## Headers", *headers(), "## Files", *places()]
     parts += ["## Exit codes", *exit_codes(), "## Control API", *control_api()]
     parts += ["## Security model", SECURITY_MODEL]
     return "\n\n".join(parts) + "\n"
@@ -133,20 +161,41 @@ def policies() -> list[str]:
 
 def exit_codes() -> list[str]:
     """List the exit codes."""
-    rows = [f"| {code.value} | {code.name.lower()} |" for code in errors.ExitCode]
-    return ["\n".join(["| code | |", "|---|---|", *rows])]
+    rows = [f"| {code.value} | {code.name.lower()} | {code.about} |" for code in errors.ExitCode]
+    return ["\n".join(["| code | | when |", "|---|---|---|", *rows])]
+
+
+def headers() -> list[str]:
+    """List the headers that are ours."""
+    rows = ["| header | in | |", "|---|---|---|"]
+    return ["\n".join(rows + [f"| `{name}` | {where} | {about} |" for name, where, about in HEADERS])]
+
+
+def places() -> list[str]:
+    """List the files, by system; what XDG's variables or CLAIRVOYANT_DB say goes before."""
+    rows = ["| file | Linux | macOS | Windows |", "|---|---|---|---|"]
+    for what, kind, file in FILES:
+        with patch.dict(os.environ):
+            for name in [name for name in os.environ if name.startswith("XDG_")]:
+                del os.environ[name]
+            found = [getattr(system("clairvoyant", False), kind) for system in (Unix, MacOS)]
+        linux, mac = ("~" + str(each).removeprefix(str(Path.home())) for each in found)
+        rows.append(f"| {what} | `{linux}/{file}` | `{mac}/{file}` | `%LOCALAPPDATA%\\clairvoyant\\{file}` |")
+    return ["\n".join(rows)]
 
 
 def control_api() -> list[str]:
     """List the routes under the control prefix."""
     prefix = control.PREFIX
-    actions = ", ".join(f"`{action}`" for action in control.ACTIONS)
+    rows = [f"| `{verb}` | `{body}` | {about} |" for verb, (body, about) in control.BODIES.items()]
     return [
         f"`GET {prefix}/health`, `{prefix}/state` (JSON), `{prefix}/events` (server-sent events), "
-        f"`{prefix}/metrics` (Prometheus). `POST {prefix}/actions/<action>` with a JSON body: {actions}.",
-        'What is done to one request takes `{"id": ...}`; `backend` takes `{"do": "drain"}`, `"up"` or `"remove"` '
-        'with the `"name"` of a server, or `"add"` with a `"url"` and what a table `[[backends]]` has, but the `"key"` '
-        "itself in place of `key_file`.",
+        f"`{prefix}/metrics` (Prometheus). `POST {prefix}/actions/<action>` takes a JSON object, with `Content-Type: application/json`:",
+        "\n".join(["| action | body | |", "|---|---|---|", *rows]),
+        'What went well answers with 200 and `{"done": ...}`, what did not with `{"error": WHY}`: 400 for a body that '
+        "is no JSON object, 401 without the token, 403 for a page or a host that is not ours, 404 for an action that "
+        "there is not, 409 for what cannot be done as things stand (a request that has ended), 422 for arguments that "
+        "could never do.",
         "All but `health` take the admin token, as `Authorization: Bearer TOKEN`, if `serve` was given one. If it "
         "was not and clients have keys, they take one that is made for each run: `token` in "
         "`daemon-PORT.json` in the user's state directory (`~/.local/state/clairvoyant` on Linux), which only "

@@ -15,7 +15,8 @@ SHIPPED = Path(__file__).with_name("prompts.jsonl")
 
 
 WANTED = (
-    'want {"prompt": text, "tokens": number}, and "class": "short" or "long", "max_tokens": number, if any'
+    'want {"prompt": text, "output_tokens": number}, and "class": "short" or "long", "max_tokens": number, '
+    "if any"
 )
 
 
@@ -34,9 +35,9 @@ class _Line(msgspec.Struct):
 
 
 def load_prompts(path: Path = SHIPPED) -> dict[LengthClass, list[Question]]:
-    """Read prompts by length class: JSONL, one {"prompt": text, "tokens": answer length} a line.
+    """Read prompts by length class: JSONL, one {"prompt": text, "output_tokens": answer length} a line.
 
-    `output_tokens` is another name for `tokens`. "class" says what an answer counts as, whatever its length;
+    `tokens` is another name for `output_tokens`. "class" says what an answer counts as, whatever its length;
     "max_tokens" is the limit that its request asks for, and its length if no other is named.
     """
     refuse = partial(ClairvoyantError, exit_code=ExitCode.USAGE)

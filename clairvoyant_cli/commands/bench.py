@@ -84,8 +84,9 @@ shared_options = together(
         "--prompts",
         type=FILE,
         metavar="FILE",
-        help='Prompts of your own, JSONL: {"prompt": text, "tokens": answer length}; if wanted, "max_tokens" '
-        'is the limit of a real answer, "class" (short, long) what it counts as. None is reported.',
+        help='Prompts of your own, JSONL: {"prompt": text, "output_tokens": answer length}; if wanted, '
+        '"max_tokens" is the limit of a real answer, "class" (short, long) what it counts as. '
+        "None is reported.",
     ),
     click.option("--slots", type=click.IntRange(1, 64), help="Answers the backend gives at once."),
     click.option(

@@ -32,7 +32,7 @@ def load_predictor(directory: str | None) -> Predictor:
 
 def gives_second_opinions(config: ServeConfig) -> bool:
     """Whether an encoder is to read what waits."""
-    return config.semantic == "on" or (config.semantic == "auto" and config.model is None)
+    return config.semantic == "on" or (config.semantic == "auto" and config.predictor is None)
 
 
 def second_opinion(config: ServeConfig) -> "Encode | None":

@@ -99,9 +99,11 @@ def _predictor(config: ServeConfig) -> list[Finding]:
     from predictor.record import PromptView
 
     try:
-        predictor = load_predictor(config.model)
+        predictor = load_predictor(config.predictor)
     except ClairvoyantError as error:
-        return [broken("predictor", str(error), "clairvoyant serve    # without --model: the shipped one")]
+        return [
+            broken("predictor", str(error), "clairvoyant serve    # without --predictor: the shipped one")
+        ]
     begun_s = time.perf_counter()
     predictor.predict(PromptView("What is the capital of France?"))
     return list(check_predictor(predictor, time.perf_counter() - begun_s))

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 )
 @json_option("Print one JSON list, an object a file.")
 def command(
-    files: tuple[Path, ...], model: str, delta: float, semantic: bool, urgency: bool, as_json: bool
+    files: tuple[Path, ...], directory: str, delta: float, semantic: bool, urgency: bool, as_json: bool
 ) -> None:
-    """Judge a model on FILEs (.jsonl or .jsonl.gz) with `prompt` and `output_tokens` on each line."""
+    """Judge a predictor on FILEs (.jsonl or .jsonl.gz) with `prompt` and `output_tokens` on each line."""
     if urgency:
         from clairvoyant_cli.commands.urgency_report import report_urgency
 
-        report_urgency(files, model, as_json=as_json)
+        report_urgency(files, directory, as_json=as_json)
         return
     import predictor
     from predictor.errors import ModelError
@@ -48,7 +48,7 @@ def command(
     from predictor.training.dataset import read_dataset
 
     try:
-        loaded, encoder = predictor.load(model), predictor.load_encoder() if semantic else None
+        loaded, encoder = predictor.load(directory), predictor.load_encoder() if semantic else None
         reports = [evaluate(loaded, read_dataset(path), path, delta, encoder) for path in files]
     except ModelError as error:
         raise ClairvoyantError(str(error)) from None

@@ -88,14 +88,14 @@ def _trace(rows: "Iterator[Finished]") -> None:
         line = {
             "arrival_s": finished.finished_at - finished.sojourn_s,
             "service_s": finished.sojourn_s - finished.waited_s,
-            "tokens": finished.tokens,
+            "output_tokens": finished.tokens,
             "prompt_tokens": finished.prompt_tokens or 0,
             "p_long": finished.p_long,
             "predicted_tokens": finished.expected_tokens,
             "client": finished.client,
         }
         if finished.prompt is not None:
-            line |= {"prompt": finished.prompt, "output_tokens": finished.tokens}
+            line["prompt"] = finished.prompt
         sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
 
 
@@ -104,12 +104,14 @@ def _dump(rows: "Iterator[Finished]", *, as_csv: bool) -> None:
 
     from profiles.records import Finished
 
+    names = ["output_tokens" if field.name == "tokens" else field.name for field in fields(Finished)]
     if not as_csv:
         for finished in rows:
-            sys.stdout.buffer.write(msgspec.json.encode(finished) + b"\n")
+            record = dict(zip(names, astuple(finished), strict=True))
+            sys.stdout.buffer.write(msgspec.json.encode(record) + b"\n")
         return
     writer = csv.writer(sys.stdout)
-    writer.writerow([field.name for field in fields(Finished)])
+    writer.writerow(names)
     writer.writerows(astuple(finished) for finished in rows)
 
 

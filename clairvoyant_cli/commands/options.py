@@ -49,6 +49,19 @@ def output_file(*suffixes: str) -> Output:
     return Output(suffixes)
 
 
+class Renamed(click.Option):
+    """An option that is still understood under a name that it had, which no help shows."""
+
+    def __init__(self, *args: Any, formerly: str, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._formerly = formerly
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Have the parser know it under both names."""
+        super().add_to_parser(parser, ctx)
+        parser.add_option(obj=self, opts=[self._formerly], dest=self.name, action="store", nargs=1)
+
+
 url_option = click.option("--url", help="The daemon. Unset: the one last started here.")
 token_file_option = click.option(
     "--token-file", type=ANY_PATH, help="The daemon's admin token, if it has one."
@@ -59,7 +72,13 @@ backend_key_file_option = click.option(
     "--backend-key-file", type=FILE, metavar="FILE", help=SERVE["backend_key_file"].about
 )
 predictor_option = click.option(
-    "--model", default="default", show_default=True, help="A shipped model or a model directory."
+    "--predictor",
+    "directory",
+    cls=Renamed,
+    formerly="--model",
+    metavar="DIR",
+    default="default",
+    help=SERVE["predictor"].about,
 )
 
 
@@ -75,6 +94,9 @@ def serve_option(name: str, about: str = "") -> Option:
     flag = f"--{name.replace('_', '-')}"
     if known.kind is bool:
         return click.option(flag, is_flag=True, default=None, help=about)
+    if known.formerly:
+        was = f"--{known.formerly.replace('_', '-')}"
+        return click.option(flag, cls=Renamed, formerly=was, metavar=known.metavar, help=about)
     return click.option(
         flag,
         type=known.kind,

@@ -16,7 +16,7 @@ from clairvoyant_cli.errors import ClairvoyantError
 @click.option("--max-tokens", type=click.IntRange(min=0), help="The client's cap on the answer.")
 @predictor_option
 @json_option("Print one JSON object.")
-def command(prompt: str, system: str, max_tokens: int | None, model: str, as_json: bool) -> None:
+def command(prompt: str, system: str, max_tokens: int | None, directory: str, as_json: bool) -> None:
     """Predict the length of the answer to PROMPT ("-" or nothing: read it from standard input)."""
     import predictor
     from predictor.errors import ModelError
@@ -25,7 +25,7 @@ def command(prompt: str, system: str, max_tokens: int | None, model: str, as_jso
     if prompt == "-":
         prompt = sys.stdin.buffer.read().decode("utf-8", "replace")
     try:
-        loaded = predictor.load(model)
+        loaded = predictor.load(directory)
     except ModelError as error:
         raise ClairvoyantError(str(error)) from None
     view = PromptView(prompt, system=system, max_tokens=max_tokens)
@@ -42,7 +42,7 @@ def command(prompt: str, system: str, max_tokens: int | None, model: str, as_jso
     )
     click.echo(
         f"expected {prediction.expected_tokens:.0f} tokens, 9 in 10 below {prediction.q90_tokens:.0f}"
-        f"  (model {prediction.source})"
+        f"  (predictor {prediction.source})"
     )
     for reason, effect in reasons:
         click.echo(f"  {effect:+.2f}  {reason}")

@@ -77,7 +77,7 @@ def _heed_signals(daemon: "Daemon") -> None:
 
 async def _serve(config: ServeConfig) -> None:
     log = logging.getLogger("clairvoyant")
-    predictor = load_predictor(config.model)
+    predictor = load_predictor(config.predictor)
     encode, urgency = second_opinion(config), urgency_predictor(config)
     if config.freeze:
         predictor = Frozen(predictor)

@@ -50,7 +50,7 @@ def command(
 ) -> None:
     """Train a model on FILEs (.jsonl or .jsonl.gz) with `prompt` and `output_tokens` on each line.
 
-    `clairvoyant serve --model OUT` then uses it. Needs the train extra.
+    `clairvoyant serve --predictor OUT` then uses it. Needs the train extra.
     """
     from predictor.errors import ModelError
     from predictor.training.dataset import join, read_dataset

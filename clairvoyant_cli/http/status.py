@@ -11,6 +11,7 @@ REASONS = {
     413: b"Content Too Large",
     414: b"URI Too Long",
     417: b"Expectation Failed",
+    422: b"Unprocessable Content",
     429: b"Too Many Requests",
     431: b"Request Header Fields Too Large",
     499: b"Client Closed Request",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clairvoyant_cli.config import BackendConfig
-from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.proxy.joining import Joining
 from clairvoyant_cli.proxy.pool import BackendPool
 from clairvoyant_cli.settings import read_table
@@ -16,7 +16,15 @@ SECRETS = frozenset({"key"})
 
 
 class RefusedError(Exception):
-    """An action that cannot be carried out; the message says why."""
+    """An action that cannot be carried out as things stand; the message says why."""
+
+    status = 409
+
+
+class InvalidError(RefusedError):
+    """An action whose arguments could never do."""
+
+    status = 422
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +40,7 @@ class BackendActions:
         """
         deed = arguments.get("do")
         if deed not in DEEDS:
-            raise RefusedError(f"do must be one of {', '.join(DEEDS)}")
+            raise InvalidError(f"do must be one of {', '.join(DEEDS)}")
         if deed == "add":
             return await self._add({key: value for key, value in arguments.items() if key != "do"})
         name = arguments.get("name")
@@ -54,15 +62,16 @@ class BackendActions:
     async def _add(self, table: dict[str, Any]) -> dict[str, Any]:
         key = table.pop("key", None)
         if "key_file" in table:
-            raise RefusedError("give the key itself, as key; no file is read for this")
+            raise InvalidError("give the key itself, as key; no file is read for this")
         if not (key is None or (isinstance(key, str) and key and key.isprintable())):
-            raise RefusedError("key must be a line of text")
+            raise InvalidError("key must be a line of text")
         if "url" not in table:
-            raise RefusedError('add needs the server\'s url, as {"do": "add", "url": "http://..."}')
+            raise InvalidError('add needs the server\'s url, as {"do": "add", "url": "http://..."}')
         try:
             given = {name: value for name, value in table.items() if value is not None}
             worker = await self.joining.add(BackendConfig(**read_table(BackendConfig, given, "backend")), key)
         except ClairvoyantError as error:
-            raise RefusedError(str(error)) from None
+            refused = InvalidError if error.exit_code is ExitCode.USAGE else RefusedError
+            raise refused(str(error)) from None
         backend = worker.backend
         return {"done": "backend", "name": worker.name, "kind": backend.adapter.name, "slots": backend.room}

@@ -21,7 +21,7 @@ from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.status import reason_of
 from clairvoyant_cli.protocols.plain import printable
 from clairvoyant_cli.proxy.access import Access, bearer_of
-from clairvoyant_cli.proxy.backend_actions import SECRETS, BackendActions, RefusedError
+from clairvoyant_cli.proxy.backend_actions import SECRETS, BackendActions, InvalidError, RefusedError
 from clairvoyant_cli.proxy.metrics import Metrics
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.origins import from_our_own_page
@@ -130,7 +130,7 @@ class Actions:
     def _on_request(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
         job_id = arguments.get("id")
         if not isinstance(job_id, str):
-            raise RefusedError(f'{action} needs the request\'s id, as {{"id": "..."}}')
+            raise InvalidError(f'{action} needs the request\'s id, as {{"id": "..."}}')
         dispatcher = self.operation.dispatcher
         scheduler, now = dispatcher.scheduler, self.stats.clock()
         if action == "cancel":
@@ -172,7 +172,7 @@ class Actions:
         elif action == "policy":
             name = str(arguments.get("policy"))
             if name not in SERVABLE:
-                raise RefusedError(f"policy must be one of {', '.join(SERVABLE)}")
+                raise InvalidError(f"policy must be one of {', '.join(SERVABLE)}")
             operation.choose_policy(name)
         elif arguments.get("tau_s") == AUTO:
             operation.release_tau()
@@ -190,9 +190,9 @@ class Actions:
 def _number(arguments: dict[str, Any], name: str, low: float, high: float) -> float:
     value = arguments.get(name)
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise RefusedError(f"{name} must be a number")
+        raise InvalidError(f"{name} must be a number")
     if not low <= value <= high:
-        raise RefusedError(f"{name} must be between {low:g} and {high:g}")
+        raise InvalidError(f"{name} must be between {low:g} and {high:g}")
     return value
 
 
@@ -312,4 +312,4 @@ class ControlApi:
             # msgspec says by the latter two what is not UTF-8, and what is nested too deeply.
             return JSONResponse({"error": "the body is not a JSON object, or nested too deeply"}, 400)
         except RefusedError as error:
-            return JSONResponse({"error": str(error)}, 409)
+            return JSONResponse({"error": str(error)}, error.status)

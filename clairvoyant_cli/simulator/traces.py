@@ -21,7 +21,7 @@ from clairvoyant_cli.simulator.workload import LONG, MEDIUM, SHORT, Floats, Work
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS
 
 ARRIVAL = ("arrival_s", "at", "timestamp_ms", "timestamp", "TIMESTAMP")
-TOKENS = ("tokens", "completion_tokens", "output_length", "GeneratedTokens")
+TOKENS = ("output_tokens", "tokens", "completion_tokens", "output_length", "GeneratedTokens")
 PROMPT_TOKENS = ("prompt_tokens", "input_length", "ContextTokens")
 MILLISECONDS = {"timestamp_ms", "timestamp"}
 """Mooncake counts milliseconds in `timestamp`; a history of one's own says `arrival_s`, or `at`."""

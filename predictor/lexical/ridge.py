@@ -86,7 +86,7 @@ class Ridge:
         self._store(slot, features)
         row = self._kernel_row(features)
         # What the older answers alone predict is what all predict less the active ones' part of it.
-        older = self._foretold(features) - float(row @ self._applied[: self._count])
+        older = self._predicted(features) - float(row @ self._applied[: self._count])
         self._kernel[slot, : self._count] = row
         self._kernel[: self._count, slot] = row
         self._targets[slot] = surprise - older
@@ -142,7 +142,7 @@ class Ridge:
             direction *= error / previous
             direction += residual
 
-    def _foretold(self, features: Features) -> float:
+    def _predicted(self, features: Features) -> float:
         """Return what the weights in use and those to come on top of them say together."""
         table, dense = self._coming
         keys = float(table[features.keys].sum()) * KEY_VALUE

@@ -1,7 +1,7 @@
 """PARS's tables of Kendall's tau_b (sections IV-A to IV-C), and ours: by a file's own model, and by another.
 
 PARS trains on 40,000 prompts of a data set, with the answers of the model that is judged; here each file's
-prompts are foretold by a model trained on the other four fifths of the same file. Its cross-model variant
+prompts are predicted by a model trained on the other four fifths of the same file. Its cross-model variant
 trains on another model's answers to the same prompts.
 """
 
@@ -27,7 +27,7 @@ PUBLISHED: dict[tuple[str, str], tuple[float, float, float, float]] = {
 
 
 def pars(datasets: list[Dataset]) -> Table:
-    """Foretell each file's answers by models trained on the same file: of the same model, and of another's.
+    """Predict each file's answers by models trained on the same file: of the same model, and of another's.
 
     "other's" is the tau_b of the other model's real answers: what knowing its lengths for certain would earn.
     """

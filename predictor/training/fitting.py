@@ -213,7 +213,7 @@ def draw_evenly(tokens: Numbers, families: Rows, seed: int) -> Rows:
     """Draw rows with replacement, each family as often as any other, of those with Long answers enough.
 
     Half of the families hold short answers only: tool calls, labels, replies of one line. Calibrated on them
-    too, families never seen are foretold too short: their q90 covers 0.78 of their answers instead of 0.91,
+    too, families never seen are predicted too short: their q90 covers 0.78 of their answers instead of 0.91,
     and the error of the class probabilities is 0.19 instead of 0.13.
     """
     shares = np.bincount(families, tokens >= LONG_FROM_TOKENS) / np.maximum(np.bincount(families), 1)

@@ -73,7 +73,7 @@ def test_a_daemon_that_is_asked_to_end_says_all_of_it_in_its_log(tmp_path: Path)
 
 def test_what_kept_a_daemon_from_starting_is_in_its_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    flags = ["--model", str(tmp_path / "none"), "--log-file", str(log)]
+    flags = ["--predictor", str(tmp_path / "none"), "--log-file", str(log)]
     done = subprocess.run(
         [sys.executable, "-m", "clairvoyant_cli", "serve", *flags],
         capture_output=True,

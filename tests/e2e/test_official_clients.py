@@ -147,7 +147,7 @@ async def test_openai_client_on_ollamas_routes(replay: tuple[Daemon, Engine]) ->
     assert chunks[-1].usage.completion_tokens == 12
 
 
-async def test_an_answer_tells_what_was_foretold(replay: tuple[Daemon, Engine]) -> None:
+async def test_an_answer_tells_what_was_predicted(replay: tuple[Daemon, Engine]) -> None:
     daemon, _ = replay
     async with httpx.AsyncClient(base_url=daemon.base_url) as client:
         answers = [

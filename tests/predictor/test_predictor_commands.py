@@ -156,7 +156,7 @@ def test_what_a_file_cannot_tell_is_null(tmp_path: Path, lengths: list[int], mis
 def test_prompts_that_are_all_alike_are_all_tied(tmp_path: Path, model: str) -> None:
     path = tmp_path / "alike.jsonl"
     path.write_text('{"prompt": "a", "output_tokens": 3}\n{"prompt": "a", "output_tokens": 900}\n')
-    (report,) = _strictly(_invoke(evaluate.command, path, "--json", "--model", model).stdout)
+    (report,) = _strictly(_invoke(evaluate.command, path, "--json", "--predictor", model).stdout)
     assert (report["ranking_accuracy"], report["tied_share"]) == (0.5, 1.0)
     assert report["kendall_tau_b"] is report["pair_tau_b"] is None
 

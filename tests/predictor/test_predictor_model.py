@@ -83,7 +83,7 @@ def without_middle(text: str) -> PromptView:
 
 
 @pytest.mark.parametrize("opening", ["Summarize this: ", "Translate to French: ", "用一句话解释 ", ""])
-def test_a_prompt_without_its_middle_is_foretold_as_the_whole(opening: str) -> None:
+def test_a_prompt_without_its_middle_is_predicted_as_the_whole(opening: str) -> None:
     text = opening + "The harbour wall was built by hand. " * 3000 + "Answer in 20 words."
     assert LEXICAL.predict(without_middle(text)) == LEXICAL.predict(PromptView(text))
     lines = text.replace("hand. ", "hand.\n\n")

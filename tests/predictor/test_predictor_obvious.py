@@ -25,7 +25,7 @@ def test_a_long_answer_is_ranked_above_a_short_one(style: str) -> None:
 
 
 @pytest.mark.parametrize("style", NAMES)
-def test_who_asks_for_more_is_never_foretold_less(style: str) -> None:
+def test_who_asks_for_more_is_never_predicted_less(style: str) -> None:
     turned = [
         (shorter.view.prompt[-80:], longer.view.prompt[-80:])
         for (shorter, short), (longer, long) in _pairs(style)

@@ -158,7 +158,7 @@ def test_q90_comes_to_cover_nine_in_ten() -> None:
     assert 0.85 <= np.mean(covered[100:]) <= 0.95
 
 
-def test_classes_come_to_be_as_frequent_as_foretold() -> None:
+def test_classes_come_to_be_as_frequent_as_predicted() -> None:
     loaded, generator = predictor.load(), np.random.default_rng(3)
     view, chances = PromptView("Tell me about whales", model="m"), []
     for short in generator.random(400) < 0.3:

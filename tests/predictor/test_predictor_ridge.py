@@ -32,7 +32,7 @@ def _rows(described: list[Features]) -> npt.NDArray[np.float64]:
     return rows
 
 
-def _foretold(ridge: Ridge, described: list[Features]) -> npt.NDArray[np.float64]:
+def _predicted(ridge: Ridge, described: list[Features]) -> npt.NDArray[np.float64]:
     return np.array([ridge.level(features) + ridge.own(features) for features in described])
 
 
@@ -44,7 +44,7 @@ def test_it_finds_what_a_solver_finds() -> None:
     rows = _rows(described)
     duals = np.linalg.solve(rows @ rows.T + PENALTY * np.eye(len(rows)), surprises)
     fresh = _answers(20, seed=1)[0]
-    assert _foretold(ridge, fresh) == pytest.approx(_rows(fresh) @ rows.T @ duals, abs=0.005)
+    assert _predicted(ridge, fresh) == pytest.approx(_rows(fresh) @ rows.T @ duals, abs=0.005)
 
 
 def test_past_the_active_answers_it_keeps_what_it_learned_and_learns_on() -> None:
@@ -59,7 +59,7 @@ def test_past_the_active_answers_it_keeps_what_it_learned_and_learns_on() -> Non
     for features in others:
         ridge.learn(features, 0.4)
     # None of them is active any more: what they taught stands in the weights.
-    late = _foretold(ridge, described[ACTIVE:])
+    late = _predicted(ridge, described[ACTIVE:])
     assert np.corrcoef(late, surprises[ACTIVE:])[0, 1] > 0.9
 
 

@@ -43,7 +43,7 @@ def test_the_loaded_model_scores_as_the_trained_one(
     )  # weights are stored in 16 bits
 
 
-def test_answers_longer_than_told_are_foretold_so(prompts: list[str]) -> None:
+def test_answers_longer_than_told_are_predicted_so(prompts: list[str]) -> None:
     told = [f"{prompt}, in {count} words" for count, prompt in zip(range(30, 1200, 5), prompts, strict=False)]
     material = prepare(told)
     said = material.cues[:, NAMES.index("told")]

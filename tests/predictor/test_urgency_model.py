@@ -147,7 +147,7 @@ def test_one_trains_and_judges_a_model_of_ones_own(tmp_path: Path) -> None:
         train.command, ["--urgency", str(file), "--out", str(out)], catch_exceptions=False
     )
     assert "model written" in trained.output
-    judged = CliRunner().invoke(evaluate.command, ["--urgency", str(file), "--model", str(out), "--json"])
+    judged = CliRunner().invoke(evaluate.command, ["--urgency", str(file), "--predictor", str(out), "--json"])
     own, by_words, bag, commonest = json.loads(judged.stdout)
     assert own["name"] == "own"
     assert own["within_one"] > 0.9 > commonest["within_one"]

@@ -142,7 +142,7 @@ async def test_the_answers_of_a_crowd_are_predicted_in_turns(monkeypatch: pytest
     assert len(set(predicted_in)) == 8
 
 
-async def test_of_a_crowd_that_no_queue_holds_the_rest_is_not_even_foretold(
+async def test_of_a_crowd_that_no_queue_holds_the_rest_is_not_even_predicted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = iter(range(10**9))

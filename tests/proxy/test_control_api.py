@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import prometheus_client
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -155,34 +156,39 @@ async def test_each_action(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "arguments"),
+    ("action", "arguments", "status"),
     [
-        ("cancel", {}),
-        ("cancel", {"id": 5}),
-        ("cancel", {"id": "nobody"}),
-        ("promote", {"id": "nobody"}),
-        ("priority", {"id": "nobody", "priority": "high"}),
-        ("priority", {"id": "nobody", "priority": 1000}),
-        ("urgency", {"id": "nobody", "level": 0}),
-        ("urgency", {"id": "nobody", "level": 5}),
-        ("policy", {"policy": "best"}),
-        ("policy", {}),
-        ("tau", {}),
-        ("tau", {"tau_s": -1}),
-        ("tau", {"tau_s": True}),
-        ("tau", {"tau_s": 10**400}),
-        ("reload", {}),  # there is no file
-        ("explode", {}),
+        ("cancel", {}, 422),
+        ("cancel", {"id": 5}, 422),
+        ("cancel", {"id": "nobody"}, 409),
+        ("promote", {"id": "nobody"}, 409),
+        ("priority", {"id": "nobody", "priority": "high"}, 422),
+        ("priority", {"id": "nobody", "priority": 1000}, 422),
+        ("urgency", {"id": "nobody", "level": 0}, 409),
+        ("urgency", {"id": "nobody", "level": 5}, 422),
+        ("policy", {"policy": "best"}, 422),
+        ("policy", {}, 422),
+        ("tau", {}, 422),
+        ("tau", {"tau_s": -1}, 422),
+        ("tau", {"tau_s": True}, 422),
+        ("tau", {"tau_s": 10**400}, 422),
+        ("reload", {}, 409),  # there is no file
+        ("explode", {}, 404),
     ],
 )
 async def test_what_cannot_be_done_is_refused(
-    daemon: Daemon, action: str, arguments: dict[str, object]
+    daemon: Daemon, action: str, arguments: dict[str, object], status: int
 ) -> None:
     before = daemon.snapshot()
     async with ControlClient(daemon.base_url) as control:
         with pytest.raises(ClairvoyantError) as refused:
             await control.act(action, arguments)
     assert "HTTP 500" not in str(refused.value)
+    async with httpx.AsyncClient(base_url=daemon.base_url, trust_env=False) as http:
+        sent = msgspec.json.encode(arguments)
+        path = f"/_clairvoyant/actions/{action}"
+        answer = await http.post(path, content=sent, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()["error"]) == (status, str(refused.value).partition(": ")[2])
     after = daemon.snapshot()
     assert (after.policy, after.tau, len(after.queue)) == (before.policy, before.tau, len(before.queue))
 

@@ -72,7 +72,7 @@ def test_who_waits_for_the_fast_worker_gets_it() -> None:
     assert not scheduler.deferring
 
 
-def test_who_waits_for_one_that_takes_longer_than_foretold_gives_up_at_last() -> None:
+def test_who_waits_for_one_that_takes_longer_than_predicted_gives_up_at_last() -> None:
     scheduler = unequal()
     scheduler.submit(long_for(2.0, "first"), 0.0)
     started(scheduler, 0.0)
@@ -394,7 +394,7 @@ def test_a_job_that_is_taken_back_takes_no_debt_with_it() -> None:
     assert started(scheduler, 70.0) == {"b1": "w"}
 
 
-def test_a_job_that_was_shorter_than_foretold_takes_no_debt_with_it() -> None:
+def test_a_job_that_was_shorter_than_predicted_takes_no_debt_with_it() -> None:
     scheduler = in_debt()
     scheduler.finish("blocker", 60.0)
     scheduler.submit(Job("predicted long", 50.0, cost_s=27_000.0, client="a"), 60.0)

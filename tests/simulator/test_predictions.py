@@ -74,7 +74,7 @@ class Guesser:
         """Learn nothing."""
 
 
-def test_a_real_model_foretells_from_prompts() -> None:
+def test_a_real_model_predicts_from_prompts() -> None:
     predictions = of_model(Guesser(), [PromptView("abc"), PromptView("abcdef")], 0.5)
     assert predictions.tokens.tolist() == [3.0, 6.0]
     assert predictions.cost_s.tolist() == [1.5, 3.0]

@@ -3,12 +3,14 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
 from clairvoyant_cli.commands.options import url_option
 from clairvoyant_cli.control import local_url
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.proxy.access import read_key_of
 from clairvoyant_cli.system import USUAL_SHELL
 
 KEY = "clairvoyant"
@@ -35,10 +37,27 @@ class Client:
 
 def _open_webui(url: str) -> str:
     inside = url.replace("127.0.0.1", "host.docker.internal").replace("localhost", "host.docker.internal")
-    return f"""In a container the host has another name, and the proxy must listen beyond loopback:
-docker run -p 3000:8080 --add-host=host.docker.internal:host-gateway -e OLLAMA_BASE_URL={inside} \
--e OPENAI_API_BASE_URL={inside}/v1 -e OPENAI_API_KEY={KEY} ghcr.io/open-webui/open-webui:main
-Or in the browser: Admin settings, Connections: {url} (Ollama), {url}/v1 (OpenAI)"""
+    lines = (
+        "In a container the host has another name, and the proxy must listen beyond loopback, with keys:",
+        "docker run -d -p 3000:8080 --add-host=host.docker.internal:host-gateway "
+        "-v open-webui:/app/backend/data "
+        + " ".join(f"-e '{each}'" for each in _open_webui_variables(inside))
+        + " ghcr.io/open-webui/open-webui:main",
+        "Without a container, set these and run open-webui serve:",
+        *_open_webui_variables(url),
+        f"Where it runs already: Admin Panel, Settings, Connections, OpenAI API: {url}/v1, key {KEY}",
+    )
+    return "\n".join(lines)
+
+
+def _open_webui_variables(url: str) -> tuple[str, ...]:
+    return (
+        f"OPENAI_API_BASE_URL={url}/v1",
+        f"OPENAI_API_KEY={KEY}",
+        "ENABLE_OLLAMA_API=false",
+        "ENABLE_FORWARD_USER_INFO_HEADERS=true",
+        'DEFAULT_MODEL_METADATA={"capabilities":{"builtin_tools":false}}',
+    )
 
 
 def _continue(url: str) -> str:
@@ -104,16 +123,26 @@ SHELLS = {
     help="Whose syntax.",
 )
 @click.option("--key", default=KEY, metavar="KEY", help="Of yours, where the proxy was given keys.")
-def command(url: str | None, names: tuple[str, ...], shell: str, key: str) -> None:
+@click.option(
+    "--key-of",
+    nargs=2,
+    metavar="FILE NAME",
+    help="Instead: that of a client in the file that `serve` has its --clients or its --api-key-file from.",
+)
+def command(
+    url: str | None, names: tuple[str, ...], shell: str, key: str, key_of: tuple[str, str] | None
+) -> None:
     """Print what to export or set so that clients go through the proxy.
 
     In bash and zsh: eval "$(clairvoyant env)". In PowerShell: clairvoyant env | Out-String |
     Invoke-Expression. What is no export is a comment, to be read. Clients of Anthropic's are sent
     here only if asked for: --client anthropic.
     """
+    if key_of is not None:
+        key = read_key_of(Path(key_of[0]), key_of[1])
     if not KEYS.fullmatch(key):
         raise ClairvoyantError(
-            "--key: only letters, digits and -._~+/= mean the same in every shell", ExitCode.USAGE
+            "the key: only letters, digits and -._~+/= mean the same in every shell", ExitCode.USAGE
         )
     base = local_url(url).rstrip("/")
     syntax = SHELLS[shell]

@@ -158,7 +158,9 @@ def _read(raw: Piece, route: Route, habits: Habits, client: str) -> ParsedReques
     bypass = _bypass(body, view, habits, model)
     if bypass and not _is_plain(raw):
         return _unknown(route, client)
+    tools = getattr(body, "tools", ABSENT)  # they are read, too
     characters = view.characters + len(view.system) + sum(turn.characters for turn in view.history)
+    characters += 0 if tools is ABSENT else len(tools)
     return ParsedRequest(
         model=model,
         stream=is_given(body.stream) if scalar(body.stream) is not None else route.streams,

@@ -24,7 +24,7 @@ from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.chores import CHORE_HEADER
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.plain import decoded, printable
-from clairvoyant_cli.proxy.clients import Clients, parse_clients, parse_key_file
+from clairvoyant_cli.proxy.clients import Clients, find_key, parse_clients, parse_key_file
 from clairvoyant_cli.proxy.origins import Walls
 from clairvoyant_cli.system import command_to_close, is_open_to_others, open_without_waiting
 
@@ -155,6 +155,15 @@ def read_clients(path: Path) -> Clients:
     if clients.keys:
         _demand_owner_alone(path, "clients", mode)
     return clients
+
+
+def read_key_of(path: Path, client: str) -> str:
+    """Return the key of a client in a clients' file or a list of keys."""
+    text, _ = _read(path, "clients")
+    key = find_key(text, client)
+    if key is None:
+        raise ClairvoyantError(f"{path} has no key of a client {client!r}", ExitCode.USAGE)
+    return key
 
 
 def _read(path: Path, what: str, *, again: bool = False) -> tuple[str, int]:

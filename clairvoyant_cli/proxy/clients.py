@@ -218,6 +218,18 @@ def parse_key_file(text: str, source: str) -> Clients:
     return _keyed(found, source, Clients(), again="write one line for each client, as name:key")
 
 
+def find_key(text: str, client: str) -> str | None:
+    """Return a client's key from either kind of file, for those who may read it; None where it has none."""
+    try:
+        found = parse_toml(text).get("clients", {})[client]["key"]
+    except ValueError:
+        pairs = (line.partition(":") for line in text.split("\n"))
+        return next((key.strip() for name, _, key in pairs if name.strip() == client), None)
+    except (KeyError, TypeError, AttributeError):
+        return None
+    return found if isinstance(found, str) else None
+
+
 def parse_clients(text: str, source: str) -> Clients:
     """Read a clients' file: [defaults], [clients.NAME] and [[urgency]]; ClairvoyantError with the table and
     the key.

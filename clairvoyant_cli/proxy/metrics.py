@@ -146,6 +146,13 @@ class Metrics:
         self._latency = Histogram(
             "clairvoyant_e2e_request_latency_seconds", "Arrival to end", SECONDS, registry, label="model"
         )
+        self._sojourn = Histogram(
+            "clairvoyant_request_sojourn_seconds",
+            "Arrival to end, by the class that was predicted",
+            SECONDS,
+            registry,
+            label="class",
+        )
         self._prompt = Histogram(
             "clairvoyant_request_prompt_tokens", "Prompt length, estimated", TOKENS, registry
         )
@@ -184,6 +191,7 @@ class Metrics:
         if end.outcome is not Outcome.COMPLETED:
             return
         self._latency.observe(exchange.sojourn_s(now), model)
+        self._sojourn.observe(exchange.sojourn_s(now), asked.prediction.length_class.value)
         self._prompt.observe(asked.parsed.prompt_tokens)
         expected = asked.prediction.expected_tokens
         self._predicted.observe(expected)

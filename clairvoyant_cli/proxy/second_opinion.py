@@ -56,7 +56,7 @@ class SecondOpinions:
         view = exchange.asked.parsed.view
         if self._given_up or not self._may_read(exchange):
             return
-        if view is None or view.task is Task.EMBEDDING or not view.prompt:
+        if view is None or view.task is Task.EMBEDDING or not view.prompt or view.chore is not None:
             return
         if exchange.job.cost_s >= MIN_SERVICE_S:
             self._unread.append(exchange)

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -39,6 +40,19 @@ def test_a_key_of_ones_own_and_anthropics_clients_are_asked_for() -> None:
     assert text.count("mine") == 3
     refused = CliRunner().invoke(env, ["--key", "a; rm -r b"])
     assert isinstance(refused.exception, ClairvoyantError)
+
+
+def test_the_key_is_found_in_the_file_that_the_proxy_has_it_from(tmp_path: Path) -> None:
+    clients, keys = tmp_path / "clients.toml", tmp_path / "keys"
+    clients.write_text('[clients.desk]\nkey = "key-of-the-desk"\n\n[clients.webui]\nkey = "key-of-webui"\n')
+    keys.write_text("# ours\ndesk:key-of-the-desk\nwebui: key-of-webui\n")
+    for file in (clients, keys):
+        file.chmod(0o600)
+        text = printed("--client", "open-webui", "--key-of", str(file), "webui")
+        assert text.count("key-of-webui") == 3
+        assert f"OPENAI_API_BASE_URL={URL}/v1" in text
+        refused = CliRunner().invoke(env, ["--key-of", str(file), "ann"])
+        assert f"{file} has no key of a client 'ann'" in str(refused.exception)
 
 
 @pytest.mark.parametrize(

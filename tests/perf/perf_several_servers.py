@@ -13,9 +13,9 @@ Prompts are JSON lines with a `prompt`, gzipped or not. With `--simulated 9001=2
 simulated servers of so many tokens a second listen at these ports meanwhile, and answer with as many `tokens`
 as a line says.
 Arrivals are a Poisson stream of `--rate` a second, and are the same, of the same questions, for each way in
-each round; answers are greedy, and so the same by each way, and at most `--most` tokens long. What a way has
-to learn it may learn from `--warm` requests before it is first measured. At a good rate the servers together
-are busy for some eight tenths of the time.
+each round; answers are greedy, and so the same by each way, and at most `--most` tokens long, or as a line's
+`max_tokens` says. What a way has to learn it may learn from `--warm` requests before it is first measured. At
+a good rate the servers together are busy for some eight tenths of the time.
 """
 
 import argparse
@@ -46,9 +46,10 @@ FIGURES = ("mean", "P50", "P95", "ttft50", "ttft95", "req/s", "tok/s", "failed")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked, and when: seconds after the first."""
+    """What is asked, for how many tokens at most, and when: seconds after the first."""
 
     prompt: str
+    most: int
     at_s: float
 
 
@@ -73,32 +74,42 @@ class Turn:
         return [each for each in self.served if each.pieces]
 
 
-def read(path: Path) -> dict[str, int]:
-    """Return the prompts of a file, each with its answer's tokens, 0 where it does not say."""
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A line of the prompts' file: its text, its answer's tokens, 0 where it does not say, and the limit."""
+
+    text: str
+    tokens: int
+    most: int
+
+
+def read(path: Path, most: int) -> list[Prompt]:
+    """Return the prompts of a file; `most` is the limit of those that set none."""
     data = path.read_bytes()
     lines = (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()
     asked = (json.loads(line) for line in lines if line.strip())
-    return {each["prompt"]: each.get("tokens", 0) for each in asked}
+    found = (Prompt(e["prompt"], e.get("tokens", 0), e.get("max_tokens", most)) for e in asked)
+    return sorted(found, key=lambda prompt: prompt.text)
 
 
-def traffic(prompts: Sequence[str], count: int, rate: float, seed: int) -> list[Question]:
+def traffic(prompts: Sequence[Prompt], count: int, rate: float, seed: int) -> list[Question]:
     """Draw questions, none twice, with their arrivals."""
     rng = random.Random(seed)
     at_s, questions = 0.0, []
     for prompt in rng.sample(prompts, count):
-        questions.append(Question(prompt, at_s))
+        questions.append(Question(prompt.text, prompt.most, at_s))
         at_s += rng.expovariate(rate)
     return questions
 
 
-async def ask(client: httpx.AsyncClient, model: str, question: Question, most: int) -> Served:
+async def ask(client: httpx.AsyncClient, model: str, question: Question) -> Served:
     """Ask and read the whole answer."""
     body = {
         "model": model,
         "messages": [{"role": "user", "content": question.prompt}],
         "stream": True,
         "temperature": 0,
-        "max_tokens": most,
+        "max_tokens": question.most,
     }
     begun_s, first_s, pieces = time.monotonic(), 0.0, 0
     try:
@@ -113,7 +124,7 @@ async def ask(client: httpx.AsyncClient, model: str, question: Question, most: i
     return Served(first_s, time.monotonic() - begun_s, pieces)
 
 
-async def turn(url: str, model: str, questions: Sequence[Question], most: int) -> Turn:
+async def turn(url: str, model: str, questions: Sequence[Question]) -> Turn:
     """Let all questions come to one way at their times."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx.AsyncClient(base_url=url, timeout=None, limits=limits, trust_env=False) as client:  # noqa: S113
@@ -121,7 +132,7 @@ async def turn(url: str, model: str, questions: Sequence[Question], most: int) -
 
         async def one(question: Question) -> Served:
             await asyncio.sleep(max(0.0, begun_s + question.at_s - time.monotonic()))
-            return await ask(client, model, question, most)
+            return await ask(client, model, question)
 
         served = await asyncio.gather(*(one(each) for each in questions))
         return Turn(served, time.monotonic() - begun_s)
@@ -142,7 +153,7 @@ def told(name: str, turns: Sequence[Turn]) -> str:
 
 async def run(ways: dict[str, str], args: argparse.Namespace) -> None:
     """Compare, with simulated servers if there are to be any."""
-    lengths = tabled(read(args.prompts))
+    lengths = tabled({each.text: each.tokens for each in read(args.prompts, args.most)})
     async with AsyncExitStack() as stack:
         for port, _, speed in (each.partition("=") for each in args.simulated):
             engine = Engine(speed=Speed(10_000.0, float(speed)), answer_tokens=lengths)
@@ -163,21 +174,19 @@ async def reached(ways: dict[str, str]) -> bool:
 
 
 async def compare(ways: dict[str, str], args: argparse.Namespace) -> None:
-    prompts = sorted(read(args.prompts))
+    prompts = read(args.prompts, args.most)
     warm = traffic(prompts, args.warm, args.rate, args.seed + 1000)
     for name, url in ways.items():
-        await turn(url, args.model, warm, args.most)
+        await turn(url, args.model, warm)
         print(f"warmed up: {name}", flush=True)
     turns: dict[str, list[Turn]] = {name: [] for name in ways}
-    heading = "".join(
-        f"{each:>8}" for each in ("mean", "P50", "P95", "ttft50", "ttft95", "req/s", "tok/s", "failed")
-    )
+    heading = "".join(f"{each:>8}" for each in FIGURES)
     for number in range(args.rounds):
         questions = traffic(prompts, args.requests, args.rate, args.seed + number)
         order = list(ways)[number % len(ways) :] + list(ways)[: number % len(ways)]
         print(f"round {number + 1}, seconds of sojourn:\n{'':24}{heading}", flush=True)
         for name in order:
-            done = await turn(ways[name], args.model, questions, args.most)
+            done = await turn(ways[name], args.model, questions)
             turns[name].append(done)
             print(told(name, [done]), flush=True)
     print(f"all rounds:\n{'':24}{heading}")

@@ -6,7 +6,6 @@ help of each command stands here, in the table, and its module is loaded on use.
 
 import os
 import sys
-from difflib import get_close_matches
 from importlib import import_module
 from typing import NoReturn
 
@@ -54,8 +53,11 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command's module and return its `command`."""
         if cmd_name not in COMMANDS:
-            if not ctx.resilient_parsing and (near := get_close_matches(cmd_name, COMMANDS, 1)):
-                ctx.fail(f"no such command {cmd_name!r}; did you mean {near[0]}?")
+            if not ctx.resilient_parsing:
+                from difflib import get_close_matches
+
+                for near in get_close_matches(cmd_name, COMMANDS, 1):
+                    ctx.fail(f"no such command {cmd_name!r}; did you mean {near}?")
             return None
         ctx.meta[ASKED_FOR] = cmd_name
         command = import_module(f"clairvoyant_cli.commands.{cmd_name}").command

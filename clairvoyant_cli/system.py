@@ -3,7 +3,6 @@
 Typed so that each system's branch is checked as that system: `mypy --platform win32`, darwin and linux.
 """
 
-import asyncio
 import os
 import shlex
 import signal
@@ -20,7 +19,7 @@ from io import TextIOWrapper
 from math import inf
 from pathlib import Path
 from shlex import quote
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if sys.platform == "win32":
     import ctypes
@@ -30,6 +29,8 @@ else:
     import resource
 if sys.platform == "linux":
     from fcntl import ioctl
+if TYPE_CHECKING:
+    import asyncio  # which takes longer to import than `clairvoyant --help` may
 
 MANY_FILES = 65_536
 """Each client costs two descriptors; the usual soft limits (256 on macOS) are soon reached."""
@@ -53,36 +54,42 @@ def _runner() -> Callable[[Coroutine[Any, Any, Result]], Result]:
 
             fast: Callable[[Coroutine[Any, Any, Result]], Result] = uvloop.run
             return fast
-    return asyncio.run
+    from asyncio import run as plain
+
+    return plain
 
 
 async def start_accepting(
-    make: Callable[[], asyncio.Protocol],
+    make: "Callable[[], asyncio.Protocol]",
     listener: socket.socket,
     backlog: int,
     spawn: Callable[[Awaitable[None]], "asyncio.Task[None]"],
 ) -> Callable[[], object]:
     """Have a protocol made for each client that connects; return what ends that."""
-    loop = asyncio.get_running_loop()
+    from asyncio import get_running_loop
+
+    loop = get_running_loop()
     if sys.platform != "win32":
         return (await loop.create_server(make, sock=listener, backlog=backlog)).close
     loop.set_exception_handler(report_fault)
     return spawn(accept_always(make, listener)).cancel
 
 
-async def accept_always(make: Callable[[], asyncio.Protocol], listener: socket.socket) -> None:
+async def accept_always(make: "Callable[[], asyncio.Protocol]", listener: socket.socket) -> None:
     """Accept clients for ever, whatever becomes of one of them.
 
     The Proactor's own server closes its listener for good when a client resets its connection before it is
     accepted (https://github.com/python/cpython/issues/93821).
     """
-    loop = asyncio.get_running_loop()
+    from asyncio import get_running_loop, sleep
+
+    loop = get_running_loop()
     while True:
         try:
             connection, _ = await loop.sock_accept(listener)
             await loop.connect_accepted_socket(make, connection)
         except OSError:
-            await asyncio.sleep(0)
+            await sleep(0)
 
 
 OTHER_SIDE_GONE = (59, 64, 1236, 10053, 10054, 10057)
@@ -90,7 +97,7 @@ OTHER_SIDE_GONE = (59, 64, 1236, 10053, 10054, 10057)
 WSAENOTCONN (winerror.h)."""
 
 
-def report_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def report_fault(loop: "asyncio.AbstractEventLoop", context: dict[str, Any]) -> None:
     """Report what nobody has caught, but not that the other side of a connection is gone.
 
     The Proactor raises that where nobody can catch it: out of a pending accept, and when it shuts down a
@@ -115,7 +122,9 @@ def heed_signals(on_stop: Callable[[float], object], on_hangup: Callable[[], obj
     `on_stop` is told how many seconds there are, `inf` where nobody sets a limit. On Windows Ctrl-C and
     Ctrl-Break ask to end, and so do a console that is closed and `ask_to_end`.
     """
-    loop = asyncio.get_running_loop()
+    from asyncio import get_running_loop
+
+    loop = get_running_loop()
     if sys.platform == "win32":
         # Not by `signal`: it returns to Windows at once, which ends the process of a closed console then.
         def heed(event: int) -> bool:
@@ -138,7 +147,9 @@ def heed_signals(on_stop: Callable[[float], object], on_hangup: Callable[[], obj
 
 def cancel_when_ended() -> None:
     """Have the running task cancelled when the process is asked to end, or its terminal is closed."""
-    task = asyncio.current_task()
+    from asyncio import current_task
+
+    task = current_task()
     assert task is not None  # noqa: S101 - called from one
     heed_signals(lambda _: task.cancel(), lambda: None if _hangups_ignored else task.cancel())
 

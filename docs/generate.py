@@ -1,12 +1,13 @@
-"""Write docs/reference.md from the code: commands, settings, headers, files, exit codes, the control API.
+"""Write from the code: docs/reference.md, the sample configuration, and the manual page.
 
-python docs/generate.py            writes it
-python docs/generate.py --check    says whether it is current
+python docs/generate.py            writes them
+python docs/generate.py --check    says whether they are current
 """
 
 import inspect
 import os
 import sys
+import textwrap
 from pathlib import Path
 from unittest.mock import patch
 
@@ -24,8 +25,6 @@ from clairvoyant_cli.proxy import access, clients  # noqa: E402
 from clairvoyant_cli.proxy.urgency_rules import UrgencyRule  # noqa: E402
 from clairvoyant_cli.scheduler import policy  # noqa: E402
 from clairvoyant_cli.settings import settings_of  # noqa: E402
-
-TARGET = ROOT / "docs" / "reference.md"
 
 SECURITY_MODEL = (
     "What is promised, to whom, the threat that each default answers, and how it is tested, has "
@@ -204,8 +203,95 @@ def control_api() -> list[str]:
     ]
 
 
+def sample() -> str:
+    """Return a configuration file that says all there is to set, and sets nothing."""
+    lines = [
+        "# Every setting, with its default; copy what you change to config.toml in the user's configuration",
+        "# directory (~/.config/clairvoyant on Linux), without the #. `clairvoyant serve --help` says the same.",
+        "",
+        "[serve]",
+        *sampled(config.ServeConfig),
+        "",
+        "# Instead of backend, slots and backend_key_file, the LLM servers one by one:",
+        "# [[backends]]",
+        *sampled(config.BackendConfig),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def sampled(record: type) -> list[str]:
+    """Return the settings of a record as commented lines."""
+    lines = []
+    for name, each in settings_of(record).items():
+        lines += ["", *(f"# {line}" for line in textwrap.wrap(each.about, 100))]
+        value = f'"{each.metavar or ""}"' if each.default is None and each.kind is str else each.default
+        if isinstance(each.default, str):
+            value = f'"{each.default}"'
+        shown = each.metavar if value is None else str(value).lower() if isinstance(value, bool) else value
+        lines.append(f"# {name} = {shown}")
+    return lines
+
+
+def manual() -> str:
+    """Return the manual page, in roff (man 7)."""
+    parts = [
+        '.TH CLAIRVOYANT 1 "" "clairvoyant" "User Commands"',
+        ".SH NAME\nclairvoyant \\- send the shortest predicted LLM answer first",
+        ".SH SYNOPSIS\n.B clairvoyant\n.I COMMAND\n[\\fIOPTIONS\\fR]",
+        f".SH DESCRIPTION\n{roff(inspect.cleandoc(cli.help or ''))}",
+        "It is a proxy in front of an LLM server such as Ollama or llama.cpp. It predicts how long each answer will\n"
+        "be, sends the short ones first, and lets no long one starve.",
+        ".SH COMMANDS",
+    ]
+    context = click.Context(cli, info_name="clairvoyant")
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        parts += man_of(command, name, context)
+    parts.append(".SH EXIT STATUS")
+    parts += [f".TP\n.B {code.value}\n{roff(code.about)}" for code in errors.ExitCode]
+    parts.append(".SH FILES")
+    with_home = {"user_config_path": "~/.config", "user_data_path": "~/.local/share", "user_state_path": "~/.local/state"}
+    parts += [f".TP\n.I {with_home[kind]}/clairvoyant/{file}\n{roff(what)}" for what, kind, file in FILES]
+    parts.append(
+        ".SH ENVIRONMENT\n.TP\n.B CLAIRVOYANT_SERVE_\\fINAME\\fR\nA setting of serve.\n"
+        ".TP\n.B CLAIRVOYANT_DB\nThe database.\n"
+        ".TP\n.B CLAIRVOYANT_ADMIN_TOKEN\nThe admin token of the daemon that is talked to."
+    )
+    return "\n".join(parts) + "\n"
+
+
+def man_of(command: click.Command, name: str, parent: click.Context) -> list[str]:
+    """Return a command's part of the manual page, and of those below it."""
+    context = click.Context(command, info_name=name.rpartition(" ")[2], parent=parent)
+    parts = [f".SS {name}", roff(inspect.cleandoc(command.help or "").replace("\f", ""))]
+    for parameter in command.params:
+        record = parameter.get_help_record(context) if isinstance(parameter, click.Option) else None
+        if record is not None:
+            parts.append(f".TP\n.B {roff(record[0])}\n{roff(record[1])}")
+    if isinstance(command, click.Group):
+        for sub in command.list_commands(context):
+            below = command.get_command(context, sub)
+            if below is not None and not below.hidden:
+                parts += man_of(below, f"{name} {sub}", context)
+    return parts
+
+
+def roff(text: str) -> str:
+    """Return a text so that roff prints it as it is, paragraphs apart."""
+    lines = [line.strip().replace("\\", "\\e").replace("-", "\\-") for line in text.replace("\b", "").splitlines()]
+    return "\n".join(".PP" if not line else f"\\&{line}" if line[0] in ".'" else line for line in lines)
+
+
+WRITTEN = {"reference.md": reference, "config.sample.toml": sample, "clairvoyant.1": manual}
+
 if __name__ == "__main__":
-    text = reference()
-    if "--check" in sys.argv:
-        sys.exit(0 if TARGET.exists() and TARGET.read_text() == text else "docs/reference.md is not current")
-    TARGET.write_text(text)
+    stale = []
+    for name, write in WRITTEN.items():
+        target, text = ROOT / "docs" / name, write()
+        if not target.exists() or target.read_text() != text:
+            stale.append(f"docs/{name}")
+            if "--check" not in sys.argv:
+                target.write_text(text)
+    if stale and "--check" in sys.argv:
+        sys.exit(f"not current: {', '.join(stale)}")

@@ -1,9 +1,14 @@
 """What is installed is what was meant: the four packages side by side, and no tests."""
 
 import importlib
+import importlib.util
+import re
 import tomllib
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -21,6 +26,28 @@ def test_the_packages_resolve_beside_each_other() -> None:
 def test_the_wheel_holds_the_program_alone() -> None:
     packages = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     assert set(packages) == {"clairvoyant_cli", "tui", "predictor", "profiles"}
+
+
+def test_a_package_page_gets_whole_links_and_urls_where_it_is_said_where_the_project_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("hatchling", reason="hatchling builds the package; it is in the extra dev")
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    monkeypatch.setenv(hook.VARIABLE, "https://host/owner/it/")
+    metadata: dict[str, Any] = {}
+    hook.ProjectPage(str(ROOT), {}).update(metadata)
+    text = metadata["readme"]["text"]
+    assert "](https://host/owner/it/raw/HEAD/docs/screenshots/busy-120x40.svg)" in text
+    assert all(target.startswith("http") for target in re.findall(r"\]\(([^)#]+)", text))
+    assert metadata["urls"]["Issues"] == "https://host/owner/it/issues"
+    monkeypatch.delenv(hook.VARIABLE)
+    hook.ProjectPage(str(ROOT), {}).update(metadata)
+    assert metadata["readme"]["text"] == (ROOT / "README.md").read_text()
+    assert metadata["urls"] == {}
 
 
 def test_one_console_script() -> None:

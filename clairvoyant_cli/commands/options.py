@@ -2,13 +2,19 @@
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from clairvoyant_cli.addresses import BACKEND_NAMES
 from clairvoyant_cli.config import BackendConfig, ServeConfig
+from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.settings import Setting, settings_of
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 Function = Callable[..., Any]
 Option = Callable[[Function], Function]
@@ -62,6 +68,42 @@ class Renamed(click.Option):
         parser.add_option(obj=self, opts=[self._formerly], dest=self.name, action="store", nargs=1)
 
 
+def _policies(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem]":
+    from click.shell_completion import CompletionItem
+
+    from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
+
+    found = (CompletionItem(name, help=POLICIES[name].summary) for name in SERVABLE)
+    return [item for item in found if item.value.startswith(begun)]
+
+
+def _backends(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem]":
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(name) for name in BACKEND_NAMES if name.startswith(begun)]
+
+
+def profile_names(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem]":
+    """Complete the name of a profile; nothing where none can be read."""
+    from click.shell_completion import CompletionItem
+
+    from clairvoyant_cli.commands.composition import database_path
+    from profiles.database import reading
+    from profiles.errors import ProfilesError
+    from profiles.store import every
+
+    with (
+        suppress(ClairvoyantError, ProfilesError),
+        reading(database_path(ctx.params.get("db_file"))) as found,
+    ):
+        kept = [each.profile for each in every(found) if each.profile.name.startswith(begun)]
+        return [CompletionItem(profile.name, help=profile.served.model) for profile in kept]
+    return []
+
+
+COMPLETED = {"policy": _policies, "backend": _backends, "profile": profile_names}
+"""What a shell completes a setting's value from."""
+
 url_option = click.option("--url", help="The daemon. Unset: the one last started here.")
 token_file_option = click.option(
     "--token-file", type=ANY_PATH, help="The daemon's admin token, if it has one."
@@ -102,6 +144,7 @@ def serve_option(name: str, about: str = "") -> Option:
         type=known.kind,
         metavar=known.metavar,
         multiple=known.repeatable,
+        shell_complete=COMPLETED.get(name),
         callback=_by_commas if known.repeatable else None,
         help=about,
     )
@@ -133,4 +176,6 @@ def _by_commas(context: click.Context, parameter: click.Parameter, given: Sequen
     return ",".join(given) or None
 
 
-backend_option = click.option("--backend", metavar="NAME|URL", help=SERVER["url"].about)
+backend_option = click.option(
+    "--backend", metavar="NAME|URL", help=SERVER["url"].about, shell_complete=_backends
+)

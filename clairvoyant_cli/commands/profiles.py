@@ -9,7 +9,7 @@ from rich.text import Text
 
 from clairvoyant_cli.commands.composition import database_path, told_plainly
 from clairvoyant_cli.commands.figures import figure, seconds
-from clairvoyant_cli.commands.options import db_option, json_option, output_file
+from clairvoyant_cli.commands.options import db_option, json_option, output_file, profile_names
 from clairvoyant_cli.commands.printing import PlainConsole
 from clairvoyant_cli.commands.spans import date
 from clairvoyant_cli.errors import ClairvoyantError
@@ -67,7 +67,7 @@ def list_(db_file: Path | None, as_json: bool) -> None:
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", shell_complete=profile_names)
 @db_option
 @json_option("Print JSON.")
 def show(name: str, db_file: Path | None, as_json: bool) -> None:
@@ -86,7 +86,7 @@ def show(name: str, db_file: Path | None, as_json: bool) -> None:
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", shell_complete=profile_names)
 @click.option("--auto", is_flag=True, help="Undo the choice: let the newest be taken again.")
 @db_option
 def use(name: str, auto: bool, db_file: Path | None) -> None:
@@ -102,7 +102,7 @@ def use(name: str, auto: bool, db_file: Path | None) -> None:
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", shell_complete=profile_names)
 @click.option("-o", "--output", type=output_file(), help="File to write.")
 @db_option
 def export(name: str, output: Path | None, db_file: Path | None) -> None:
@@ -137,7 +137,7 @@ def import_(file: BinaryIO, db_file: Path | None) -> None:
 
 
 @command.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=profile_names)
 @db_option
 def rm(names: tuple[str, ...], db_file: Path | None) -> None:
     """Remove profiles: all that are named, or none if one is not there."""

@@ -6,8 +6,14 @@ import pytest
 from click.testing import CliRunner
 
 from clairvoyant_cli.commands import evaluate, predict, serve
-from clairvoyant_cli.config import load_serve_config
+from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_sample_configuration_can_be_read_and_sets_nothing() -> None:
+    assert load_serve_config({}, file=ROOT / "docs" / "config.sample.toml", env={}) == ServeConfig()
 
 
 def test_the_predictor_is_still_found_under_its_former_name(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from clairvoyant_cli.commands.env import CLIENTS
 from clairvoyant_cli.commands.env import command as env
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import COMMANDS, cli, main
+from tests.fakes.remembered import PROFILE, keep
 
 URL = "http://127.0.0.1:9999"
 
@@ -116,6 +117,10 @@ def completed(
         (("service", "un"), {"uninstall"}),
         (("env", "--url", "http://h/a b", "--shell", "p"), {"powershell"}),
         (("serve", "--backend", "x y", "--", ""), set()),
+        (("serve", "--policy", "rr"), {"rr", "rr-sjf"}),
+        (("calibrate", "--backend", "l"), {"llamacpp", "lmstudio"}),
+        (("serve", "--profile", ""), {"gemma@ollama"}),
+        (("profiles", "show", "ge"), {"gemma@ollama"}),
         (("top", "--record", ""), set()),
     ],
 )
@@ -124,6 +129,8 @@ def test_powershell_is_answered_in_its_own_way(
     some: set[str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
+    monkeypatch.setenv("CLAIRVOYANT_DB", str(keep(tmp_path / "c.db", (), PROFILE)))
     answers = completed(monkeypatch, capsys, *words)
     assert set(answers) == some

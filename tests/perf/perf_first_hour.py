@@ -1,0 +1,251 @@
+"""A newcomer's first hour: every command of README, tutorial and how-tos, from the wheel alone.
+
+    python tests/perf/perf_first_hour.py [--page tutorial.md]
+
+Builds the wheel, installs it into a fresh environment, and goes through the pages with an empty HOME each,
+in a network of its own (Linux, `unshare`) where a simulated Ollama sits on its usual port: so every command
+is run as it stands on the page. What comes out is compared to what the page says of it (`SAYS`). What this
+machine cannot show is listed with its reason. It takes minutes, and the package registry once.
+"""
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = (
+    "README.md",
+    "docs/tutorial.md",
+    *sorted(f"docs/how-to/{p.name}" for p in ROOT.glob("docs/how-to/*.md")),
+)
+BLOCK = re.compile(r"(?:<!-- not run: (?P<why>.+?) -->\n)?```(?P<kind>sh|)\n(?P<text>.*?)```", re.DOTALL)
+SERVING = re.compile(r"clairvoyant \S+: http://\S+ -> ")
+PATIENCE_S = 600.0
+ANSWERS = 130
+"""Of which `simulate --advise` needs a hundred."""
+
+SKIPPED = {
+    r"^(uv tool|pipx|python3? -m venv)": "installs anew; here the wheel is",
+    r"vllm |sglang": "needs an engine on a GPU",
+    r"llama-server|llamacpp": "needs llama.cpp",
+    r"podman": "needs podman",
+    r"service install(?! --dry-run)": "changes the user's services",
+    r"--real|train |other-cases": "needs files or a model of one's own",
+    r"192\.168\.|backends (drain|up|rm) rtx": "needs other machines",
+    r"6f3a1-12": "needs the id of a request that waits",
+    r"mine\.part": "takes an hour; the quick one before it runs",
+}
+"""Commands that are left out, and why."""
+
+INSTEAD = {"clairvoyant top": "clairvoyant top --once"}
+"""What is run in place of what needs a terminal."""
+
+SAYS = {
+    r"^clairvoyant demo": r"(?:fcfs|sjf) .* after \d",
+    r"^clairvoyant doctor": r"\d+ broken, \d+ warnings",
+    r"^echo \"\$OLLAMA_HOST": r"http://127\.0\.0\.1:7117 http://127\.0\.0\.1:7117/v1",
+    r"^clairvoyant top": r"serving on 127\.0\.0\.1:7117",
+    r"bench burst .*--report quick.md": r"sooner|later|no difference",
+    r"^clairvoyant calibrate$": r"(?s)mu_short.*tau .*\(3 x mu_short\).*kept as",
+    r"calibrate --continuation": r"texts equal",
+    r"^clairvoyant simulate --advise": r"(?i)policy",
+    r"service install --dry-run": r"ExecStart=.*clairvoyant",
+    r"env --client open-webui": r"http://\S+:7117/v1",
+    r"^clairvoyant serve --slo": r"policy",
+    r"kill -HUP": r"^$",
+}
+"""What a command must say, as its page promises."""
+
+
+@dataclass
+class Hour:
+    """One page's hour: its HOME, its shell's directory, the daemon that stays in the foreground."""
+
+    bin: Path
+    home: Path
+    serving: "subprocess.Popen[str] | None" = None
+    results: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a new account's shell has."""
+        return {"PATH": f"{self.bin}:/usr/local/bin:/usr/bin:/bin", "HOME": str(self.home), "LANG": "C.UTF-8"}
+
+    def tell(self, verdict: str, command: str, why: str = "") -> None:
+        """Print what became of a command, and count it."""
+        self.results[verdict] += 1
+        first = command.strip().splitlines()[0][:90]
+        print(f"  {verdict:8} {first}{'   # ' + why if why else ''}", flush=True)
+
+    def run(self, text: str) -> None:
+        """Run some lines as the shell would, and compare what comes with what the page says."""
+        any_code = re.search(r"^clairvoyant doctor", text, re.MULTILINE) is not None
+        for given, instead in INSTEAD.items():
+            text = re.sub(rf"^{given}(?=\s|$)", instead, text, flags=re.MULTILINE)
+        done = subprocess.run(
+            ["/bin/sh", "-eu" if not any_code else "-u", "-c", text],
+            cwd=self.home / "work",
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        said = done.stdout + done.stderr
+        wanted = [promise for command, promise in SAYS.items() if re.search(command, text, re.MULTILINE)]
+        missing = [promise for promise in wanted if not re.search(promise, said, re.MULTILINE)]
+        wrong = "Traceback" in said or missing or (done.returncode and not any_code)
+        self.tell("FAILED" if wrong else "ok", text, f"wants {missing}" if missing else "")
+        if wrong:
+            print(f"    exit code {done.returncode}\n    " + "\n    ".join(said.splitlines()[-12:]))
+
+    def serve(self, command: str) -> None:
+        """Start what stays in the foreground, in place of what did; it must say where it listens."""
+        self.stop()
+        serving = subprocess.Popen(
+            ["/bin/sh", "-c", f"exec {command}"],
+            cwd=self.home / "work",
+            env=self.environment,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        assert serving.stderr is not None
+        heard: list[str] = []
+        for line in serving.stderr:
+            heard.append(line)
+            if SERVING.search(line):
+                self.serving = serving
+                self.tell("ok", command, "serves")
+                return
+        self.tell("FAILED", command, "".join(heard[-3:]).strip())
+
+    def stop(self) -> None:
+        """Send SIGTERM to what serves: it drains, and its exit code is 0."""
+        if self.serving is not None:
+            self.serving.send_signal(signal.SIGTERM)
+            _, rest = self.serving.communicate(timeout=PATIENCE_S)
+            if self.serving.returncode:
+                self.tell("FAILED", "SIGTERM", rest[-300:])
+            self.serving = None
+
+    def traffic(self) -> None:
+        """Ask some questions through the daemon, so that there is a history."""
+        ask = f"""
+import httpx
+from concurrent.futures import ThreadPoolExecutor
+def ask(n):
+    body = {{"model": "replay:latest", "messages": [{{"role": "user", "content": f"Tell me of {{n}}."}}],
+             "stream": False, "options": {{"num_predict": 10 + n * 7 % 300}}}}
+    return httpx.post("http://127.0.0.1:7117/api/chat", json=body, timeout=300).status_code
+with ThreadPoolExecutor(4) as pool:
+    assert set(pool.map(ask, range({ANSWERS}))) == {{200}}
+"""
+        subprocess.run([self.bin / "python", "-c", ask], env=self.environment, check=True)
+
+
+def lines_of(block: str) -> Iterator[str]:
+    """Yield the commands of a block: those that serve alone, the others together as far as they go."""
+    if "<<" in block:
+        yield block
+        return
+    gathered: list[str] = []
+    for line in block.replace("\\\n", " ").splitlines():
+        bare = line.split("  #")[0].strip()
+        alone = bare.startswith("clairvoyant serve") or any(re.search(each, bare) for each in SKIPPED)
+        if alone and gathered:
+            yield "\n".join(gathered)
+            gathered = []
+        if alone:
+            yield bare
+        elif bare:
+            gathered.append(bare)
+    if gathered:
+        yield "\n".join(gathered)
+
+
+def walk(page: str, hour: Hour) -> None:
+    """Go through a page."""
+    print(page, flush=True)
+    for block in BLOCK.finditer((ROOT / page).read_text()):
+        for text in lines_of(block["text"]):
+            if not re.search(
+                r"^(clairvoyant|eval|echo|curl|kill|umask|key|python3|uv|pipx|podman|vllm|llama)", text
+            ):
+                continue
+            why = next((why for each, why in SKIPPED.items() if re.search(each, text, re.MULTILINE)), "")
+            if why:
+                hour.tell("skipped", text, why)
+            elif text.startswith("clairvoyant serve"):
+                hour.serve(text)
+            else:
+                if "--advise" in text and "--short" not in text and hour.serving is not None:
+                    hour.traffic()
+                hour.run(text)
+    hour.stop()
+
+
+@contextmanager
+def simulated_ollama(environment: Path) -> Iterator[None]:
+    """Run one on its usual port."""
+    command = [str(environment / "bin" / "python"), "-m", "clairvoyant_cli.bench.replay"]
+    more = ["--port", "11434", "--decode", "4000", "--prefill", "40000"]
+    running = subprocess.Popen([*command, *more], stdout=subprocess.PIPE, text=True)
+    assert running.stdout is not None
+    running.stdout.readline()
+    try:
+        yield
+    finally:
+        running.terminate()
+        running.wait()
+
+
+def inside(environment: Path, pages: list[str]) -> int:
+    """Walk the pages in a network that is ours alone."""
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    total: Counter[str] = Counter()
+    with simulated_ollama(environment):
+        for page in pages:
+            with tempfile.TemporaryDirectory() as home:
+                hour = Hour(environment / "bin", Path(home))
+                (hour.home / "work").mkdir()
+                walk(page, hour)
+                total += hour.results
+    print(", ".join(f"{count} {verdict}" for verdict, count in sorted(total.items())))
+    return 1 if total["FAILED"] else 0
+
+
+def main() -> int:
+    """Build, install, and walk."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--page", action="append", help="the end of a page's path; all of them, if none")
+    parser.add_argument("--environment", type=Path, help="where the wheel is installed already")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    pages = [page for page in PAGES if not args.page or page.endswith(tuple(args.page))]
+    if args.inside:
+        return inside(args.environment, pages)
+    with tempfile.TemporaryDirectory() as directory:
+        environment = args.environment or Path(directory) / "venv"
+        if not environment.exists():
+            uv = Path(sys.executable).with_name("uv")
+            subprocess.run([uv, "build", "-q", "--wheel", "--out-dir", directory, ROOT], check=True)
+            [wheel] = Path(directory).glob("*.whl")
+            subprocess.run([uv, "venv", "-q", environment], check=True)
+            subprocess.run([uv, "pip", "install", "-q", "--python", environment, wheel], check=True)
+        command = ["unshare", "-rn", sys.executable, __file__, "--inside", "--environment", str(environment)]
+        return subprocess.run([*command, *sys.argv[1:]], env=os.environ, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -80,7 +80,7 @@ class ControlClient:
         """`token` is the admin token; without one, that of a daemon that this account runs is found."""
         self.url = url.rstrip("/")
         if not token:
-            self.url, token = _as_its_owner(self.url)
+            self.url, token = as_its_owner(self.url)
         headers = {b"Authorization": b"Bearer " + token.encode()} if token else {}
         timeout = httpx.Timeout(5.0, read=None)
         self._client = httpx.AsyncClient(
@@ -180,7 +180,7 @@ def _words() -> list[Word]:
     return found
 
 
-def _as_its_owner(url: str) -> tuple[str, str | None]:
+def as_its_owner(url: str) -> tuple[str, str | None]:
     """Return where to ask a daemon and its token for this run, if it is one that this account runs."""
     place = _place(url)
     for word in _words():

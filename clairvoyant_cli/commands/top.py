@@ -14,7 +14,7 @@ import click
 
 from clairvoyant_cli.commands.options import FILE, json_option, output_file, token_file_option, url_option
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.system import draws_few_glyphs
+from clairvoyant_cli.system import USUAL_SHELL, draws_few_glyphs
 
 if TYPE_CHECKING:
     from tui.hardware.reading import Hardware
@@ -44,6 +44,13 @@ class _Attachment:
     help="Draw with the characters that every font has, plots with blocks.  "
     "[default: where the console is the old one of Windows, or that of Linux]",
 )
+@click.option(
+    "--web",
+    is_flag=False,
+    flag_value="127.0.0.1:7118",
+    metavar="[HOST:PORT]",
+    help="Show it in a browser, at 127.0.0.1:7118 unless told otherwise. Needs the extra [web].",
+)
 @click.option("--once", is_flag=True, help="Print the state once, as tables, and leave.")
 @json_option("Print the state once, as JSON, and leave.")
 @click.option("--record", type=output_file(), help="Also write what is seen to a file.")
@@ -64,6 +71,7 @@ def command(
     token_file: Path | None,
     readonly: bool,
     plain: bool,
+    web: str | None,
     once: bool,
     as_json: bool,
     record: Path | None,
@@ -75,6 +83,11 @@ def command(
     """Watch the queue, the slots and the GPU live, and steer them. Leaving does not disturb the daemon."""
     if demo and replay is not None:
         raise ClairvoyantError("--demo and --replay exclude each other: choose one", ExitCode.USAGE)
+    if web is not None:
+        if demo or once or as_json or record is not None or replay is not None:
+            raise ClairvoyantError("--web shows a running daemon; leave the other modes out", ExitCode.USAGE)
+        _in_browser(web, url, token_file, readonly=readonly, plain=plain)
+        return
     opened: AbstractAsyncContextManager[_Attachment]
     if demo:
         opened = _demo(scenario, demo_gpus)
@@ -83,7 +96,10 @@ def command(
     else:
         opened = nullcontext(_live(url, token_file))
     once = once or as_json
-    if not once and not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+    in_browser = "TEXTUAL_DRIVER" in os.environ
+    if not (once or in_browser) and not all(
+        stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)
+    ):
         raise ClairvoyantError("top needs a terminal; for a script use --once or --json", ExitCode.USAGE)
     if not once and os.environ.get("TERM") == "dumb":
         raise ClairvoyantError("TERM is dumb: this terminal cannot draw; use --once", ExitCode.USAGE)
@@ -100,6 +116,25 @@ async def _demo(scenario: str, gpus: int) -> AsyncIterator[_Attachment]:
 
     async with asked_daemon(scenario) as daemon:
         yield _Attachment(DaemonSource(daemon.base_url), badge="demo", machine=simulated_machine(gpus))
+
+
+def _in_browser(
+    address: str, url: str | None, token_file: Path | None, *, readonly: bool, plain: bool
+) -> None:
+    from clairvoyant_cli.control import admin_token, local_url
+
+    if USUAL_SHELL == "powershell":
+        raise ClairvoyantError("--web is for Linux and macOS; on Windows use top in a terminal")
+    try:
+        from clairvoyant_cli.commands.web import serve_pages
+    except ModuleNotFoundError as error:
+        if error.name not in ("textual_serve", "aiohttp"):
+            raise
+        raise ClairvoyantError("--web needs the extra: pip install 'clairvoyant-cli[web]'") from None
+    options = [*(["--readonly"] if readonly else []), "--plain" if plain else "--no-plain"]
+    if token_file is not None:
+        options += ["--token-file", str(token_file.absolute())]
+    serve_pages(address, local_url(url), admin_token(token_file), options)
 
 
 def _replay(path: Path) -> _Attachment:

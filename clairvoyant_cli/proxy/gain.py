@@ -46,6 +46,8 @@ class Gain:
     def ran(self, run: ShadowRun) -> None:
         """Enter a request, once it is known what arrival order would have made of it."""
         exchange = run.exchange
+        if exchange.job.stands_back:
+            return  # it was to wait: nobody waits for it
         ours_s = exchange.waited_s(exchange.ended_s or 0.0)
         self.enter(LengthClass.of(exchange.totals.tokens or 0), ours_s, run.wait_s)
 

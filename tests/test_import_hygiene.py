@@ -55,9 +55,8 @@ def test_the_scheduler_is_pure() -> None:
 
 
 def test_the_daemon_needs_no_front_end_and_no_training_library() -> None:
-    # httpx brings click and rich along for its own command line; that is not ours to change.
     loaded = loaded_by("import clairvoyant_cli.proxy.daemon")
-    assert loaded.isdisjoint({"textual", "onnxruntime", "numpy", "uvicorn", "xgboost", "sklearn"})
+    assert loaded.isdisjoint({"textual", "rich", "onnxruntime", "numpy", "uvicorn", "sklearn"})
 
 
 def test_no_library_reports_to_its_maker() -> None:

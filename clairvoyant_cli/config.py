@@ -326,6 +326,40 @@ def name_for(url: str) -> str:
     return url.rpartition("://")[2].partition("/")[0][:MAX_NAME_CHARS]
 
 
+@dataclass(frozen=True, slots=True)
+class TopConfig:
+    """How `clairvoyant top` begins: the table [top]. What is left out is as it was left the last time."""
+
+    theme: str | None = setting(None, "NAME", "Its colours: night, day, contrast.")
+    sort: str | None = setting(
+        None, "COLUMN", "What the queue is sorted by, as in `age`, or `-age` for the other way."
+    )
+    hidden: str | None = setting(None, "COLUMNS", "Columns of the queue not to be shown, as in `q90 bar`.")
+    panel: str | None = setting(None, "NAME", "What a small terminal shows below the queue, as in `stats`.")
+    keys: str | None = setting(None, "KEYS", "Keys in place of others, as in `promote=Y drain=D`.")
+
+    def likes(self) -> dict[str, str]:
+        """Return what was set, as the dashboard calls it."""
+        given = {
+            "theme": self.theme,
+            "queue.sort": self.sort,
+            "queue.hidden": self.hidden,
+            "deck": self.panel,
+            "keys": self.keys,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def load_top_config() -> TopConfig:
+    """Read the table [top] of the configuration file, if there is one."""
+    path = default_config_file()
+    if path is None or not os.path.lexists(path):
+        return TopConfig()
+    table = _parsed(path).get("top", {})
+    _check(isinstance(table, dict), f"{path}: top must be a table, as in [top]")
+    return TopConfig(**read_table(TopConfig, table, str(path), " in [top]"))
+
+
 def _check(holds: bool, message: str) -> None:
     if not holds:
         raise ClairvoyantError(message, ExitCode.USAGE)
@@ -380,15 +414,20 @@ def _values(each: dict[str, Any] | list[Any]) -> Iterable[Any]:
     return each.values() if isinstance(each, dict) else each
 
 
-def _from_file(path: Path) -> dict[str, Any]:
+def _parsed(path: Path) -> dict[str, Any]:
     try:
         data = parse_toml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         why = error.strerror or error if isinstance(error, OSError) else error
         raise ClairvoyantError(f"cannot read the configuration {path}: {why}", ExitCode.USAGE) from None
     for name in data:
-        known = name in ("serve", "backends")
-        _check(known, f"{path}: unknown section [{name}]; there are [serve] and [[backends]]")
+        known = name in ("serve", "backends", "top")
+        _check(known, f"{path}: unknown section [{name}]; there are [serve], [[backends]] and [top]")
+    return data
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    data = _parsed(path)
     section = data.get("serve", {})
     _check(isinstance(section, dict), f"{path}: serve must be a table, as in [serve]")
     settings = read_table(ServeConfig, section, str(path), " in [serve]")

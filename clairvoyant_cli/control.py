@@ -14,7 +14,7 @@ import msgspec
 from clairvoyant_cli.addresses import DEFAULT_PORT, check_url
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.system import is_alive
-from tui.snapshot import Snapshot
+from tui.snapshot import PolicyOutlook, Snapshot
 from tui.source import Verb
 
 PREFIX = "/_clairvoyant"
@@ -121,6 +121,14 @@ class ControlClient:
                         yield line[6:].encode()
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None
+
+    async def outlook(self) -> tuple[PolicyOutlook, ...]:
+        """Return when what waits now would start under each policy."""
+        answer = await self._request("GET", "/outlook")
+        try:
+            return msgspec.json.decode(answer.content, type=tuple[PolicyOutlook, ...])
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            raise ClairvoyantError(f"{self.url} does not answer as a clairvoyant daemon does") from None
 
     async def act(self, action: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Ask for an action; ClairvoyantError with the daemon's reason if it is refused."""

@@ -125,6 +125,9 @@ def settings() -> list[str]:
         "### LLM servers, one by one",
         tables,
         listed(config.BackendConfig, "key"),
+        "### The dashboard",
+        "A table `[top]` in the same file says how `clairvoyant top` begins, whatever it was left like:",
+        listed(config.TopConfig, "key"),
     ]
 
 
@@ -215,6 +218,10 @@ def sample() -> str:
         "# Instead of backend, slots and backend_key_file, the LLM servers one by one:",
         "# [[backends]]",
         *sampled(config.BackendConfig),
+        "",
+        "# How `clairvoyant top` begins:",
+        "# [top]",
+        *sampled(config.TopConfig),
     ]
     return "\n".join(lines) + "\n"
 

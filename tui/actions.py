@@ -1,15 +1,23 @@
 """From a key to an action: which requests it speaks of, whether it may, and what is asked first."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from textual.app import App
 from textual.screen import ModalScreen
 
+from tui.formatting import duration
 from tui.panels.detail import AnyRequest
 from tui.panels.requests import LEVELS
 from tui.screens.dialogs import Ask, Choose, Confirm
-from tui.snapshot import BackendState, FinishedRequest, QueuedRequest, Snapshot
+from tui.snapshot import (
+    BackendState,
+    FinishedRequest,
+    GroupState,
+    PolicyOutlook,
+    QueuedRequest,
+    Snapshot,
+)
 from tui.source import Action, Verb
 from tui.view_state import LinkState, ViewState
 
@@ -30,6 +38,18 @@ class Stage(Protocol):
 
     def look(self, first: int) -> None:
         """Have the queue's rows sent from this rank on."""
+        ...
+
+    def outlook(self, show: Callable[[tuple[PolicyOutlook, ...]], None]) -> None:
+        """Ask when what waits would start under each policy, and show the answer when it comes."""
+        ...
+
+    def remember(self, **liked: str) -> None:
+        """Keep how the screen is liked, for the next time."""
+        ...
+
+    def liked(self) -> Mapping[str, str]:
+        """Return what was kept."""
         ...
 
     def ask(self, *actions: Action) -> None:
@@ -115,9 +135,9 @@ class Actions:
         """Offer the policies the daemon has."""
         snapshot = self._steerable()
         if snapshot is not None:
-            summaries = dict(zip(snapshot.policies, snapshot.summaries, strict=False))
-            options = [(name, f"{name}\n  {summaries.get(name, '')}".rstrip()) for name in snapshot.policies]
-            self._change(Verb.POLICY, Choose("Order of what waits", options, snapshot.policy), str)
+            dialog = Choose("Order of what waits", _policies(snapshot, ()), snapshot.policy)
+            self._change(Verb.POLICY, dialog, str)
+            self._stage.outlook(lambda outlook: dialog.retell(_policies(snapshot, outlook)))
 
     def tau(self) -> None:
         """Ask for the longest wait."""
@@ -150,12 +170,53 @@ class Actions:
 
         self._app.push_screen(dialog, change)
 
+    # -- all requests of a client, for a model, at a backend --------------------------------------------
+
+    def hold_group(self, group: GroupState | None, *, held: bool) -> None:
+        """Hold all that waits of a group, or release all that is held."""
+        self._on_group(group, Verb.HOLD if held else Verb.RELEASE)
+
+    def prioritise_group(self, group: GroupState | None) -> None:
+        """Ask for the priority of all that waits of a group."""
+        if group is not None and self._allowed():
+            question = f"Priority of all that waits of {group.kind} {group.name}: lower goes sooner"
+
+            def change(answer: str | None) -> None:
+                if answer is not None:
+                    self._on_group(group, Verb.PRIORITY, int(answer))
+
+            self._app.push_screen(Ask(question, "0", _priority_fault), change)
+
+    def drain_group(self, group: GroupState | None) -> None:
+        """Take nothing new of a group, or take it again."""
+        snapshot = self._steerable() if group is not None else None
+        if group is None or snapshot is None:
+            return
+        if group.kind == "backend":
+            drained = any(each.name == group.name and each.standing for each in snapshot.backends)
+            self._stage.ask(Action(Verb.BACKEND, group.name, "up" if drained else "drain"))
+        else:
+            self._on_group(group, Verb.RESUME if group.draining else Verb.DRAIN)
+
+    def keep_model(self, group: GroupState | None, deed: str) -> None:
+        """Have a model loaded, or unloaded."""
+        if group is None or group.kind != "model":
+            self._app.notify("only a model can be loaded or unloaded", severity="warning", timeout=3)
+        elif self._allowed():
+            self._stage.ask(Action(Verb.MODEL, group.name, deed))
+
+    def _on_group(self, group: GroupState | None, verb: Verb, value: int | None = None) -> None:
+        if group is not None and self._allowed():
+            self._stage.ask(Action(verb, group.name, value, kind=group.kind))
+
     # -- whether, and how -------------------------------------------------------------------------------
 
     def _allowed(self) -> bool:
         view = self._stage.view()
         if view.readonly:
             self._app.notify("read-only: nothing was changed", severity="warning", timeout=2)
+        elif view.past_s is not None:
+            self._app.notify("this is the past: nothing was changed", severity="warning", timeout=2)
         elif view.link.state is not LinkState.LIVE:
             self._app.notify("no daemon: nothing was changed", severity="warning", timeout=2)
         else:
@@ -185,6 +246,28 @@ class Actions:
                 self._stage.ask(*actions)
 
         self._app.push_screen(Confirm(question, detail), answer)
+
+
+def _policies(snapshot: Snapshot, outlook: Sequence[PolicyOutlook]) -> list[tuple[str, str]]:
+    """Return the policies with what each does, and when the medians would start of what waits now."""
+    summaries = dict(zip(snapshot.policies, snapshot.summaries, strict=False))
+    coming = {each.policy: each for each in outlook}
+    return [(name, _policy(name, summaries.get(name, ""), coming.get(name))) for name in snapshot.policies]
+
+
+def _policy(name: str, summary: str, coming: PolicyOutlook | None) -> str:
+    text = name
+    if coming is not None and (coming.short_s, coming.long_s) != (None, None):
+        text = f"{name:<12} S in {duration(coming.short_s):<6} L in {duration(coming.long_s):<6}"
+        text += "  before any cut" * coming.cuts
+    return f"{text.rstrip()}\n  {summary}".rstrip()
+
+
+def _priority_fault(text: str) -> str:
+    try:
+        return "" if -100 <= int(text) <= 100 else "from -100 to 100"
+    except ValueError:
+        return "a whole number"
 
 
 def _deed(server: BackendState) -> str:

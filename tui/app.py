@@ -9,7 +9,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -27,12 +27,14 @@ from tui.keys import KEYS
 from tui.line import Tone, printable
 from tui.memory import remember, remembered
 from tui.palette import THEMES, Palette
+from tui.past import EVERY_S, Past
 from tui.plain_glyphs import plain_driver
 from tui.screens.board import BoardScreen
 from tui.screens.clients import Clients
 from tui.screens.detail import Detail
+from tui.screens.groups import Groups
 from tui.screens.help import Help
-from tui.snapshot import Snapshot
+from tui.snapshot import PolicyOutlook, Snapshot
 from tui.source import Action, Disconnected, Source
 from tui.view_state import Link, LinkState, ViewState
 from tui.widgets.canvas import Canvas
@@ -58,19 +60,21 @@ class Top(App[None]):
         machine: Callable[[], Hardware] | None = None,
         readonly: bool = False,
         badge: str = "",
-        plain: bool = False,
+        glyphs: Mapping[int, int | str] | None = None,
         folder: Path | None = None,
         memory: Path | None = None,
+        likes: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`machine` reads this computer's sensors; it is called in a thread, once a second. `folder` is where
-        exports go (the working directory), `memory` the file that keeps what is liked. `badge` stands beside
-        the mode: demo, replay. `plain` is for fonts that have few characters.
+        exports go (the working directory), `memory` the file that keeps what is liked; `likes` come before
+        what it says. `badge` stands beside the mode: demo, replay. `glyphs` says what is sent in place of
+        characters that the font lacks.
         """
         colour = not os.environ.get("NO_COLOR")
         super().__init__(ansi_color=None if colour else True)
-        if plain:
-            self.driver_class = plain_driver(self.driver_class)
+        if glyphs is not None:
+            self.driver_class = plain_driver(self.driver_class, glyphs)
         self._source = source
         self._machine = machine
         self._clock = clock
@@ -81,6 +85,7 @@ class Top(App[None]):
         self._drawn_at = 0.0
         self.interval_s = INTERVALS_S[0]
         self._frozen_scene: ViewState | None = None
+        self._past = Past()
         self._link = Link(LinkState.CONNECTING, source.where, source.local)
         self._hardware: Hardware | None = None
         self._read_at = 0.0
@@ -97,7 +102,8 @@ class Top(App[None]):
         for theme in THEMES:
             self.register_theme(theme)
         self._memory = memory
-        liked = remembered(memory).get("theme", "") if memory else ""
+        self._likes = (remembered(memory) if memory else {}) | dict(likes or {})
+        liked = self._likes.get("theme", "")
         self.theme = liked if liked in self.available_themes else THEMES[0].name
         self.palette = Palette(self.get_css_variables(), colour=colour)
 
@@ -121,8 +127,7 @@ class Top(App[None]):
         self._left.set()
 
     def _recolour(self) -> None:
-        if self._memory is not None:
-            remember(self._memory, theme=self.theme)
+        self.remember(theme=self.theme)
         self.palette = Palette(self.get_css_variables(), colour=self._colour)
         for screen in self.screen_stack:
             for canvas in screen.query(Canvas):
@@ -186,6 +191,7 @@ class Top(App[None]):
             self._snapshot, self._received_at = news, now
             self._link = replace(self._link, state=LinkState.LIVE, reason="", lost_for_s=0.0)
             self._history.take(news)
+            self._past.take(news)
         self.draw()
 
     def _tick(self) -> None:
@@ -232,10 +238,27 @@ class Top(App[None]):
         self._drawn_at = self._clock()
         view = self.view()
         for screen in self.screen_stack:
-            if screen.is_mounted and isinstance(screen, BoardScreen | Clients | Detail | Help):
+            if screen.is_mounted and isinstance(screen, BoardScreen | Clients | Detail | Groups | Help):
                 screen.show(view)
 
     # -- what is asked of the daemon --------------------------------------------------------------------
+
+    def remember(self, **liked: str) -> None:
+        """Keep how the screen is liked, for the next time."""
+        if self._memory is not None:
+            remember(self._memory, **liked)
+
+    def liked(self) -> Mapping[str, str]:
+        """Return what was kept."""
+        return self._likes
+
+    def outlook(self, show: Callable[[tuple[PolicyOutlook, ...]], None]) -> None:
+        """Ask when what waits would start under each policy, and show the answer when it comes."""
+
+        async def ask() -> None:
+            show(await self._source.outlook())
+
+        self.run_worker(ask(), group="outlook", exclusive=True)
 
     def look(self, first: int) -> None:
         """Have the queue's rows sent from this rank on."""
@@ -260,6 +283,19 @@ class Top(App[None]):
         else:
             view = self.view()
             self._frozen_scene = replace(view, frozen=True, history=deepcopy(view.history))
+        self.draw()
+
+    def action_scrub(self, seconds: float) -> None:
+        """Go back, or forth again, by so many seconds of what has been seen in the last hour."""
+        if self._snapshot is None:
+            return
+        shown = self._frozen_scene.snapshot if self._frozen_scene is not None else None
+        at = (shown or self._snapshot).taken_at + seconds
+        state = self._past.before(at + EVERY_S) if seconds < 0 else self._past.after(at - EVERY_S)
+        self._frozen_scene = None
+        if state is not None and (shown is not None or seconds < 0):
+            ago_s = self._snapshot.taken_at - state.taken_at
+            self._frozen_scene = replace(self.view(), snapshot=state, frozen=True, drift_s=0.0, past_s=ago_s)
         self.draw()
 
     def action_interval(self) -> None:

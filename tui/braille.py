@@ -1,8 +1,8 @@
 """A picture of dots: two across and four up in every cell, by the braille block of Unicode."""
 
-from tui.line import Line, Tone
+from tui.line import Line, Tone, gathered
 
-_BLANK = 0x2800
+_CELLS = (" ", *(chr(0x2800 + bits) for bits in range(1, 256)))
 _BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
@@ -49,13 +49,10 @@ class Dots:
 
     def lines(self) -> list[Line]:
         """Return the picture, the top row first."""
-        rows = []
-        for bits, tones in zip(self._bits, self._tones, strict=True):
-            line = Line()
-            for bit, tone in zip(bits, tones, strict=True):
-                line.add(chr(_BLANK + bit) if bit else " ", tone)
-            rows.append(line)
-        return rows
+        return [
+            gathered((_CELLS[bit], tone) for bit, tone in zip(bits, tones, strict=True))
+            for bits, tones in zip(self._bits, self._tones, strict=True)
+        ]
 
     def _across(self, x: float) -> int:
         return min(self.width * 2 - 1, max(0, round(x * (self.width * 2 - 1))))

@@ -1,6 +1,6 @@
 """Rows and columns without a widget: which rows are shown, in what order, and how wide each column is."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -31,7 +31,8 @@ class Column(Generic[RowT]):
 
 @dataclass(frozen=True, slots=True)
 class Grid(Generic[RowT]):
-    """A kind of table. `text` is what a filter looks at. Where `rows` are but a window of all there are, so
+    """A kind of table. `text` is what a filter looks at, `of_group` names the group of a kind that a row is
+    of. Where `rows` are but a window of all there are, so
     many stand `before` them, and there are `total`.
     """
 
@@ -40,6 +41,7 @@ class Grid(Generic[RowT]):
     id: Callable[[RowT], str]
     text: Callable[[RowT], str]
     empty: Callable[[ViewState], str]
+    of_group: Callable[[RowT, str], str] = lambda row, kind: ""
     before: Callable[[ViewState], int] = lambda view: 0
     total: Callable[[ViewState], int] | None = None
 
@@ -59,20 +61,31 @@ class Grid(Generic[RowT]):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How a table is sorted and filtered; an empty `by` keeps the daemon's order."""
+    """How a table is sorted and filtered; an empty `by` keeps the daemon's order. `group` is the kind and the
+    name of the group whose rows alone are shown, ("", "") for all.
+    """
 
     by: str = ""
     reverse: bool = False
     filter: str = ""
+    group: tuple[str, str] = ("", "")
+
+    @property
+    def narrows(self) -> bool:
+        """Whether rows are left out."""
+        return bool(self.filter.strip() or self.group[0])
 
     @property
     def is_natural(self) -> bool:
         """Whether the rows stand as they came."""
-        return not (self.by or self.reverse or self.filter.strip())
+        return not (self.by or self.reverse or self.narrows)
 
 
 def select(grid: Grid[RowT], rows: Sequence[RowT], order: Order) -> Sequence[RowT]:
     """Return the rows that pass the filter, sorted. Every word must match; a word after `!` must not."""
+    kind, name = order.group
+    if kind:
+        rows = [row for row in rows if grid.of_group(row, kind) == name]
     words = order.filter.lower().split()
     if words:
         rows = [row for row in rows if _matches(grid.text(row).lower(), words)]
@@ -95,9 +108,15 @@ class Fitted(Generic[RowT]):
     columns: tuple[tuple[Column[RowT], int], ...]
 
     @classmethod
-    def of(cls, grid: Grid[RowT], width: int, view: ViewState) -> "Fitted[RowT]":
-        """Choose the columns for a width. The flexible ones share what is left over, or what is missing."""
-        shown = [column for column in grid.columns if width >= column.from_width and column.when(view)]
+    def of(cls, grid: Grid[RowT], width: int, view: ViewState, hidden: Container[str] = ()) -> "Fitted[RowT]":
+        """Choose the columns for a width, those that are hidden left out. The flexible ones share what is
+        left over, or what is missing.
+        """
+        shown = [
+            column
+            for column in grid.columns
+            if width >= column.from_width and column.name not in hidden and column.when(view)
+        ]
         spare = width - sum(column.width for column in shown) - (len(shown) - 1)
         flex = sum(column.flex for column in shown)
         cells: list[tuple[Column[RowT], int]] = []

@@ -1,9 +1,11 @@
 """What the screen remembers of the snapshots it has seen; every series is bounded."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tui.hardware.reading import Hardware
+from tui.line import Line
 from tui.snapshot import FinishedRequest, Snapshot
 
 SAMPLES = 600
@@ -33,6 +35,8 @@ class History:
         self.gpu: dict[int, deque[float]] = {}
         self.cpu: deque[float] = deque(maxlen=SAMPLES)
         self.tau_fired_at: float | None = None
+        self.ended = 0
+        self.pictures: dict[str, tuple[object, list[Line]]] = {}
         self._known: deque[str] = deque(maxlen=POINTS * 2)
         self._known_set: set[str] = set()
         self._firings: int | None = None
@@ -72,8 +76,16 @@ class History:
         span_s = last.at - first.at
         return (last.completed - first.completed) / span_s * 60.0 if span_s >= 10.0 else None
 
+    def picture(self, name: str, of: object, draw: Callable[[], list[Line]]) -> list[Line]:
+        """Return a picture, drawn anew only when what it is `of` is not what it was of before."""
+        kept = self.pictures.get(name)
+        if kept is None or kept[0] != of:
+            kept = self.pictures[name] = of, draw()
+        return kept[1]
+
     def _forget(self, pid: int) -> None:
         self.samples.clear()
+        self.pictures.clear()
         self.finished.clear()
         self._known.clear()
         self._known_set.clear()
@@ -96,3 +108,4 @@ class History:
             self._known.append(request.id)
             self._known_set.add(request.id)
             self.finished.append(request)
+            self.ended += 1

@@ -2,6 +2,7 @@
 palette all read it, so none can lack a key that another has.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -72,12 +73,24 @@ GROUPS = (
             Key("slash", "filter", "Filter: all words must match, !word must not", "filter", "/"),
             Key("escape", "clear", "Clear the filter and the marks, leave the large view", shown="Esc"),
             Key("s", "sort(1)", "Sort by the next column", "sort"),
+            Key("o", "sort_by", "Sort by the column of a letter, again for the other way round"),
+            Key("C", "columns", "Show a column, or show it no more"),
             Key("S", "reverse", "Reverse the order"),
             Key("less_than_sign", "sort(-1)", "Sort by the column before", shown="<"),
             Key("greater_than_sign", "sort(1)", "Sort by the column after", shown=">"),
             Key("f", "app.ghost", "What each would have in order of arrival, beside what it has"),
             Key("F", "follow", "Let the cursor stay with its request, until it is moved"),
             Key("p", "app.freeze", "Freeze the display; the daemon works on", "freeze"),
+            Key("g", "groups", "Groups, by client, model, backend: what each has; act on all of one"),
+            Key(
+                "left_square_bracket",
+                "app.scrub(-5)",
+                "Back by 5 s, up to an hour; { by a minute",
+                shown="[",
+            ),
+            Key("right_square_bracket", "app.scrub(5)", "Forth again by 5 s; } by a minute", shown="]"),
+            Key("left_curly_bracket", "app.scrub(-60)", "Back by a minute", shown="{"),
+            Key("right_curly_bracket", "app.scrub(60)", "Forth by a minute", shown="}"),
             Key("c", "app.clients", "The clients: what each has, and what it may"),
             Key("z", "maximise", "Give the focused panel the whole screen, or take it back", "zoom"),
             Key("r", "app.interval", "Draw less often"),
@@ -90,18 +103,13 @@ GROUPS = (
         "Around",
         (
             Key("1,2,3,4,5,6,7,8,9", "", "Go to a panel", shown="1-9"),
-            Key(
-                "left_square_bracket",
-                "deck(-1)",
-                "The panel before, in the deck of a small terminal",
-                shown="[",
-            ),
-            Key("right_square_bracket", "deck(1)", "The panel after", shown="]"),
+            Key("left", "deck(-1)", "The panel before, in the deck of a small terminal", shown="←"),
+            Key("right", "deck(1)", "The panel after", shown="→"),
             Key("l", "go('log')", "Go to the log"),
             Key("tab", "", "The next panel; Shift-Tab the one before", shown="Tab"),
             Key("down,j", "", "Down, up: also k, the arrows, the wheel", shown="j k"),
             Key("pagedown", "", "A page down; PgUp a page up", shown="PgDn"),
-            Key("home,g", "", "The first row; G the last", shown="g G"),
+            Key("home", "", "The first row; G or End the last", shown="Home"),
             Key("question_mark,f1", "app.help", "This help", "help", "?"),
             Key("ctrl+p", "", "The command palette", shown="^P"),
             Key("q,ctrl+q,ctrl+c", "app.quit", "Leave; the daemon works on", "quit"),
@@ -110,3 +118,14 @@ GROUPS = (
 )
 
 KEYS = tuple(key for group in GROUPS for key in group.keys)
+
+
+def rebound(text: str) -> Iterator[tuple[Key, str]]:
+    """Yield the keys that are to have another, given as `promote=Y drain=D`: the action's name, and the key
+    as Textual calls it. What names no action is left out.
+    """
+    named = {key.action.partition("(")[0].removeprefix("app."): key for key in KEYS if key.action}
+    for word in text.split():
+        action, _, other = word.partition("=")
+        if action in named and other:
+            yield named[action], other

@@ -5,6 +5,8 @@ function that a test reads as text, and a theme, or no colour at all, costs it n
 """
 
 from collections.abc import Iterable
+from itertools import groupby
+from operator import itemgetter
 from typing import Literal, Self
 
 from rich.cells import cell_len, set_cell_size
@@ -54,8 +56,11 @@ class Line:
     def add(self, text: str, tone: Tone = "ink") -> Self:
         """Append text. An unprintable character (an escape code in a client's name) becomes a dot."""
         if text:
-            text = printable(text)
-            self.width += cell_len(text)
+            if text.isascii() and text.isprintable():
+                self.width += len(text)
+            else:
+                text = printable(text)
+                self.width += cell_len(text)
             if self.spans and self.spans[-1][1] == tone:
                 text = self.spans.pop()[0] + text
             self.spans.append((text, tone))
@@ -63,8 +68,14 @@ class Line:
 
     def join(self, other: "Line") -> Self:
         """Append another line's pieces."""
-        for text, tone in other.spans:
-            self.add(text, tone)
+        mine, theirs = self.spans, other.spans
+        if mine and theirs and mine[-1][1] == theirs[0][1]:
+            text, tone = theirs[0]
+            mine[-1] = (mine[-1][0] + text, tone)
+            mine += theirs[1:]
+        else:
+            mine += theirs
+        self.width += other.width
         return self
 
     def pad(self, width: int) -> Self:
@@ -127,6 +138,14 @@ def cell(text: str, width: int, *, right: bool = False) -> str:
     text = clip(text, width)
     blank = " " * (width - cell_len(text))
     return blank + text if right else text + blank
+
+
+def gathered(cells: Iterable[tuple[str, Tone]]) -> Line:
+    """Set pieces beside each other; those of one tone that follow each other become one."""
+    line = Line()
+    for tone, run in groupby(cells, key=itemgetter(1)):
+        line.add("".join(text for text, _ in run), tone)
+    return line
 
 
 def ends(left: Line, right: Line, width: int) -> Line:

@@ -5,6 +5,8 @@ stands in every cell of a plot (github.com/microsoft/terminal, issues 385 and 12
 the screen is put into characters of WGL4, which every font of Windows has; plots are drawn with half blocks.
 """
 
+from collections.abc import Mapping
+
 from textual.driver import Driver
 
 _UPPER, _LOWER = 0b0001_1011, 0b1110_0100  # the bits of a braille cell's upper and lower two rows of dots
@@ -19,11 +21,23 @@ PLAIN: dict[int, int | str] = {
 """Each is one cell wide, as is what it stands for."""
 
 
-def plain_driver(driver: type[Driver]) -> type[Driver]:
+_IN_ASCII = str.maketrans(
+    "─━═│║┤┼┌┐└┘╭╮╰╯▀▄█▌▒■□▲▼►→←↑↓♦●○◘·•√ø×−–…ρτ≤½¦┘§",
+    "-==||++++++++++'.#|%#.^v>><^v*ooo.*v0x--.pt<2|+S",
+)
+ASCII: dict[int, int | str] = (
+    dict.fromkeys(range(0xA0, 0x2190), "?")
+    | {code: chr(code).translate(PLAIN).translate(_IN_ASCII) for code in PLAIN}
+    | _IN_ASCII
+)
+"""In 7 bits, for a terminal that knows no other; what has no such form, as in a name, is a question mark."""
+
+
+def plain_driver(driver: type[Driver], glyphs: Mapping[int, int | str] = PLAIN) -> type[Driver]:
     """Return a driver that sends plain glyphs alone, and is the given one in all else."""
 
     class Plain(driver):  # type: ignore[misc, valid-type]  # which it is depends on the system
         def write(self, data: str) -> None:
-            super().write(data.translate(PLAIN))
+            super().write(data.translate(glyphs))
 
     return Plain

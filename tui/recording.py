@@ -11,7 +11,7 @@ from typing import IO
 import msgspec
 
 from tui.export import without_prompts
-from tui.snapshot import SCHEMA_VERSION, Snapshot
+from tui.snapshot import SCHEMA_VERSION, PolicyOutlook, Snapshot
 from tui.source import Action, ActionResult, Disconnected, Source
 
 _LONGEST_GAP_S = 5.0
@@ -64,6 +64,10 @@ class Recorder:
         """Pass the wish on."""
         self._source.look(first)
 
+    async def outlook(self) -> tuple[PolicyOutlook, ...]:
+        """Pass the question on."""
+        return await self._source.outlook()
+
     async def act(self, action: Action) -> ActionResult:
         """Pass the action on."""
         return await self._source.act(action)
@@ -92,6 +96,10 @@ class Replay:
 
     def look(self, first: int) -> None:
         """Show what was recorded, which is all there is."""
+
+    async def outlook(self) -> tuple[PolicyOutlook, ...]:
+        """Say nothing of what might have been."""
+        return ()
 
     async def act(self, action: Action) -> ActionResult:
         """Refuse: what is past is past."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from tui.snapshot import Snapshot
+from tui.snapshot import PolicyOutlook, Snapshot
 
 
 class Verb(StrEnum):
@@ -24,6 +24,7 @@ class Verb(StrEnum):
     TAU = "tau"
     RELOAD = "reload"
     BACKEND = "backend"
+    MODEL = "model"
 
 
 ON_REQUEST = frozenset({Verb.CANCEL, Verb.PROMOTE, Verb.HOLD, Verb.RELEASE, Verb.PRIORITY, Verb.URGENCY})
@@ -32,19 +33,24 @@ ON_REQUEST = frozenset({Verb.CANCEL, Verb.PROMOTE, Verb.HOLD, Verb.RELEASE, Verb
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One request of the operator. `id` names a request, or a backend; `value` is a priority, a level of
-    urgency, a policy, tau in seconds (0: no guard), or what is done to the backend: drain, up, remove.
+    """One request of the operator. `id` names a request, a backend, a model, or with a `kind` (client, model,
+    backend) a group of requests; `value` is a priority, a level of urgency, a policy, tau in seconds (0: no
+    guard), or what is done to the backend (drain, up, remove) or the model (load, unload).
     """
 
     verb: Verb
     id: str | None = None
     value: str | int | float | None = None
+    kind: str = ""
 
     def body(self) -> dict[str, str | int | float | None]:
         """Return the JSON body the daemon expects."""
         body: dict[str, str | int | float | None] = {}
         if self.id is not None:
-            body["name" if self.verb is Verb.BACKEND else "id"] = self.id
+            named = self.kind or self.verb in (Verb.BACKEND, Verb.MODEL)
+            body["name" if named else "id"] = self.id
+        if self.kind:
+            body["kind"] = self.kind
         if self.verb in _VALUE_FIELD:
             body[_VALUE_FIELD[self.verb]] = self.value
         return body
@@ -56,6 +62,7 @@ _VALUE_FIELD = {
     Verb.POLICY: "policy",
     Verb.TAU: "tau_s",
     Verb.BACKEND: "do",
+    Verb.MODEL: "do",
 }
 
 
@@ -92,6 +99,10 @@ class Source(Protocol):
 
     def look(self, first: int) -> None:
         """Have the rows of the queue sent from this rank on, where it is too long to be sent whole."""
+        ...
+
+    async def outlook(self) -> tuple[PolicyOutlook, ...]:
+        """Return when what waits now would start under each policy; nothing where nobody can say."""
         ...
 
     async def act(self, action: Action) -> ActionResult:

@@ -35,7 +35,8 @@ class Link:
 @dataclass(frozen=True, slots=True)
 class ViewState:
     """What is drawn. `drift_s` is how long ago the snapshot arrived: ages grow by it between two.
-    `message` is what was last said to the operator, for some seconds.
+    `past_s` is how long ago the state shown was, None if it is the newest. `message` is what was last said
+    to the operator, for some seconds.
     """
 
     link: Link
@@ -45,6 +46,7 @@ class ViewState:
     drift_s: float = 0.0
     hardware_age_s: float = 0.0
     frozen: bool = False
+    past_s: float | None = None
     readonly: bool = False
     prompts: bool = False
     ghost: bool = False

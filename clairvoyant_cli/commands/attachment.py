@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from clairvoyant_cli.control import DEFAULT_URL, ControlClient, decode
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from tui.snapshot import SCHEMA_VERSION, Snapshot
+from tui.snapshot import SCHEMA_VERSION, PolicyOutlook, Snapshot
 from tui.source import Action, ActionResult, Disconnected
 
 ROWS = 300
@@ -105,6 +105,14 @@ class DaemonSource:
         except ClairvoyantError as error:
             return ActionResult(False, str(error))
         return ActionResult(True)
+
+    async def outlook(self) -> tuple[PolicyOutlook, ...]:
+        """Ask; a daemon that does not answer, or is too old to know, has none."""
+        try:
+            async with ControlClient(self.where, self._token) as client:
+                return await client.outlook()
+        except ClairvoyantError:
+            return ()
 
     async def _read(self, newest: _Newest) -> None:
         try:

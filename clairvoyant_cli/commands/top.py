@@ -51,6 +51,7 @@ class _Attachment:
     metavar="[HOST:PORT]",
     help="Show it in a browser, at 127.0.0.1:7118 unless told otherwise. Needs the extra [web].",
 )
+@click.option("--ascii", "in_ascii", is_flag=True, help="Draw with the characters of ASCII alone.")
 @click.option("--once", is_flag=True, help="Print the state once, as tables, and leave.")
 @json_option("Print the state once, as JSON, and leave.")
 @click.option("--record", type=output_file(), help="Also write what is seen to a file.")
@@ -72,6 +73,7 @@ def command(
     readonly: bool,
     plain: bool,
     web: str | None,
+    in_ascii: bool,
     once: bool,
     as_json: bool,
     record: Path | None,
@@ -103,7 +105,8 @@ def command(
         raise ClairvoyantError("top needs a terminal; for a script use --once or --json", ExitCode.USAGE)
     if not once and os.environ.get("TERM") == "dumb":
         raise ClairvoyantError("TERM is dumb: this terminal cannot draw; use --once", ExitCode.USAGE)
-    news = asyncio.run(_watch(opened, record, once=once, readonly=readonly, plain=plain))
+    drawn = "ascii" if in_ascii else "plain" if plain else ""
+    news = asyncio.run(_watch(opened, record, once=once, readonly=readonly, drawn=drawn))
     if news is not None:
         _print(news, as_json)
 
@@ -168,7 +171,7 @@ async def _watch(
     *,
     once: bool,
     readonly: bool,
-    plain: bool,
+    drawn: str,
 ) -> "Snapshot | Disconnected | None":
     """Return the first news if they are wanted `once`; else show all, until the operator leaves."""
     async with opened as attachment:
@@ -178,17 +181,20 @@ async def _watch(
             from tui.print_tables import first_snapshot
 
             return await first_snapshot(attachment.source)
+        from clairvoyant_cli.config import load_top_config
         from clairvoyant_cli.control import state_dir
         from tui.app import Top
         from tui.hardware.collect import Machine
+        from tui.plain_glyphs import ASCII, PLAIN
 
         await Top(
             attachment.source,
             machine=attachment.machine or Machine(),
             readonly=readonly or attachment.readonly,
             badge=attachment.badge,
-            plain=plain,
+            glyphs={"ascii": ASCII, "plain": PLAIN}.get(drawn),
             memory=state_dir() / "top.json",
+            likes=load_top_config().likes(),
         ).run_async()
         return None
 

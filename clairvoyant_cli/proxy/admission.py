@@ -24,7 +24,7 @@ from clairvoyant_cli.proxy.annotation import Annotation
 from clairvoyant_cli.proxy.conversations import Conversations
 from clairvoyant_cli.proxy.exchange import Asked, Exchange
 from clairvoyant_cli.proxy.operation import Operation
-from clairvoyant_cli.proxy.pool import BackendPool, Worker, given_up
+from clairvoyant_cli.proxy.pool import BackendPool, Worker, given_up, only_model_of
 from clairvoyant_cli.proxy.refusals import DRAINING, GOING_DOWN, IN_A_LOOP, NO_CONNECT, Refusals
 from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.second_opinion import SecondOpinions
@@ -156,7 +156,8 @@ class Admission:
         if parsed.bypass or parsed.model in self.pool.remote_models:
             request.scheduled = False
             return PassOn(asks.route, parsed.model)
-        refusal = self._objection(asks.client, self.pool.able(asks.route.family, parsed.model))
+        able = self.pool.able(asks.route.family, parsed.model)
+        refusal = self._objection(asks.client, able) or self._of_draining(asks.client, parsed.model, able)
         if refusal is None:
             exchange = self._exchange(request, asks, parsed)
             refusal = self._too_late(exchange) or self._submit(exchange)
@@ -184,6 +185,14 @@ class Admission:
         if all(worker.draining for worker in able):
             return self.refusals.draining_alone(able)
         return None
+
+    def _of_draining(self, client: str, model: str, able: Sequence[Worker]) -> Refusal | None:
+        """Say that nothing new is taken of a client, or for a model; None if it is."""
+        draining = self.operation.draining_groups
+        if not draining:
+            return None
+        asked = {("client", client), ("model", model or only_model_of(able[0]))}
+        return self.refusals.of_draining(asked & draining) if asked & draining else None
 
     def _too_late(self, exchange: Exchange) -> Refusal | None:
         """Say that a request could not be answered within the service level; None if it can be."""

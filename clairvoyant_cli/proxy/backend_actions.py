@@ -11,6 +11,9 @@ from clairvoyant_cli.settings import read_table
 
 DEEDS = ("add", "drain", "up", "remove")
 
+MODEL_TIMEOUT_S = 600.0
+"""Ollama gives up loading one after five minutes."""
+
 SECRETS = frozenset({"key"})
 """Arguments that are never shown."""
 
@@ -58,6 +61,30 @@ class BackendActions:
             raise RefusedError(f"{name} is the only one that stays; add another first") from None
         here = next((worker for worker in self.pool if worker.name == name), None)
         return {"done": "backend", "name": name, "standing": "gone" if here is None else here.standing}
+
+    async def keep_model(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Have a model loaded, or unloaded, by the servers that do so when asked: by all that list it, or
+        have it, or by the one that `backend` names.
+        """
+        deed, model, only = (arguments.get(name) for name in ("do", "name", "backend"))
+        if deed not in ("load", "unload") or not isinstance(model, str) or not model:
+            raise InvalidError("do must be load or unload, and name a model")
+        able = [each for each in self.pool if each.backend.adapter.UNLOADS_MODELS]
+        if only is not None:
+            able = [each for each in able if each.name == only]
+        if deed == "load":
+            able = [each for each in able if each.backend.lists(model) or each.backend.may_have(model)]
+        else:
+            able = [each for each in able if any(has.name == model for has in each.backend.models)]
+        if not able:
+            raise RefusedError(f"no server here can {deed} {model} when asked")
+        for worker in able:
+            path, body = worker.backend.adapter.keep_request(model, loaded=deed == "load")
+            answer = await worker.ask(path, MODEL_TIMEOUT_S, body)
+            if answer.status != 200:
+                raise RefusedError(f"{worker.name} did not {deed} {model} (status {answer.status})")
+            worker.watch.look_now()
+        return {"done": "model", "do": deed, "name": model, "backends": [worker.name for worker in able]}
 
     async def _add(self, table: dict[str, Any]) -> dict[str, Any]:
         key = table.pop("key", None)

@@ -22,6 +22,7 @@ from clairvoyant_cli.http.status import reason_of
 from clairvoyant_cli.protocols.plain import printable
 from clairvoyant_cli.proxy.access import Access, bearer_of
 from clairvoyant_cli.proxy.backend_actions import SECRETS, BackendActions, InvalidError, RefusedError
+from clairvoyant_cli.proxy.groups import KINDS, Groups, Key
 from clairvoyant_cli.proxy.metrics import Metrics
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.origins import from_our_own_page
@@ -43,6 +44,9 @@ daemon's time for the states, nor for the metrics."""
 HEARTBEAT_S = 1.0
 """A stream without changes still ticks, so that ages and elapsed times move."""
 
+
+MAX_DRAINING = 1000
+"""Groups of which nothing new is taken at once."""
 
 WhatT = TypeVar("WhatT", bound=Hashable)
 
@@ -113,14 +117,21 @@ class Actions:
     stats: RequestStats
     urgency_stats: UrgencyStats
     backends: BackendActions
+    groups: Groups
     reload: Callable[[], str]
 
     async def run(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Carry out an action by name."""
-        if action in ON_REQUEST:
+        if action in ON_REQUEST and "kind" in arguments:
+            result = self._on_group(action, arguments)
+        elif action in ON_REQUEST:
             result = self._on_request(action, arguments)
         elif action == "backend":
             result = await self.backends.run(arguments)
+        elif action == "model":
+            result = await self.backends.keep_model(arguments)
+        elif action in ("drain", "resume") and "kind" in arguments:
+            result = self._take_new(action, arguments)
         else:
             result = self._on_daemon(action, arguments)
         self.stats.event(logging.INFO, f"operator: {action} {_plain(arguments)}".rstrip())
@@ -131,6 +142,35 @@ class Actions:
         job_id = arguments.get("id")
         if not isinstance(job_id, str):
             raise InvalidError(f'{action} needs the request\'s id, as {{"id": "..."}}')
+        if not self._do(action, job_id, arguments):
+            raise RefusedError(f"no request {job_id} that {action} could apply to; it may have ended")
+        return {"id": job_id, "done": action}
+
+    def _on_group(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Do it to all that wait of a group."""
+        key = _group(arguments)
+        live = self.operation.dispatcher.live.values()
+        ids = [each.id for each in self.groups.members(live, key)]
+        number = sum(self._do(action, job_id, arguments) for job_id in ids)
+        if not number:
+            raise RefusedError(f"nothing waits of {key[0]} {key[1]} that {action} could apply to")
+        return {"done": action, "kind": key[0], "name": key[1], "requests": number}
+
+    def _take_new(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Take nothing new of a client or for a model, or take it again."""
+        key = _group(arguments)
+        if key[0] == "backend":
+            raise InvalidError("drain a backend with actions/backend")
+        draining = self.operation.draining_groups
+        if action == "drain":
+            if len(draining) >= MAX_DRAINING:
+                raise RefusedError(f"{MAX_DRAINING} groups are drained; let one of them go on first")
+            draining.add(key)
+        else:
+            draining.discard(key)
+        return {"done": action, "kind": key[0], "name": key[1]}
+
+    def _do(self, action: str, job_id: str, arguments: dict[str, Any]) -> bool:
         dispatcher = self.operation.dispatcher
         scheduler, now = dispatcher.scheduler, self.stats.clock()
         if action == "cancel":
@@ -145,9 +185,7 @@ class Actions:
             done = self._set_urgency(job_id, int(_number(arguments, "level", 0, LEVELS - 1)))
         else:
             done = scheduler.reprioritise(job_id, int(_number(arguments, "priority", -100, 100)), now)
-        if not done:
-            raise RefusedError(f"no request {job_id} that {action} could apply to; it may have ended")
-        return {"id": job_id, "done": action}
+        return done
 
     def _set_urgency(self, job_id: str, level: int) -> bool:
         dispatcher = self.operation.dispatcher
@@ -185,6 +223,13 @@ class Actions:
             return {"done": "reload", "note": self.reload()}
         except ClairvoyantError as error:
             raise RefusedError(str(error)) from None
+
+
+def _group(arguments: dict[str, Any]) -> Key:
+    kind, name = arguments.get("kind"), arguments.get("name")
+    if kind not in KINDS or not isinstance(name, str) or not name:
+        raise InvalidError(f"a group has a kind ({', '.join(KINDS)}) and a name")
+    return kind, name
 
 
 def _number(arguments: dict[str, Any], name: str, low: float, high: float) -> float:
@@ -234,6 +279,7 @@ class ControlApi:
                 WebRoute(f"{PREFIX}/state", self._state),
                 WebRoute(f"{PREFIX}/events", self._events),
                 WebRoute(f"{PREFIX}/metrics", self._metrics_text),
+                WebRoute(f"{PREFIX}/outlook", self._outlook),
                 WebRoute(f"{PREFIX}/actions/{{action}}", self._act, methods=["POST"]),
             ]
         )
@@ -295,6 +341,13 @@ class ControlApi:
 
     async def _metrics_text(self, request: WebRequest) -> Response:
         return Response(await self._metrics.next(None), media_type=Metrics.CONTENT_TYPE)
+
+    async def _outlook(self, request: WebRequest) -> Response:
+        outlook = []
+        for policy in SERVABLE:
+            outlook.append(self._actions.operation.outlook(policy))
+            await asyncio.sleep(0)  # some milliseconds for each: others get their turn
+        return Response(encode(outlook), media_type="application/json")
 
     async def _act(self, request: WebRequest) -> Response:
         action = request.path_params["action"]

@@ -24,6 +24,7 @@ from clairvoyant_cli.proxy.exchange import DrainingError
 from clairvoyant_cli.proxy.fallback import Fallback
 from clairvoyant_cli.proxy.gain import Gain
 from clairvoyant_cli.proxy.gateway import Gateway
+from clairvoyant_cli.proxy.groups import Groups
 from clairvoyant_cli.proxy.joining import Joining, Server, find_servers
 from clairvoyant_cli.proxy.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning import DEFAULT_TAU_S
@@ -308,6 +309,8 @@ def _compose(
     engines = EngineQueues(dispatcher, pool, stats.event)
     gain = Gain(stats.wall)
     stats.shadow_ran.append(gain.ran)
+    groups = Groups(stats.clock, pool.model_of, operation.draining_groups)
+    dispatcher.ended.append(groups.ended)
     level = None
     if config.slo is not None:
         level = ServiceLevel(config.slo, dispatcher.scheduler, stats.clock, stats.event)
@@ -324,10 +327,11 @@ def _compose(
         _place(host, port),
         stats.clock(),
         gain,
+        groups,
         config.show_prompts,
         level,
     )
-    actions = Actions(operation, stats, urgency_stats, BackendActions(pool, joining), reload)
+    actions = Actions(operation, stats, urgency_stats, BackendActions(pool, joining), groups, reload)
     control = ControlApi(access, actions, snapshots, changes, metrics)
     preemption = Preemption(dispatcher, pool, operation, stats, enabled=not config.no_preempt)
     dispatcher.changed.append(preemption.look)

@@ -3,14 +3,18 @@
 Rule: what an operator chose holds; what was measured, learned or judged moves only what nobody chose.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import median
 
 from clairvoyant_cli.proxy.clients import Clients
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.fallback import Fallback
 from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.outlook import starts
 from clairvoyant_cli.scheduler.policy import POLICIES, QUANTUM_TOKENS, in_turns_of
+from tui.snapshot import PolicyOutlook
 
 CHOSEN = ("flag", "operator")
 """Sources of a tau that somebody set."""
@@ -21,7 +25,8 @@ class Operation:
     """What an operator sees and changes. `tau_source` says in words where tau is from; `mu_short_s` is what
     it was computed from, None if nothing was learned or measured. A turn brings `quantum_tokens` under
     policies that give turns. `policy_chosen` once an operator has chosen one. While `draining` nothing new is
-    taken; when `stopping`, the daemon ends with what it has.
+    taken; when `stopping`, the daemon ends with what it has. Nothing new is taken of `draining_groups`: pairs
+    as in ("client", its name), ("model", ...).
     """
 
     dispatcher: Dispatcher
@@ -32,6 +37,7 @@ class Operation:
     mu_short_s: float | None = None
     quantum_tokens: float = QUANTUM_TOKENS
     draining: bool = False
+    draining_groups: set[tuple[str, str]] = field(default_factory=set)
     stopping: bool = False
     policy_chosen: bool = False
     _own_tau: tuple[float | None, str] = field(init=False)
@@ -65,6 +71,15 @@ class Operation:
     def prefer_policy(self, name: str) -> None:
         """Order by another policy, as nobody has chosen one."""
         self._order_by(name)
+
+    def outlook(self, name: str) -> PolicyOutlook:
+        """Return when what waits now would start if a policy ordered it."""
+        live, kinds = self.dispatcher.live, defaultdict[str, list[float]](list)
+        policy = in_turns_of(POLICIES[name], self.quantum_tokens)
+        for job_id, start_s in starts(self.dispatcher.scheduler, policy, self.clock()):
+            kinds[live[job_id].asked.prediction.length_class.value].append(start_s)
+        short_s, long_s = (median(of) if of else None for of in (kinds["short"], kinds["long"]))
+        return PolicyOutlook(name, short_s, long_s, policy.interrupts)
 
     def review_predictor(self) -> None:
         """Fall back to arrival order, or return from there, as the predictor's record demands."""

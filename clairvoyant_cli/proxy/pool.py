@@ -181,8 +181,7 @@ class BackendPool:
 
     def model_of(self, exchange: Exchange) -> str:
         """Return the model that a request names; where it names none, the only one its worker has."""
-        models = self.worker_of(exchange).backend.models
-        return exchange.asked.parsed.model or (models[0].name if len(models) == 1 else "")
+        return exchange.asked.parsed.model or only_model_of(self.worker_of(exchange))
 
     @property
     def described(self) -> str:
@@ -480,6 +479,12 @@ def given_up(workers: Iterable[Worker]) -> bool:
     """Whether all of these that ever were there have been away for longer than requests are kept waiting."""
     there = [worker for worker in workers if worker.backend.seen]
     return bool(there) and all(worker.outage.over for worker in there)
+
+
+def only_model_of(worker: Worker) -> str:
+    """Return the model that a worker has, where that is one alone; "" otherwise."""
+    models = worker.backend.models
+    return models[0].name if len(models) == 1 else ""
 
 
 def _untagged(model: str) -> str:

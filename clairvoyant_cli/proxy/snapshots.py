@@ -12,6 +12,7 @@ from clairvoyant_cli.proxy.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.exchange import Attempt, Exchange, Phase
 from clairvoyant_cli.proxy.fallback import quality_of
 from clairvoyant_cli.proxy.gain import Gain
+from clairvoyant_cli.proxy.groups import Groups
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.pool import BackendPool, Worker
 from clairvoyant_cli.proxy.request_stats import RequestStats
@@ -60,6 +61,7 @@ class SnapshotBuilder:
     listen: str
     started_s: float
     gain: Gain
+    groups: Groups
     show_prompts: bool = False
     service_level: ServiceLevel | None = None
 
@@ -99,6 +101,7 @@ class SnapshotBuilder:
             urgency=self._urgency(),
             waiting=rows.summed(standing),
             gain=self.gain.state(),
+            groups=self.groups.state(operation.dispatcher.live.values()),
             summaries=tuple(POLICIES[name].summary for name in SERVABLE),
             displaced_policy=operation.fallback.displaced or "",
         )

@@ -6,7 +6,8 @@ gains the job that waits more than a margin (`queue`, rule 3).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heapreplace
 from typing import NamedTuple, Protocol
 
@@ -126,6 +127,15 @@ class Fleet:
         self.stations = {name: Station(name, count) for name, count in slots.items()}
         self.residency = Residency(dict(load_s))
         self.prefixes = Prefixes()
+
+    def copied(self) -> "Fleet":
+        """Return workers of their own, as these are now, on which nothing runs yet; which conversations
+        their caches hold is left behind.
+        """
+        fleet = Fleet({}, {})
+        fleet.stations = {name: replace(each, running={}) for name, each in self.stations.items()}
+        fleet.residency = deepcopy(self.residency)
+        return fleet
 
     @property
     def slots(self) -> dict[str, int]:

@@ -15,8 +15,9 @@ Rule 6: a job's age counts from its arrival, whatever happened to it since; a pr
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import replace
-from itertools import count
+from itertools import count, islice
 
 from clairvoyant_cli.scheduler.crowd import Crowds
 from clairvoyant_cli.scheduler.entry import FIRST, Entry
@@ -494,6 +495,25 @@ class Scheduler:
     def line(self) -> Line:
         """The waiting jobs, lane by lane: to look at."""
         return self._line
+
+    def under(self, policy: Policy, now: float, every: int = 1) -> "Scheduler":
+        """Return a scheduler of its own in which the same jobs run, and those that wait unheld (one of so
+        many, in order of arrival) are ordered by another policy. It may be played on; this one stays.
+        """
+        of = self._line
+        trial = Scheduler(policy, workers={}, tau_s=self.tau_s, capacity=self.capacity)
+        trial.fleet = self.fleet.copied()
+        trial._line = Line(policy, trial.fleet, of.tau_s, of.tenants, of.everybody, trial._is_believed)
+        trial._line.now, trial._line.since_promotion = now, of.since_promotion
+        trial._line.clients_running = dict(of.clients_running)
+        for job_id, entry in self._running.items():
+            trial._running[job_id] = trial.fleet.stations[entry.worker].running[job_id] = copy(entry)
+        unheld = (entry for entry in self._waiting.values() if not entry.held)
+        for entry in islice(unheld, 0, None, every):
+            mine = copy(entry)
+            mine.lane, mine.routed, mine.moves = None, "", []
+            trial._wait(mine)
+        return trial
 
     def backlog_s(self, worker: str, now: float) -> float:
         """Return the predicted seconds of work pinned to a worker, what waits for it and what it runs; of ""

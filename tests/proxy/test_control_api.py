@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request as WebRequest
 
 import predictor
-from clairvoyant_cli.bench.replay import Engine, Replay, tabled
+from clairvoyant_cli.bench.replay import DEFAULT_MODEL, Engine, Replay, tabled
 from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.control import ACTIONS, ControlClient, decode
 from clairvoyant_cli.errors import ClairvoyantError
@@ -26,6 +26,7 @@ from clairvoyant_cli.proxy.control_api import DRAWING_SHARE, Drawings
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
 from clairvoyant_cli.proxy.waiting_rows import Window
+from clairvoyant_cli.scheduler.policy import SERVABLE
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.serving import asked, serving, until
 from tests.fakes.virtual_clock import VirtualClockLoop, run_virtually
@@ -155,6 +156,51 @@ async def test_each_action(daemon: Daemon) -> None:
         await until(daemon, lambda s: len(s.queue) == 1)
 
 
+async def test_all_that_waits_of_a_group_is_acted_on_and_nothing_new_of_it_is_taken(daemon: Daemon) -> None:
+    group = {"kind": "model", "name": "replay"}
+    async with ControlClient(daemon.base_url) as control, raw_client(daemon.base_url) as client:
+        (told,) = (each for each in daemon.snapshot().groups if each.kind == "model")
+        assert (told.name, told.waiting, told.running, told.draining) == ("replay", 2, 1, False)
+        assert [each.kind for each in daemon.snapshot().groups] == ["client", "model", "backend"]
+        assert (await control.act("hold", group))["requests"] == 2
+        assert all(each.held for each in daemon.snapshot().queue)
+        await control.act("release", group)
+        await control.act("priority", {**group, "priority": -3})
+        assert [each.priority for each in daemon.snapshot().queue] == [-3, -3]
+        await control.act("drain", group)
+        assert [each.draining for each in daemon.snapshot().groups] == [False, True, False]
+        refused = await client.ask(chat("0.1 short"))
+        assert (refused.status, daemon.snapshot().mode) == (503, "serving")
+        assert b"nothing new for model replay" in refused.body
+        await control.act("resume", group)
+        client.send(chat("0.1 short"))
+        await until(daemon, lambda s: len(s.queue) == 3)
+
+
+async def test_when_what_waits_would_start_is_told_for_each_policy(daemon: Daemon) -> None:
+    async with ControlClient(daemon.base_url) as control:
+        outlook = {each.policy: each for each in await control.outlook()}
+    assert tuple(outlook) == SERVABLE
+    short_first = outlook["sjf"]
+    assert short_first.short_s is not None
+    assert short_first.long_s is not None
+    assert short_first.short_s < short_first.long_s
+    assert outlook["srpt"].cuts
+    assert not short_first.cuts
+
+
+async def test_a_model_is_loaded_and_unloaded() -> None:
+    async with (
+        serve_app(Replay(Engine(answer_tokens=LENGTHS)).app) as url,
+        serving(url) as daemon,
+        ControlClient(daemon.base_url) as control,
+    ):
+        for deed in ("load", "unload"):
+            done = await control.act("model", {"do": deed, "name": DEFAULT_MODEL})
+            assert done["backends"] == ["ollama"]
+            await until(daemon, lambda s: any(has.name == DEFAULT_MODEL for has in s.backends[0].models))
+
+
 @pytest.mark.parametrize(
     ("action", "arguments", "status"),
     [
@@ -173,6 +219,12 @@ async def test_each_action(daemon: Daemon) -> None:
         ("tau", {"tau_s": True}, 422),
         ("tau", {"tau_s": 10**400}, 422),
         ("reload", {}, 409),  # there is no file
+        ("hold", {"kind": "model", "name": "nobody's"}, 409),
+        ("hold", {"kind": "colour", "name": "red"}, 422),
+        ("drain", {"kind": "backend", "name": "ollama"}, 422),
+        ("drain", {"kind": "client"}, 422),
+        ("model", {"do": "load", "name": "nobody's"}, 409),
+        ("model", {"do": "melt", "name": "replay"}, 422),
         ("explode", {}, 404),
     ],
 )

@@ -12,7 +12,7 @@ from tui.app import Top
 from tui.hardware.reading import Hardware
 from tui.hardware.simulated import simulated_machine
 from tui.history import History
-from tui.snapshot import Snapshot
+from tui.snapshot import PolicyOutlook, Snapshot
 from tui.source import Action, ActionResult, Disconnected
 from tui.view_state import Link, LinkState, ViewState
 
@@ -27,6 +27,7 @@ class Script:
     news: Iterable[Snapshot | Disconnected] = ()
     where: str = WHERE
     local: bool = True
+    coming: tuple[PolicyOutlook, ...] = ()
     asked: list[Action] = field(default_factory=list)
     wanted: list[int] = field(default_factory=list)
     answer: ActionResult = field(default_factory=lambda: ActionResult(True))
@@ -39,6 +40,10 @@ class Script:
     def look(self, first: int) -> None:
         """Write down what rows are wanted."""
         self.wanted.append(first)
+
+    async def outlook(self) -> tuple[PolicyOutlook, ...]:
+        """Say what was scripted."""
+        return self.coming
 
     async def act(self, action: Action) -> ActionResult:
         """Write the action down."""
@@ -92,10 +97,9 @@ def remember(app: Top, history: History, hardware: Hardware) -> None:
 
 def screen_text(app: Top) -> str:
     """Return what is on the screen, a line for a line, without what is blank at the end of each."""
-    width, height = app.size
+    height = app.size.height
     strips = app.screen._compositor.render_strips()
     lines = ["".join(segment.text for segment in strip).rstrip() for strip in strips[:height]]
-    assert all(len(line) <= width for line in lines)
     return "\n".join(lines) + "\n"
 
 
@@ -106,4 +110,5 @@ async def settled(app: Top, pilot: Pilot[None]) -> str:
         await pilot.pause()
         before, text = text, screen_text(app)
         same = same + 1 if text == before else 0
+    assert all(len(line) <= app.size.width for line in text.split("\n"))
     return text

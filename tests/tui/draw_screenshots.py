@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/screenshots anew: python -m tests.tui.draw_screenshots"""
+"""Draw the pictures of docs/screenshots anew, and record `top.svg`: python -m tests.tui.draw_screenshots"""
 
 import asyncio
 import os
@@ -9,7 +9,8 @@ from pathlib import Path
 
 from rich.cells import cell_len
 
-from tests.tui.board import Script, played, remember, settled, still
+from tests.tui.board import Script, played, remember, settled, stage, still
+from tests.tui.moving_picture import MovingPicture
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "screenshots"
 PICTURES = (  # name, scenario, size, GPUs, seconds played, keys
@@ -26,6 +27,7 @@ PICTURES = (  # name, scenario, size, GPUs, seconds played, keys
     ("day-120x40", "busy", (120, 40), 1, 105, ("T",)),
     ("ghost-120x40", "overloaded", (120, 40), 1, 105, ("f",)),
     ("policy-120x40", "busy", (120, 40), 1, 105, ("m",)),
+    ("groups-120x40", "overloaded", (120, 40), 1, 105, ("g",)),
 )
 
 
@@ -34,7 +36,8 @@ async def draw(
 ) -> None:
     """Draw one picture."""
     snapshot, history, hardware = played(scenario, gpus, seconds)
-    app = still(Script())
+    watched = stage(scenario, seconds)
+    app = still(Script(coming=watched.scene.outlook(watched.at_s)))
     async with app.run_test(size=size) as pilot:
         remember(app, history, hardware)
         app.take(snapshot)
@@ -45,6 +48,38 @@ async def draw(
     # Textual numbers its classes at random; a fixed number keeps the difference of two pictures small.
     picture = re.sub(r"terminal-\d+", f"terminal-{name}", picture)
     (FOLDER / f"{name}.svg").write_text(_BLANK_EDGES.sub(_trimmed, picture), encoding="utf-8")
+
+
+FRAME_S = 1.0
+RECORDED = (  # frames, and the keys pressed before them
+    (6, ()),
+    (2, ("j",)),
+    (3, ("j", "enter")),
+    (3, ("escape", "f")),
+    (3, ("f", "g")),
+    (3, ("escape", "m")),
+    (4, ("escape",)),
+)
+
+
+async def record() -> None:
+    """Watch the overloaded scene with some keys, and write it down as a picture that moves."""
+    snapshot, history, hardware = played("overloaded", 1)
+    watched = stage("overloaded")
+    app = still(Script(coming=watched.scene.outlook(watched.at_s)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        picture = MovingPicture(120, 40, str(app.theme_variables["background"]).lower(), FRAME_S)
+        remember(app, history, hardware)
+        app.take(snapshot)
+        for frames, keys in RECORDED:
+            await pilot.press(*keys)
+            for _ in range(frames):
+                watched.advance(FRAME_S)
+                app.take(watched.snapshot())
+                app.clear_notifications()
+                await settled(app, pilot)
+                picture.take(app.screen._compositor.render_strips()[:40])
+    (FOLDER / "top.svg").write_text(picture.svg(), encoding="utf-8")
 
 
 _CELL = 12.2
@@ -69,6 +104,7 @@ def main() -> None:
     for picture in PICTURES:
         asyncio.run(draw(*picture))
         print(picture[0])  # noqa: T201
+    asyncio.run(record())
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from clairvoyant_cli.proxy.gain import Gain
 from clairvoyant_cli.proxy.verdict import verdict
 from clairvoyant_cli.proxy.waiting_rows import why
 from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.outlook import starts
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.standing import Standing, standings
@@ -31,10 +32,12 @@ from tui.snapshot import (
     Counters,
     FinishedRequest,
     GainState,
+    GroupState,
     LoadedModel,
     LogEvent,
     MoveRecord,
     Percentiles,
+    PolicyOutlook,
     PredictionState,
     PredictorState,
     QueuedRequest,
@@ -219,7 +222,7 @@ class Scene:
             clients=self._clients(arrived & ~started, started & ~ended, done),
             stats_fcfs=self._stats_by_arrival(t),
         )
-        return judged(state)
+        return judged(replace(state, groups=_groups(state)))
 
     def _running(self, number: int, t: float) -> RunningRequest:
         asked, start_s = self.asked[number], float(self.served.start_s[number])
@@ -250,12 +253,11 @@ class Scene:
             slot=self.slots[number],
         )
 
-    def _queue(self, running: list[int], waiting: list[int], t: float) -> tuple[QueuedRequest, ...]:
-        """Return what waits, as the scheduler has it."""
+    def _scheduler(self, running: list[int], waiting: list[int], t: float) -> Scheduler:
+        """Return the scheduler with what runs and waits."""
         scheduler = Scheduler(
             POLICIES[POLICY], workers={"local": SLOTS}, tau_s=TAU_S, capacity=len(waiting) + SLOTS
         )
-        number_of = {self.asked[number].id: number for number in waiting}
         for number in (*running, *waiting):
             asked = self.asked[number]
             guess = asked.predicted.expected_tokens
@@ -265,6 +267,28 @@ class Scene:
             )
             if number in running:
                 scheduler.next(float(self.served.start_s[number]))
+        return scheduler
+
+    def outlook(self, t: float) -> tuple[PolicyOutlook, ...]:
+        """Return when what waits would start under each policy."""
+        served = self.served
+        arrived, started, ended = (
+            column <= t for column in (served.workload.arrival_s, served.start_s, served.finish_s)
+        )
+        waiting = np.flatnonzero(arrived & ~started).tolist()
+        scheduler = self._scheduler(np.flatnonzero(started & ~ended).tolist(), waiting, t)
+        kind_of = {self.asked[number].id: self.asked[number].predicted.length_class for number in waiting}
+        outlook = []
+        for name in (POLICY, "fcfs", "sjf"):
+            at = list(starts(scheduler, POLICIES[name], t))
+            short, long = ([s for job_id, s in at if kind_of[job_id] == kind] for kind in ("short", "long"))
+            outlook.append(PolicyOutlook(name, _percentiles(short).p50, _percentiles(long).p50))
+        return tuple(outlook)
+
+    def _queue(self, running: list[int], waiting: list[int], t: float) -> tuple[QueuedRequest, ...]:
+        """Return what waits, as the scheduler has it."""
+        scheduler = self._scheduler(running, waiting, t)
+        number_of = {self.asked[number].id: number for number in waiting}
         left_s = sum(max(0.3, e.job.cost_s - t + e.started_s) for e in scheduler.running.values())
         return tuple(
             self._queued(number_of[each.entry.job.id], each, scheduler, t)
@@ -441,6 +465,35 @@ def _stats(name: LengthClass, recent: tuple[FinishedRequest, ...]) -> ClassStats
         _percentiles([each.waited_s for each in mine]),
         _percentiles([each.sojourn_s for each in mine]),
         _percentiles([each.ttft_s or 0.0 for each in mine]),
+    )
+
+
+def _groups(state: Snapshot) -> tuple[GroupState, ...]:
+    """Return the groups of those that are here or have ended of late."""
+    ended_s: Counter[tuple[str, str]] = Counter()
+    short_s: dict[tuple[str, str], list[float]] = {}
+    for each in state.recent:
+        for key in (("client", each.client), ("model", each.model), ("backend", each.backend)):
+            ended_s[key] += round(each.sojourn_s - each.waited_s)
+            if each.real_class == LengthClass.SHORT:
+                short_s.setdefault(key, []).append(each.waited_s)
+    waiting = Counter(key for row in state.queue for key in (("client", row.client), ("model", row.model)))
+    running = Counter(
+        key
+        for row in state.running
+        for key in (("client", row.client), ("model", row.model), ("backend", row.backend))
+    )
+    total_s = sum(seconds for (kind, _), seconds in ended_s.items() if kind == "backend")
+    return tuple(
+        GroupState(
+            *key,
+            waiting[key],
+            running[key],
+            ended_s[key] / total_s,
+            _percentiles(short_s.get(key, [])).p50,
+            3 * (key[0] != "client"),
+        )
+        for key in sorted(ended_s, key=lambda key: (key[0], -waiting[key] - running[key], key[1]))
     )
 
 

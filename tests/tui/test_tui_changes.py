@@ -149,7 +149,7 @@ async def test_a_long_queue_is_scrolled_over_as_a_whole_and_rows_are_asked_for()
         text = await settled(app, pilot)
         assert f"r{LONG:05}" in text
         assert app.board.table.current == _row(busy(), LONG)
-        await pilot.press("g")
+        await pilot.press("home")
         await settled(app, pilot)
         assert source.wanted[-1] == 1
         app.take(long_queue(busy()))

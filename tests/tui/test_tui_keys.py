@@ -21,7 +21,7 @@ from tui.screens.clients import Clients
 from tui.screens.detail import Detail
 from tui.screens.dialogs import Ask, Choose, Confirm
 from tui.screens.help import Help
-from tui.snapshot import ClientState, QueuedRequest, Snapshot
+from tui.snapshot import ClientState, GroupState, PolicyOutlook, QueuedRequest, Snapshot
 from tui.source import Action, ActionResult, Disconnected, Verb
 from tui.widgets.table import Table
 
@@ -158,6 +158,101 @@ async def test_policy_is_chosen_from_what_the_daemon_has() -> None:
         assert len(it.source.asked) == 1
 
 
+async def test_the_policy_menu_says_when_the_medians_would_start() -> None:
+    async with bench() as it:
+        it.source.coming = (PolicyOutlook("bounded", 3.2, 41.0), PolicyOutlook("sjf", 2.0, None, cuts=True))
+        await it.press("m")
+        await settled(it.app, it.pilot)
+        assert "bounded      S in 3.2s   L in 41s" in it.text
+        assert "before any cut" in it.text
+
+
+async def test_a_group_is_acted_on_as_a_whole_and_its_requests_are_shown_alone() -> None:
+    async with bench() as it:
+        groups = (
+            GroupState("client", "zed", 4, 1, 0.4, 1.2),
+            GroupState("client", "cursor", 2, 1, 0.6, 3.0, 2, draining=True),
+            GroupState("model", "llama3.1:8b", 6, 2, 1.0),
+            GroupState("backend", "local", 0, 4, 1.0),
+        )
+        it.app.take(replace(it.snapshot, groups=groups))
+        await it.press("g")
+        assert "by client" in it.text
+        await it.press(
+            "h", "r", "d", "L", "j", "d", "minus", "ctrl+u", *"-5", "enter", "right", "U", "right", "d"
+        )
+        assert it.source.asked == [
+            Action(Verb.HOLD, "zed", kind="client"),
+            Action(Verb.RELEASE, "zed", kind="client"),
+            Action(Verb.DRAIN, "zed", kind="client"),
+            Action(Verb.RESUME, "cursor", kind="client"),
+            Action(Verb.PRIORITY, "cursor", -5, kind="client"),
+            Action(Verb.MODEL, "llama3.1:8b", "unload"),
+            Action(Verb.BACKEND, "local", "drain"),
+        ]
+        await it.press("left", "left", "j", "enter")
+        cursors = {row.id for row in it.snapshot.queue if row.client == "cursor"}
+        assert {row.id for row in it.app.board.table.rows} == cursors
+        assert "client cursor" in it.text
+        await it.press("escape")
+        assert len(it.app.board.table.rows) == len(it.snapshot.queue)
+
+
+async def test_the_last_hour_can_be_looked_back_on_and_nothing_is_changed_there() -> None:
+    async with bench() as it:
+        begun = it.snapshot.taken_at
+        for passed_s in range(5, 300, 5):
+            state = replace(it.snapshot, taken_at=begun + passed_s, uptime_s=1000.0 + passed_s)
+            it.app.take(replace(state, waiting=replace(state.waiting, total=1_000 + passed_s)))
+        await settled(it.app, it.pilot)
+        assert "waiting 1,295" in it.text
+        await it.press("left_square_bracket")
+        assert "waiting 1,290" in it.text
+        assert "5.0s ago" in it.text
+        await it.press("left_curly_bracket", "t")
+        assert "waiting 1,230" in it.text
+        assert it.source.asked == []
+        assert "this is the past" in it.text
+        await it.press("right_square_bracket")
+        assert "waiting 1,235" in it.text
+        await it.press("right_curly_bracket")
+        assert "waiting 1,295" in it.text
+        await it.press("right_square_bracket")
+        assert " ago" not in it.text.split("\n")[0]
+
+
+async def test_a_letter_sorts_and_columns_are_ones_own_and_both_are_remembered(tmp_path: Path) -> None:
+    memory = tmp_path / "top.json"
+    for begun in (True, False):
+        app = Top(Script(), memory=memory, clock=lambda: 0.0)
+        async with app.run_test(size=(120, 40)) as pilot:
+            app.take(busy())
+            if begun:
+                await pilot.press("o", "a", "C", "b", "m", "escape")
+            text = await settled(app, pilot)
+            assert app.board.table.order.by == "age"
+            assert "age↑" in text
+            queue = text[text.index("queue") :]
+            heading = next(line for line in queue.split("\n") if "cls" in line)
+            assert "of τ" not in heading
+            assert "model" not in heading[:78]
+
+
+async def test_the_configuration_comes_before_what_was_left_and_gives_keys(tmp_path: Path) -> None:
+    memory, source = tmp_path / "top.json", Script()
+    memory.write_text('{"theme": "day", "queue.sort": "age"}')
+    likes = {"theme": "contrast", "queue.sort": "-age", "deck": "stats", "keys": "promote=Y nothing=X"}
+    app = Top(source, memory=memory, likes=likes, clock=lambda: 0.0)
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.take(busy())
+        text = await settled(app, pilot)
+        assert app.theme == "contrast"
+        assert "age↓" in text
+        assert "by arrival" in text
+        await pilot.press("Y")
+        assert [action.verb for action in source.asked] == [Verb.PROMOTE]
+
+
 async def test_a_level_of_urgency_is_corrected_and_a_server_drained_and_brought_up() -> None:
     async with bench() as it:
         await it.press("j", "U")
@@ -290,7 +385,7 @@ async def test_the_cursor_moves_by_row_page_and_edge() -> None:
     async with bench(size=(80, 24)) as it:
         ids = [row.id for row in it.queue]
         at = []
-        for key in ("j", "down", "k", "up", "pagedown", "pageup", "end", "home", "G", "g"):
+        for key in ("j", "down", "k", "up", "pagedown", "pageup", "end", "home", "G"):
             await it.press(key)
             current = it.board.table.current
             assert current is not None
@@ -298,7 +393,7 @@ async def test_the_cursor_moves_by_row_page_and_edge() -> None:
         last = len(ids) - 1
         assert at[:4] == [1, 2, 1, 0]
         assert at[4] > 1
-        assert at[5:] == [0, last, 0, last, 0]
+        assert at[5:] == [0, last, 0, last]
 
 
 async def test_freeze_keeps_the_picture_while_the_daemon_works_on() -> None:
@@ -326,7 +421,7 @@ async def test_maximise_gives_all_the_room_and_takes_it_back() -> None:
 
 async def test_the_deck_turns_at_80x24() -> None:
     async with bench(size=(80, 24)) as it:
-        for key, name in (("right_square_bracket", "gpu"), ("left_square_bracket", "tau"), ("l", "log")):
+        for key, name in (("right", "gpu"), ("left", "tau"), ("l", "log")):
             await it.press(key)
             assert it.app.focused is not None
             assert it.app.focused.id == name

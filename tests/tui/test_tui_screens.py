@@ -67,10 +67,12 @@ async def test_deck_shows_each_panel_at_80x24(deck: str) -> None:
         ("detail", "enter", (120, 40)),
         ("clients", "c", (120, 40)),
         ("clients", "c", (80, 24)),
+        ("groups", "g", (120, 40)),
+        ("groups", "g", (80, 24)),
     ],
 )
 async def test_pages(name: str, key: str, size: tuple[int, int]) -> None:
-    snapshot, history, hardware = played("overloaded" if name == "clients" else "busy", 1)
+    snapshot, history, hardware = played("busy" if name in ("help", "detail") else "overloaded", 1)
     app = still(Script())
     async with app.run_test(size=size) as pilot:
         remember(app, history, hardware)

@@ -111,6 +111,8 @@ async def test_actions_have_the_bodies_the_daemon_expects() -> None:
     assert Action(Verb.POLICY, value="fcfs").body() == {"policy": "fcfs"}
     assert Action(Verb.TAU, value=0.0).body() == {"tau_s": 0.0}
     assert Action(Verb.PAUSE).body() == {}
+    assert Action(Verb.DRAIN, "zed", kind="client").body() == {"kind": "client", "name": "zed"}
+    assert Action(Verb.MODEL, "llama", "load").body() == {"name": "llama", "do": "load"}
 
 
 def test_a_spreadsheet_reads_names_as_text(tmp_path: Path) -> None:

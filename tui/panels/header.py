@@ -1,7 +1,7 @@
 """The head of the screen: how things are in a sentence, how the daemon is run, what the order is worth."""
 
-from tui.formatting import bar, count, duration, share, spark
-from tui.line import Line, Tone, ends, flow
+from tui.formatting import bar, clock, count, duration, share, spark
+from tui.line import Line, Tone, ends, flow, gathered
 from tui.snapshot import GainState, Snapshot
 from tui.view_state import LinkState, ViewState
 
@@ -48,7 +48,9 @@ def _right(view: ViewState, width: int) -> Line:
     line = Line()
     if width < _NARROW:
         return line
-    if view.frozen:
+    if view.past_s is not None:
+        line.add(f" {clock(view.now)}, {duration(view.past_s)} ago ", "badge").add(" ")
+    elif view.frozen:
         line.add(" frozen ", "badge").add(" ")
     for word in (view.badge, "read-only" if view.readonly else ""):
         line.add(f"{word}  " if word else "", "soft")
@@ -153,11 +155,8 @@ def _twins(gain: GainState, width: int, tone: Tone) -> Line:
     line = Line()
     for name, of, colour in (("ours ", 0, tone), ("  by arrival ", 1, "soft")):
         line.add(name, "faint")
-        for each in minutes:
-            if each is None:
-                line.add(" ")
-            else:
-                line.add(spark([each[of]], 1, top or 1.0), colour)
+        bars = (" " if each is None else spark([each[of]], 1, top or 1.0) for each in minutes)
+        line.add("".join(bars), colour)
     return line.add(" ")
 
 
@@ -168,7 +167,4 @@ def load_gauge(rho: float, width: int) -> Line:
     for edge in REGIME:
         at = min(width - 1, round(edge * width))
         cells[at] = ("┼", "soft")
-    gauge = Line()
-    for character, tone in cells:
-        gauge.add(character, tone)
-    return gauge
+    return gathered(cells)

@@ -41,13 +41,18 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
 
 def waits(view: ViewState, width: int, height: int) -> list[Line]:
     """Every finished request at its moment and its wait (logarithmic); the dashed line is tau."""
+    tau_s = view.snapshot.tau.tau_s if view.snapshot else None
+    step_s = _SPAN_S / (2 * max(1, width - 6))
+    now = (view.now // step_s + 1) * step_s  # moves a dot at a time, all points together: fewer cells to send
+    of = (width, height, tau_s, now, view.history.ended)
+    return view.history.picture("waits", of, lambda: _waits(view, width, height, tau_s, now))
+
+
+def _waits(view: ViewState, width: int, height: int, tau_s: float | None, now: float) -> list[Line]:
     dots = Dots(width - 6, height - 1)
     low, high = _WAIT_DECADES
-    tau_s = view.snapshot.tau.tau_s if view.snapshot else None
     if tau_s:
         dots.dash(_place(tau_s, low, high), "alert")
-    step_s = _SPAN_S / (dots.width * 2)
-    now = (view.now // step_s + 1) * step_s  # moves a dot at a time, all points together: fewer cells to send
     for request in _classwise(view):
         x = 1.0 - (now - request.finished_at) / _SPAN_S
         tone = class_tone(request.predicted.length_class)
@@ -77,6 +82,11 @@ def queue_length(view: ViewState, width: int, height: int) -> list[Line]:
 
 def predicted_and_real(view: ViewState, width: int, height: int) -> list[Line]:
     """Expected tokens (across) against real ones (up), both logarithmic; the diagonal is a true prophet."""
+    of = (width, height, view.history.ended)
+    return view.history.picture("predicted", of, lambda: _predicted_and_real(view, width, height))
+
+
+def _predicted_and_real(view: ViewState, width: int, height: int) -> list[Line]:
     dots = Dots(width - 6, height - 1)
     low, high = _TOKEN_DECADES
     dots.diagonal("track")

@@ -209,6 +209,13 @@ def _queue_text(row: QueuedRequest) -> str:
     return f"{row.id} {row.model} {row.client} {row.endpoint} {row.predicted.length_class} {level}{flags}"
 
 
+def _group_of(row: RunningRequest | QueuedRequest, kind: str) -> str:
+    if kind == "backend":
+        alone = row.backends[0] if isinstance(row, QueuedRequest) and len(row.backends) == 1 else ""
+        return row.backend if isinstance(row, RunningRequest) else alone
+    return row.client if kind == "client" else row.model
+
+
 def _queue_empty(view: ViewState) -> str:
     if view.link.state is LinkState.LOST:
         return view.link.reason
@@ -279,6 +286,7 @@ QUEUE: Grid[QueuedRequest] = Grid(
     rows=lambda view: view.snapshot.queue if view.snapshot else (),
     id=lambda row: row.id,
     text=_queue_text,
+    of_group=_group_of,
     empty=_queue_empty,
     before=lambda view: view.snapshot.queue[0].rank - 1 if view.snapshot and view.snapshot.queue else 0,
     total=lambda view: view.snapshot.waits if view.snapshot else 0,
@@ -367,6 +375,7 @@ RUNNING: Grid[RunningRequest] = Grid(
     text=lambda row: (
         f"{row.id} {row.model} {row.client} {row.endpoint} {row.predicted.length_class} {row.state}"
     ),
+    of_group=_group_of,
     empty=_running_empty,
 )
 

@@ -1,7 +1,7 @@
 """The starvation guard: its limit, how often it fires, and when it last did."""
 
 from tui.formatting import clock, count, duration
-from tui.line import Line, Tone, ends
+from tui.line import Line, Tone, ends, gathered
 from tui.view_state import ViewState
 
 _WINDOW_S = 600.0
@@ -48,7 +48,4 @@ def _strip(recent: tuple[float, ...], now: float, width: int) -> Line:
         age = int((now - at) / step_s)
         if 0 <= age < width:
             hits[width - 1 - age] += 1
-    line = Line()
-    for hit in hits:
-        line.add("◆" if hit else "·", "alert" if hit else "track")
-    return line
+    return gathered(("◆", "alert") if hit else ("·", "track") for hit in hits)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tui.formatting import class_tone, duration
-from tui.line import Line, Tone, cell
+from tui.line import Line, Tone, cell, gathered
 from tui.snapshot import FinishedRequest, RunningRequest, Snapshot
 from tui.view_state import ViewState
 
@@ -52,7 +52,7 @@ def _lanes(view: ViewState, snapshot: Snapshot) -> dict[tuple[str, int], list[Sp
     }
     for ended in view.history.finished:
         for lane, span in _of_finished(ended, view.now):
-            if span.until > -PAST_S and lane in lanes:
+            if span.until > -PAST_S and span.begins_at < 0.0 and lane in lanes:
                 lanes[lane].append(span)
     for running in snapshot.running:
         for lane, span in _of_running(running, view):
@@ -107,7 +107,7 @@ def _solid(spans: list[Span], cells: int) -> Line:
         if span.runs and span.ends_at is not None:
             for x in range(end, min(cells, _x(span.ends_at, cells) + 1)):
                 drawn[x] = ("▒", span.tone)
-    return _joined(drawn)
+    return gathered(drawn)
 
 
 def _signs(spans: list[Span], cells: int) -> Line:
@@ -120,14 +120,7 @@ def _signs(spans: list[Span], cells: int) -> Line:
         at = _x(span.until if span.sign == "½" else span.begins_at, cells)
         if span.sign and 0 <= at < cells:
             drawn[at] = (span.sign, "alert" if span.sign == "◆" else "accent")
-    return _joined(drawn)
-
-
-def _joined(drawn: list[tuple[str, Tone]]) -> Line:
-    line = Line()
-    for sign, tone in drawn:
-        line.add(sign, tone)
-    return line
+    return gathered(drawn)
 
 
 def _legend(left_out: int) -> Line:

@@ -12,13 +12,15 @@ from textual.screen import Screen
 from tui.actions import Actions, Stage
 from tui.export import FORMATS, export
 from tui.formatting import CLASS_LETTER, class_tone, count
-from tui.keys import KEYS
+from tui.keys import KEYS, rebound
 from tui.layout import DECK, PANELS, Box, SizeHint, has_deck, plan
 from tui.line import Line
 from tui.panels import hardware, header, log, models, plots, stats, tau
 from tui.panels.requests import LEVELS, QUEUE, RECENT, RUNNING
 from tui.screens.detail import Detail
 from tui.screens.dialogs import Choose
+from tui.screens.groups import Groups
+from tui.screens.letters import Letters
 from tui.snapshot import UrgencyState
 from tui.view_state import ViewState
 from tui.widgets.board import Board
@@ -47,6 +49,9 @@ class BoardScreen(Screen[None]):
         self._folder = folder
         self._wish = SizeHint()
         self._steering = Actions(self.app, stage)
+        for key, other in rebound(stage.liked().get("keys", "")):
+            self._bindings.key_to_bindings.pop(other, None)
+            self._bindings.bind(other, key.action, key.help, show=False)
 
     def compose(self) -> ComposeResult:
         """Make the panels; the plan decides which are seen, and where."""
@@ -69,6 +74,7 @@ class BoardScreen(Screen[None]):
     def on_mount(self) -> None:
         """Stand at the queue."""
         self.query_one(FilterField).display = False
+        self._recall()
         self._arrange()
         self.query_one("#queue").focus()
 
@@ -120,6 +126,7 @@ class BoardScreen(Screen[None]):
             changes["maximised"] = name
         if name in DECK and has_deck(*self.size):
             changes["deck"] = name
+            self._stage.remember(deck=name)
         if changes:
             self._arrange(**changes)
         self.query_one(f"#{name}").focus()
@@ -159,13 +166,59 @@ class BoardScreen(Screen[None]):
     def action_sort(self, step: int) -> None:
         """Sort by another column."""
         self.table.cycle_sort(step)
+        self._keep(self.table)
         column = self.table.grid.column(self.table.order.by)
         self.notify(f"sorted by {column.title or column.name}" if column else "in the daemon's order")
+
+    def action_sort_by(self) -> None:
+        """Ask for the letter of a column, and sort by it."""
+        table = self.table
+        names = [(each.name, each.title or each.name) for each in table.grid.columns if each.sort]
+
+        def sort(name: str | None) -> None:
+            if name is not None:
+                table.sort_by(name)
+                self._keep(table)
+
+        self.app.push_screen(Letters("Sort by", names, [table.order.by]), sort)
+
+    def action_columns(self) -> None:
+        """Ask for the letters of columns that are to be shown, or no more, until none is pressed."""
+        table = self.table
+        names = [(each.name, each.title or each.name) for each in table.grid.columns]
+        shown = [name for name, _ in names if name not in table.hidden]
+
+        def turn(name: str | None) -> None:
+            if name is not None:
+                table.show_column(name)
+                self._keep(table)
+                self.action_columns()
+
+        self.app.push_screen(Letters(f"Columns of {table.panel}", names, shown), turn)
+
+    def _keep(self, table: Table[Any]) -> None:
+        """Remember how a table is liked."""
+        by = f"{'-' * table.order.reverse}{table.order.by}"
+        liked = {f"{table.panel}.sort": by, f"{table.panel}.hidden": " ".join(sorted(table.hidden))}
+        self._stage.remember(**liked)
+
+    def _recall(self) -> None:
+        """Arrange the tables and the deck as they were liked."""
+        liked = self._stage.liked()
+        for table in self.query(Table):
+            names = {column.name for column in table.grid.columns}
+            by = liked.get(f"{table.panel}.sort", "")
+            if by.lstrip("-") in names:
+                table.order = replace(table.order, by=by.lstrip("-"), reverse=by.startswith("-"))
+            table.hidden = names & set(liked.get(f"{table.panel}.hidden", "").split())
+        if liked.get("deck") in DECK:
+            self._wish = replace(self._wish, deck=liked["deck"])
 
     def action_reverse(self) -> None:
         """Reverse the order."""
         table = self.table
         table.reorder(replace(table.order, reverse=not table.order.reverse))
+        self._keep(table)
 
     def action_follow(self) -> None:
         """Let the cursor stay with its request, or with its line again."""
@@ -209,9 +262,10 @@ class BoardScreen(Screen[None]):
     def action_clear(self) -> None:
         """Undo the nearest of: the large view, the marks, the filter."""
         table = self.table
-        if table.marks or table.order.filter:
+        if table.marks or table.order.narrows:
             table.marks.clear()
             table.reorder(replace(table.order, filter=""))
+            self._show_group(("", ""))
         elif self._wish.maximised:
             self._arrange(maximised="")
 
@@ -256,6 +310,22 @@ class BoardScreen(Screen[None]):
     def action_urgency(self) -> None:
         """Say how urgent it is."""
         self._steering.urgency(self.table.chosen)
+
+    def action_groups(self) -> None:
+        """Show who has what, by client, model and backend; then, if one is chosen, its requests alone."""
+
+        def show(group: tuple[str, str] | None) -> None:
+            if group is not None:
+                self._show_group(group)
+                self.notify(f"only {group[0]} {group[1]}; Esc shows all again")
+
+        self.app.push_screen(Groups(self._steering), show)
+        self.call_after_refresh(self._stage.draw)
+
+    def _show_group(self, group: tuple[str, str]) -> None:
+        for name in ("queue", "running"):
+            table = self.query_one(f"#{name}", Table)
+            table.reorder(replace(table.order, group=group))
 
     def action_servers(self) -> None:
         """Drain a server, or bring one up."""

@@ -60,15 +60,23 @@ class Choose(ModalScreen[str | None]):
         with Vertical(classes="dialog choose"):
             yield Static(self._question, classes="question", markup=False)
             yield OptionList(
-                *(
-                    Option(f"{'●' if ident == self._current else '○'} {_printable_lines(text)}", id=ident)
-                    for ident, text in self._options
-                ),
+                *(Option(self._said(ident, text), id=ident) for ident, text in self._options),
                 markup=False,
             )
 
+    def retell(self, options: Sequence[tuple[str, str]]) -> None:
+        """Show other words for the same options."""
+        self._options = options
+        for listing in self.query(OptionList):  # none before it is laid out, nor after it was left
+            for ident, text in options:
+                listing.replace_option_prompt(ident, self._said(ident, text))
+
+    def _said(self, ident: str, text: str) -> str:
+        return f"{'●' if ident == self._current else '○'} {_printable_lines(text)}"
+
     def on_mount(self) -> None:
         """Stand on the current option."""
+        self.retell(self._options)  # what was told while it was being laid out
         ids = [ident for ident, _ in self._options]
         self.query_one(OptionList).highlighted = ids.index(self._current) if self._current in ids else 0
 

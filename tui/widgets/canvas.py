@@ -15,6 +15,8 @@ from tui.palette import Palette
 from tui.view_state import LinkState, ViewState
 
 Painter = Callable[[ViewState, int, int], list[Line]]
+Paint = tuple[Style, Mapping[Tone, Style]]
+"""The style of what is blank, and that of text in each tone."""
 
 
 class Coloured(Protocol):
@@ -39,6 +41,7 @@ class Canvas(Widget):
         self._lines: list[Line] = []
         self._marked: frozenset[int] = frozenset()
         self._stale = False
+        self._paints: dict[tuple[bool, bool], Paint] = {}
 
     def show(self, view: ViewState) -> None:
         """Draw a scene."""
@@ -66,6 +69,7 @@ class Canvas(Widget):
         before, was_marked = self._lines, self._marked
         self._lines, self._marked = lines, marked
         if entirely or len(before) != height:
+            self._paints.clear()
             self.refresh()
             return
         relit = marked ^ was_marked
@@ -82,16 +86,29 @@ class Canvas(Widget):
         width = self.size.width
         if y >= len(self._lines):
             return Strip.blank(width)
-        palette = cast(Coloured, self.app).palette
-        ground = self.rich_style
-        if y in self._marked:
-            ground += palette.cursor
-        styles = palette.stale if self.fades and self._stale else palette.styles
-        return strip(self._lines[y].fit(width), styles, width, ground)
+        return strip(self._lines[y].fit(width), self._paint(y in self._marked), width)
+
+    def _paint(self, marked: bool) -> Paint:
+        """Return the colours of a line; what the ancestors say of them is asked once."""
+        stale = self.fades and self._stale
+        paint = self._paints.get((marked, stale))
+        if paint is None:
+            palette = cast(Coloured, self.app).palette
+            ground = self.rich_style + palette.cursor if marked else self.rich_style
+            styles = palette.stale if stale else palette.styles
+            paint = ground, {tone: ground + style for tone, style in styles.items()}
+            self._paints[marked, stale] = paint
+        return paint
+
+    def notify_style_update(self) -> None:
+        """Ask for the colours again."""
+        self._paints.clear()
+        super().notify_style_update()
 
     def on_resize(self, event: events.Resize) -> None:
         """Paint for the new size."""
         self._lines = []
+        self._paints.clear()
         self.redraw()
 
     def watch_has_focus(self, has_focus: bool) -> None:
@@ -100,9 +117,10 @@ class Canvas(Widget):
         self.redraw()
 
 
-def strip(line: Line, styles: Mapping[Tone, Style], width: int, ground: Style) -> Strip:
-    """Colour a line, on `ground`, and fill it to `width` cells."""
-    segments = [Segment(text, ground + styles[tone]) for text, tone in line.spans]
+def strip(line: Line, paint: Paint, width: int) -> Strip:
+    """Colour a line, and fill it to `width` cells."""
+    ground, styles = paint
+    segments = [Segment(text, styles[tone]) for text, tone in line.spans]
     if line.width < width:
         segments.append(Segment(" " * (width - line.width), ground))
     return Strip(segments, max(width, line.width))

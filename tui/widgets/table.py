@@ -29,7 +29,7 @@ class Table(Panel, Generic[RowT]):
         Binding("up,k", "move(-1)", "Up", show=False),
         Binding("pagedown", "page(1)", "Page down", show=False),
         Binding("pageup", "page(-1)", "Page up", show=False),
-        Binding("home,g", "edge(0)", "First", show=False),
+        Binding("home", "edge(0)", "First", show=False),
         Binding("end,G", "edge(1)", "Last", show=False),
     ]
 
@@ -48,6 +48,7 @@ class Table(Panel, Generic[RowT]):
         self.grid = grid
         self.order = Order()
         self.marks: set[str] = set()
+        self.hidden: set[str] = set()
         self.rows: Sequence[RowT] = ()
         self.follows = False
         self._total = 0
@@ -95,7 +96,7 @@ class Table(Panel, Generic[RowT]):
 
     def body(self, view: ViewState, width: int, height: int) -> list[Line]:
         """Return the titles and the rows in sight."""
-        self._fitted = Fitted.of(self.grid, width, view)
+        self._fitted = Fitted.of(self.grid, width, view, self.hidden)
         if not self.rows:
             text = "No match. Esc clears the filter." if self._total else self.grid.empty(view)
             lines = [Line(f"  {line}", "soft") for line in wrap(text, width - 4)]
@@ -133,8 +134,10 @@ class Table(Panel, Generic[RowT]):
     def facts(self, view: ViewState) -> Line:
         """Return the counts, the filter and what lies below."""
         line = Line()
-        if self.order.filter:
-            line.add(f" /{self.order.filter} ", "accent").add(f"{count(len(self.rows))} of ", "soft")
+        if self.order.narrows:
+            line.add(" {} {} ".format(*self.order.group) if self.order.group[0] else "", "accent")
+            line.add(f" /{self.order.filter} " if self.order.filter else "", "accent")
+            line.add(f"{count(len(self.rows))} of ", "soft")
             line.add(f"{count(self._total)} ", "soft")
         if self.marks:
             line.add(f" {len(self.marks)} marked ", "accent")
@@ -145,7 +148,7 @@ class Table(Panel, Generic[RowT]):
         if self._there > room > 0:
             last = min(self._there, self._top + room)
             line.add(f" {self._top + 1:,}-{last:,} of {self._there:,} ", "soft")
-        if self.order.by and self._there < self._total and not self.order.filter:
+        if self.order.by and self._there < self._total and not self.order.narrows:
             line.add(f"of the {self._total:,} there are ", "soft")
         return line
 
@@ -181,6 +184,16 @@ class Table(Panel, Generic[RowT]):
         self.order = order
         if self.view is not None:
             self._arrange(self.view)
+        self.redraw()
+
+    def sort_by(self, name: str) -> None:
+        """Sort by a column; again, the other way round."""
+        again = name == self.order.by
+        self.reorder(replace(self.order, by=name, reverse=again and not self.order.reverse))
+
+    def show_column(self, name: str) -> None:
+        """Show a column, or show it no more."""
+        self.hidden ^= {name}
         self.redraw()
 
     def cycle_sort(self, step: int) -> None:
@@ -222,8 +235,7 @@ class Table(Panel, Generic[RowT]):
         elif event.y == 1:
             column = self._fitted.column_at(event.x - MARGIN)
             if column is not None and column.sort is not None:
-                again = column.name == self.order.by
-                self.reorder(replace(self.order, by=column.name, reverse=again and not self.order.reverse))
+                self.sort_by(column.name)
         elif self._top + event.y - _HEADING < self._there:
             self.follows = False
             self._put(self._top + event.y - _HEADING)

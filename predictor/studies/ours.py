@@ -38,6 +38,9 @@ MIN_PAIRED = 20
 
 MIN_TRAINED = 100
 
+MIN_ANSWERED = 0.5
+"""Of a file's prompts, by a model or run that its ceiling is to be measured by."""
+
 STREAM = 1000
 SETTLED = 500
 SOON = slice(100, 200)
@@ -253,20 +256,22 @@ def _serve(loaded: LoadedPredictor, data: Dataset, model: int, generator: np.ran
 def ceiling(datasets: list[Dataset]) -> Table:
     """Rank a model's answers by its other answers to the same prompts: what no predictor can beat.
 
-    Each column of a dataset is a run of the same model. tau_b and the pairs that PARS's filter keeps are
-    ranked by the mean of the other runs.
+    Each column of a dataset is a run of the same model, or another model: what others' answers say of one
+    model's is what a prompt alone could tell at best. tau_b and the pairs that PARS's filter keeps are ranked
+    by the mean of the others. A column that lacks half of the answers is left out.
     """
     rows: list[list[Cell]] = []
     for data in datasets:
-        if data.tokens.shape[1] < 2:
+        columns = np.isfinite(data.tokens).mean(axis=0) >= MIN_ANSWERED
+        if columns.sum() < 2:
             raise ModelError(f"{data.name} holds one answer a prompt: the ceiling needs repeated runs")
-        rows.append([data.name, data.tokens.shape[1], *_mean_agreement(data)])
+        rows.append([data.name, int(columns.sum()), *_mean_agreement(data.tokens[:, columns])])
     columns = ["file", "runs", "one other run", "mean of the others", "its tau_b", "its pairs"]
     return Table("Noise ceiling", columns, rows)
 
 
-def _mean_agreement(data: Dataset) -> list[float]:
-    complete = data.tokens[np.isfinite(data.tokens).all(axis=1)]
+def _mean_agreement(answers: Numbers) -> list[float]:
+    complete = answers[np.isfinite(answers).all(axis=1)]
     figures = []
     for run, tokens in enumerate(complete.T):
         others = np.log(np.delete(complete, run, axis=1) + 1)
@@ -279,5 +284,5 @@ def _mean_agreement(data: Dataset) -> list[float]:
                 pair_ranking(mean, tokens).accuracy,
             ]
         )
-    means: list[float] = np.mean(figures, axis=0).tolist()
-    return means
+    columns = [[value for value in column if not np.isnan(value)] for column in zip(*figures, strict=True)]
+    return [float(np.mean(column)) if column else float("nan") for column in columns]

@@ -111,6 +111,18 @@ def test_repeated_runs_give_the_ceiling(tmp_path: Path) -> None:
     assert (1 + row["its tau_b"]) / 2 < row["its pairs"] <= 1.0
 
 
+def test_a_model_that_hardly_answered_is_left_out_of_the_ceiling(tmp_path: Path) -> None:
+    lines = [
+        {"prompt": f"{n}", "tokens": {"a": 10 + 30 * n, "b": 12 + 31 * n, **({"c": 5} if n < 3 else {})}}
+        for n in range(40)
+    ]
+    path = tmp_path / "gaps.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in lines))
+    row = _table("ceiling", path)["gaps"]
+    assert row["runs"] == 2
+    assert row["mean of the others"] == 1.0
+
+
 def test_another_models_answers_teach_what_its_own_would(tmp_path: Path) -> None:
     rows = _table("pars", _distribution(tmp_path / "two.jsonl", 7, models=2))
     assert rows["LMSYS-Chat-1M"]["PARS"] == 0.5

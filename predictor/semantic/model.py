@@ -19,6 +19,14 @@ from predictor.semantic.tokenizer import Tokenizer
 ENCODER = "encoder.onnx"
 VOCABULARY = "vocab.txt"
 
+FOREIGN_SHARE = 0.5
+"""Of its share in other scripts, of which its pieces hold single characters: with half of it, sixteen files
+of families never seen are ranked at 0.734 on average instead of 0.722; with none of it at 0.735, but the mean
+over their families is 0.700 instead of 0.707."""
+
+SCRIPT_CHARACTERS = 1000
+LAST_LATIN = "\u024f"
+
 Floats = npt.NDArray[np.float32]
 
 
@@ -42,7 +50,15 @@ class Encoder:
         """Read a prompt, which was `cut` characters longer, and return what is thought of it."""
         ids = np.array(self._tokenizer.read(text), np.int64)
         score, embedding = self._session.run(None, {"ids": ids, "shape": shape(text, cut)})
-        return Opinion(float(score), embedding, self.card.share, self.card.calibration)
+        return Opinion(float(score), embedding, share_of(text, self.card.share), self.card.calibration)
+
+
+def share_of(text: str, share: float) -> float:
+    """Return the encoder's share in what is said of a prompt: all of it where most letters are Latin."""
+    seen = text[:SCRIPT_CHARACTERS]
+    latin = sum(each.isascii() and each.isalpha() for each in seen)
+    foreign = sum(each > LAST_LATIN for each in seen)
+    return share * FOREIGN_SHARE if foreign > latin else share
 
 
 def shape(text: str, cut: int = 0) -> Floats:

@@ -77,8 +77,9 @@ LIMITS_OF_KIND = {
 - The nested measures are the honest ones: what ranked a family was trained and chosen on other families.
 - It reads the first 88 and the last 36 word pieces of a prompt, and its pieces are English: of other
   scripts it sees single characters.
-- Judged was a network of 600 steps that saw nothing of 13 families, on 400 prompts a file of seven of them.
-  The one in this directory is that network, trained on for some 100 steps with all rows.""",
+- In other than Latin script its share is halved, which was decided on these very files.
+- Judged was a network of 2,500 steps that saw nothing of 13 families, on 400 prompts a file of seven of them.
+  The one in this directory shares its first 1,300 steps and was trained on for 1,400 with all rows.""",
     "urgency": """\
 - This is no medical device and no safety system. It errs in both directions, and nothing that may cost a
   life may depend on it.

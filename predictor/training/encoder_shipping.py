@@ -16,7 +16,7 @@ import torch
 
 from predictor.card import Calibration, Card
 from predictor.loading import MODELS, SEMANTIC
-from predictor.semantic.model import VOCABULARY
+from predictor.semantic.model import VOCABULARY, share_of
 from predictor.semantic.tokenizer import Tokenizer
 from predictor.studies.families import family
 from predictor.studies.nested import Scores, deal, file_accuracy
@@ -30,7 +30,7 @@ from predictor.training.shipped import narrate, read_manifest, sources
 
 SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 SEED = 42
-STEPS, STEPS_ON = 600, 300
+STEPS, STEPS_ON = 1300, 1400
 MINILM_LICENCE = "Apache-2.0 (LICENSE beside this; sentence-transformers/all-MiniLM-L6-v2, changed)"
 
 
@@ -47,7 +47,8 @@ class Outer:
 
     def together(self, data: Dataset, share: float) -> Numbers:
         """Return the two scores of a file's prompts, mixed."""
-        mixed: Numbers = (1 - share) * self.lexical[data.name] + share * self.encoder[data.name]
+        shares = np.array([share_of(prompt, share) for prompt in data.prompts])
+        mixed: Numbers = (1 - shares) * self.lexical[data.name] + shares * self.encoder[data.name]
         return mixed
 
     def accuracies(self, share: float) -> dict[str, float]:

@@ -46,6 +46,21 @@ def test_an_opinion_is_had_of_any_text(encoder: Encoder, text: str) -> None:
     assert np.isfinite(opinion.embedding).all()
 
 
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("Explain monads, for example with 字 in a string.", 1.0),
+        ("Erkläre mir die Größe der Straße, bitte ausführlich.", 1.0),
+        ("```\n1 + 1\n```", 1.0),
+        ("请写一篇关于夏天的文章，分点明确。", 0.5),
+        ("Расскажи подробно о Волге.", 0.5),
+        ("", 1.0),
+    ],
+)
+def test_of_scripts_it_cannot_read_it_says_less(encoder: Encoder, text: str, part: float) -> None:
+    assert encoder.encode(text).share == pytest.approx(part * encoder.card.share)
+
+
 def test_embeddings_are_about_of_unit_length(encoder: Encoder) -> None:
     lengths = [float(np.linalg.norm(encoder.encode(text).embedding)) for text in (SHORT, LONG, "Hello!")]
     assert 0.5 < median(lengths) < 2

@@ -58,7 +58,7 @@ def test_an_early_warning_is_one_of_grown_ups() -> None:
     assert (baby["early warning"], baby["baby"], baby["child"]) == (0.0, 1.0, 1.0)
 
 
-WRITTEN = 2419603589
+WRITTEN = 1742519295
 """Of the cases that the shipped model was trained on."""
 
 
@@ -151,7 +151,8 @@ def test_one_trains_and_judges_a_model_of_ones_own(tmp_path: Path) -> None:
     own, by_words, bag, commonest = json.loads(judged.stdout)
     assert own["name"] == "own"
     assert own["within_one"] > 0.9 > commonest["within_one"]
-    assert by_words["exact"] > 0.8
+    assert by_words["exact"] > 0.7  # in doubt it errs towards urgency
+    assert by_words["under"] == 0
     assert {"kappa", "under", "missed", "over", "confusion"} <= bag.keys()
     few = tmp_path / "few.jsonl"
     few.write_text(json.dumps(rows[0]) + "\n")

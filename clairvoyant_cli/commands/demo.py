@@ -24,12 +24,15 @@ from clairvoyant_cli.bench.sojourn import by_class, change
 from clairvoyant_cli.commands.options import FILE, json_option
 from clairvoyant_cli.commands.printing import PlainConsole
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY
 from predictor.record import LengthClass
 
 MAX_REAL_TOKENS = 400
 """Of a real answer: on one core of a laptop the whole show is over within two minutes."""
 
 POLICIES = {"fcfs": "First come, first served", "sjf": "Shortest first"}
+REAL_POLICIES = {"fcfs": "First come, first served", DEFAULT_POLICY: "Shortest first"}
+"""`sjf` goes by P(Long), and no answer that is cut at `MAX_REAL_TOKENS` can be Long: all would be alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,11 @@ class Settings:
     requests: int
     seed: int
     model: Path | None = None
+
+    @property
+    def policies(self) -> dict[str, str]:
+        """The policies that race, with what they are called."""
+        return POLICIES if self.model is None else REAL_POLICIES
 
     @property
     def backend(self) -> str:
@@ -102,7 +110,9 @@ async def _run(settings: Settings, *, as_json: bool) -> tuple[list[Lane], float]
         questions = [replace(question, max_tokens=MAX_REAL_TOKENS) for question in questions]
         lane, asker = _real_lane, Asker(settings.model.stem, adapter_of("llamacpp"), keeps_words=True)
     async with AsyncExitStack() as stack:
-        lanes = [await stack.enter_async_context(lane(policy, questions, settings)) for policy in POLICIES]
+        lanes = [
+            await stack.enter_async_context(lane(policy, questions, settings)) for policy in settings.policies
+        ]
         took_s = await _shown(lanes, asker, settings, as_json=as_json)
     for call in (call for lane in lanes for call in lane.calls):
         call.question = replace(call.question, known_class=LengthClass.of(call.tokens))
@@ -153,7 +163,7 @@ async def _real_lane(policy: str, questions: Sequence[Question], settings: Setti
     async with real_server(settings.model) as url:
         config = ServeConfig(policy=policy, backend=url, listen="127.0.0.1:0", show_prompts=True)
         async with running_daemon(config, predictor.load()) as daemon:
-            yield Lane(policy, POLICIES[policy], daemon, [Call(question) for question in questions])
+            yield Lane(policy, REAL_POLICIES[policy], daemon, [Call(question) for question in questions])
 
 
 def _headline(settings: Settings) -> str:

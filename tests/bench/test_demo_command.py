@@ -1,14 +1,18 @@
 """`clairvoyant demo` from end to end: two backends, two daemons, the shipped predictor."""
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from clairvoyant_cli.bench.load import Call
-from clairvoyant_cli.bench.questions import Question
+from clairvoyant_cli.bench.questions import LONG, SHORT, Question
 from clairvoyant_cli.bench.race import Lane
+from clairvoyant_cli.bench.replay import Engine, Replay, Speed, tabled
+from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.commands import demo
 from clairvoyant_cli.errors import ClairvoyantError
 
@@ -42,6 +46,26 @@ def test_without_a_terminal_it_tells_in_lines_and_ends_with_the_table() -> None:
     assert "\x1b" not in result.output
     told = [line.split()[2] for line in result.stderr.splitlines()[1:]]
     assert sorted(told) == ["fcfs"] * 6 + ["sjf"] * 6
+
+
+def test_a_real_server_whose_answers_are_cut_short_is_asked_in_another_order_than_they_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @asynccontextmanager
+    async def in_its_place(model: Path) -> AsyncIterator[str]:
+        lengths = {question.prompt: question.tokens for question in (*SHORT, *LONG)}
+        engine = Engine(speed=Speed(decode_tokens_per_s=3000.0), answer_tokens=tabled(lengths))
+        async with serve_app(Replay(engine).app) as url:
+            yield url
+
+    monkeypatch.setattr(demo, "real_server", in_its_place)
+    model = tmp_path / "replay.gguf"
+    model.touch()
+    words = ["--real", "--gguf", str(model), "--requests", "8", "--json"]
+    result = CliRunner().invoke(demo.command, words, catch_exceptions=False)
+    told = json.loads(result.stdout)
+    assert max(each["tokens"] for each in told["lanes"]["bounded"]["requests"]) == demo.MAX_REAL_TOKENS
+    assert told["change_of_mean"]["short"] < -0.2
 
 
 def test_a_failed_request_is_a_failed_demo() -> None:

@@ -19,7 +19,7 @@ def test_both_lanes_are_answered_by_a_real_server(tiny_model: Path) -> None:
     found = json.loads(done.stdout)
     assert found["simulated_backend"] is False
     assert found["settings"]["model"] == tiny_model.name
-    fcfs, sjf = (found["lanes"][name]["requests"] for name in ("fcfs", "sjf"))
+    fcfs, sjf = (found["lanes"][name]["requests"] for name in ("fcfs", "bounded"))
     assert [each["title"] for each in fcfs] == [each["title"] for each in sjf]
     assert all(each["error"] is None and each["tokens"] and each["words"] for each in fcfs + sjf)
 

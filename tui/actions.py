@@ -257,9 +257,10 @@ def _policies(snapshot: Snapshot, outlook: Sequence[PolicyOutlook]) -> list[tupl
 
 def _policy(name: str, summary: str, coming: PolicyOutlook | None) -> str:
     text = name
-    if coming is not None and (coming.short_s, coming.long_s) != (None, None):
-        text = f"{name:<12} S in {duration(coming.short_s):<6} L in {duration(coming.long_s):<6}"
-        text += "  before any cut" * coming.cuts
+    if coming is not None:
+        medians = (("S", coming.short_s), ("L", coming.long_s))
+        starts = [f"{letter} in {duration(at_s):<6} " for letter, at_s in medians if at_s is not None]
+        text = f"{name:<12} {''.join(starts)}{' before any cut' * (coming.cuts and bool(starts))}"
     return f"{text.rstrip()}\n  {summary}".rstrip()
 
 

@@ -26,7 +26,7 @@ PICTURES = (  # name, scenario, size, GPUs, seconds played, keys
     ("why-120x40", "busy", (120, 40), 1, 105, ("j", "j", "j", "enter")),
     ("day-120x40", "busy", (120, 40), 1, 105, ("T",)),
     ("ghost-120x40", "overloaded", (120, 40), 1, 105, ("f",)),
-    ("policy-120x40", "busy", (120, 40), 1, 105, ("m",)),
+    ("policy-120x40", "overloaded", (120, 40), 1, 105, ("m",)),
     ("groups-120x40", "overloaded", (120, 40), 1, 105, ("g",)),
 )
 
@@ -63,15 +63,17 @@ RECORDED = (  # frames, and the keys pressed before them
 
 
 async def record() -> None:
-    """Watch the overloaded scene with some keys, and write it down as a picture that moves."""
-    snapshot, history, hardware = played("overloaded", 1)
-    watched = stage("overloaded")
-    app = still(Script(coming=watched.scene.outlook(watched.at_s)))
+    """Watch the busy scene after a burst, with some keys, and write it down as a picture that moves."""
+    snapshot, history, hardware = played("busy", 1, 94)
+    watched = stage("busy", 94)
+    source = Script()
+    app = still(source)
     async with app.run_test(size=(120, 40)) as pilot:
         picture = MovingPicture(120, 40, str(app.theme_variables["background"]).lower(), FRAME_S)
         remember(app, history, hardware)
         app.take(snapshot)
         for frames, keys in RECORDED:
+            source.coming = watched.scene.outlook(watched.at_s)
             await pilot.press(*keys)
             for _ in range(frames):
                 watched.advance(FRAME_S)

@@ -5,10 +5,14 @@ After a change of the looks: run with CLAIRVOYANT_REDRAW=1, look at the differen
 
 import os
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+from rich.segment import Segment
+from rich.style import Style
 
 from tests.tui.board import SIZES, Script, played, remember, settled, still
+from tests.tui.moving_picture import MovingPicture
 from tui.source import Disconnected
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -46,6 +50,19 @@ async def test_screen_looks_as_it_did(case: str, size: tuple[int, int]) -> None:
             app.take(Disconnected("no daemon answers", 2.0))
         text = await settled(app, pilot)
         same(f"{case}_{size[0]}x{size[1]}", text)
+
+
+def test_a_recording_draws_once_what_stays_and_moves_what_changes() -> None:
+    picture = MovingPicture(20, 2, "#000000", 1.0)
+    for text in ("one", "one", "two"):
+        picture.take([[Segment("it stays")], [Segment(f"  {text} <", Style(color="red", bold=True))]])
+    svg = ElementTree.fromstring(picture.svg())  # noqa: S314 - our own
+    words = [each.text for each in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert words == ["it stays", "one <", "two <"]
+    style = svg.findtext("{http://www.w3.org/2000/svg}style")
+    assert style is not None
+    assert "0.00%{visibility:visible}66.67%{visibility:hidden}" in style
+    assert "0.00%{visibility:hidden}66.67%{visibility:visible}" in style
 
 
 @pytest.mark.parametrize("deck", "345678")

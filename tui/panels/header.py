@@ -138,7 +138,7 @@ def worth(view: ViewState, width: int) -> Line:
         )
     line = flow(pieces, width, gap=3)
     room = (width - line.width - 26) // 2
-    return ends(line, _twins(gain, min(30, room), tone), width) if room >= 8 else line
+    return ends(line, _twins(gain, min(30, room), tone), width) if room >= 5 else line
 
 
 def _change(ours_s: float, theirs_s: float) -> str:

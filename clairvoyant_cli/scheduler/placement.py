@@ -273,9 +273,9 @@ class Fleet:
         slots: list[tuple[float, int, Station]] = []
         for station in self.stations.values():
             if self.takes(station.name, entry.job.able):
-                left_s = sorted(left_s(each, now) for each in station.running.values())
-                left_s = [0.0] * (station.slots - len(left_s)) + left_s[: station.slots]
-                slots += [(free_s, len(slots) + n, station) for n, free_s in enumerate(left_s)]
+                ends_s = sorted(left_s(each, now) for each in station.running.values())
+                ends_s = [0.0] * (station.slots - len(ends_s)) + ends_s[: station.slots]
+                slots += [(free_s, len(slots) + n, station) for n, free_s in enumerate(ends_s)]
         if not slots:
             return float("inf"), 0.0
         heapify(slots)

@@ -12,7 +12,7 @@ from zlib import crc32
 from predictor.card import Calibration
 from predictor.lognormal import log_tokens
 from predictor.prediction import prediction_of
-from predictor.record import Chore, Prediction, PromptView
+from predictor.record import Prediction, PromptView
 
 GUESSED = 1.0
 """Answers that the guess at a chore's length counts for."""
@@ -63,15 +63,15 @@ class ChoreLengths:
                 raise ValueError(key)
             self._known[key] = _Length(int(answers), mean, variance)
 
-    def predict(self, view: PromptView, chore: Chore) -> Prediction:
-        """Return the prediction for a chore; `source` names it."""
-        key, guess = _key(view, chore), log_tokens(chore.tokens)
+    def predict(self, view: PromptView, chore: str, guessed_tokens: float) -> Prediction:
+        """Return the prediction for a chore of this name; `source` tells it."""
+        key, guess = _key(view, chore), log_tokens(guessed_tokens)
         known = self._known.get(key) or _Length(0, guess)
         spread = min(max(sqrt(known.variance), LEAST_SPREAD), MOST_SPREAD)
         calibration = Calibration(0.0, 1.0, spread)
         q90 = known.mean + calibration.q90_at * spread
         memo = ChoreMemo(key, guess, known.mean, view.max_tokens)
-        return prediction_of(calibration, known.mean, spread, q90, view.max_tokens, chore.name, memo)
+        return prediction_of(calibration, known.mean, spread, q90, view.max_tokens, chore, memo)
 
     def learn(self, memo: ChoreMemo, tokens: int) -> None:
         """Learn from a real answer; one that was cut off at the client's cap was at least that long."""
@@ -87,7 +87,7 @@ class ChoreLengths:
         return {key: astuple(each) for key, each in self._known.items()}
 
 
-def _key(view: PromptView, chore: Chore) -> str:
+def _key(view: PromptView, chore: str) -> str:
     """Name a chore of a model and of who asks for it, all its users together, as a hash."""
     owner = view.client.partition("/")[0]
-    return f"{crc32(f'{owner} {view.model} {chore.name}'.encode('utf-8', 'replace')):08x}"
+    return f"{crc32(f'{owner} {view.model} {chore}'.encode('utf-8', 'replace')):08x}"

@@ -63,11 +63,12 @@ class Turn:
 class Chore:
     """Work that a front end asks for on its own, again and again in the same words, such as a title.
 
-    `tokens` is the usual answer's length, a guess; `waited_for` says that somebody waits for what it brings.
+    `tokens` is the usual answer's length, a guess, 0 where nobody has one; `waited_for` says that somebody
+    waits for what it brings.
     """
 
     name: str
-    tokens: float
+    tokens: float = 0.0
     waited_for: bool = False
 
 

@@ -13,9 +13,6 @@ from predictor.record import Chore, PromptView, Task
 
 CHORE_HEADER = b"x-clairvoyant-chore"
 
-UNKNOWN_TOKENS = 60.0
-"""The usual answer to a chore that no file tells of, before one has been seen."""
-
 
 def _known() -> Iterator[tuple[Chore, tuple[str, ...]]]:
     for file in files("clairvoyant_cli.protocols").joinpath("frontends").iterdir():
@@ -47,4 +44,4 @@ def _named(name: str) -> Chore | None:
     """Return the chore of a name, which front ends send empty with what is none; one that no file tells of
     counts as waited for.
     """
-    return BY_NAME.get(name) or (Chore(name, UNKNOWN_TOKENS, waited_for=True) if name else None)
+    return BY_NAME.get(name) or (Chore(name, waited_for=True) if name else None)

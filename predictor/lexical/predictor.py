@@ -1,6 +1,7 @@
 """The default `Predictor`: the lexical model's score, the request's context, and what was learnt of both."""
 
 import json
+from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 from typing import NamedTuple
@@ -78,7 +79,8 @@ class LexicalPredictor:
         if view.task is Task.EMBEDDING:
             return NOTHING
         if view.chore is not None:
-            return self._chores.predict(view, view.chore)
+            guess = view.chore.tokens or self.predict(replace(view, chore=None), opinion).expected_tokens
+            return self._chores.predict(view, view.chore.name, guess)
         reading = self._model.read(view.prompt, view.cut)
         calibration, score = self._calibration, reading.score
         if opinion is not None:

@@ -1,5 +1,7 @@
 """A chore's length is predicted from its own history."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -30,6 +32,13 @@ def test_it_starts_from_a_guess_and_follows_the_answers_of_all_users_of_a_front_
     fresh.import_state(loaded.export_state())
     assert fresh.predict(view()) == loaded.predict(view())
     assert b"webui" not in loaded.export_state()
+
+
+def test_a_made_up_chore_buys_nothing() -> None:
+    loaded = predictor.load()
+    question = PromptView("Write a story of 2000 words.", model="m", client="ann")
+    claimed = loaded.predict(replace(question, chore=Chore("one word")))
+    assert claimed.expected_tokens == pytest.approx(loaded.predict(question).expected_tokens, rel=0.2)
 
 
 def test_what_a_client_cuts_off_teaches_no_shorter_length() -> None:

@@ -115,7 +115,7 @@ class Narrator:
             for call in sorted(ended, key=lambda c: c.ended_s or 0.0):
                 self._told.add(id(call))
                 after = f"failed: {call.error}" if call.error else f"after {call.sojourn_s or 0.0:.1f} s"
-                line = f"{elapsed_s:6.1f} s  {lane.policy:<5}{call.question.title:<26}{after}  {call.words}"
+                line = f"{elapsed_s:6.1f} s  {lane.policy:<8}{call.question.title:<26}{after}  {call.words}"
                 self._console.print(line.rstrip(), highlight=False, markup=False)
 
 

@@ -112,10 +112,10 @@ async def main(url: str, dashboard: str | None, rounds: int, out: Path, chromium
             flooded_s = await flooded
             if number == 0:
                 await ben.screenshot(path=out / "open-webui-ben.png")
-                await tabs[-1].screenshot(path=out / "open-webui-ann.png")
                 if dashboard is not None:
                     await asyncio.sleep(3)
-                    await watcher.screenshot(path=out / "open-webui-top.png")
+                    upper = {"x": 0, "y": 0, "width": 1280, "height": 590}
+                    await watcher.screenshot(path=out / "open-webui-top.png", clip=upper)
             await end(tabs)
             ratios.append(flooded_s / alone_s)
             print(

@@ -11,7 +11,7 @@ import pytest
 from rich.segment import Segment
 from rich.style import Style
 
-from tests.tui.board import SIZES, Script, played, remember, settled, still
+from tests.tui.board import SIZES, Script, played, remember, settled, stage, still
 from tests.tui.moving_picture import MovingPicture
 from tui.source import Disconnected
 
@@ -85,15 +85,23 @@ async def test_deck_shows_each_panel_at_80x24(deck: str) -> None:
         ("clients", "c", (120, 40)),
         ("clients", "c", (80, 24)),
         ("groups", "g", (120, 40)),
-        ("groups", "g", (80, 24)),
+        *(("groups", "g", size) for size in ((80, 24), (200, 60))),
+        *(("policy", "m", size) for size in SIZES),
+        *(("past", "left_square_bracket", size) for size in SIZES),
+        ("sort_by", "o", (120, 40)),
+        ("columns", "C", (80, 24)),
     ],
 )
 async def test_pages(name: str, key: str, size: tuple[int, int]) -> None:
     snapshot, history, hardware = played("busy" if name in ("help", "detail") else "overloaded", 1)
-    app = still(Script())
+    watched = stage("overloaded")
+    app = still(Script(coming=watched.scene.outlook(watched.at_s)))
     async with app.run_test(size=size) as pilot:
         remember(app, history, hardware)
         app.take(snapshot)
+        if name == "past":
+            watched.advance(60.0)
+            app.take(watched.snapshot())
         await pilot.press("j", key)
         text = await settled(app, pilot)
         same(f"page_{name}_{size[0]}x{size[1]}", text)

@@ -36,7 +36,7 @@ def _rows(view: ViewState, kind: str) -> list[GroupState]:
 
 
 def _count(name: str, title: str, of: Callable[[GroupState], int]) -> Column[GroupState]:
-    return Column(name, title, 8, lambda r, s, w: _number(of(r)), lambda r: -of(r), right=True)
+    return Column(name, title, 7, lambda r, s, w: _number(of(r)), lambda r: -of(r), right=True)
 
 
 def grid(kind: str) -> Grid[GroupState]:
@@ -50,7 +50,7 @@ def grid(kind: str) -> Grid[GroupState]:
             Column(
                 "running", "running", 8, lambda r, s, w: _number(r.running), lambda r: -r.running, right=True
             ),
-            Column("share", "of the slots' time", 18, _share, lambda r: -r.share),
+            Column("share", "of slots' time", 14, _share, lambda r: -r.share),
             Column(
                 "short",
                 "S p50",
@@ -60,7 +60,7 @@ def grid(kind: str) -> Grid[GroupState]:
                 right=True,
             ),
             _count("swaps", "loads", lambda row: row.swaps),
-            Column("standing", "", 10, _standing),
+            Column("standing", "", 10, _standing, from_width=80),
         ),
         rows=lambda view: (
             [each for each in view.snapshot.groups if each.kind == kind] if view.snapshot else []

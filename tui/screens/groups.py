@@ -20,7 +20,7 @@ _KEYS = (
     ("r", "release"),
     ("+", "priority"),
     ("d", "drain"),
-    ("L U", "load, unload"),
+    ("L U", "load"),
     ("→", "by"),
 )
 

@@ -1,6 +1,7 @@
 """A choice by one letter: which column to sort by, or which to show."""
 
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from string import ascii_lowercase
 from typing import ClassVar
 
@@ -11,6 +12,8 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
+
+_HALF = 28
 
 
 def letters_for(names: Iterable[str]) -> dict[str, str]:
@@ -40,9 +43,14 @@ class Letters(ModalScreen[str | None]):
         """Lay out the letters."""
         with Vertical(classes="dialog"):
             yield Static(self._question, classes="question", markup=False)
-            for letter, name in self._letters.items():
-                mark = "●" if name in self._lit else " "
-                yield Static(Content.assemble(f"{mark} ", (letter, "b $accent"), f"  {self._shown[name]}"))
+            pieces = [self._piece(letter, name) for letter, name in self._letters.items()]
+            half = (len(pieces) + 1) // 2
+            for left, right in zip_longest(pieces[:half], pieces[half:], fillvalue=Content()):
+                yield Static(Content.assemble(left.pad_right(_HALF - left.cell_length), right))
+
+    def _piece(self, letter: str, name: str) -> Content:
+        mark = "●" if name in self._lit else " "
+        return Content.assemble(f"{mark} ", (letter, "b $accent"), f"  {self._shown[name]}")
 
     def on_key(self, event: events.Key) -> None:
         """Close with what was chosen."""

@@ -93,7 +93,7 @@ GROUPS = (
             Key("right_curly_bracket", "app.scrub(60)", "Forth by a minute", shown="}"),
             Key("c", "app.clients", "The clients: what each has, and what it may"),
             Key("z", "maximise", "Give the focused panel the whole screen, or take it back", "zoom"),
-            Key("r", "app.interval", "Draw less often"),
+            Key("r", "app.interval", "Draw less often; after the slowest, as often as the daemon speaks"),
             Key("v", "app.prompts", "Show prompts, where the daemon allows it"),
             Key("T", "app.theme", "Change the theme"),
             Key("E", "export", "Export to CSV or JSON"),

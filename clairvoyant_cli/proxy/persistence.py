@@ -191,6 +191,7 @@ class StateSaver:
 
     async def take_over(self) -> None:
         """Go on with the profiles that there are now: `calibrate` has measured, or one was chosen."""
+        self._announced = self._announced or self._operation.tau_source
         for worker in list(self._pool):
             profiles = await asyncio.to_thread(self._profiles_of, worker)
             memory = self._memories[worker.name]

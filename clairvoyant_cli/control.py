@@ -116,9 +116,13 @@ class ControlClient:
                 if answer.status_code != 200:
                     await answer.aread()
                     raise self._refused(answer)
-                async for line in answer.aiter_lines():
-                    if line.startswith("data: "):
-                        yield line[6:].encode()
+                rest = b""
+                async for piece in answer.aiter_bytes():
+                    *events, rest = (rest + piece).split(b"\n\n")
+                    for event in events:
+                        _, found, data = event.partition(b"data: ")
+                        if found:
+                            yield data
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None
 

@@ -123,7 +123,7 @@ def test_it_shows_steers_survives_a_restart_and_leaves_the_daemon_alone(
             tmux.until(lambda screen: "why here" not in screen)
             tmux.press("j", "h")
             tmux.shows("‖", "held")
-            tmux.press("g", "x")
+            tmux.press("Home", "x")
             tmux.shows("Cancel ")
             tmux.press("y")
             tmux.shows("waiting 3")

@@ -6,9 +6,13 @@
 `--reference` is a second instance of the same server with the same model: asked directly, it answers
 uncut, and its cache is not the one that the cut answers go on from. `calibrate` proves the backend
 first, as a user would; a daemon with that profile then serves greedy answers while one to four
-short questions arrive at random moments of each, until N were cut. `--uncut` sends none of those: how
-often the two instances differ by themselves. Where texts differ, both are asked again, uncut, after other
-questions: a cut answer that one of these gives too is one of several that the server itself gives.
+short questions arrive at random moments of each, until N were cut. Both servers are asked the same short
+question before each: what llama.cpp holds of a prompt already decides how the rest is batched, and so how
+it rounds. (Of 14 greedy answers of one server, uncut, seven differed by that alone.)
+
+`--uncut` sends no short questions: how often the two instances differ by themselves. Where texts differ, both
+are asked again, uncut, after other questions: a cut answer that one of these gives too is one of several that
+the server itself gives.
 """
 
 import argparse
@@ -214,6 +218,8 @@ async def judge(args: argparse.Namespace, proxy: str) -> Tally:
             if tally.answers == args.answers:
                 break
             tokens, before = rng.choice((120, 200, 300)), await so_far()
+            for url in (args.reference, args.backend):
+                await ask(url, SHORTS[0], 1, "")
             began = time.perf_counter()
             uncut = told(await ask(args.reference, prompt, tokens, ""))
             took_s = time.perf_counter() - began

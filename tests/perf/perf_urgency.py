@@ -74,7 +74,8 @@ def trace(cases: list[Case], requests: int, gap_s: float, seed: int) -> list[Ask
 async def service_s(url: str, cases: list[Case]) -> float:
     """Return the mean seconds that a request of the mix takes alone."""
     rng = Random(SEED)
-    async with httpx.AsyncClient(timeout=120) as client:
+    # A connection each: llama.cpp closes an idle one at a moment of its own.
+    async with httpx.AsyncClient(timeout=120, limits=httpx.Limits(max_keepalive_connections=0)) as client:
         begun_s = time.monotonic()
         for _ in range(10):
             await client.post(

@@ -41,7 +41,7 @@ def test_a_package_page_gets_whole_links_and_urls_where_it_is_said_where_the_pro
     metadata: dict[str, Any] = {}
     hook.ProjectPage(str(ROOT), {}).update(metadata)
     text = metadata["readme"]["text"]
-    assert "](https://host/owner/it/raw/HEAD/docs/screenshots/busy-120x40.svg)" in text
+    assert "](https://host/owner/it/raw/HEAD/docs/screenshots/top.svg)" in text
     assert all(target.startswith("http") for target in re.findall(r"\]\(([^)#]+)", text))
     assert metadata["urls"]["Issues"] == "https://host/owner/it/issues"
     monkeypatch.delenv(hook.VARIABLE)

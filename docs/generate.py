@@ -42,8 +42,7 @@ HEADERS = [
     (b"x-clairvoyant-class", ADDED, "The predicted class: short, medium, long."),
     (b"x-clairvoyant-tokens", ADDED, "The predicted length in tokens."),
     (b"x-clairvoyant-queue-ms", ADDED, "Milliseconds that it waited here."),
-    (b"x-clairvoyant-passed", "what goes on", "That a proxy of this kind has passed it; what comes with it: 508."),
-    (b"x-clairvoyant-asker", "the daemon's own probes", "Which daemon asks; by it a daemon knows its own address."),
+    (b"x-clairvoyant-asker", "the daemon's own probes", "Who asks: one that comes back shows that a backend leads to this proxy itself."),
 ]
 HEADERS = [("-".join(map(str.capitalize, name.decode().split("-"))), *rest) for name, *rest in HEADERS]
 

@@ -8,6 +8,7 @@ import inspect
 import os
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
 
@@ -91,19 +92,31 @@ def describe(command: click.Command, name: str, parent: click.Context) -> list[s
     if arguments:
         parts.append(f"Takes {', '.join(arguments)}.")
     rows = []
-    for parameter in command.params:
-        record = parameter.get_help_record(context) if isinstance(parameter, click.Option) else None
-        if record is not None:
-            flag, text = (word.replace("|", "\\|").replace("\n\n", " ") for word in record)
-            rows.append(f"| `{flag.replace(chr(92) + '|', '/')}` | {text} |")
+    for record in options_of(command, context):
+        flag, text = (word.replace("|", "\\|").replace("\n\n", " ") for word in record)
+        rows.append(f"| `{flag.replace(chr(92) + '|', '/')}` | {text} |")
     if rows:
         parts.append("\n".join(["| flag | |", "|---|---|", *rows]))
+    for below, full_name in commands_below(command, name, context):
+        parts += describe(below, full_name, context)
+    return parts
+
+
+def options_of(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
+    """Yield a command's options that are not hidden: the flags, and what they do."""
+    records = (each.get_help_record(context) for each in command.params if isinstance(each, click.Option))
+    return (record for record in records if record is not None)
+
+
+def commands_below(
+    command: click.Command, name: str, context: click.Context
+) -> Iterator[tuple[click.Command, str]]:
+    """Yield the commands of a group that are not hidden, each with its full name."""
     if isinstance(command, click.Group):
         for sub in command.list_commands(context):
             below = command.get_command(context, sub)
             if below is not None and not below.hidden:
-                parts += describe(below, f"{name} {sub}", context)
-    return parts
+                yield below, f"{name} {sub}"
 
 
 def settings() -> list[str]:
@@ -271,15 +284,9 @@ def man_of(command: click.Command, name: str, parent: click.Context) -> list[str
     """Return a command's part of the manual page, and of those below it."""
     context = click.Context(command, info_name=name.rpartition(" ")[2], parent=parent)
     parts = [f".SS {name}", roff(inspect.cleandoc(command.help or "").replace("\f", ""))]
-    for parameter in command.params:
-        record = parameter.get_help_record(context) if isinstance(parameter, click.Option) else None
-        if record is not None:
-            parts.append(f".TP\n.B {roff(record[0])}\n{roff(record[1])}")
-    if isinstance(command, click.Group):
-        for sub in command.list_commands(context):
-            below = command.get_command(context, sub)
-            if below is not None and not below.hidden:
-                parts += man_of(below, f"{name} {sub}", context)
+    parts += [f".TP\n.B {roff(flag)}\n{roff(text)}" for flag, text in options_of(command, context)]
+    for below, full_name in commands_below(command, name, context):
+        parts += man_of(below, full_name, context)
     return parts
 
 

@@ -46,6 +46,11 @@ class Found:
     version: str = ""
     slots: int | None = None
 
+    @property
+    def base_url(self) -> str:
+        """Where its API is."""
+        return self.url + self.prefix
+
 
 @dataclass(slots=True)
 class Backend:
@@ -80,6 +85,11 @@ class Backend:
 
     def __repr__(self) -> str:
         return f"<Backend {self.adapter.name} {self.upstream.url} {self.state}, {self.slots} slots>"
+
+    @property
+    def base_url(self) -> str:
+        """Where its API is."""
+        return self.upstream.url + self.prefix
 
     @property
     def stamps(self) -> Priority | None:

@@ -87,7 +87,7 @@ class Client:
         self.found = found
         self.clock = clock
         self.model = model
-        self.http = client_for(found.url + found.prefix, key)
+        self.http = client_for(found.base_url, key)
 
     async def __aenter__(self) -> "Client":
         return self

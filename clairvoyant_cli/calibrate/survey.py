@@ -35,7 +35,7 @@ async def survey(client: Client, wanted: str | None) -> Survey:
     served = Served(
         backend=adapter.name,
         model=model.name,
-        url=found.url + found.prefix,
+        url=found.base_url,
         place=place_of(found.url),
         version=found.version,
         digest=model.digest,

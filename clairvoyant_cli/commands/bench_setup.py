@@ -289,7 +289,7 @@ async def _daemon(
 
     found = behind.found
     config = ServeConfig(
-        backend=found.url + found.prefix,
+        backend=found.base_url,
         listen="127.0.0.1:0",
         slots=settings.slots,
         queue_capacity=100_000,
@@ -331,7 +331,7 @@ async def _profiles(behind: Behind, worker: "Worker", model: str) -> "list[Profi
     from profiles.store import fitting
 
     found, engine = behind.found, behind.engine
-    name, place = found.adapter.name, place_of(found.url + found.prefix)
+    name, place = found.adapter.name, place_of(found.base_url)
     if engine is not None:
         offered = await found.adapter.offered_models(worker.ask) or ()
         digest = next((each.digest for each in offered if each.name == model), "")

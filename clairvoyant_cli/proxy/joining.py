@@ -61,7 +61,7 @@ class Joining:
         self._demand_new(wanted.name or "", "")
         server = await find_server(self.config, wanted, self.listen_port, key=key, in_company=True)
         try:
-            self._demand_new(server.backend.name, _place(server.backend))
+            self._demand_new(server.backend.name, server.backend.base_url)
         except ClairvoyantError:
             await server.prober.close()
             raise
@@ -78,7 +78,7 @@ class Joining:
         for worker in self.pool:
             if worker.name == name:
                 raise ClairvoyantError(f"a backend is called {name} already; give this one another name")
-            if _place(worker.backend) == place:
+            if worker.backend.base_url == place:
                 raise ClairvoyantError(f"{place} is there already, as {worker.name}")
 
     def let_in(self, server: Server) -> Worker:
@@ -201,10 +201,6 @@ def _refuse_ourselves(upstream: Upstream, listening: str, port: int) -> None:
             f"{upstream.url} is this proxy's own address; give the LLM server's, or --listen another",
             ExitCode.USAGE,
         )
-
-
-def _place(backend: Backend) -> str:
-    return backend.upstream.url + backend.prefix
 
 
 async def _wind_up(server: Server) -> None:

@@ -95,12 +95,7 @@ class WorkerMemory:
     @property
     def state_name(self) -> str:
         """The name under which what was learned of it is kept."""
-        return state_name(self.worker.backend.adapter.name, self.url)
-
-    @property
-    def url(self) -> str:
-        """Where the worker is."""
-        return self.worker.backend.upstream.url + self.worker.backend.prefix
+        return state_name(self.worker.backend.adapter.name, self.worker.backend.base_url)
 
     def take(self, profiles: Sequence[Profile]) -> None:
         """Go on with other profiles: what was learned under those that stay, stays."""
@@ -147,13 +142,12 @@ class StateSaver:
 
     def _memory_of(self, worker: Worker) -> WorkerMemory:
         backend = worker.backend
-        url = backend.upstream.url + backend.prefix
         profiles = self._profiles_of(worker)
-        learned = learned_of(self._persistence.load(state_name(backend.adapter.name, url)))
+        learned = learned_of(self._persistence.load(state_name(backend.adapter.name, backend.base_url)))
         return WorkerMemory(worker, profiles, Learner(profiles, DEFAULT_TAU_S, learned))
 
     def _profiles_of(self, worker: Worker) -> Sequence[Profile]:
-        url = worker.backend.upstream.url + worker.backend.prefix
+        url = worker.backend.base_url
         profiles = self._persistence.profiles(worker.backend.adapter.name, url)
         return measured_at(url, profiles) if len(self._pool) > 1 else profiles
 
@@ -203,9 +197,7 @@ class StateSaver:
                 memory.used = None
                 self._set_tau(memory, "")
                 self._say(memory, "its profile is gone, so defaults hold")
-            elif first == memory.used:
-                memory.used = first
-            else:
+            elif first != memory.used:
                 self._use(memory, first)
             for listener in self.took_over:
                 listener(worker)

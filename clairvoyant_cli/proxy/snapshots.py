@@ -118,7 +118,7 @@ class SnapshotBuilder:
         return BackendState(
             name=backend.name,
             kind=backend.adapter.name,
-            url=backend.upstream.url + backend.prefix,
+            url=backend.base_url,
             state=backend.state,
             slots=backend.room,
             busy=len(self.operation.dispatcher.attempts_on(worker.name)),

@@ -233,7 +233,7 @@ class Fleet:
         sooner_s, waits_for, takes_s = best_s * (1.0 - WAIT_MARGIN), None, 0.0
         # Nowhere does it take less than on the fastest worker, which its cost is of, unless some is cached.
         least_s = 0.0 if entry.done_tokens else job.cost_s
-        for station in self._worth_asking(entry, now, sooner_s, sooner_s - least_s, cached):
+        for station in self._worth_asking(entry, now, sooner_s, least_s, cached):
             wait_s = ahead_s[station.name] / station.slots if station.name in ahead_s else 0.0
             # Whatever may be known without a closer look comes first: there may be dozens.
             free_s = station.next_end_s - now + wait_s
@@ -247,20 +247,18 @@ class Fleet:
         return Verdict(best, waits_for, best_s - sooner_s, takes_s)
 
     def _worth_asking(
-        self, entry: Entry, now: float, cached_within_s: float, within_s: float, cached: Mapping[str, float]
+        self, entry: Entry, now: float, within_s: float, least_s: float, cached: Mapping[str, float]
     ) -> list[Station]:
-        """Return the stations without a free slot that may run a job and should have one so soon; of those
-        where some of it is cached, a later one counts as well.
+        """Return the stations without a free slot that may run a job, and could have done so in that time: it
+        takes `least_s` there, or, where some of it is cached, as little as may be.
         """
-        job = entry.job
-        if job.worker or entry.routed or (within_s <= 0.0 and not cached):
+        job, before_s = entry.job, now + within_s
+        if job.worker or entry.routed or (within_s <= least_s and not cached):
             return []
-        before_s, last_s = now + within_s, now + (cached_within_s if cached else within_s)
         return [
             station
             for station in self.stations.values()
-            if station.next_end_s < last_s
-            and (station.next_end_s < before_s or station.name in cached)
+            if station.next_end_s + (0.0 if station.name in cached else least_s) < before_s
             and 0 < station.slots <= len(station.running)
             and not station.apart
             and (not job.able or station.name in job.able)

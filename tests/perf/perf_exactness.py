@@ -8,7 +8,7 @@ uncut, and its cache is not the one that the cut answers go on from. `calibrate`
 first, as a user would; a daemon with that profile then serves greedy answers while one to four
 short questions arrive at random moments of each, until N were cut. Both servers are asked the same short
 question before each: what llama.cpp holds of a prompt already decides how the rest is batched, and so how
-it rounds. (Of 14 greedy answers of one server, uncut, seven differed by that alone.)
+it rounds.
 
 `--uncut` sends no short questions: how often the two instances differ by themselves. Where texts differ, both
 are asked again, uncut, after other questions: a cut answer that one of these gives too is one of several that

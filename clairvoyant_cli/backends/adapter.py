@@ -104,20 +104,8 @@ class Backend:
         return self.slots if self.slots_fixed or self.stamps is None else MAX_IN_FLIGHT
 
     @property
-    def answering(self) -> int:
-        """How many it answers at once, as far as that is known: what it runs while others wait inside."""
-        if (
-            self.stamps is not None
-            and self.engine is not None
-            and self.engine.waiting
-            and self.engine.running
-        ):
-            return self.engine.running
-        return self.slots
-
-    @property
     def at_once(self) -> int:
-        """How many it is taken to answer at once by those who choose where a request goes."""
+        """How many it answers at once, as far as that is known: the others wait inside it."""
         return max(self.slots, self.most_running) if self.stamps is not None else self.slots
 
     def note_load(self) -> None:

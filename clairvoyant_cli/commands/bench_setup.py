@@ -318,7 +318,7 @@ async def _daemon(
     def busy_s() -> float | None:
         return None if daemon.pool.stamped else busy[0]  # what is in an engine is not known to run
 
-    return _Ours(daemon.base_url, daemon.pool.answering, teach, busy_s, resume_s)
+    return _Ours(daemon.base_url, daemon.pool.at_once, teach, busy_s, resume_s)
 
 
 async def _profiles(behind: Behind, worker: "Worker", model: str) -> "list[Profile]":

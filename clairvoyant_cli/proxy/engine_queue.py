@@ -43,7 +43,7 @@ class EngineQueues:
             priority = worker.backend.stamps
             if priority is not None:
                 inside = (_inside(*each, priority, now) for each in self._there(worker))
-                found |= ends_in_s(inside, worker.backend.answering)
+                found |= ends_in_s(inside, worker.backend.at_once)
         return found
 
     def heeded(self, worker: Worker) -> float | None:

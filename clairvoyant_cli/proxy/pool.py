@@ -194,10 +194,10 @@ class BackendPool:
         return [worker.name for worker in self if worker.backend.stamps is not None]
 
     @property
-    def answering(self) -> int:
+    def at_once(self) -> int:
         """Requests that those which take work are known to answer at once."""
         room = self.queue.slots
-        return sum(min(room.get(worker.name, 0), worker.backend.answering) for worker in self)
+        return sum(min(room.get(worker.name, 0), worker.backend.at_once) for worker in self)
 
     @property
     def slots(self) -> int:

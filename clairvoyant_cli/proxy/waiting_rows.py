@@ -41,7 +41,7 @@ class WaitingRows:
         return list(standings(scheduler, self.now, sum(self._left_s()), self._slots()))
 
     def _slots(self) -> int:
-        return max(1, self.pool.answering)
+        return max(1, self.pool.at_once)
 
     def _left_s(self) -> Iterator[float]:
         """Yield the predicted seconds until each running request ends."""

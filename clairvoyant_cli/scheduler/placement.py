@@ -44,28 +44,27 @@ class Station:
     One that is `apart` starts only what is pinned to it, or what no other that has slots can run; `weight` is
     its share among those that would be as soon. Without a `speed` it takes as long for a job as was predicted
     of it. `keeps` is the number of conversations that its cache holds for each slot. One that orders its own
-    queue has more slots than it answers `at_once`, 0 where these are the same: the rest waits inside, the
-    shorter first.
+    queue has more slots than it answers `at_once`: the rest waits inside, the shorter first.
     """
 
     name: str
     slots: int
+    at_once: int
     speed: Speed | None = None
     keeps: int = 1
     apart: bool = False
     weight: float = 1.0
-    at_once: int = 0
     running: dict[str, Entry] = field(default_factory=dict)
     next_end_s: float = 0.0
 
     @property
     def load(self) -> float:
         """Share of what it answers at once that it would have if it started another job, for its weight."""
-        return (len(self.running) + 1) / ((self.at_once or self.slots) * self.weight)
+        return (len(self.running) + 1) / (self.at_once * self.weight)
 
     def inside_s(self, own_s: float, now: float) -> float:
         """Return the expected seconds that a job of so many seconds would wait in its own queue."""
-        if not self.at_once or len(self.running) < self.at_once:
+        if len(self.running) < self.at_once:
             return 0.0
         before_s = sum(left_s(each, now) for each in self.running.values() if each.expected_s <= own_s)
         return max(self.next_free_s(now), before_s / self.at_once)
@@ -124,7 +123,7 @@ class Fleet:
     """All workers, and what is known of each that decides how long a job takes there."""
 
     def __init__(self, slots: Mapping[str, int], load_s: Mapping[str, float]) -> None:
-        self.stations = {name: Station(name, count) for name, count in slots.items()}
+        self.stations = {name: Station(name, count, count) for name, count in slots.items()}
         self.residency = Residency(dict(load_s))
         self.prefixes = Prefixes()
 
@@ -144,9 +143,9 @@ class Fleet:
 
     def set(self, worker: str, slots: int, *, apart: bool, weight: float, at_once: int) -> None:
         """Set what a worker may be given, 0 slots if it is down; what runs already is left alone."""
-        station = self.stations.setdefault(worker, Station(worker, slots))
+        station = self.stations.setdefault(worker, Station(worker, slots, slots))
         station.slots, station.apart, station.weight = slots, apart, weight
-        station.at_once = at_once if at_once < slots else 0
+        station.at_once = min(at_once, slots) or slots
         if not slots:
             self.prefixes.forget(worker)
 
@@ -226,7 +225,7 @@ class Fleet:
         best, best_s = free[0], float("inf")
         for station in free:
             own_s = self.own_s(entry, station, cached)
-            if station.at_once:
+            if station.at_once < station.slots:
                 own_s += station.inside_s(own_s, now)
             if own_s < best_s:
                 best, best_s = station, own_s
@@ -271,8 +270,9 @@ class Fleet:
         slots: list[tuple[float, int, Station]] = []
         for station in self.stations.values():
             if self.takes(station.name, entry.job.able):
-                ends_s = sorted(left_s(each, now) for each in station.running.values())
-                ends_s = [0.0] * (station.slots - len(ends_s)) + ends_s[: station.slots]
+                ends_s = [0.0] * station.at_once
+                for each in station.running.values():
+                    heapreplace(ends_s, ends_s[0] + left_s(each, now))
                 slots += [(free_s, len(slots) + n, station) for n, free_s in enumerate(ends_s)]
         if not slots:
             return float("inf"), 0.0
@@ -325,7 +325,7 @@ class Fleet:
         cached: Mapping[str, float],
     ) -> Candidate:
         job = entry.job
-        backlog_s = (waiting_s(station.name) + station.left_s(now)) / station.slots
+        backlog_s = (waiting_s(station.name) + station.left_s(now)) / station.at_once
         price_s = self.residency.price_s(station.name, job.affinity)
         own_s = self.own_s(entry, station, cached) - price_s
         cautious = job.cost_high_s / job.cost_s if job.cost_s else 1.0

@@ -10,9 +10,10 @@ short questions arrive at random moments of each, until N were cut. Both servers
 question before each: what llama.cpp holds of a prompt already decides how the rest is batched, and so how
 it rounds.
 
-`--uncut` sends no short questions: how often the two instances differ by themselves. Where texts differ, both
-are asked again, uncut, after other questions: a cut answer that one of these gives too is one of several that
-the server itself gives.
+`--uncut` is the control: the short questions come before the judged one instead of in the midst of it, so
+that what the caches hold differs as it does with cuts, and nothing is cut. Where texts differ, both are asked
+again, uncut, after other questions: a cut answer that one of these gives too is one of several that the
+server itself gives.
 """
 
 import argparse
@@ -223,10 +224,13 @@ async def judge(args: argparse.Namespace, proxy: str) -> Tally:
             began = time.perf_counter()
             uncut = told(await ask(args.reference, prompt, tokens, ""))
             took_s = time.perf_counter() - began
-            moments = [] if args.uncut else [took_s * rng.random() for _ in range(rng.randint(1, 4))]
+            moments = [took_s * rng.random() for _ in range(rng.randint(1, 4))]
+            before_it = len(moments) if args.uncut else 0
+            for _ in moments[:before_it]:
+                await interrupt(0)
             async with asyncio.TaskGroup() as group:
                 cut = group.create_task(ask(proxy, prompt, tokens, "judged"))
-                for moment in moments:
+                for moment in moments[before_it:]:
                     group.create_task(interrupt(moment))
             cuts, reread = (now - then for now, then in zip(await so_far(), before, strict=True))
             if cuts or args.uncut:

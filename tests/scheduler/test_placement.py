@@ -469,3 +469,14 @@ def test_a_long_job_avoids_an_engine_where_shorter_ones_wait_before_it() -> None
     scheduler.finish("held up", 0.5)
     scheduler.submit(long_for(9.0, "long"), 0.5)
     assert started(scheduler, 0.5) == {"long": "held"}
+
+
+def test_what_waits_inside_an_engine_is_waited_for() -> None:
+    scheduler = Scheduler(POLICIES["bounded"], workers={"engine": 1024})
+    scheduler.set_speed("engine", Times())
+    scheduler.set_slots("engine", 1024, at_once=2)
+    for number in range(4):
+        scheduler.submit(long_for(5.0, f"inside{number}"), 0.0)
+    started(scheduler, 0.0)
+    wait_s, _ = scheduler.forecast(long_for(1.0), 0.0)
+    assert wait_s == pytest.approx(10.0)

@@ -25,6 +25,14 @@ PARALLEL = "OLLAMA_NUM_PARALLEL"
 PARALLEL_FLAGS = ("-np", "--parallel")
 """How Ollama is told how many answers to give at once, and how it tells the runner that it starts."""
 
+SHORTEST_TEXT = "x"
+"""One token in any vocabulary."""
+
+TEMPLATE_STOPS = "<["
+"""What the stop strings of chat templates begin with."""
+
+READ_TIMEOUT_S = 30.0
+
 
 class Ollama(Adapter):
     """Loads models on demand and tells which; how many answers it gives at once, its process alone shows."""
@@ -77,14 +85,22 @@ class Ollama(Adapter):
             return next((slots for slots in known if 1 <= slots <= MAX_SLOTS), None)
         return None
 
+    async def said_tokens(self, ask: Ask, asked: Continuable, said: str) -> int | None:
+        """Have the model read it alone, where an event may have brought several tokens: a character of
+        several, or what might have begun a stop string and was held back.
+        """
+        if said.isascii() and not _stop_beginnings(asked).intersection(said):
+            return None
+        counts = [
+            probes.tokens_read((await ask("/api/generate", READ_TIMEOUT_S, _to_read(asked, text))).body)
+            for text in (said, SHORTEST_TEXT)
+        ]
+        # What the model begins every text with is counted in both.
+        return None if None in counts else max(0, (counts[0] or 0) - (counts[1] or 0) + 1)
+
     def cache_lookup(self, asked: Continuable) -> tuple[str, Body] | None:
         """Return a generation of one token: its engine is llama.cpp's server, see there."""
-        options = {name: value for name, value in asked.options.items() if name in RUNNER_OPTIONS}
-        body: Body = {name: asked.body[name] for name in ("model", "keep_alive") if name in asked.body}
-        if asked.options is asked.body:
-            options = {}
-        body |= {"prompt": "x", "raw": True, "stream": False, "options": options | {"num_predict": 1}}
-        return "/api/generate", body
+        return "/api/generate", _to_read(asked, SHORTEST_TEXT)
 
     def family_of(self, path: str) -> Family:
         """Return whose error shape an unscheduled path uses."""
@@ -116,6 +132,21 @@ class Ollama(Adapter):
     def keep_request(self, model: str, *, loaded: bool) -> tuple[str, Body]:
         """Return a generation of nothing, which loads, or after which the model is not kept."""
         return "/api/generate", {"model": model} | ({} if loaded else {"keep_alive": 0})
+
+
+def _to_read(asked: Continuable, text: str) -> Body:
+    """Return a generation of one token after a text, for which the model need not be loaded anew."""
+    options = {name: value for name, value in asked.options.items() if name in RUNNER_OPTIONS}
+    body: Body = {name: asked.body[name] for name in ("model", "keep_alive") if name in asked.body}
+    if asked.options is asked.body:
+        options = {}
+    return body | {"prompt": text, "raw": True, "stream": False, "options": options | {"num_predict": 1}}
+
+
+def _stop_beginnings(asked: Continuable) -> set[str]:
+    """Return the characters that a stop string may begin with: the request's, or one of a chat template."""
+    stop = asked.options.get("stop")
+    return {*TEMPLATE_STOPS, *(each[:1] for each in ([stop] if isinstance(stop, str) else stop or ()))}
 
 
 def full_name(model: str) -> str:

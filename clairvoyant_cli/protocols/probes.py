@@ -71,10 +71,11 @@ class Scheduling(msgspec.Struct, gc=False):
 
 
 class Rendered(msgspec.Struct, gc=False):
-    """What llama.cpp makes of a chat, and Ollama where it is asked to only render."""
+    """What llama.cpp makes of a chat, and Ollama where it only renders it, and how much Ollama has read."""
 
     prompt: Raw = ABSENT
     tokens: Raw = ABSENT
+    prompt_eval_count: Raw = ABSENT
     debug_info: Raw = msgspec.field(default=ABSENT, name="_debug_info")
     rendered_template: Raw = ABSENT
 
@@ -210,6 +211,12 @@ def tokens_in(body: bytes | None) -> int | None:
     """Return how many tokens a text has, as llama.cpp lists them; None if it does not."""
     told = _read(body, _RENDERED)
     return count(told.tokens) if told is not None and is_list(told.tokens) else None
+
+
+def tokens_read(body: bytes | None) -> int | None:
+    """Return how many tokens Ollama's prompt had, those in its cache included; None if it does not tell."""
+    told = _read(body, _RENDERED)
+    return None if told is None else whole_number(told.prompt_eval_count, MAX_CONTEXT) or None
 
 
 def loaded_models(body: bytes | None) -> tuple[LoadedModel, ...] | None:

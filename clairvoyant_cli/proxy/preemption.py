@@ -210,9 +210,13 @@ class Preemption:
             self.stats.event(logging.INFO, f"{news} about {room.tokens:.0f} tokens")
 
     def ran_on(self, last: Totals, exchange: Exchange) -> None:
-        """Count what was read again for the last part of an answer: as its server tells, or as it seemed."""
+        """Count what was read again for the last part of an answer: as its server tells, or as it seemed.
+
+        Since June 2026 Ollama counts all of a prompt as read; only later versions say what its cache had.
+        """
         if exchange.cuts and exchange.attempt is not None:
-            told = last.prefilled_tokens if last.prefill_s is not None else None
+            tells = last.prefill_s is not None and last.prefilled_tokens != last.prompt_tokens
+            told = last.prefilled_tokens if tells else None
             self.stats.recomputed_tokens += told or exchange.attempt.reread_tokens
 
 

@@ -15,7 +15,9 @@ from clairvoyant_cli.backends.discovery import identify, recognise
 from clairvoyant_cli.backends.known import ADAPTERS, OTHER, adapter_of
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.http.upstream import Upstream
+from clairvoyant_cli.protocols.continuable import Continuable
 from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.protocols.probes import Answer
 from clairvoyant_cli.protocols.routes import Family, Route, Shape, Work
 from tests.fakes.scripted_upstream import answer, answering
 
@@ -270,3 +272,27 @@ async def test_the_slots_of_its_process_are_found_on_this_machine_alone(
         assert found is not None
         assert found.slots is None
     await prober.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "options", "tokens"),
+    [
+        ("Plain words.", {}, None),
+        ("Žluťoučký", {}, 9),
+        ("if a < b", {}, 8),
+        ("Q: why", {"stop": ["Q:"]}, 6),
+    ],
+)
+async def test_ollamas_events_may_bring_several_tokens(
+    said: str, options: dict[str, Any], tokens: int | None
+) -> None:
+    """A server whose every character is a token, and which begins each text with one of its own."""
+
+    async def ask(path: str, timeout_s: float = 0.0, body: Mapping[str, Any] | None = None) -> Answer:
+        assert body is not None
+        assert (path, body["raw"]) == ("/api/generate", True)
+        counted = {"response": "", "done": True, "prompt_eval_count": len(body["prompt"]) + 1}
+        return Answer(200, json.dumps(counted).encode())
+
+    asked = Continuable(Shape.OLLAMA_CHAT, {"model": "m", "messages": [], "options": options}, streamed=True)
+    assert await adapter_of("ollama").said_tokens(ask, asked, said) == tokens

@@ -1,18 +1,20 @@
 """The daemon's state over the wire: how it is written, and the client that reads it and acts."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
 
-import httpx
 import msgspec
 
 from clairvoyant_cli.addresses import DEFAULT_PORT, check_url
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.http.collecting import arriving, collect
+from clairvoyant_cli.http.upstream import Upstream, UpstreamError
 from clairvoyant_cli.system import is_alive
 from tui.snapshot import PolicyOutlook, Snapshot
 from tui.source import Verb
@@ -20,6 +22,12 @@ from tui.source import Verb
 PREFIX = "/_clairvoyant"
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 TOKEN_VARIABLE = "CLAIRVOYANT_ADMIN_TOKEN"  # noqa: S105 - the variable's name
+
+PATIENCE_S = 30.0
+"""A daemon answers at once; one that has not by then hangs, or is none."""
+
+MAX_ANSWER_BYTES = 64 << 20
+"""Of a state with ten thousand waiting requests, a few megabytes."""
 
 ACTIONS = tuple(verb.value for verb in Verb)
 
@@ -48,6 +56,8 @@ BODIES = {
 
 AUTO = "auto"
 """In place of tau's seconds: what a flag said, or what was measured and learned, holds again."""
+
+Read = TypeVar("Read")
 
 encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(Snapshot)
@@ -79,27 +89,26 @@ class ControlClient:
     def __init__(self, url: str, token: str | None = None) -> None:
         """`token` is the admin token; without one, that of a daemon that this account runs is found."""
         self.url = url.rstrip("/")
+        self.token = token or None
         if not token:
-            self.url, token = as_its_owner(self.url)
-        headers = {b"Authorization": b"Bearer " + token.encode()} if token else {}
-        timeout = httpx.Timeout(5.0, read=None)
-        self._client = httpx.AsyncClient(
-            base_url=self.url + PREFIX,
-            headers=headers,
-            timeout=timeout,
-            trust_env=False,
-            verify=self.url.startswith("https:"),  # reading the certificates takes longer than asking
-        )
+            self.url, self.token = as_its_owner(self.url)
+        self._upstream = Upstream(self.url)
+        self._prefix = urlsplit(self.url).path + PREFIX
+        self._headers = [(b"Accept-Encoding", b"identity")]
+        if self.token is not None:
+            if not self.token.isprintable():
+                raise ClairvoyantError("the admin token is no text of one line", ExitCode.USAGE)
+            self._headers.append((b"Authorization", b"Bearer " + self.token.encode()))
 
     async def __aenter__(self) -> "ControlClient":
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._client.aclose()
+        await self._upstream.close()
 
     async def snapshot(self) -> Snapshot:
         """Return the state as it is now."""
-        return decode((await self._request("GET", "/state")).content)
+        return decode(await self._ask("/state"))
 
     async def stream(self) -> AsyncIterator[Snapshot]:
         """Yield the state now and whenever it changes, until the daemon goes."""
@@ -110,62 +119,70 @@ class ControlClient:
         """Yield what `stream` yields, not decoded: for a reader that skips states it has no time for. Of the
         queue, up to `rows` rows are sent from the rank `first` on.
         """
-        window = {"from": first} | ({} if rows is None else {"rows": rows})
+        window = f"?from={first}" + ("" if rows is None else f"&rows={rows}")
         try:
-            async with self._client.stream("GET", "/events", params=window) as answer:
-                if answer.status_code != 200:
-                    await answer.aread()
-                    raise self._refused(answer)
+            asked = arriving(self._upstream, self._target(f"/events{window}"), self._headers)
+            async with asked as (head, pieces):
+                if head.status != 200:
+                    raise self._refused(head.status, b"".join([piece async for piece in pieces]))
                 rest = b""
-                async for piece in answer.aiter_bytes():
+                async for piece in pieces:
                     *events, rest = (rest + piece).split(b"\n\n")
                     for event in events:
                         _, found, data = event.partition(b"data: ")
                         if found:
                             yield data
-        except httpx.HTTPError as error:
-            raise self._unreachable(error) from None
+        except UpstreamError as error:
+            raise self._unreachable(str(error)) from None
 
     async def outlook(self) -> tuple[PolicyOutlook, ...]:
         """Return when what waits now would start under each policy."""
-        answer = await self._request("GET", "/outlook")
-        try:
-            return msgspec.json.decode(answer.content, type=tuple[PolicyOutlook, ...])
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            raise ClairvoyantError(f"{self.url} does not answer as a clairvoyant daemon does") from None
+        return self._read(await self._ask("/outlook"), tuple[PolicyOutlook, ...])
 
     async def act(self, action: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Ask for an action; ClairvoyantError with the daemon's reason if it is refused."""
-        answer = await self._request("POST", f"/actions/{action}", json=dict(arguments or {}))
+        answer = await self._ask(f"/actions/{action}", dict(arguments or {}))
+        return self._read(answer, dict[str, Any])
+
+    async def _ask(self, path: str, body: dict[str, Any] | None = None) -> bytes:
+        sent = None if body is None else encode(body)
         try:
-            result: dict[str, Any] = answer.json()
-        except (ValueError, RecursionError):
+            async with asyncio.timeout(PATIENCE_S):
+                answer = await collect(
+                    self._upstream, self._target(path), self._headers, sent, MAX_ANSWER_BYTES
+                )
+        except TimeoutError:
+            raise self._unreachable(f"nothing within {PATIENCE_S:.0f} s") from None
+        except UpstreamError as error:
+            raise self._unreachable(str(error)) from None
+        text = answer.text or b""
+        if answer.begun.status >= 400:
+            raise self._refused(answer.begun.status, text)
+        return text
+
+    def _target(self, path: str) -> bytes:
+        return quote(self._prefix + path, safe="/%:@!$&'()*+,;=~?").encode()
+
+    def _read(self, answer: bytes, kind: type[Read]) -> Read:
+        try:
+            return msgspec.json.decode(answer, type=kind)
+        except (msgspec.DecodeError, ValueError, RecursionError):
             raise ClairvoyantError(f"{self.url} does not answer as a clairvoyant daemon does") from None
-        return result
 
-    async def _request(self, method: str, path: str, **more: Any) -> httpx.Response:
-        try:
-            answer = await self._client.request(method, path, **more)
-        except httpx.HTTPError as error:
-            raise self._unreachable(error) from None
-        if answer.status_code >= 400:
-            raise self._refused(answer)
-        return answer
-
-    def _unreachable(self, error: httpx.HTTPError) -> ClairvoyantError:
+    def _unreachable(self, why: str) -> ClairvoyantError:
         return ClairvoyantError(
-            f"no daemon answers at {self.url} ({type(error).__name__}); start one with: clairvoyant serve",
+            f"no daemon answers at {self.url} ({why}); start one with: clairvoyant serve",
             ExitCode.UNREACHABLE,
         )
 
-    def _refused(self, answer: httpx.Response) -> ClairvoyantError:
+    def _refused(self, status: int, answer: bytes) -> ClairvoyantError:
         try:
-            message = answer.json()["error"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            if answer.status_code == 404:
+            message = msgspec.json.decode(answer, type=dict[str, Any])["error"]
+        except (msgspec.DecodeError, ValueError, KeyError, RecursionError):
+            if status == 404:
                 message = "this is not a clairvoyant daemon; name one with --url"
             else:
-                message = f"HTTP {answer.status_code}"
+                message = f"HTTP {status}"
         return ClairvoyantError(f"{self.url}: {message}")
 
 

@@ -42,6 +42,21 @@ with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
     assert not any(name.startswith("clairvoyant_cli.commands.") for name in loaded)
 
 
+@pytest.mark.parametrize("command", ["status", "doctor"])
+def test_asking_the_daemon_takes_no_second_http_library(command: str) -> None:
+    code = f"""
+import contextlib, io
+from clairvoyant_cli.main import cli
+from clairvoyant_cli.errors import ClairvoyantError
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit, ClairvoyantError):
+    cli(["{command}", "--url", "http://127.0.0.1:1"])
+"""
+    loaded = loaded_by(code)
+    assert {"clairvoyant_cli.control", f"clairvoyant_cli.commands.{command}"} <= loaded
+    assert loaded.isdisjoint({"httpx", "http.client", "textual"})
+    assert command == "doctor" or loaded.isdisjoint({"rich", "numpy", "psutil", "sqlite3"})
+
+
 @pytest.mark.parametrize("seam", ["predictor.record", "tui.snapshot", "clairvoyant_cli.errors"])
 def test_a_seam_costs_nothing(seam: str) -> None:
     assert loaded_by(f"import {seam}").isdisjoint(HEAVY | {"click"})

@@ -1,6 +1,8 @@
 """The state printed once, as plain text that fits the width: for scripts, and for a terminal that is none."""
 
+import sys
 from collections.abc import AsyncGenerator, Iterator
+from shutil import get_terminal_size
 from typing import cast
 
 from tui.formatting import class_letter, count, duration, share
@@ -13,6 +15,14 @@ from tui.source import Disconnected, Source
 from tui.view_state import Link, LinkState, ViewState
 
 _MAX_ROWS = 50
+
+PIPE_WIDTH = 160
+"""Of tables that fill the width they have, printed into a pipe, in cells."""
+
+
+def output_width() -> int:
+    """Return how wide the tables are that go to the standard output, in cells."""
+    return get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH
 
 
 async def first_snapshot(source: Source) -> Snapshot | Disconnected:

@@ -11,10 +11,9 @@ import msgspec
 from clairvoyant_cli import __version__
 from clairvoyant_cli.backends.adapter import Backend
 from clairvoyant_cli.backends.asking import PROBE_TIMEOUT_S, Ask
-from clairvoyant_cli.http.fields import Fields, Header
-from clairvoyant_cli.http.framing import request_head
-from clairvoyant_cli.http.heads import ResponseHead
-from clairvoyant_cli.http.upstream import Upstream, UpstreamConnection, UpstreamError
+from clairvoyant_cli.http.collecting import collect
+from clairvoyant_cli.http.fields import Header
+from clairvoyant_cli.http.upstream import Upstream, UpstreamError
 from clairvoyant_cli.protocols.probes import ANSWER_BYTES, Answer
 
 TIMED_OUT = "no answer in time"
@@ -82,88 +81,12 @@ class Prober:
         body: dict[str, Any] | None = None,
     ) -> Answer:
         target = quote(prefix + path, safe="/%:@!$&'()*+,;=~").encode()
-        fields: list[Header] = [(b"Host", upstream.host_header), *self._headers]
-        sent = b""
-        if body is not None:
-            sent = msgspec.json.encode(body)
-            fields += [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(sent))]
-        head = request_head(b"GET" if body is None else b"POST", target, Fields(fields))
+        sent = None if body is None else msgspec.json.encode(body)
         try:
             async with asyncio.timeout(timeout_s):
-                connection = await upstream.connect()
-                answer = Collected(connection)
-                try:
-                    connection.begin(head, head.encode(upstream.host_header), answer)
-                    if sent:
-                        connection.body(sent)
-                        connection.body_end([])
-                    connection.uncork()
-                    await answer.finished
-                except asyncio.CancelledError:
-                    connection.abort()
-                    raise
+                answer = await collect(upstream, target, self._headers, sent, ANSWER_BYTES)
         except TimeoutError:
             return Answer(0, why=TIMED_OUT)
         except UpstreamError as error:
             return Answer(0, why=str(error))
-        return answer.answer
-
-
-class Collected:
-    """Takes an answer whole, up to a limit."""
-
-    def __init__(self, connection: UpstreamConnection) -> None:
-        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._begun: ResponseHead | None = None
-        self._pieces: list[bytes] = []
-        self._connection = connection
-        # One byte more than is read of an answer, so that a longer one is seen to be longer.
-        self._left = ANSWER_BYTES + 1
-
-    @property
-    def begun(self) -> ResponseHead:
-        """The head of what has finished."""
-        assert self._begun is not None  # noqa: S101 - what has finished has begun
-        return self._begun
-
-    @property
-    def text(self) -> bytes | None:
-        """The body of what has finished; None where it is compressed."""
-        plain = self.begun.get(b"content-encoding") in (None, b"identity")
-        return b"".join(self._pieces) if plain else None
-
-    @property
-    def answer(self) -> Answer:
-        """What has come."""
-        return Answer(self.begun.status, self.text)
-
-    def hold(self) -> None:
-        """It is taken piece by piece."""
-
-    def flush(self) -> None:
-        """It is taken piece by piece."""
-
-    def informational(self, head: ResponseHead) -> None:
-        """Nothing to be learnt from it."""
-
-    def head(self, head: ResponseHead) -> None:
-        """Take the head."""
-        self._begun = head
-
-    def data(self, data: bytes) -> None:
-        """Take a piece of the body."""
-        self._pieces.append(data[: self._left])
-        self._left -= len(data)
-        if self._left < 0:
-            self._connection.abort()
-            self.end([])
-
-    def end(self, trailers: list[Header]) -> None:
-        """It is whole."""
-        if not self.finished.done():
-            self.finished.set_result(None)
-
-    def failed(self, error: UpstreamError) -> None:
-        """It never will be."""
-        if not self.finished.done():
-            self.finished.set_exception(error)
+        return Answer(answer.begun.status, answer.text)

@@ -1,7 +1,6 @@
 """`clairvoyant backends`: the servers behind a running daemon, and what may be done to them."""
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +108,8 @@ def _act(url: str | None, token_file: Path | None, deed: str, body: dict[str, An
 
 
 def _print(backends: tuple[BackendState, ...]) -> None:
-    from clairvoyant_cli.commands.printing import TABLES_WIDTH, PlainConsole
+    from clairvoyant_cli.commands.printing import PlainConsole
+    from tui.print_tables import output_width
 
     table = Table("name", "kind", "url", "state", "busy", "alone", "weight", "loaded", "offers", box=None)
     for each in backends:
@@ -124,4 +124,4 @@ def _print(backends: tuple[BackendState, ...]) -> None:
             " ".join(model.name for model in each.models) or "-",
             "-" if each.offered is None else str(each.offered),
         )
-    PlainConsole(width=None if sys.stdout.isatty() else TABLES_WIDTH).print(table)
+    PlainConsole(width=output_width()).print(table)

@@ -72,14 +72,15 @@ async def _connections(config: ServeConfig, url: str | None, token_file: Path | 
     from clairvoyant_cli.control import admin_token, local_url
     from clairvoyant_cli.doctor import backend, proxy
 
-    findings, servers = await backend.look_at_backends(config)
+    at, unread, token = local_url(url), [], None
     try:
         token = admin_token(token_file)
     except ClairvoyantError as error:
-        findings.append(broken("files", str(error), "clairvoyant doctor --token-file FILE"))
-        token = None
-    daemon, snapshot = await proxy.look_at_daemon(local_url(url), token)
-    findings += daemon
+        unread.append(broken("files", str(error), "clairvoyant doctor --token-file FILE"))
+    (findings, servers), (daemon, snapshot) = await asyncio.gather(
+        backend.look_at_backends(config), proxy.look_at_daemon(at, token)
+    )
+    findings += unread + daemon
     _, port = config.address()
     ours = snapshot is not None and snapshot.listen.endswith(f":{port}")
     findings += proxy.check_port(config, ours=ours)

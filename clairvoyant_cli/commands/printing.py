@@ -14,9 +14,6 @@ from rich.text import Text
 
 from clairvoyant_cli.errors import printable
 
-TABLES_WIDTH = 160
-"""Of tables that fill the width they have, printed into a pipe, in cells."""
-
 PIPE_WIDTH = 1000
 """Cells of a line in a pipe or a file: nothing is cut there, nor wrapped."""
 

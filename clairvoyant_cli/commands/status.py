@@ -1,13 +1,13 @@
 """`clairvoyant status`: the state of a running daemon, once."""
 
 import asyncio
-import sys
 from pathlib import Path
 
 import click
 
 from clairvoyant_cli.commands.options import json_option, token_file_option, url_option
 from clairvoyant_cli.control import ControlClient, admin_token, encode, local_url
+from clairvoyant_cli.errors import printable
 from tui.snapshot import Snapshot
 
 
@@ -30,31 +30,29 @@ async def _fetch(url: str, token: str | None) -> Snapshot:
 
 
 def _print(snapshot: Snapshot) -> None:
-    from rich.text import Text
-
-    from clairvoyant_cli.commands.printing import TABLES_WIDTH, PlainConsole
     from tui.formatting import duration
-    from tui.print_tables import requests
 
-    console = PlainConsole(width=None if sys.stdout.isatty() else TABLES_WIDTH)
     tau = snapshot.tau
     tau_text = (
         "off" if tau.tau_s is None else f"{tau.tau_s:g} s ({tau.source}), fired {tau.firings_total} times"
     )
     rest = f" on {snapshot.listen}, up {duration(snapshot.uptime_s)}, policy {snapshot.policy}"
-    console.print(Text.assemble((snapshot.mode, "bold"), rest))
-    console.print(snapshot.verdict.text)
+    click.echo(click.style(printable(snapshot.mode), bold=True) + printable(rest))
+    click.echo(printable(snapshot.verdict.text))
     for backend in snapshot.backends:
         detail = "".join(f", {said}" for said in (backend.standing, backend.detail) if said)
         busy = f"{backend.busy} of {backend.slots} slots busy"
         busy += f", {backend.waiting} waiting for it alone" if backend.waiting else ""
-        console.print(f"backend {backend.name} {backend.url} {backend.state}{detail}, {busy}")
-    console.print(f"tau {tau_text}")
+        click.echo(printable(f"backend {backend.name} {backend.url} {backend.state}{detail}, {busy}"))
+    click.echo(f"tau {tau_text}")
     counts = snapshot.counters
-    console.print(
+    click.echo(
         f"{snapshot.waits} waiting, {len(snapshot.running)} running, {counts.completed} completed, "
         f"{counts.client_cancelled} cancelled, {counts.upstream_error} failed, "
         f"{counts.rejected + counts.timeout} refused"
     )
-    for line in requests(snapshot, console.width):
-        click.echo(line)
+    if snapshot.running or snapshot.queue or snapshot.clients:
+        from tui.print_tables import output_width, requests  # slow to load
+
+        for line in requests(snapshot, output_width()):
+            click.echo(line)

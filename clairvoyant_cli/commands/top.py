@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
 import click
@@ -200,8 +199,7 @@ async def _watch(
 
 
 def _print(news: "Snapshot | Disconnected", as_json: bool) -> None:
-    from clairvoyant_cli.commands.printing import TABLES_WIDTH
-    from tui.print_tables import state
+    from tui.print_tables import output_width, state
     from tui.recording import encode
     from tui.source import Disconnected
 
@@ -210,6 +208,5 @@ def _print(news: "Snapshot | Disconnected", as_json: bool) -> None:
     if as_json:
         click.echo(encode(news))
         return
-    width = get_terminal_size().columns if sys.stdout.isatty() else TABLES_WIDTH
-    for line in state(news, width):
+    for line in state(news, output_width()):
         click.echo(line)

@@ -1,9 +1,10 @@
 """Checks of the LLM server: there or not, whose it is, its models, its slots, and who goes past the proxy."""
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
-import httpx
 import psutil
 
 from clairvoyant_cli.addresses import BACKEND_NAMES
@@ -34,20 +35,16 @@ class Server:
     @property
     def port(self) -> int:
         """The port it listens on."""
-        url = httpx.URL(self.found.url)
+        url = urlsplit(self.found.url)
         return url.port or (443 if url.scheme == "https" else 80)
 
 
 async def look_at_backends(config: ServeConfig) -> tuple[list[Finding], list[Server]]:
     """Look for the servers as `serve` does; return what is to be said, and those that answer."""
     _, listen_port = config.address()
-    findings: list[Finding] = []
-    servers: list[Server] = []
-    for settings in config.servers():
-        said, server = await _look_at(settings, listen_port)
-        findings += said
-        servers += [] if server is None else [server]
-    return findings, servers
+    looks = await asyncio.gather(*(_look_at(settings, listen_port) for settings in config.servers()))
+    findings = [finding for said, _ in looks for finding in said]
+    return findings, [server for _, server in looks if server is not None]
 
 
 async def _look_at(settings: BackendConfig, listen_port: int) -> tuple[list[Finding], Server | None]:

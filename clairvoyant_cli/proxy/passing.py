@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 import msgspec
 
-from clairvoyant_cli.backends.prober import Collected
+from clairvoyant_cli.http.collecting import Collected
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import UpstreamError
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.listings import LISTS, merged
 from clairvoyant_cli.protocols.plain import decoded, printable
+from clairvoyant_cli.protocols.probes import ANSWER_BYTES
 from clairvoyant_cli.protocols.routes import Family, Route, plainly_spelled, unescaped
 from clairvoyant_cli.proxy.access import BACKEND_HEADER, Access
 from clairvoyant_cli.proxy.forwarding import forward, pass_on
@@ -119,7 +120,7 @@ class Passing:
         try:
             async with asyncio.timeout(LIST_TIMEOUT_S):
                 upstream = await worker.backend.upstream.connect()
-                answer = Collected(upstream)
+                answer = Collected(upstream, ANSWER_BYTES)
                 try:
                     drop = (*self.access.consumed_headers, b"accept-encoding")
                     forward(request, upstream, answer, worker, drop=drop)

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-import httpx
 import pytest
 from click.testing import CliRunner
 
 from clairvoyant_cli.control import ControlClient, decode
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import cli
+from tests.fakes.scripted_upstream import answer, answering
 
 CONTENTS = {
     "not UTF-8": b'{"prompt":"\xff\xfe","tokens":5}\n',
@@ -48,10 +48,6 @@ def test_an_answer_that_is_no_daemons_is_told(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["not UTF-8", "cut in a nest", "zeros"])
 async def test_an_action_that_no_daemon_answers_is_told(name: str) -> None:
-    client = ControlClient("http://127.0.0.1:1")
-    await client._client.aclose()
-    answers = httpx.MockTransport(lambda request: httpx.Response(200, content=CONTENTS[name]))
-    client._client = httpx.AsyncClient(transport=answers, base_url="http://127.0.0.1:1")
-    async with client:
+    async with answering(lambda path: [answer(CONTENTS[name])]) as url, ControlClient(url) as client:
         with pytest.raises(ClairvoyantError, match="does not answer as"):
             await client.act("pause")

@@ -172,7 +172,7 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
         await until(daemon, lambda s: not s.running and not s.queue)
         counts = daemon.snapshot().counters
         assert counts.submitted == counts.completed + counts.client_cancelled + counts.upstream_error
-        assert backend.engine.running == []
+        await backend.engine.wait_until(lambda c: c.ended == c.arrived)
         assert not daemon.dispatcher.scheduler.running
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -16,7 +16,7 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.collecting import arriving, collect
 from clairvoyant_cli.http.upstream import Upstream, UpstreamError
 from clairvoyant_cli.system import is_alive
-from tui.snapshot import PolicyOutlook, Snapshot
+from tui.snapshot import FinishedRequest, PolicyOutlook, Snapshot
 from tui.source import Verb
 
 PREFIX = "/_clairvoyant"
@@ -71,6 +71,43 @@ def decode(data: bytes) -> Snapshot:
         raise ClairvoyantError(f"the daemon's state cannot be read ({error}); use the same version") from None
 
 
+class StateReader:
+    """Reads states that follow each other. Of one, what stands there as it stood in the one before is the
+    same object again, and is not read: an ended request is sent a hundred times, and read once.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[str, tuple[bytes, Any]] = {}
+        self._ended: dict[bytes, FinishedRequest] = {}
+
+    def read(self, data: bytes) -> Snapshot:
+        """Read a state; ClairvoyantError as in `decode`."""
+        try:
+            parts = {name: self._part(name, raw) for name, raw in _cut(data).items() if name in _READERS}
+            return Snapshot(**parts)
+        except (msgspec.DecodeError, ValueError, TypeError, RecursionError):
+            return decode(data)  # which says what is wrong
+
+    def _part(self, name: str, raw: msgspec.Raw) -> Any:
+        known, data = self._parts.get(name), bytes(raw)
+        if known is None or known[0] != data:
+            read = self._recent if name == "recent" else _READERS[name]
+            known = self._parts[name] = data, read(data)
+        return known[1]
+
+    def _recent(self, data: bytes) -> tuple[FinishedRequest, ...]:
+        known = self._ended
+        rows = [bytes(raw) for raw in _cut_rows(data)]
+        self._ended = {row: known.get(row) or _ended(row) for row in rows}
+        return tuple(self._ended[row] for row in rows)
+
+
+_cut = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_cut_rows = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_ended = msgspec.json.Decoder(FinishedRequest).decode
+_READERS = {name: msgspec.json.Decoder(kind).decode for name, kind in get_type_hints(Snapshot).items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Word:
     """What a running daemon leaves for the commands of its own account, in a file that nobody else can read.
@@ -115,23 +152,28 @@ class ControlClient:
         async for event in self.events():
             yield decode(event)
 
-    async def events(self, first: int = 1, rows: int | None = None) -> AsyncIterator[bytes]:
+    async def events(
+        self, first: int = 1, rows: int | None = None, every_s: float = 0.0
+    ) -> AsyncIterator[bytes]:
         """Yield what `stream` yields, not decoded: for a reader that skips states it has no time for. Of the
-        queue, up to `rows` rows are sent from the rank `first` on.
+        queue, up to `rows` rows are sent from the rank `first` on; a state at most every `every_s` seconds.
         """
-        window = f"?from={first}" + ("" if rows is None else f"&rows={rows}")
+        window = f"?from={first}&every_ms={every_s * 1e3:.0f}" + ("" if rows is None else f"&rows={rows}")
         try:
             asked = arriving(self._upstream, self._target(f"/events{window}"), self._headers)
             async with asked as (head, pieces):
                 if head.status != 200:
                     raise self._refused(head.status, b"".join([piece async for piece in pieces]))
-                rest = b""
+                rest = bytearray()
                 async for piece in pieces:
-                    *events, rest = (rest + piece).split(b"\n\n")
-                    for event in events:
-                        _, found, data = event.partition(b"data: ")
+                    begin = max(0, len(rest) - 1)  # where an event's end may have begun
+                    rest += piece
+                    while (end := rest.find(b"\n\n", begin)) >= 0:
+                        _, found, data = rest[:end].partition(b"data: ")
+                        del rest[: end + 2]
+                        begin = 0
                         if found:
-                            yield data
+                            yield bytes(data)
         except UpstreamError as error:
             raise self._unreachable(str(error)) from None
 

@@ -35,13 +35,14 @@ from tui.screens.detail import Detail
 from tui.screens.groups import Groups
 from tui.screens.help import Help
 from tui.snapshot import PolicyOutlook, Snapshot
-from tui.source import Action, Disconnected, Source
+from tui.source import EVERY_S as FRAME_S
+from tui.source import Action, Disconnected, Source, Wish
 from tui.view_state import Link, LinkState, ViewState
 from tui.widgets.canvas import Canvas
 
-INTERVALS_S = (0.25, 0.5, 1.0, 2.0, 0.08)
-"""How often a new state is drawn, the first unless somebody wants another: four times a second look alive,
-and cost less than half of what all states do that a daemon sends. What a key does is drawn at once."""
+INTERVALS_S = (FRAME_S, 0.5, 1.0, 2.0, 0.08)
+"""How often a new state is drawn, the first unless somebody wants another. What a key does is drawn at
+once."""
 
 _HARDWARE_EVERY_S = 1.0
 _TICK_S = 0.5
@@ -86,7 +87,7 @@ class Top(App[None]):
         self._received_at = 0.0
         self._lost_at = 0.0
         self._drawn_at = 0.0
-        self.interval_s = INTERVALS_S[0]
+        self._wish = Wish()
         self._frozen_scene: ViewState | None = None
         self._past = Past()
         self._link = Link(LinkState.CONNECTING, source.where, source.local)
@@ -163,7 +164,7 @@ class Top(App[None]):
         due = clock()
         async for news in self._source.stream():
             self.take(news)
-            due = max(due + self.interval_s, clock())
+            due = max(due + self._wish.every_s, clock())
             await asyncio.sleep(due - clock())
 
     def _watch_machine(self, read: Callable[[], Hardware], loop: asyncio.AbstractEventLoop) -> None:
@@ -265,7 +266,8 @@ class Top(App[None]):
 
     def look(self, first: int) -> None:
         """Have the queue's rows sent from this rank on."""
-        self._source.look(first)
+        self._wish = replace(self._wish, first=first)
+        self._source.look(self._wish)
 
     def ask(self, *actions: Action) -> None:
         """Ask the daemon for something, one action after the other; a refusal is shown."""
@@ -303,9 +305,10 @@ class Top(App[None]):
 
     def action_interval(self) -> None:
         """Draw at the next slower pace."""
-        at = INTERVALS_S.index(self.interval_s)
-        self.interval_s = INTERVALS_S[(at + 1) % len(INTERVALS_S)]
-        self.notify(f"drawing every {duration(self.interval_s)}", timeout=2)
+        at = INTERVALS_S.index(self._wish.every_s)
+        self._wish = replace(self._wish, every_s=INTERVALS_S[(at + 1) % len(INTERVALS_S)])
+        self._source.look(self._wish)
+        self.notify(f"drawing every {duration(self._wish.every_s)}", timeout=2)
 
     def action_theme(self) -> None:
         """Take the next of our themes."""

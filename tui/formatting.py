@@ -1,6 +1,7 @@
 """Numbers as an operator reads them: short, aligned, never more digits than they are worth."""
 
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from tui.line import Line, Tone
 
@@ -77,6 +78,11 @@ def size(value_bytes: float | None) -> str:
 
 def clock(at: float) -> str:
     """A moment as local wall-clock time, to the second."""
+    return _clock(at // 1.0)
+
+
+@lru_cache(maxsize=512)  # a clock that is set back or forth for the summer is seen when a second comes anew
+def _clock(at: float) -> str:
     try:
         return datetime.fromtimestamp(at, tz=UTC).astimezone().strftime("%H:%M:%S")
     except (ValueError, OverflowError, OSError):

@@ -32,8 +32,8 @@ class Column(Generic[RowT]):
 @dataclass(frozen=True, slots=True)
 class Grid(Generic[RowT]):
     """A kind of table. `text` is what a filter looks at, `of_group` names the group of a kind that a row is
-    of. Where `rows` are but a window of all there are, so
-    many stand `before` them, and there are `total`.
+    of, `of` gives what the drawn rows are of, where time alone does not change them. Where `rows` are but a
+    window of all there are, so many stand `before` them, and there are `total`.
     """
 
     columns: tuple[Column[RowT], ...]
@@ -42,6 +42,7 @@ class Grid(Generic[RowT]):
     text: Callable[[RowT], str]
     empty: Callable[[ViewState], str]
     of_group: Callable[[RowT, str], str] = lambda row, kind: ""
+    of: Callable[[ViewState], object] | None = None
     before: Callable[[ViewState], int] = lambda view: 0
     total: Callable[[ViewState], int] | None = None
 

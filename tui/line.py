@@ -29,6 +29,10 @@ Tone = Literal[
 ]
 
 
+_GROUNDED = frozenset({"badge", "siren"})
+"""The tones that colour the ground, and a blank with it."""
+
+
 class Line:
     """Text with tones, `width` cells wide; grows to the right."""
 
@@ -54,15 +58,20 @@ class Line:
         return "".join(text for text, _ in self.spans)
 
     def add(self, text: str, tone: Tone = "ink") -> Self:
-        """Append text. An unprintable character (an escape code in a client's name) becomes a dot."""
+        """Append text. An unprintable character (an escape code in a client's name) becomes a dot. A blank
+        has no ink: it goes on in the tone before it, so that a line has fewer pieces.
+        """
         if text:
             if text.isascii() and text.isprintable():
                 self.width += len(text)
             else:
                 text = printable(text)
                 self.width += cell_len(text)
-            if self.spans and self.spans[-1][1] == tone:
-                text = self.spans.pop()[0] + text
+            if self.spans:
+                before, had = self.spans[-1]
+                if had == tone or (had not in _GROUNDED and tone not in _GROUNDED and text.isspace()):
+                    self.spans[-1] = (before + text, had)
+                    return self
             self.spans.append((text, tone))
         return self
 

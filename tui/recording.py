@@ -12,7 +12,7 @@ import msgspec
 
 from tui.export import without_prompts
 from tui.snapshot import SCHEMA_VERSION, PolicyOutlook, Snapshot
-from tui.source import Action, ActionResult, Disconnected, Source
+from tui.source import Action, ActionResult, Disconnected, Source, Wish
 
 _LONGEST_GAP_S = 5.0
 _decoder = msgspec.json.Decoder(Snapshot)
@@ -60,9 +60,9 @@ class Recorder:
                     file.flush()
                 yield news
 
-    def look(self, first: int) -> None:
+    def look(self, wish: Wish) -> None:
         """Pass the wish on."""
-        self._source.look(first)
+        self._source.look(wish)
 
     async def outlook(self) -> tuple[PolicyOutlook, ...]:
         """Pass the question on."""
@@ -94,7 +94,7 @@ class Replay:
             yield snapshot
         yield Disconnected("end of the recording")
 
-    def look(self, first: int) -> None:
+    def look(self, wish: Wish) -> None:
         """Show what was recorded, which is all there is."""
 
     async def outlook(self) -> tuple[PolicyOutlook, ...]:

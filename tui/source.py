@@ -82,6 +82,21 @@ class Disconnected:
     retry_in_s: float | None = None
 
 
+EVERY_S = 0.25
+"""How often a screen draws a new state unless its operator wants another pace: four times a second look
+alive, and cost less than half of what all states do that a daemon sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a screen has use for: a state every `every_s` seconds at most, and of a queue that is too long to
+    be sent whole, the rows from the rank `first` on.
+    """
+
+    first: int = 1
+    every_s: float = EVERY_S
+
+
 class Source(Protocol):
     """A daemon, a simulated one, or a recording.
 
@@ -97,8 +112,8 @@ class Source(Protocol):
         """
         ...
 
-    def look(self, first: int) -> None:
-        """Have the rows of the queue sent from this rank on, where it is too long to be sent whole."""
+    def look(self, wish: Wish) -> None:
+        """Have sent what is wished from now on."""
         ...
 
     async def outlook(self) -> tuple[PolicyOutlook, ...]:

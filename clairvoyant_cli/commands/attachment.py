@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from clairvoyant_cli.control import DEFAULT_URL, ControlClient, decode
+from clairvoyant_cli.control import DEFAULT_URL, ControlClient, StateReader
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from tui.snapshot import SCHEMA_VERSION, PolicyOutlook, Snapshot
-from tui.source import Action, ActionResult, Disconnected
+from tui.source import Action, ActionResult, Disconnected, Wish
 
 ROWS = 300
 """Rows of the queue that are sent at a time: some screens of them. Of a long queue all would be megabytes."""
@@ -65,7 +65,8 @@ class DaemonSource:
         self.where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self.local = _is_loopback(parts.hostname)
         self._token = token
-        self._first = 1
+        self._wish = Wish()
+        self._states = StateReader()
         self._newest = _Newest()
         self._reader: asyncio.Task[None] | None = None
 
@@ -77,7 +78,7 @@ class DaemonSource:
             self._reader = asyncio.create_task(self._read(newest))
             try:
                 while isinstance(event := await newest.take(), bytes):
-                    yield _decoded(event)
+                    yield self._decoded(event)
                     retry_s = _FIRST_RETRY_S
                 reason = event
             except ClairvoyantError as error:
@@ -89,10 +90,10 @@ class DaemonSource:
             await asyncio.sleep(retry_s)
             retry_s = min(_LAST_RETRY_S, retry_s * 2)
 
-    def look(self, first: int) -> None:
-        """Have the rows of the queue sent from this rank on."""
-        if first != self._first:
-            self._first = first
+    def look(self, wish: Wish) -> None:
+        """Have sent what is wished from now on."""
+        if wish != self._wish:
+            self._wish = wish
             if self._reader is not None:
                 self._reader.cancel()
                 self._reader = asyncio.create_task(self._read(self._newest))
@@ -117,20 +118,19 @@ class DaemonSource:
     async def _read(self, newest: _Newest) -> None:
         try:
             async with ControlClient(self.where, self._token) as client:
-                async for event in client.events(self._first, ROWS):
+                async for event in client.events(self._wish.first, ROWS, self._wish.every_s):
                     newest.put(event)
             newest.end("the daemon has closed the connection")
         except ClairvoyantError as error:
             newest.end(str(error))
 
-
-def _decoded(event: bytes) -> Snapshot:
-    snapshot = decode(event)
-    if snapshot.schema > SCHEMA_VERSION:
-        raise ClairvoyantError(
-            f"the daemon speaks schema {snapshot.schema}, top reads {SCHEMA_VERSION}: upgrade clairvoyant"
-        )
-    return snapshot
+    def _decoded(self, event: bytes) -> Snapshot:
+        snapshot = self._states.read(event)
+        if snapshot.schema > SCHEMA_VERSION:
+            raise ClairvoyantError(
+                f"the daemon speaks schema {snapshot.schema}, top reads {SCHEMA_VERSION}: upgrade clairvoyant"
+            )
+        return snapshot
 
 
 def _is_loopback(hostname: str) -> bool:

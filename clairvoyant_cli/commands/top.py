@@ -1,6 +1,7 @@
 """`clairvoyant top`: the dashboard, attached to a running daemon, to a recording, or to one of its own."""
 
 import asyncio
+import gc
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tui.source import Disconnected, Source
 
 _SCENARIOS = ("busy", "overloaded", "empty")
+_FEW_COLLECTIONS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,9 @@ async def _watch(
         from tui.hardware.collect import Machine
         from tui.plain_glyphs import ASCII, PLAIN
 
+        # A frame makes some thousand tuples and no cycles: to search them for garbage costs a tenth of it.
+        gc.freeze()
+        gc.set_threshold(_FEW_COLLECTIONS)
         await Top(
             attachment.source,
             machine=attachment.machine or Machine(),

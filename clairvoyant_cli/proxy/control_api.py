@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -36,6 +37,9 @@ from tui.source import ON_REQUEST
 
 EVENT_EVERY_S = 0.08
 """Snapshots a second on the event stream are bounded by this; changes in between are one change."""
+
+MAX_EVERY_S = 5.0
+"""A reader that has use for fewer says so (`every_ms`), up to this: it takes one that is silent for gone."""
 
 DRAWING_SHARE = 25
 """A long queue takes longer to draw and is drawn less often, however many ask: never more than 4 % of the
@@ -243,9 +247,12 @@ def _number(arguments: dict[str, Any], name: str, low: float, high: float) -> fl
 
 def _window(request: WebRequest) -> Window:
     """Return the part of the queue asked for, as `?from=1001&rows=200`; what is no number is not heard."""
-    asked = {name: request.query_params.get(name, "") for name in ("from", "rows")}
-    given = {name: int(text[:9]) for name, text in asked.items() if text.isascii() and text.isdigit()}
-    return Window(max(1, given.get("from", 1)), min(given.get("rows", MAX_ROWS), MAX_ROWS))
+    return Window(max(1, _asked(request, "from", 1)), min(_asked(request, "rows", MAX_ROWS), MAX_ROWS))
+
+
+def _asked(request: WebRequest, name: str, otherwise: int) -> int:
+    text = request.query_params.get(name, "")
+    return int(text[:9]) if text.isascii() and text.isdigit() else otherwise
 
 
 def _is_json(content_type: bytes) -> bool:
@@ -272,7 +279,7 @@ class ControlApi:
         clock = actions.stats.clock
         self._states = Drawings[Window](lambda window: encode(snapshots.snapshot(window)), clock)
         self._metrics = Drawings[None](lambda _: metrics.render(snapshots.snapshot(Window(rows=0))), clock)
-        self.stopping = False
+        self._stopped = asyncio.Event()
         self._app = Starlette(
             routes=[
                 WebRoute(f"{PREFIX}/health", self._health),
@@ -286,8 +293,8 @@ class ControlApi:
 
     def stop(self) -> None:
         """End the streams of events: nothing more will happen."""
-        if not self.stopping:
-            self.stopping = True
+        if not self._stopped.is_set():
+            self._stopped.set()
             self._changes.note()
 
     async def __call__(self, request: Request) -> None:
@@ -329,14 +336,16 @@ class ControlApi:
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         if request.method == "HEAD":  # whose answer has no body that could end it
             return Response(headers=headers, media_type="text/event-stream")
-        return StreamingResponse(
-            self._stream(_window(request)), media_type="text/event-stream", headers=headers
-        )
+        every_s = min(max(_asked(request, "every_ms", 0) / 1e3, EVENT_EVERY_S), MAX_EVERY_S)
+        events = self._stream(_window(request), every_s)
+        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
-    async def _stream(self, window: Window) -> AsyncIterator[bytes]:
-        while not self.stopping:
+    async def _stream(self, window: Window, every_s: float) -> AsyncIterator[bytes]:
+        while not self._stopped.is_set():
             yield b"event: snapshot\ndata: " + await self._states.next(window) + b"\n\n"
-            await asyncio.sleep(EVENT_EVERY_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(every_s):
+                    await self._stopped.wait()
             await self._changes.wait(HEARTBEAT_S)
 
     async def _metrics_text(self, request: WebRequest) -> Response:

@@ -6,14 +6,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from clairvoyant_cli.commands.attachment import DaemonSource
 from clairvoyant_cli.commands.simulated import SCENARIOS
 from clairvoyant_cli.commands.top import command
+from clairvoyant_cli.control import StateReader
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from tests.tui.board import busy
+from tests.tui.board import busy, stage
+from tui.export import without_prompts
 from tui.recording import encode
 from tui.snapshot import Snapshot
 from tui.source import Action, Disconnected, Verb
@@ -157,6 +160,23 @@ async def test_a_server_that_will_not_do_is_told_apart(answer: Answer, words: st
         news = await first(DaemonSource(f"http://127.0.0.1:{port}"))
         assert isinstance(news, Disconnected)
         assert words in news.reason
+
+
+def test_what_two_states_share_is_read_once() -> None:
+    states = StateReader()
+    first, later = stage(), stage()
+    later.advance(2.0)
+    before, after = first.snapshot(), later.snapshot()
+    read = [states.read(encode(each)) for each in (before, after, after)]
+    assert read == [without_prompts(each) for each in (before, after, after)]
+    known = {row.id: row for row in read[0].recent}
+    again = [row for row in read[1].recent if row.id in known]
+    assert len(again) > 20
+    assert all(row is known[row.id] for row in again)
+    assert read[2].queue is read[1].queue
+    fields = msgspec.json.decode(encode(after))
+    del fields["groups"]
+    assert states.read(msgspec.json.encode(fields | {"unheard_of": [1]})).groups == ()
 
 
 async def test_the_newest_state_wins() -> None:

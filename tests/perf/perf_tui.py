@@ -1,7 +1,7 @@
 """What the dashboard costs, by size and by how many wait: processor, first paint, keys, memory.
 
 `clairvoyant top` runs in a real pseudo-terminal, attached to a server that speaks the daemon's event stream
-with a new state as often as asked (the daemon itself sends at most 10 a second, however much changes).
+with so many new states a second, and sends as many of them as it is asked for, as the daemon does.
 
 Run: python -m tests.perf.perf_tui [--seconds 10] [--soak MINUTES]
 """
@@ -12,6 +12,7 @@ import fcntl
 import itertools
 import os
 import pty
+import re
 import select
 import statistics
 import struct
@@ -68,14 +69,17 @@ def serving(states: list[bytes], per_s: float) -> Iterator[str]:
     loop = asyncio.new_event_loop()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+        asked = await reader.readuntil(b"\r\n\r\n")
+        every_ms = re.search(rb"every_ms=(\d+)", asked)
+        every_s = max(1.0 / per_s, int(every_ms[1]) / 1e3 if every_ms else 0.0)
         writer.write(HEAD)
         try:
             due = loop.time()
             for turn in range(10**9):
-                writer.write(b"event: snapshot\ndata: " + states[turn % len(states)] + b"\n\n")
+                state = states[int(turn * every_s * per_s) % len(states)]
+                writer.write(b"event: snapshot\ndata: " + state + b"\n\n")
                 await writer.drain()
-                due = max(due + 1.0 / per_s, loop.time() - 1.0)
+                due = max(due + every_s, loop.time() - 1.0)
                 await asyncio.sleep(max(0.0, due - loop.time()))
         except ConnectionError:
             pass

@@ -76,6 +76,21 @@ async def test_the_event_stream_follows(daemon: Daemon) -> None:
     assert daemon.snapshot().mode == "paused"
 
 
+async def test_a_reader_gets_no_more_states_than_it_has_use_for(daemon: Daemon) -> None:
+    async with ControlClient(daemon.base_url) as control:
+        seldom = control.events(every_s=5.0)
+        await anext(seldom)
+        next_of_seldom = asyncio.ensure_future(anext(seldom))
+        often = control.events()
+        for _ in range(5):
+            await anext(often)
+            daemon.control._changes.note()
+        assert not next_of_seldom.done()
+        daemon.control.stop()  # which no reader's pace delays
+        with pytest.raises(StopAsyncIteration):
+            await next_of_seldom
+
+
 async def test_the_metrics_are_prometheus(daemon: Daemon) -> None:
     async with httpx.AsyncClient(base_url=daemon.base_url) as client:
         await client.get("/api/version")

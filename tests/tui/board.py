@@ -13,7 +13,7 @@ from tui.hardware.reading import Hardware
 from tui.hardware.simulated import simulated_machine
 from tui.history import History
 from tui.snapshot import PolicyOutlook, Snapshot
-from tui.source import Action, ActionResult, Disconnected
+from tui.source import Action, ActionResult, Disconnected, Wish
 from tui.view_state import Link, LinkState, ViewState
 
 WHERE = "http://127.0.0.1:7117"
@@ -29,7 +29,7 @@ class Script:
     local: bool = True
     coming: tuple[PolicyOutlook, ...] = ()
     asked: list[Action] = field(default_factory=list)
-    wanted: list[int] = field(default_factory=list)
+    wanted: list[Wish] = field(default_factory=list)
     answer: ActionResult = field(default_factory=lambda: ActionResult(True))
 
     async def stream(self) -> AsyncIterator[Snapshot | Disconnected]:
@@ -37,9 +37,9 @@ class Script:
         for news in self.news:
             yield news
 
-    def look(self, first: int) -> None:
-        """Write down what rows are wanted."""
-        self.wanted.append(first)
+    def look(self, wish: Wish) -> None:
+        """Write down what is wanted."""
+        self.wanted.append(wish)
 
     async def outlook(self) -> tuple[PolicyOutlook, ...]:
         """Say what was scripted."""

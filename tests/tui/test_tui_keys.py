@@ -430,7 +430,7 @@ async def test_the_deck_turns_at_80x24() -> None:
 async def test_interval_goes_round() -> None:
     async with bench() as it:
         await it.press(*["r"] * len(INTERVALS_S))
-        assert it.app.interval_s == INTERVALS_S[0]
+        assert [wish.every_s for wish in it.source.wanted] == [*INTERVALS_S[1:], INTERVALS_S[0]]
 
 
 async def test_theme_goes_round() -> None:

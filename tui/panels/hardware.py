@@ -22,6 +22,12 @@ def facts(view: ViewState) -> Line:
     return line if view.link.local else line.add(" this machine, not the daemon's ", "warn")
 
 
+def of(view: ViewState) -> object:
+    """What the picture is of."""
+    late_s = view.hardware_age_s if view.hardware_age_s > _STALE_S else 0.0
+    return view.hardware, view.link.local, duration(late_s)
+
+
 def body(view: ViewState, width: int, height: int) -> list[Line]:
     """As much of each GPU as there is room for: gauges first, then processes, then the host."""
     hardware = view.hardware

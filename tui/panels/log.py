@@ -11,6 +11,11 @@ _LEVEL: dict[str, tuple[str, Tone]] = {
 }
 
 
+def of(view: ViewState) -> object:
+    """What the picture is of."""
+    return (view.snapshot.log if view.snapshot else None,)
+
+
 def body(view: ViewState, width: int, height: int) -> list[Line]:
     """As many lines as there is room for."""
     if view.snapshot is None:

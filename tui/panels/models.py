@@ -16,6 +16,13 @@ def facts(view: ViewState) -> Line:
     return Line(f" {swaps} swaps " if swaps != 1 else " 1 swap ", "soft") if swaps else Line()
 
 
+def of(view: ViewState) -> object:
+    """What the picture is of; the second counts where a model is about to go."""
+    backends = view.snapshot.backends if view.snapshot else ()
+    leaves = any(model.expires_at is not None for each in backends for model in each.models)
+    return view.snapshot is None, backends, int(view.now) if leaves else 0
+
+
 def body(view: ViewState, width: int, height: int) -> list[Line]:
     """A line for each backend, then one for each of its models."""
     if view.snapshot is None:

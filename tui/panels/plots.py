@@ -15,6 +15,16 @@ _MIN_HEIGHT = 5
 _SPAN_S = 600.0
 
 
+def of(view: ViewState) -> object:
+    """What the picture is of: what has ended, what runs where, and the second."""
+    state = view.snapshot
+    if state is None:
+        return ()
+    runs = tuple((row.id, row.backend, row.slot) for row in state.running)
+    slots = tuple((each.name, each.slots) for each in state.backends)
+    return view.history.ended, runs, slots, state.tau.tau_s, int(view.now)
+
+
 def body(view: ViewState, width: int, height: int) -> list[Line]:
     """As many pictures as fit: one, two side by side, or the slots above those two."""
     if height < _MIN_HEIGHT:

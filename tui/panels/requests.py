@@ -390,6 +390,10 @@ def _real_tokens(row: FinishedRequest, view: ViewState, width: int) -> Line:
     return line.add(count(row.tokens), "warn" if row.tokens > row.predicted.q90_tokens > 0 else "strong")
 
 
+def _recent_of(view: ViewState) -> object:
+    return (view.snapshot.recent if view.snapshot else None, view.link.state, _heeded(view))
+
+
 def _recent_order(view: ViewState) -> list[FinishedRequest]:
     if view.snapshot is None:
         return []
@@ -436,4 +440,5 @@ RECENT: Grid[FinishedRequest] = Grid(
         f"{row.id} {row.model} {row.client} {row.endpoint} {row.outcome} {row.predicted.length_class}"
     ),
     empty=lambda view: "No request has ended yet." if view.link.state is LinkState.LIVE else "",
+    of=_recent_of,
 )

@@ -1,5 +1,7 @@
 """What the ordering does for whom: waits by class, beside those of arrival order, and how well we predict."""
 
+from dataclasses import replace
+
 from tui.formatting import class_letter, class_tone, count, duration, ratio, share
 from tui.line import Line, Tone, cell, columns
 from tui.panels.header import load_gauge, regime
@@ -14,6 +16,15 @@ def facts(view: ViewState) -> Line:
     if view.snapshot is None:
         return Line()
     return Line(f" by real length, {count(view.snapshot.counters.completed)} done ", "soft")
+
+
+def of(view: ViewState) -> object:
+    """What the picture is of."""
+    state = view.snapshot
+    if state is None:
+        return ()
+    told = (state.stats, state.stats_fcfs, state.predictor, state.service_level)
+    return told, replace(state.counters, submitted=0), ratio(state.utilisation)
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:

@@ -16,6 +16,12 @@ def facts(view: ViewState) -> Line:
     return Line(f" {firings}/min ", tone)
 
 
+def of(view: ViewState) -> object:
+    """What the picture is of; the second counts once tau has fired."""
+    tau = view.snapshot.tau if view.snapshot else None
+    return tau, view.tau_lit, int(view.now) if tau and tau.recent else 0
+
+
 def body(view: ViewState, width: int, height: int) -> list[Line]:
     """Limit, firings, a strip of the last ten minutes, the last moments."""
     if view.snapshot is None:

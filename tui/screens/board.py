@@ -49,6 +49,7 @@ class BoardScreen(Screen[None]):
         self._folder = folder
         self._wish = SizeHint()
         self._steering = Actions(self.app, stage)
+        self._canvases: list[Canvas] = []
         for key, other in rebound(stage.liked().get("keys", "")):
             self._bindings.key_to_bindings.pop(other, None)
             self._bindings.bind(other, key.action, key.help, show=False)
@@ -59,13 +60,13 @@ class BoardScreen(Screen[None]):
             Canvas(header.header, name="header"),
             Table("running", RUNNING, _running_facts),
             Table("queue", QUEUE, _queue_facts),
-            Panel("tau", tau.body, tau.facts),
-            Panel("gpu", hardware.body, hardware.facts, fades=False),
-            Panel("models", models.body, models.facts),
-            Panel("stats", stats.body, stats.facts),
+            Panel("tau", tau.body, tau.facts, of=tau.of),
+            Panel("gpu", hardware.body, hardware.facts, fades=False, of=hardware.of),
+            Panel("models", models.body, models.facts, of=models.of),
+            Panel("stats", stats.body, stats.facts, of=stats.of),
             Table("recent", RECENT),
-            Panel("plots", plots.body),
-            Panel("log", log.body),
+            Panel("plots", plots.body, of=plots.of),
+            Panel("log", log.body, of=log.of),
             Footer(),
             FilterField(),
             plan=self._boxes,
@@ -74,6 +75,7 @@ class BoardScreen(Screen[None]):
     def on_mount(self) -> None:
         """Stand at the queue."""
         self.query_one(FilterField).display = False
+        self._canvases = list(self.query(Canvas))
         self._recall()
         self._arrange()
         self.query_one("#queue").focus()
@@ -84,7 +86,7 @@ class BoardScreen(Screen[None]):
         gpus = len(view.hardware.gpus) if view.hardware else 1
         if (slots, gpus) != (self._wish.slots, self._wish.gpus):
             self._arrange(slots=slots, gpus=gpus)
-        for canvas in self.query(Canvas):
+        for canvas in self._canvases:
             if canvas.display:
                 canvas.show(view)
 

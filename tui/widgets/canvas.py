@@ -15,6 +15,9 @@ from tui.palette import Palette
 from tui.view_state import LinkState, ViewState
 
 Painter = Callable[[ViewState, int, int], list[Line]]
+Of = Callable[[ViewState], object]
+"""What a picture is of: while that stays equal, so does the picture, and it is not painted again."""
+
 Paint = tuple[Style, Mapping[Tone, Style]]
 """The style of what is blank, and that of text in each tone."""
 
@@ -33,12 +36,22 @@ class Canvas(Widget):
     fades = False
     """Whether a state that is no longer true is drawn grey."""
 
-    def __init__(self, painter: Painter | None = None, *, name: str = "", focusable: bool = False) -> None:
+    def __init__(
+        self,
+        painter: Painter | None = None,
+        *,
+        name: str = "",
+        focusable: bool = False,
+        of: Of | None = None,
+    ) -> None:
         super().__init__(id=name or None)
         self._painter = painter
+        self._of = of
+        self._is_of: object = None
         self.can_focus = focusable
         self.view: ViewState | None = None
         self._lines: list[Line] = []
+        self._strips: dict[int, Strip] = {}
         self._marked: frozenset[int] = frozenset()
         self._stale = False
         self._paints: dict[tuple[bool, bool], Paint] = {}
@@ -48,7 +61,10 @@ class Canvas(Widget):
         self.view = view
         stale = view.link.state is LinkState.LOST
         self._stale, turned = stale, stale is not self._stale
-        self.redraw(entirely=turned)
+        was_of = self._is_of
+        self._is_of = self._of(view) if self._of else None
+        if turned or was_of is None or self._is_of != was_of:
+            self.redraw(entirely=turned)
 
     def paint(self, view: ViewState, width: int, height: int) -> list[Line]:
         """Return the lines to draw."""
@@ -69,7 +85,7 @@ class Canvas(Widget):
         before, was_marked = self._lines, self._marked
         self._lines, self._marked = lines, marked
         if entirely or len(before) != height:
-            self._paints.clear()
+            self._forget_colours()
             self.refresh()
             return
         relit = marked ^ was_marked
@@ -77,38 +93,58 @@ class Canvas(Widget):
         for y, (old, new) in enumerate(zip(before, lines, strict=True)):
             left, right = (0, width) if y in relit else changed(old, new, width)
             if right > left:
+                self._strips.pop(y, None)
                 regions.append(Region(left, y, right - left, 1))
         if regions:
             self.refresh(*regions)
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Hand out the lines, each coloured once. A canvas has no border, padding or opacity: what Textual
+        does for them to each line of each frame costs as much as painting.
+        """
+        left, right = crop.column_span
+        return [self.render_line(y).crop(left, right) for y in crop.line_range]
+
     def render_line(self, y: int) -> Strip:
         """Turn one line into what Textual draws."""
-        width = self.size.width
-        if y >= len(self._lines):
-            return Strip.blank(width)
-        return strip(self._lines[y].fit(width), self._paint(y in self._marked), width)
+        drawn = self._strips.get(y)
+        if drawn is None:
+            width = self.size.width
+            line = self._lines[y].fit(width) if y < len(self._lines) else Line()
+            drawn = self._strips[y] = strip(line, self._paint(y in self._marked), width)
+        return drawn
 
     def _paint(self, marked: bool) -> Paint:
-        """Return the colours of a line; what the ancestors say of them is asked once."""
+        """Return the colours of a line; what the ancestors and the filters make of them is asked once."""
         stale = self.fades and self._stale
         paint = self._paints.get((marked, stale))
         if paint is None:
             palette = cast(Coloured, self.app).palette
             ground = self.rich_style + palette.cursor if marked else self.rich_style
             styles = palette.stale if stale else palette.styles
-            paint = ground, {tone: ground + style for tone, style in styles.items()}
-            self._paints[marked, stale] = paint
+            tones = {tone: self._filtered(ground + style) for tone, style in styles.items()}
+            paint = self._paints[marked, stale] = self._filtered(ground), tones
         return paint
+
+    def _filtered(self, style: Style) -> Style:
+        segments, background = [Segment(" ", style)], self.background_colors[1]
+        for each in self.get_line_filters():
+            segments = each.apply(segments, background)
+        return segments[0].style or Style.null()
+
+    def _forget_colours(self) -> None:
+        self._paints.clear()
+        self._strips.clear()
 
     def notify_style_update(self) -> None:
         """Ask for the colours again."""
-        self._paints.clear()
+        self._forget_colours()
         super().notify_style_update()
 
     def on_resize(self, event: events.Resize) -> None:
         """Paint for the new size."""
         self._lines = []
-        self._paints.clear()
+        self._forget_colours()
         self.redraw()
 
     def watch_has_focus(self, has_focus: bool) -> None:

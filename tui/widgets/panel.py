@@ -8,7 +8,7 @@ from textual.message import Message
 from tui.layout import DECK, PANELS
 from tui.line import Line, Tone
 from tui.view_state import ViewState
-from tui.widgets.canvas import Canvas, Painter
+from tui.widgets.canvas import Canvas, Of, Painter
 
 Facts = Callable[[ViewState], Line]
 MARGIN = 1
@@ -37,8 +37,9 @@ class Panel(Canvas):
         facts: Facts | None = None,
         *,
         fades: bool = True,
+        of: Of | None = None,
     ) -> None:
-        super().__init__(painter, name=name, focusable=True)
+        super().__init__(painter, name=name, focusable=True, of=of)
         self.fades = fades
         self.panel = name
         self.in_deck = False

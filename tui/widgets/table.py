@@ -44,7 +44,7 @@ class Table(Panel, Generic[RowT]):
             self.first = first
 
     def __init__(self, name: str, grid: Grid[RowT], facts: Facts | None = None) -> None:
-        super().__init__(name, facts=facts)
+        super().__init__(name, facts=facts, of=grid.of)
         self.grid = grid
         self.order = Order()
         self.marks: set[str] = set()

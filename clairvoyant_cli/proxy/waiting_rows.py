@@ -117,7 +117,7 @@ def why(standing: Standing, scheduler: Scheduler) -> str:
         if standing.overdue_s is not None and standing.rank > 1:
             text += f" Past tau in {-standing.overdue_s:.0f} s."
     if standing.entry.job.stands_back and not standing.entry.promoted:
-        text += " It stands back until tau: nobody waits for it."
+        text += " It stands back: nobody waits for it. After tau, one start in four is for such."
     return f"Paused: nothing is started. {text}" if scheduler.paused else text
 
 

@@ -37,7 +37,7 @@ class Lane:
         self.live += 1
         self.cost_s += entry.job.cost_s
         heappush(self._by_policy, (entry.rank, entry.key, entry.seq, entry.version, entry))
-        if self.aged:
+        if self.aged and not entry.job.stands_back:
             heappush(self._by_age, (entry.job.arrival_s, entry.seq, entry.version, entry))
 
     def drop(self, entry: Entry) -> None:
@@ -77,9 +77,11 @@ class Lane:
                     heappush(frontier, (*heap[child][:4], child))
         return None
 
-    def longest_waiting(self) -> Entry:
-        """Return the entry that has waited longest; IndexError if the lane is empty or not `aged`."""
+    def longest_waiting(self) -> Entry | None:
+        """Return the entry that has waited longest of those that do not stand back; None if there is none, or
+        the lane is not `aged`.
+        """
         heap = self._by_age
-        while heap[0][2] != heap[0][3].version:
+        while heap and heap[0][2] != heap[0][3].version:
             heappop(heap)
-        return heap[0][3]
+        return heap[0][3] if heap else None

@@ -227,8 +227,8 @@ class Line:
         return entry.rank, score(entry, self.now if now is None else now), entry.seq
 
     def is_overdue(self, entry: Entry) -> bool:
-        """Say whether a waiting job is past its tau."""
-        if not self.policy.guarded:
+        """Say whether a waiting job is past its tau; one that stands back never is."""
+        if not self.policy.guarded or entry.job.stands_back:
             return False
         tau_s = self.tau_of(entry.job.client)
         return tau_s is not None and self.now - entry.job.arrival_s > tau_s
@@ -246,6 +246,8 @@ class Line:
             if tau_s is None:
                 continue
             entry = lane.longest_waiting()
+            if entry is None:
+                continue
             overdue_s = now - entry.job.arrival_s - tau_s
             if overdue_s > most_s:
                 longest, most_s = entry, overdue_s

@@ -42,6 +42,10 @@ MAX_BACK_S = 600.0
 """So long at most a job stands back, where tau is longer or there is none."""
 
 
+FORWARD_EVERY = 4
+"""Of so many starts at most one is for a job that stood back and has come forward."""
+
+
 class Scheduler:
     """Jobs in, dispatch decisions out, for K slots on each of several workers."""
 
@@ -75,6 +79,7 @@ class Scheduler:
         self._running: dict[str, Entry] = {}
         self._crowds = Crowds()
         self._back: deque[Entry] = deque()  # those that stand back, the oldest first
+        self._since_forward = FORWARD_EVERY
 
     def __repr__(self) -> str:
         state = " (paused)" if self.paused else ""
@@ -127,6 +132,7 @@ class Scheduler:
             return None
         entry, worker, reason = choice
         self._leave(entry)
+        self._since_forward += 1
         job = entry.job
         entry.reason = reason
         entry.slice_start_tokens = entry.done_tokens
@@ -541,21 +547,25 @@ class Scheduler:
                 self._crowds.place(entry, lane.band)
 
     def _let_forward(self, now: float) -> None:
-        """Let those stand back no longer that have waited for tau: nobody waits for ever behind others."""
+        """Let one stand back no longer that has waited for tau, unless one came forward a few starts ago:
+        none waits for ever, and no question behind a row of them.
+        """
         back = self._back
-        while back:
-            entry = back[0]
-            if entry.job.id in self._waiting:
-                tau_s = self._line.tau_of(entry.job.client)
-                if now - entry.job.arrival_s <= (MAX_BACK_S if tau_s is None else min(tau_s, MAX_BACK_S)):
-                    return
-                self._line.drop(entry)
-                job = entry.job = replace(entry.job, stands_back=0)
-                if not entry.promoted and not entry.by_operator:
-                    entry.rank = job.rank
-                    entry.moves.append(Move(now, MoveKind.CAME_FORWARD))
-                self._place(entry)
+        while back and (back[0].job.id not in self._waiting or not back[0].job.stands_back):
             back.popleft()
+        if not back or self._since_forward < FORWARD_EVERY:
+            return
+        entry = back[0]
+        tau_s = self._line.tau_of(entry.job.client)
+        if now - entry.job.arrival_s <= (MAX_BACK_S if tau_s is None else min(tau_s, MAX_BACK_S)):
+            return
+        self._since_forward = 0
+        self._line.drop(entry)
+        job = entry.job = replace(entry.job, stands_back=0)
+        if not entry.promoted and not entry.by_operator:
+            entry.rank = job.rank
+            entry.moves.append(Move(now, MoveKind.CAME_FORWARD))
+        self._place(entry)
 
     def _route(self, entry: Entry) -> None:
         """Choose the worker that a job waits for, under a policy that routes; a good choice stays."""

@@ -127,5 +127,6 @@ def _overdue(scheduler: Scheduler, order: list[Entry], now: float) -> list[float
         if client not in tau_of:
             tau_of[client] = scheduler.line.tau_of(client)
         tau_s = tau_of[client]
-        late.append(None if tau_s is None or entry.held else now - entry.job.arrival_s - tau_s)
+        exempt = entry.held or entry.job.stands_back > 0
+        late.append(None if tau_s is None or exempt else now - entry.job.arrival_s - tau_s)
     return late

@@ -1,10 +1,12 @@
 """What nobody waits for goes behind what somebody waits for, and not for ever."""
 
+from itertools import pairwise
+
 import pytest
 
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
-from clairvoyant_cli.scheduler.queue import MAX_BACK_S, Scheduler
+from clairvoyant_cli.scheduler.queue import FORWARD_EVERY, MAX_BACK_S, Scheduler
 
 
 def question(number: int, at: float) -> Job:
@@ -13,10 +15,8 @@ def question(number: int, at: float) -> Job:
     )
 
 
-def title() -> Job:
-    return Job(
-        "title", 0.0, p_long=0.0, cost_s=1.0, cost_high_s=2.0, tokens=10.0, client="ben", stands_back=10
-    )
+def title(name: str = "title") -> Job:
+    return Job(name, 0.0, p_long=0.0, cost_s=1.0, cost_high_s=2.0, tokens=10.0, client="ben", stands_back=10)
 
 
 @pytest.mark.parametrize("name", SERVABLE)
@@ -38,6 +38,26 @@ def test_it_waits_for_all_that_somebody_waits_for_but_not_beyond_tau(
         scheduler.finish(dispatch.job.id, now)
     assert len(order) > 2, "a question came first"
     assert now <= within_s + 20.0
+
+
+@pytest.mark.parametrize("name", SERVABLE)
+@pytest.mark.parametrize("tau_s", [100.0, None])
+def test_no_row_of_them_is_ever_before_a_question(name: str, tau_s: float | None) -> None:
+    scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=tau_s)
+    titles = {f"title {n}" for n in range(5)}
+    for each in sorted(titles):
+        scheduler.submit(title(each), 0.0)
+    order, now = list[str](), 0.0
+    while not titles <= set(order) and len(order) < 100:
+        scheduler.submit(question(len(order), now), now)
+        dispatch = scheduler.next(now)
+        assert dispatch is not None
+        order.append(dispatch.job.id)
+        now += dispatch.job.cost_s
+        scheduler.finish(dispatch.job.id, now)
+    at = [place for place, each in enumerate(order) if each in titles]
+    assert len(at) == len(titles), "all of them start"
+    assert min(after - before for before, after in pairwise(at)) >= FORWARD_EVERY
 
 
 def test_a_question_cuts_it_and_that_does_not_make_it_wait_for_ever() -> None:

@@ -171,6 +171,8 @@ class Tally:
         self.totals += uncut.rest == cut.rest
         same = (uncut.text, uncut.rest, uncut.shapes) == (cut.text, cut.rest, cut.shapes)
         self.all += same and len(uncut.identities) == len(cut.identities)
+        if self.answers % 20 == 0:
+            print(f"  {self.text} of {self.answers} so far", flush=True)
         if uncut.text != cut.text:
             pairs = zip(uncut.text, cut.text, strict=False)
             shorter = min(len(uncut.text), len(cut.text))

@@ -3,7 +3,7 @@
 A server with habits of its own is a subclass in a module of its own, which `known.ADAPTERS` lists.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -303,6 +303,12 @@ class Adapter:
 
     async def said_tokens(self, ask: Ask, asked: Continuable, said: str) -> int | None:
         """Count the tokens of what was said so far, as the server does; None if it does not tell."""
+        return None
+
+    async def reads_as_written(self, ask: Ask, asked: Continuable, pieces: Sequence[str]) -> bool | None:
+        """Whether the text of an answer, which came in these pieces, has the tokens that it was written in:
+        others would be read again, and rounded otherwise. None if the server does not tell.
+        """
         return None
 
     def cache_lookup(self, asked: Continuable) -> tuple[str, Body] | None:

@@ -1,7 +1,8 @@
 """llama.cpp's server (tools/server/server.cpp)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, ClassVar
 
 from clairvoyant_cli.backends.adapter import NOT_UNDERSTOOD, Adapter, Backend, Body, Found
@@ -59,10 +60,7 @@ class LlamaCpp(Adapter):
 
     async def said_tokens(self, ask: Ask, asked: Continuable, said: str) -> int | None:
         """Count them with the server's own template and tokeniser."""
-        prompt = asked.body.get("prompt")
-        if prompt is None:
-            rendered = await ask("/apply-template", body={"messages": asked.body["messages"]})
-            prompt = probes.rendered_prompt(rendered.body)
+        prompt = await _prompt(ask, asked)
         if prompt is None:
             return None
         counts = [
@@ -70,6 +68,21 @@ class LlamaCpp(Adapter):
             for text in (prompt, prompt + said)
         ]
         return None if None in counts else max(0, (counts[1] or 0) - (counts[0] or 0))
+
+    async def reads_as_written(self, ask: Ask, asked: Continuable, pieces: Sequence[str]) -> bool | None:
+        """Compare where its tokeniser cuts the text with where the pieces end: models write "Ret", "in",
+        "oid" where it would read "Ret", "inoid".
+        """
+        prompt = await _prompt(ask, asked)
+        if prompt is None:
+            return None
+        body = _to_tokenize(prompt + "".join(pieces)) | {"with_pieces": True}
+        lengths = probes.token_lengths((await ask("/tokenize", body=body)).body)
+        if lengths is None:
+            return None
+        # From the end, as what stands before a prompt's first letter may be a token, too.
+        ends = set(accumulate(reversed(lengths)))
+        return ends.issuperset(accumulate(len(piece.encode()) for piece in reversed(pieces)))
 
     def cache_lookup(self, asked: Continuable) -> tuple[str, Body] | None:
         """Return a request of one token. A prompt is looked for in the host's cache only where the slot holds
@@ -90,6 +103,14 @@ class LlamaCpp(Adapter):
         """Return its model, which is loaded if it answers at all."""
         offered = await super().offered_models(ask)
         return None if offered is None else tuple(replace(model, loaded=True) for model in offered)
+
+
+async def _prompt(ask: Ask, asked: Continuable) -> str | None:
+    """Return what the model reads of a request, as its template renders it."""
+    if (prompt := asked.body.get("prompt")) is not None:
+        return str(prompt)
+    rendered = await ask("/apply-template", body={"messages": asked.body["messages"]})
+    return probes.rendered_prompt(rendered.body)
 
 
 def _to_tokenize(text: str) -> Body:

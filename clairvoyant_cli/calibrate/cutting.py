@@ -99,11 +99,15 @@ class Cutter:
         return None if self.why_not else Whole(splice.said, _told_tokens(part.read), splice.tokens)
 
     async def cut(self, asked: Continuable, after: int) -> Cut | None:
-        """Cut the answer at a good place after so many events; None if it ended before."""
+        """Cut the answer at a good place after so many events; None if it ended before, or is none that would
+        be cut, for the server would read it in other tokens than it wrote.
+        """
         splice = Splice(asked)
         await self._warm_up(asked)
         part = await self._part(splice, self._adapter.chat_path, asked.body, cut_after=after)
         if not splice.is_cut:
+            return None
+        if await self._adapter.reads_as_written(self.ask, asked, splice.pieces) is False:
             return None
         told = await self._adapter.said_tokens(self.ask, asked, splice.said)
         tokens = max(splice.tokens, told or 0)

@@ -15,6 +15,7 @@ from clairvoyant_cli.protocols.loose import (
     count,
     entries,
     fields,
+    fitting,
     is_given,
     is_list,
     is_object,
@@ -80,6 +81,12 @@ class Rendered(msgspec.Struct, gc=False):
     rendered_template: Raw = ABSENT
 
 
+class Token(msgspec.Struct, gc=False):
+    """A token that llama.cpp lists: its text, or its bytes where these are no text by themselves."""
+
+    piece: str | list[int]
+
+
 class Details(msgspec.Struct, gc=False):
     """What Ollama (`details`) and llama.cpp (`meta`) say of a model."""
 
@@ -139,6 +146,7 @@ Told = TypeVar("Told")
 _GREETING = msgspec.json.Decoder(Greeting)
 _SCHEDULING = msgspec.json.Decoder(Scheduling)
 _RENDERED = msgspec.json.Decoder(Rendered)
+_TOKENS = msgspec.json.Decoder(list[Token])
 _MODELS = msgspec.json.Decoder(Models)
 _LISTED_MODEL = msgspec.json.Decoder(ListedModel)
 _DETAILS = msgspec.json.Decoder(Details)
@@ -211,6 +219,15 @@ def tokens_in(body: bytes | None) -> int | None:
     """Return how many tokens a text has, as llama.cpp lists them; None if it does not."""
     told = _read(body, _RENDERED)
     return count(told.tokens) if told is not None and is_list(told.tokens) else None
+
+
+def token_lengths(body: bytes | None) -> list[int] | None:
+    """Return how many bytes each token of a text has, as llama.cpp lists them; None if it does not."""
+    told = _read(body, _RENDERED)
+    tokens = fitting(_TOKENS, told.tokens) if told is not None and is_list(told.tokens) else None
+    if tokens is None:
+        return None
+    return [len(each.piece.encode() if isinstance(each.piece, str) else each.piece) for each in tokens]
 
 
 def tokens_read(body: bytes | None) -> int | None:

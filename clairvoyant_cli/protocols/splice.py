@@ -37,14 +37,13 @@ class MidAnswerError(Exception):
 class Splice:
     """What a client reads of an answer that comes in parts.
 
-    `said` is the text so far, of `tokens` events; `why_not` says why it will not be cut, "" if it may be;
-    `is_cut` that it has been: what comes after is not taken.
+    `said` is the text so far, in `pieces`, one an event; `why_not` says why it will not be cut, "" if it may
+    be; `is_cut` that it has been: what comes after is not taken.
     """
 
     def __init__(self, asked: Continuable) -> None:
         self.asked = asked
-        self.said = ""
-        self.tokens = 0
+        self.pieces: list[str] = []
         self.why_not = ""
         self.is_cut = False
         self.earlier = Earlier()
@@ -70,14 +69,28 @@ class Splice:
         self._sent_of_rest = 0
 
     @property
+    def said(self) -> str:
+        """The text so far, as far as it was read."""
+        return "".join(self.pieces)
+
+    @property
+    def tokens(self) -> int:
+        """How many events brought it."""
+        return len(self.pieces)
+
+    @property
     def passes_untouched(self) -> bool:
         """Whether what comes goes on as it is."""
         return self._first and self.asked.streamed and not self._wanted
 
-    def want_cut(self) -> bool:
-        """Cut at the next good place; False if this answer cannot be cut, `why_not` says why."""
+    def read(self) -> None:
+        """Read what has passed so far."""
         if self.passes_untouched and not self.why_not:
             self._understand()
+
+    def want_cut(self) -> bool:
+        """Cut at the next good place; False if this answer cannot be cut, `why_not` says why."""
+        self.read()
         if self.why_not:
             return False
         self._wanted = True
@@ -166,9 +179,8 @@ class Splice:
             return
         if said.text:
             if self._first:  # the first of all has the role, and in older servers every other, too
-                self._like = event if self.tokens else without_role(event)
-            self.said += said.text
-            self.tokens += 1
+                self._like = event if self.pieces else without_role(event)
+            self.pieces.append(said.text)
         if said.totals or said.reason is not None:
             self._remember_end(event, said)
 
@@ -181,12 +193,12 @@ class Splice:
                 self._totals = each
 
     def _may_cut_before(self, said: Said) -> bool:
-        if not said.plain or said.reason is not None or said.totals or not self.said or self._like is None:
+        if not said.plain or said.reason is not None or said.totals or not self.pieces or self._like is None:
             return False
         self._waited += 1
         if self._waited > EVENTS_TO_A_SPACE:
             return True
-        return bool(said.text) and said.text[0].isspace() and not self.said[-1].isspace()
+        return bool(said.text) and said.text[0].isspace() and not self.pieces[-1][-1].isspace()
 
     # -- writing ---------------------------------------------------------------------------------------
 

@@ -333,7 +333,7 @@ def _compose(
     )
     actions = Actions(operation, stats, urgency_stats, BackendActions(pool, joining), groups, reload)
     control = ControlApi(access, actions, snapshots, changes, metrics)
-    preemption = Preemption(dispatcher, pool, operation, stats, enabled=not config.no_preempt)
+    preemption = Preemption(dispatcher, pool, operation, stats, joining.spawn, enabled=not config.no_preempt)
     dispatcher.changed.append(preemption.look)
     annotation = Annotation(pool, operation, stats.at, stats.event)
     dispatcher.changed.append(annotation.tell)

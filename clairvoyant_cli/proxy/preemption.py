@@ -23,7 +23,7 @@ from clairvoyant_cli.protocols.routes import Work
 from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.protocols.summed_totals import Earlier
 from clairvoyant_cli.protocols.usage import Totals
-from clairvoyant_cli.proxy.dispatcher import Dispatcher
+from clairvoyant_cli.proxy.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.exchange import Attempt, End, Exchange
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.pool import BackendPool, Worker
@@ -51,6 +51,7 @@ class Preemption:
     pool: BackendPool
     operation: Operation
     stats: RequestStats
+    spawn: Spawn
     enabled: bool = True
     _undecided: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -106,7 +107,7 @@ class Preemption:
             exchange = self.dispatcher.live[preempt.job_id]
             cutting = any(each.is_cutting for each in self.dispatcher.attempts_on(preempt.worker))
             if not cutting and not _is_too_early(exchange):
-                self._cut(exchange)
+                self._decided(exchange)
 
     def _price(self, exchange: Exchange) -> CutPrice:
         """Return what it costs to cut an answer now and go on with it, as far as that is known.
@@ -123,6 +124,28 @@ class Preemption:
         if exchange.tokens < exchange.job.prompt_tokens:
             return price._replace(resume_s=max(price.resume_s, resume_s + worker.read_s(tokens)))
         return price
+
+    def _decided(self, exchange: Exchange) -> None:
+        """Cut, at once where nothing else is to be known: whoever wants the same answer each time gets it."""
+        attempt, splice = exchange.attempt, exchange.splice
+        if attempt is None or splice is None or not splice.asked.is_greedy:
+            self._cut(exchange)
+        else:
+            attempt.is_cutting = True
+            self.spawn(self._cut_if_exact(exchange, attempt, splice))
+
+    async def _cut_if_exact(self, exchange: Exchange, attempt: Attempt, splice: Splice) -> None:
+        worker = self.pool[attempt.worker]
+        splice.read()
+        alike = await worker.backend.adapter.reads_as_written(worker.ask, splice.asked, splice.pieces)
+        if exchange.attempt is not attempt or exchange.id not in self.dispatcher.scheduler.running:
+            return
+        if alike is False:
+            attempt.is_cutting = False
+            exchange.uncut_because = "its server would read it in other tokens than it wrote"
+            self.dispatcher.scheduler.spare(exchange.id)
+        else:
+            self._cut(exchange)
 
     def _cut(self, exchange: Exchange) -> None:
         attempt, splice = exchange.attempt, exchange.splice

@@ -296,3 +296,38 @@ async def test_ollamas_events_may_bring_several_tokens(
 
     asked = Continuable(Shape.OLLAMA_CHAT, {"model": "m", "messages": [], "options": options}, streamed=True)
     assert await adapter_of("ollama").said_tokens(ask, asked, said) == tokens
+
+
+@pytest.mark.parametrize(
+    ("pieces", "alike"),
+    [
+        (["Ret", "inoid", " is"], True),
+        (["Ret", "in", "oid", " is"], False),
+        (["Retinoid", " is"], True),
+        (["Ret", "inoid", " is", " \N{SPIDER WEB}"], True),
+        (["Ret", "inoid", " is", " ", "\N{SPIDER WEB}"], False),
+    ],
+)
+async def test_what_llama_cpp_wrote_is_compared_with_what_it_would_read(
+    pieces: list[str], alike: bool
+) -> None:
+    web = "\N{SPIDER WEB}".encode()
+    reads = ["<s>", "Hello: ", "Ret", "inoid", " is", [*b" ", *web[:2]], [*web[2:]]]
+
+    async def ask(path: str, timeout_s: float = 0.0, body: Mapping[str, Any] | None = None) -> Answer:
+        assert body is not None
+        assert (path, body["with_pieces"]) == ("/tokenize", True)
+        there = reads if body["content"].endswith("\N{SPIDER WEB}") else reads[:5]
+        return Answer(200, json.dumps({"tokens": [{"id": 1, "piece": each} for each in there]}).encode())
+
+    asked = Continuable(Shape.COMPLETION, {"prompt": "Hello: "}, streamed=True)
+    assert await adapter_of("llamacpp").reads_as_written(ask, asked, pieces) is alike
+
+
+async def test_a_server_that_does_not_tell_its_tokens_says_nothing_of_them() -> None:
+    async def ask(path: str, timeout_s: float = 0.0, body: Mapping[str, Any] | None = None) -> Answer:
+        return Answer(404, b"{}")
+
+    asked = Continuable(Shape.CHAT, {"messages": []}, streamed=True)
+    assert await adapter_of("llamacpp").reads_as_written(ask, asked, ["x"]) is None
+    assert await adapter_of("ollama").reads_as_written(ask, asked, ["x"]) is None

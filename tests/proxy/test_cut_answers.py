@@ -2,13 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
+from clairvoyant_cli.backends.ollama import Ollama
 from clairvoyant_cli.bench.replay import Engine, Replay, Speed
 from clairvoyant_cli.bench.replay.models import DEFAULT_MODEL
 from clairvoyant_cli.bench.serving import serve_app
@@ -38,7 +39,7 @@ def body(path: str, prompt: str, *, stream: bool, tokens: int = TOKENS, **more: 
     if not stream:
         asked.pop("stream_options", None)
     if "options" in asked:
-        asked["options"] = {"num_predict": tokens}
+        asked["options"] = asked["options"] | {"num_predict": tokens}
     else:
         asked["max_tokens"] = tokens
     if "chat" in path:
@@ -181,6 +182,27 @@ async def test_what_could_be_told_is_not_cut(more: dict[str, Any], why: str) -> 
             await other.response()
         assert (await client.response()).status == 200
         assert daemon.snapshot().counters.cuts == 0
+
+
+@pytest.mark.parametrize(("temperature", "cuts"), [(0, 0), (0.7, 1)])
+async def test_who_wants_the_same_each_time_is_not_cut_where_it_would_be_read_in_other_tokens(
+    temperature: float, cuts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_about: list[str] = []
+
+    async def otherwise(self: Ollama, ask: object, asked: object, pieces: Sequence[str]) -> bool:
+        asked_about.append("".join(pieces))
+        return False
+
+    monkeypatch.setattr(Ollama, "reads_as_written", otherwise)
+    async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
+        options = {"temperature": temperature, "num_predict": TOKENS}
+        answer = await cut_once(daemon, client, "/api/chat", stream=True, options=options)
+        state = daemon.snapshot()
+    assert state.counters.cuts == cuts
+    said = "".join(json.loads(line)["message"]["content"] for line in answer.splitlines())
+    assert len(asked_about) == 1 - cuts
+    assert all(each and said.startswith(each) for each in asked_about)
 
 
 @pytest.mark.parametrize("settings", [{"no_preempt": True}, {"policy": "bounded"}])

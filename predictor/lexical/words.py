@@ -43,10 +43,12 @@ _PAIR = np.uint32(0x9E3779B1)
 _START, _END = crc32(b"^"), crc32(b"$")
 
 
-def window(prompt: str) -> bytes:
-    """Return the part of a prompt that is read, lower-cased, as UTF-8 (lone surrogates become "?")."""
-    if len(prompt) > WINDOW_CHARACTERS:
-        prompt = f"{prompt[:_HEAD]} {prompt[-_TAIL:]}"
+def window(prompt: str, head: int = _HEAD, tail: int = _TAIL) -> bytes:
+    """Return the part of a prompt that is read, so many characters of each end, lower-cased, as UTF-8 (lone
+    surrogates become "?").
+    """
+    if len(prompt) > head + tail:
+        prompt = f"{prompt[:head]} {prompt[-tail:]}"
     prompt = prompt.lower()
     if not prompt.isascii():
         prompt = plain(prompt)

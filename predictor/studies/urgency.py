@@ -37,17 +37,17 @@ class Verdict:
     over: float
     confusion: tuple[tuple[int, ...], ...]
 
-    def figures(self) -> dict[str, float]:
-        """Return the figures for a model card."""
+    def figures(self, kind: str = "urgency") -> dict[str, float]:
+        """Return the figures for a model card, which calls them by their kind."""
         values = {
-            "urgency_exact": self.exact,
-            "urgency_within_one": self.within_one,
-            "urgency_kappa": self.kappa,
-            "urgency_under": self.under,
-            "urgency_missed": self.missed,
-            "urgency_over": self.over,
+            "exact": self.exact,
+            "within_one": self.within_one,
+            "kappa": self.kappa,
+            "under": self.under,
+            "missed": self.missed,
+            "over": self.over,
         }
-        return {name: value for name, value in values.items() if value is not None}
+        return {f"{kind}_{name}": value for name, value in values.items() if value is not None}
 
 
 def judge(name: str, real: Levels, said: Levels) -> Verdict:

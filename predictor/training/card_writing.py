@@ -39,12 +39,18 @@ MEASURES = {
     "unseen_files": "files ranked by models that had seen nothing of their distribution",
     "unseen_ranking_accuracy": "mean ranking accuracy over those files, each of a model's answers for itself",
     "unseen_ranking_accuracy_least": "ranking accuracy of the worst of those files",
-    "urgency_exact": "cases of unseen phrases given their own level",
+    "urgency_exact": "cases of unseen complaints and phrases given their own level",
     "urgency_within_one": "those given it or one beside it",
     "urgency_kappa": "Cohen's kappa with quadratic weights; 0 is chance, 1 is best",
     "urgency_under": "cases of levels 0 and 1 called less urgent than they are",
     "urgency_missed": "cases of levels 0 and 1 called 2 or less urgent",
     "urgency_over": "cases called more urgent than they are",
+    "apart_exact": "triage cases that were written apart, given their own level",
+    "apart_within_one": "those given it or one beside it",
+    "apart_kappa": "Cohen's kappa with quadratic weights",
+    "apart_under": "of levels 0 and 1 among them, called less urgent than they are",
+    "apart_missed": "of levels 0 and 1 among them, called 2 or less urgent",
+    "apart_over": "those called more urgent than they are",
     "nested_files": "files ranked by models that saw none of their family, nor were chosen on it",
     "nested_ranking_accuracy": "mean ranking accuracy over the families of those files",
     "nested_ranking_accuracy_files": "the same, over the files",
@@ -83,8 +89,9 @@ LIMITS_OF_KIND = {
     "urgency": """\
 - This is no medical device and no safety system. It errs in both directions, and nothing that may cost a
   life may depend on it.
-- The measures are of cases written for training, of phrases held out. Real cases are worded otherwise and
-  judged worse; `clairvoyant evaluate --urgency FILE` judges it on your own.
+- The measures are of written cases: of complaints and phrases held out, and of cases written apart, on
+  which its settings were chosen, too. Real cases are worded otherwise and judged worse; `clairvoyant
+  evaluate --urgency FILE` judges it on your own.
 - It reads English, of a long prompt the two ends, and no system message.""",
     "paper": """\
 - The three probabilities are the softmax's own and not calibrated; expected tokens and quantiles are fixed

@@ -17,28 +17,59 @@ MAX_READ = 4000
 """Characters of each end of a text that are looked at."""
 
 _NUMBER = r"(\d{1,3}(?:\.\d{1,2})?)"
-_GAP = r"[\s:=(]{0,3}(?:rate|level|of|is|was|at|about)?[\s:=(]{0,3}"
+_GAP = r"[\s:=(\"']{0,4}(?:rate|level|score|of|is|was|at|about)?[\s:=(]{0,3}"
+_WORDS = r"[^\d.;\n,|/]{0,24}?"
+"""What may stand between a sign's whole name and its number."""
+
+
+def _sign(whole: str, short: str) -> re.Pattern[str]:
+    """Return what reads a number behind a sign's whole name, or right behind a short one."""
+    return re.compile(rf"\b(?:(?:{whole})\b{_WORDS}|(?:{short})\b{_GAP}){_NUMBER}", re.IGNORECASE)
+
+
 _SIGNS = {
-    "pulse": re.compile(rf"\b(?:heart rate|pulse|hr|p)\b{_GAP}{_NUMBER}", re.IGNORECASE),
-    "breaths": re.compile(
-        rf"\b(?:respiratory rate|respirations?|resp|rr|breathing)\b{_GAP}{_NUMBER}", re.IGNORECASE
+    "pulse": _sign(r"heart rate|pulse(?: rate)?", r"hr|pr|p"),
+    "breaths": _sign(r"respiratory rate|respirations?|breathing rate", r"resp|rr|r|breathing"),
+    "oxygen": _sign(
+        r"oxygen sat\w*|saturation|saturating|satting|pulse ox\w*", r"sp ?o2|o2 ?sats?|sats?|o2 ?sat\w*"
     ),
-    "oxygen": re.compile(
-        rf"\b(?:sp ?o2|o2 ?sats?|sats?|saturation|pulse ox\w*)\b{_GAP}{_NUMBER}", re.IGNORECASE
-    ),
-    "temperature": re.compile(rf"\b(?:temperature|temp|t)\b{_GAP}{_NUMBER}", re.IGNORECASE),
-    "pressure": re.compile(
-        rf"\b(?:systolic(?: blood)? pressure|blood pressure|bp|sbp)\b{_GAP}{_NUMBER}", re.IGNORECASE
-    ),
+    "temperature": _sign(r"(?:body )?temperature", r"temp|bt|t"),
+    "pressure": _sign(r"systolic(?: blood)?(?: pressure)?|blood pressure", r"bp|sbp"),
 }
-_PAIN = re.compile(rf"\b(?:pain|nrs|vas)\b[^\d\n.;]{{0,24}}?{_NUMBER}|{_NUMBER} ?/ ?10\b", re.IGNORECASE)
-_AGE = re.compile(r"\b(\d{1,3}) ?-? ?(year|yr|y/?o|month|week|day)s?\b", re.IGNORECASE)
-_MINDS = (
-    r"unresponsive|unconscious|does not (?:respond|react|wake)|no response|comatose",
-    r"(?:responds?|response|responsive|reacts?) (?:only )?to (?:pain|voice)|(?:pain|verbal) respons\w+",
-    r"confused|confusion|letharg\w+|drowsy|disoriented|altered mental",
+_BY_UNIT = {
+    "breaths": re.compile(rf"{_NUMBER} breaths (?:a|per) minute", re.IGNORECASE),
+    "temperature": re.compile(rf"{_NUMBER} ?(?:°|degrees)", re.IGNORECASE),
+}
+"""Signs that are told without their name."""
+_NO_DURATION = r"(?! ?(?:/\d{2,}[^\d]|days?|hours?|h\b|d\b|weeks?|min))"
+_PAIN = re.compile(
+    rf"\b(?:nrs\w*|vas|pain (?:level|score|scale|rating|intensity))\b[^\d\n.;|]{{0,24}}?{_NUMBER}\b"
+    rf"|\bpain(?:[\":]| is| was| rated| of| at| as)*\s{{0,2}}{_NUMBER}\b{_NO_DURATION}"
+    rf"|{_NUMBER} ?(?:/|out of) ?10\b",
+    re.IGNORECASE,
 )
-_MIND = re.compile(rf"\b(?:{'|'.join(_MINDS)})\b", re.IGNORECASE)
+_AGES = (
+    (1.0, re.compile(r"\b(\d{1,3})[ -]{0,2}(?:years?|yrs?|y/?o|y\.o)\b", re.IGNORECASE)),
+    (12.0, re.compile(r"\b(\d{1,2})[ -]?(?:mo|months?[ -]old)\b", re.IGNORECASE)),
+    (52.0, re.compile(r"\b(\d{1,2})[ -]?weeks?[ -]old\b", re.IGNORECASE)),
+    (365.0, re.compile(r"\b(\d{1,3})[ -]?days?[ -]old\b", re.IGNORECASE)),
+    (1.0, re.compile(r"\b(?:aged?\"?[\s:]{1,3}|[mf]/)(\d{1,3})\b|\b(\d{1,3}) ?[mf]\b", re.IGNORECASE)),
+)
+"""How an age is told, and how many of its units make a year."""
+_GCS = re.compile(r"\bgcs\b[^\d\n]{0,12}(\d{1,2})\b", re.IGNORECASE)
+_ROUSED_BY = r"(?:responds?|response|responsive|responding|reacts?) (?:only )?to"
+_COMA = r"unresponsive|unconscious|does not (?:respond|react|wake)|no response|comatose|stuporous"
+_DAZED = r"confused|confusion|letharg\w+|drowsy|disoriented|not oriented|altered mental"
+_MINDS = (
+    (3, rf"{_COMA}|{_ROUSED_BY} pain|pain respons\w+|avpu:? [pu]"),
+    (2, rf"{_DAZED}|{_ROUSED_BY} (?:voice|verbal)|verbal respons\w+|avpu:? v"),
+)
+_MIND = tuple((depth, re.compile(rf"\b(?:{said})\b", re.IGNORECASE)) for depth, said in _MINDS)
+_AWAKE = re.compile(r"\b(?:alert|oriented|a&o|avpu:? a|gcs:? 15)\b", re.IGNORECASE)
+
+DANGER = ((0.25, 180.0, 50.0), (3.0, 160.0, 40.0), (8.0, 140.0, 30.0), (200.0, 100.0, 20.0))
+"""The danger zone of vital signs (ESI handbook, decision point D): up to an age in years, the pulse and the
+breaths above which they are dangerous."""
 
 NAMES = (
     "early warning",
@@ -50,11 +81,19 @@ NAMES = (
     "temperature",
     "pressure",
     "mind",
+    "out of mind",
+    "awake",
     "signs told",
     "normal signs",
     "shock index",
+    "danger zone",
+    "far in it",
+    "slow",
+    "septic",
     "pain",
     "pain told",
+    "severe pain",
+    "no pain",
     "baby",
     "child",
     "over 65",
@@ -69,7 +108,8 @@ NAMES = (
 @dataclass(frozen=True, slots=True)
 class Signs:
     """What was read: numbers in their usual units (beats and breaths a minute, %, degrees Celsius, mmHg
-    systolic, pain of 10, years), None where nothing is told. `mind` is 3 where it is altered, else 0.
+    systolic, pain of 10, years), None where nothing is told. `mind` is 3 where nothing or only pain rouses,
+    2 where it is altered, else 0; `awake` says that it is told to be as it should.
     """
 
     pulse: float | None = None
@@ -80,6 +120,7 @@ class Signs:
     pain: float | None = None
     age: float | None = None
     mind: int = 0
+    awake: bool = False
 
 
 def read_signs(text: str) -> Signs:
@@ -87,14 +128,35 @@ def read_signs(text: str) -> Signs:
     if len(text) > 2 * MAX_READ:
         text = f"{text[:MAX_READ]}\n{text[-MAX_READ:]}"
     found = {name: _first(pattern, text, *BOUNDS[name]) for name, pattern in _SIGNS.items()}
+    for name, pattern in _BY_UNIT.items():
+        if found[name] is None:
+            found[name] = _first(pattern, text, *BOUNDS[name])
     heat = found["temperature"]
     if heat is not None and heat > 60.0:
         found["temperature"] = (heat - 32.0) / 1.8
-    age = _AGE.search(text)
-    units = {"month": 12.0, "week": 52.0, "day": 365.0}
-    years = float(age[1]) / units.get(age[2].lower(), 1.0) if age else None
-    mind = 3 if _MIND.search(text) else 0
-    return Signs(**found, pain=_first(_PAIN, text, 0.0, 10.0), age=years, mind=mind)
+    return Signs(
+        **found,
+        pain=_first(_PAIN, text, 0.0, 10.0),
+        age=_age(text),
+        mind=_mind(text),
+        awake=_AWAKE.search(text) is not None,
+    )
+
+
+def _age(text: str) -> float | None:
+    for units, pattern in _AGES:
+        years = _first(pattern, text, 0.0, 110.0 * units)
+        if years is not None:
+            return years / units
+    return None
+
+
+def _mind(text: str) -> int:
+    """Return how deep a mind is said to be altered."""
+    coma = _first(_GCS, text, 3.0, 15.0)
+    if coma is not None and coma < 14.0:
+        return 3 if coma < 9.0 else 2
+    return next((depth for depth, pattern in _MIND if pattern.search(text)), 0)
 
 
 BOUNDS = {
@@ -125,34 +187,32 @@ def _score(value: float | None, *steps: tuple[float, int]) -> int:
 def cues(text: str) -> Floats:
     """Return what of a text its words do not tell, (len(NAMES),), each about from 0 to 1."""
     signs = read_signs(text)
-    child = signs.age is not None and signs.age < 12.0
-    inf = float("inf")
-    scores = {
-        "pulse": 0 if child else _score(signs.pulse, (40, 3), (50, 1), (90, 0), (110, 1), (130, 2), (inf, 3)),
-        "breaths": 0 if child else _score(signs.breaths, (8, 3), (11, 1), (20, 0), (24, 2), (inf, 3)),
-        "oxygen": _score(signs.oxygen, (91, 3), (93, 2), (95, 1), (inf, 0)),
-        "temperature": _score(signs.temperature, (35, 3), (36, 1), (38, 0), (39, 1), (inf, 2)),
-        "pressure": 0 if child else _score(signs.pressure, (90, 3), (100, 2), (110, 1), (219, 0), (inf, 3)),
-        "mind": signs.mind,
-    }
+    age = signs.age
+    child = age is not None and age < 12.0
+    scores = _warnings(signs, child)
     told = [signs.pulse, signs.breaths, signs.oxygen, signs.temperature, signs.pressure]
     known = sum(value is not None for value in told)
     total, worst = sum(scores.values()), max(scores.values())
     shock = signs.pulse / signs.pressure if signs.pulse and signs.pressure and not child else 0.0
     letters = [each for each in text[:MAX_READ] if each.isalpha()]
     shouted = sum(each.isupper() for each in letters) / len(letters) if letters else 0.0
-    age = signs.age
+    pain = signs.pain
     return np.array(
         [
             min(total / 10.0, 1.2),
             worst == 3,
             sum(score >= 2 for score in scores.values()) / 3.0,
             *(score / 3.0 for score in scores.values()),
+            signs.mind == 3,
+            signs.awake and not signs.mind,
             known / 5.0,
             known >= 3 and total == 0,
             min(shock, 2.0),
-            0.0 if signs.pain is None else signs.pain / 10.0,
-            signs.pain is not None,
+            *_danger(signs),
+            0.0 if pain is None else pain / 10.0,
+            pain is not None,
+            pain is not None and pain >= 8.0,
+            pain == 0.0,
             age is not None and age < 1.0,
             child,
             age is not None and age >= 65.0,
@@ -164,3 +224,31 @@ def cues(text: str) -> Floats:
         ],
         np.float32,
     )
+
+
+def _warnings(signs: Signs, child: bool) -> dict[str, int]:
+    """Return the early warning score of each sign."""
+    inf = float("inf")
+    return {
+        "pulse": 0 if child else _score(signs.pulse, (40, 3), (50, 1), (90, 0), (110, 1), (130, 2), (inf, 3)),
+        "breaths": 0 if child else _score(signs.breaths, (8, 3), (11, 1), (20, 0), (24, 2), (inf, 3)),
+        "oxygen": _score(signs.oxygen, (91, 3), (93, 2), (95, 1), (inf, 0)),
+        "temperature": _score(signs.temperature, (35, 3), (36, 1), (38, 0), (39, 1), (inf, 2)),
+        "pressure": 0 if child else _score(signs.pressure, (90, 3), (100, 2), (110, 1), (219, 0), (inf, 3)),
+        "mind": 3 if signs.mind else 0,
+    }
+
+
+def _danger(signs: Signs) -> tuple[float, bool, float, float]:
+    """Return how many of pulse, breaths and oxygen are in the danger zone of their age, whether one is far in
+    it, whether pulse or breaths are dangerously slow, and how many signs of sepsis there are, to 1.
+    """
+    age = 40.0 if signs.age is None else signs.age
+    _, fast, breathless = next(row for row in DANGER if age <= row[0])
+    pulse, breaths = signs.pulse or 80.0, signs.breaths or 16.0
+    oxygen, heat = signs.oxygen or 98.0, signs.temperature or 37.0
+    zone = (pulse > fast) + (breaths > breathless) + (oxygen < 92.0)
+    far = pulse > fast + 30.0 or breaths > breathless + 8.0 or oxygen < 88.0
+    slow = (pulse < 43.0) + (breaths < 9.0)
+    septic = (pulse > fast - 8.0) + (breaths > breathless) + (heat >= 38.3 or heat < 36.0)
+    return zone / 3.0, far, slow / 2.0, septic / 3.0

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
 
@@ -16,7 +17,8 @@ from predictor.errors import ModelError
 from predictor.loading import MODELS, SEMANTIC, URGENCY, load_model
 from predictor.record import PromptView
 from predictor.studies.urgency import judge, quadratic_kappa
-from predictor.training.urgency_cases.writing import write_cases
+from predictor.training.urgency_cases.acuity import Findings, level_of
+from predictor.training.urgency_cases.writing import read_apart, write_cases
 from predictor.training.urgency_data import read_cases
 from predictor.urgency.model import LEVELS
 from predictor.urgency.vitals import NAMES, cues, read_signs
@@ -28,6 +30,9 @@ from predictor.urgency.vitals import NAMES, cues, read_signs
         ("BP 128/84, HR 76, RR 16, T 98.6°F, pain 7/10", 76, 128, None, 37.0, 7),
         ("heart rate of 60.0, systolic pressure of 137.0, temperature 36.5°C", 60, 137, None, 36.5, None),
         ("SpO2: 93% on air; pulse 104; blood pressure 90/60", 104, 90, 93, None, None),
+        ('{"hr": 73, "sbp": 138, "temp": 36.2, "spo2": 91, "pain": 5}', 73, 138, 91, 36.2, 5),
+        ("SBP: 92; DBP: 60; HR: 118; BT: 38.6; Saturation: 89; NRS: 3", 118, 92, 89, 38.6, 3),
+        ("pulse of 76, systolic pressure of 155; 37.3 degrees; abd pain 2 days", 76, 155, None, 37.3, None),
         ("HR 9000, T 12, meeting at 10:30 about the BP oil price, 42 pages", None, None, None, None, None),
     ],
 )  # fmt: skip
@@ -44,6 +49,45 @@ def test_vital_signs_are_read_as_they_are_noted(
     assert found == pytest.approx((pulse, pressure, oxygen, temperature, pain))
 
 
+@pytest.mark.parametrize(
+    ("text", "age", "mind", "awake"),
+    [
+        ("72 y.o. F, GCS 15, for 2 days", 72, 0, True),
+        ("67M, AVPU P", 67, 3, False),
+        ("six days ill; F/31, Ment: drowsy", 31, 2, False),
+        ("a 6-month-old girl, alert", 0.5, 0, True),
+        ("GCS 12", None, 2, False),
+    ],
+)
+def test_age_and_mind_are_read_as_they_are_noted(
+    text: str, age: float | None, mind: int, awake: bool
+) -> None:
+    signs = read_signs(text)
+    assert (signs.age, signs.mind, signs.awake) == (age, mind, awake)
+
+
+CALM = Findings(80, 16, 130, 80, 98, 36.8, "A", 0, "central", False, 40.0)
+
+
+@pytest.mark.parametrize(
+    ("complaint", "found", "level"),
+    [
+        (3, CALM, 3),
+        (3, replace(CALM, mind="U"), 0),  # what threatens life is immediate whatever the complaint
+        (2, replace(CALM, oxygen=90), 1),
+        (4, replace(CALM, oxygen=90), 2),  # raised by two at most
+        (2, replace(CALM, pain=9), 1),
+        (2, replace(CALM, pain=9, place="peripheral"), 2),
+        (3, replace(CALM, pain=9, chronic=True), 2),
+        (3, replace(CALM, heat=38.2, age=0.1, pulse=150, breaths=44), 1),  # a fever under three months
+        (3, replace(CALM, age=5.0, pulse=120, breaths=26, systolic=98), 3),  # nothing for a child
+        (3, replace(CALM, pulse=120), 2),
+    ],
+)
+def test_written_levels_follow_the_rules_of_triage(complaint: int, found: Findings, level: int) -> None:
+    assert level_of(complaint, found) == level
+
+
 def test_an_early_warning_is_one_of_grown_ups() -> None:
     named = dict(
         zip(
@@ -58,7 +102,7 @@ def test_an_early_warning_is_one_of_grown_ups() -> None:
     assert (baby["early warning"], baby["baby"], baby["child"]) == (0.0, 1.0, 1.0)
 
 
-WRITTEN = 1742519295
+WRITTEN = 2326513018
 """Of the cases that the shipped model was trained on."""
 
 
@@ -67,6 +111,7 @@ def test_the_cases_are_many_of_every_level_and_always_the_same() -> None:
     counts = np.bincount([case.level for case in cases], minlength=LEVELS)
     assert len(cases) > 5000
     assert counts.min() > 0.1 * len(cases)
+    assert not {case.text for case in cases} & {case.text for case in read_apart()}
     assert not [case.text for case in cases if re.search(r"\{[^{} ]*/|@[a-z]", case.text)]
     assert crc32("".join(case.text for case in cases).encode()) == WRITTEN, "train the shipped model again"
 

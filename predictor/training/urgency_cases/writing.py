@@ -8,13 +8,17 @@ raised, as triage does.
 import json
 import re
 import sys
-from pathlib import Path
 from random import Random
 
+from predictor.training.urgency_cases.complaints import read_complaints, read_lines, read_lists
+from predictor.training.urgency_cases.patients import one_patient
+from predictor.training.urgency_cases.records import STYLES
 from predictor.training.urgency_data import Case
 
-HERE = Path(__file__).parent
 SEED = 20
+PATIENTS = 34
+"""For each complaint and each level that it can have."""
+
 TRIAGE_FORMS = 20
 REQUEST_FORMS = 12
 REQUEST_WEIGHT = 2.5
@@ -57,28 +61,34 @@ MALE = ("man", "male", "gentleman", "M", "He", "his")
 def write_cases(seed: int = SEED) -> list[Case]:
     """Return all cases; the same for the same seed."""
     rng = Random(seed)  # noqa: S311 - for variety, not for secrets
-    cases = [case for line in _lines("triage.txt") for case in _triage(line, rng)]
-    cases += [case for line in _lines("requests.txt") for case in _requests(line, rng)]
+    cases = _patients(rng)
+    cases += [case for line in read_lines("triage.txt") for case in _triage(line, rng)]
+    cases += [case for line in read_lines("requests.txt") for case in _requests(line, rng)]
     seen: dict[str, Case] = {}
     for case in cases:
         seen.setdefault(case.text, case)
     return list(seen.values())
 
 
-def _lines(name: str) -> list[str]:
-    lines = (HERE / name).read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if line and not line.startswith("#")]
+LISTS = read_lists()
 
 
-def _lists() -> dict[str, list[str]]:
-    lists: dict[str, list[str]] = {}
-    for line in _lines("lists.txt"):
-        name, _, text = line.partition(" | ")
-        lists.setdefault(name, []).append(text)
-    return lists
+def read_apart() -> list[Case]:
+    """Return the cases that no model learns from, each written by hand as a whole."""
+    split = (line.split(" | ", 1) for line in read_lines("apart.txt"))
+    return [Case(text, int(level), text) for level, text in split]
 
 
-LISTS = _lists()
+def _patients(rng: Random) -> list[Case]:
+    made = []
+    for complaint in read_complaints():
+        for finding in complaint.findings:
+            for _ in range(PATIENTS):
+                patient = one_patient(complaint, finding, rng)
+                text = rng.choice(STYLES)(patient, rng)
+                made.append(Case(text, patient.level, complaint.name, TRIAGE_MIX[patient.level]))
+    return made
+
 
 # -- requests -----------------------------------------------------------------------------------------
 

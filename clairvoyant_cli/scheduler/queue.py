@@ -36,7 +36,7 @@ from clairvoyant_cli.scheduler.placement import Fleet, Speed
 from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.preemption import may_be_cut, spent, worthwhile
 from clairvoyant_cli.scheduler.residency import Residency
-from clairvoyant_cli.scheduler.urgency import Claims, Said
+from clairvoyant_cli.scheduler.urgency import Claims, Said, unbelieved
 
 MAX_BACK_S = 600.0
 """So long at most a job stands back, where tau is longer or there is none."""
@@ -267,9 +267,9 @@ class Scheduler:
         return True
 
     def set_urgency(self, job_id: str, level: int | None, by: Said, now: float) -> bool:
-        """Say how urgent a job is that waits or runs; False if it does neither."""
+        """Say how urgent a job is; False if it is not here, or a predictor says so after somebody else."""
         entry = self._waiting.get(job_id) or self._running.get(job_id)
-        if entry is None:
+        if entry is None or (by is Said.PREDICTOR and entry.job.urgency_by != by):
             return False
         self._line.drop(entry)
         before, entry.job = entry.job, replace(entry.job, urgency=level, urgency_by=by)
@@ -281,8 +281,8 @@ class Scheduler:
         return True
 
     def _is_believed(self, entry: Entry, now: float) -> bool:
-        """Say whether what would start may do so by the urgency that its client claims; if not, nobody has
-        said anything from now on.
+        """Say whether what would start may do so by the urgency that its client claims; if not, it has the
+        level of one that claims none from now on.
         """
         if not self.policy.by_level or entry.promoted:
             return True
@@ -291,7 +291,7 @@ class Scheduler:
         if self.claims.believes(entry.job, share, self.slots.values(), now):
             return True
         self.claims.refused.add(client)
-        self.set_urgency(entry.job.id, None, Said.SHARE, now)
+        self.set_urgency(entry.job.id, unbelieved(entry.job), Said.SHARE, now)
         return False
 
     def hold(self, job_id: str, now: float) -> bool:

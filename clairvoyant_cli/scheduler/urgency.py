@@ -4,7 +4,9 @@ Rule 1: level 0 is immediate, 4 whenever there is time: the Emergency Severity I
 (semantic scheduling, section 3.1).
 Rule 2: by saying that its requests are urgent a client gains no more than its share. While others wait, what
 it says is believed as long as the seconds that its urgent requests have had of late are within its share of
-all there were; beyond that they count as if nobody had said anything. What the operator says always counts.
+all there were; beyond that they count as if nobody had said anything, or, where that was read in texts, as
+if there was time: whose texts are honest has most of them read as less urgent than the middle.
+What the operator says always counts.
 Rule 3: whether a claim is believed is decided when its request would start, for only then is it known who
 else waits; one that is not believed then is not believed later.
 """
@@ -52,6 +54,11 @@ def level_of(job: Job) -> int:
 def is_claim(job: Job) -> bool:
     """Say whether a job goes before others because of what its client wrote."""
     return level_of(job) < UNSAID_URGENCY and job.urgency_by in (Said.CLIENT, Said.PREDICTOR)
+
+
+def unbelieved(job: Job) -> int | None:
+    """Return the level of a job whose claim is not believed, None for that of which nothing was said."""
+    return LEVELS - 1 if job.urgency_by == Said.PREDICTOR else None
 
 
 class Tally:

@@ -99,8 +99,9 @@ def test_under_steady_emergencies_every_request_ends(load: float, preemption: Pr
     assert np.median(guarded.sojourn_s[urgent]) < 0.1 * np.median(guarded.sojourn_s[late])
 
 
-def shouting(level: int | None, by: Said, seconds: int) -> tuple[float, int]:
-    """Let a client call all that it sends urgent, as much as there is room for, beside a modest one.
+def shouting(level: int | None, by: Said, seconds: int, modestly: int | None = None) -> tuple[float, int]:
+    """Let a client call all that it sends urgent, as much as there is room for, beside a modest one, all of
+    whose requests are of one level.
 
     Return the seconds that it was served as urgent, and how many requests of the modest one were served.
     """
@@ -110,7 +111,7 @@ def shouting(level: int | None, by: Said, seconds: int) -> tuple[float, int]:
         at = float(second)
         scheduler.submit(job(f"loud {second}", level, 1.0, at, client="loud", urgency_by=by), at)
         if second % 2:
-            scheduler.submit(job(f"modest {second}", None, 1.0, at, client="modest", urgency_by=""), at)
+            scheduler.submit(job(f"modest {second}", modestly, 1.0, at, client="modest", urgency_by=""), at)
         dispatch = scheduler.next(at)
         assert dispatch is not None
         scheduler.finish(dispatch.job.id, at + 1.0)
@@ -125,6 +126,8 @@ def test_shouting_buys_no_more_than_a_share() -> None:
     assert urgent_s <= 0.5 * seconds + CLAIM_WINDOW_S
     _, in_order = shouting(None, Said.NOBODY, seconds)
     assert modest > 0.4 * in_order
+    _, beside_texts = shouting(0, Said.PREDICTOR, seconds, modestly=4)  # a text that is read as it is
+    assert beside_texts > 0.4 * in_order
     _, by_rule = shouting(0, Said.RULE, seconds)  # what the operator says holds for all of it
     assert by_rule < 0.01 * modest
 
@@ -148,3 +151,5 @@ def test_a_claim_that_is_not_believed_is_shown_as_such_and_alone_all_are_believe
     refused = [entry for entry in scheduler.waiting() if entry.job.urgency_by == Said.SHARE]
     assert len(refused) == 100
     assert {entry.moves[-1].note for entry in refused} == {"none by share"}
+    assert not scheduler.set_urgency(refused[0].job.id, 0, Said.PREDICTOR, 101.0)  # read once more, in vain
+    assert scheduler.set_urgency(refused[0].job.id, 0, Said.OPERATOR, 101.0)

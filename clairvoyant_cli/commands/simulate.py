@@ -40,7 +40,7 @@ OF_THE_DATABASE = {"since", "client", "model", "profile", "db_file"}
 
 WORKLOAD_HELP = "Generated arrivals, all at once, or a FILE: a history, an Azure or a Mooncake trace."
 PREDICTOR_HELP = (
-    "What the scheduler is told: oracle, class:ACCURACY, score:ACCURACY (knows how sure it is), recorded"
+    "What the scheduler knows: oracle, class:ACCURACY, score:ACCURACY (knows how sure it is), recorded"
     " (the FILE's own predictions), or model (the shipped model on the FILE's prompts)."
 )
 

@@ -81,7 +81,7 @@ def check_server(server: Server) -> Iterator[Finding]:
     """Say which server answers, with how many slots, and whether it has a model."""
     found, wanted = server.found, server.settings.slots
     slots = wanted or found.slots or 1
-    how = "set" if wanted else "told by the server" if found.slots else "assumed"
+    how = "set" if wanted else "as the server says" if found.slots else "assumed"
     name = f"{found.adapter.name} {found.version}".strip()
     yield ok("backend", f"{name} at {found.url}, slots: {slots} ({how})")
     if wanted and found.slots and wanted != found.slots and server.heeding.priority is None:

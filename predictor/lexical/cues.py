@@ -7,7 +7,7 @@ from math import log1p
 
 from predictor.lexical.languages import FOREIGN
 from predictor.lexical.lexicon import CLASSES
-from predictor.lexical.stated_length import TOLD, told
+from predictor.lexical.stated_length import STATED_CUES, stated_cues
 from predictor.lexical.words import WINDOW_CHARACTERS, in_english, split, window
 
 FEATURES_VERSION = 3
@@ -44,7 +44,7 @@ NAMES = (
     *SHAPE,
     *(f"uses_{name}" for name in CLASSES),
     *(f"opens_{name}" for name in CLASSES),
-    *TOLD,
+    *STATED_CUES,
 )
 
 _OPENING_WORDS = 8
@@ -80,7 +80,7 @@ def read(prompt: str, cut: int = 0) -> tuple[list[bytes], list[float]]:
     cues = [
         *_shape(prompt, cut, seen, words, distinct),
         *_NO_CLASSES,
-        *told(len(prompt) + cut, seen, words, distinct),
+        *stated_cues(len(prompt) + cut, seen, words, distinct),
     ]
     for word in _KNOWN & distinct:
         for place in _PLACES[word]:

@@ -2,8 +2,8 @@
 
 The n-gram table holds one weight a hash bucket; the sum over a prompt's grams, divided by the square root of
 their number, is one more cue. A regression forest in ONNX reads the cues and returns the score, which is
-drawn towards the length that the prompt tells itself (`told`). Everything else in the record follows from the
-score by the card's calibration, from what a proxy sees besides the prompt (`context`), and from what has been
+drawn towards the length that the prompt itself states. Everything else in the record follows from the score
+by the card's calibration, from what a proxy sees besides the prompt (`context`), and from what has been
 learnt of this traffic (`online`).
 """
 
@@ -28,13 +28,13 @@ TABLE_BITS = 18
 BUCKETS = np.uint32((1 << TABLE_BITS) - 1)
 
 ASKED_LENGTH = NAMES.index("asked_length")
-TOLD_MEAN, TOLD_SHARE = NAMES.index("told"), NAMES.index("told_share")
+STATED_MEAN, STATED_SHARE = NAMES.index("told"), NAMES.index("told_share")
 
-TOLD_DRAWS = 0.95
-TOLD_SPREAD = 0.35
-TOLD_BELOW = 0.065
-"""Of answers whose length was told, how near their mean is to it, how much less they spread, and how far in
-log tokens half of them stay below it: what is told is what answers come to on average. Half of the answers
+STATED_DRAWS = 0.95
+STATED_SPREAD = 0.35
+STATED_BELOW = 0.065
+"""Of answers whose length was stated, how near their mean is to it, how much less they spread, and how far in
+log tokens half of them stay below it: what is stated is what answers come to on average. Half of the answers
 that data holds are within a quarter of what was asked, up to some 2,000 tokens. Unseen families are ranked
 0.3 points worse for it on average."""
 
@@ -52,21 +52,25 @@ class Reading(NamedTuple):
     score: float
 
     @property
-    def told(self) -> bool:
+    def states_length(self) -> bool:
         """Whether the prompt says in so many words how long an answer it wants."""
         return self.row.item(ASKED_LENGTH) > 0
 
     def drawn(self, mean: float) -> float:
-        """Return a mean of log tokens drawn to the length that the prompt tells, if it does.
+        """Return a mean of log tokens drawn to the length that the prompt states, if it does.
 
-        The score is drawn already, but a calibration stretches it about the middle: what is told is a
-        number of tokens and needs no calibration.
+        The score is drawn already, but a calibration stretches it about the middle: what is stated is
+        a number of tokens and needs no calibration.
         """
-        return mean + TOLD_DRAWS * (self.row.item(TOLD_MEAN) - TOLD_BELOW - mean) if self.told else mean
+        return (
+            mean + STATED_DRAWS * (self.row.item(STATED_MEAN) - STATED_BELOW - mean)
+            if self.states_length
+            else mean
+        )
 
     def blended(self, score: float, share: float) -> float:
         """Return the score with another one of a share, which speaks of what the prompt does not tell."""
-        return self.score + share * (1 - self.row.item(TOLD_SHARE)) * (score - self.score)
+        return self.score + share * (1 - self.row.item(STATED_SHARE)) * (score - self.score)
 
 
 class LexicalModel:
@@ -96,13 +100,13 @@ class LexicalModel:
         row: Floats = np.ndarray(self.width + 1, np.float32, self._pack(*cues, 0.0))
         (scores,) = self._session.run(self._outputs, {self._input: row[None, :-1]})
         score = scores.item()
-        return Reading(hashes, row, score + cues[TOLD_SHARE] * (cues[TOLD_MEAN] - score))
+        return Reading(hashes, row, score + cues[STATED_SHARE] * (cues[STATED_MEAN] - score))
 
     def scores(self, features: Floats) -> Floats:
         """Return the scores (n,) of rows of features (n, width)."""
         (scores,) = self._session.run(self._outputs, {self._input: features})
-        told, share = features[:, TOLD_MEAN], features[:, TOLD_SHARE]
-        column: Floats = scores[:, 0] + share * (told - scores[:, 0])
+        stated, share = features[:, STATED_MEAN], features[:, STATED_SHARE]
+        column: Floats = scores[:, 0] + share * (stated - scores[:, 0])
         return column
 
     def effects(self, reading: Reading) -> dict[str, float]:

@@ -12,7 +12,7 @@ import numpy as np
 from predictor.chores import ChoreLengths, ChoreMemo
 from predictor.errors import ModelError
 from predictor.lexical.context import Context, consider
-from predictor.lexical.model import TOLD_SPREAD, LexicalModel, Reading
+from predictor.lexical.model import STATED_SPREAD, LexicalModel, Reading
 from predictor.lexical.online import CUE_VALUE, Correction
 from predictor.lexical.residual_scale import ResidualScales
 from predictor.lexical.ridge import Features, Floats
@@ -40,7 +40,7 @@ EMBEDDING_VALUE = 1.5
 _WORDS_SHOWN = 4
 _REASONS_SHOWN = 8
 _MIN_EFFECT = 0.02
-_SHOWN_AS = {"told": "length asked for"}
+_SHOWN_AS = {"told": "stated length"}
 
 _TEMPLATE_CHARACTERS = 400
 """A system prompt is told from another by its beginning: what follows is often filled in anew."""
@@ -90,7 +90,7 @@ class LexicalPredictor:
         features = self._correction.features(reading.hashes, (*context.keys, *_keys(view)), dense)
         level, own = self._correction.shift(features)
         mean = context.mean + level + self._correction.share * own
-        spread = calibration.spread_at(context.mean) * (TOLD_SPREAD if reading.told else 1.0)
+        spread = calibration.spread_at(context.mean) * (STATED_SPREAD if reading.states_length else 1.0)
         model = crc32(view.model.encode("utf-8", "replace"))
         seen = self._spreads.of(model)
         q90 = mean + (calibration.q90_at + seen.q90_shift) * spread * seen.scale

@@ -14,10 +14,11 @@ from predictor.lexical.requested_length import BLURRED, MAX_NUMBERS, NUMBERS, as
 from predictor.lexical.words import in_english, split_with_numbers
 from predictor.lognormal import SHIFT_TOKENS
 
-TOLD = ("asked_length", "asked_items", "curt", "bare", "copied", "told", "told_share")
-"""The cues made here. `told` is in log tokens, 0 where nothing is told; `told_share` is from 0 to 1."""
+STATED_CUES = ("asked_length", "asked_items", "curt", "bare", "copied", "told", "told_share")
+"""The cues made here. `told` is the stated length in log tokens, 0 where none is stated; `told_share`, from
+0 to 1, how far it counts. Both keep the names that model files have."""
 
-_NOTHING = [0.0] * len(TOLD)
+_NOTHING = [0.0] * len(STATED_CUES)
 
 LENGTH_SHARE = 0.6
 
@@ -59,7 +60,7 @@ _SUM = re.compile(rb"\d\s*(?:[-+*/x^=]|\xc3\x97)\s*\d")
 _LONGEST_SUM = 48
 """Characters: "What is 2+2?", and not an exercise."""
 
-_SUM_TOLD = [0.0, 0.0, 1.0, 0.0, 0.0, log(SUM_TOKENS + SHIFT_TOKENS), SUM_SHARE]
+_SUM_STATED = [0.0, 0.0, 1.0, 0.0, 0.0, log(SUM_TOKENS + SHIFT_TOKENS), SUM_SHARE]
 
 _COPYING = frozenset(
     b"translate proofread paraphrase rephrase rewrite reword convert correct fix improve edit refactor "
@@ -77,12 +78,12 @@ _MIN_COPIED = 600
 _CHARACTERS_A_TOKEN = 4.2
 
 
-def told(length: int, seen: bytes, words: list[bytes], distinct: Set[bytes]) -> list[float]:
-    """Return the cues of `TOLD` for a prompt of `length` characters."""
+def stated_cues(length: int, seen: bytes, words: list[bytes], distinct: Set[bytes]) -> list[float]:
+    """Return the cues of `STATED_CUES` for a prompt of `length` characters."""
     numbers = NUMBERS & distinct
     marked = not _MARKERS.isdisjoint(distinct)
     if length < _LONGEST_SUM and _SUM.search(seen):
-        return _SUM_TOLD
+        return _SUM_STATED
     if not (numbers or marked) and length < _MIN_COPIED:
         return _NOTHING
     firm = listed = 0.0
@@ -107,7 +108,7 @@ def _asked(seen: bytes, words: list[bytes], numbers: Set[bytes]) -> tuple[float,
 
 
 def _belief(firm: float, listed: float, copied: float) -> tuple[float, float]:
-    """Return the tokens that are told, and their share; the plainest way of telling wins."""
+    """Return the tokens that are stated, and their share; the plainest way of saying it wins."""
     if firm:
         asked = max(firm, listed) if listed > 2 * firm else firm
         return min(asked, FULL_TOKENS * (asked / FULL_TOKENS) ** LONGER_POWER), LENGTH_SHARE

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from predictor.card import LOGIT_OF_NORMAL, Calibration, Card
 from predictor.errors import from_the_train_extra
 from predictor.lexical.cues import FEATURES_VERSION, NAMES, read
-from predictor.lexical.model import BUCKETS, GRAMS, TABLE_BITS, TOLD_MEAN, TOLD_SHARE, TREES
+from predictor.lexical.model import BUCKETS, GRAMS, STATED_MEAN, STATED_SHARE, TABLE_BITS, TREES
 from predictor.lexical.words import gram_hashes
 from predictor.lognormal import LOG_LONG, LOG_SHORT, SHIFT_TOKENS, Edge
 from predictor.record import LONG_FROM_TOKENS
@@ -84,8 +84,8 @@ class Fitted:
     def scores(self, material: Material) -> Numbers:
         """Return the score of each prompt; higher is longer."""
         scores = predict_trees(self.trees, material.cues, gram_scores(self.gram_weights, material))
-        told, share = material.cues[:, TOLD_MEAN], material.cues[:, TOLD_SHARE]
-        scores += share * (told - scores)
+        stated, share = material.cues[:, STATED_MEAN], material.cues[:, STATED_SHARE]
+        scores += share * (stated - scores)
         return scores
 
 
@@ -110,10 +110,10 @@ def prepare(prompts: list[str]) -> Material:
 def fit(material: Material, targets: Numbers, weights: Numbers, seed: int = 42) -> Fitted:
     """Fit grams and trees to targets (near log tokens), one row a prompt.
 
-    Where the prompt tells its own length, they learn what that leaves to be told.
+    Where the prompt states its own length, they learn what that leaves open.
     """
-    left = 1 - material.cues[:, TOLD_SHARE]
-    targets = (targets - material.cues[:, TOLD_SHARE] * material.cues[:, TOLD_MEAN]) / left
+    left = 1 - material.cues[:, STATED_SHARE]
+    targets = (targets - material.cues[:, STATED_SHARE] * material.cues[:, STATED_MEAN]) / left
     weights = weights * left**2
     unseen = np.zeros(len(targets))
     for known, held in folds(material.groups, seed):

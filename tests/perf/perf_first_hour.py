@@ -1,11 +1,12 @@
 """A newcomer's first hour: every command of README, tutorial and how-tos, from the wheel alone.
 
-    python tests/perf/perf_first_hour.py [--page tutorial.md]
+    python tests/perf/perf_first_hour.py [--page tutorial.md] [--gguf FILE]
 
-Builds the wheel, installs it into a fresh environment, and goes through the pages with an empty HOME each,
-in a network of its own (Linux, `unshare`) where a simulated Ollama sits on its usual port: so every command
-is run as it stands on the page. What comes out is compared to what the page says of it (`SAYS`). What this
-machine cannot show is listed with its reason. It takes minutes, and the package registry once.
+Builds the wheel, installs it into a fresh environment, and goes through the pages with an empty HOME each, in
+a network of its own (Linux, `unshare`) where a simulated Ollama sits on its usual port: so every command is
+run as it stands on the page. With a model, llama.cpp (xllamacpp) stands in for `llama-server`. What comes out
+is compared to what the page says of it (`SAYS`). What this machine cannot show is listed with its reason. It
+takes minutes, and the package registry once.
 """
 
 import argparse
@@ -20,35 +21,43 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.fakes.llamacpp_server import LlamaServer  # noqa: E402
+
 PAGES = (
     "README.md",
     "docs/tutorial.md",
     *sorted(f"docs/how-to/{p.name}" for p in ROOT.glob("docs/how-to/*.md")),
 )
-BLOCK = re.compile(r"(?:<!-- not run: (?P<why>.+?) -->\n)?```(?P<kind>sh|)\n(?P<text>.*?)```", re.DOTALL)
+BLOCK = re.compile(r"^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 SERVING = re.compile(r"clairvoyant \S+: http://\S+ -> ")
 PATIENCE_S = 600.0
-ANSWERS = 130
-"""Of which `simulate --advise` needs a hundred."""
+ANSWERS = 220
+"""Half of them Ada's; `simulate --advise` needs a hundred."""
+
+OTHER_MACHINES = ("192.168.1.20", "192.168.1.30")
+"""Where the pages have other servers: a simulated Ollama listens there, too."""
 
 SKIPPED = {
     r"^(uv tool|pipx|python3? -m venv)": "installs anew; here the wheel is",
-    r"vllm |sglang": "needs an engine on a GPU",
-    r"llama-server|llamacpp": "needs llama.cpp",
+    r"^vllm |^python -m sglang": "needs an engine on a GPU",
     r"podman": "needs podman",
     r"service install(?! --dry-run)": "changes the user's services",
-    r"--real|train |other-cases|--urgency mine": "needs files or a model of one's own",
-    r"--client ada": "needs a client of that name",
-    r"192\.168\.|backends (drain|up|rm) rtx": "needs other machines",
+    r"train |other-cases|--urgency mine": "needs cases of one's own",
     r"6f3a1-12": "needs the id of a request that waits",
-    r"mine\.part": "takes an hour; the quick one before it runs",
 }
 """Commands that are left out, and why."""
 
-INSTEAD = {"clairvoyant top": "clairvoyant top --once"}
-"""What is run in place of what needs a terminal."""
+INSTEAD = {
+    "clairvoyant top": "clairvoyant top --once",
+    "clairvoyant bench burst --report mine.html": "clairvoyant bench burst --report mine.html --requests 8",
+    "clairvoyant bench burst --backend llama": "clairvoyant bench burst --quick --requests 6 --backend llama",
+}
+"""What is run in place of what needs a terminal, or an hour."""
 
 SAYS = {
     r"^clairvoyant demo": r"(?:fcfs|sjf) .* after \d",
@@ -73,6 +82,8 @@ class Hour:
 
     bin: Path
     home: Path
+    gguf: Path | None = None
+    llama: LlamaServer | None = None
     serving: "subprocess.Popen[str] | None" = None
     results: Counter[str] = field(default_factory=Counter)
 
@@ -91,7 +102,7 @@ class Hour:
         """Run some lines as the shell would, and compare what comes with what the page says."""
         any_code = re.search(r"^clairvoyant doctor", text, re.MULTILINE) is not None
         for given, instead in INSTEAD.items():
-            text = re.sub(rf"^{given}(?=\s|$)", instead, text, flags=re.MULTILINE)
+            text = re.sub(rf"^{given}", instead, text, flags=re.MULTILINE)
         done = subprocess.run(
             ["/bin/sh", "-eu" if not any_code else "-u", "-c", text],
             cwd=self.home / "work",
@@ -127,6 +138,7 @@ class Hour:
             heard.append(line)
             if SERVING.search(line):
                 self.serving = serving
+                Thread(target=serving.stderr.read, daemon=True).start()  # or it would wait for a reader
                 self.tell("ok", command, "serves")
                 return
         self.tell("FAILED", command, "".join(heard[-3:]).strip())
@@ -135,10 +147,26 @@ class Hour:
         """Send SIGTERM to what serves: it drains, and its exit code is 0."""
         if self.serving is not None:
             self.serving.send_signal(signal.SIGTERM)
-            _, rest = self.serving.communicate(timeout=PATIENCE_S)
-            if self.serving.returncode:
-                self.tell("FAILED", "SIGTERM", rest[-300:])
+            if self.serving.wait(timeout=PATIENCE_S):
+                self.tell("FAILED", "SIGTERM", f"exit code {self.serving.returncode}")
             self.serving = None
+
+    def start_llama(self, command: str) -> None:
+        """Have llama.cpp serve on its usual port."""
+        if self.gguf is None:
+            self.tell("skipped", command, "needs a model; give --gguf")
+            return
+        model = self.home / "model.gguf"
+        model.symlink_to(self.gguf.absolute())
+        self.llama = LlamaServer(model, port=8080)
+        self.llama.start()
+        self.tell("ok", command, "xllamacpp serves the model")
+
+    def end(self) -> None:
+        """Stop all that runs."""
+        self.stop()
+        if self.llama is not None:
+            self.llama.stop()
 
     def traffic(self) -> None:
         """Ask some questions through the daemon, so that there is a history."""
@@ -148,7 +176,8 @@ from concurrent.futures import ThreadPoolExecutor
 def ask(n):
     body = {{"model": "replay:latest", "messages": [{{"role": "user", "content": f"Tell me of {{n}}."}}],
              "stream": False, "options": {{"num_predict": 10 + n * 7 % 300}}}}
-    return httpx.post("http://127.0.0.1:7117/api/chat", json=body, timeout=300).status_code
+    who = {{"X-Clairvoyant-Client": "ada"}} if n % 2 else {{}}
+    return httpx.post("http://127.0.0.1:7117/api/chat", json=body, headers=who, timeout=300).status_code
 with ThreadPoolExecutor(4) as pool:
     assert set(pool.map(ask, range({ANSWERS}))) == {{200}}
 """
@@ -163,7 +192,9 @@ def lines_of(block: str) -> Iterator[str]:
     gathered: list[str] = []
     for line in block.replace("\\\n", " ").splitlines():
         bare = line.split("  #")[0].strip()
-        alone = bare.startswith("clairvoyant serve") or any(re.search(each, bare) for each in SKIPPED)
+        alone = bare.startswith(("clairvoyant serve", "llama-server")) or any(
+            re.search(each, bare) for each in SKIPPED
+        )
         if alone and gathered:
             yield "\n".join(gathered)
             gathered = []
@@ -178,29 +209,37 @@ def lines_of(block: str) -> Iterator[str]:
 def walk(page: str, hour: Hour) -> None:
     """Go through a page."""
     print(page, flush=True)
-    for block in BLOCK.finditer((ROOT / page).read_text()):
+    asked = False
+    blocks = [each for each in BLOCK.finditer((ROOT / page).read_text()) if each["kind"] in ("", "sh")]
+    for block in blocks:
         for text in lines_of(block["text"]):
             if not re.search(
-                r"^(clairvoyant|eval|echo|curl|kill|umask|key|python3|uv|pipx|podman|vllm|llama)", text
+                r"^(clairvoyant|eval|echo|curl|kill|umask|key|python3?|uv|pipx|podman|vllm|llama)\b", text
             ):
                 continue
             why = next((why for each, why in SKIPPED.items() if re.search(each, text, re.MULTILINE)), "")
             if why:
                 hour.tell("skipped", text, why)
+            elif text.startswith("llama-server"):
+                hour.start_llama(text)
+            elif "--backend llamacpp" in text and "--dry-run" not in text and hour.llama is None:
+                hour.tell("skipped", text, "needs a model; give --gguf")
             elif text.startswith("clairvoyant serve"):
                 hour.serve(text)
             else:
-                if "--advise" in text and "--short" not in text and hour.serving is not None:
+                if "--advise" in text and hour.serving is not None and not asked:
                     hour.traffic()
+                    asked = True
                 hour.run(text)
-    hour.stop()
+    hour.end()
 
 
 @contextmanager
 def simulated_ollama(environment: Path) -> Iterator[None]:
-    """Run one on its usual port."""
+    """Run one on its usual port, at all addresses."""
     command = [str(environment / "bin" / "python"), "-m", "clairvoyant_cli.bench.replay"]
-    more = ["--port", "11434", "--decode", "4000", "--prefill", "40000"]
+    more = ["--host", "0.0.0.0", "--port", "11434"]  # noqa: S104 - in a network of its own
+    more += ["--decode", "4000", "--prefill", "40000"]
     running = subprocess.Popen([*command, *more], stdout=subprocess.PIPE, text=True)
     assert running.stdout is not None
     running.stdout.readline()
@@ -211,14 +250,16 @@ def simulated_ollama(environment: Path) -> Iterator[None]:
         running.wait()
 
 
-def inside(environment: Path, pages: list[str]) -> int:
+def inside(environment: Path, pages: list[str], gguf: Path | None) -> int:
     """Walk the pages in a network that is ours alone."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    for address in OTHER_MACHINES:
+        subprocess.run(["ip", "address", "add", f"{address}/32", "dev", "lo"], check=True)
     total: Counter[str] = Counter()
     with simulated_ollama(environment):
         for page in pages:
             with tempfile.TemporaryDirectory() as home:
-                hour = Hour(environment / "bin", Path(home))
+                hour = Hour(environment / "bin", Path(home), gguf)
                 (hour.home / "work").mkdir()
                 walk(page, hour)
                 total += hour.results
@@ -231,11 +272,12 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--page", action="append", help="the end of a page's path; all of them, if none")
     parser.add_argument("--environment", type=Path, help="where the wheel is installed already")
+    parser.add_argument("--gguf", type=Path, help="a small model for llama.cpp")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     pages = [page for page in PAGES if not args.page or page.endswith(tuple(args.page))]
     if args.inside:
-        return inside(args.environment, pages)
+        return inside(args.environment, pages, args.gguf)
     with tempfile.TemporaryDirectory() as directory:
         environment = args.environment or Path(directory) / "venv"
         if not environment.exists():

@@ -6,7 +6,7 @@ import pytest
 
 from predictor.lexical.cues import NAMES, read
 from predictor.lexical.requested_length import asked_tokens
-from predictor.lexical.stated_length import TOLD
+from predictor.lexical.stated_length import STATED_CUES
 from predictor.lexical.words import (
     WINDOW_CHARACTERS,
     gram_hash,
@@ -119,7 +119,7 @@ def test_curtness_is_noticed(prompt: str, curt: float, bare: float) -> None:
 
 
 def _told(prompt: str) -> dict[str, float]:
-    return dict(zip(TOLD, read(prompt)[1][-len(TOLD) :], strict=True))
+    return dict(zip(STATED_CUES, read(prompt)[1][-len(STATED_CUES) :], strict=True))
 
 
 @pytest.mark.parametrize(

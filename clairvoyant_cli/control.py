@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
@@ -17,7 +17,7 @@ from clairvoyant_cli.http.collecting import arriving, collect
 from clairvoyant_cli.http.upstream import Upstream, UpstreamError
 from clairvoyant_cli.system import is_alive
 from tui.snapshot import FinishedRequest, PolicyOutlook, Snapshot
-from tui.source import Verb
+from tui.source import Verb, Wish
 
 PREFIX = "/_clairvoyant"
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
@@ -120,6 +120,19 @@ class Word:
     token: str | None = None
 
 
+ALL_STATES = Wish(every_s=0.0)
+
+
+def _window(wish: Wish) -> dict[str, str | int]:
+    order = wish.order
+    kind, name = order.group
+    asked = {"by": order.by, "filter": order.filter, "kind": kind, "name": name}
+    given = {key: value for key, value in asked.items() if value} | (
+        {"reverse": "1"} if order.reverse else {}
+    )
+    return {"from": wish.first, "every_ms": round(wish.every_s * 1e3)} | given
+
+
 class ControlClient:
     """Reads a daemon's state and asks it to act. Use as an async context manager."""
 
@@ -152,15 +165,13 @@ class ControlClient:
         async for event in self.events():
             yield decode(event)
 
-    async def events(
-        self, first: int = 1, rows: int | None = None, every_s: float = 0.0
-    ) -> AsyncIterator[bytes]:
+    async def events(self, wish: Wish = ALL_STATES, rows: int | None = None) -> AsyncIterator[bytes]:
         """Yield what `stream` yields, not decoded: for a reader that skips states it has no time for. Of the
-        queue, up to `rows` rows are sent from the rank `first` on; a state at most every `every_s` seconds.
+        queue, up to `rows` rows are sent, if it is said how many.
         """
-        window = f"?from={first}&every_ms={every_s * 1e3:.0f}" + ("" if rows is None else f"&rows={rows}")
+        window = urlencode(_window(wish) | ({} if rows is None else {"rows": rows}))
         try:
-            asked = arriving(self._upstream, self._target(f"/events{window}"), self._headers)
+            asked = arriving(self._upstream, self._target(f"/events?{window}"), self._headers)
             async with asked as (head, pieces):
                 if head.status != 200:
                     raise self._refused(head.status, b"".join([piece async for piece in pieces]))

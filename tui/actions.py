@@ -10,6 +10,7 @@ from tui.formatting import duration
 from tui.panels.detail import AnyRequest
 from tui.panels.requests import LEVELS
 from tui.screens.dialogs import Ask, Choose, Confirm
+from tui.selection import Order
 from tui.snapshot import (
     BackendState,
     FinishedRequest,
@@ -36,8 +37,8 @@ class Stage(Protocol):
         """Let every panel in sight draw it."""
         ...
 
-    def look(self, first: int) -> None:
-        """Have the queue's rows sent from this rank on."""
+    def look(self, first: int, order: Order) -> None:
+        """Have the queue's rows sent from the first on, when it stands in an order."""
         ...
 
     def outlook(self, show: Callable[[tuple[PolicyOutlook, ...]], None]) -> None:

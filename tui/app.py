@@ -34,6 +34,7 @@ from tui.screens.clients import Clients
 from tui.screens.detail import Detail
 from tui.screens.groups import Groups
 from tui.screens.help import Help
+from tui.selection import Order
 from tui.snapshot import PolicyOutlook, Snapshot
 from tui.source import EVERY_S as FRAME_S
 from tui.source import Action, Disconnected, Source, Wish
@@ -264,10 +265,12 @@ class Top(App[None]):
 
         self.run_worker(ask(), group="outlook", exclusive=True)
 
-    def look(self, first: int) -> None:
-        """Have the queue's rows sent from this rank on."""
-        self._wish = replace(self._wish, first=first)
-        self._source.look(self._wish)
+    def look(self, first: int, order: Order) -> None:
+        """Have the queue's rows sent from the first on, when it stands in an order."""
+        wish = replace(self._wish, first=first, order=order)
+        if wish != self._wish:
+            self._wish = wish
+            self._source.look(wish)
 
     def ask(self, *actions: Action) -> None:
         """Ask the daemon for something, one action after the other; a refusal is shown."""

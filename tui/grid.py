@@ -4,12 +4,13 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from tui import selection
 from tui.line import Line, Tone, cell, clip
+from tui.selection import Order, Selection, SortKey
 from tui.view_state import ViewState
 
 RowT = TypeVar("RowT")
 _NARROWEST = 4
-SortKey = float | str | tuple[float | str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,8 @@ class Column(Generic[RowT]):
 class Grid(Generic[RowT]):
     """A kind of table. `text` is what a filter looks at, `of_group` names the group of a kind that a row is
     of, `of` gives what the drawn rows are of, where time alone does not change them. Where `rows` are but a
-    window of all there are, so many stand `before` them, and there are `total`.
+    window of all there are, so many stand `before` them, and there are `total`; `chosen` tells by what order
+    a daemon has chosen them, where it was asked to.
     """
 
     columns: tuple[Column[RowT], ...]
@@ -45,6 +47,7 @@ class Grid(Generic[RowT]):
     of: Callable[[ViewState], object] | None = None
     before: Callable[[ViewState], int] = lambda view: 0
     total: Callable[[ViewState], int] | None = None
+    chosen: Callable[[ViewState], Selection | None] = lambda view: None
 
     def column(self, name: str) -> Column[RowT] | None:
         """Return the column of this name."""
@@ -60,46 +63,11 @@ class Grid(Generic[RowT]):
         return tuple(column.name for column in self.columns if column.sort)
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """How a table is sorted and filtered; an empty `by` keeps the daemon's order. `group` is the kind and the
-    name of the group whose rows alone are shown, ("", "") for all.
-    """
-
-    by: str = ""
-    reverse: bool = False
-    filter: str = ""
-    group: tuple[str, str] = ("", "")
-
-    @property
-    def narrows(self) -> bool:
-        """Whether rows are left out."""
-        return bool(self.filter.strip() or self.group[0])
-
-    @property
-    def is_natural(self) -> bool:
-        """Whether the rows stand as they came."""
-        return not (self.by or self.reverse or self.narrows)
-
-
 def select(grid: Grid[RowT], rows: Sequence[RowT], order: Order) -> Sequence[RowT]:
-    """Return the rows that pass the filter, sorted. Every word must match; a word after `!` must not."""
-    kind, name = order.group
-    if kind:
-        rows = [row for row in rows if grid.of_group(row, kind) == name]
-    words = order.filter.lower().split()
-    if words:
-        rows = [row for row in rows if _matches(grid.text(row).lower(), words)]
+    """Return the rows that pass the filter, sorted."""
     column = grid.column(order.by)
-    if column is None or column.sort is None:
-        return rows[::-1] if order.reverse else rows
-    return sorted(rows, key=column.sort, reverse=order.reverse)
-
-
-def _matches(text: str, words: list[str]) -> bool:
-    return all(
-        (word[1:] not in text) if word.startswith("!") else (word in text) for word in words if word != "!"
-    )
+    sort = column.sort if column is not None else None
+    return selection.select(rows, order, words=grid.text, group=grid.of_group, sort=sort)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ from shutil import get_terminal_size
 from typing import cast
 
 from tui.formatting import class_letter, count, duration, share
-from tui.grid import Fitted, Grid, Order, RowT
+from tui.grid import Fitted, Grid, RowT
 from tui.line import cell, clip
 from tui.panels.clients import CLIENTS
 from tui.panels.requests import QUEUE, RUNNING
+from tui.selection import Order
 from tui.snapshot import Snapshot
 from tui.source import Disconnected, Source
 from tui.view_state import Link, LinkState, ViewState

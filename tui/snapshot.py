@@ -8,6 +8,8 @@ Rule 4: no prompt text, unless the operator started the daemon with prompts show
 
 from dataclasses import dataclass
 
+from tui.selection import Selection
+
 SCHEMA_VERSION = 1
 
 
@@ -435,7 +437,8 @@ class Snapshot:
     """Everything a front end draws. `mode`: serving, paused, draining. `stats_fcfs` is what the requests of
     `stats` would have waited under first-come-first-served, by the same scheduler run in shadow. `clients`
     are the busiest, and no more than a screen of them. `queue` is what was asked for of all that waits, which
-    `waiting` sums up: its first row's `rank` tells where it begins. `summaries` say in a sentence what each
+    `waiting` sums up: its first row's `rank` tells where it begins, or `selected` where the rows were asked
+    for in another order. `summaries` say in a sentence what each
     of `policies` does; `displaced_policy` is the policy that is set aside while the predictor is not trusted,
     "" if none is.
     """
@@ -470,6 +473,7 @@ class Snapshot:
     verdict: Verdict = Verdict()
     gain: GainState = GainState()
     groups: tuple[GroupState, ...] = ()
+    selected: Selection | None = None
 
     @property
     def waits(self) -> int:

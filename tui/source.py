@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from tui.selection import NATURAL, Order
 from tui.snapshot import PolicyOutlook, Snapshot
 
 
@@ -90,11 +91,12 @@ alive, and cost less than half of what all states do that a daemon sends."""
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What a screen has use for: a state every `every_s` seconds at most, and of a queue that is too long to
-    be sent whole, the rows from the rank `first` on.
+    be sent whole, the rows from the `first` on (from 1) when it stands in an `order`.
     """
 
     first: int = 1
     every_s: float = EVERY_S
+    order: Order = NATURAL
 
 
 class Source(Protocol):

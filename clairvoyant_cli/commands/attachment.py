@@ -118,7 +118,7 @@ class DaemonSource:
     async def _read(self, newest: _Newest) -> None:
         try:
             async with ControlClient(self.where, self._token) as client:
-                async for event in client.events(self._wish.first, ROWS, self._wish.every_s):
+                async for event in client.events(self._wish, ROWS):
                     newest.put(event)
             newest.end("the daemon has closed the connection")
         except ClairvoyantError as error:

@@ -33,6 +33,7 @@ from clairvoyant_cli.proxy.urgency_stats import UrgencyStats
 from clairvoyant_cli.proxy.waiting_rows import MAX_ROWS, Window
 from clairvoyant_cli.scheduler.policy import SERVABLE
 from clairvoyant_cli.scheduler.urgency import LEVELS, Said
+from tui.selection import SORTS, Order
 from tui.source import ON_REQUEST
 
 EVENT_EVERY_S = 0.08
@@ -45,9 +46,15 @@ DRAWING_SHARE = 25
 """A long queue takes longer to draw and is drawn less often, however many ask: never more than 4 % of the
 daemon's time for the states, nor for the metrics."""
 
+MAX_REST_S = 5.0
+"""Where others keep the processor, a drawing takes a second of which the daemon works for a few hundredths: a
+reader is not left without word until it takes the daemon for gone."""
+
 HEARTBEAT_S = 1.0
 """A stream without changes still ticks, so that ages and elapsed times move."""
 
+
+MAX_FILTER_CHARS = 200
 
 MAX_DRAINING = 1000
 """Groups of which nothing new is taken at once."""
@@ -110,7 +117,7 @@ class Drawings(Generic[WhatT]):
             except Exception as error:
                 drawing.set_exception(error)
         ended_s = self._clock()
-        self._rests_until_s = ended_s + DRAWING_SHARE * (ended_s - begun_s)
+        self._rests_until_s = ended_s + min(MAX_REST_S, DRAWING_SHARE * (ended_s - begun_s))
 
 
 @dataclass(slots=True)
@@ -246,8 +253,17 @@ def _number(arguments: dict[str, Any], name: str, low: float, high: float) -> fl
 
 
 def _window(request: WebRequest) -> Window:
-    """Return the part of the queue asked for, as `?from=1001&rows=200`; what is no number is not heard."""
-    return Window(max(1, _asked(request, "from", 1)), min(_asked(request, "rows", MAX_ROWS), MAX_ROWS))
+    """Return the part of the queue asked for, as `?from=1001&rows=200`; what is no number is not heard. Of
+    what waits, `filter`, or `kind` and `name` of a group, leave out the others; `by` sorts it, `reverse=1`
+    the other way round.
+    """
+    asked = request.query_params
+    by, kind, name = (asked.get(each, "") for each in ("by", "kind", "name"))
+    group = (kind, name) if kind in KINDS else ("", "")
+    words = asked.get("filter", "")[:MAX_FILTER_CHARS]
+    order = Order(by if by in SORTS else "", asked.get("reverse") == "1", words, group)
+    rows = min(_asked(request, "rows", MAX_ROWS), MAX_ROWS)
+    return Window(max(1, _asked(request, "from", 1)), rows, order)
 
 
 def _asked(request: WebRequest, name: str, otherwise: int) -> int:

@@ -25,6 +25,7 @@ from clairvoyant_cli.scheduler.placement import left_s
 from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
 from clairvoyant_cli.scheduler.standing import Standing
 from predictor.record import Predictor
+from tui.selection import Selection
 from tui.snapshot import (
     BackendState,
     ClientState,
@@ -73,6 +74,8 @@ class SnapshotBuilder:
         by_class, by_class_fcfs = stats.stats()
         rows = WaitingRows(operation, self.pool, stats, now)
         standing = rows.standings()
+        natural = window.order.is_natural
+        chosen = standing if natural else rows.chosen(standing, window.order)
         lanes = (each.entry.lane for each in standing)
         alone = Counter(lane.pinned_to for lane in lanes if lane is not None)
         state = Snapshot(
@@ -88,7 +91,8 @@ class SnapshotBuilder:
             predictor=self._predictor(),
             backends=tuple(self._backend(worker, alone[worker.name]) for worker in self.pool),
             running=tuple(self._running(now)),
-            queue=tuple(self._queue(rows, standing, window)),
+            queue=tuple(self._queue(rows, chosen, window)),
+            selected=None if natural else Selection(window.order, window.first, len(chosen)),
             recent=tuple(list(stats.recent)[-RECENT_SHOWN:]),
             stats=by_class,
             stats_fcfs=by_class_fcfs,

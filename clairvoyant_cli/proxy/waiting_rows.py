@@ -12,7 +12,8 @@ from clairvoyant_cli.scheduler.job import Move
 from clairvoyant_cli.scheduler.placement import left_s
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.standing import Cause, Standing, standings
-from tui.snapshot import MoveRecord, QueuedRequest, WaitingState
+from tui.selection import NATURAL, SORTS, Order, group_of, select, words_of
+from tui.snapshot import MoveRecord, PredictionState, QueuedRequest, WaitingState
 
 MAX_ROWS = 1000
 """Rows of one snapshot. All that waits is counted, and any part of it can be asked for."""
@@ -20,10 +21,87 @@ MAX_ROWS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The part of the queue that is asked for: up to `rows` rows, from the one of rank `first`."""
+    """The part of the queue that is asked for: up to `rows` rows, from the `first` on (from 1) when it stands
+    in an `order`.
+    """
 
     first: int = 1
     rows: int = MAX_ROWS
+    order: Order = NATURAL
+
+
+@dataclass(slots=True)
+class Row:
+    """One of all that waits, as it is looked at to choose among them: a record of each would take too long.
+    What each property is, `QueuedRequest` says.
+    """
+
+    standing: Standing
+    exchange: Exchange
+    pool: BackendPool
+    now: float
+
+    @property
+    def id(self) -> str:
+        return self.exchange.id
+
+    @property
+    def rank(self) -> int:
+        return self.standing.rank
+
+    @property
+    def age_s(self) -> float:
+        return self.now - self.exchange.job.arrival_s
+
+    @property
+    def endpoint(self) -> str:
+        return self.exchange.asked.route.name
+
+    @property
+    def model(self) -> str:
+        return self.pool.model_of(self.exchange)
+
+    @property
+    def client(self) -> str:
+        return self.exchange.job.client
+
+    @property
+    def predicted(self) -> PredictionState:
+        return self.exchange.prediction_state
+
+    @property
+    def eta_s(self) -> float | None:
+        return self.standing.start_s
+
+    @property
+    def held(self) -> bool:
+        return self.standing.entry.held
+
+    @property
+    def promoted(self) -> bool:
+        return self.standing.entry.promoted
+
+    @property
+    def priority(self) -> int:
+        entry = self.standing.entry
+        return entry.job.priority if entry.promoted else int(entry.rank)
+
+    @property
+    def cuts(self) -> int:
+        return len(self.exchange.cuts)
+
+    @property
+    def urgency(self) -> int | None:
+        return self.standing.entry.job.urgency
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        job = self.standing.entry.job
+        return (job.worker,) if job.worker else tuple(sorted(job.able))
+
+    @property
+    def rank_fcfs(self) -> int:
+        return self.standing.rank_fcfs
 
 
 @dataclass(slots=True)
@@ -66,35 +144,42 @@ class WaitingRows:
             clear_s=work_s / self._slots(),
         )
 
+    def chosen(self, standing: list[Standing], order: Order) -> list[Standing]:
+        """Return those of all that wait that stand in an order, as it has them."""
+        live = self.operation.dispatcher.live
+        rows = [Row(each, live[each.entry.job.id], self.pool, self.now) for each in standing]
+        sort = SORTS.get(order.by)
+        return [row.standing for row in select(rows, order, words=words_of, group=group_of, sort=sort)]
+
     def row(self, standing: Standing, exchange: Exchange) -> QueuedRequest:
         """Draw one waiting request."""
-        entry = standing.entry
+        row = Row(standing, exchange, self.pool, self.now)
         return QueuedRequest(
-            id=exchange.id,
-            rank=standing.rank,
-            age_s=self.now - exchange.job.arrival_s,
-            endpoint=exchange.asked.route.name,
-            model=self.pool.model_of(exchange),
-            client=exchange.job.client,
-            predicted=exchange.prediction_state,
-            key=entry.key,
-            eta_s=standing.start_s,
-            held=entry.held,
-            promoted=entry.promoted,
-            priority=entry.job.priority if entry.promoted else int(entry.rank),
+            id=row.id,
+            rank=row.rank,
+            age_s=row.age_s,
+            endpoint=row.endpoint,
+            model=row.model,
+            client=row.client,
+            predicted=row.predicted,
+            key=standing.entry.key,
+            eta_s=row.eta_s,
+            held=row.held,
+            promoted=row.promoted,
+            priority=row.priority,
             streaming=exchange.asked.parsed.stream,
             prompt_tokens=exchange.asked.parsed.prompt_tokens,
-            moves=moves(tuple(entry.moves), self.stats),
+            moves=moves(tuple(standing.entry.moves), self.stats),
             prompt=exchange.asked.prompt,
             tokens=exchange.tokens,
-            cuts=len(exchange.cuts),
+            cuts=row.cuts,
             parts=self.stats.parts(exchange),
             cause=standing.cause.value,
             why=why(standing, self.operation.dispatcher.scheduler),
-            urgency=entry.job.urgency,
-            urgency_by=entry.job.urgency_by,
-            backends=(entry.job.worker,) if entry.job.worker else tuple(sorted(entry.job.able)),
-            rank_fcfs=standing.rank_fcfs,
+            urgency=row.urgency,
+            urgency_by=standing.entry.job.urgency_by,
+            backends=row.backends,
+            rank_fcfs=row.rank_fcfs,
             eta_fcfs_s=standing.start_fcfs_s,
         )
 

@@ -31,6 +31,7 @@ from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.serving import asked, serving, until
 from tests.fakes.virtual_clock import VirtualClockLoop, run_virtually
 from tui.snapshot import Snapshot
+from tui.source import Wish
 
 LENGTHS = tabled({"0.9 endless": 100_000, "0.1 short": 3})
 
@@ -78,7 +79,7 @@ async def test_the_event_stream_follows(daemon: Daemon) -> None:
 
 async def test_a_reader_gets_no_more_states_than_it_has_use_for(daemon: Daemon) -> None:
     async with ControlClient(daemon.base_url) as control:
-        seldom = control.events(every_s=5.0)
+        seldom = control.events(Wish(every_s=5.0))
         await anext(seldom)
         next_of_seldom = asyncio.ensure_future(anext(seldom))
         often = control.events()
@@ -110,6 +111,29 @@ async def test_any_part_of_the_queue_can_be_asked_for_and_all_of_it_is_counted(d
             assert [each.rank for each in state.queue] == ranks
             assert (state.waiting.total, state.waiting.short, state.waiting.long) == (2, 1, 1)
             assert state.waits == 2
+
+
+async def test_the_queue_is_filtered_and_sorted_as_a_whole_before_a_part_of_it_is_sent(
+    daemon: Daemon,
+) -> None:
+    ids = [each.id for each in daemon.snapshot().queue]
+    client = daemon.snapshot().queue[0].client
+    async with httpx.AsyncClient(base_url=daemon.base_url) as http:
+
+        async def rows(asked: str) -> tuple[list[int], tuple[int, int] | None]:
+            state = decode((await http.get(f"/_clairvoyant/state?{asked}")).content)
+            assert state.waits == 2
+            told = state.selected
+            found = [ids.index(each.id) for each in state.queue]
+            return found, None if told is None else (told.first, told.total)
+
+        assert await rows("by=p_long&reverse=1&rows=1") == ([1], (1, 2))
+        assert await rows("by=p_long&reverse=1&from=2") == ([0], (2, 2))
+        assert await rows("filter=LONG") == ([1], (1, 1))
+        assert await rows("filter=long+!chat") == ([], (1, 0))
+        assert await rows(f"kind=client&name={client}&reverse=1") == ([1, 0], (1, 2))
+        assert await rows("kind=client&name=somebody") == ([], (1, 0))
+        assert await rows("by=nothing&kind=x&filter=+") == ([0, 1], None)
 
 
 async def test_a_row_tells_why_it_waits_and_how_it_would_stand_in_order_of_arrival(daemon: Daemon) -> None:

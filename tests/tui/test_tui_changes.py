@@ -12,6 +12,7 @@ from tests.tui.test_tui_screens import same
 from tui.hardware.simulated import simulated_machine
 from tui.history import History
 from tui.panels.timeline import timeline
+from tui.selection import Order, Selection
 from tui.snapshot import (
     LevelState,
     Percentiles,
@@ -154,6 +155,29 @@ async def test_a_long_queue_is_scrolled_over_as_a_whole_and_rows_are_asked_for()
         assert source.wanted[-1].first == 1
         app.take(long_queue(busy()))
         assert "r00001" in await settled(app, pilot)
+
+
+async def test_a_filter_is_of_all_that_waits_as_soon_as_the_daemon_has_followed() -> None:
+    source = Script()
+    app = still(source)
+    state = long_queue(busy())
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.take(state)
+        await pilot.press("space", "slash", *"r00007", "enter")
+        text = await settled(app, pilot)
+        assert "1 of 5,000" in text
+        assert "of the first 300 alone" in text
+        order = source.wanted[-1].order
+        assert order == Order(filter="r00007")
+        rows = tuple(_row(state, rank) for rank in range(70, 4_970, 70))
+        app.take(replace(state, queue=rows, selected=Selection(order, 1, len(rows))))
+        text = await settled(app, pilot)
+        assert f"{len(rows)} of 5,000" in text
+        assert "alone" not in text
+        assert [row.id for row in app.board.table.chosen] == ["r00001"], "what was marked stays so"
+        await pilot.press("escape")
+        await settled(app, pilot)
+        assert source.wanted[-1].order == Order()
 
 
 async def test_the_ghost_of_arrival_order_stands_beside_each_row() -> None:

@@ -10,7 +10,7 @@ from tests.tui.board import busy, stage, view
 from tests.tui.scene import cancelled, promoted
 from tui import formatting as figures
 from tui.braille import Dots
-from tui.grid import Fitted, Order, select
+from tui.grid import Fitted, select
 from tui.history import POINTS, SAMPLES, History
 from tui.keys import KEYS
 from tui.layout import DECK, PANELS, SizeHint, has_deck, plan
@@ -18,6 +18,7 @@ from tui.line import Line, clip, ends, wrap
 from tui.panels import clients, detail, models, plots, stats, tau
 from tui.panels.requests import QUEUE
 from tui.screens.help import help_lines
+from tui.selection import Order
 from tui.snapshot import ClassStats, ClientState, EngineState, MoveRecord, Percentiles
 from tui.view_state import ViewState
 

@@ -1,8 +1,9 @@
 """The clients: what each has waiting and running, what it may, and what is left of its day."""
 
 from tui.formatting import NOTHING, bar, brief, count, duration
-from tui.grid import Column, Fitted, Grid, Order
+from tui.grid import Column, Fitted, Grid
 from tui.line import Line, Tone
+from tui.selection import Order
 from tui.snapshot import ClientState
 from tui.view_state import ViewState
 

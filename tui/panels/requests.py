@@ -1,6 +1,7 @@
 """The three tables of requests: those that run, those that wait, those that are done."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from tui.formatting import (
@@ -17,10 +18,10 @@ from tui.formatting import (
 )
 from tui.grid import Column, Grid
 from tui.line import Line, Tone
+from tui.selection import SORTS, UNSAID_LEVEL, class_order, group_of, words_of
 from tui.snapshot import FinishedRequest, PredictionState, QueuedRequest, RunningRequest
 from tui.view_state import LinkState, ViewState
 
-_CLASS_ORDER = {"short": 0.0, "medium": 1.0, "long": 2.0}
 _STATE: dict[str, tuple[str, Tone]] = {
     "connecting": ("◌", "soft"),
     "prefill": ("◔", "soft"),
@@ -39,7 +40,6 @@ LEVELS: tuple[tuple[str, Tone], ...] = (
 )
 """What each level of urgency means, and its tone."""
 
-UNSAID_LEVEL = 2
 _OUTCOME: dict[str, tuple[str, Tone]] = {
     "completed": ("✓ done", "good"),
     "client_cancelled": ("← left", "soft"),
@@ -112,7 +112,7 @@ def _class() -> Column[Row]:
         "cls",
         3,
         lambda r, s, w: _both_classes(r),
-        lambda r: _CLASS_ORDER.get(r.predicted.length_class, 3.0),
+        lambda r: class_order(r.predicted.length_class),
     )
 
 
@@ -203,17 +203,8 @@ def _only(row: QueuedRequest, view: ViewState, width: int) -> Line:
     return Line(", ".join(row.backends), "soft")
 
 
-def _queue_text(row: QueuedRequest) -> str:
-    flags = f"{'held ' * row.held}{'promoted ' * row.promoted}{'suspended ' * bool(row.cuts)}"
-    level = "" if row.urgency is None else f"level{row.urgency} "
-    return f"{row.id} {row.model} {row.client} {row.endpoint} {row.predicted.length_class} {level}{flags}"
-
-
-def _group_of(row: RunningRequest | QueuedRequest, kind: str) -> str:
-    if kind == "backend":
-        alone = row.backends[0] if isinstance(row, QueuedRequest) and len(row.backends) == 1 else ""
-        return row.backend if isinstance(row, RunningRequest) else alone
-    return row.client if kind == "client" else row.model
+def _running_group(row: RunningRequest, kind: str) -> str:
+    return {"backend": row.backend, "client": row.client}.get(kind, row.model)
 
 
 def _queue_empty(view: ViewState) -> str:
@@ -224,72 +215,65 @@ def _queue_empty(view: ViewState) -> str:
     return "Nothing waits: a new request starts at once."
 
 
-QUEUE: Grid[QueuedRequest] = Grid(
-    columns=(
-        Column("rank", "#", 4, lambda r, s, w: Line(str(r.rank), "faint"), lambda r: r.rank, right=True),
-        Column("flag", "", 1, _flag),
-        _id(),
-        _class(),
-        _level(),
-        Column(
-            "p_long",
-            "P(L)",
-            4,
-            lambda r, s, w: Line(ratio(r.predicted.p_long), class_tone(r.predicted.length_class)),
-            lambda r: r.predicted.p_long,
-            right=True,
-            when=lambda view: not view.ghost,
-        ),
-        Column(
-            "tokens",
-            "tokens",
-            6,
-            # Of an answer that was cut, what it has; its page says of how many.
-            lambda r, s, w: Line(count(r.tokens), "accent") if r.cuts else expected(r.predicted),
-            lambda r: r.predicted.expected_tokens,
-            right=True,
-            when=lambda view: not view.ghost,
-        ),
-        Column(
-            "q90",
-            "≤q90",
-            6,
-            lambda r, s, w: Line(count(r.predicted.q90_tokens), "faint"),
-            lambda r: r.predicted.q90_tokens,
-            right=True,
-            from_width=96,
-        ),
-        Column("eta", "ETA", 6, _eta, lambda r: r.eta_s if r.eta_s is not None else 1e12, right=True),
-        _seconds("age", "age", 6, lambda r: r.age_s, grows=True),
-        Column("bar", "of τ", 7, _age_bar, flex=1, when=lambda view: not view.ghost),
-        Column(
-            "ghost",
-            "by arrival",
-            20,
-            lambda r, s, w: compared(r),
-            lambda r: float((r.rank_fcfs or r.rank) - r.rank),
-            when=lambda view: view.ghost,
-        ),
-        Column("only", "only on", 8, _only, lambda r: ", ".join(r.backends), from_width=88, when=_several),
-        Column("priority", "pri", 3, _priority, lambda r: r.priority, right=True, from_width=90),
-        _word("model", 11, lambda r: r.model, flex=2),
-        _word("client", 9, lambda r: r.client, flex=1),
-        Column(
-            "endpoint",
-            "endpoint",
-            9,
-            lambda r, s, w: Line(path_name(r.endpoint), "faint"),
-            lambda r: r.endpoint,
-            from_width=104,
-        ),
+_COLUMNS: tuple[Column[QueuedRequest], ...] = (
+    Column("rank", "#", 4, lambda r, s, w: Line(str(r.rank), "faint"), right=True),
+    Column("flag", "", 1, _flag),
+    _id(),
+    _class(),
+    _level(),
+    Column(
+        "p_long",
+        "P(L)",
+        4,
+        lambda r, s, w: Line(ratio(r.predicted.p_long), class_tone(r.predicted.length_class)),
+        right=True,
+        when=lambda view: not view.ghost,
     ),
+    Column(
+        "tokens",
+        "tokens",
+        6,
+        # Of an answer that was cut, what it has; its page says of how many.
+        lambda r, s, w: Line(count(r.tokens), "accent") if r.cuts else expected(r.predicted),
+        right=True,
+        when=lambda view: not view.ghost,
+    ),
+    Column(
+        "q90",
+        "≤q90",
+        6,
+        lambda r, s, w: Line(count(r.predicted.q90_tokens), "faint"),
+        right=True,
+        from_width=96,
+    ),
+    Column("eta", "ETA", 6, _eta, right=True),
+    _seconds("age", "age", 6, lambda r: r.age_s, grows=True),
+    Column("bar", "of τ", 7, _age_bar, flex=1, when=lambda view: not view.ghost),
+    Column("ghost", "by arrival", 20, lambda r, s, w: compared(r), when=lambda view: view.ghost),
+    Column("only", "only on", 8, _only, from_width=88, when=_several),
+    Column("priority", "pri", 3, _priority, right=True, from_width=90),
+    _word("model", 11, lambda r: r.model, flex=2),
+    _word("client", 9, lambda r: r.client, flex=1),
+    Column(
+        "endpoint",
+        "endpoint",
+        9,
+        lambda r, s, w: Line(path_name(r.endpoint), "faint"),
+        from_width=104,
+    ),
+)
+
+QUEUE: Grid[QueuedRequest] = Grid(
+    # Sorted by the rules that a daemon sorts by, which has more rows than it sends.
+    columns=tuple(replace(column, sort=SORTS.get(column.name)) for column in _COLUMNS),
     rows=lambda view: view.snapshot.queue if view.snapshot else (),
     id=lambda row: row.id,
-    text=_queue_text,
-    of_group=_group_of,
+    text=words_of,
+    of_group=group_of,
     empty=_queue_empty,
     before=lambda view: view.snapshot.queue[0].rank - 1 if view.snapshot and view.snapshot.queue else 0,
     total=lambda view: view.snapshot.waits if view.snapshot else 0,
+    chosen=lambda view: view.snapshot.selected if view.snapshot else None,
 )
 
 
@@ -375,7 +359,7 @@ RUNNING: Grid[RunningRequest] = Grid(
     text=lambda row: (
         f"{row.id} {row.model} {row.client} {row.endpoint} {row.predicted.length_class} {row.state}"
     ),
-    of_group=_group_of,
+    of_group=_running_group,
     empty=_running_empty,
 )
 

@@ -157,7 +157,7 @@ class BoardScreen(Screen[None]):
 
     def on_table_wanted(self, event: Table.Wanted) -> None:
         """Ask for rows that are in sight and not there."""
-        self._stage.look(event.first)
+        self._stage.look(event.first, event.order)
 
     def on_table_opened(self, event: Table.Opened) -> None:
         """Open what was double-clicked."""

@@ -9,8 +9,9 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from tui.formatting import count
-from tui.grid import Fitted, Grid, Order, RowT, select
+from tui.grid import Fitted, Grid, RowT, select
 from tui.line import Line, wrap
+from tui.selection import Order
 from tui.view_state import ViewState
 from tui.widgets.panel import MARGIN, Facts, Panel
 
@@ -19,6 +20,7 @@ _AROUND = 100
 """So many rows before those in sight are asked for too, so that going back needs no asking."""
 
 _HEADING = 2  # the rule and the column titles
+_RULE = 3  # cells of it that are always seen
 
 
 class Table(Panel, Generic[RowT]):
@@ -37,23 +39,25 @@ class Table(Panel, Generic[RowT]):
         """A row was double-clicked."""
 
     class Wanted(Message):
-        """Rows are in sight that are not there: those from the rank `first` on."""
+        """Rows are in sight that are not there: those from the `first` on, when all stand in an order."""
 
-        def __init__(self, first: int) -> None:
+        def __init__(self, first: int, order: Order) -> None:
             super().__init__()
             self.first = first
+            self.order = order
 
     def __init__(self, name: str, grid: Grid[RowT], facts: Facts | None = None) -> None:
         super().__init__(name, facts=facts, of=grid.of)
         self.grid = grid
         self.order = Order()
-        self.marks: set[str] = set()
+        self.marks: dict[str, RowT] = {}
         self.hidden: set[str] = set()
         self.rows: Sequence[RowT] = ()
         self.follows = False
         self._total = 0
         self._before = 0
         self._there = 0
+        self._is_part = False
         self._cursor = 0
         self._cursor_id = ""
         self._top = 0
@@ -67,14 +71,23 @@ class Table(Panel, Generic[RowT]):
         super().show(view)
 
     def _arrange(self, view: ViewState) -> None:
-        rows = self.grid.rows(view)
-        self._before, self._total = self.grid.window(view)
-        self.rows = select(self.grid, rows, self.order)
-        self._there = self._total
-        if not self.order.is_natural:  # of a window, no more can be put in another order than there is
-            self._before, self._there = 0, len(self.rows)
+        rows, chosen = self.grid.rows(view), self.grid.chosen(view)
+        before, self._total = self.grid.window(view)
+        is_all = len(rows) >= self._total
+        if chosen is not None and chosen.order == self.order:
+            self.rows, self._before, self._there = rows, chosen.first - 1, chosen.total
+        elif chosen is None and self.order.is_natural:
+            self.rows, self._before, self._there = rows, before, self._total
+        else:  # what there is of it stands so at once, all of it as soon as the daemon has followed
+            self.rows, self._before = select(self.grid, rows, self.order), 0
+            self._there = len(self.rows)
+            if not is_all or chosen is not None:
+                self.post_message(self.Wanted(1, self.order))
+        self._is_part = not is_all and (chosen.order if chosen else Order()) != self.order
         if self.marks:
-            self.marks &= {self.grid.id(row) for row in rows}
+            here = {self.grid.id(row): row for row in rows}
+            kept = self.marks.items()
+            self.marks = {it: here.get(it, row) for it, row in kept if it in here or not is_all}
         self._follow()
 
     def _follow(self) -> None:
@@ -115,7 +128,7 @@ class Table(Panel, Generic[RowT]):
         if lacking > 0:
             blank = [Line("  …", "faint")] * lacking
             lines = [lines[0], *blank, *lines[1:]] if first < 0 else [*lines, *blank]
-            self.post_message(self.Wanted(max(1, self._top + 1 - _AROUND)))
+            self.post_message(self.Wanted(max(1, self._top + 1 - _AROUND), self.order))
         return lines
 
     def _scroll(self, room: int) -> None:
@@ -132,25 +145,27 @@ class Table(Panel, Generic[RowT]):
         return frozenset({_HEADING + self._cursor - self._top})
 
     def facts(self, view: ViewState) -> Line:
-        """Return the counts, the filter and what lies below."""
-        line = Line()
+        """Return the filter and its counts, what is marked, the panel's own facts, and what lies below; where
+        there is no room for all, the panel's own go first, then what lies below.
+        """
+        kept = Line()
         if self.order.narrows:
-            line.add(" {} {} ".format(*self.order.group) if self.order.group[0] else "", "accent")
-            line.add(f" /{self.order.filter} " if self.order.filter else "", "accent")
-            line.add(f"{count(len(self.rows))} of ", "soft")
-            line.add(f"{count(self._total)} ", "soft")
-        if self.marks:
-            line.add(f" {len(self.marks)} marked ", "accent")
-        if self.follows:
-            line.add(" following ", "accent")
-        line.join(super().facts(view))
-        room = self.size.height - _HEADING
-        if self._there > room > 0:
-            last = min(self._there, self._top + room)
-            line.add(f" {self._top + 1:,}-{last:,} of {self._there:,} ", "soft")
-        if self.order.by and self._there < self._total and not self.order.narrows:
-            line.add(f"of the {self._total:,} there are ", "soft")
-        return line
+            kept.add(" {} {} ".format(*self.order.group) if self.order.group[0] else "", "accent")
+            kept.add(f" /{self.order.filter} " if self.order.filter else "", "accent")
+            kept.add(f"{count(self._there)} of {count(self._total)} ", "soft")
+        if self._is_part:
+            kept.add(f"of the first {len(self.grid.rows(view)):,} alone ", "warn")
+        kept.add(f" {len(self.marks)} marked " if self.marks else "", "accent")
+        kept.add(" following " if self.follows else "", "accent")
+        own, below = super().facts(view), Line()
+        rows = self.size.height - _HEADING
+        if self._there > rows > 0:
+            last = min(self._there, self._top + rows)
+            below.add(f" {self._top + 1:,}-{last:,} of {self._there:,} ", "soft")
+        room = self.size.width - self._label(self.panel).width - _RULE
+        if kept.width + own.width + below.width <= room:
+            kept.join(own)
+        return kept.join(below) if kept.width + below.width <= room else kept
 
     # -- what is chosen ---------------------------------------------------------------------------------
 
@@ -162,15 +177,16 @@ class Table(Panel, Generic[RowT]):
 
     @property
     def chosen(self) -> list[RowT]:
-        """The marked rows; if none is marked, the one under the cursor."""
+        """The marked rows, as they were then; if none is marked, the one under the cursor."""
         if self.marks:
-            return [row for row in self.rows if self.grid.id(row) in self.marks]
+            return list(self.marks.values())
         return [self.current] if self.current is not None else []
 
     def mark(self) -> None:
         """Mark the row under the cursor, or take its mark away, and go to the next."""
-        if self._cursor_id:
-            self.marks ^= {self._cursor_id}
+        if self.current is not None:
+            if self.marks.pop(self._cursor_id, None) is None:
+                self.marks[self._cursor_id] = self.current
             self.action_move(1)
 
     def follow(self) -> bool:

@@ -241,7 +241,9 @@ def _prefer_preemption(config: ServeConfig, daemon: Daemon) -> None:
             daemon.stats.event(logging.INFO, f"{worker.name} goes on after a cut: {line}")
     if POLICIES[daemon.operation.policy].interrupts and not any(worker.proofs for worker in daemon.pool):
         news = "nothing proves that an answer can be cut and continued, so none is cut; prove it: "
-        daemon.stats.event(logging.WARNING, news + "clairvoyant calibrate --continuation")
+        measured = any(worker.profiles for worker in daemon.pool)  # else there is none to keep a proof with
+        command = "clairvoyant calibrate --continuation" if measured else "clairvoyant calibrate"
+        daemon.stats.event(logging.WARNING, news + command)
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,9 +89,9 @@ LIMITS_OF_KIND = {
     "urgency": """\
 - This is no medical device and no safety system. It errs in both directions, and nothing that may cost a
   life may depend on it.
-- The measures are of written cases: of complaints and phrases held out, and of cases written apart, on
-  which its settings were chosen, too. Real cases are worded otherwise and judged worse; `clairvoyant
-  evaluate --urgency FILE` judges it on your own.
+- The measures are of written cases: of complaints and phrases held out, and of cases written apart. Its
+  settings were chosen on these, and the last of its phrases were written by who knew the cases apart, so
+  their figures are optimistic. `clairvoyant evaluate --urgency FILE` judges it on your own.
 - It reads English, of a long prompt the two ends, and no system message.""",
     "paper": """\
 - The three probabilities are the softmax's own and not calibrated; expected tokens and quantiles are fixed

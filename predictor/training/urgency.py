@@ -47,7 +47,7 @@ SHARE = 0.3
 
 WORDS_FREEDOM, EMBEDDING_FREEDOM = 2.0, 0.5
 """The inverse of each regression's penalty. These, the share, and what being too late costs were chosen on
-written cases: of complaints and forms held out together, of one half's phrases by a model of the other's, and
+written cases: with complaints and styles held out together, on `triage.txt` by a model of the others, and
 on `apart.txt`."""
 
 MAX_STEPS = 80

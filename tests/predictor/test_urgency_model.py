@@ -102,7 +102,7 @@ def test_an_early_warning_is_one_of_grown_ups() -> None:
     assert (baby["early warning"], baby["baby"], baby["child"]) == (0.0, 1.0, 1.0)
 
 
-WRITTEN = 2326513018
+WRITTEN = 236490449
 """Of the cases that the shipped model was trained on."""
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 
-MAX_READ = 4000
+MAX_READ = 2000
 """Characters of each end of a text that are looked at."""
 
 _NUMBER = r"(\d{1,3}(?:\.\d{1,2})?)"

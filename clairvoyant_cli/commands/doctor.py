@@ -6,13 +6,13 @@ import os
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
 
 from clairvoyant_cli.commands.options import config_option, json_option, token_file_option, url_option
-from clairvoyant_cli.config import ServeConfig, load_serve_config
+from clairvoyant_cli.config import BackendConfig, ServeConfig, load_serve_config
 from clairvoyant_cli.doctor.finding import Finding, Level, broken, exit_code_of
 from clairvoyant_cli.errors import ClairvoyantError
 
@@ -69,7 +69,7 @@ async def _examine(
 
 
 async def _connections(config: ServeConfig, url: str | None, token_file: Path | None) -> list[Finding]:
-    from clairvoyant_cli.control import admin_token, local_url
+    from clairvoyant_cli.control import admin_token, local_url, own_daemons
     from clairvoyant_cli.doctor import backend, proxy
 
     at, unread, token = local_url(url), [], None
@@ -77,9 +77,13 @@ async def _connections(config: ServeConfig, url: str | None, token_file: Path | 
         token = admin_token(token_file)
     except ClairvoyantError as error:
         unread.append(broken("files", str(error), "clairvoyant doctor --token-file FILE"))
-    (findings, servers), (daemon, snapshot) = await asyncio.gather(
-        backend.look_at_backends(config), proxy.look_at_daemon(at, token)
-    )
+    daemon, snapshot = await proxy.look_at_daemon(at, token)
+    unsaid = config.backend is None and not config.backends and config.backend_key_file is None
+    if snapshot is not None and unsaid and at in own_daemons():
+        # Those that this account's daemon serves are meant, not whatever is at the usual ports.
+        named = tuple(BackendConfig(name=each.name, url=each.url) for each in snapshot.backends)
+        config = replace(config, backends=named)
+    findings, servers = await backend.look_at_backends(config)
     findings += unread + daemon
     _, port = config.address()
     ours = snapshot is not None and snapshot.listen.endswith(f":{port}")

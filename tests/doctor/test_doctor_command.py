@@ -16,6 +16,7 @@ from clairvoyant_cli.errors import ExitCode
 from clairvoyant_cli.proxy.daemon import running_daemon
 from predictor import load
 from tests.fakes.llamacpp_server import free_port
+from tests.fakes.serving import serving
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +48,18 @@ async def test_a_whole_set_up_is_well(tmp_path: Path) -> None:
     assert {topic: f["level"] for topic, f in found.items() if f["level"] in ("warning", "broken")} == {}
     assert code == ExitCode.OK
     assert {"packages", "backend", "models", "daemon", "predictor", "files", "gpu"} <= found.keys()
+
+
+async def test_unnamed_the_servers_are_those_of_our_own_daemon() -> None:
+    async with serve_app(Replay().app) as backend_url:
+        config = ServeConfig(backend=backend_url, listen="127.0.0.1:0")
+        async with serving(backend_url, announced=True):
+            _, ours = await asyncio.to_thread(examine)
+        async with running_daemon(config, load()) as daemon:  # which left no word: it may be anybody's
+            _, others = await asyncio.to_thread(examine, "--url", daemon.base_url)
+    assert ours["backend"]["level"] == "ok"
+    assert backend_url in ours["backend"]["text"]
+    assert backend_url not in others["backend"]["text"]
 
 
 async def test_two_proxies_in_a_row_are_found() -> None:

@@ -79,7 +79,7 @@ def _middle(body: Box, wish: SizeHint) -> dict[str, Box]:
     right = 42
     left = Box(body.x, body.y, body.width - right - GUTTER, body.height)
     side = Box(left.width + GUTTER, body.y, right, body.height)
-    running = 2 + min(6, max(2, wish.slots))
+    running = 2 + min(8 if body.height >= 36 else 6, max(2, wish.slots))
     recent, log = 8, 5
     gpu = 2 + 4 * max(1, min(2, wish.gpus))
     fixed = {TAU: 5, GPU: gpu, MODELS: 5, STATS: 9}

@@ -82,7 +82,7 @@ def _regime(snapshot: Snapshot) -> list[Line]:
     rho = snapshot.utilisation
     if rho is None:
         return [Line("ρ not known yet", "faint")]
-    line = Line("load  ", "faint").join(load_gauge(rho, 18)).add(f" {ratio(rho)} ", "strong")
+    line = Line("load  ", "faint").join(load_gauge(rho, 13)).add(f" {ratio(rho)} ", "strong")
     return [line.add(regime(rho), "soft")]
 
 

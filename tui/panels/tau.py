@@ -34,7 +34,7 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
         firings.add("  last ", "faint").add(clock(tau.recent[-1]), "alert")
         firings.add(f" {duration(view.now - tau.recent[-1])} ago", "soft")
     lines = [
-        ends(limit, Line(tau.source, "soft"), width),
+        ends(limit, Line(tau.source if tau.guards else "not heeded by this order", "soft"), width),
         firings,
         _strip(tau.recent, view.now, width),
         ends(Line("10 min ago", "faint"), Line("now", "faint"), width),

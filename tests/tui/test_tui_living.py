@@ -1,0 +1,123 @@
+"""A living daemon that changes while it is watched: what the screen says of it, at three sizes.
+
+What moves (ids, times, counts of tokens) is not looked at: each step waits until the words stand there.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from textual.pilot import Pilot
+
+import tui.app
+from clairvoyant_cli.bench.replay import Engine, Replay, tabled
+from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.commands.attachment import DaemonSource
+from clairvoyant_cli.control import ControlClient
+from tests.fakes.raw_http import post
+from tests.fakes.serving import asked, serving
+from tests.tui.board import SIZES, screen_text
+from tui.app import Top
+from tui.hardware.simulated import simulated_machine
+
+LENGTHS = tabled({"0.9 endless": 100_000, "0.1 short": 3})
+PICTURES = "CLAIRVOYANT_PICTURES"
+"""A folder that the variable of this name gives gets each screen as a picture, to be looked at."""
+
+
+class Watching(Top):
+    """Tells each time that it has drawn."""
+
+    CSS_PATH = str(Path(tui.app.__file__).with_name("app.tcss"))
+
+    def __init__(self, url: str) -> None:
+        super().__init__(DaemonSource(url))
+        self.drawn = asyncio.Event()
+
+    def draw(self) -> None:
+        super().draw()
+        self.drawn.set()
+
+
+@dataclass(slots=True)
+class Watched:
+    """A screen that is attached to a daemon."""
+
+    app: Watching
+    pilot: Pilot[None]
+
+    async def shows(self, step: str, *words: str, wide: str = "") -> None:
+        """Wait until words stand there, at each size; `wide` where there is room for all panels."""
+        for columns, rows in SIZES:
+            await self.pilot.resize_terminal(columns, rows)
+            wanted = (*words, wide) if columns >= 120 else words
+            text = ""
+            try:
+                async with asyncio.timeout(60):
+                    while not _stands(text := screen_text(self.app), wanted, columns):
+                        self.app.drawn.clear()
+                        await self.app.drawn.wait()
+                        await self.pilot.pause()
+            except TimeoutError:
+                raise AssertionError(f"{step}: not all of {wanted} in\n{text}") from None
+            if folder := os.environ.get(PICTURES):
+                path = Path(folder) / f"{step}_{columns}x{rows}.svg"
+                path.write_text(self.app.export_screenshot(), encoding="utf-8")
+
+
+def _stands(text: str, words: tuple[str, ...], columns: int) -> bool:
+    """Whether words stand on a screen that has been drawn at this width: its rules reach to the edge."""
+    return max(len(line) for line in text.split("\n")) == columns and all(word in text for word in words)
+
+
+@asynccontextmanager
+async def watching(url: str) -> AsyncIterator[Watched]:
+    app = Watching(url)
+    async with app.run_test(size=SIZES[0]) as pilot:
+        yield Watched(app, pilot)
+
+
+def chat(prompt: str) -> bytes:
+    body = {"model": "replay", "messages": [{"role": "user", "content": prompt}]}
+    return post("/api/chat", json.dumps(body).encode())
+
+
+async def test_the_screen_follows_a_daemon_through_what_happens_to_it() -> None:
+    first, second = (Replay(Engine(slots, answer_tokens=LENGTHS)) for slots in (4, 4))
+    for backend in (first, second):
+        backend.engine.freeze()
+    async with (
+        serve_app(first.app) as url,
+        serve_app(second.app) as second_url,
+        serving(url, slots=4) as daemon,
+        ControlClient(daemon.base_url, daemon.gateway.admission.access.run_token) as control,
+        watching(daemon.base_url) as screen,
+    ):
+
+        async def act(action: str, **arguments: Any) -> None:
+            await control.act(action, arguments)
+
+        await screen.shows("idle", "All well", "Idle.", "slots □□□□ 0/4")
+        async with asked(daemon, *[chat("0.9 endless")] * 5, *[chat("0.1 short")] * 3):
+            await screen.shows("busy", "slots ■■■■ 4/4", "waiting 4", "3S 1L")
+            screen.app.take_hardware(simulated_machine(2)())
+            await screen.shows("hardware", "waiting 4", wide="2 GPUs")
+            await act("policy", policy="fcfs")
+            await screen.shows("by_arrival", "order fcfs", "waiting 4")
+            await act("pause")
+            await screen.shows("paused", "Paused by the operator: nothing is started, 4 waiting")
+            await act("resume")
+            await act("backend", do="add", url=second_url, name="second", slots=4)
+            await screen.shows("grown", "■■■■■■■■ 8/8", "waiting 0", wide="second")
+            await act("drain")
+            await screen.shows("draining", "Draining: takes nothing new")
+            await act("resume")
+            await screen.shows("resumed", "order fcfs", "8/8")
+        await screen.shows("left", "slots □□□□□□□□ 0/8", wide="← left")
+        daemon.control.stop()
+        await screen.shows("gone", "no daemon")

@@ -1,8 +1,9 @@
 """A ridge regression on hashed features that learns from one answer at a time, in bounded time.
 
-The fit is dual: weights are a sum of the answers' features, each times a dual variable. The kernel of the
-last `ACTIVE` answers is kept and grows by a row an answer; a few conjugate-gradient steps from the last
-solution bring their dual variables up to date. What older answers have added to the weights stays there.
+The fit is dual: weights are a sum of the answers' features, each times a dual variable. Of the last `ACTIVE`
+answers the inverse of kernel plus penalty is kept: a new answer takes the place of the oldest in it (kernel
+recursive least squares over a sliding window: Van Vaerenbergh et al., ICASSP 2006), and the dual variables
+follow exactly. What older answers have added to the weights stays there.
 
 Rule: no answer pays for a whole refit. A new set of weights is made a slice of answers at a time, and used
 once it is whole: in between, what the answers say in common would be out of balance.
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]
 
 BUCKETS = 1 << 16
@@ -22,16 +24,14 @@ BUCKETS = 1 << 16
 PENALTY = 2.0
 GRAM_VALUE = 1.0
 KEY_VALUE = 1.0
-"""How freely each kind of feature may learn, as its length in the feature vector."""
+"""How freely each kind of feature may learn, as its length in the feature vector: the square root of its
+variance, where `PENALTY` is that of the noise."""
 
-ACTIVE = 512
+ACTIVE = 384
 MAX_GRAMS = 192
 MAX_KEYS = 12
 
 SLICE = 64
-STEPS = 3
-STEPS_AT_FIRST = 12
-"""While a slice holds all there is."""
 
 
 class Features(NamedTuple):
@@ -62,21 +62,17 @@ class Ridge:
         self._keys = np.full((ACTIVE, MAX_KEYS), BUCKETS, np.intp)
         self._values = np.zeros(ACTIVE, np.float32)
         self._dense = np.zeros((ACTIVE, width), np.float32)
-        self._kernel = np.zeros((ACTIVE, ACTIVE), np.float32)
-        self._targets = np.zeros(ACTIVE, np.float32)
-        self._duals = np.zeros(ACTIVE, np.float32)
-        self._aims = np.zeros(ACTIVE, np.float32)
-        self._applied = np.zeros(ACTIVE, np.float32)
+        # In single precision its errors grow where all answers share a large feature, as long prompts do.
+        self._inverse = np.zeros((ACTIVE, ACTIVE))
+        self._change = np.zeros(ACTIVE * ACTIVE)
+        self._duals = np.zeros(ACTIVE)
+        self._aims = np.zeros(ACTIVE)
+        self._applied = np.zeros(ACTIVE)
         self._scratch = np.zeros(BUCKETS + 1, np.float32)
 
-    def level(self, features: Features) -> float:
-        """Return the part that all requests of this model, client and kind share."""
-        return float(self.table[features.keys].sum()) * KEY_VALUE
-
-    def own(self, features: Features) -> float:
-        """Return the part that comes from the request's own words."""
-        grams = float(self.table[features.grams].sum()) * features.gram_value
-        return grams + float(self.dense @ features.dense)
+    def predict(self, features: Features) -> float:
+        """Return what answers to such requests were off the static mean, in log units."""
+        return _weighed(self.table, self.dense, features)
 
     # OpenBLAS at times computes on what lies beyond a row, and drops it: the flag it leaves means nothing.
     @np.errstate(invalid="ignore", over="ignore")
@@ -87,10 +83,9 @@ class Ridge:
         row = self._kernel_row(features)
         # What the older answers alone predict is what all predict less the active ones' part of it.
         older = self._predicted(features) - float(row @ self._applied[: self._count])
-        self._kernel[slot, : self._count] = row
-        self._kernel[: self._count, slot] = row
-        self._targets[slot] = surprise - older
-        self._descend(STEPS if self._count > SLICE else STEPS_AT_FIRST)
+        moved, left = self._replace(slot, row)
+        unforeseen = surprise - older - float(row @ self._duals[: self._count])
+        self._duals[: self._count] -= unforeseen / left * moved
         self._sweep()
 
     def _free_slot(self) -> int:
@@ -100,8 +95,10 @@ class Ridge:
         if self._count < ACTIVE:
             self._count += 1
         else:
-            self._apply(slice(slot, slot + 1), self._duals)
-            self._targets -= self._duals[slot] * self._kernel[slot]
+            # It stays as it is in the weights, whole or coming; the others make up for the difference.
+            row, left_out = self._inverse[slot], self._aims[slot] - self._duals[slot]
+            self._duals += row * (left_out / row[slot])
+            self._apply(slice(slot, slot + 1), self._aims)
             self._duals[slot] = self._aims[slot] = self._applied[slot] = 0.0
         return slot
 
@@ -125,30 +122,30 @@ class Ridge:
         scratch[features.keys] = 0.0
         return row
 
-    def _descend(self, steps: int) -> None:
-        """Take conjugate-gradient steps on (K + penalty I) duals = targets."""
+    def _replace(self, slot: int, row: Floats) -> tuple[Doubles, float]:
+        """Put an answer into a slot of the inverse of kernel plus penalty; `row` is its kernel.
+
+        The inverse loses the old row and column and gains new ones: a change of rank two, or of one where the
+        slot was free. Returns how the dual variables move for each unit of what the others did not foresee of
+        the new answer, times its variance given them, negative and -1 in its own slot; and that variance.
+        """
         count = self._count
-        kernel, duals = self._kernel[:count, :count], self._duals[:count]
-        residual = self._targets[:count] - kernel @ duals - PENALTY * duals
-        direction, error = residual.copy(), float(residual @ residual)
-        for _ in range(steps):
-            if error < 1e-6 * count:
-                return
-            image = kernel @ direction + PENALTY * direction
-            step = error / float(direction @ image)
-            duals += step * direction
-            residual -= step * image
-            previous, error = error, float(residual @ residual)
-            direction *= error / previous
-            direction += residual
+        inverse, change = self._inverse[:count, :count], self._change[: count * count].reshape(count, count)
+        others = row.astype(np.float64)
+        others[slot] = 0.0
+        moved, old = inverse @ others, inverse[slot].copy()
+        freed = 1 / old[slot] if old[slot] else 0.0
+        moved -= old * (moved[slot] * freed)
+        left = float(row[slot] + PENALTY - others @ moved)
+        moved[slot] = -1.0
+        np.matmul(np.stack((moved / left, old * -freed), 1), np.stack((moved, old)), out=change)
+        inverse += change
+        inverse[slot] = inverse[:, slot] = moved / -left
+        return moved, left
 
     def _predicted(self, features: Features) -> float:
         """Return what the weights in use and those to come on top of them say together."""
-        table, dense = self._coming
-        keys = float(table[features.keys].sum()) * KEY_VALUE
-        grams = float(table[features.grams].sum()) * features.gram_value
-        coming = keys + grams + float(dense @ features.dense)
-        return self.level(features) + self.own(features) + coming
+        return self.predict(features) + _weighed(*self._coming, features)
 
     def _sweep(self) -> None:
         """Take one slice of the active answers into the weights to come; use them after the last."""
@@ -163,12 +160,18 @@ class Ridge:
                 weights += coming
                 coming[:] = 0.0
 
-    def _apply(self, rows: slice, aims: Floats) -> None:
+    def _apply(self, rows: slice, aims: Doubles) -> None:
         """Change the weights to come so that a slice of the active answers adds what is aimed at."""
         table, dense = self._coming
-        change = aims[rows] - self._applied[rows]
+        change = (aims[rows] - self._applied[rows]).astype(np.float32)
         grams = np.repeat(change * self._values[rows], self._widest)
         np.add.at(table, self._grams[rows, : self._widest].ravel(), grams)
         np.add.at(table, self._keys[rows].ravel(), np.repeat(change * np.float32(KEY_VALUE), MAX_KEYS))
         dense += change @ self._dense[rows]
         self._applied[rows] = aims[rows]
+
+
+def _weighed(table: Floats, dense: Floats, features: Features) -> float:
+    keys = float(table[features.keys].sum()) * KEY_VALUE
+    grams = float(table[features.grams].sum()) * features.gram_value
+    return keys + grams + float(dense @ features.dense)

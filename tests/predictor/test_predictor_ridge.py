@@ -33,7 +33,7 @@ def _rows(described: list[Features]) -> npt.NDArray[np.float64]:
 
 
 def _predicted(ridge: Ridge, described: list[Features]) -> npt.NDArray[np.float64]:
-    return np.array([ridge.level(features) + ridge.own(features) for features in described])
+    return np.array([ridge.predict(features) for features in described])
 
 
 def test_it_finds_what_a_solver_finds() -> None:
@@ -51,7 +51,7 @@ def test_past_the_active_answers_it_keeps_what_it_learned_and_learns_on() -> Non
     described, surprises = _answers(2 * ACTIVE)
     ridge, errors = Ridge(WIDTH), []
     for features, surprise in zip(described, surprises, strict=True):
-        errors.append(surprise - ridge.level(features) - ridge.own(features))
+        errors.append(surprise - ridge.predict(features))
         ridge.learn(features, float(surprise))
     assert np.std(errors[:50]) > 0.2
     assert np.std(errors[ACTIVE:]) < 0.13  # the noise alone is 0.1
@@ -76,12 +76,14 @@ def test_weights_are_used_only_once_they_are_whole() -> None:
     assert 1 <= sum(changes[-SLICE:]) <= SLICE // 3
 
 
-def test_level_and_own_part_are_told_apart() -> None:
-    described, _ = _answers(40)
-    ridge = Ridge(WIDTH)
-    for features in described:
-        ridge.learn(features, -1.5)
-    assert ridge.level(described[0]) == pytest.approx(-1.5, abs=0.3)
-    assert abs(ridge.own(described[0])) < 0.3
-    elsewhere = Features(described[0].grams, np.array([99], np.intp), described[0].dense)
-    assert ridge.level(elsewhere) == 0.0
+def test_a_large_feature_that_all_answers_share_costs_nothing() -> None:
+    spreads = []
+    for shared in (0.0, 12.0):
+        described, surprises = _answers(3 * ACTIVE)
+        ridge, errors = Ridge(WIDTH), []
+        for features, surprise in zip(described, surprises, strict=True):
+            features.dense[0] = shared
+            errors.append(surprise - ridge.predict(features))
+            ridge.learn(features, float(surprise))
+        spreads.append(np.std(errors[ACTIVE:]))
+    assert spreads[1] == pytest.approx(spreads[0], rel=0.02)

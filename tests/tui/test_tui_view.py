@@ -1,0 +1,323 @@
+"""Each key that changes the view, and the mouse."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.containers import VerticalScroll
+from textual.widgets import OptionList, Static
+
+from tests.tui.bench import bench
+from tests.tui.board import Script, settled, stage
+from tests.tui.scene import promoted
+from tui.app import INTERVALS_S, Top
+from tui.palette import THEMES
+from tui.screens.clients import Clients
+from tui.screens.detail import Detail
+from tui.screens.dialogs import Choose, Confirm
+from tui.screens.help import Help
+from tui.snapshot import ClientState
+from tui.source import Action, ActionResult, Verb
+from tui.widgets.table import Table
+
+# -- the view ---------------------------------------------------------------------------------------------
+
+
+async def test_filter_follows_every_letter_and_escape_drops_it() -> None:
+    async with bench() as it:
+        client = it.queue[0].client
+        await it.press("slash", *client)
+        assert {row.client for row in it.app.query_one("#queue", Table).rows} == {client}
+        await it.press("enter")
+        assert f"/{client}" in it.text
+        await it.press("escape")
+        assert len(it.board.table.rows) == len(it.queue)
+
+
+async def test_filter_can_be_dropped_while_typing() -> None:
+    async with bench() as it:
+        await it.press("slash", "q", "x", "z")
+        assert "No match" in it.text
+        await it.press("escape")
+        assert len(it.board.table.rows) == len(it.queue)
+
+
+async def test_sort_goes_round_and_back() -> None:
+    async with bench() as it:
+        columns = len(it.board.table.grid.sortable)
+        await it.press(*["s"] * 5)
+        assert it.board.table.order.by
+        await it.press("S")
+        assert it.board.table.order.reverse
+        await it.press("S", *["less_than_sign"] * 5)
+        assert it.board.table.order.by == ""
+        await it.press(*["greater_than_sign"] * (columns + 1))
+        assert it.board.table.order.by == ""
+
+
+async def test_the_cursor_stays_at_its_line_unless_it_is_told_to_follow() -> None:
+    async with bench() as it:
+        last = it.queue[-1].id
+        await it.press("G", "F")
+        assert "following" in it.text
+        it.app.take(promoted(it.snapshot, last))
+        await settled(it.app, it.pilot)
+        await it.press("t")
+        assert it.source.asked == [Action(Verb.PROMOTE, last)]
+        await it.press("j", "k")
+        assert not it.board.table.follows
+        it.app.take(it.snapshot)
+        await settled(it.app, it.pilot)
+        await it.press("t")
+        assert it.source.asked[-1] == Action(Verb.PROMOTE, it.queue[0].id)
+
+
+async def test_a_key_that_can_do_nothing_says_so() -> None:
+    async with bench() as it:
+        await it.press("1", "t")
+        assert "only what waits can be moved" in it.text
+        await it.press("7", "x")
+        assert "it has ended" in it.text
+        assert it.source.asked == []
+
+
+async def test_a_hint_in_the_footer_can_be_clicked() -> None:
+    async with bench() as it:
+        await it.pilot.click("#footer", offset=(it.text.splitlines()[-1].index("help"), 0))
+        await settled(it.app, it.pilot)
+        assert isinstance(it.app.screen, Help)
+
+
+async def test_an_order_that_is_reversed_or_sorted_is_marked_however_narrow_the_column() -> None:
+    async with bench() as it:
+        await it.press("S")
+        assert "#↓" in it.text
+        await it.press("S", *["s"] * 5)
+        assert it.board.table.order.by == "q90" or "↑" in it.text
+        assert "↑" in it.text
+
+
+async def test_the_cursor_moves_by_row_page_and_edge() -> None:
+    async with bench(size=(80, 24)) as it:
+        ids = [row.id for row in it.queue]
+        at = []
+        for key in ("j", "down", "k", "up", "pagedown", "pageup", "end", "home", "G"):
+            await it.press(key)
+            current = it.board.table.current
+            assert current is not None
+            at.append(ids.index(current.id))
+        last = len(ids) - 1
+        assert at[:4] == [1, 2, 1, 0]
+        assert at[4] > 1
+        assert at[5:] == [0, last, 0, last]
+
+
+async def test_freeze_keeps_the_picture_while_the_daemon_works_on() -> None:
+    later = stage(play_s=135.0).snapshot()
+    async with bench() as it:
+        await it.press("p")
+        it.app.take(later)
+        await settled(it.app, it.pilot)
+        assert it.app.view().snapshot == it.snapshot
+        assert "frozen" in it.text
+        await it.press("p")
+        assert it.app.view().snapshot == later
+
+
+async def test_maximise_gives_all_the_room_and_takes_it_back() -> None:
+    async with bench() as it:
+        await it.press("3", "z")
+        assert "queue ─" not in it.text
+        await it.press("2")
+        assert "2 queue" in it.text
+        assert "3 tau" not in it.text
+        await it.press("escape")
+        assert "3 tau" in it.text
+
+
+async def test_the_deck_turns_at_80x24() -> None:
+    async with bench(size=(80, 24)) as it:
+        for key, name in (("right", "gpu"), ("left", "tau"), ("l", "log")):
+            await it.press(key)
+            assert it.app.focused is not None
+            assert it.app.focused.id == name
+
+
+async def test_interval_goes_round() -> None:
+    async with bench() as it:
+        await it.press(*["r"] * len(INTERVALS_S))
+        assert [wish.every_s for wish in it.source.wanted] == [*INTERVALS_S[1:], INTERVALS_S[0]]
+
+
+async def test_theme_goes_round() -> None:
+    async with bench() as it:
+        seen = []
+        for _ in THEMES:
+            await it.press("T")
+            seen.append(it.app.theme)
+        assert set(seen) == {theme.name for theme in THEMES}
+
+
+@pytest.mark.parametrize("spoilt", [None, "{", "[]", '{"theme": "no such"}', '{"theme": 1}'])
+async def test_the_theme_is_remembered_and_a_spoilt_memory_is_none(
+    spoilt: str | None, tmp_path: Path
+) -> None:
+    memory = tmp_path / "state" / "top.json"
+    if spoilt is not None:
+        memory.parent.mkdir()
+        memory.write_text(spoilt)
+    first = Top(Script(), memory=memory, clock=lambda: 0.0)
+    async with first.run_test() as pilot:
+        assert first.theme == THEMES[0].name
+        await pilot.press("T")
+    assert Top(Script(), memory=memory, clock=lambda: 0.0).theme == THEMES[1].name
+
+
+async def test_copy_puts_the_id_on_the_clipboard() -> None:
+    async with bench() as it:
+        await it.press("y")
+        assert it.app.clipboard == it.queue[0].id
+
+
+async def test_prompts_are_hidden_until_asked_for() -> None:
+    async with bench() as it:
+        text = it.queue[0].prompt
+        assert text is not None
+        await it.press("enter")
+        assert isinstance(it.app.screen, Detail)
+        assert text not in it.text
+        await it.press("v")
+        assert text in it.text
+        await it.press("escape", "v", "enter")
+        assert text not in it.text
+
+
+@pytest.mark.parametrize("page", ["help", "clients", "detail"])
+async def test_a_state_that_comes_while_a_page_opens_is_drawn_when_it_is_open(page: str) -> None:
+    async with bench() as it:
+        {"help": it.app.action_help, "clients": it.app.action_clients, "detail": it.board.action_detail}[
+            page
+        ]()
+        it.app.take(it.snapshot)
+        await settled(it.app, it.pilot)
+        assert isinstance(it.app.screen, Help | Clients | Detail)
+        assert "Esc closes" in it.text
+
+
+async def test_help_and_detail_close_by_their_own_key() -> None:
+    async with bench() as it:
+        await it.press("question_mark")
+        assert isinstance(it.app.screen, Help)
+        await it.press("question_mark", "enter")
+        assert isinstance(it.app.screen, Detail)
+        await it.press("enter")
+        assert len(it.app.screen_stack) == 1
+
+
+async def test_the_clients_are_followed_on_a_page_that_closes_by_its_own_key() -> None:
+    async with bench() as it:
+        await it.press("c")
+        assert isinstance(it.app.screen, Clients)
+        assert "zed" in it.text
+        anew = ClientState("somebody-new", waiting=3, max_waiting=4)
+        it.app.take(replace(it.snapshot, clients=(anew,)))
+        assert "somebody-new" in await settled(it.app, it.pilot)
+        assert "3/4" in it.text
+        await it.press("j", "k", "c")
+        assert len(it.app.screen_stack) == 1
+
+
+@pytest.mark.parametrize(("steps", "what"), [(0, "queue"), (2, "recent"), (3, "snapshot")])
+async def test_export_writes_a_file_without_prompts(steps: int, what: str, tmp_path: Path) -> None:
+    async with bench(folder=tmp_path) as it:
+        await it.press("E", *["j"] * steps, "enter")
+        (path,) = tmp_path.glob("*")  # noqa: ASYNC240 - nothing else runs in this loop
+        text = path.read_text(encoding="utf-8")
+        assert what in path.name
+        assert it.queue[0].prompt
+        assert it.queue[0].prompt not in text
+        if what == "snapshot":
+            assert json.loads(text)["queue"][0]["id"] == it.queue[0].id
+        else:
+            rows = list(csv.DictReader(text.splitlines()))
+            assert [row["id"] for row in rows] == [row.id for row in getattr(it.snapshot, what)]
+
+
+async def test_export_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    async with bench(folder=tmp_path / "missing") as it:
+        await it.press("E", "enter")
+        assert "Could not write" in it.text
+
+
+async def test_quit_leaves() -> None:
+    async with bench() as it:
+        await it.press("q")
+        assert not it.app.is_running or it.app.return_code == 0
+
+
+# -- the mouse --------------------------------------------------------------------------------------------
+
+
+async def test_a_click_chooses_a_row_and_a_double_click_opens_it() -> None:
+    async with bench() as it:
+        await it.pilot.click("#queue", offset=(20, 3))
+        await it.press("t")
+        assert it.source.asked == [Action(Verb.PROMOTE, it.queue[1].id)]
+        await it.pilot.double_click("#queue", offset=(20, 4))
+        await settled(it.app, it.pilot)
+        assert isinstance(it.app.screen, Detail)
+
+
+async def test_a_click_on_a_title_sorts_and_again_reverses() -> None:
+    async with bench() as it:
+        await it.pilot.click("#queue", offset=(8, 1))
+        assert it.board.table.order.by == "id"
+        await it.pilot.click("#queue", offset=(8, 1))
+        assert it.board.table.order.reverse
+
+
+async def test_a_click_on_a_name_in_the_deck_shows_that_panel() -> None:
+    async with bench(size=(80, 24)) as it:
+        await it.pilot.click("#tau", offset=(11, 0))
+        await settled(it.app, it.pilot)
+        assert it.app.focused is not None
+        assert it.app.focused.id == "gpu"
+
+
+async def test_the_command_palette_offers_every_action() -> None:
+    async with bench() as it:
+        titles = [command.title for command in it.app.get_system_commands(it.app.screen)]
+        assert "Send it to the top of the queue" in titles
+        assert "Theme" in titles
+
+
+async def test_what_a_daemon_says_is_no_markup() -> None:
+    """Ids, refusals and clients' names come from a daemon, or from a recording of one."""
+    hostile, shown = "[/x][@click=app.bell]\x1b[31m", "[/x][@click=app.bell]·[31m"
+    async with bench() as it:
+        queue = tuple(replace(each, id=hostile, client=hostile) for each in it.snapshot.queue[:1])
+        state = replace(it.snapshot, queue=queue, policies=(hostile,), policy=hostile)
+        it.app.take(replace(state, summaries=(hostile,)))
+        it.app.board.notify(hostile, markup=True)
+        await settled(it.app, it.pilot)
+        assert shown in it.text
+        it.source.answer = ActionResult(False, hostile)
+        await it.press("t")
+        assert shown in it.text.splitlines()[-1]
+        await it.press("enter")
+        assert isinstance(it.app.screen, Detail)
+        title = it.app.screen.query_one(VerticalScroll)._border_title
+        assert title is not None
+        assert title.plain == shown
+        await it.press("escape", "x")
+        assert isinstance(it.app.screen, Confirm)
+        texts = [str(each.render()) for each in it.app.screen.query(Static)]
+        assert texts[:2] == [f"Cancel {shown}?", f"Its client ({shown}) gets an error."]
+        await it.press("n", "m")
+        assert isinstance(it.app.screen, Choose)
+        assert [str(each.prompt) for each in it.app.screen.query_one(OptionList).options] == [
+            f"● {shown}\n  {shown}"
+        ]
+        await it.press("escape")

@@ -26,6 +26,7 @@ STUDIES = {
     "online": "streams of one held-out file and one model, learnt while served",
     "pars": "Kendall's tau_b within each file, trained on its model's answers or another's; PARS's beside",
     "ceiling": "one model's repeated answers against each other",
+    "answers": "a server's own answers to the files' prompts, of which only lengths were kept (--lengths)",
 }
 
 
@@ -34,17 +35,30 @@ STUDIES = {
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FILE)
 @click.option("--never-train", multiple=True, metavar="NAME", help="A FILE that is only ever tested on.")
 @click.option("--streams", default=2, show_default=True, help="Streams a file, for `online`.")
+@click.option("--lengths", type=FILE, help="What `python -m predictor.training.answer_lengths` wrote.")
 @json_option("Print one JSON object.")
 def command(
-    study: str, files: tuple[Path, ...], never_train: tuple[str, ...], streams: int, as_json: bool
+    study: str,
+    files: tuple[Path, ...],
+    never_train: tuple[str, ...],
+    streams: int,
+    lengths: Path | None,
+    as_json: bool,
 ) -> None:
     """Print the table of a STUDY over FILEs (.jsonl or .jsonl.gz). Needs the train extra."""
     from predictor.errors import ModelError
     from predictor.training.dataset import read_dataset
 
+    if (study == "answers") is (lengths is None):
+        raise ClairvoyantError("--lengths FILE and the study `answers` go together")
     try:
         datasets = [read_dataset(path) for path in files]
-        table = _study(study, datasets, set(never_train), streams)
+        if lengths is not None:
+            from predictor.studies.answers import answers, read_lengths
+
+            table = answers(datasets, read_lengths(lengths))
+        else:
+            table = _study(study, datasets, set(never_train), streams)
     except ModelError as error:
         raise ClairvoyantError(str(error)) from None
     click.echo(_json(table) if as_json else _text(table))

@@ -1,0 +1,77 @@
+"""A server's own answers, known by the digests of their prompts: ranked before and while they are learnt.
+
+What a file of prompts says of other models' answers to the same prompts stands beside it, as a ceiling.
+"""
+
+import json
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from predictor.errors import ModelError
+from predictor.loading import load_model
+from predictor.ranking import pair_ranking
+from predictor.record import PromptView
+from predictor.studies.paper import Cell, Table
+from predictor.training.dataset import Dataset, lines_of
+from predictor.training.fitting import Numbers
+from predictor.training.labels import label
+
+SEED = 42
+MIN_ANSWERS = 20
+
+
+def digest(prompt: str) -> str:
+    """Return what a prompt is known by where it may not be kept."""
+    return sha256(prompt.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def read_lengths(path: Path) -> dict[str, float]:
+    """Return the tokens of answers by the digests of their prompts; ModelError where a line holds none."""
+    lengths: dict[str, float] = {}
+    for number, line in lines_of(path):
+        try:
+            row = json.loads(line)
+            lengths[str(row["digest"])] = float(row["output_tokens"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise ModelError(
+                f"{path}, line {number}: expected an object with `digest` and `output_tokens`"
+            ) from None
+    return lengths
+
+
+def answers(datasets: list[Dataset], lengths: dict[str, float]) -> Table:
+    """Rank a server's answers by the default predictor, the prompt's length and other models' answers.
+
+    The figures are shares of the pairs that PARS's filter keeps: a cap on tokens leaves few Long answers or
+    none. The second column is of the second half of a stream in random order, learnt as it was served.
+    """
+    others = label(datasets).levels
+    prompts = [prompt for data in datasets for prompt in data.prompts]
+    known = {digest(prompt): row for row, prompt in enumerate(prompts)}
+    rows = np.array([known[each] for each in lengths if each in known], np.intp)
+    if len(rows) < MIN_ANSWERS:
+        raise ModelError(f"{len(rows)} of the answers are to prompts of these files, not {MIN_ANSWERS}")
+    rows = np.random.default_rng(SEED).permutation(rows)
+    tokens = np.array([lengths[digest(prompts[row])] for row in rows])
+    loaded, static, learnt = load_model(), np.zeros(len(rows)), np.zeros(len(rows))
+    for place, (row, count) in enumerate(zip(rows, tokens, strict=True)):
+        prediction = loaded.predict(PromptView(prompts[row], model="served"))
+        static[place] = prediction.memo.static  # type: ignore[attr-defined]
+        learnt[place] = prediction.score
+        loaded.learn(prediction, int(count))
+    length = np.array([float(len(prompts[row])) for row in rows])
+    ranked = {"static": static, "learning": learnt, "prompt length": length, "other models": others[rows]}
+    longest = (tokens == tokens.max()).mean()
+    return Table(
+        f"A server's {len(rows)} answers, {longest:.0%} of them as long as the longest",
+        ["ranked by", "pairs", "pairs, second half", "tau_b"],
+        [[name, *_figures(scores, tokens)] for name, scores in ranked.items()],
+    )
+
+
+def _figures(scores: Numbers, tokens: Numbers) -> list[Cell]:
+    half = len(tokens) // 2
+    whole = pair_ranking(scores, tokens)
+    return [whole.accuracy, pair_ranking(scores[half:], tokens[half:]).accuracy, whole.tau_b]

@@ -53,9 +53,11 @@ from clairvoyant_cli.scheduler.policy import (
     PREEMPTIVE_POLICY,
     SERVABLE,
     URGENCY_POLICY,
+    Policy,
     in_turns_of,
 )
 from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.settings import did_you_mean
 from clairvoyant_cli.system import raise_open_files, start_accepting
 from predictor.record import LoadedPredictor, Predictor, UrgencyPredictor
 from tui.snapshot import Snapshot
@@ -159,6 +161,7 @@ async def running_daemon(
     prompts, gives second opinions on what waits, which the predictor must hear of (`LoadedPredictor`).
     `urgency` says how urgent requests are of which nobody else does.
     """
+    policy = _policy(config)  # refused before anything is begun
     table = ConnectionTable(
         client_timeout_s=config.client_timeout,
         most=max_connections(config.max_connections, raise_open_files()),
@@ -173,7 +176,7 @@ async def running_daemon(
         port = listener.getsockname()[1]
         servers = await find_servers(config, port)
         async with Tasks() as tasks:
-            queue = _queue(config, access, tasks, clock)
+            queue = _queue(config, policy, access, tasks, clock)
             joining = Joining(config, queue.pool, queue.dispatcher, queue.stats, tasks.spawn, port)
             for server in servers:
                 joining.let_in(server)
@@ -255,12 +258,19 @@ class _Queue:
     pool: BackendPool
 
 
-def _queue(config: ServeConfig, access: Access, tasks: Tasks, clock: Callable[[], float]) -> _Queue:
+def _policy(config: ServeConfig) -> Policy:
     name = config.policy or (DEFAULT_POLICY if config.urgency is None else URGENCY_POLICY)
     if name not in SERVABLE:
-        raise ClairvoyantError(f"no policy {name!r}; there are {', '.join(SERVABLE)}", ExitCode.USAGE)
+        known = f"there are {', '.join(SERVABLE)}{did_you_mean(name, SERVABLE)}"
+        raise ClairvoyantError(f"no policy {name!r}; {known}", ExitCode.USAGE)
+    return in_turns_of(POLICIES[name], config.quantum)
+
+
+def _queue(
+    config: ServeConfig, policy: Policy, access: Access, tasks: Tasks, clock: Callable[[], float]
+) -> _Queue:
     scheduler = Scheduler(
-        in_turns_of(POLICIES[name], config.quantum),
+        policy,
         workers={},
         tau_s=DEFAULT_TAU_S if config.tau is None else config.tau or None,
         capacity=config.queue_capacity,

@@ -118,6 +118,13 @@ def test_what_is_a_url_is_taken(url: str) -> None:
     assert ServeConfig(backend=url).backend == url
 
 
+def test_a_policy_that_is_none_is_refused_before_anything_is_asked(caplog: pytest.LogCaptureFixture) -> None:
+    nowhere = ("serve", "--backend", "http://127.0.0.1:1", "--listen", "127.0.0.1:0")
+    assert refusal(*nowhere, "--policy", "sfj").endswith("did you mean sjf?")
+    assert "there are bounded, " in refusal(*nowhere, "--policy", "magic")
+    assert "nothing answers" not in caplog.text
+
+
 @pytest.mark.parametrize("listen", NO_LISTEN)
 def test_what_cannot_be_listened_on_is_refused(listen: str) -> None:
     assert refusal("serve", "--listen", listen).startswith("listen must")

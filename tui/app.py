@@ -46,7 +46,8 @@ INTERVALS_S = (FRAME_S, 0.5, 1.0, 2.0, 0.08)
 once."""
 
 _HARDWARE_EVERY_S = 1.0
-_TICK_S = 0.5
+_TICK_S = 0.3
+_STILL_S = 0.55  # more than half a second: two states a second need no frames between them
 _MESSAGE_S = 4.0
 _SEVERITY: dict[str, Tone] = {"information": "accent", "warning": "warn", "error": "alert"}
 
@@ -201,7 +202,7 @@ class Top(App[None]):
 
     def _tick(self) -> None:
         """Let ages grow where no news has come."""
-        if self._clock() - self._drawn_at >= 0.9 * _TICK_S:
+        if self._clock() - self._drawn_at >= _STILL_S:
             self.draw()
 
     def view(self) -> ViewState:

@@ -41,7 +41,6 @@ from clairvoyant_cli.scheduler.urgency import Claims, Said, unbelieved
 MAX_BACK_S = 600.0
 """So long at most a job stands back, where tau is longer or there is none."""
 
-
 FORWARD_EVERY = 4
 """Of so many starts at most one is for a job that stood back and has come forward."""
 
@@ -80,11 +79,11 @@ class Scheduler:
         self._crowds = Crowds()
         self._back: deque[Entry] = deque()  # those that stand back, the oldest first
         self._since_forward = FORWARD_EVERY
+        self._waited_for = 0  # those that wait and do not stand back
 
     def __repr__(self) -> str:
-        state = " (paused)" if self.paused else ""
         counts = f"{len(self._waiting)} waiting, {len(self._running)} running"
-        return f"<Scheduler {self.policy.name}: {counts}{state}>"
+        return f"<Scheduler {self.policy.name}: {counts}{' (paused)' if self.paused else ''}>"
 
     # -- jobs ---------------------------------------------------------------------------------------
 
@@ -334,8 +333,8 @@ class Scheduler:
         preempts: list[Preempt] = []
         if policy.quantum_tokens is not None:
             for worker, running in full.items():
-                waiting = sum(lane.live for lane in self._line.open_lanes(worker, now))
-                room = min(waiting, len(self._waiting) - len(preempts))
+                there = sum(lane.live for lane in self._line.open_lanes(worker, now))
+                room = min(there, len(self._waiting) - len(preempts))
                 preempts += spent(running, policy, policy.quantum_tokens)[:room]
             return preempts
         able: list[tuple[Entry, list[Entry]]] = []
@@ -343,7 +342,7 @@ class Scheduler:
             choice = self._line.choose_for(worker, now) if running else None
             if choice is not None:
                 able.append((choice.entry, [e for e in running if self._may_pass(choice.entry, e, now)]))
-        return worthwhile(able, policy, len(self._waiting) / sum(self.slots.values())) if able else []
+        return worthwhile(able, policy, max(1, self._waited_for) / sum(self.slots.values())) if able else []
 
     def _may_pass(self, waiting: Entry, running: Entry, now: float) -> bool:
         """Say whether the guard would let one that waits start before a running job, did that wait too."""
@@ -448,9 +447,7 @@ class Scheduler:
 
     @property
     def deferring(self) -> bool:
-        """Whether a slot is left free since `next` was asked, as what waits does so for a better one: that
-        may change as time passes.
-        """
+        """Whether a slot is left free since `next` was asked, as what waits does so for a better one."""
         return self._line.deferring
 
     @property
@@ -526,13 +523,13 @@ class Scheduler:
         what waits for any.
         """
         station = self.fleet.stations.get(worker)
-        left_s = 0.0 if station is None else station.left_s(now)
-        return self._line.pinned_s().get(worker, 0.0) + left_s
+        return self._line.pinned_s().get(worker, 0.0) + (station.left_s(now) if station else 0.0)
 
     # -- moving entries -----------------------------------------------------------------------------
 
     def _wait(self, entry: Entry) -> None:
         self._waiting[entry.job.id] = entry
+        self._waited_for += not entry.job.stands_back
         client = entry.job.client
         self._crowds.join(client, self._line.rules_of(client).weight)
         self._place(entry)
@@ -562,6 +559,7 @@ class Scheduler:
         self._since_forward = 0
         self._line.drop(entry)
         job = entry.job = replace(entry.job, stands_back=0)
+        self._waited_for += 1
         if not entry.promoted and not entry.by_operator:
             entry.rank = job.rank
             entry.moves.append(Move(now, MoveKind.CAME_FORWARD))
@@ -585,6 +583,7 @@ class Scheduler:
 
     def _leave(self, entry: Entry) -> None:
         del self._waiting[entry.job.id]
+        self._waited_for -= not entry.job.stands_back
         self._crowds.leave(entry.job.client)
         self._line.drop(entry)
 

@@ -1,5 +1,6 @@
 """What nobody waits for goes behind what somebody waits for, and not for ever."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -58,6 +59,19 @@ def test_no_row_of_them_is_ever_before_a_question(name: str, tau_s: float | None
     at = [place for place, each in enumerate(order) if each in titles]
     assert len(at) == len(titles), "all of them start"
     assert min(after - before for before, after in pairwise(at)) >= FORWARD_EVERY
+
+
+@pytest.mark.parametrize("name", ["srpt", "fair-srpt"])
+def test_many_that_nobody_waits_for_do_not_make_a_cut_dearer(name: str) -> None:
+    scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
+    scheduler.submit(question(1, 0.0), 0.0)
+    assert scheduler.next(0.0) is not None
+    for number in range(30):
+        scheduler.submit(title(f"title {number}"), 0.0)
+    short = replace(question(2, 1.0), client="cy", p_long=0.0, cost_s=2.0, cost_high_s=3.0, tokens=20.0)
+    scheduler.submit(short, 1.0)
+    scheduler.progress("question 1", 20.0, 0.5, 0.5)
+    assert [cut.job_id for cut in scheduler.preemptions(1.0)] == ["question 1"]
 
 
 def test_a_question_cuts_it_and_that_does_not_make_it_wait_for_ever() -> None:

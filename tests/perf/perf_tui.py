@@ -81,7 +81,7 @@ def serving(states: list[bytes], per_s: float) -> Iterator[str]:
                 await writer.drain()
                 due = max(due + every_s, loop.time() - 1.0)
                 await asyncio.sleep(max(0.0, due - loop.time()))
-        except ConnectionError:
+        except (ConnectionError, asyncio.CancelledError):
             pass
         finally:
             writer.close()
@@ -94,11 +94,17 @@ def serving(states: list[bytes], per_s: float) -> Iterator[str]:
     def run() -> None:
         loop.run_until_complete(serve())
         loop.run_forever()
+        answers = asyncio.all_tasks(loop)
+        for each in answers:
+            each.cancel()
+        loop.run_until_complete(asyncio.gather(*answers, return_exceptions=True))
 
-    threading.Thread(target=run, daemon=True).start()
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
     started.wait()
     yield address[0]
     loop.call_soon_threadsafe(loop.stop)
+    thread.join()
 
 
 @dataclass(slots=True)

@@ -138,10 +138,10 @@ class Preemption:
         worker = self.pool[attempt.worker]
         splice.read()
         alike = await worker.backend.adapter.reads_as_written(worker.ask, splice.asked, splice.pieces)
+        attempt.is_cutting = False  # for all that is known yet: it may turn out that it cannot be cut
         if exchange.attempt is not attempt or exchange.id not in self.dispatcher.scheduler.running:
             return
         if alike is False:
-            attempt.is_cutting = False
             exchange.uncut_because = "its server would read it in other tokens than it wrote"
             self.dispatcher.scheduler.spare(exchange.id)
         else:

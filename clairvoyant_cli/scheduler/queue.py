@@ -333,8 +333,8 @@ class Scheduler:
         preempts: list[Preempt] = []
         if policy.quantum_tokens is not None:
             for worker, running in full.items():
-                there = sum(lane.live for lane in self._line.open_lanes(worker, now))
-                room = min(there, len(self._waiting) - len(preempts))
+                waiting = sum(lane.live for lane in self._line.open_lanes(worker, now))
+                room = min(waiting, len(self._waiting) - len(preempts))
                 preempts += spent(running, policy, policy.quantum_tokens)[:room]
             return preempts
         able: list[tuple[Entry, list[Entry]]] = []

@@ -190,11 +190,23 @@ class LevelState:
 
 
 @dataclass(frozen=True, slots=True)
+class ShouterState:
+    """The client that calls most requests urgent beyond its share: so many claims of the last minute were not
+    believed, and its claims may have this share of the slots' time while others wait.
+    """
+
+    client: str
+    unbelieved: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class UrgencyState:
     """How urgent what is here is. `predictor` names what reads prompts for it, "" if nothing does; `target_s`
     is how long one of level 0 should wait at most, `late` how many waited longer since the start.
-    `overruled` counts by why requests got less urgency than was asked: range, cap, share. `heeded` says that
-    levels matter: the policy orders by them.
+    `overruled` counts by why requests got less urgency than was asked: range, cap, share; `shouter` is
+    whose claims are not believed just now, if anybody's. `heeded` says that levels matter: the policy orders
+    by them.
     """
 
     levels: tuple[LevelState, ...] = ()
@@ -203,6 +215,7 @@ class UrgencyState:
     late: int = 0
     overruled: tuple[tuple[str, int], ...] = ()
     heeded: bool = False
+    shouter: ShouterState | None = None
 
 
 @dataclass(frozen=True, slots=True)

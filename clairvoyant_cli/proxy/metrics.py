@@ -100,6 +100,12 @@ class Metrics:
             registry=registry,
         )
         self._told_of_urgency: dict[str, int] = {}
+        self._shouting = Gauge(
+            "clairvoyant_urgency_unbelieved_last_minute",
+            "Claims of urgency that were not believed, of the client that had most of them",
+            ["client"],
+            registry=registry,
+        )
         self._alert = Gauge(
             "clairvoyant_slo_alert",
             "Whether the service level is not met by recent requests",
@@ -235,6 +241,9 @@ class Metrics:
         self._late.inc(state.late - told.get("late", 0))
         for why, total in state.overruled:
             self._overruled.labels(why).inc(total - told.get(why, 0))
+        self._shouting.clear()
+        if state.shouter is not None:
+            self._shouting.labels(state.shouter.client).set(state.shouter.unbelieved)
         self._told_of_urgency = {"late": state.late, **dict(state.overruled)}
 
     def _engine(self, backend: BackendState) -> None:

@@ -32,6 +32,7 @@ from tui.snapshot import (
     PredictorState,
     QueuedRequest,
     RunningRequest,
+    ShouterState,
     Snapshot,
     TauState,
     UrgencyState,
@@ -102,7 +103,7 @@ class SnapshotBuilder:
             utilisation=self._utilisation(now),
             log=tuple(stats.events),
             service_level=None if self.service_level is None else self.service_level.state(),
-            urgency=self._urgency(),
+            urgency=self._urgency(now),
             waiting=rows.summed(standing),
             gain=self.gain.state(),
             groups=self.groups.state(operation.dispatcher.live.values()),
@@ -154,15 +155,18 @@ class SnapshotBuilder:
             guards=operation.dispatcher.scheduler.policy.guarded,
         )
 
-    def _urgency(self) -> UrgencyState:
+    def _urgency(self, now: float) -> UrgencyState:
         dispatcher, stats, predictor = self.operation.dispatcher, self.urgency_stats, self.levels.predictor
+        claims = dispatcher.scheduler.claims
+        loud = claims.shouter(now)
         return UrgencyState(
             levels=stats.levels(list(dispatcher.live.values())),
             predictor="" if predictor is None else predictor.name,
             target_s=stats.target_s,
             late=stats.late,
-            overruled=self.levels.totals(dispatcher.scheduler.claims.refused),
+            overruled=self.levels.totals(claims.refused),
             heeded=dispatcher.scheduler.policy.by_level,
+            shouter=None if loud is None else ShouterState(loud.client, loud.unbelieved, loud.share),
         )
 
     def _predictor(self) -> PredictorState:

@@ -289,7 +289,7 @@ class Scheduler:
         share = self._crowds.share_of(client, self._line.rules_of(client).weight)
         if self.claims.believes(entry.job, share, self.slots.values(), now):
             return True
-        self.claims.refused.add(client)
+        self.claims.refuse(client, share, now)
         self.set_urgency(entry.job.id, unbelieved(entry.job), Said.SHARE, now)
         return False
 

@@ -11,7 +11,9 @@ Rule 3: whether a claim is believed is decided when its request would start, for
 else waits; one that is not believed then is not believed later.
 """
 
+from collections import Counter, deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from heapq import nlargest
 from math import log
@@ -32,6 +34,15 @@ CLAIM_WINDOW_S = CLAIM_HALF_LIFE_S / log(2.0)
 
 MAX_CLIENTS = 2000
 """Clients that are counted: with names that clients choose themselves there may be any number."""
+
+
+REMEMBERED_S = 60.0
+"""How long a claim that was not believed tells who shouts."""
+
+MIN_REMEMBERED = 3
+"""So many claims of a client within that time were not believed before it is one that shouts."""
+
+MAX_REMEMBERED = 1000
 
 
 class Said(StrEnum):
@@ -61,6 +72,24 @@ def unbelieved(job: Job) -> int | None:
     return LEVELS - 1 if job.urgency_by == Said.PREDICTOR else None
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A claim that was not believed; `share` is what its client's were held to, of the slots' time."""
+
+    at_s: float
+    client: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shouter:
+    """Who claims more than its share, and how many claims of its were not believed in `REMEMBERED_S`."""
+
+    client: str
+    unbelieved: int
+    share: float
+
+
 class Tally:
     """Counts by client; of more clients than can be told apart, those with the fewest are forgotten."""
 
@@ -85,6 +114,7 @@ class Claims:
 
     def __init__(self) -> None:
         self.refused = Tally()
+        self._lately: deque[Refusal] = deque(maxlen=MAX_REMEMBERED)
         self._served = ServiceCounters(CLAIM_HALF_LIFE_S)
 
     def believes(self, job: Job, share: float, slots: Iterable[int], now: float) -> bool:
@@ -94,6 +124,20 @@ class Claims:
         if share >= 1.0 or not is_claim(job):
             return True
         return self._served.used_s(job.client, now) <= share * sum(slots) * CLAIM_WINDOW_S
+
+    def refuse(self, client: str, share: float, now: float) -> None:
+        """Note that a claim is not believed."""
+        self.refused.add(client)
+        self._lately.append(Refusal(now, client, share))
+
+    def shouter(self, now: float) -> Shouter | None:
+        """Return the client whose claims were refused most often of late, None if hardly any were."""
+        lately = [each for each in self._lately if now - each.at_s <= REMEMBERED_S]
+        loudest = Counter(each.client for each in lately).most_common(1)
+        if not loudest or loudest[0][1] < MIN_REMEMBERED:
+            return None
+        client, times = loudest[0]
+        return Shouter(client, times, next(each.share for each in reversed(lately) if each.client == client))
 
     def started(self, job: Job, now: float) -> None:
         """Charge a claim that starts with what it is predicted to take."""

@@ -6,7 +6,7 @@ import pytest
 from clairvoyant_cli.scheduler.job import Job, MoveKind, Preempt, Reason
 from clairvoyant_cli.scheduler.policy import MAX_CUTS, POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.urgency import CLAIM_WINDOW_S, Said
+from clairvoyant_cli.scheduler.urgency import CLAIM_WINDOW_S, REMEMBERED_S, Said
 from clairvoyant_cli.simulator.engine import Preemption, Run, SlotSimulation
 from clairvoyant_cli.simulator.predictions import Predictions
 from clairvoyant_cli.simulator.workload import Workload
@@ -151,5 +151,9 @@ def test_a_claim_that_is_not_believed_is_shown_as_such_and_alone_all_are_believe
     refused = [entry for entry in scheduler.waiting() if entry.job.urgency_by == Said.SHARE]
     assert len(refused) == 100
     assert {entry.moves[-1].note for entry in refused} == {"none by share"}
+    loud = scheduler.claims.shouter(100.0)
+    assert loud is not None
+    assert (loud.client, loud.unbelieved, loud.share) == ("loud", 100, 0.5)
+    assert scheduler.claims.shouter(100.0 + 2.0 * REMEMBERED_S) is None
     assert not scheduler.set_urgency(refused[0].job.id, 0, Said.PREDICTOR, 101.0)  # read once more, in vain
     assert scheduler.set_urgency(refused[0].job.id, 0, Said.OPERATOR, 101.0)

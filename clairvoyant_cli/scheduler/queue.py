@@ -21,7 +21,7 @@ from itertools import count, islice
 
 from clairvoyant_cli.scheduler.crowd import Crowds
 from clairvoyant_cli.scheduler.entry import FIRST, Entry
-from clairvoyant_cli.scheduler.fairness import EVERYBODY, ServiceCounters, Tenant
+from clairvoyant_cli.scheduler.fairness import EVERYBODY, Accounts, Tenant
 from clairvoyant_cli.scheduler.job import (
     ClientFullError,
     Dispatch,
@@ -71,7 +71,7 @@ class Scheduler:
         self.fleet = Fleet(workers, load_s or {})
         self._line = Line(policy, self.fleet, tau_s, tenants or {}, everybody, self._is_believed)
         self.claims = Claims()
-        self._counters = ServiceCounters()
+        self.accounts = Accounts()
         self._seq = count()
         self._promotions = count(1)
         self._waiting: dict[str, Entry] = {}  # insertion order is arrival order
@@ -101,8 +101,7 @@ class Scheduler:
             raise ClientFullError
         self._line.now = now
         entry = Entry(job, next(self._seq), job.rank, job.arrival_s)
-        if client:
-            entry.usage_s = self._counters.used_s(client, now) / rules.weight
+        entry.usage_s = self.accounts.used_s(client, now, job.stands_back) / rules.weight
         entry.key = self.policy.key(entry)
         displaced = None
         if len(self._waiting) >= self.capacity:
@@ -110,9 +109,8 @@ class Scheduler:
                 entry, rules.weight, self.capacity, self._line.place_of, self._line.is_overdue
             )
             self.cancel(displaced.job.id, now)
-        if client:
-            self._counters.charge(client, job.cost_s, now)
-            entry.charged_s = now
+        self.accounts.charge(job, job.cost_s, now)
+        entry.charged_s = now
         entry.moves.append(Move(now, MoveKind.SUBMITTED))
         self._wait(entry)
         if job.stands_back:
@@ -153,10 +151,7 @@ class Scheduler:
         `served` says that the worker did run it, so that what it needs is loaded there.
         """
         entry = self._stop(job_id, now, served=served)
-        client = entry.job.client
-        if client:
-            self._counters.give_back(client, entry.job.cost_s, entry.charged_s, now)
-            self._counters.charge(client, entry.served_s, now)
+        self.accounts.settle(entry.job, entry.charged_s, entry.served_s, now)
 
     def progress(self, job_id: str, tokens_done: float, resume_s: float = 0.0, evicts_s: float = 0.0) -> None:
         """Take note of how far a running job is, and what it would cost to resume it, and besides, if it were
@@ -219,10 +214,8 @@ class Scheduler:
         self._line.now = now
         self._line.drop(entry)
         job = entry.job
-        if job.client:
-            self._counters.give_back(job.client, job.cost_s, entry.charged_s, now)
-            self._counters.charge(job.client, cost_s, now)
-            entry.charged_s = now
+        self.accounts.settle(job, entry.charged_s, cost_s, now)
+        entry.charged_s = now
         entry.job = replace(
             job, p_long=p_long, cost_s=cost_s, cost_high_s=cost_high_s, tokens=tokens, tokens_q90=tokens_q90
         )
@@ -236,8 +229,7 @@ class Scheduler:
         if entry is None:
             return False
         self._leave(entry)
-        if entry.job.client:
-            self._counters.give_back(entry.job.client, entry.job.cost_s, entry.charged_s, now)
+        self.accounts.settle(entry.job, entry.charged_s, entry.served_s, now)
         return True
 
     def promote(self, job_id: str, now: float) -> bool:
@@ -558,7 +550,11 @@ class Scheduler:
             return
         self._since_forward = 0
         self._line.drop(entry)
+        self.accounts.settle(entry.job, entry.charged_s, 0.0, now)
         job = entry.job = replace(entry.job, stands_back=0)
+        entry.usage_s = self.accounts.used_s(job.client, now) / self._line.rules_of(job.client).weight
+        self.accounts.charge(job, job.cost_s, now)
+        entry.charged_s = now
         self._waited_for += 1
         if not entry.promoted and not entry.by_operator:
             entry.rank = job.rank

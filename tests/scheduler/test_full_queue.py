@@ -230,7 +230,7 @@ def test_a_crowd_follows_what_happens_to_its_jobs() -> None:
 def test_what_gave_way_is_not_paid_for() -> None:
     scheduler = full_of(job("a1", 60.0), job("a2", 60.0), policy="fair")
     displaced(scheduler, job("b1", 1.0))
-    assert scheduler._counters.used_s("a", 0.0) == pytest.approx(60.0)
+    assert scheduler.accounts.used_s("a", 0.0) == pytest.approx(60.0)
 
 
 def test_new_limits_hold_for_what_waits() -> None:

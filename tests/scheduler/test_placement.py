@@ -387,7 +387,7 @@ def test_a_job_that_is_taken_back_takes_no_debt_with_it() -> None:
     scheduler = in_debt()
     scheduler.submit(Job("phantom", 60.0, cost_s=27_000.0, client="a"), 60.0)
     scheduler.cancel("phantom", 70.0)
-    assert scheduler._counters.used_s("a", 70.0) == pytest.approx(in_debt()._counters.used_s("a", 70.0))
+    assert scheduler.accounts.used_s("a", 70.0) == pytest.approx(in_debt().accounts.used_s("a", 70.0))
     scheduler.submit(Job("b1", 70.0, cost_s=30.0, client="b"), 70.0)
     scheduler.submit(Job("a1", 70.0, cost_s=10.0, client="a"), 70.0)
     scheduler.finish("blocker", 70.0)
@@ -400,7 +400,7 @@ def test_a_job_that_was_shorter_than_predicted_takes_no_debt_with_it() -> None:
     scheduler.submit(Job("predicted long", 50.0, cost_s=27_000.0, client="a"), 60.0)
     assert scheduler.next(90.0) is not None
     scheduler.finish("predicted long", 91.0)
-    assert scheduler._counters.used_s("a", 91.0) == pytest.approx(in_debt()._counters.used_s("a", 91.0) + 1.0)
+    assert scheduler.accounts.used_s("a", 91.0) == pytest.approx(in_debt().accounts.used_s("a", 91.0) + 1.0)
 
 
 def test_what_gives_way_takes_no_debt_with_it() -> None:
@@ -410,7 +410,7 @@ def test_what_gives_way_takes_no_debt_with_it() -> None:
     displaced = [scheduler.submit(Job(name, 90.0, client=name), 90.0) for name in ("b", "c")]
     scheduler.cancel("a0", 90.0)
     assert [each.client for each in displaced if each is not None] == ["a", "a"]
-    assert scheduler._counters.used_s("a", 90.0) == pytest.approx(in_debt()._counters.used_s("a", 90.0))
+    assert scheduler.accounts.used_s("a", 90.0) == pytest.approx(in_debt().accounts.used_s("a", 90.0))
 
 
 def test_memory_follows_the_living() -> None:

@@ -249,13 +249,13 @@ def test_a_better_prediction_gives_a_waiting_job_its_place_and_its_client_the_ch
         )
 
     assert reestimate()
-    assert scheduler._counters.used_s("bob", 30.0) == pytest.approx(1.0)
+    assert scheduler.accounts.used_s("bob", 30.0) == pytest.approx(1.0)
     dispatch = scheduler.next(30.0)
     assert dispatch is not None
     assert dispatch.job == Job("second", 0.0, 0.1, 1.0, 2.0, 10.0, client="bob", tokens_q90=20.0)
     assert not reestimate()
     scheduler.finish("second", 33.0)
-    assert scheduler._counters.used_s("bob", 33.0) == pytest.approx(3.0)
+    assert scheduler.accounts.used_s("bob", 33.0) == pytest.approx(3.0)
     assert scheduler.backlog_s("", 33.0) == 5.0
 
 

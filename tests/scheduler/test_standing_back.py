@@ -86,3 +86,48 @@ def test_a_question_cuts_it_and_that_does_not_make_it_wait_for_ever() -> None:
     scheduler.finish("question 1", 60.0)
     scheduler.submit(question(2, 60.0), 60.0)
     assert scheduler.next(60.0).job.id == "title"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", ["fair", "fair-srpt"])
+def test_nobodys_question_comes_later_for_what_stands_back_of_their_own(name: str) -> None:
+    scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
+    for number in range(3):
+        scheduler.submit(question(number, 0.0), 0.0)
+    assert scheduler.next(0.0) is not None
+    for number in range(30):
+        scheduler.submit(replace(title(f"title {number}"), cost_s=4.0), 0.0)
+    scheduler.submit(replace(question(3, 1.0), client="ben"), 1.0)
+    scheduler.finish("question 0", 20.0)
+    assert scheduler.next(20.0).job.id == "question 3"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", ["fair", "fair-srpt"])
+def test_they_have_fair_shares_among_themselves(name: str) -> None:
+    scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
+    for number in range(5):
+        scheduler.submit(title(f"title {number}"), 0.0)
+    scheduler.submit(replace(title("ann's"), client="ann", cost_s=1.5), 0.0)
+    assert scheduler.next(0.0).job.id == "title 0"  # type: ignore[union-attr]
+    scheduler.finish("title 0", 1.0)
+    assert scheduler.next(1.0).job.id == "ann's"  # type: ignore[union-attr]
+
+
+def test_one_that_comes_forward_is_paid_for_as_a_question() -> None:
+    scheduler = Scheduler(POLICIES["fair"], workers={"a": 1}, tau_s=100.0)
+    scheduler.submit(replace(title(), cost_s=30.0), 0.0)
+    assert scheduler.next(101.0).job.id == "title"  # type: ignore[union-attr]
+    scheduler.submit(replace(question(1, 102.0), client="ben"), 102.0)
+    scheduler.submit(replace(question(2, 102.0), client="cy", cost_s=25.0), 102.0)
+    scheduler.finish("title", 131.0)
+    assert scheduler.next(131.0).job.id == "question 2"  # type: ignore[union-attr]
+
+
+def test_who_leaves_pays_for_what_was_served_before_a_cut() -> None:
+    scheduler = Scheduler(POLICIES["fair-srpt"], workers={"a": 1})
+    scheduler.submit(question(1, 0.0), 0.0)
+    assert scheduler.next(0.0) is not None
+    scheduler.requeue("question 1", 15.0, worker="a")
+    scheduler.cancel("question 1", 15.0)
+    scheduler.submit(question(2, 15.0), 15.0)
+    scheduler.submit(replace(question(3, 15.0), client="cy", cost_s=22.0), 15.0)
+    assert scheduler.next(15.0).job.id == "question 3"  # type: ignore[union-attr]

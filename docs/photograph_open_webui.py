@@ -52,7 +52,10 @@ def make_accounts(url: str) -> None:
 
 
 async def signed_in(browser: Browser, url: str, email: str) -> Page:
-    context = await browser.new_context(viewport={"width": 1000, "height": 640})
+    context = await browser.new_context(
+        viewport={"width": 1000, "height": 640},
+        reduced_motion="reduce",  # or drawing what moves takes the machine from the model
+    )
     context.set_default_timeout(PATIENCE_MS)
     page = await context.new_page()
     await page.goto(f"{url}/auth")
@@ -77,13 +80,11 @@ async def asked(page: Page) -> float:
     return time.perf_counter() - began
 
 
-async def flooding(page: Page, url: str) -> list[Page]:
-    """Have one user ask in as many tabs as there are questions, all at once."""
+async def typed(page: Page, url: str) -> list[Page]:
+    """Have one user type as many questions as there are, each in a tab: what is sent is a key away."""
     tabs = [await page.context.new_page() for _ in FLOOD]
     for tab, text in zip(tabs, FLOOD, strict=True):
         await fresh_chat(tab, url, text)
-    for tab in tabs:
-        await tab.keyboard.press("Enter")
     return tabs
 
 
@@ -106,11 +107,14 @@ async def main(url: str, dashboard: str | None, rounds: int, out: Path, chromium
         ratios = []
         for number in range(rounds):
             question = QUESTIONS[number % len(QUESTIONS)]
+            tabs = await typed(ann, url)
             await fresh_chat(ben, url, question)
+            await asyncio.sleep(3)
             alone_s = await asked(ben)
-            await asyncio.sleep(8)  # its title and follow-ups
-            tabs = await flooding(ann, url)
             await fresh_chat(ben, url, question)
+            await asyncio.sleep(8)  # its title and follow-ups
+            for tab in tabs:
+                await tab.keyboard.press("Enter")
             await asyncio.sleep(3)
             flooded = asyncio.create_task(asked(ben))
             if number == 0 and dashboard is not None:

@@ -64,12 +64,13 @@ class Chore:
     """Work that a front end asks for on its own, again and again in the same words, such as a title.
 
     `tokens` is the usual answer's length, a guess, 0 where nobody has one; `waited_for` says that somebody
-    waits for what it brings.
+    waits for what it brings; `along` that it comes along with a question, maybe a moment before it.
     """
 
     name: str
     tokens: float = 0.0
     waited_for: bool = False
+    along: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,9 @@ CHORE_HEADER = b"x-clairvoyant-chore"
 def _known() -> Iterator[tuple[Chore, tuple[str, ...]]]:
     for file in files("clairvoyant_cli.protocols").joinpath("frontends").iterdir():
         for each in tomllib.loads(file.read_text("utf-8"))["chore"]:
-            chore = Chore(each["name"], float(each["tokens"]), each.get("waited_for", False))
+            chore = Chore(
+                each["name"], float(each["tokens"]), each.get("waited_for", False), each.get("along", False)
+            )
             yield chore, tuple(each["opens"])
 
 

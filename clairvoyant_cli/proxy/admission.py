@@ -39,6 +39,10 @@ log = logging.getLogger("clairvoyant")
 SHOWN_CHARS = 4000
 """So much of a prompt is shown, where prompts are shown at all."""
 
+ALONG_S = 0.25
+"""So long a title lets pass the question that it comes along with: Open WebUI sends it up to 0.15 s sooner,
+and what reads its prompt is not cut before its first token."""
+
 UNKNOWN = Prediction(1 / 3, 1 / 3, 1 / 3, 0.0, 400.0, 1200.0, "unknown")
 """For a body nobody can read: the middle of the queue, and nothing is learned from it."""
 
@@ -225,6 +229,7 @@ class Admission:
         urgency, urgency_by = self.levels.at_arrival(request.head, asks.client, parsed)
         prediction = self._predict(parsed)
         predicted_in_s = self.stats.clock() - now
+        stands_back = 0 if chore is None or chore.waited_for else self.access.stands_back(asks.client)
         self._ids += 1
         job = Job(
             id=f"{self._boot}-{self._ids}",
@@ -239,7 +244,8 @@ class Admission:
             urgency=urgency,
             urgency_by=urgency_by,
             able=self.pool.able_names(asks.route.family, parsed.model),
-            stands_back=0 if chore is None or chore.waited_for else self.access.stands_back(asks.client),
+            stands_back=stands_back,
+            not_before_s=now + ALONG_S if stands_back and chore is not None and chore.along else 0.0,
         )
         shown = parsed.view.prompt[:SHOWN_CHARS] if self.show_prompts and parsed.view else None
         return Exchange(

@@ -18,7 +18,8 @@ class Job:
     urgent, None where nobody said; `urgency_by` is who said so (`urgency.Said`). `priority` is the client's
     own wish, lower is sooner, 0 the default. `able` names the workers that can run it, none: all can.
     `prefix` tells the conversation it goes on with. `stands_back` are levels of priority that it waits
-    behind others of its own, until it has waited for tau.
+    behind others of its own, until it has waited for tau. `not_before_s` is the earliest time that it starts,
+    unless it is promoted.
     """
 
     id: str
@@ -39,6 +40,7 @@ class Job:
     urgency_by: str = ""
     prefix: Chain = ()
     stands_back: int = 0
+    not_before_s: float = 0.0
 
     @property
     def rank(self) -> float:

@@ -5,6 +5,7 @@ worker may serve, and then asks where the best of them is predicted to end first
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
+from math import inf
 
 from clairvoyant_cli.scheduler.crowd import Place
 from clairvoyant_cli.scheduler.entry import FIRST, Choice, Entry, LaneId, Standing
@@ -105,10 +106,13 @@ class Line:
             entry, reason = choice.entry, choice.reason
             verdict = self._fleet.best(entry, now, self._able(entry, station, free, now), ahead_s)
             there = verdict.waits_for
-            if there is None or reason is not Reason.POLICY or self.is_overdue(entry):
+            if reason is Reason.POLICY and now < entry.job.not_before_s:
+                passed[entry.job.id] = entry, verdict._replace(gain_s=inf)
+            elif there is None or reason is not Reason.POLICY or self.is_overdue(entry):
                 return entry, verdict.station.name, reason
-            passed[entry.job.id] = entry, verdict
-            ahead_s[there.name] = ahead_s.get(there.name, 0.0) + verdict.takes_s
+            else:
+                passed[entry.job.id] = entry, verdict
+                ahead_s[there.name] = ahead_s.get(there.name, 0.0) + verdict.takes_s
             if len(passed) == MAX_PASSED < waiting:
                 entry, verdict = min(passed.values(), key=lambda each: each[1].gain_s)
                 return entry, verdict.station.name, Reason.POLICY

@@ -3,9 +3,9 @@
 Rule 1: no I/O and no clock. `now` is an argument, in seconds; a decision is a return value.
 Rule 2: a job is waiting, held, running or gone, and in exactly one of these at any time.
 Rule 3: `next` never leaves a slot idle while an unheld job that may use it waits, unless paused, or unless
-each of the few that wait is predicted to end sooner by waiting for another worker (`placement`); whoever is
-past its tau or was promoted waits for no better one. A job may not use a slot of a worker that it may not
-run on (`Fleet`), nor any while its client has all it may have.
+each of the few that wait is predicted to end sooner by waiting for another worker (`placement`) or is not to
+start yet; whoever is past its tau or was promoted waits for no better one. A job may not use a slot of a
+worker that it may not run on (`Fleet`), nor any while its client has all it may have.
 Rule 4: every operation costs O(log n) amortised in the jobs of a lane and O(lanes + workers), and there is a
 lane for each affinity, set of workers and client that has a tau or a quota of slots of its own (and cost
 band, under hrrn).
@@ -332,7 +332,7 @@ class Scheduler:
         able: list[tuple[Entry, list[Entry]]] = []
         for worker, running in full.items():
             choice = self._line.choose_for(worker, now) if running else None
-            if choice is not None:
+            if choice is not None and now >= choice.entry.job.not_before_s:
                 able.append((choice.entry, [e for e in running if self._may_pass(choice.entry, e, now)]))
         return worthwhile(able, policy, max(1, self._waited_for) / sum(self.slots.values())) if able else []
 

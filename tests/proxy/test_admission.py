@@ -44,6 +44,15 @@ async def test_a_request_takes_a_free_slot_and_the_next_one_waits() -> None:
     assert (first.job.p_long, second.job.p_long) == (0.9, 0.1)
 
 
+async def test_a_title_lets_the_question_pass_that_it_comes_along_with() -> None:
+    house = rooms()
+    title = house.queued("### Task:\nGenerate a concise title for the chat.")
+    question = house.queued("0.9 essay")
+    assert (house.on(title), house.on(question)) == ("", "mac")
+    tags = rooms().queued("### Task:\nGenerate 1-3 broad tags for the chat.")
+    assert tags.attempt is not None, "it comes after the answer, and need not wait"
+
+
 async def test_its_cost_is_the_time_that_the_fastest_worker_needs() -> None:
     house = rooms("slow", "fast")
     house.pool["slow"].backend.speeds.decode_tokens_per_s = 10.0

@@ -131,3 +131,34 @@ def test_who_leaves_pays_for_what_was_served_before_a_cut() -> None:
     scheduler.submit(question(2, 15.0), 15.0)
     scheduler.submit(replace(question(3, 15.0), client="cy", cost_s=22.0), 15.0)
     assert scheduler.next(15.0).job.id == "question 3"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", SERVABLE)
+def test_a_title_lets_the_question_pass_that_it_came_before(name: str) -> None:
+    scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
+    scheduler.submit(replace(title(), not_before_s=0.25), 0.0)
+    assert scheduler.next(0.0) is None
+    assert scheduler.deferring, "it is looked at again"
+    scheduler.submit(question(1, 0.1), 0.1)
+    assert scheduler.next(0.1).job.id == "question 1"  # type: ignore[union-attr]
+    scheduler.finish("question 1", 0.2)
+    assert scheduler.next(0.2) is None
+    assert scheduler.next(0.25).job.id == "title"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", [name for name in SERVABLE if POLICIES[name].preemptive])
+def test_nothing_is_cut_for_what_does_not_start_yet(name: str) -> None:
+    scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
+    scheduler.submit(replace(title("long"), cost_s=50.0, tokens=500.0), 0.0)
+    assert scheduler.next(0.0) is not None
+    scheduler.submit(replace(title(), client="cy", not_before_s=1.25), 1.0)
+    scheduler.progress("long", 5.0)
+    assert scheduler.preemptions(1.0) == []
+    assert [cut.job_id for cut in scheduler.preemptions(1.25)] == ["long"]
+
+
+def test_the_operator_starts_it_at_once() -> None:
+    scheduler = Scheduler(POLICIES["bounded"], workers={"a": 1})
+    scheduler.submit(replace(title(), not_before_s=0.25), 0.0)
+    scheduler.promote("title", 0.0)
+    assert scheduler.next(0.0).job.id == "title"  # type: ignore[union-attr]

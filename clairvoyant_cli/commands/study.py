@@ -34,6 +34,12 @@ STUDIES = {
 @click.argument("study", type=click.Choice(list(STUDIES)))
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FILE)
 @click.option("--never-train", multiple=True, metavar="NAME", help="A FILE that is only ever tested on.")
+@click.option(
+    "--judge",
+    multiple=True,
+    metavar="NAME",
+    help="A FILE to judge, for `unseen` and `online`; the others then only train.",
+)
 @click.option("--streams", default=2, show_default=True, help="Streams a file, for `online`.")
 @click.option("--lengths", type=FILE, help="What `python -m predictor.training.answer_lengths` wrote.")
 @json_option("Print one JSON object.")
@@ -41,6 +47,7 @@ def command(
     study: str,
     files: tuple[Path, ...],
     never_train: tuple[str, ...],
+    judge: tuple[str, ...],
     streams: int,
     lengths: Path | None,
     as_json: bool,
@@ -58,13 +65,25 @@ def command(
 
             table = answers(datasets, read_lengths(lengths))
         else:
-            table = _study(study, datasets, set(never_train), streams)
+            _check_names({*never_train, *judge}, datasets)
+            table = _study(study, datasets, set(never_train), judge, streams)
     except ModelError as error:
         raise ClairvoyantError(str(error)) from None
     click.echo(_json(table) if as_json else _text(table))
 
 
-def _study(study: str, datasets: "list[Dataset]", never_train: set[str], streams: int) -> "Table":
+def _check_names(names: set[str], datasets: "list[Dataset]") -> None:
+    for name in sorted(names - {data.name for data in datasets}):
+        raise ClairvoyantError(f"no FILE is called {name}: it is named by what stands before its first dot")
+
+
+def _study(
+    study: str,
+    datasets: "list[Dataset]",
+    never_train: set[str],
+    judge: tuple[str, ...],
+    streams: int,
+) -> "Table":
     from predictor.studies import paper
 
     simple: dict[str, Callable[[], Table]] = {
@@ -86,12 +105,12 @@ def _study(study: str, datasets: "list[Dataset]", never_train: set[str], streams
         return pars(datasets)
     corpus = studies.Corpus.of(datasets, {data.name for data in datasets} - never_train)
     if study == "unseen":
-        return studies.unseen(corpus, _narrate)
+        return studies.unseen(corpus, _narrate, judge)
     if study == "nested":
         from predictor.studies.nested import nested
 
         return nested(corpus, _narrate).table
-    return studies.online(corpus, streams, _narrate)
+    return studies.online(corpus, streams, _narrate, judge)
 
 
 def _narrate(line: str) -> None:

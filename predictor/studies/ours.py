@@ -103,15 +103,16 @@ def judged_models(data: Dataset) -> list[int]:
     return [int(column) for column in np.flatnonzero(np.minimum(shorts, longs) >= MIN_PAIRED)]
 
 
-def unseen(corpus: Corpus, progress: Progress) -> Table:
+def unseen(corpus: Corpus, progress: Progress, only: Collection[str] = ()) -> Table:
     """Rank each distribution by models that never saw it: ours, the paper's features, prompt length.
 
+    Where files are named in `only`, the others train and are not judged.
     The accuracy of a file is the mean over its models; every model answered for itself, as on a server.
     """
     rows: list[list[Cell]] = []
     for held in dict.fromkeys(corpus.families):
         files = [d for d, name in zip(corpus.datasets, corpus.families, strict=True) if name == held]
-        files = [data for data in files if judged_models(data)]
+        files = [data for data in files if judged_models(data) and (not only or data.name in only)]
         if not files:
             continue
         progress(f"holding out {held}")
@@ -170,18 +171,20 @@ def _mean_orders(scores: Numbers, data: Dataset, models: list[int]) -> tuple[flo
     return float(np.mean(taus)), float(np.mean(accuracies))
 
 
-def online(corpus: Corpus, streams_a_file: int, progress: Progress) -> Table:
+def online(corpus: Corpus, streams_a_file: int, progress: Progress, only: Collection[str] = ()) -> Table:
     """Serve streams of one unseen distribution and one model: predict, then learn, then the next.
 
     The static columns are the same model without learning; the ones named soon count requests 100 to 200, the
     late ones from request 500, or from the middle of a shorter stream. The errors are those of the class
     probabilities: of the first hundred, and of the late ones. Where Long answers are rare the accuracy hangs
-    on a few of them; that over the pairs PARS's filter keeps does not.
+    on a few of them; that over the pairs PARS's filter keeps does not. Where files are named in `only`, the
+    others train and are not served.
     """
     rows: list[list[Cell]] = []
     generator = np.random.default_rng(SEED)
     for held in dict.fromkeys(corpus.families):
         files = [d for d, name in zip(corpus.datasets, corpus.families, strict=True) if name == held]
+        files = [data for data in files if not only or data.name in only]
         streams = [(data, model) for data in files for model in _streamed(data, streams_a_file, generator)]
         if not streams:
             continue

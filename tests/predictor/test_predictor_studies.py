@@ -90,11 +90,17 @@ def test_a_distribution_never_seen_is_ranked(files: list[Path]) -> None:
     assert rows["mean"]["our pairs"] > (1 + rows["mean"]["our tau_b"]) / 2
 
 
+def test_of_many_files_one_is_judged_and_the_others_train(files: list[Path]) -> None:
+    assert list(_table("unseen", *files, "--judge", "beta")) == ["beta", "mean"]
+    assert "no FILE is called gamma" in _refusal("online", *files, "--judge", "gamma")
+
+
 def test_a_stream_is_learnt_while_served(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     from predictor.studies import ours as studies
 
     monkeypatch.setattr(studies, "MIN_STREAMED", 100)
     monkeypatch.setattr(studies, "SOON", slice(40, 80))
+    assert "alpha" not in _table("online", *files, "--streams", 1, "--judge", "beta")
     rows = _table("online", *files, "--streams", 1)
     assert list(rows) == ["alpha", "beta", "mean", "least", "most"]
     assert rows["mean"]["late learnt"] > 0.9

@@ -146,16 +146,28 @@ def select(
     group: Callable[[_RowT, str], str],
     sort: Callable[[_RowT], SortKey] | None,
 ) -> Sequence[_RowT]:
-    """Return the rows that pass the filter, sorted. Every word must match; a word after `!` must not."""
+    """Return the rows that pass the filter, sorted."""
+    rows = narrowed(rows, order, words=words, group=group)
+    if sort is None:
+        return rows[::-1] if order.reverse else rows
+    return sorted(rows, key=sort, reverse=order.reverse)
+
+
+def narrowed(
+    rows: Sequence[_RowT],
+    order: Order,
+    *,
+    words: Callable[[_RowT], str],
+    group: Callable[[_RowT, str], str],
+) -> Sequence[_RowT]:
+    """Return the rows that pass the filter. Every word must match; a word after `!` must not."""
     kind, name = order.group
     if kind:
         rows = [row for row in rows if group(row, kind) == name]
     wanted = order.filter.lower().split()
     if wanted:
         rows = [row for row in rows if _matches(words(row).lower(), wanted)]
-    if sort is None:
-        return rows[::-1] if order.reverse else rows
-    return sorted(rows, key=sort, reverse=order.reverse)
+    return rows
 
 
 def _matches(text: str, words: list[str]) -> bool:

@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -23,6 +23,7 @@ from clairvoyant_cli.http.status import reason_of
 from clairvoyant_cli.protocols.plain import printable
 from clairvoyant_cli.proxy.access import Access, bearer_of
 from clairvoyant_cli.proxy.backend_actions import SECRETS, BackendActions, InvalidError, RefusedError
+from clairvoyant_cli.proxy.drawings import Drawings, Steps
 from clairvoyant_cli.proxy.groups import KINDS, Groups, Key
 from clairvoyant_cli.proxy.metrics import Metrics
 from clairvoyant_cli.proxy.operation import Operation
@@ -42,14 +43,6 @@ EVENT_EVERY_S = 0.08
 MAX_EVERY_S = 5.0
 """A reader that has use for fewer says so (`every_ms`), up to this: it takes one that is silent for gone."""
 
-DRAWING_SHARE = 25
-"""A long queue takes longer to draw and is drawn less often, however many ask: never more than 4 % of the
-daemon's time for the states, nor for the metrics."""
-
-MAX_REST_S = 5.0
-"""Where others keep the processor, a drawing takes a second of which the daemon works for a few hundredths: a
-reader is not left without word until it takes the daemon for gone."""
-
 HEARTBEAT_S = 1.0
 """A stream without changes still ticks, so that ages and elapsed times move."""
 
@@ -58,8 +51,6 @@ MAX_FILTER_CHARS = 200
 
 MAX_DRAINING = 1000
 """Groups of which nothing new is taken at once."""
-
-WhatT = TypeVar("WhatT", bound=Hashable)
 
 
 class Changes:
@@ -80,44 +71,6 @@ class Changes:
                 await self._next.wait()
         except TimeoutError:
             return
-
-
-class Drawings(Generic[WhatT]):
-    """Draws once for all who have asked for the same by then, and hands it to one after the other.
-
-    What one is handed was drawn after one asked: who has acted sees what came of it.
-    """
-
-    def __init__(self, draw: Callable[[WhatT], bytes], clock: Callable[[], float]) -> None:
-        self._draw = draw
-        self._clock = clock
-        self._coming: dict[WhatT, asyncio.Future[bytes]] = {}
-        self._turn = asyncio.Lock()
-        self._rests_until_s = 0.0
-
-    async def next(self, what: WhatT) -> bytes:
-        """Return the next drawing of something."""
-        loop = asyncio.get_running_loop()
-        if not self._coming:
-            loop.call_later(max(0.0, self._rests_until_s - self._clock()), self._draw_all)
-        if what not in self._coming:
-            self._coming[what] = loop.create_future()
-        data = await asyncio.shield(self._coming[what])
-        async with self._turn:
-            # Megabytes for each of a thousand askers are written in as many turns of the loop, not in one.
-            await asyncio.sleep(0)
-        return data
-
-    def _draw_all(self) -> None:
-        coming, self._coming = self._coming, {}
-        begun_s = self._clock()
-        for what, drawing in coming.items():
-            try:
-                drawing.set_result(self._draw(what))
-            except Exception as error:
-                drawing.set_exception(error)
-        ended_s = self._clock()
-        self._rests_until_s = ended_s + min(MAX_REST_S, DRAWING_SHARE * (ended_s - begun_s))
 
 
 @dataclass(slots=True)
@@ -293,8 +246,8 @@ class ControlApi:
         self._snapshots = snapshots
         self._changes = changes
         clock = actions.stats.clock
-        self._states = Drawings[Window](lambda window: encode(snapshots.snapshot(window)), clock)
-        self._metrics = Drawings[None](lambda _: metrics.render(snapshots.snapshot(Window(rows=0))), clock)
+        self._states = Drawings[Window](self._draw_state, clock)
+        self._metrics = Drawings[None](lambda _: self._draw_metrics(metrics), clock)
         self._stopped = asyncio.Event()
         self._app = Starlette(
             routes=[
@@ -344,6 +297,16 @@ class ControlApi:
         states = {worker.name: worker.backend.state for worker in self._snapshots.pool}
         mode = self._actions.operation.mode
         return JSONResponse({"status": mode, "version": __version__, "backends": states})
+
+    def _draw_state(self, window: Window) -> Steps[bytes]:
+        state = yield from self._snapshots.drawing(window)
+        yield
+        return encode(state)
+
+    def _draw_metrics(self, metrics: Metrics) -> Steps[bytes]:
+        state = yield from self._snapshots.drawing(Window(rows=0))
+        yield
+        return metrics.render(state)
 
     async def _state(self, request: WebRequest) -> Response:
         return Response(await self._states.next(_window(request)), media_type="application/json")

@@ -94,15 +94,22 @@ class Groups:
             self._had = now, self._drawn(now)
         had = self._had[1]
         waiting, running, busy_s = Counter[Key](), Counter[Key](), had.busy_s.copy()
+        alike = Counter[tuple[str, str, str, frozenset[str]]]()
+        one_of = {}
         for exchange in live:
-            keys = self.keys_of(exchange)
-            here = waiting if exchange.attempt is None else running
-            for key in keys:
-                here[key] += 1
-            if exchange.attempt is not None:
-                had_s = exchange.service_s(now)
-                for key in keys:
-                    busy_s[key] += had_s
+            if exchange.attempt is None:
+                job = exchange.asked.job
+                what = job.client, exchange.asked.parsed.model, job.worker, job.able
+                alike[what] += 1
+                one_of[what] = exchange
+                continue
+            had_s = exchange.service_s(now)
+            for key in self.keys_of(exchange):
+                running[key] += 1
+                busy_s[key] += had_s
+        for what, number in alike.items():  # thousands wait, of a few kinds
+            for key in self.keys_of(one_of[what]):
+                waiting[key] += number
         total_s = sum(seconds for (kind, _), seconds in busy_s.items() if kind == "backend") or 1.0
         every = waiting.keys() | running.keys() | busy_s.keys() | self.draining
 

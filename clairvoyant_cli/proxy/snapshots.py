@@ -2,12 +2,14 @@
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.clients import EVERYBODY
+from clairvoyant_cli.proxy.drawings import Steps, at_once
 from clairvoyant_cli.proxy.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.exchange import Attempt, Exchange, Phase
 from clairvoyant_cli.proxy.fallback import quality_of
@@ -20,10 +22,9 @@ from clairvoyant_cli.proxy.service_level import ServiceLevel
 from clairvoyant_cli.proxy.urgency import Levels
 from clairvoyant_cli.proxy.urgency_stats import UrgencyStats
 from clairvoyant_cli.proxy.verdict import verdict
-from clairvoyant_cli.proxy.waiting_rows import MAX_ROWS, WaitingRows, Window, moves
+from clairvoyant_cli.proxy.waiting_rows import MAX_ROWS, Row, WaitingRows, Window, moves
 from clairvoyant_cli.scheduler.placement import left_s
 from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
-from clairvoyant_cli.scheduler.standing import Standing
 from predictor.record import Predictor
 from tui.selection import Selection
 from tui.snapshot import (
@@ -69,16 +70,26 @@ class SnapshotBuilder:
 
     def snapshot(self, window: Window = EVERYTHING) -> Snapshot:
         """Return the state as it is now, with that part of the queue."""
+        return at_once(self.drawing(window))
+
+    def drawing(self, window: Window = EVERYTHING) -> Steps[Snapshot]:
+        """Draw the state in steps. What all that waits comes to, and its order, are of one moment, and so is
+        the rest, of a later one: a few hundredths of a second where thousands wait.
+        """
         operation, stats = self.operation, self.stats
         scheduler = operation.dispatcher.scheduler
+        groups = self.groups.state(operation.dispatcher.live.values())
+        urgency = self._urgency(stats.clock())
+        yield
+        rows = WaitingRows(operation, self.pool, stats, stats.clock())
+        yield
+        waiting = rows.summed()
+        queue, selected = yield from self._queue(rows, window)
         now = stats.clock()
         by_class, by_class_fcfs = stats.stats()
-        rows = WaitingRows(operation, self.pool, stats, now)
-        standing = rows.standings()
-        natural = window.order.is_natural
-        chosen = standing if natural else rows.chosen(standing, window.order)
-        lanes = (each.entry.lane for each in standing)
-        alone = Counter(lane.pinned_to for lane in lanes if lane is not None)
+        alone = Counter[str]()
+        for lane in scheduler.line.lanes.values():
+            alone[lane.id.pinned_to] += lane.live
         state = Snapshot(
             taken_at=stats.at(now),
             daemon_version=__version__,
@@ -92,8 +103,8 @@ class SnapshotBuilder:
             predictor=self._predictor(),
             backends=tuple(self._backend(worker, alone[worker.name]) for worker in self.pool),
             running=tuple(self._running(now)),
-            queue=tuple(self._queue(rows, chosen, window)),
-            selected=None if natural else Selection(window.order, window.first, len(chosen)),
+            queue=queue,
+            selected=selected,
             recent=tuple(list(stats.recent)[-RECENT_SHOWN:]),
             stats=by_class,
             stats_fcfs=by_class_fcfs,
@@ -103,10 +114,10 @@ class SnapshotBuilder:
             utilisation=self._utilisation(now),
             log=tuple(stats.events),
             service_level=None if self.service_level is None else self.service_level.state(),
-            urgency=self._urgency(now),
-            waiting=rows.summed(standing),
+            urgency=urgency,
+            waiting=waiting,
             gain=self.gain.state(),
-            groups=self.groups.state(operation.dispatcher.live.values()),
+            groups=groups,
             summaries=tuple(POLICIES[name].summary for name in SERVABLE),
             displaced_policy=operation.fallback.displaced or "",
         )
@@ -285,11 +296,17 @@ class SnapshotBuilder:
         whole_s = speeds.seconds(0.0, exchange.job.tokens)
         return int(exchange.job.tokens * max(0.0, now - attempt.granted_s - prefill_s) / max(whole_s, 1e-9))
 
-    def _queue(self, rows: WaitingRows, standing: list[Standing], window: Window) -> list[QueuedRequest]:
-        live = self.operation.dispatcher.live
+    def _queue(
+        self, rows: WaitingRows, window: Window
+    ) -> Steps[tuple[tuple[QueuedRequest, ...], Selection | None]]:
         first = max(0, window.first - 1)
-        shown = standing[first : first + min(window.rows, MAX_ROWS)]
-        exchanges = [live[each.entry.job.id] for each in shown]
-        for exchange in exchanges[:EXPLAINED]:
-            self._explain(exchange, rows.now)
-        return [rows.row(each, exchange) for each, exchange in zip(shown, exchanges, strict=True)]
+        part = slice(first, first + min(window.rows, MAX_ROWS))
+        shown: Sequence[Row]
+        if window.order.is_natural:
+            shown, selected = rows.rows(part), None
+        else:
+            chosen = yield from rows.chosen(window.order)
+            shown, selected = chosen[part], Selection(window.order, window.first, len(chosen))
+        for row in shown[:EXPLAINED]:
+            self._explain(row.exchange, rows.now)
+        return (yield from rows.drawn(shown)), selected

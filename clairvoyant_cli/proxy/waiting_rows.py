@@ -1,22 +1,30 @@
 """The queue as the front ends see it: its rows, why each stands where it is, and what all of it comes to."""
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
-from clairvoyant_cli.proxy.exchange import Exchange
+from clairvoyant_cli.proxy.drawings import Steps
+from clairvoyant_cli.proxy.exchange import Exchange, Phase
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.pool import BackendPool
 from clairvoyant_cli.proxy.request_stats import RequestStats, plural
+from clairvoyant_cli.scheduler.entry import Entry
 from clairvoyant_cli.scheduler.job import Move
 from clairvoyant_cli.scheduler.placement import left_s
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.standing import Cause, Standing, standings
-from tui.selection import NATURAL, SORTS, Order, group_of, select, words_of
+from clairvoyant_cli.scheduler.standing import Cause, Standing, Standings
+from tui.selection import NATURAL, SORTS, Order, group_of, narrowed, select, words_of
 from tui.snapshot import MoveRecord, PredictionState, QueuedRequest, WaitingState
 
 MAX_ROWS = 1000
 """Rows of one snapshot. All that waits is counted, and any part of it can be asked for."""
+
+LOOKED_AT = 500
+"""Rows that are looked at in one step, to choose among them: some four milliseconds."""
+
+DRAWN = 200
+"""Rows that are drawn in one step: some two milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +44,9 @@ class Row:
     What each property is, `QueuedRequest` says.
     """
 
-    standing: Standing
+    standings: Standings
+    place: int
+    entry: Entry
     exchange: Exchange
     pool: BackendPool
     now: float
@@ -47,7 +57,7 @@ class Row:
 
     @property
     def rank(self) -> int:
-        return self.standing.rank
+        return self.place + 1
 
     @property
     def age_s(self) -> float:
@@ -71,19 +81,19 @@ class Row:
 
     @property
     def eta_s(self) -> float | None:
-        return self.standing.start_s
+        return self.standings.start_s(self.place)
 
     @property
     def held(self) -> bool:
-        return self.standing.entry.held
+        return self.entry.held
 
     @property
     def promoted(self) -> bool:
-        return self.standing.entry.promoted
+        return self.entry.promoted
 
     @property
     def priority(self) -> int:
-        entry = self.standing.entry
+        entry = self.entry
         return entry.job.priority if entry.promoted else int(entry.rank)
 
     @property
@@ -92,31 +102,33 @@ class Row:
 
     @property
     def urgency(self) -> int | None:
-        return self.standing.entry.job.urgency
+        return self.entry.job.urgency
 
     @property
     def backends(self) -> tuple[str, ...]:
-        job = self.standing.entry.job
+        job = self.entry.job
         return (job.worker,) if job.worker else tuple(sorted(job.able))
 
     @property
     def rank_fcfs(self) -> int:
-        return self.standing.rank_fcfs
+        return self.standings.rank_fcfs(self.place)
 
 
 @dataclass(slots=True)
 class WaitingRows:
-    """Draws what waits at one moment."""
+    """Draws what waits at one moment: `standings`, and of each the exchange."""
 
     operation: Operation
     pool: BackendPool
     stats: RequestStats
     now: float
+    standings: Standings = field(init=False)
+    _exchanges: list[Exchange] = field(init=False)
 
-    def standings(self) -> list[Standing]:
-        """Return where each waiting request stands."""
-        scheduler = self.operation.dispatcher.scheduler
-        return list(standings(scheduler, self.now, sum(self._left_s()), self._slots()))
+    def __post_init__(self) -> None:
+        dispatcher = self.operation.dispatcher
+        self.standings = Standings(dispatcher.scheduler, self.now, sum(self._left_s()), self._slots())
+        self._exchanges = [dispatcher.live[entry.job.id] for entry in self.standings.entries]
 
     def _slots(self) -> int:
         return max(1, self.pool.at_once)
@@ -128,32 +140,49 @@ class WaitingRows:
             if exchange.attempt is not None:
                 yield left_s(running[exchange.id], self.now)
 
-    def summed(self, standing: list[Standing]) -> WaitingState:
+    def summed(self) -> WaitingState:
         """Return what all that waits comes to."""
-        dispatcher = self.operation.dispatcher
-        live = dispatcher.live
-        classes = Counter(live[each.entry.job.id].prediction_state.length_class for each in standing)
-        work_s = sum(self._left_s()) + sum(each.entry.remaining_s for each in standing)
+        entries = self.standings.entries
+        classes = Counter([each.prediction_state.length_class for each in self._exchanges])
         return WaitingState(
-            total=len(standing),
-            held=sum(each.entry.held for each in standing),
-            suspended=sum(each.entry.cuts > 0 for each in standing),
+            total=len(entries),
+            held=sum([each.held for each in entries]),
+            suspended=sum([each.cuts > 0 for each in entries]),
             short=classes["short"],
             medium=classes["medium"],
             long=classes["long"],
-            clear_s=work_s / self._slots(),
+            clear_s=self.standings.work_s / self._slots(),
         )
 
-    def chosen(self, standing: list[Standing], order: Order) -> list[Standing]:
+    def chosen(self, order: Order) -> Steps[Sequence[Row]]:
         """Return those of all that wait that stand in an order, as it has them."""
-        live = self.operation.dispatcher.live
-        rows = [Row(each, live[each.entry.job.id], self.pool, self.now) for each in standing]
-        sort = SORTS.get(order.by)
-        return [row.standing for row in select(rows, order, words=words_of, group=group_of, sort=sort)]
+        found: list[Row] = []
+        for first in range(0, len(self._exchanges), LOOKED_AT):
+            rows = self.rows(slice(first, first + LOOKED_AT))
+            found += narrowed(rows, order, words=words_of, group=group_of)
+            yield
+        as_sorted = Order(order.by, order.reverse)
+        return select(found, as_sorted, words=words_of, group=group_of, sort=SORTS.get(order.by))
 
-    def row(self, standing: Standing, exchange: Exchange) -> QueuedRequest:
-        """Draw one waiting request."""
-        row = Row(standing, exchange, self.pool, self.now)
+    def rows(self, part: slice) -> list[Row]:
+        """Return what waits, or a part of it."""
+        entries, exchanges = self.standings.entries, self._exchanges
+        return [
+            Row(self.standings, place, entries[place], exchanges[place], self.pool, self.now)
+            for place in range(len(entries))[part]
+        ]
+
+    def drawn(self, rows: Sequence[Row]) -> Steps[tuple[QueuedRequest, ...]]:
+        """Return rows drawn, but for what has gone by the end."""
+        drawn: list[tuple[QueuedRequest, Exchange]] = []
+        for first in range(0, len(rows), DRAWN):
+            waits = (row for row in rows[first : first + DRAWN] if row.exchange.phase is Phase.QUEUED)
+            drawn += [(self._draw(row), row.exchange) for row in waits]
+            yield
+        return tuple(row for row, exchange in drawn if exchange.phase is Phase.QUEUED)
+
+    def _draw(self, row: Row) -> QueuedRequest:
+        standing, exchange = row.standings[row.place], row.exchange
         return QueuedRequest(
             id=row.id,
             rank=row.rank,
@@ -212,7 +241,7 @@ def _why_not(standing: Standing, scheduler: Scheduler) -> str:
         return f"It goes on where its beginning is, on {job.worker}, which takes no work now."
     if not any(scheduler.slots.values()):
         return "No server takes work now."
-    return f"Its client has all the slots it may have ({scheduler.clients[job.client][1]})."
+    return f"Its client has all the slots it may have ({scheduler.clients.get(job.client, (0, 0))[1]})."
 
 
 def _why_not_yet(standing: Standing, scheduler: Scheduler) -> str:

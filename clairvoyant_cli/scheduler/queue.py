@@ -484,7 +484,7 @@ class Scheduler:
         """Yield the waiting jobs in the order they would start, were none to age; held ones last. `now` is
         that of the last decision, if it is not given.
         """
-        yield from sorted(self._waiting.values(), key=lambda e: (e.held, *self._line.place_of(e, now)))
+        yield from self._line.in_order(self._waiting.values(), now)
 
     @property
     def line(self) -> Line:

@@ -22,8 +22,8 @@ from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.control import ACTIONS, ControlClient, decode
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy import histogram
-from clairvoyant_cli.proxy.control_api import DRAWING_SHARE, Drawings
 from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.drawings import DRAWING_SHARE, TURN_S, Drawings, Steps
 from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
 from clairvoyant_cli.proxy.waiting_rows import Window
 from clairvoyant_cli.scheduler.policy import SERVABLE
@@ -426,13 +426,13 @@ async def test_what_drove_a_prediction_is_told_once_a_request_stays(shown: bool)
 
 async def test_a_thousand_askers_cost_one_drawing(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Snapshot] = []
-    snapshot = SnapshotBuilder.snapshot
+    drawing = SnapshotBuilder.drawing
 
-    def counted(self: SnapshotBuilder, window: Window) -> Snapshot:
-        drawn.append(snapshot(self, window))
+    def counted(self: SnapshotBuilder, window: Window) -> Steps[Snapshot]:
+        drawn.append((yield from drawing(self, window)))
         return drawn[-1]
 
-    monkeypatch.setattr(SnapshotBuilder, "snapshot", counted)
+    monkeypatch.setattr(SnapshotBuilder, "drawing", counted)
     asked = WebRequest({"type": "http", "query_string": b""})
     for route in (daemon.control._state, daemon.control._metrics_text):
         drawn.clear()
@@ -450,10 +450,58 @@ async def test_who_has_acted_sees_what_came_of_it(daemon: Daemon) -> None:
             assert (await control.snapshot()).mode == mode
 
 
+async def test_between_the_steps_of_a_drawing_others_are_served() -> None:
+    """What is asked for meanwhile is drawn anew: it may be asked for to see what has changed."""
+    served, done, begun = 0, False, asyncio.Event()
+
+    def draw(what: int) -> Steps[bytes]:
+        begun.set()
+        for _ in range(3):
+            began_s = time.perf_counter()
+            while time.perf_counter() - began_s <= TURN_S:
+                pass
+            yield
+        return b"%d" % what
+
+    async def serve() -> None:
+        nonlocal served
+        while not done:
+            served += 1
+            await asyncio.sleep(0)
+
+    drawings = Drawings(draw, time.perf_counter)
+    other = asyncio.ensure_future(serve())
+    first = asyncio.ensure_future(drawings.next(1))
+    await begun.wait()
+    before, second = served, asyncio.ensure_future(drawings.next(1))
+    assert await first == b"1"
+    assert served - before >= 2  # a turn between two steps each
+    assert not second.done()
+    assert await second == b"1"
+    done = True
+    await other
+
+
+async def test_what_has_gone_between_two_steps_of_a_drawing_is_in_none_of_its_rows(daemon: Daemon) -> None:
+    async with asked(daemon, *[chat("0.9 endless")] * 4):
+        steps, states = daemon.snapshots.drawing(), []
+
+        def drawing() -> Steps[None]:
+            states.append((yield from steps))
+
+        for number, _ in enumerate(drawing()):
+            if number == 1:  # what waits has been looked at, and is not drawn yet
+                gone, *rest = (row.id for row in daemon.snapshot().queue)
+                daemon.dispatcher.cancel(gone)
+                await until(daemon, lambda state: state.counters.client_cancelled > 0)
+        assert [row.id for row in states[0].queue] == rest
+
+
 async def test_an_asker_who_leaves_or_a_drawing_that_fails_costs_the_others_nothing() -> None:
     results: list[bytes | Exception] = [b"first", ValueError("torn"), b"third"]
 
-    def draw(what: str) -> bytes:
+    def draw(what: str) -> Steps[bytes]:
+        yield
         result = results.pop(0)
         if isinstance(result, Exception):
             raise result
@@ -476,8 +524,9 @@ def test_drawing_takes_no_more_than_its_share_of_the_time() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualClockLoop)
 
-        def draw(what: str) -> bytes:
+        def draw(what: str) -> Steps[bytes]:
             begun_s.append(loop.time())
+            yield
             loop._virtual_s += 0.04  # what a drawing of a long queue takes
             return b""
 

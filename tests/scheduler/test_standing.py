@@ -8,7 +8,7 @@ from clairvoyant_cli.scheduler.fairness import Tenant
 from clairvoyant_cli.scheduler.job import Job, Reason
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.standing import Cause, Standing, standings
+from clairvoyant_cli.scheduler.standing import Cause, Standing, Standings
 
 
 def waiting(policy: str, jobs: list[Job], *, tau_s: float | None = None, **options: object) -> Scheduler:
@@ -21,7 +21,7 @@ def waiting(policy: str, jobs: list[Job], *, tau_s: float | None = None, **optio
 
 def standing(scheduler: Scheduler, now: float, running_s: float = 0.0) -> dict[str, Standing]:
     """Return where each stands, by its id."""
-    return {each.entry.job.id: each for each in standings(scheduler, now, running_s, 1)}
+    return {each.entry.job.id: each for each in Standings(scheduler, now, running_s, 1)}
 
 
 @settings(max_examples=60, deadline=None)
@@ -42,7 +42,7 @@ def test_the_first_is_what_starts_next_and_by_the_reason_it_is_given(
     ]
     scheduler = waiting(policy, jobs, tau_s=tau_s)
     while len(scheduler):
-        first = next(iter(standings(scheduler, now, 0.0, 1)))
+        first = Standings(scheduler, now, 0.0, 1)[0]
         started = scheduler.next(now)
         assert started is not None
         assert started.job.id == first.entry.job.id

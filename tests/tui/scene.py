@@ -19,7 +19,7 @@ from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.outlook import starts
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.standing import Standing, standings
+from clairvoyant_cli.scheduler.standing import Standing, Standings
 from clairvoyant_cli.simulator.engine import Run, simulate
 from clairvoyant_cli.simulator.predictions import Predictions
 from clairvoyant_cli.simulator.workload import LONG, MEDIUM, SHORT, Workload
@@ -292,7 +292,7 @@ class Scene:
         left_s = sum(max(0.3, e.job.cost_s - t + e.started_s) for e in scheduler.running.values())
         return tuple(
             self._queued(number_of[each.entry.job.id], each, scheduler, t)
-            for each in standings(scheduler, t, left_s, SLOTS)
+            for each in Standings(scheduler, t, left_s, SLOTS)
         )
 
     def _queued(self, number: int, standing: Standing, scheduler: Scheduler, t: float) -> QueuedRequest:

@@ -39,8 +39,9 @@ class Entry:
     `served_s` is the time it has held a slot in earlier runs, `slice_start_tokens` its progress when this run
     started, `resume_s` what resuming it would cost were it cut now, `evicts_s` what that would cost others
     whose contexts would go for its own, and `owed_s` what resuming costs since it was cut, until it has been
-    paid. `cuts` counts how often it was cut; `spared` says that this run will not be. `lane` is where it
-    waits, None while it is held or runs; `routed` names the worker that a policy which routes has it wait at.
+    paid. `cuts` counts how often it was cut; `spared` says that this run will not be. `behind` are the levels
+    that it stands back, or did before it came forward. `lane` is where it waits, None while it is held or
+    runs; `routed` names the worker that a policy which routes has it wait at.
     `expected_s` is what it was predicted to take on its worker when it started there.
     """
 
@@ -67,6 +68,7 @@ class Entry:
     evicts_s: float = 0.0
     owed_s: float = 0.0
     cuts: int = 0
+    behind: int = 0
     spared: bool = False
     moves: list[Move] = field(default_factory=list)
 
@@ -74,6 +76,11 @@ class Entry:
     def promoted(self) -> bool:
         """Whether the operator has put it before all others."""
         return self.rank == FIRST
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether somebody waits for it: it neither stands back nor did so before it came forward."""
+        return not self.behind
 
     @property
     def size_s(self) -> float:

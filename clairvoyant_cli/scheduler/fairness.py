@@ -7,9 +7,9 @@ Rule 2: what is given back of a charge has decayed as the charge has. Otherwise 
 a while later would wipe out what its client owes for other jobs.
 Rule 3: charges decay exponentially, and a client whose charge has decayed to nothing is forgotten (QUARTZ,
 section 4.3), so an old debt never starves and memory follows the active clients alone.
-Rule 4: what stands back is charged apart for as long as it does. It starts where no question could, so it is
-no service that somebody else went without, and nobody's question comes later for the titles of its own chats
-(as a fair share of Slurm's counts no work of a scavenger's QOS, whose UsageFactor is 0).
+Rule 4: what nobody waits for is charged apart. It starts where no question could, or as one start in four,
+and nobody's question comes later for the titles of its own chats (as a fair share of Slurm's counts no work
+of a scavenger's QOS, whose UsageFactor is 0).
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import exp, log
 from typing import TypeVar
 
-from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.entry import Entry
 
 Rules = TypeVar("Rules")
 
@@ -111,27 +111,33 @@ class ServiceCounters:
 
 
 class Accounts:
-    """What clients are charged: for what stands back, and for all else. Who has no name has no account."""
+    """What clients are charged: for what somebody waits for, and for what nobody does. Who has no name has no
+    account.
+    """
 
     def __init__(self) -> None:
-        self._served = ServiceCounters()
-        self._standing_back = ServiceCounters()
+        self._waited_for, self._behind = ServiceCounters(), ServiceCounters()
 
-    def used_s(self, client: str, now: float, stands_back: int = 0) -> float:
-        """Return what a client has been charged, decayed to now: for what stands back, or for all else."""
-        return self._of(stands_back).used_s(client, now)
+    def used_s(self, client: str, now: float, *, waited_for: bool = True) -> float:
+        """Return what a client has been charged, decayed to now."""
+        return (self._waited_for if waited_for else self._behind).used_s(client, now)
 
-    def charge(self, job: Job, seconds: float, now: float) -> None:
-        """Charge a job's client."""
-        if job.client:
-            self._of(job.stands_back).charge(job.client, seconds, now)
+    def charge(self, entry: Entry, now: float) -> None:
+        """Charge a job's client its predicted cost."""
+        entry.charged_s = now
+        if entry.job.client:
+            self._of(entry).charge(entry.job.client, entry.job.cost_s, now)
 
-    def settle(self, job: Job, charged_s: float, served_s: float, now: float) -> None:
-        """Charge what a job was served in place of its predicted cost, charged at `charged_s`."""
-        if job.client:
-            account = self._of(job.stands_back)
-            account.give_back(job.client, job.cost_s, charged_s, now)
-            account.charge(job.client, served_s, now)
+    def give_back(self, entry: Entry, now: float) -> None:
+        """Take back what is left of what `charge` charged."""
+        if entry.job.client:
+            self._of(entry).give_back(entry.job.client, entry.job.cost_s, entry.charged_s, now)
 
-    def _of(self, stands_back: int) -> ServiceCounters:
-        return self._standing_back if stands_back else self._served
+    def settle(self, entry: Entry, now: float) -> None:
+        """Charge what a job was served in place of its predicted cost."""
+        self.give_back(entry, now)
+        if entry.job.client:
+            self._of(entry).charge(entry.job.client, entry.served_s, now)
+
+    def _of(self, entry: Entry) -> ServiceCounters:
+        return self._waited_for if entry.waited_for else self._behind

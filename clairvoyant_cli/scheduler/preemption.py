@@ -19,9 +19,14 @@ TOKENS_A_CUT = 500.0
 def may_be_cut(entry: Entry, policy: Policy) -> bool:
     """Say whether a running job may be cut at all.
 
-    Not if it is spared, nor if tau or the operator started it, nor if it was cut as often as may be.
+    Not if it is spared, nor if tau or the operator started it, nor if it was cut as often as may be; what
+    nobody waits for is cut for whoever asks, unless the operator started it.
     """
-    if entry.spared or entry.reason is not Reason.POLICY:
+    if entry.spared or entry.reason is Reason.PROMOTED:
+        return False
+    if not entry.waited_for:
+        return True
+    if entry.reason is Reason.TAU:
         return False
     return policy.max_cuts is None or entry.cuts < most_cuts(policy.max_cuts, entry.done_tokens)
 

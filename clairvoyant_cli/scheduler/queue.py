@@ -100,8 +100,8 @@ class Scheduler:
         if rules.max_waiting is not None and crowd is not None and crowd.waiting >= rules.max_waiting:
             raise ClientFullError
         self._line.now = now
-        entry = Entry(job, next(self._seq), job.rank, job.arrival_s)
-        entry.usage_s = self.accounts.used_s(client, now, job.stands_back) / rules.weight
+        entry = Entry(job, next(self._seq), job.rank, job.arrival_s, behind=job.stands_back)
+        entry.usage_s = self.accounts.used_s(client, now, waited_for=entry.waited_for) / rules.weight
         entry.key = self.policy.key(entry)
         displaced = None
         if len(self._waiting) >= self.capacity:
@@ -109,8 +109,7 @@ class Scheduler:
                 entry, rules.weight, self.capacity, self._line.place_of, self._line.is_overdue
             )
             self.cancel(displaced.job.id, now)
-        self.accounts.charge(job, job.cost_s, now)
-        entry.charged_s = now
+        self.accounts.charge(entry, now)
         entry.moves.append(Move(now, MoveKind.SUBMITTED))
         self._wait(entry)
         if job.stands_back:
@@ -150,8 +149,7 @@ class Scheduler:
 
         `served` says that the worker did run it, so that what it needs is loaded there.
         """
-        entry = self._stop(job_id, now, served=served)
-        self.accounts.settle(entry.job, entry.charged_s, entry.served_s, now)
+        self.accounts.settle(self._stop(job_id, now, served=served), now)
 
     def progress(self, job_id: str, tokens_done: float, resume_s: float = 0.0, evicts_s: float = 0.0) -> None:
         """Take note of how far a running job is, and what it would cost to resume it, and besides, if it were
@@ -188,6 +186,7 @@ class Scheduler:
             entry.cuts += 1
             entry.owed_s, entry.resume_s = entry.resume_s, 0.0
             entry.job = replace(entry.job, worker=worker)
+            self._stand_back(entry, entry.behind)  # where it came forward, it has had its turn
         entry.moves.append(Move(now, MoveKind.PREEMPTED if worker else MoveKind.RETURNED, worker))
         self._wait(entry)
         if entry.job.stands_back:
@@ -213,12 +212,16 @@ class Scheduler:
             return False
         self._line.now = now
         self._line.drop(entry)
-        job = entry.job
-        self.accounts.settle(job, entry.charged_s, cost_s, now)
-        entry.charged_s = now
+        self.accounts.give_back(entry, now)
         entry.job = replace(
-            job, p_long=p_long, cost_s=cost_s, cost_high_s=cost_high_s, tokens=tokens, tokens_q90=tokens_q90
+            entry.job,
+            p_long=p_long,
+            cost_s=cost_s,
+            cost_high_s=cost_high_s,
+            tokens=tokens,
+            tokens_q90=tokens_q90,
         )
+        self.accounts.charge(entry, now)
         entry.moves.append(Move(now, MoveKind.REESTIMATED))
         self._place(entry)
         return True
@@ -229,7 +232,7 @@ class Scheduler:
         if entry is None:
             return False
         self._leave(entry)
-        self.accounts.settle(entry.job, entry.charged_s, entry.served_s, now)
+        self.accounts.settle(entry, now)
         return True
 
     def promote(self, job_id: str, now: float) -> bool:
@@ -309,10 +312,9 @@ class Scheduler:
         """Return the preemptions worth making now, the best first; empty if there are none.
 
         Only a backend that can stop a job and resume it later should ask, once `next` starts nothing more.
-        Stop the jobs, `requeue` them, ask `next` for those that take their slots, and ask again. Never cut is
-        what `spare` names, what tau or the operator started, what was cut as often as may be, what runs on a
-        worker that is down or runs more than it has slots for; and what is past its tau is cut for nobody
-        before whom the guard would start it.
+        Stop the jobs, `requeue` them, ask `next` for those that take their slots, and ask again. `may_be_cut`
+        says what may be, unless it runs on a worker that is down or runs more than it has slots for; what is
+        past its tau and waited for is cut for nobody before whom the guard would start it.
         """
         policy = self.policy
         if self.paused or not self._waiting or not policy.interrupts:
@@ -339,7 +341,7 @@ class Scheduler:
     def _may_pass(self, waiting: Entry, running: Entry, now: float) -> bool:
         """Say whether the guard would let one that waits start before a running job, did that wait too."""
         guard, tau_s = self.policy.guard, self._line.tau_of(running.job.client)
-        if guard is None or tau_s is None or waiting.promoted:
+        if guard is None or tau_s is None or waiting.promoted or not running.waited_for:
             return True
         age_s, other_s = now - running.job.arrival_s, now - waiting.job.arrival_s
         return age_s <= tau_s or not guard.allows(age_s, other_s, self._line.since_promotion)
@@ -550,16 +552,16 @@ class Scheduler:
             return
         self._since_forward = 0
         self._line.drop(entry)
-        self.accounts.settle(entry.job, entry.charged_s, 0.0, now)
-        job = entry.job = replace(entry.job, stands_back=0)
-        entry.usage_s = self.accounts.used_s(job.client, now) / self._line.rules_of(job.client).weight
-        self.accounts.charge(job, job.cost_s, now)
-        entry.charged_s = now
+        self._stand_back(entry, 0)
         self._waited_for += 1
-        if not entry.promoted and not entry.by_operator:
-            entry.rank = job.rank
-            entry.moves.append(Move(now, MoveKind.CAME_FORWARD))
+        entry.moves.append(Move(now, MoveKind.CAME_FORWARD))
         self._place(entry)
+
+    def _stand_back(self, entry: Entry, levels: int) -> None:
+        """Let what is in no lane stand so many levels back."""
+        entry.job = replace(entry.job, stands_back=levels)
+        if not entry.promoted and not entry.by_operator:
+            entry.rank = entry.job.rank
 
     def _route(self, entry: Entry) -> None:
         """Choose the worker that a job waits for, under a policy that routes; a good choice stays."""
@@ -588,8 +590,8 @@ class Scheduler:
         self.fleet.ended(entry, served=served)
         entry.served_s += now - entry.started_s
         self.claims.stopped(entry.job, entry.started_s, now)
-        client = entry.job.client
-        self._line.clients_running[client] -= 1
-        if not self._line.clients_running[client]:
-            del self._line.clients_running[client]
+        running, client = self._line.clients_running, entry.job.client
+        running[client] -= 1
+        if not running[client]:
+            del running[client]
         return entry

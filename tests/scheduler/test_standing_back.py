@@ -112,14 +112,15 @@ def test_they_have_fair_shares_among_themselves(name: str) -> None:
     assert scheduler.next(1.0).job.id == "ann's"  # type: ignore[union-attr]
 
 
-def test_one_that_comes_forward_is_paid_for_as_a_question() -> None:
-    scheduler = Scheduler(POLICIES["fair"], workers={"a": 1}, tau_s=100.0)
+@pytest.mark.parametrize("name", ["fair", "fair-srpt"])
+def test_nor_for_one_that_came_forward(name: str) -> None:
+    scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
     scheduler.submit(replace(title(), cost_s=30.0), 0.0)
-    assert scheduler.next(101.0).job.id == "title"  # type: ignore[union-attr]
-    scheduler.submit(replace(question(1, 102.0), client="ben"), 102.0)
-    scheduler.submit(replace(question(2, 102.0), client="cy", cost_s=25.0), 102.0)
-    scheduler.finish("title", 131.0)
-    assert scheduler.next(131.0).job.id == "question 2"  # type: ignore[union-attr]
+    assert scheduler.next(700.0).job.stands_back == 0  # type: ignore[union-attr]
+    scheduler.submit(replace(question(1, 702.0), client="ben"), 702.0)
+    scheduler.submit(replace(question(2, 702.0), client="cy", cost_s=25.0), 702.0)
+    scheduler.finish("title", 731.0)
+    assert scheduler.next(731.0).job.id == "question 1"  # type: ignore[union-attr]
 
 
 def test_who_leaves_pays_for_what_was_served_before_a_cut() -> None:
@@ -162,3 +163,24 @@ def test_the_operator_starts_it_at_once() -> None:
     scheduler.submit(replace(title(), not_before_s=0.25), 0.0)
     scheduler.promote("title", 0.0)
     assert scheduler.next(0.0).job.id == "title"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", ["srpt", "fair-srpt"])
+def test_an_endless_one_is_cut_for_each_question_and_stands_back_again(name: str) -> None:
+    scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=50.0)
+    scheduler.submit(replace(title("endless"), cost_s=60.0, tokens=500.0), 0.0)
+    now, forward = 0.0, 0
+    assert scheduler.next(now) is not None
+    for number in range(30):
+        now += 3.0
+        short = replace(question(number, now), cost_s=2.0, cost_high_s=3.0, tokens=20.0)
+        scheduler.submit(short, now)
+        scheduler.progress("endless", 10.0 * number)
+        assert [cut.job_id for cut in scheduler.preemptions(now)] == ["endless"]
+        scheduler.requeue("endless", now, worker="a")
+        while (started := scheduler.next(now)) is not None and started.job.id != "endless":
+            now += 2.0
+            scheduler.finish(started.job.id, now)
+        assert started is not None
+        forward += not started.job.stands_back
+    assert forward, "it came forward"

@@ -192,6 +192,12 @@ class ControlClient:
         """Return when what waits now would start under each policy."""
         return self._read(await self._ask("/outlook"), tuple[PolicyOutlook, ...])
 
+    async def past(self, before: float) -> bytes:
+        """Return the newest page of the daemon's past that begins before a time, in epoch seconds; none where
+        there is none. See `tui.past`.
+        """
+        return await self._ask(f"/past?before={before!r}")
+
     async def act(self, action: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Ask for an action; ClairvoyantError with the daemon's reason if it is refused."""
         answer = await self._ask(f"/actions/{action}", dict(arguments or {}))

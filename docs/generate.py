@@ -204,7 +204,9 @@ def control_api() -> list[str]:
     rows = [f"| `{verb}` | `{body}` | {about} |" for verb, (body, about) in control.BODIES.items()]
     return [
         f"`GET {prefix}/health`, `{prefix}/state` (JSON), `{prefix}/events` (server-sent events), "
-        f"`{prefix}/metrics` (Prometheus). `POST {prefix}/actions/<action>` takes a JSON object, with `Content-Type: application/json`:",
+        f"`{prefix}/metrics` (Prometheus), `{prefix}/past?before=SECONDS` (a minute of the hour behind, a state a line; "
+        "all but the first tell of what has ended, and of the log, only what is new). "
+        f"`POST {prefix}/actions/<action>` takes a JSON object, with `Content-Type: application/json`:",
         "\n".join(["| action | body | |", "|---|---|---|", *rows]),
         'What went well answers with 200 and `{"done": ...}`, what did not with `{"error": WHY}`: 400 for a body that '
         "is no JSON object, 401 without the token, 403 for a page or a host that is not ours, 404 for an action that "

@@ -29,6 +29,7 @@ from tui.memory import remember, remembered
 from tui.palette import THEMES, Palette
 from tui.past import EVERY_S, Past
 from tui.plain_glyphs import plain_driver
+from tui.recording import RecordingError
 from tui.screens.board import BoardScreen
 from tui.screens.clients import Clients
 from tui.screens.detail import Detail
@@ -92,6 +93,8 @@ class Top(App[None]):
         self._wish = Wish()
         self._frozen_scene: ViewState | None = None
         self._past = Past()
+        self._sought: float | None = None
+        self._is_fetching = False
         self._link = Link(LinkState.CONNECTING, source.where, source.local)
         self._hardware: Hardware | None = None
         self._read_at = 0.0
@@ -295,16 +298,44 @@ class Top(App[None]):
         self.draw()
 
     def action_scrub(self, seconds: float) -> None:
-        """Go back, or forth again, by so many seconds of what has been seen in the last hour."""
+        """Go back, or forth again, by so many seconds of the last hour."""
         if self._snapshot is None:
             return
         shown = self._frozen_scene.snapshot if self._frozen_scene is not None else None
-        at = (shown or self._snapshot).taken_at + seconds
-        state = self._past.before(at + EVERY_S) if seconds < 0 else self._past.after(at - EVERY_S)
-        self._frozen_scene = None
-        if state is not None and (shown is not None or seconds < 0):
+        if self._sought is None:
+            self._sought = (shown or self._snapshot).taken_at
+        self._sought += seconds
+        begins_at = self._past.begins_at
+        if seconds < 0 and self._sought < (begins_at or self._sought) and not self._is_fetching:
+            self._is_fetching = True
+            self.run_worker(self._fetch(), group="past")
+        elif not self._is_fetching:
+            self._scrub(forth=seconds > 0)
+
+    async def _fetch(self) -> None:
+        """Fetch of the daemon's past what is sought, page after page, and show it."""
+        try:
+            while (begins_at := self._past.begins_at) is not None and (self._sought or begins_at) < begins_at:
+                if not self._past.put_before(await self._source.past(begins_at)):
+                    break
+        except RecordingError as error:
+            self.notify(f"the daemon's past cannot be read: {error}", severity="warning")
+        self._is_fetching = False
+        self._scrub()
+
+    def _scrub(self, *, forth: bool = False) -> None:
+        """Show the state at the time that is sought, or the newest where there is none after it."""
+        at, self._sought = self._sought, None
+        if self._snapshot is None or at is None:
+            return
+        state = self._past.after(at - EVERY_S) if forth else self._past.before(at + EVERY_S)
+        was_past, self._frozen_scene = self._frozen_scene is not None, None
+        if state is not None and (was_past or not forth):
             ago_s = self._snapshot.taken_at - state.taken_at
-            self._frozen_scene = replace(self.view(), snapshot=state, frozen=True, drift_s=0.0, past_s=ago_s)
+            history = self._history.until(state)
+            self._frozen_scene = replace(
+                self.view(), snapshot=state, history=history, frozen=True, drift_s=0.0, past_s=ago_s
+            )
         self.draw()
 
     def action_interval(self) -> None:

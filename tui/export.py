@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TypeVar
 
 from tui.snapshot import FinishedRequest, QueuedRequest, RunningRequest, Snapshot
 
@@ -15,16 +16,38 @@ FORMATS = (
     ("snapshot", "everything as JSON"),
 )
 
+WORDS = "words:"
+"""How a feature of a prediction begins that quotes the prompt."""
+
+PromptedT = TypeVar("PromptedT", QueuedRequest, RunningRequest)
+RequestT = TypeVar("RequestT", QueuedRequest, RunningRequest, FinishedRequest)
+
 _LEFT_OUT = ("prompt", "moves", "predicted")
 
 
 def without_prompts(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot as it may be written down."""
+    """Return the snapshot as it may be written down: no prompt, and no word of one among what drove a
+    prediction.
+    """
     return replace(
         snapshot,
-        running=tuple(replace(request, prompt=None) for request in snapshot.running),
-        queue=tuple(replace(request, prompt=None) for request in snapshot.queue),
+        running=tuple(_without_prompt(request) for request in snapshot.running),
+        queue=tuple(_without_prompt(request) for request in snapshot.queue),
+        recent=tuple(_without_words(request) for request in snapshot.recent),
     )
+
+
+def _without_prompt(request: PromptedT) -> PromptedT:
+    request = _without_words(request)
+    return request if request.prompt is None else replace(request, prompt=None)
+
+
+def _without_words(request: RequestT) -> RequestT:
+    features = request.predicted.features
+    wordless = tuple(each for each in features if not each[0].startswith(WORDS))
+    if len(wordless) == len(features):
+        return request
+    return replace(request, predicted=replace(request.predicted, features=wordless))
 
 
 def export(snapshot: Snapshot, what: str, folder: Path) -> Path:

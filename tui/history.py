@@ -67,6 +67,18 @@ class History:
             if gpu.utilisation is not None:
                 self.gpu.setdefault(gpu.index, deque(maxlen=SAMPLES)).append(gpu.utilisation)
 
+    def until(self, snapshot: Snapshot) -> "History":
+        """Return what there was to remember when a snapshot was taken, as far as it is known."""
+        then = History()
+        then.take(snapshot)
+        known = {each.id: each for each in (*self.finished, *snapshot.recent)}
+        ended = (each for each in known.values() if each.finished_at <= snapshot.taken_at)
+        then.finished = deque(sorted(ended, key=lambda each: each.finished_at), maxlen=POINTS)
+        if snapshot.pid == self._pid:
+            seen = [each for each in self.samples if each.at < snapshot.uptime_s]
+            then.samples = deque([*seen, *then.samples], maxlen=SAMPLES)
+        return then
+
     def per_minute(self) -> float | None:
         """Requests completed per minute over the last minute; None before there are ten seconds of it."""
         if not self.samples:

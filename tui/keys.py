@@ -85,7 +85,7 @@ GROUPS = (
             Key(
                 "left_square_bracket",
                 "app.scrub(-5)",
-                "Back by 5 s, up to an hour; { by a minute",
+                "Back by 5 s, up to an hour, seen by top or not",
                 shown="[",
             ),
             Key("right_square_bracket", "app.scrub(5)", "Forth again by 5 s; } by a minute", shown="]"),

@@ -68,6 +68,10 @@ class Recorder:
         """Pass the question on."""
         return await self._source.outlook()
 
+    async def past(self, before: float) -> bytes:
+        """Pass the question on."""
+        return await self._source.past(before)
+
     async def act(self, action: Action) -> ActionResult:
         """Pass the action on."""
         return await self._source.act(action)
@@ -100,6 +104,10 @@ class Replay:
     async def outlook(self) -> tuple[PolicyOutlook, ...]:
         """Say nothing of what might have been."""
         return ()
+
+    async def past(self, before: float) -> bytes:
+        """Say nothing of what was before the recording."""
+        return b""
 
     async def act(self, action: Action) -> ActionResult:
         """Refuse: what is past is past."""

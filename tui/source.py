@@ -122,6 +122,12 @@ class Source(Protocol):
         """Return when what waits now would start under each policy; nothing where nobody can say."""
         ...
 
+    async def past(self, before: float) -> bytes:
+        """Return the newest page (`tui.past`) of what the daemon has kept that begins before a time, in epoch
+        seconds; nothing where there is none.
+        """
+        ...
+
     async def act(self, action: Action) -> ActionResult:
         """Ask the daemon to do something. Never raises for a refusal or a lost daemon."""
         ...

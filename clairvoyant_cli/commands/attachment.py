@@ -115,6 +115,14 @@ class DaemonSource:
         except ClairvoyantError:
             return ()
 
+    async def past(self, before: float) -> bytes:
+        """Ask; a daemon that does not answer, or is too old to keep any, has none."""
+        try:
+            async with ControlClient(self.where, self._token) as client:
+                return await client.past(before)
+        except ClairvoyantError:
+            return b""
+
     async def _read(self, newest: _Newest) -> None:
         try:
             async with ControlClient(self.where, self._token) as client:

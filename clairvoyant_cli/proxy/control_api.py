@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import msgspec
@@ -34,6 +35,7 @@ from clairvoyant_cli.proxy.urgency_stats import UrgencyStats
 from clairvoyant_cli.proxy.waiting_rows import MAX_ROWS, Window
 from clairvoyant_cli.scheduler.policy import SERVABLE
 from clairvoyant_cli.scheduler.urgency import LEVELS, Said
+from tui.past import Past
 from tui.selection import SORTS, Order
 from tui.source import ON_REQUEST
 
@@ -239,9 +241,16 @@ class ControlApi:
     """The Starlette application behind the control prefix, and the guard before it."""
 
     def __init__(
-        self, access: Access, actions: Actions, snapshots: SnapshotBuilder, changes: Changes, metrics: Metrics
+        self,
+        access: Access,
+        actions: Actions,
+        snapshots: SnapshotBuilder,
+        changes: Changes,
+        metrics: Metrics,
+        past: Past,
     ) -> None:
         self._access = access
+        self._past = past
         self._actions = actions
         self._snapshots = snapshots
         self._changes = changes
@@ -256,6 +265,7 @@ class ControlApi:
                 WebRoute(f"{PREFIX}/events", self._events),
                 WebRoute(f"{PREFIX}/metrics", self._metrics_text),
                 WebRoute(f"{PREFIX}/outlook", self._outlook),
+                WebRoute(f"{PREFIX}/past", self._past_page),
                 WebRoute(f"{PREFIX}/actions/{{action}}", self._act, methods=["POST"]),
             ]
         )
@@ -304,7 +314,7 @@ class ControlApi:
         return encode(state)
 
     def _draw_metrics(self, metrics: Metrics) -> Steps[bytes]:
-        state = yield from self._snapshots.drawing(Window(rows=0))
+        state = yield from self._snapshots.drawing(Window(rows=0, explains=False))
         yield
         return metrics.render(state)
 
@@ -336,6 +346,14 @@ class ControlApi:
             outlook.append(self._actions.operation.outlook(policy))
             await asyncio.sleep(0)  # some milliseconds for each: others get their turn
         return Response(encode(outlook), media_type="application/json")
+
+    async def _past_page(self, request: WebRequest) -> Response:
+        """Answer with the newest page of the past that begins before `?before=`, in epoch seconds."""
+        try:
+            before = float(request.query_params.get("before", "inf"))
+        except ValueError:
+            before = inf
+        return Response(self._past.page_before(before), media_type="application/x-ndjson")
 
     async def _act(self, request: WebRequest) -> Response:
         action = request.path_params["action"]

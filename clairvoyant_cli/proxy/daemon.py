@@ -25,6 +25,7 @@ from clairvoyant_cli.proxy.fallback import Fallback
 from clairvoyant_cli.proxy.gain import Gain
 from clairvoyant_cli.proxy.gateway import Gateway
 from clairvoyant_cli.proxy.groups import Groups
+from clairvoyant_cli.proxy.hindsight import Hindsight
 from clairvoyant_cli.proxy.joining import Joining, Server, find_servers
 from clairvoyant_cli.proxy.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning import DEFAULT_TAU_S
@@ -79,6 +80,7 @@ class Daemon:
     access: Access
     learn_queue: LearnQueue
     snapshots: SnapshotBuilder
+    hindsight: Hindsight
     control: ControlApi
     connections: ConnectionTable
     preemption: Preemption
@@ -199,6 +201,8 @@ async def running_daemon(
                 joining.start(worker)
             tasks.spawn(table.watch())
             tasks.spawn(daemon.preemption.run())
+            if announced:  # else nobody comes who would look back
+                tasks.spawn(daemon.hindsight.run())
             if encode is not None:
                 opinions = SecondOpinions(
                     encode,
@@ -344,7 +348,8 @@ def _compose(
         level,
     )
     actions = Actions(operation, stats, urgency_stats, BackendActions(pool, joining), groups, reload)
-    control = ControlApi(access, actions, snapshots, changes, metrics)
+    hindsight = Hindsight(snapshots)
+    control = ControlApi(access, actions, snapshots, changes, metrics, hindsight.past)
     preemption = Preemption(dispatcher, pool, operation, stats, joining.spawn, enabled=not config.no_preempt)
     dispatcher.changed.append(preemption.look)
     annotation = Annotation(pool, operation, stats.at, stats.event)
@@ -383,6 +388,7 @@ def _compose(
         access=access,
         learn_queue=learn_queue,
         snapshots=snapshots,
+        hindsight=hindsight,
         control=control,
         connections=table,
         preemption=preemption,

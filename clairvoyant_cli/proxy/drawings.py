@@ -36,6 +36,17 @@ def at_once(steps: Steps[ValueT]) -> ValueT:
             return value
 
 
+async def in_turns(steps: Steps[ValueT]) -> ValueT:
+    """Return what comes of all steps; after each the loop has its turn."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            value: ValueT = end.value
+            return value
+        await asyncio.sleep(0)
+
+
 class Drawings(Generic[WhatT]):
     """Draws what is asked for, and hands it to one asker after the other.
 

@@ -102,7 +102,7 @@ class SnapshotBuilder:
             tau=self._tau(now),
             predictor=self._predictor(),
             backends=tuple(self._backend(worker, alone[worker.name]) for worker in self.pool),
-            running=tuple(self._running(now)),
+            running=tuple(self._running(now, explains=window.explains)),
             queue=queue,
             selected=selected,
             recent=tuple(list(stats.recent)[-RECENT_SHOWN:]),
@@ -235,10 +235,10 @@ class SnapshotBuilder:
             tuple((what, by) for what, by in reasons if shown or not what.startswith("words:"))
         )
 
-    def _running(self, now: float) -> list[RunningRequest]:
+    def _running(self, now: float, *, explains: bool) -> list[RunningRequest]:
         live = self.operation.dispatcher.live.values()
         running = [(exchange, exchange.attempt) for exchange in live if exchange.attempt is not None]
-        for exchange, _ in running[:EXPLAINED]:
+        for exchange, _ in running[:EXPLAINED] if explains else ():
             self._explain(exchange, now)
         inside_s = self.engines.ends_in_s(now)
         return [
@@ -307,6 +307,6 @@ class SnapshotBuilder:
         else:
             chosen = yield from rows.chosen(window.order)
             shown, selected = chosen[part], Selection(window.order, window.first, len(chosen))
-        for row in shown[:EXPLAINED]:
+        for row in shown[:EXPLAINED] if window.explains else ():
             self._explain(row.exchange, rows.now)
         return (yield from rows.drawn(shown)), selected

@@ -30,12 +30,13 @@ DRAWN = 200
 @dataclass(frozen=True, slots=True)
 class Window:
     """The part of the queue that is asked for: up to `rows` rows, from the `first` on (from 1) when it stands
-    in an `order`.
+    in an `order`. It `explains` predictions if somebody reads why: that takes a millisecond each.
     """
 
     first: int = 1
     rows: int = MAX_ROWS
     order: Order = NATURAL
+    explains: bool = True
 
 
 @dataclass(slots=True)

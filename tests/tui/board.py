@@ -45,6 +45,10 @@ class Script:
         """Say what was scripted."""
         return self.coming
 
+    async def past(self, before: float) -> bytes:
+        """Say nothing of what was before."""
+        return b""
+
     async def act(self, action: Action) -> ActionResult:
         """Write the action down."""
         self.asked.append(action)

@@ -1,17 +1,20 @@
 """A newcomer's first hour: every command of README, tutorial and how-tos, from the wheel alone.
 
-    python tests/perf/perf_first_hour.py [--page tutorial.md] [--gguf FILE]
+    python tests/perf/perf_first_hour.py [--page tutorial.md] [--gguf FILE] [--windows "wine python.exe"]
 
 Builds the wheel, installs it into a fresh environment, and goes through the pages with an empty HOME each, in
 a network of its own (Linux, `unshare`) where a simulated Ollama sits on its usual port: so every command is
-run as it stands on the page. With a model, llama.cpp (xllamacpp) stands in for `llama-server`. What comes out
-is compared to what the page says of it (`SAYS`). What this machine cannot show is listed with its reason. It
-takes minutes, and the package registry once.
+run as it stands on the page. With a model, llama.cpp (xllamacpp) stands in for `llama-server`; a folder made
+as the Containerfile says for `podman`; and for Windows a Python for it that a command of yours runs (Wine),
+where the wheel is installed. What comes out is compared to what the page says of it (`SAYS`). What this
+machine cannot show is listed with its reason. It takes minutes, and the package registry twice.
 """
 
 import argparse
 import os
 import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.fakes.llamacpp_server import LlamaServer  # noqa: E402
+from tests.perf.containerfile import build  # noqa: E402
 
 PAGES = (
     "README.md",
@@ -34,6 +38,7 @@ PAGES = (
     *sorted(f"docs/how-to/{p.name}" for p in ROOT.glob("docs/how-to/*.md")),
 )
 BLOCK = re.compile(r"^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+OURS = re.compile(r"^(clairvoyant|eval|echo|curl|kill|umask|key|python3?|uv|pipx|podman|vllm|llama)\b")
 SERVING = re.compile(r"clairvoyant \S+: http://\S+ -> ")
 PATIENCE_S = 600.0
 ANSWERS = 220
@@ -45,7 +50,7 @@ OTHER_MACHINES = ("192.168.1.20", "192.168.1.30")
 SKIPPED = {
     r"^(uv tool|pipx|python3? -m venv)": "installs anew; here the wheel is",
     r"^vllm |^python -m sglang": "needs an engine on a GPU",
-    r"podman": "needs podman",
+    r"^podman unshare": "needs podman; here all belongs to one user",
     r"service install(?! --dry-run)": "changes the user's services",
     r"train |other-cases|--urgency mine": "needs cases of one's own",
     r"6f3a1-12": "needs the id of a request that waits",
@@ -58,6 +63,12 @@ INSTEAD = {
     "clairvoyant bench burst --backend llama": "clairvoyant bench burst --quick --requests 6 --backend llama",
 }
 """What is run in place of what needs a terminal, or an hour."""
+
+ON_WINDOWS = {
+    r"service (?!install --dry-run)": "changes the user's tasks",
+    r"--backend lmstudio": "needs LM Studio",
+}
+"""Commands of PowerShell that are left out, and why."""
 
 SAYS = {
     r"^clairvoyant demo": r"(?:fcfs|sjf) .* after \d",
@@ -83,6 +94,8 @@ class Hour:
     bin: Path
     home: Path
     gguf: Path | None = None
+    image: Path | None = None
+    windows: list[str] = field(default_factory=list)
     llama: LlamaServer | None = None
     serving: "subprocess.Popen[str] | None" = None
     results: Counter[str] = field(default_factory=Counter)
@@ -121,13 +134,13 @@ class Hour:
         if wrong:
             print(f"    exit code {done.returncode}\n    " + "\n    ".join(said.splitlines()[-12:]))
 
-    def serve(self, command: str) -> None:
+    def serve(self, command: str, instead: list[str] | None = None, **variables: str) -> None:
         """Start what stays in the foreground, in place of what did; it must say where it listens."""
         self.stop()
         serving = subprocess.Popen(
-            ["/bin/sh", "-c", f"exec {command}"],
+            instead or ["/bin/sh", "-c", f"exec {command}"],
             cwd=self.home / "work",
-            env=self.environment,
+            env=(dict(os.environ) if self.windows else self.environment) | variables,
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
@@ -147,7 +160,7 @@ class Hour:
         """Send SIGTERM to what serves: it drains, and its exit code is 0."""
         if self.serving is not None:
             self.serving.send_signal(signal.SIGTERM)
-            if self.serving.wait(timeout=PATIENCE_S):
+            if self.serving.wait(timeout=PATIENCE_S) and not self.windows:
                 self.tell("FAILED", "SIGTERM", f"exit code {self.serving.returncode}")
             self.serving = None
 
@@ -161,6 +174,38 @@ class Hour:
         self.llama = LlamaServer(model, port=8080)
         self.llama.start()
         self.tell("ok", command, "xllamacpp serves the model")
+
+    def build_image(self, command: str) -> None:
+        """Find what the Containerfile made before there was no network."""
+        made = None if self.image is None else build(ROOT, self.image, run=False)
+        built = made is not None and Path(made.entry[0]).exists()
+        self.tell("ok" if built else "FAILED", command, "a folder, as the Containerfile says")
+
+    def run_image(self, command: str) -> None:
+        """Start what the image starts, with the keys that were made and the flags of the command."""
+        assert self.image is not None
+        image = build(ROOT, self.image, run=False)
+        for name in ("keys", "token"):
+            shutil.copy(self.home / "work" / name, image.root / name)
+        given = command.partition(" clairvoyant ")[2].replace("host.containers.internal", "127.0.0.1")
+        self.serve(command, [*image.entry, *given.split()], **image.variables)
+
+    def run_on_windows(self, line: str) -> None:
+        """Run a line of PowerShell whose first command is ours; what that pipes into is left out."""
+        ours = [*self.windows, "-m", "clairvoyant_cli", *shlex.split(line.partition(" | ")[0])[1:]]
+        why = next((why for each, why in ON_WINDOWS.items() if re.search(each, line)), "")
+        if why or not line.startswith("clairvoyant "):
+            self.tell("skipped", line, why or "not ours")
+        elif line.startswith("clairvoyant serve"):
+            self.serve(line, ours)
+        else:
+            ours += ["--once"] if ours[-1] == "top" else []
+            done = subprocess.run(ours, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+            said = done.stdout + done.stderr
+            wrong = "Traceback" in said or (done.returncode and "doctor" not in line)
+            self.tell("FAILED" if wrong else "ok", line, "on Windows")
+            if wrong:
+                print(f"    exit code {done.returncode}\n    " + "\n    ".join(said.splitlines()[-12:]))
 
     def end(self) -> None:
         """Stop all that runs."""
@@ -192,7 +237,7 @@ def lines_of(block: str) -> Iterator[str]:
     gathered: list[str] = []
     for line in block.replace("\\\n", " ").splitlines():
         bare = line.split("  #")[0].strip()
-        alone = bare.startswith(("clairvoyant serve", "llama-server")) or any(
+        alone = bare.startswith(("clairvoyant serve", "llama-server", "podman")) or any(
             re.search(each, bare) for each in SKIPPED
         )
         if alone and gathered:
@@ -210,28 +255,41 @@ def walk(page: str, hour: Hour) -> None:
     """Go through a page."""
     print(page, flush=True)
     asked = False
-    blocks = [each for each in BLOCK.finditer((ROOT / page).read_text()) if each["kind"] in ("", "sh")]
-    for block in blocks:
+    blocks = [*BLOCK.finditer((ROOT / page).read_text())]
+    for line in "".join(each["text"] for each in blocks if each["kind"] == "powershell").splitlines():
+        if hour.windows:
+            hour.run_on_windows(line.partition("  #")[0])
+        else:
+            hour.tell("skipped", line, "needs Windows; give --windows")
+    for block in (each for each in blocks if each["kind"] in ("", "sh")):
         for text in lines_of(block["text"]):
-            if not re.search(
-                r"^(clairvoyant|eval|echo|curl|kill|umask|key|python3?|uv|pipx|podman|vllm|llama)\b", text
-            ):
+            if not OURS.search(text):
                 continue
-            why = next((why for each, why in SKIPPED.items() if re.search(each, text, re.MULTILINE)), "")
-            if why:
-                hour.tell("skipped", text, why)
-            elif text.startswith("llama-server"):
-                hour.start_llama(text)
-            elif "--backend llamacpp" in text and "--dry-run" not in text and hour.llama is None:
-                hour.tell("skipped", text, "needs a model; give --gguf")
-            elif text.startswith("clairvoyant serve"):
-                hour.serve(text)
-            else:
-                if "--advise" in text and hour.serving is not None and not asked:
-                    hour.traffic()
-                    asked = True
-                hour.run(text)
+            if "--advise" in text and hour.serving is not None and not asked:
+                hour.traffic()
+                asked = True
+            step(text, hour)
     hour.end()
+
+
+def step(text: str, hour: Hour) -> None:
+    """Follow one line, or some that belong together."""
+    why = next((why for each, why in SKIPPED.items() if re.search(each, text, re.MULTILINE)), "")
+    if "--backend llamacpp" in text and "--dry-run" not in text and hour.llama is None:
+        why = why or "needs a model; give --gguf"
+    if why:
+        hour.tell("skipped", text, why)
+        return
+    for beginning, follow in {
+        "llama-server": hour.start_llama,
+        "podman build": hour.build_image,
+        "podman run": hour.run_image,
+        "clairvoyant serve": hour.serve,
+        "": hour.run,
+    }.items():
+        if text.startswith(beginning):
+            follow(text)
+            return
 
 
 @contextmanager
@@ -250,16 +308,17 @@ def simulated_ollama(environment: Path) -> Iterator[None]:
         running.wait()
 
 
-def inside(environment: Path, pages: list[str], gguf: Path | None) -> int:
+def inside(args: argparse.Namespace, pages: list[str]) -> int:
     """Walk the pages in a network that is ours alone."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     for address in OTHER_MACHINES:
         subprocess.run(["ip", "address", "add", f"{address}/32", "dev", "lo"], check=True)
     total: Counter[str] = Counter()
-    with simulated_ollama(environment):
+    with simulated_ollama(args.environment):
         for page in pages:
             with tempfile.TemporaryDirectory() as home:
-                hour = Hour(environment / "bin", Path(home), gguf)
+                windows = shlex.split(args.windows) if page.endswith("windows.md") else []
+                hour = Hour(args.environment / "bin", Path(home), args.gguf, args.image, windows)
                 (hour.home / "work").mkdir()
                 walk(page, hour)
                 total += hour.results
@@ -273,11 +332,13 @@ def main() -> int:
     parser.add_argument("--page", action="append", help="the end of a page's path; all of them, if none")
     parser.add_argument("--environment", type=Path, help="where the wheel is installed already")
     parser.add_argument("--gguf", type=Path, help="a small model for llama.cpp")
+    parser.add_argument("--windows", default="", help="what runs a Python for Windows with the wheel")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--image", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     pages = [page for page in PAGES if not args.page or page.endswith(tuple(args.page))]
     if args.inside:
-        return inside(args.environment, pages, args.gguf)
+        return inside(args, pages)
     with tempfile.TemporaryDirectory() as directory:
         environment = args.environment or Path(directory) / "venv"
         if not environment.exists():
@@ -286,7 +347,11 @@ def main() -> int:
             [wheel] = Path(directory).glob("*.whl")
             subprocess.run([uv, "venv", "-q", environment], check=True)
             subprocess.run([uv, "pip", "install", "-q", "--python", environment, wheel], check=True)
-        command = ["unshare", "-rn", sys.executable, __file__, "--inside", "--environment", str(environment)]
+        image = Path(directory) / "image"
+        if any(page.endswith("container.md") for page in pages):
+            build(ROOT, image)
+        command = ["unshare", "-rn", sys.executable, __file__, "--inside"]
+        command += ["--environment", str(environment), "--image", str(image)]
         return subprocess.run([*command, *sys.argv[1:]], env=os.environ, check=False).returncode
 
 

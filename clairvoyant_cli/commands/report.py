@@ -128,16 +128,21 @@ def verdict(compared: "Sequence[Compared]", classes: "Sequence[Group]") -> str:
     saved_s = sum(each.in_order_s - each.sojourn_s for each in compared)
     sum_s = time_span(abs(saved_s))
     what = f"saved {sum_s} of waiting" if saved_s >= 0 else f"cost {sum_s} of waiting more than it saved"
+    if abs(saved_s) < NOTHING_S:
+        what = "neither saved nor cost any waiting"
     return (
         f"On average, from asking to the end, against order of arrival: {'; '.join(parts)}. In all it {what}."
     )
 
 
+NOTHING_S = 0.05
+"""Less than this is shown as 0.0 s."""
+
 HEADER = ("requests", "mean", "in order of arrival", "P95", "in order of arrival", "saved")
 
 
 def _row(each: "Group") -> tuple[str, ...]:
-    saved = f"{'-' if each.saved_s < 0 else ''}{time_span(abs(each.saved_s))}"
+    saved = f"{'-' if each.saved_s <= -NOTHING_S else ''}{time_span(abs(each.saved_s))}"
     times = (each.mean_s, each.in_order_mean_s, each.p95_s, each.in_order_p95_s)
     return (each.name, f"{each.requests:,}", *map(time_span, times), saved)
 
@@ -170,7 +175,8 @@ def _print(found: Findings) -> None:
         console.print()
         console.print(table)
     slots = ", ".join(f"{name} {slots}" for name, slots in found.slots.items())
-    console.print(f"\n{_title(found)}; slots at work at once: {slots}.", highlight=False)
+    console.print()
+    console.print(f"{_title(found)}; slots at work at once: {slots}.", highlight=False)
     console.print(ASSUMED, highlight=False)
 
 

@@ -116,16 +116,20 @@ class Hour:
         any_code = re.search(r"^clairvoyant doctor", text, re.MULTILINE) is not None
         for given, instead in INSTEAD.items():
             text = re.sub(rf"^{given}", instead, text, flags=re.MULTILINE)
-        done = subprocess.run(
-            ["/bin/sh", "-eu" if not any_code else "-u", "-c", text],
-            cwd=self.home / "work",
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        try:
+            done = subprocess.run(
+                ["/bin/sh", "-eu" if not any_code else "-u", "-c", text],
+                cwd=self.home / "work",
+                env=self.environment,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE_S,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+        except subprocess.TimeoutExpired:
+            self.tell("FAILED", text, f"not done after {PATIENCE_S:.0f} s")
+            return
         said = done.stdout + done.stderr
         wanted = [promise for command, promise in SAYS.items() if re.search(command, text, re.MULTILINE)]
         missing = [promise for promise in wanted if not re.search(promise, said, re.MULTILINE)]

@@ -78,8 +78,16 @@ def test_the_report_begins_with_its_verdict_good_or_bad(tmp_path: Path) -> None:
     page = tmp_path / "mine.html"
     said(path, "--html", str(page))
     assert "short answers 87% less" in page.read_text()
+    assert "\n\n4 answers, 2096-" in said(path)
     nothing = CliRunner().invoke(cli, ["report", "--db", str(path), "--model", "another"])
     assert "Nothing was answered" in nothing.output
+
+
+def test_a_hair_more_or_less_is_nothing(tmp_path: Path) -> None:
+    path = keep(tmp_path / "c.db", [ran(0, 0.01, 10)])
+    text = said(path)
+    assert "In all it neither saved nor cost any waiting." in text
+    assert "-0.0" not in text
 
 
 @pytest.mark.parametrize(

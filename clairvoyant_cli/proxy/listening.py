@@ -8,6 +8,8 @@ from clairvoyant_cli.system import claim_alone
 
 BACKLOG = 2048
 
+TAKEN = "the port is taken (clairvoyant status says whether by a clairvoyant)"
+
 OWN_DESCRIPTORS = 100
 """Kept for the listener, the database, probes, spare and resting connections to the backend."""
 
@@ -23,7 +25,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        why = "the port is taken" if error.errno == errno.EADDRINUSE else error.strerror
+        why = TAKEN if error.errno == errno.EADDRINUSE else error.strerror
         raise ClairvoyantError(
             f"cannot listen on {host}:{port}: {why}; choose another with --listen", ExitCode.USAGE
         ) from None

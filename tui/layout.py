@@ -70,7 +70,7 @@ def has_deck(width: int, height: int) -> bool:
 
 def _small(body: Box, wish: SizeHint) -> dict[str, Box]:
     deck = 0 if body.height < 12 else 6 if body.height < 24 else 8
-    running = 0 if body.height < 9 else min(2 + max(1, wish.slots), max(3, body.height * 2 // 7))
+    running = 0 if body.height < 9 else min(2 + max(1, wish.slots), max(3, body.height * 3 // 10))
     heights = {RUNNING: running, QUEUE: body.height - running - deck, wish.deck: deck}
     return _stack(body, heights)
 

@@ -14,7 +14,7 @@ FULL_SHARE = 0.9
 
 def verdict(state: Snapshot, *, stopping: bool = False) -> Verdict:
     """Return the first that holds: stopped by somebody, no server, somebody in need kept waiting, overloaded,
-    a promise not kept, out of order, busy, well.
+    a promise not kept, out of order, somebody who calls too much urgent, busy, well.
 
     `stopping` says that the daemon is to end.
     """
@@ -25,6 +25,7 @@ def verdict(state: Snapshot, *, stopping: bool = False) -> Verdict:
         or _overloaded(state)
         or _promise_broken(state)
         or _impaired(state)
+        or _shouted(state)
         or _well(state)
     )
 
@@ -89,6 +90,15 @@ def _impaired(state: Snapshot) -> Verdict | None:
     if state.displaced_policy:
         return Verdict("warn", "Predictor not trusted: in order of arrival until it ranks better than chance")
     return None
+
+
+def _shouted(state: Snapshot) -> Verdict | None:
+    shouter = state.urgency.shouter
+    if shouter is None:
+        return None
+    claims = f"{shouter.unbelieved:,} of its claims" if shouter.unbelieved > 1 else "a claim of it"
+    text = f"{shouter.client} calls more urgent than its share ({shouter.share:.0%}): {claims} not believed"
+    return Verdict("warn", text)
 
 
 def _well(state: Snapshot) -> Verdict:

@@ -6,7 +6,15 @@ import pytest
 
 from clairvoyant_cli.proxy.verdict import verdict
 from tests.tui.board import busy
-from tui.snapshot import LevelState, Percentiles, ServiceLevelState, Snapshot, UrgencyState, WaitingState
+from tui.snapshot import (
+    LevelState,
+    Percentiles,
+    ServiceLevelState,
+    ShouterState,
+    Snapshot,
+    UrgencyState,
+    WaitingState,
+)
 
 
 def _in_need(state: Snapshot, waits_s: float, *, heeded: bool) -> Snapshot:
@@ -22,6 +30,10 @@ def _late(state: Snapshot) -> Snapshot:
     return replace(state, service_level=ServiceLevelState("ttft-p95=2s", alert=True, recent_missed=0.12))
 
 
+def _shouted(state: Snapshot) -> Snapshot:
+    return replace(state, urgency=UrgencyState(shouter=ShouterState("bob", 40, 0.25), heeded=True))
+
+
 @pytest.mark.parametrize(
     ("state", "level", "words"),
     [
@@ -30,6 +42,11 @@ def _late(state: Snapshot) -> Snapshot:
         (_in_need(busy(), 9.0, heeded=True), "good", "All well"),
         (_late(busy()), "alert", "ttft-p95=2s is not met: 12% of the recent requests were too late"),
         (_late(_crowded(busy())), "alert", "Overloaded"),
+        (
+            _shouted(busy()),
+            "warn",
+            "than its share (25%): 40 of its claims not believed",
+        ),
         (replace(_in_need(busy(), 14.0, heeded=True), mode="paused"), "note", "Paused by the operator"),
     ],
 )

@@ -19,8 +19,10 @@ from clairvoyant_cli.bench.replay import Engine, Replay, tabled
 from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.commands.attachment import DaemonSource
 from clairvoyant_cli.control import ControlClient
-from tests.fakes.raw_http import post
-from tests.fakes.serving import asked, serving
+from predictor.record import Quality
+from tests.fakes.raw_http import post, raw_client
+from tests.fakes.serving import ByFirstWord, asked, serving, until
+from tests.proxy.test_cut_answers import LONG, SHORT, body, preempting
 from tests.tui.board import SIZES, screen_text
 from tui.app import Top
 from tui.hardware.simulated import simulated_machine
@@ -121,3 +123,59 @@ async def test_the_screen_follows_a_daemon_through_what_happens_to_it() -> None:
         await screen.shows("left", "slots □□□□□□□□ 0/8", wide="← left")
         daemon.control.stop()
         await screen.shows("gone", "no daemon")
+
+
+@dataclass(slots=True)
+class Doubted(ByFirstWord):
+    """A predictor that is trusted or not, as the test says."""
+
+    trusted: bool = True
+
+    def quality(self) -> Quality:
+        return Quality(200, 0.49, 0.9, self.trusted)
+
+
+async def test_the_screen_says_that_the_predictor_is_not_trusted_and_that_somebody_in_need_waits() -> None:
+    backend, predictor = Replay(Engine(4, answer_tokens=LENGTHS)), Doubted()
+    backend.engine.freeze()
+    async with (
+        serve_app(backend.app) as url,
+        serving(url, predictor, slots=4, urgency_target=0.05) as daemon,
+        ControlClient(daemon.base_url, daemon.gateway.admission.access.run_token) as control,
+        watching(daemon.base_url) as screen,
+        asked(daemon, *[chat("0.9 endless")] * 6),
+    ):
+        predictor.trusted = False
+        daemon.operation.review_predictor()
+        await screen.shows("mistrusted", "Predictor not trusted: in order of arrival", "fcfs")
+        predictor.trusted = True
+        daemon.operation.review_predictor()
+        await screen.shows("trusted_again", "All well", "order bounded")
+        await control.act("policy", {"policy": "urgency"})
+        waits = daemon.snapshot().queue[-1].id
+        await control.act("urgency", {"id": waits, "level": 0})
+        await screen.shows("late", "A request of level 0 has waited", wide="level 0:1 2:1")
+        row = next(line for line in screen_text(screen.app).split("\n") if waits in line)
+        assert row.split()[0] == "1"
+
+
+async def test_the_screen_shows_an_answer_that_was_cut_and_goes_on() -> None:
+    async with (
+        preempting() as (daemon, engine),
+        watching(daemon.base_url) as screen,
+        raw_client(daemon.base_url) as long,
+        raw_client(daemon.base_url) as short,
+    ):
+        long.send(body("/api/chat", LONG, stream=True))
+        await until(daemon, lambda s: bool(s.running) and s.running[0].tokens > 5)
+        short.send(body("/api/chat", SHORT, stream=True, tokens=400))
+        state = await until(daemon, lambda s: s.counters.cuts == 1 and bool(s.running))
+        engine.freeze()
+        [suspended] = state.queue
+        await screen.shows("cut", "waiting 1", f"½ {suspended.id}")
+        engine.thaw()
+        await until(daemon, lambda s: s.counters.resumes == 1)
+        engine.freeze()
+        await screen.shows("goes_on", "waiting 0", f"▶ {suspended.id}")
+        engine.thaw()
+        assert (await long.response()).whole

@@ -14,7 +14,7 @@ from tui.export import FORMATS, export
 from tui.formatting import CLASS_LETTER, class_tone, count
 from tui.keys import KEYS, rebound
 from tui.layout import DECK, PANELS, Box, SizeHint, has_deck, plan
-from tui.line import Line
+from tui.line import Line, printable
 from tui.panels import hardware, header, log, models, plots, stats, tau
 from tui.panels.requests import LEVELS, QUEUE, RECENT, RUNNING
 from tui.screens.detail import Detail
@@ -29,6 +29,8 @@ from tui.widgets.filter import FilterField
 from tui.widgets.footer import Footer
 from tui.widgets.panel import Panel
 from tui.widgets.table import Table
+
+_NAME = 12
 
 
 class BoardScreen(Screen[None]):
@@ -375,4 +377,6 @@ def _levels(urgency: UrgencyState) -> Line:
     for at, each in enumerate(waiting):
         line.add("level " if not at else "", "faint").add(f"{each.level}", LEVELS[each.level][1])
         line.add(f":{count(each.waiting)} ", "soft")
+    if urgency.shouter is not None:
+        line.add(f"{printable(urgency.shouter.client)[:_NAME]} not believed ", "warn")
     return line

@@ -251,7 +251,7 @@ def _progress(*, quiet: bool) -> Iterator[tuple[Tell, Callable[[str], None]]]:
             progress.update(task, description=step.title, completed=step.done, total=step.of, left=left)
             if not console.is_terminal and step.title not in said:
                 said.append(step.title)
-                console.print(f"measuring: {step.title} {left}".rstrip(), highlight=False)
+                console.print(f"measuring: {step.title}{left and f', {left}'}", highlight=False)
 
         def say(line: str) -> None:
             console.print(line, highlight=False)

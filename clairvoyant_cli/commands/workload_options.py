@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.settings import did_you_mean
 
 if TYPE_CHECKING:
     import numpy as np
@@ -203,5 +204,8 @@ def policies_of(names: tuple[str, ...]) -> list[str]:
 
     for name in names:
         if name not in POLICIES:
-            raise ClairvoyantError(f"--policy {name!r} is none of {', '.join(POLICIES)}", ExitCode.USAGE)
+            hint = did_you_mean(name, POLICIES)
+            raise ClairvoyantError(
+                f"--policy {name!r} is none of {', '.join(POLICIES)}{hint}", ExitCode.USAGE
+            )
     return list(names) or [DEFAULT_POLICY, "sjf", "sjf-rationed", "aging", "hrrn"]

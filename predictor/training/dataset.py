@@ -95,7 +95,8 @@ def lines_of(path: Path) -> Iterator[tuple[int, str]]:
                 if line.strip():
                     yield number, line
     except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise ModelError(f"{path} cannot be read: {why}") from None
 
 
 def _open(path: Path) -> IO[str]:

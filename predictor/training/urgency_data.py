@@ -65,7 +65,8 @@ def _csv(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
                 first = (reader.fieldnames or ("",))[0]
                 yield reader.line_num, row if "prompt" in row else {**row, "prompt": row[first]}
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise ModelError(f"{path} cannot be read: {why}") from None
 
 
 def _text(row: Mapping[str, object]) -> str | None:

@@ -156,9 +156,11 @@ class ControlClient:
     async def __aexit__(self, *exc: object) -> None:
         await self._upstream.close()
 
-    async def snapshot(self) -> Snapshot:
-        """Return the state as it is now."""
-        return decode(await self._ask("/state"))
+    async def snapshot(self, wish: Wish = ALL_STATES) -> Snapshot:
+        """Return the state as it is now, with the queue's rows that are wished for."""
+        return decode(
+            await self._ask("/state" if wish == ALL_STATES else f"/state?{urlencode(_window(wish))}")
+        )
 
     async def stream(self) -> AsyncIterator[Snapshot]:
         """Yield the state now and whenever it changes, until the daemon goes."""

@@ -45,6 +45,10 @@ class Stage(Protocol):
         """Ask when what waits would start under each policy, and show the answer when it comes."""
         ...
 
+    def waiting(self, order: Order, take: Callable[[tuple[QueuedRequest, ...]], None]) -> None:
+        """Ask for all that waits and stands in an order, and hand it on when it comes."""
+        ...
+
     def remember(self, **liked: str) -> None:
         """Keep how the screen is liked, for the next time."""
         ...

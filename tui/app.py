@@ -36,7 +36,7 @@ from tui.screens.detail import Detail
 from tui.screens.groups import Groups
 from tui.screens.help import Help
 from tui.selection import Order
-from tui.snapshot import PolicyOutlook, Snapshot
+from tui.snapshot import PolicyOutlook, QueuedRequest, Snapshot
 from tui.source import EVERY_S as FRAME_S
 from tui.source import Action, Disconnected, Source, Wish
 from tui.view_state import Link, LinkState, ViewState
@@ -268,6 +268,14 @@ class Top(App[None]):
             show(await self._source.outlook())
 
         self.run_worker(ask(), group="outlook", exclusive=True)
+
+    def waiting(self, order: Order, take: Callable[[tuple[QueuedRequest, ...]], None]) -> None:
+        """Ask for all that waits and stands in an order, and hand it on when it comes."""
+
+        async def ask() -> None:
+            take(await self._source.waiting(order))
+
+        self.run_worker(ask(), group="actions")
 
     def look(self, first: int, order: Order) -> None:
         """Have the queue's rows sent from the first on, when it stands in an order."""

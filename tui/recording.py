@@ -11,7 +11,8 @@ from typing import IO
 import msgspec
 
 from tui.export import without_prompts
-from tui.snapshot import SCHEMA_VERSION, PolicyOutlook, Snapshot
+from tui.selection import Order
+from tui.snapshot import SCHEMA_VERSION, PolicyOutlook, QueuedRequest, Snapshot
 from tui.source import Action, ActionResult, Disconnected, Source, Wish
 
 _LONGEST_GAP_S = 5.0
@@ -68,6 +69,10 @@ class Recorder:
         """Pass the question on."""
         return await self._source.outlook()
 
+    async def waiting(self, order: Order) -> tuple[QueuedRequest, ...]:
+        """Pass the question on."""
+        return await self._source.waiting(order)
+
     async def past(self, before: float) -> bytes:
         """Pass the question on."""
         return await self._source.past(before)
@@ -103,6 +108,10 @@ class Replay:
 
     async def outlook(self) -> tuple[PolicyOutlook, ...]:
         """Say nothing of what might have been."""
+        return ()
+
+    async def waiting(self, order: Order) -> tuple[QueuedRequest, ...]:
+        """Say nothing beyond what was recorded."""
         return ()
 
     async def past(self, before: float) -> bytes:

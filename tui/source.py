@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from tui.selection import NATURAL, Order
-from tui.snapshot import PolicyOutlook, Snapshot
+from tui.snapshot import PolicyOutlook, QueuedRequest, Snapshot
 
 
 class Verb(StrEnum):
@@ -120,6 +120,10 @@ class Source(Protocol):
 
     async def outlook(self) -> tuple[PolicyOutlook, ...]:
         """Return when what waits now would start under each policy; nothing where nobody can say."""
+        ...
+
+    async def waiting(self, order: Order) -> tuple[QueuedRequest, ...]:
+        """Return all that waits and stands in an order; nothing where nobody can say."""
         ...
 
     async def past(self, before: float) -> bytes:

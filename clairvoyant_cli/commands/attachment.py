@@ -7,7 +7,8 @@ from urllib.parse import urlsplit
 
 from clairvoyant_cli.control import DEFAULT_URL, ControlClient, StateReader
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from tui.snapshot import SCHEMA_VERSION, PolicyOutlook, Snapshot
+from tui.selection import Order
+from tui.snapshot import SCHEMA_VERSION, PolicyOutlook, QueuedRequest, Snapshot
 from tui.source import Action, ActionResult, Disconnected, Wish
 
 ROWS = 300
@@ -114,6 +115,21 @@ class DaemonSource:
                 return await client.outlook()
         except ClairvoyantError:
             return ()
+
+    async def waiting(self, order: Order) -> tuple[QueuedRequest, ...]:
+        """Ask for page after page; what moves meanwhile from one to another may be in none."""
+        rows: dict[str, QueuedRequest] = {}
+        try:
+            async with ControlClient(self.where, self._token) as client:
+                first, before = 1, -1
+                while len(rows) > before:
+                    before = len(rows)
+                    page = (await client.snapshot(Wish(first, order=order))).queue
+                    rows |= {row.id: row for row in page}
+                    first += len(page)
+        except ClairvoyantError:
+            return ()
+        return tuple(rows.values())
 
     async def past(self, before: float) -> bytes:
         """Ask; a daemon that does not answer, or is too old to keep any, has none."""

@@ -20,6 +20,13 @@ reader is not left without word until it takes the daemon for gone."""
 TURN_S = 0.004
 """How much of one turn of the loop goes into drawing; the step that has been begun by then is finished."""
 
+PAUSE_SHARE = 4
+"""Between two turns it rests for so many times as long as the last took: an answer passes through the loop in
+several turns, and is to meet one step of a drawing, not all."""
+
+PAUSE_S = 0.01
+"""The same for what nobody waits for."""
+
 ValueT = TypeVar("ValueT")
 WhatT = TypeVar("WhatT", bound=Hashable)
 Steps: TypeAlias = Generator[None, None, ValueT]
@@ -37,14 +44,14 @@ def at_once(steps: Steps[ValueT]) -> ValueT:
 
 
 async def in_turns(steps: Steps[ValueT]) -> ValueT:
-    """Return what comes of all steps; after each the loop has its turn."""
+    """Return what comes of all steps, with a pause after each."""
     while True:
         try:
             next(steps)
         except StopIteration as end:
             value: ValueT = end.value
             return value
-        await asyncio.sleep(0)
+        await asyncio.sleep(PAUSE_S)
 
 
 class Drawings(Generic[WhatT]):
@@ -92,7 +99,7 @@ class Drawings(Generic[WhatT]):
             spent_s = self._clock() - begun_s
         self._spent_s += spent_s
         if not done:
-            asyncio.get_running_loop().call_soon(self._go_on, steps)
+            asyncio.get_running_loop().call_later(PAUSE_SHARE * spent_s, self._go_on, steps)
             return
         self._rests_until_s = self._clock() + min(MAX_REST_S, DRAWING_SHARE * self._spent_s)
         self._under_way = None

@@ -19,17 +19,19 @@ from starlette.requests import Request as WebRequest
 import predictor
 from clairvoyant_cli.bench.replay import DEFAULT_MODEL, Engine, Replay, tabled
 from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.commands.attachment import DaemonSource
 from clairvoyant_cli.control import ACTIONS, ControlClient, decode
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy import histogram
 from clairvoyant_cli.proxy.daemon import Daemon
-from clairvoyant_cli.proxy.drawings import DRAWING_SHARE, TURN_S, Drawings, Steps
+from clairvoyant_cli.proxy.drawings import DRAWING_SHARE, PAUSE_SHARE, TURN_S, Drawings, Steps
 from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
 from clairvoyant_cli.proxy.waiting_rows import Window
 from clairvoyant_cli.scheduler.policy import SERVABLE
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.serving import asked, serving, until
 from tests.fakes.virtual_clock import VirtualClockLoop, run_virtually
+from tui.selection import Order
 from tui.snapshot import Snapshot
 from tui.source import Wish
 
@@ -450,6 +452,19 @@ async def test_who_has_acted_sees_what_came_of_it(daemon: Daemon) -> None:
             assert (await control.snapshot()).mode == mode
 
 
+async def test_all_that_waits_can_be_had_page_by_page(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clairvoyant_cli.proxy.control_api.MAX_ROWS", 2)
+    source = DaemonSource(daemon.base_url)
+    async with asked(daemon, *[chat("0.9 endless")] * 6):
+        every = daemon.snapshot().queue
+        assert [row.id for row in await source.waiting(Order())] == [row.id for row in every]
+        assert [row.id for row in await source.waiting(Order("rank", reverse=True))] == [
+            row.id for row in reversed(every)
+        ]
+
+
 async def test_between_the_steps_of_a_drawing_others_are_served() -> None:
     """What is asked for meanwhile is drawn anew: it may be asked for to see what has changed."""
     served, done, begun = 0, False, asyncio.Event()
@@ -535,7 +550,7 @@ def test_drawing_takes_no_more_than_its_share_of_the_time() -> None:
             await asyncio.gather(drawings.next("it"), drawings.next("it"))
 
     run_virtually(ask())
-    assert begun_s == [pytest.approx(0.04 * (1 + DRAWING_SHARE) * each) for each in range(4)]
+    assert begun_s == [pytest.approx(0.04 * (1 + PAUSE_SHARE + DRAWING_SHARE) * each) for each in range(4)]
 
 
 async def test_a_stream_of_events_has_a_head_that_ends(daemon: Daemon) -> None:

@@ -12,7 +12,8 @@ from tui.app import Top
 from tui.hardware.reading import Hardware
 from tui.hardware.simulated import simulated_machine
 from tui.history import History
-from tui.snapshot import PolicyOutlook, Snapshot
+from tui.selection import Order
+from tui.snapshot import PolicyOutlook, QueuedRequest, Snapshot
 from tui.source import Action, ActionResult, Disconnected, Wish
 from tui.view_state import Link, LinkState, ViewState
 
@@ -28,6 +29,7 @@ class Script:
     where: str = WHERE
     local: bool = True
     coming: tuple[PolicyOutlook, ...] = ()
+    all_rows: tuple[QueuedRequest, ...] = ()
     asked: list[Action] = field(default_factory=list)
     wanted: list[Wish] = field(default_factory=list)
     answer: ActionResult = field(default_factory=lambda: ActionResult(True))
@@ -44,6 +46,10 @@ class Script:
     async def outlook(self) -> tuple[PolicyOutlook, ...]:
         """Say what was scripted."""
         return self.coming
+
+    async def waiting(self, order: Order) -> tuple[QueuedRequest, ...]:
+        """Say what was scripted."""
+        return self.all_rows
 
     async def past(self, before: float) -> bytes:
         """Say nothing of what was before."""

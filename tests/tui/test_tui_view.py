@@ -245,6 +245,16 @@ async def test_export_writes_a_file_without_prompts(steps: int, what: str, tmp_p
             assert [row["id"] for row in rows] == [row.id for row in getattr(it.snapshot, what)]
 
 
+async def test_an_export_of_the_queue_is_of_all_that_waits(tmp_path: Path) -> None:
+    async with bench(folder=tmp_path) as it:
+        it.source.all_rows = tuple(replace(it.queue[0], id=f"row-{number}") for number in range(50))
+        it.app.take(replace(it.snapshot, waiting=replace(it.snapshot.waiting, total=50)))
+        await it.press("E", "enter")
+        (path,) = tmp_path.glob("*")  # noqa: ASYNC240 - nothing else runs in this loop
+        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+        assert [row["id"] for row in rows] == [row.id for row in it.source.all_rows]
+
+
 async def test_export_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     async with bench(folder=tmp_path / "missing") as it:
         await it.press("E", "enter")

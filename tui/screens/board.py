@@ -21,7 +21,7 @@ from tui.screens.detail import Detail
 from tui.screens.dialogs import Choose
 from tui.screens.groups import Groups
 from tui.screens.letters import Letters
-from tui.snapshot import UrgencyState
+from tui.snapshot import Snapshot, UrgencyState
 from tui.view_state import ViewState
 from tui.widgets.board import Board
 from tui.widgets.canvas import Canvas
@@ -279,9 +279,21 @@ class BoardScreen(Screen[None]):
             self.app.push_screen(Choose("Export", FORMATS), self._export)
 
     def _export(self, what: str | None) -> None:
-        snapshot = self._stage.view().snapshot
+        view = self._stage.view()
+        snapshot = view.snapshot
         if what is None or snapshot is None:
             return
+        order = self.query_one("#queue", Table).order
+        all_rows = snapshot.waits if snapshot.selected is None else snapshot.selected.total
+        if what in ("queue", "snapshot") and len(snapshot.queue) < all_rows and not view.frozen:
+            self.notify(f"fetching {all_rows:,} rows")
+            self._stage.waiting(
+                order, lambda rows: self._write(replace(snapshot, queue=rows or snapshot.queue), what)
+            )
+        else:
+            self._write(snapshot, what)
+
+    def _write(self, snapshot: Snapshot, what: str) -> None:
         try:
             path = export(snapshot, what, self._folder or Path.cwd())
         except OSError as error:

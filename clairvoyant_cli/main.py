@@ -20,6 +20,7 @@ COMMANDS = {
     "serve": "Run the proxy in front of an LLM server.",
     "backends": "List, add, drain and remove the servers behind a running daemon.",
     "status": "Print the state of a running daemon once.",
+    "act": "Do one of the actions of `top`, as in `act urgency id=REQUEST level=0`.",
     "calibrate": "Measure an LLM server once, so that `serve` knows it.",
     "profiles": "List, show, choose and exchange what `calibrate` measured.",
     "history": "Show the requests that were served.",

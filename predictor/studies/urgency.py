@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.training.urgency_data import Case
-from predictor.urgency.model import LEVELS, UrgencyModel, buckets_of, least_cost
+from predictor.urgency.model import LEVELS, UrgencyModel, buckets_of, least_cost, words_of
 
 Levels = npt.NDArray[np.intp]
 
@@ -96,7 +96,7 @@ def evaluate_urgency(model: UrgencyModel, cases: list[Case], embed: Embed | None
 
 def bag_of_words(cases: list[Case], real: Levels) -> Levels:
     """Return the levels that naive Bayes says, each case by the words of four fifths of the others."""
-    bags = [buckets_of(case.text) for case in cases]
+    bags = [buckets_of(words_of(case.text)) for case in cases]
     folds = np.array([crc32(case.source.encode()) % BAG_FOLDS for case in cases])
     size = int(max(bag.max() for bag in bags)) + 1
     said = np.zeros(len(cases), np.intp)

@@ -51,6 +51,12 @@ MEASURES = {
     "apart_under": "of levels 0 and 1 among them, called less urgent than they are",
     "apart_missed": "of levels 0 and 1 among them, called 2 or less urgent",
     "apart_over": "those called more urgent than they are",
+    "day_exact": "patients of a day in wordings that no training case has, given their own level",
+    "day_within_one": "those given it or one beside it",
+    "day_kappa": "Cohen's kappa with quadratic weights",
+    "day_under": "of levels 0 and 1 among them, called less urgent than they are",
+    "day_missed": "of levels 0 and 1 among them, called 2 or less urgent",
+    "day_over": "those called more urgent than they are",
     "nested_files": "files ranked by models that saw none of their family, nor were chosen on it",
     "nested_ranking_accuracy": "mean ranking accuracy over the families of those files",
     "nested_ranking_accuracy_files": "the same, over the files",
@@ -89,9 +95,12 @@ LIMITS_OF_KIND = {
     "urgency": """\
 - This is no medical device and no safety system. It errs in both directions, and nothing that may cost a
   life may depend on it.
-- The measures are of written cases: of complaints and phrases held out, and of cases written apart. Its
-  settings were chosen on these, and the last of its phrases were written by who knew the cases apart, so
-  their figures are optimistic. `clairvoyant evaluate --urgency FILE` judges it on your own.
+- The measures are of written cases: of complaints and phrases held out, of cases written apart, and of
+  textbook patients in unknown wordings. Its settings were chosen on these, and the last of its phrases were
+  written by who knew the cases apart, so their figures are optimistic; real patients are harder.
+  `clairvoyant evaluate --urgency FILE` judges it on your own.
+- Nurses and experts part, too: in 15 % of 1,267 records (KTAS; Moon et al., PLoS One, 2019), and 87 trained
+  nurses gave 59 % of the ESI handbook's scenarios their level (Mistry et al., Ann Emerg Med, 2018).
 - It reads English, of a long prompt the two ends, and no system message.""",
     "paper": """\
 - The three probabilities are the softmax's own and not calibrated; expected tokens and quantiles are fixed

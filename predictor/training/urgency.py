@@ -8,7 +8,8 @@ Needs the `train` extra.
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from warnings import catch_warnings, simplefilter
@@ -22,36 +23,48 @@ from predictor.errors import ModelError, from_the_train_extra
 from predictor.loading import MODELS, SEMANTIC, URGENCY, load_encoder
 from predictor.studies.urgency import Verdict, judge
 from predictor.training.card_writing import file_hashes, write_card
+from predictor.training.urgency_cases.complaints import read_lists
+from predictor.training.urgency_cases.day import read_day
 from predictor.training.urgency_cases.writing import read_apart, write_cases
 from predictor.training.urgency_data import Case
 from predictor.urgency.model import (
     EMBEDDING_SCALE,
     FEATURES_VERSION,
     LEVELS,
+    SHARE,
+    SHARE_OF_PATIENT,
     TABLE_BITS,
     WEIGHTS,
     WORDS_SCALE,
     buckets_of,
+    costs,
     least_cost,
     softmax,
+    telling_words,
+    words_of,
 )
-from predictor.urgency.vitals import cues
+from predictor.urgency.vitals import NAMES, cues, read_signs
 
 with from_the_train_extra():
     import scipy.sparse as sparse
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
-SHARE = 0.3
-"""The encoder's share of the scores."""
+WORDS_FREEDOM, EMBEDDING_FREEDOM = 0.5, 0.5
+"""The inverse of each regression's penalty. These, the shares, and what being too late costs were chosen on
+written cases alone: with complaints and styles held out together, on half of `triage.txt` by a model of the
+rest, on `apart.txt`, and on `day.txt` in records that are worded as no training case is."""
 
-WORDS_FREEDOM, EMBEDDING_FREEDOM = 2.0, 0.5
-"""The inverse of each regression's penalty. These, the share, and what being too late costs were chosen on
-written cases: with complaints and styles held out together, on `triage.txt` by a model of the others, and
-on `apart.txt`."""
+MAX_SPREAD = 0.2
+"""A word that comes with patients of a larger share of the sources is how records are put, not what they say,
+as are those that `lists.txt` names. What a hospital puts otherwise must not count either, so no word does
+that came with no patient."""
 
 MAX_STEPS = 80
 """Of the search for the weights, which are held back by stopping early, too."""
+
+TRIED = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Costs of being too late that are shown beside the one in use."""
 
 FOLDS = 4
 MIN_A_LEVEL = 20
@@ -69,6 +82,12 @@ class Readings:
     levels: npt.NDArray[np.intp]
     weights: Numbers
     folds: npt.NDArray[np.intp]
+
+    @property
+    def shares(self) -> Numbers:
+        """The encoder's share of each case's scores, (n, 1)."""
+        of_patient = self.seen[:, [NAMES.index("patient")]] > 0.0
+        return np.where(of_patient, SHARE_OF_PATIENT, SHARE)
 
     def rows(self, rows: npt.NDArray[np.bool_]) -> "Readings":
         """Return the readings of some cases."""
@@ -100,14 +119,29 @@ class Fitted:
     def together(self, readings: Readings) -> Numbers:
         """Return the scores of both, (n, LEVELS)."""
         by_words, by_embedding = self.scores(readings)
-        both: Numbers = (1.0 - SHARE) * by_words + SHARE * by_embedding
+        both: Numbers = (1.0 - readings.shares) * by_words + readings.shares * by_embedding
         return both
 
 
-def read_all(cases: list[Case]) -> Readings:
+def find_telling(cases: list[Case]) -> frozenset[int]:
+    """Return the hashes of the words that tell patients apart."""
+    sources: dict[bytes, set[str]] = defaultdict(set)
+    patients = [case for case in cases if read_signs(case.text).of_patient]
+    for case in patients:
+        for word in words_of(case.text):
+            sources[word].add(case.source)
+    put = {word for line in read_lists()["put"] for word in words_of(line)}
+    most = MAX_SPREAD * len({case.source for case in patients})
+    return frozenset(crc32(word) for word, them in sources.items() if len(them) <= most and word not in put)
+
+
+def read_all(cases: list[Case], telling: Set[int]) -> Readings:
     """Read cases, each some 5 ms for the encoder."""
     encoder = load_encoder()
-    grams = [buckets_of(case.text) for case in cases]
+    signs = [read_signs(case.text) for case in cases]
+    grams = [
+        buckets_of(telling_words(case.text, its, telling)) for case, its in zip(cases, signs, strict=True)
+    ]
     counts = np.array([len(each) for each in grams])
     words = sparse.csr_matrix(
         (
@@ -120,7 +154,7 @@ def read_all(cases: list[Case]) -> Readings:
     return Readings(
         words,
         np.array([encoder.encode(case.text).embedding for case in cases], np.float64),
-        np.array([cues(case.text) for case in cases], np.float64),
+        np.array([cues(case.text, its) for case, its in zip(cases, signs, strict=True)], np.float64),
         np.array([case.level for case in cases]),
         np.array([case.weight for case in cases]),
         np.array([crc32(case.source.encode()) % FOLDS for case in cases]),
@@ -150,19 +184,23 @@ def _regression(features: object, readings: Readings, freedom: float) -> Numbers
     return weights
 
 
-def held_out(readings: Readings) -> tuple[Verdict, Verdict]:
-    """Return how the words alone, and both together, do on phrases that they were not fitted on."""
+def held_out(readings: Readings) -> list[Verdict]:
+    """Return how the words alone, and both together, do on phrases that they were not fitted on; and how both
+    would do if being too late cost less or more.
+    """
     n = len(readings.levels)
     by_words, both = np.zeros((n, LEVELS)), np.zeros((n, LEVELS))
     for fold in range(FOLDS):
         unseen = readings.folds == fold
         if unseen.any():
-            words, embedding = fit(readings.rows(~unseen)).scores(readings.rows(unseen))
-            by_words[unseen], both[unseen] = words, (1.0 - SHARE) * words + SHARE * embedding
-    return (
-        judge("words alone", readings.levels, least_cost(softmax(by_words.astype(np.float32)))),
-        judge("words and encoder", readings.levels, least_cost(softmax(both.astype(np.float32)))),
-    )
+            fitted, rest = fit(readings.rows(~unseen)), readings.rows(unseen)
+            by_words[unseen], both[unseen] = fitted.scores(rest)[0], fitted.together(rest)
+    levels, chances = readings.levels, softmax(both.astype(np.float32))
+    return [
+        judge("words and encoder", levels, least_cost(chances)),
+        judge("words alone", levels, least_cost(softmax(by_words.astype(np.float32)))),
+        *(judge(f"if too late cost {cost:g}", levels, least_cost(chances, costs(cost))) for cost in TRIED),
+    ]
 
 
 def train_urgency(
@@ -171,10 +209,10 @@ def train_urgency(
     licence: str,
     data: str,
     progress: Callable[[str], None],
-    apart: Sequence[Case] = (),
+    apart: Mapping[str, Sequence[Case]] | None = None,
 ) -> list[Verdict]:
     """Train on cases, write a model directory, and return how it does on cases that it had not seen: of other
-    sources, and those that stand `apart`, if any.
+    sources, and those that stand `apart`, by name, if any.
 
     ModelError if a level has too few cases, or all are of one source.
     """
@@ -185,19 +223,20 @@ def train_urgency(
             f"only {counts[least]} cases are of level {least}; a model needs {MIN_A_LEVEL} of each"
         )
     progress(f"{len(cases)} cases; the encoder reads them")
-    readings = read_all(cases)
+    telling = find_telling(cases)
+    readings = read_all(cases, telling)
     progress("held out")
-    verdicts = [*held_out(readings)]
-    figures = verdicts[-1].figures()
+    verdicts = held_out(readings)
+    figures = verdicts[0].figures()
     progress("all cases")
     fitted = fit(readings)
-    if apart:
-        other = read_all(list(apart))
+    for name, others in (apart or {}).items():
+        other = read_all(list(others), telling)
         said = least_cost(softmax(fitted.together(other).astype(np.float32)))
-        verdicts.append(judge("written apart", other.levels, said))
-        figures |= verdicts[-1].figures("apart")
+        verdicts.append(judge(name, other.levels, said))
+        figures |= verdicts[-1].figures(name)
     out.mkdir(parents=True, exist_ok=True)
-    _save_weights(fitted, out / WEIGHTS)
+    _save_weights(fitted, telling, out / WEIGHTS)
     card = Card(
         out.name,
         "urgency",
@@ -208,13 +247,12 @@ def train_urgency(
         {"prompts": float(len(cases)), **figures},
         file_hashes(out, [WEIGHTS]),
         sources={"encoder": read_card(MODELS / SEMANTIC).sha256["encoder.onnx"]},
-        share=SHARE,
     )
     write_card(card, out)
     return verdicts
 
 
-def _save_weights(fitted: Fitted, path: Path) -> None:
+def _save_weights(fitted: Fitted, telling: Set[int], path: Path) -> None:
     size = 1 << TABLE_BITS
     words = fitted.words[:size].astype(np.float16)
     used = np.flatnonzero(np.abs(words).max(axis=1) > 0.004)
@@ -223,6 +261,7 @@ def _save_weights(fitted: Fitted, path: Path) -> None:
         path,
         buckets=used.astype(np.uint16),
         words=words[used],
+        telling=np.array(sorted(telling), np.uint32),
         words_rest=fitted.words[size:].astype(np.float32),
         embedding=fitted.embedding[:width].astype(np.float32),
         embedding_rest=fitted.embedding[width:].astype(np.float32),
@@ -241,7 +280,7 @@ def main() -> None:
         "MIT",
         data,
         lambda line: print(line, file=sys.stderr),  # noqa: T201
-        read_apart(),
+        {"apart": read_apart(), "day": read_day()},
     )
     for verdict in verdicts:
         sys.stdout.write(f"{verdict}\n")

@@ -1,12 +1,15 @@
 """A text to a level of urgency: two linear readings, one of its words and one of an encoder's embedding.
 
-Both also see the vital signs and the form (`vitals.cues`). Their scores are averaged, the encoder's with the
-share that the card says; before it has spoken the words speak alone. The level is the one of least expected
-cost, where too little urgency costs more than too much.
+Both also see the vital signs or the form (`vitals.cues`). Their scores are averaged; before the encoder has
+spoken the words speak alone. Every hospital words its records in its own way, so of a text about a patient
+only the words are read that told patients apart in training. The level is the one of least expected cost:
+what counts is to be within one level, and not to call what is urgent less urgent than it is.
 """
 
+from collections.abc import Set
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +18,7 @@ from predictor.card import Card, read_card
 from predictor.errors import ModelError
 from predictor.lexical.words import gram_hashes, in_english, split, window
 from predictor.record import PromptView
-from predictor.urgency.vitals import NAMES, cues
+from predictor.urgency.vitals import NAMES, Signs, cues, read_signs
 
 if TYPE_CHECKING:
     from predictor.semantic.opinion import Opinion
@@ -30,7 +33,7 @@ STEM = 5
 """Characters of a word that are read once more without its ending: "bleeding" and "bleeds" are alike."""
 
 WEIGHTS = "weights.npz"
-FEATURES_VERSION = 2
+FEATURES_VERSION = 3
 
 WORDS_SCALE, EMBEDDING_SCALE = 3.0, 4.0
 """Bring both to the spread of the cues, so that one penalty suits all."""
@@ -38,30 +41,49 @@ WORDS_SCALE, EMBEDDING_SCALE = 3.0, 4.0
 URGENT = 1
 """The least of the urgent levels."""
 
-TOO_LATE = 6.0
-"""What too little urgency costs an urgent case, in levels of too much; both count squared."""
+TOO_LATE = 2.5
+"""What too little urgency costs an urgent case, where being more than one level off costs 1."""
+
+EACH_LEVEL = 0.15
+"""What being off costs besides, for each level squared."""
+
+SHARE_OF_PATIENT, SHARE = 0.15, 0.5
+"""The encoder's share of the scores: it hears how a record is put together more than what it says."""
 
 Floats = npt.NDArray[np.float32]
 
-COST = np.array(
-    [
-        [(level - true) ** 2 * (TOO_LATE if level > true <= URGENT else 1.0) for level in range(LEVELS)]
-        for true in range(LEVELS)
-    ],
-    np.float32,
-)
+
+def costs(too_late: float) -> Floats:
+    """Return what it costs to say a level of each true one, (LEVELS, LEVELS) as [true][said]."""
+    said, true = np.arange(LEVELS)[None, :], np.arange(LEVELS)[:, None]
+    off = said - true
+    cost: Floats = (np.abs(off) > 1) + too_late * ((off > 0) & (true <= URGENT)) + EACH_LEVEL * off**2
+    return cost.astype(np.float32)
 
 
-def buckets_of(text: str) -> npt.NDArray[np.uint32]:
-    """Return the distinct buckets of a text's words and stems, and of pairs of either."""
-    words = in_english(split(window(text, HEAD, TAIL)))
+COST = costs(TOO_LATE)
+
+
+def words_of(text: str) -> list[bytes]:
+    """Return the words of a text that are read, digits blurred."""
+    return in_english(split(window(text, HEAD, TAIL)))
+
+
+def telling_words(text: str, signs: Signs, telling: Set[int]) -> list[bytes]:
+    """Return the words of a text; of one about a patient only those whose hash is among the `telling`."""
+    words = words_of(text)
+    return [word for word in words if crc32(word) in telling] if signs.of_patient else words
+
+
+def buckets_of(words: list[bytes]) -> npt.NDArray[np.uint32]:
+    """Return the distinct buckets of words and of their stems, and of pairs of either."""
     stems = [word[:STEM] for word in words]
     return np.unique(np.concatenate([gram_hashes(words), gram_hashes(stems)]) & BUCKETS)
 
 
-def least_cost(chances: Floats) -> npt.NDArray[np.intp]:
+def least_cost(chances: Floats, cost: Floats = COST) -> npt.NDArray[np.intp]:
     """Return the level of least expected cost for each row of chances, (n, LEVELS)."""
-    best: npt.NDArray[np.intp] = (chances @ COST).argmin(axis=1)
+    best: npt.NDArray[np.intp] = (chances @ cost).argmin(axis=1)
     return best
 
 
@@ -91,6 +113,7 @@ class UrgencyModel:
             with np.load(directory / WEIGHTS, allow_pickle=False) as file:
                 self._words = np.zeros((1 << TABLE_BITS, LEVELS), np.float32)
                 self._words[file["buckets"]] = file["words"]
+                self._telling = frozenset(file["telling"].tolist())
                 self._words_rest: Floats = file["words_rest"]
                 self._embedding: Floats = file["embedding"]
                 self._embedding_rest: Floats = file["embedding_rest"]
@@ -104,13 +127,15 @@ class UrgencyModel:
 
     def chances(self, text: str, embedding: Floats | None = None) -> Floats:
         """Return how probable each level is, (LEVELS,), with an encoder's embedding or without."""
-        seen = np.append(cues(text), np.float32(1.0))
-        buckets = buckets_of(text)
+        signs = read_signs(text)
+        seen = np.append(cues(text, signs), np.float32(1.0))
+        buckets = buckets_of(telling_words(text, signs, self._telling))
         scores = self._words[buckets].sum(axis=0) * (WORDS_SCALE / np.sqrt(len(buckets)))
         scores = scores + seen @ self._words_rest
         if embedding is not None and self.hears:
             other = EMBEDDING_SCALE * embedding @ self._embedding + seen @ self._embedding_rest
-            scores = (1.0 - self.card.share) * scores + self.card.share * other
+            share = SHARE_OF_PATIENT if signs.of_patient else SHARE
+            scores = (1.0 - share) * scores + share * other
         chances: Floats = softmax(scores[None])[0]
         return chances
 

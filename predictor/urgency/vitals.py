@@ -13,13 +13,15 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 
-MAX_READ = 2000
-"""Characters of each end of a text that are looked at."""
+MAX_READ = 900
+"""Characters of each end of a text that are looked at: as many as words are read of."""
 
 _NUMBER = r"(\d{1,3}(?:\.\d{1,2})?)"
 _GAP = r"[\s:=(\"']{0,4}(?:rate|level|score|of|is|was|at|about)?[\s:=(]{0,3}"
 _WORDS = r"[^\d.;\n,|/]{0,24}?"
 """What may stand between a sign's whole name and its number."""
+_AHEAD = rf"\b{_NUMBER}(?:/\d{{2,3}})? ?(?:%|bpm|mmhg|degrees|°c)? for (?:the |his |her )?"
+"""What may stand before a sign's name, the number in it."""
 
 
 def _sign(whole: str, short: str) -> re.Pattern[str]:
@@ -28,32 +30,66 @@ def _sign(whole: str, short: str) -> re.Pattern[str]:
 
 
 _SIGNS = {
-    "pulse": _sign(r"heart rate|pulse(?: rate)?", r"hr|pr|p"),
-    "breaths": _sign(r"respiratory rate|respirations?|breathing rate", r"resp|rr|r|breathing"),
-    "oxygen": _sign(
-        r"oxygen sat\w*|saturation|saturating|satting|pulse ox\w*", r"sp ?o2|o2 ?sats?|sats?|o2 ?sat\w*"
+    "pulse": _sign(r"heart ?rate|heart ?beat|pulse(?: rate)?|hr|pr", "p"),
+    "breaths": _sign(
+        r"respiratory (?:rate|frequency)|respirations?|breathing(?: rate)?|breathes|resp|rr", r"r"
     ),
-    "temperature": _sign(r"(?:body )?temperature", r"temp|bt|t"),
-    "pressure": _sign(r"systolic(?: blood)?(?: pressure)?|blood pressure", r"bp|sbp"),
+    "oxygen": _sign(
+        r"oxygen (?:sat\w*|level)|saturation|saturating|satting|pulse ox\w*|sp ?o2|o2 ?sat\w*|sats?", r"o2"
+    ),
+    "temperature": _sign(r"(?:body )?temperature|temp|bt", "t"),
+    "pressure": _sign(r"systolic(?: blood)?(?: pressure)?|blood pressure|pressure|bp", "sbp"),
 }
+_BEFORE = {
+    name: re.compile(rf"{_AHEAD}(?:{whole})\b", re.IGNORECASE)
+    for name, whole in (
+        ("pulse", r"heart ?rate|pulse|hr"),
+        ("breaths", r"respiratory rate|respirations?|breathing|rr"),
+        ("oxygen", r"(?:oxygen )?saturation|spo2"),
+        ("temperature", r"(?:body )?temperature"),
+        ("pressure", r"blood pressure|systolic|bp"),
+    )
+}
+"""Signs whose name stands behind their number."""
+_ANOTHER = re.compile(r"[a-z] and \d", re.IGNORECASE)
 _BY_UNIT = {
-    "breaths": re.compile(rf"{_NUMBER} breaths (?:a|per) minute", re.IGNORECASE),
-    "temperature": re.compile(rf"{_NUMBER} ?(?:°|degrees)", re.IGNORECASE),
+    "pulse": re.compile(rf"\b{_NUMBER} ?(?:bpm|beats)\b", re.IGNORECASE),
+    "breaths": re.compile(rf"\b{_NUMBER} ?(?:breaths|times a minute)\b", re.IGNORECASE),
+    "oxygen": re.compile(
+        rf"\b{_NUMBER} ?(?:%|percent) (?:on|in|with) (?:room|ambient|oxygen|o2|ra\b)", re.IGNORECASE
+    ),
+    "temperature": re.compile(rf"\b{_NUMBER} ?(?:°|degrees|c\b|celsius)", re.IGNORECASE),
+    "pressure": re.compile(r"\b(\d{2,3})(?: ?/ ?| over | systolic and )\d{2,3}\b", re.IGNORECASE),
 }
 """Signs that are told without their name."""
 _NO_DURATION = r"(?! ?(?:/\d{2,}[^\d]|days?|hours?|h\b|d\b|weeks?|min))"
 _PAIN = re.compile(
-    rf"\b(?:nrs\w*|vas|pain (?:level|score|scale|rating|intensity))\b[^\d\n.;|]{{0,24}}?{_NUMBER}\b"
+    rf"\b(?:nrs\w*|vas|rating scale|pain (?:level|score|scale|rating|intensity|severity)|pain rated"
+    rf"|(?:intensity|severity) of)\b[^\d\n.;|]{{0,24}}?{_NUMBER}\b"
+    rf"|\b(?:rated|rates|rating|scored|scores)\b[^\d\n.;|]{{0,12}}?{_NUMBER}\b{_NO_DURATION}"
+    rf"|\b{_NUMBER} (?:on|in|by) (?:the |a )?(?:nrs|vas|numeric|pain|visual)"
     rf"|\bpain(?:[\":]| is| was| rated| of| at| as)*\s{{0,2}}{_NUMBER}\b{_NO_DURATION}"
     rf"|{_NUMBER} ?(?:/|out of) ?10\b",
     re.IGNORECASE,
 )
+_NO_PAIN = re.compile(
+    r"\b(?:no|denie[sd]|without|not in|free of)(?: any)? pain\b"
+    r"|\bpain(?:\"?: ?\"?| is | was |, )?(?: ?(?:no|none|absent|denied)\b|-?(?:free|less)\b)",
+    re.IGNORECASE,
+)
 _AGES = (
-    (1.0, re.compile(r"\b(\d{1,3})[ -]{0,2}(?:years?|yrs?|y/?o|y\.o)\b", re.IGNORECASE)),
+    (1.0, re.compile(r"(?<![\d.])(\d{1,3}(?:\.\d)?)[ -]{0,2}(?:years?|yrs?|y/?o|y\.o)\b", re.IGNORECASE)),
     (12.0, re.compile(r"\b(\d{1,2})[ -]?(?:mo|months?[ -]old)\b", re.IGNORECASE)),
     (52.0, re.compile(r"\b(\d{1,2})[ -]?weeks?[ -]old\b", re.IGNORECASE)),
     (365.0, re.compile(r"\b(\d{1,3})[ -]?days?[ -]old\b", re.IGNORECASE)),
-    (1.0, re.compile(r"\b(?:aged?\"?[\s:]{1,3}|[mf]/)(\d{1,3})\b|\b(\d{1,3}) ?[mf]\b", re.IGNORECASE)),
+    (
+        1.0,
+        re.compile(
+            r"\b(?:aged?\"?(?: of|:)?\s{0,2}|[mf]/|(?:fe)?male,? |(?:wo)?man, )(\d{1,3})\b"
+            r"|\b(\d{1,3}) ?[mf]\b",
+            re.IGNORECASE,
+        ),
+    ),
 )
 """How an age is told, and how many of its units make a year."""
 _GCS = re.compile(r"\bgcs\b[^\d\n]{0,12}(\d{1,2})\b", re.IGNORECASE)
@@ -62,10 +98,13 @@ _COMA = r"unresponsive|unconscious|does not (?:respond|react|wake)|no response|c
 _DAZED = r"confused|confusion|letharg\w+|drowsy|disoriented|not oriented|altered mental"
 _MINDS = (
     (3, rf"{_COMA}|{_ROUSED_BY} pain|pain respons\w+|avpu:? [pu]"),
-    (2, rf"{_DAZED}|{_ROUSED_BY} (?:voice|verbal)|verbal respons\w+|avpu:? v"),
+    (2, rf"{_DAZED}|{_ROUSED_BY} (?:voice|verbal)|verbal(?:ly)? respons\w+|avpu:? v"),
 )
-_MIND = tuple((depth, re.compile(rf"\b(?:{said})\b", re.IGNORECASE)) for depth, said in _MINDS)
-_AWAKE = re.compile(r"\b(?:alert|oriented|a&o|avpu:? a|gcs:? 15)\b", re.IGNORECASE)
+_MIND = tuple(
+    (depth, re.compile(rf"(?<!not )(?<!no )(?<!never )\b(?:{said})\b", re.IGNORECASE))
+    for depth, said in _MINDS
+)
+_AWAKE = re.compile(r"\b(?:alert|oriented|conscious|a&o|avpu:? a|gcs:? 15)\b", re.IGNORECASE)
 
 DANGER = ((0.25, 180.0, 50.0), (3.0, 160.0, 40.0), (8.0, 140.0, 30.0), (200.0, 100.0, 20.0))
 """The danger zone of vital signs (ESI handbook, decision point D): up to an age in years, the pulse and the
@@ -102,7 +141,13 @@ NAMES = (
     "shouting",
     "exclamation",
     "question",
+    "patient",
 )
+FORMS = 4
+"""Of the cues are of a text's form."""
+
+CHILD = 12.0
+"""Younger ones have other pulses, breaths and pressures, to which the score does not go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,25 +167,42 @@ class Signs:
     mind: int = 0
     awake: bool = False
 
+    @property
+    def told(self) -> int:
+        """How many of pulse, breaths, oxygen, temperature and pressure are told."""
+        signs = (self.pulse, self.breaths, self.oxygen, self.temperature, self.pressure)
+        return sum(value is not None for value in signs)
+
+    @property
+    def of_patient(self) -> bool:
+        """Whether a text that tells these is one about a patient: an age, or two signs."""
+        return self.age is not None or self.told > 1
+
 
 def read_signs(text: str) -> Signs:
     """Return the vital signs that a text tells; what cannot be one is left out."""
     if len(text) > 2 * MAX_READ:
         text = f"{text[:MAX_READ]}\n{text[-MAX_READ:]}"
     found = {name: _first(pattern, text, *BOUNDS[name]) for name, pattern in _SIGNS.items()}
-    for name, pattern in _BY_UNIT.items():
+    others = (_BEFORE, _BY_UNIT) if " for " in text else (_BY_UNIT,)
+    for name, pattern in ((name, each[name]) for each in others for name in found):
         if found[name] is None:
             found[name] = _first(pattern, text, *BOUNDS[name])
     heat = found["temperature"]
-    if heat is not None and heat > 60.0:
-        found["temperature"] = (heat - 32.0) / 1.8
+    if heat is not None and heat > MAX_CELSIUS:
+        found["temperature"] = (heat - 32.0) / 1.8 if heat >= MIN_FAHRENHEIT else None
     return Signs(
         **found,
-        pain=_first(_PAIN, text, 0.0, 10.0),
+        pain=_pain(text),
         age=_age(text),
         mind=_mind(text),
         awake=_AWAKE.search(text) is not None,
     )
+
+
+def _pain(text: str) -> float | None:
+    told = _first(_PAIN, text, 0.0, 10.0)
+    return 0.0 if told is None and _NO_PAIN.search(text) else told
 
 
 def _age(text: str) -> float | None:
@@ -159,6 +221,9 @@ def _mind(text: str) -> int:
     return next((depth for depth, pattern in _MIND if pattern.search(text)), 0)
 
 
+MAX_CELSIUS, MIN_FAHRENHEIT = 45.0, 86.0
+"""A temperature between them is none of a living body in either scale."""
+
 BOUNDS = {
     "pulse": (15.0, 260.0),
     "breaths": (2.0, 80.0),
@@ -170,9 +235,10 @@ BOUNDS = {
 
 
 def _first(pattern: re.Pattern[str], text: str, low: float, high: float) -> float | None:
+    """Return the first number within its bounds. "Pulse and 36.6 for temperature" tells no pulse."""
     for match in pattern.finditer(text):
         value = float(next(each for each in match.groups() if each is not None))
-        if low <= value <= high:
+        if low <= value <= high and not _ANOTHER.search(match[0]):
             return value
     return None
 
@@ -184,31 +250,31 @@ def _score(value: float | None, *steps: tuple[float, int]) -> int:
     return next(score for bound, score in steps if value <= bound)
 
 
-def cues(text: str) -> Floats:
-    """Return what of a text its words do not tell, (len(NAMES),), each about from 0 to 1."""
-    signs = read_signs(text)
-    age = signs.age
-    child = age is not None and age < 12.0
-    scores = _warnings(signs, child)
-    told = [signs.pulse, signs.breaths, signs.oxygen, signs.temperature, signs.pressure]
-    known = sum(value is not None for value in told)
+def cues(text: str, signs: Signs) -> Floats:
+    """Return what of a text its words do not tell, (len(NAMES),), each about from 0 to 1.
+
+    Of a text about a patient that is its signs, of another its form: thirty degrees are no hypothermia in a
+    question about the weather, and a long record is not urgent for its length.
+    """
+    told = signs if signs.of_patient else Signs(pain=signs.pain, mind=signs.mind, awake=signs.awake)
+    age = told.age
+    child = age is not None and age < CHILD
+    scores = _warnings(told, child)
     total, worst = sum(scores.values()), max(scores.values())
-    shock = signs.pulse / signs.pressure if signs.pulse and signs.pressure and not child else 0.0
-    letters = [each for each in text[:MAX_READ] if each.isalpha()]
-    shouted = sum(each.isupper() for each in letters) / len(letters) if letters else 0.0
-    pain = signs.pain
+    shock = told.pulse / told.pressure if told.pulse and told.pressure and not child else 0.0
+    pain = told.pain
     return np.array(
         [
             min(total / 10.0, 1.2),
             worst == 3,
             sum(score >= 2 for score in scores.values()) / 3.0,
             *(score / 3.0 for score in scores.values()),
-            signs.mind == 3,
-            signs.awake and not signs.mind,
-            known / 5.0,
-            known >= 3 and total == 0,
+            told.mind == 3,
+            told.awake and not told.mind,
+            told.told / 5.0,
+            told.told >= 3 and total == 0,
             min(shock, 2.0),
-            *_danger(signs),
+            *_danger(told),
             0.0 if pain is None else pain / 10.0,
             pain is not None,
             pain is not None and pain >= 8.0,
@@ -217,13 +283,18 @@ def cues(text: str) -> Floats:
             child,
             age is not None and age >= 65.0,
             age is not None and age >= 80.0,
-            log1p(len(text)) / 8.0,
-            shouted if len(letters) > 8 else 0.0,
-            min(text.count("!"), 5) / 5.0,
-            "?" in text,
+            *((0.0,) * FORMS if signs.of_patient else _form(text)),
+            signs.of_patient,
         ],
         np.float32,
     )
+
+
+def _form(text: str) -> tuple[float, float, float, bool]:
+    """Return how long a text is, how much of it is in capitals, and whether it cries out or asks."""
+    letters = [each for each in text[:MAX_READ] if each.isalpha()]
+    shouted = sum(each.isupper() for each in letters) / len(letters) if len(letters) > 8 else 0.0
+    return log1p(len(text)) / 8.0, shouted, min(text.count("!"), 5) / 5.0, "?" in text
 
 
 def _warnings(signs: Signs, child: bool) -> dict[str, int]:

@@ -18,9 +18,10 @@ from predictor.loading import MODELS, SEMANTIC, URGENCY, load_model
 from predictor.record import PromptView
 from predictor.studies.urgency import judge, quadratic_kappa
 from predictor.training.urgency_cases.acuity import Findings, level_of
+from predictor.training.urgency_cases.day import read_day
 from predictor.training.urgency_cases.writing import read_apart, write_cases
 from predictor.training.urgency_data import read_cases
-from predictor.urgency.model import LEVELS
+from predictor.urgency.model import LEVELS, UrgencyModel
 from predictor.urgency.vitals import NAMES, cues, read_signs
 
 
@@ -33,6 +34,12 @@ from predictor.urgency.vitals import NAMES, cues, read_signs
         ('{"hr": 73, "sbp": 138, "temp": 36.2, "spo2": 91, "pain": 5}', 73, 138, 91, 36.2, 5),
         ("SBP: 92; DBP: 60; HR: 118; BT: 38.6; Saturation: 89; NRS: 3", 118, 92, 89, 38.6, 3),
         ("pulse of 76, systolic pressure of 155; 37.3 degrees; abd pain 2 days", 76, 155, None, 37.3, None),
+        ("152/92 for blood pressure, 80 for heart rate and 36.6 for temperature", 80, 152, None, 36.6, None),
+        ("a BP reading of 130/82 mmHg, heart rate (HR) of 74 bpm, SpO2 of 99%", 74, 130, 99, None, None),
+        ("Obs: 132/82 mmHg, 74 bpm, 36.5 C, 99% on room air; rates it at 3", 74, 132, 99, 36.5, 3),
+        ("Blood pressure of 128 over 76; pain with an intensity of 5", None, 128, None, None, 5),
+        ("pressure of 110 systolic and 70 diastolic; denied pain", None, 110, None, None, 0),
+        ("70 degrees in the shade, rated 4 stars", None, None, None, None, 4),
         ("HR 9000, T 12, meeting at 10:30 about the BP oil price, 42 pages", None, None, None, None, None),
     ],
 )  # fmt: skip
@@ -57,6 +64,8 @@ def test_vital_signs_are_read_as_they_are_noted(
         ("six days ill; F/31, Ment: drowsy", 31, 2, False),
         ("a 6-month-old girl, alert", 0.5, 0, True),
         ("GCS 12", None, 2, False),
+        ("Male, 54, fully conscious, not confused", 54, 0, True),
+        ("a woman aged 31, verbally responsive", 31, 2, False),
     ],
 )
 def test_age_and_mind_are_read_as_they_are_noted(
@@ -89,16 +98,18 @@ def test_written_levels_follow_the_rules_of_triage(complaint: int, found: Findin
 
 
 def test_an_early_warning_is_one_of_grown_ups() -> None:
+    ill = "A 70-year-old, confused. HR 135, RR 28, BP 85/50, SpO2 90%, T 39.5"
     named = dict(
         zip(
             NAMES,
-            cues("A 70-year-old, confused. HR 135, RR 28, BP 85/50, SpO2 90%, T 39.5").tolist(),
+            cues(ill, read_signs(ill)).tolist(),
             strict=True,
         )
     )
     assert named["early warning"] == pytest.approx(1.2)
     assert named["any at 3"] == 1.0
-    baby = dict(zip(NAMES, cues("6-month-old, HR 135, RR 28, SpO2 98%").tolist(), strict=True))
+    young = "6-month-old, HR 135, RR 28, SpO2 98%"
+    baby = dict(zip(NAMES, cues(young, read_signs(young)).tolist(), strict=True))
     assert (baby["early warning"], baby["baby"], baby["child"]) == (0.0, 1.0, 1.0)
 
 
@@ -114,6 +125,28 @@ def test_the_cases_are_many_of_every_level_and_always_the_same() -> None:
     assert not {case.text for case in cases} & {case.text for case in read_apart()}
     assert not [case.text for case in cases if re.search(r"\{[^{} ]*/|@[a-z]", case.text)]
     assert crc32("".join(case.text for case in cases).encode()) == WRITTEN, "train the shipped model again"
+
+
+def test_a_patient_is_as_urgent_in_words_that_no_record_had_in_training() -> None:
+    model, cases = UrgencyModel(MODELS / URGENCY, ""), read_day()
+    wordings = len({case.text for case in cases if case.source == cases[0].source})
+    real = np.array([case.level for case in cases])
+    said = np.array([model.level(PromptView(case.text)) for case in cases])
+    verdict = judge("day", real, said)
+    assert verdict.within_one > 0.95
+    assert (verdict.under or 0.0) < 0.1
+    apart = np.ptp(said.reshape(-1, wordings), axis=1)
+    assert (apart <= 1).mean() > 0.9
+    assert not {case.text for case in cases} & {case.text for case in write_cases()}
+
+
+def test_the_weather_has_no_fever_and_a_long_record_is_none_the_more_urgent() -> None:
+    def named(text: str) -> dict[str, float]:
+        return dict(zip(NAMES, cues(text, read_signs(text)).tolist(), strict=True))
+
+    assert named("It is 30 degrees outside, what do I wear?")["temperature"] == 0.0
+    record = named("54M, HR 80. " + 200 * "Seen before. ")
+    assert (record["patient"], record["length"]) == (1.0, 0.0)
 
 
 OBVIOUS = [

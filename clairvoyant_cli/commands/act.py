@@ -1,0 +1,43 @@
+"""`clairvoyant act`: one action on a running daemon, from a shell."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from clairvoyant_cli.commands.options import token_file_option, url_option
+from clairvoyant_cli.control import ACTIONS, BODIES, ControlClient, admin_token, encode, local_url
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+
+
+def _listed() -> str:
+    return "\b\n" + "\n".join(f"{verb.value:9} {what}" for verb, (_, what) in BODIES.items())
+
+
+@click.command(help=f"Do one of the actions of `top` on a running daemon.\n\n{_listed()}")
+@click.argument("action", type=click.Choice(ACTIONS))
+@click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
+@url_option
+@token_file_option
+def command(action: str, arguments: tuple[str, ...], url: str | None, token_file: Path | None) -> None:
+    """Do an action, and print what the daemon says."""
+    given = dict(_argument(each) for each in arguments)
+    click.echo(encode(asyncio.run(_act(local_url(url), admin_token(token_file), action, given))))
+
+
+def _argument(given: str) -> tuple[str, Any]:
+    key, is_one, value = given.partition("=")
+    if not is_one:
+        raise ClairvoyantError(f"{given!r}: give KEY=VALUE, as in id=33579-3 level=0", ExitCode.USAGE)
+    try:
+        read = json.loads(value)
+    except ValueError:
+        return key, value
+    return key, value if key == "id" or not isinstance(read, int | float) else read
+
+
+async def _act(url: str, token: str | None, action: str, given: dict[str, Any]) -> dict[str, Any]:
+    async with ControlClient(url, token) as client:
+        return await client.act(action, given)

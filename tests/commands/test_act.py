@@ -1,0 +1,35 @@
+"""`clairvoyant act`: what `top` can do, from a shell."""
+
+import asyncio
+
+from click.testing import CliRunner, Result
+
+from clairvoyant_cli.commands.act import command
+from tests.fakes.raw_http import post
+from tests.fakes.scripted_upstream import Conversation
+from tests.fakes.serving import between, until
+
+
+async def act(*arguments: str) -> Result:
+    """Run the command."""
+    return await asyncio.to_thread(CliRunner().invoke, command, [*arguments])
+
+
+async def test_a_level_is_corrected_and_what_is_wrong_is_said() -> None:
+    async def script(it: Conversation) -> None:
+        await it.request()
+        await it.left()
+
+    async with between(script, policy="urgency") as (daemon, client):
+        client.send(post("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "short"}]}'))
+        state = await until(daemon, lambda s: len(s.running) == 1)
+        where = ("--url", daemon.base_url)
+        name = state.running[0].id
+        done = await act("urgency", f"id={name}", "level=0", *where)
+        assert done.exception is None, done.output
+        state = await until(daemon, lambda s: s.running[0].urgency == 0)
+        assert state.running[0].urgency_by == "operator"
+        assert "level" in str((await act("urgency", f"id={name}", "level=9", *where)).exception)
+        assert "KEY=VALUE" in str((await act("urgency", name, *where)).exception)
+        assert (await act("tau", "tau_s=auto", *where)).exception is None
+        assert (await act("cancel", f"id={name}", *where)).exception is None

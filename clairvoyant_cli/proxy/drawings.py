@@ -6,6 +6,7 @@ gone by the next.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Generator, Hashable, Iterator
 from typing import Generic, TypeAlias, TypeVar
 
@@ -14,8 +15,7 @@ DRAWING_SHARE = 25
 daemon's time for the states, nor for the metrics."""
 
 MAX_REST_S = 5.0
-"""Where others keep the processor, a drawing takes a second of which the daemon works for a few hundredths: a
-reader is not left without word until it takes the daemon for gone."""
+"""A reader is not left without word until it takes the daemon for gone, however much there is to draw."""
 
 TURN_S = 0.004
 """How much of one turn of the loop goes into drawing; the step that has been begun by then is finished."""
@@ -60,9 +60,18 @@ class Drawings(Generic[WhatT]):
     What one is handed was drawn after one asked: who has acted sees what came of it.
     """
 
-    def __init__(self, draw: Callable[[WhatT], Steps[bytes]], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        draw: Callable[[WhatT], Steps[bytes]],
+        clock: Callable[[], float],
+        worked: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """`worked` tells the seconds that this thread has worked: where others keep the processor, a drawing
+        takes a second in which it works for a few hundredths, and need not rest for more than those.
+        """
         self._draw = draw
         self._clock = clock
+        self._worked = worked
         self._coming: dict[WhatT, asyncio.Future[bytes]] = {}
         self._turn = asyncio.Lock()
         self._rests_until_s = 0.0
@@ -93,10 +102,10 @@ class Drawings(Generic[WhatT]):
 
     def _go_on(self, steps: Iterator[None]) -> None:
         """Work for the part of a turn that drawing may have, and go on in the next."""
-        begun_s, spent_s, done = self._clock(), 0.0, False
+        begun_s, spent_s, done = self._worked(), 0.0, False
         while not done and spent_s < TURN_S:
             done = next(steps, steps) is steps
-            spent_s = self._clock() - begun_s
+            spent_s = self._worked() - begun_s
         self._spent_s += spent_s
         if not done:
             asyncio.get_running_loop().call_later(PAUSE_SHARE * spent_s, self._go_on, steps)

@@ -197,9 +197,9 @@ class Hour:
     def run_on_windows(self, line: str) -> None:
         """Run a line of PowerShell whose first command is ours; what that pipes into is left out."""
         ours = [*self.windows, "-m", "clairvoyant_cli", *shlex.split(line.partition(" | ")[0])[1:]]
-        why = next((why for each, why in ON_WINDOWS.items() if re.search(each, line)), "")
+        why = next((why for each, why in (ON_WINDOWS | SKIPPED).items() if re.search(each, line)), "")
         if why or not line.startswith("clairvoyant "):
-            self.tell("skipped", line, why or "not ours")
+            self.tell("skipped", line, why or "needs another program")
         elif line.startswith("clairvoyant serve"):
             self.serve(line, ours)
         else:

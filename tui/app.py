@@ -126,9 +126,7 @@ class Top(App[None]):
         self.theme_changed_signal.subscribe(self, lambda theme: self._recolour())
         self.run_worker(self._follow(), group="source")
         if self._machine is not None:
-            loop = asyncio.get_running_loop()
-            arguments = (self._machine, loop)
-            threading.Thread(target=self._watch_machine, args=arguments, name="sensors", daemon=True).start()
+            self.call_after_refresh(self._begin_watching, self._machine)
         self.set_interval(_TICK_S, self._tick)
 
     def on_unmount(self) -> None:
@@ -171,6 +169,10 @@ class Top(App[None]):
             self.take(news)
             due = max(due + self._wish.every_s, clock())
             await asyncio.sleep(due - clock())
+
+    def _begin_watching(self, read: Callable[[], Hardware]) -> None:
+        arguments = read, asyncio.get_running_loop()
+        threading.Thread(target=self._watch_machine, args=arguments, name="sensors", daemon=True).start()
 
     def _watch_machine(self, read: Callable[[], Hardware], loop: asyncio.AbstractEventLoop) -> None:
         """Read the sensors, in a thread of its own. It is a daemon thread, and nobody waits for it: a driver

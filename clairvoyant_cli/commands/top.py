@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -185,7 +186,6 @@ async def _watch(
         from clairvoyant_cli.config import load_top_config
         from clairvoyant_cli.control import state_dir
         from tui.app import Top
-        from tui.hardware.collect import Machine
         from tui.plain_glyphs import ASCII, PLAIN
 
         # A frame makes some thousand tuples and no cycles: to search them for garbage costs a tenth of it.
@@ -193,7 +193,7 @@ async def _watch(
         gc.set_threshold(_FEW_COLLECTIONS)
         await Top(
             attachment.source,
-            machine=attachment.machine or Machine(),
+            machine=attachment.machine or _this_machine(),
             readonly=readonly or attachment.readonly,
             badge=attachment.badge,
             glyphs={"ascii": ASCII, "plain": PLAIN}.get(drawn),
@@ -201,6 +201,20 @@ async def _watch(
             likes=load_top_config().likes(),
         ).run_async()
         return None
+
+
+def _this_machine() -> "Callable[[], Hardware]":
+    """Return what reads this computer's sensors; what that needs is loaded with the first reading, after
+    the first picture.
+    """
+
+    @cache
+    def machine() -> "Callable[[], Hardware]":
+        from tui.hardware.collect import Machine
+
+        return Machine()
+
+    return lambda: machine()()
 
 
 def _print(news: "Snapshot | Disconnected", as_json: bool) -> None:

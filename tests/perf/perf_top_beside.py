@@ -37,6 +37,7 @@ from tests.perf.perf_stall import Waiting  # noqa: E402
 from tui.selection import Order  # noqa: E402
 from tui.source import Wish  # noqa: E402
 
+SLOTS = 4
 STILL, QUICK = "still:latest", "quick:latest"
 LOOKS = {
     "nobody": None,
@@ -48,7 +49,7 @@ LOOKS = {
 
 async def stand_still() -> None:
     """Serve as the one that never answers and the one that does; say where, a line each."""
-    still, quick = Replay(Engine(4), (STILL,)), Replay(Engine(4), (QUICK,))
+    still, quick = Replay(Engine(SLOTS), (STILL,)), Replay(Engine(SLOTS), (QUICK,))
     still.engine.freeze()
     async with serve_app(still.app) as one, serve_app(quick.app) as other:
         print(one, other, flush=True)
@@ -76,6 +77,14 @@ async def flood(url: str, waiting: int) -> None:
             await asyncio.sleep(0.02)
     print("sent", flush=True)
     await asyncio.Event().wait()
+
+
+async def all_wait(control: ControlClient, waiting: int) -> None:
+    """Return once so many wait; without a stream, which would be somebody who looks."""
+    while True:
+        if (await control.snapshot()).waiting.total >= waiting:
+            return
+        await asyncio.sleep(0.5)
 
 
 async def first_byte_s(url: str, number: int) -> float:
@@ -114,11 +123,7 @@ async def measure(url: str, arguments: argparse.Namespace) -> None:
     pauses: dict[str, list[float]] = defaultdict(list)
     drawn: dict[str, int] = defaultdict(int)
     async with ControlClient(url) as control:
-        while True:  # no stream: it would be somebody who looks
-            state = await control.snapshot()
-            if state.waiting.total >= arguments.waiting - 4:
-                break
-            await asyncio.sleep(0.5)
+        await all_wait(control, arguments.waiting - SLOTS)
         waiting = Waiting(url)
         for number in range(arguments.rounds):
             for look, order in LOOKS.items():
@@ -168,7 +173,14 @@ def main() -> None:
     else:
         with tempfile.TemporaryDirectory() as home, child(__file__, "--still") as urls:
             one, other = urls.split()
-            flags = ("--backend", other, "--slots", "4", "--queue-capacity", f"{arguments.waiting + 100}")
+            flags = (
+                "--backend",
+                other,
+                "--slots",
+                f"{SLOTS}",
+                "--queue-capacity",
+                f"{arguments.waiting + 100}",
+            )
             with daemon_process(one, *flags, home=Path(home), checkout=arguments.checkout) as daemon:
                 command = [sys.executable, __file__, "--flood", daemon.base_url]
                 with subprocess.Popen([*command, "--waiting", str(arguments.waiting)]) as flooding:

@@ -15,7 +15,7 @@ from tui.history import POINTS, SAMPLES, History
 from tui.keys import KEYS
 from tui.layout import DECK, PANELS, SizeHint, has_deck, plan
 from tui.line import Line, clip, ends, wrap
-from tui.panels import clients, detail, models, plots, stats, tau
+from tui.panels import clients, detail, models, plots, stats, tau, timeline
 from tui.panels.requests import QUEUE
 from tui.screens.help import help_lines
 from tui.selection import Order
@@ -235,6 +235,23 @@ def test_stats_without_a_shadow_and_without_a_load() -> None:
     text = text_of(stats.body(replace(base, snapshot=bare), 42, 9))
     assert "by arrival" not in text
     assert "ρ not known yet" in text
+
+
+def test_a_load_is_not_light_while_more_wait_than_there_are_slots() -> None:
+    """Half of the slots may be those of a server that has not what they ask for."""
+    state = busy()
+    for waiting, light in ((2, True), (4_600, False)):
+        crowd = replace(state, utilisation=0.48, queue=(), waiting=replace(state.waiting, total=waiting))
+        lines = stats.body(replace(view(), snapshot=crowd), 45, 14)
+        assert any("light" in line.plain for line in lines) == light
+
+
+def test_slots_are_told_apart_by_what_differs_in_their_servers_names() -> None:
+    state = busy()
+    for names, prefixes in ((("desk", "rack"), ("des", "rac")), (("::1:11434", "::1:8080"), ("434", "080"))):
+        servers = tuple(replace(state.backends[0], name=name) for name in names)
+        lines = timeline.timeline(replace(view(), snapshot=replace(state, backends=servers)), 80, 20)
+        assert all(any(line.plain.startswith(f"{each} 0") for line in lines) for each in prefixes)
 
 
 def test_stats_call_a_loss_a_loss() -> None:

@@ -8,6 +8,8 @@ from tui.view_state import LinkState, ViewState
 REGIME = (0.55, 0.80)
 """Utilisation where ordering pays most (Clairvoyant, section 6)."""
 
+LIGHT = "light"
+
 _LEVEL: dict[str, tuple[str, Tone]] = {
     "good": ("● ", "good"),
     "note": ("‖ ", "badge"),
@@ -113,7 +115,7 @@ def regime(rho: float | None) -> str:
     if rho is None:
         return ""
     if rho < REGIME[0]:
-        return "light"
+        return LIGHT
     return "order pays most" if rho <= REGIME[1] else "heavy"
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tui.formatting import class_letter, class_tone, count, duration, ratio, share
 from tui.line import Line, Tone, cell, columns
-from tui.panels.header import load_gauge, regime
+from tui.panels.header import LIGHT, load_gauge, regime
 from tui.snapshot import ClassStats, Percentiles, Snapshot
 from tui.view_state import ViewState
 
@@ -83,7 +83,9 @@ def _regime(snapshot: Snapshot) -> list[Line]:
     if rho is None:
         return [Line("ρ not known yet", "faint")]
     line = Line("load  ", "faint").join(load_gauge(rho, 13)).add(f" {ratio(rho)} ", "strong")
-    return [line.add(regime(rho), "soft")]
+    crowded = snapshot.waits > sum(backend.slots for backend in snapshot.backends)
+    word = regime(rho)
+    return [line.add("" if crowded and word == LIGHT else word, "soft")]
 
 
 def _predictor(snapshot: Snapshot) -> list[Line]:

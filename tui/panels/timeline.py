@@ -1,6 +1,6 @@
 """The slots over time: a lane for each, what ran in it, what runs and until when, and what was predicted."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tui.formatting import class_tone, duration
@@ -38,12 +38,22 @@ def timeline(view: ViewState, width: int, height: int) -> list[Line]:
     shown = list(lanes.items())[: room // each]
     cells = width - _LABEL
     lines = [_legend(len(lanes) - len(shown))]
+    names = _short_names([each.name for each in snapshot.backends])
     for (backend, slot), spans in shown:
-        name = f"{backend[: _LABEL - 3]} {slot}" if len(snapshot.backends) > 1 else f"slot {slot}"
+        name = f"{names[backend]} {slot}" if len(snapshot.backends) > 1 else f"slot {slot}"
         lines.append(Line(cell(name, _LABEL), "faint").join(_solid(spans, cells)))
         if each > 1:
             lines.append(Line(" " * _LABEL).join(_signs(spans, cells)))
     return [*lines, _axis(cells)]
+
+
+def _short_names(names: Sequence[str]) -> dict[str, str]:
+    """Return how each server is written beside its slots: by how its name begins, or ends where that is what
+    tells them apart, as ports do.
+    """
+    size = _LABEL - 3
+    begins = {name: name[:size] for name in names}
+    return begins if len(set(begins.values())) == len(begins) else {name: name[-size:] for name in names}
 
 
 def _lanes(view: ViewState, snapshot: Snapshot) -> dict[tuple[str, int], list[Span]]:

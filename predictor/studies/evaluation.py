@@ -106,8 +106,9 @@ def judge(file: str, predictions: Iterable[Prediction], data: Dataset, delta: fl
 
 
 def figures(report: Report) -> dict[str, float]:
-    """Return the numbers of a report, for a model's card."""
-    return {name: value for name, value in asdict(report).items() if isinstance(value, (int, float))}
+    """Return the numbers of a report, for a model's card; none of stated lengths where none is stated."""
+    numbers = {name: value for name, value in asdict(report).items() if isinstance(value, (int, float))}
+    return numbers if report.n_stated else {key: numbers[key] for key in numbers if key != "n_stated"}
 
 
 _CLASSES = list(LengthClass)

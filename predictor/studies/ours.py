@@ -67,12 +67,14 @@ class Corpus:
         """Read all prompts of the datasets once."""
         labels = label(datasets)
         may = np.array([data.name in trainable for data in datasets])
+        families = [family(data.name) for data in datasets]
+        prompts = [prompt for data in datasets for prompt in data.prompts]
         return cls(
             datasets,
             labels,
-            prepare([prompt for data in datasets for prompt in data.prompts]),
+            prepare(prompts, labels.files, np.unique(families, return_inverse=True)[1][labels.files]),
             np.flatnonzero(may[labels.files]),
-            [family(data.name) for data in datasets],
+            families,
         )
 
     def rows_of(self, data: Dataset) -> Rows:

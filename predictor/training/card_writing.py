@@ -10,7 +10,7 @@ from predictor.card import CARD, Card
 CARD_TEXT = "CARD.md"
 
 KINDS = {
-    "lexical": "Hashed words and pairs of words, hand-made cues, and a forest of small trees on top.",
+    "lexical": "Hashed words and pairs of words, hand-made cues, small trees and a small net on top.",
     "semantic": "A second opinion: MiniLM's lowest layers, fine-tuned to rank prompts (PARS), in eight bits.",
     "paper": "The predictor of the Clairvoyant paper: 19 features, XGBoost, P(Long) as the key.",
     "urgency": "Linear readings of a prompt's words, of the encoder's embedding, and of vital signs.",
@@ -36,6 +36,8 @@ MEASURES = {
     "class_accuracy": "answers of the most probable class",
     "calibration_error": "expected calibration error of the class probabilities; 0 is best",
     "q90_coverage": "answers within the predicted 90 % quantile; 0.9 is best",
+    "n_stated": "prompts that say in words how long an answer they want",
+    "stated_error": "median relative error of the expected tokens there",
     "unseen_files": "files ranked by models that had seen nothing of their distribution",
     "unseen_ranking_accuracy": "mean ranking accuracy over those files, each of a model's answers for itself",
     "unseen_ranking_accuracy_least": "ranking accuracy of the worst of those files",

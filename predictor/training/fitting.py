@@ -2,7 +2,7 @@
 
 A ridge regression over n-gram buckets gives each gram a weight; a forest of small trees then reads the dense
 cues and the gram score. The trees are trained on gram scores from rows the ridge had not seen, or they would
-trust it too much.
+trust it too much. The net beside them (`bag`) is trained on its own.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,11 +15,21 @@ import numpy.typing as npt
 
 from predictor.card import LOGIT_OF_NORMAL, Calibration, Card
 from predictor.errors import from_the_train_extra
+from predictor.lexical.bag import BAG, Bag
 from predictor.lexical.cues import FEATURES_VERSION, NAMES, read
-from predictor.lexical.model import BUCKETS, GRAMS, STATED_MEAN, STATED_SHARE, TABLE_BITS, TREES
+from predictor.lexical.model import (
+    BUCKETS,
+    GRAMS,
+    NET_SHARE,
+    STATED_MEAN,
+    STATED_SHARE,
+    TABLE_BITS,
+    TREES,
+)
 from predictor.lexical.words import gram_hashes
 from predictor.lognormal import LOG_LONG, LOG_SHORT, SHIFT_TOKENS, Edge
 from predictor.record import LONG_FROM_TOKENS
+from predictor.training.bag import Sample, fit_bag
 from predictor.training.card_writing import file_hashes, write_card
 
 with from_the_train_extra():
@@ -59,17 +69,27 @@ MIN_SPREAD = 0.1
 class Material:
     """Prompts turned into features. `grams` is (prompts, distinct hashes), `cues` (prompts, len(NAMES)).
 
-    `groups` names equal prompts alike, so that no fold is tested on a prompt it was trained on.
+    `groups` names equal prompts alike, so that no fold is tested on a prompt it was trained on; `files` and
+    `families` number the files that the prompts are of, and those files that draw on the same prompts.
     """
 
     grams: sparse.csr_matrix
     hashes: npt.NDArray[np.uint32]
     cues: Numbers
     groups: Rows
+    files: Rows
+    families: Rows
 
     def rows(self, rows: Rows) -> "Material":
         """Return the material of some of the prompts."""
-        return Material(self.grams[rows], self.hashes, self.cues[rows], self.groups[rows])
+        return Material(
+            self.grams[rows],
+            self.hashes,
+            self.cues[rows],
+            self.groups[rows],
+            self.files[rows],
+            self.families[rows],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +98,22 @@ class Fitted:
 
     gram_weights: Numbers
     trees: xgboost.XGBRegressor
+    bag: Bag
     centre: Numbers
     spread: Numbers
 
     def scores(self, material: Material) -> Numbers:
         """Return the score of each prompt; higher is longer."""
         scores = predict_trees(self.trees, material.cues, gram_scores(self.gram_weights, material))
+        sums = material.grams @ self.bag.numbers(material.hashes)
+        scores += NET_SHARE * (self.bag.scores(material.cues.astype(np.float32), sums) - scores)
         stated, share = material.cues[:, STATED_MEAN], material.cues[:, STATED_SHARE]
         scores += share * (stated - scores)
         return scores
 
 
-def prepare(prompts: list[str]) -> Material:
-    """Read prompts once, for any number of fits."""
+def prepare(prompts: list[str], files: Rows | None = None, families: Rows | None = None) -> Material:
+    """Read prompts once, for any number of fits; all are of one file where no files are given."""
     cues, hashed, groups = [], [], []
     for prompt in prompts:
         words, dense = read(prompt)
@@ -104,7 +127,15 @@ def prepare(prompts: list[str]) -> Material:
         shape=(len(prompts), len(hashes)),
     )
     scale = sparse.diags(1 / np.sqrt(np.maximum(np.diff(grams.indptr), 1)))
-    return Material((scale @ grams).tocsr(), hashes, np.array(cues), np.array(groups, np.intp))
+    one = np.zeros(len(prompts), np.intp)
+    return Material(
+        (scale @ grams).tocsr(),
+        hashes,
+        np.array(cues),
+        np.array(groups, np.intp),
+        one if files is None else files,
+        one if families is None else families,
+    )
 
 
 def fit(material: Material, targets: Numbers, weights: Numbers, seed: int = 42) -> Fitted:
@@ -124,7 +155,18 @@ def fit(material: Material, targets: Numbers, weights: Numbers, seed: int = 42) 
     trees = xgboost.XGBRegressor(**TREE_SETTINGS, min_child_weight=smallest_leaf, random_state=seed)
     rows = np.column_stack((material.cues, unseen))
     trees.fit(rows, targets, sample_weight=weights)
-    return Fitted(fit_grams(material, targets, weights), trees, rows.mean(axis=0), rows.std(axis=0))
+    centre, spread = rows.mean(axis=0), rows.std(axis=0)
+    sample = Sample(
+        material.grams,
+        material.hashes,
+        material.cues.astype(np.float32),
+        centre[:-1].astype(np.float32),
+        np.maximum(spread[:-1], MIN_SPREAD).astype(np.float32),
+        targets.astype(np.float32),
+        material.files,
+        material.families,
+    )
+    return Fitted(fit_grams(material, targets, weights), trees, fit_bag(sample, seed), centre, spread)
 
 
 def folds(groups: Rows, seed: int, count: int = FOLDS) -> Iterator[tuple[Rows, Rows]]:
@@ -259,6 +301,8 @@ def save(fitted: Fitted, card: Card, directory: Path) -> Card:
         target_opset=OPSET,
     )
     (directory / TREES).write_bytes(onnx.SerializeToString())
-    signed = replace(card, features_version=FEATURES_VERSION, sha256=file_hashes(directory, [GRAMS, TREES]))
+    fitted.bag.save(directory / BAG)
+    files = [GRAMS, TREES, BAG]
+    signed = replace(card, features_version=FEATURES_VERSION, sha256=file_hashes(directory, files))
     write_card(signed, directory)
     return signed

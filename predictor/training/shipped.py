@@ -1,8 +1,8 @@
-"""Make the shipped models again: `python -m predictor.training.shipped --data DIR [--out DIR]`.
+"""Make the shipped models again: `python -m predictor.training.shipped --data DIR [--out DIR] [--page FILE]`.
 
 DIR holds MANIFEST.json and the files it names. Only files that it allows train a shipped model; a prompt
 that stands in several of them counts once a file, since each file has answers of its own. All files test: the
-cards say how each recipe ranks distributions that it was not trained on.
+cards say how each recipe ranks distributions that it was not trained on, and a page says it of each file.
 """
 
 import argparse
@@ -20,8 +20,9 @@ from predictor.paper import training as paper_training
 from predictor.prediction import predicted_by
 from predictor.studies.evaluation import figures, judge
 from predictor.studies.families import family
-from predictor.studies.nested import Recipe, family_weights, nested
+from predictor.studies.nested import Nested, Recipe, family_weights, nested
 from predictor.studies.ours import Corpus
+from predictor.studies.page import page
 from predictor.training.dataset import CHARACTERS_A_TOKEN, Dataset, read_dataset
 from predictor.training.fitting import (
     Material,
@@ -70,10 +71,10 @@ def _counted(data: Dataset, language: str) -> Dataset:
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """What the honest judge says: `metrics` of our recipe ("ours") and the paper's, and the recipe chosen."""
+    """What the honest judge says, and the `metrics` of it, of our recipe ("ours") and of the paper's."""
 
     metrics: dict[str, dict[str, float]]
-    chosen: Recipe
+    judged: Nested
 
 
 def rank_unseen(entries: list[Entry], progress: Callable[[str], None]) -> Unseen:
@@ -93,7 +94,7 @@ def rank_unseen(entries: list[Entry], progress: Callable[[str], None]) -> Unseen
         }
         for recipe in ("ours", "paper")
     }
-    return Unseen(metrics, judged.chosen)
+    return Unseen(metrics, judged)
 
 
 def train_lexical(
@@ -111,12 +112,13 @@ def train_lexical(
     datasets = [entry.data for entry in allowed]
     progress(f"{sum(len(data.prompts) for data in datasets)} prompts of {len(datasets)} files")
     labels = label(datasets, recipe.absolute_share)
-    material: Material = prepare([prompt for data in datasets for prompt in data.prompts])
     families = [family(data.name) for data in datasets]
+    apart = np.unique(families, return_inverse=True)[1][labels.files]
+    prompts = [prompt for data in datasets for prompt in data.prompts]
+    material: Material = prepare(prompts, labels.files, apart)
     weights = labels.weights
     if recipe.even:
         weights = family_weights(weights, [families[file] for file in labels.files])
-    apart = np.unique(families, return_inverse=True)[1][labels.files]
     scores = out_of_fold(material, labels.targets, weights, seed, progress, apart)
     tokens = single_answers(datasets, seed)
     calibration = calibrate_evenly(scores, tokens, apart, seed)
@@ -182,12 +184,15 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="directory with MANIFEST.json")
     parser.add_argument("--out", type=Path, default=MODELS, help="where the model directories go")
     parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--page", type=Path, help="where a page about each file goes")
     options = parser.parse_args()
     entries = read_manifest(options.data)
     allowed = [entry for entry in entries if entry.allowed]
     ranked = rank_unseen(entries, narrate)
+    if options.page is not None:
+        options.page.write_text(page(ranked.judged, [entry.data for entry in entries]), encoding="utf-8")
     train_lexical(
-        allowed, ranked.metrics["ours"], ranked.chosen, options.out / "default", options.seed, narrate
+        allowed, ranked.metrics["ours"], ranked.judged.chosen, options.out / "default", options.seed, narrate
     )
     train_paper(allowed, ranked.metrics["paper"], options.out / "paper", options.seed, narrate)
 

@@ -163,7 +163,8 @@ def test_other_features_are_refused_with_the_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "content"), [("card.json", "{"), ("trees.onnx", "no"), ("grams.npz", "no"), ("card.json", "[]")]
+    ("file", "content"),
+    [("card.json", "{"), ("trees.onnx", "no"), ("grams.npz", "no"), ("bag.npz", "no"), ("card.json", "[]")],
 )
 def test_a_damaged_model_is_one_line(tmp_path: Path, file: str, content: str) -> None:
     directory = _copy("default", tmp_path)

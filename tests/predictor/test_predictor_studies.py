@@ -165,6 +165,23 @@ def test_a_nested_study_judges_each_family_by_what_was_chosen_elsewhere(tmp_path
     assert rows["kind: reasoning"]["ours"] == rows["cot_delta"]["ours"]
 
 
+def test_a_page_says_of_each_file_what_bounds_it(tmp_path: Path) -> None:
+    from predictor.studies.nested import RECIPES, Nested, summarised
+    from predictor.studies.page import page
+    from predictor.studies.paper import Table
+    from predictor.training.dataset import read_dataset
+
+    paths = [
+        _distribution(tmp_path / "mt_bench_turn2_a.jsonl", 7, models=3),
+        _distribution(tmp_path / "z.jsonl", 7),
+    ]
+    rows = summarised([["mt_bench_turn2_a", "quarter", 0.9, 0.6, 0.5], ["z", "quarter", 0.7, 0.6, 0.5]])
+    text = page(Nested(Table("", [], rows), RECIPES[0]), [read_dataset(path) for path in paths])
+    assert "| mt_bench_turn2_a (multi-turn) | 180 | 0.900 | 0.600 | 0.500 | 1.000 |" in text
+    assert "| z (other) | 180 | 0.700 | 0.600 | 0.500 |  |" in text  # one answer a prompt has no ceiling
+    assert "| mean over families |  | 0.800 | 0.600 | 0.500 |  |" in text
+
+
 def test_a_family_is_never_judged_by_what_saw_a_part_of_it(tmp_path: Path) -> None:
     from predictor.studies.nested import deal
     from predictor.studies.ours import Corpus

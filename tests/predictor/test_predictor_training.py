@@ -10,6 +10,7 @@ pytest.importorskip("xgboost")
 from predictor.card import Calibration, Card
 from predictor.lexical.cues import NAMES
 from predictor.lexical.model import LexicalModel
+from predictor.lexical.words import gram_hash
 from predictor.training.fitting import draw_evenly, fit, prepare, save
 
 TELLING = ["Write a 900 word essay on rain", "What is 3*4?", "List 50 towns", "用一句话解释雨"]
@@ -51,6 +52,20 @@ def test_answers_longer_than_told_are_predicted_so(prompts: list[str]) -> None:
     fitted = fit(material, said + 1, np.ones(len(told)))
     # Were the prior not taken off what the trees learn, its share of the surplus would be lost.
     assert float((fitted.scores(material) - said).mean()) == pytest.approx(1, abs=0.05)
+
+
+def test_words_of_a_few_families_only_say_nothing_in_the_net() -> None:
+    families = np.repeat(np.arange(5), 12)
+    prompts = [
+        f"{'explain' if row % 2 else 'name'} {'blue' if of == 4 else 'red'} {row}"
+        for row, of in enumerate(families)
+    ]
+    targets = np.where(np.arange(60) % 2, 7.0, 4.0)
+    net = fit(prepare(prompts, families, families), targets, np.ones(60)).bag
+    said = {word: net.numbers(np.array([gram_hash([word.encode()])])) for word in ("explain", "red", "blue")}
+    assert said["explain"].any()
+    assert said["red"].any()
+    assert not said["blue"].any()
 
 
 def test_a_small_family_is_drawn_as_often_as_a_large_one() -> None:

@@ -13,7 +13,11 @@ def share(value: float | None) -> str:
 
 def seconds(value: float | None) -> str:
     """Return a measured time, in seconds however long it is, so that times can be compared."""
-    return "-" if value is None else f"{value:.3g} s"
+    if value is None:
+        return "-"
+    if value < 1:
+        return f"{value:.3f} s"
+    return f"{value:.3g} s" if value < 100 else f"{value:.0f} s"
 
 
 def span(value_s: float) -> str:

@@ -10,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from clairvoyant_cli.commands.figures import seconds
 from clairvoyant_cli.commands.spans import FARTHEST_S, date, when
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import cli
@@ -107,3 +108,18 @@ def test_what_is_no_profile_is_not_imported(
     assert str(result.exception).startswith("this is no exported profile")
     assert why in str(result.exception)
     assert not db.exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0.000812, "0.001 s"),
+        (0.9996, "1.000 s"),
+        (2.345, "2.35 s"),
+        (99.99, "100 s"),
+        (1234.5, "1234 s"),
+    ],
+)
+def test_seconds_are_shown_to_be_compared(value: float | None, text: str) -> None:
+    assert seconds(value) == text

@@ -105,10 +105,10 @@ class Fitted:
     def scores(self, material: Material) -> Numbers:
         """Return the score of each prompt; higher is longer."""
         scores = predict_trees(self.trees, material.cues, gram_scores(self.gram_weights, material))
-        sums = material.grams @ self.bag.numbers(material.hashes)
-        scores += NET_SHARE * (self.bag.scores(material.cues.astype(np.float32), sums) - scores)
         stated, share = material.cues[:, STATED_MEAN], material.cues[:, STATED_SHARE]
         scores += share * (stated - scores)
+        sums = material.grams @ self.bag.numbers(material.hashes)
+        scores += NET_SHARE * (self.bag.scores(material.cues.astype(np.float32), sums) - scores)
         return scores
 
 
@@ -141,9 +141,9 @@ def prepare(prompts: list[str], files: Rows | None = None, families: Rows | None
 def fit(material: Material, targets: Numbers, weights: Numbers, seed: int = 42) -> Fitted:
     """Fit grams and trees to targets (near log tokens), one row a prompt.
 
-    Where the prompt states its own length, they learn what that leaves open.
+    Where the prompt states its own length, they learn what that leaves open; the net learns the whole.
     """
-    left = 1 - material.cues[:, STATED_SHARE]
+    left, whole = 1 - material.cues[:, STATED_SHARE], targets
     targets = (targets - material.cues[:, STATED_SHARE] * material.cues[:, STATED_MEAN]) / left
     weights = weights * left**2
     unseen = np.zeros(len(targets))
@@ -162,7 +162,7 @@ def fit(material: Material, targets: Numbers, weights: Numbers, seed: int = 42) 
         material.cues.astype(np.float32),
         centre[:-1].astype(np.float32),
         np.maximum(spread[:-1], MIN_SPREAD).astype(np.float32),
-        targets.astype(np.float32),
+        whole.astype(np.float32),
         material.files,
         material.families,
     )

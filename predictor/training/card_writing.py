@@ -84,7 +84,8 @@ LIMITS = """\
 
 LIMITS_OF_KIND = {
     "lexical": """\
-- The nested measures are the honest ones: what ranked a family was trained and chosen on other families.
+- The nested measures are the honest ones: what ranked a family was trained and chosen on other families. Only
+  how much the net counts beside the trees was decided with all families in view.
 - Held out means five-fold: the model in this directory was trained on all rows afterwards. Its calibration
   was fitted on the very scores it is judged by, so calibration_error and q90_coverage are optimistic.""",
     "semantic": """\

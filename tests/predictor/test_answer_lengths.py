@@ -67,3 +67,11 @@ def test_the_study_needs_lengths(tmp_path: Path) -> None:
     file.write_text('{"prompt": "x", "output_tokens": 1}')
     result = CliRunner().invoke(study.command, ["answers", str(file)])
     assert isinstance(result.exception, ClairvoyantError)
+
+
+def test_of_a_real_models_answers_only_lengths_are_published() -> None:
+    published = Path(__file__).parents[2] / "docs" / "bench" / "smollm2-lengths.jsonl"
+    rows = [json.loads(line) for line in published.read_text("utf-8").splitlines()]
+    assert {tuple(row) for row in rows} == {("digest", "output_tokens", "ended")}
+    assert len({row["digest"] for row in rows}) == len(rows)
+    assert all(len(row["digest"]) == 16 and 0 < row["output_tokens"] <= 512 for row in rows)

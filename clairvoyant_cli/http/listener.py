@@ -321,13 +321,19 @@ class ServerConnection(asyncio.Protocol):
         """Look after timeouts: the client's turn to send or to read must not last for ever."""
         due = self._untaken()
         what = "reader" if due else self._waits_for()
-        moved = self._taken if what == "reader" else self._received
-        if not self._patience.lasts(what, moved, self._timeout_s, elapsed_s, due or float("inf")):
+        if what is None:  # of thousands that wait for their answers this is all
+            self._patience.rests()
+        elif not self._has_patience(what, elapsed_s, due):
             self._give_up(what)
-        elif self._request is not None:
+            return
+        if self._request is not None:
             self._notice_leaving()
         elif what is None and now - self._idle_since > (LINGER_S if self._ending else IDLE_CLIENT_S):
             self._let_go()
+
+    def _has_patience(self, what: str, elapsed_s: float, due: int) -> bool:
+        moved = self._taken if what == "reader" else self._received
+        return self._patience.lasts(what, moved, self._timeout_s, elapsed_s, due or float("inf"))
 
     @property
     def _timeout_s(self) -> float:
@@ -348,9 +354,10 @@ class ServerConnection(asyncio.Protocol):
             return None
         if self._request is None:
             return "head" if self._reader.held else None
-        return "body" if self._reading and self._request.wanted and self._tunnel is None else None
+        wanted = not self._request.complete and self._reading and self._request.wanted
+        return "body" if wanted and self._tunnel is None else None
 
-    def _give_up(self, what: str | None) -> None:
+    def _give_up(self, what: str) -> None:
         if what == "reader" and self._transport is not None:
             # What it has not read stays in the kernel, and a mere end would queue behind that for ever.
             self._reset_at_end(self._transport)

@@ -14,6 +14,11 @@ from typing import Protocol
 log = logging.getLogger("clairvoyant")
 
 TICK_S = 0.5
+
+TICKED = 500
+"""Connections that are looked after in one turn of the loop, a millisecond or less; an answer passes between
+two turns."""
+
 MIN_BYTES_PER_S = 500.0
 
 HOLDER_TIMEOUT_S = 10.0
@@ -36,6 +41,10 @@ class Patience:
         self._what: str | None = None
         self._moved = 0
         self._due: float = 0
+
+    def rests(self) -> None:
+        """Take note that nothing is waited for: what is next has all of the timeout."""
+        self._what = None
 
     def lasts(
         self, what: str | None, moved: int, timeout_s: float, elapsed_s: float, due: float = float("inf")
@@ -148,10 +157,16 @@ class ConnectionTable:
         while True:
             await asyncio.sleep(TICK_S)
             now = clock()
-            for connection in list(self.every):
-                try:
-                    connection.tick(now, now - before)
-                except Exception:
-                    # One connection's fault must not leave all the others without a timeout.
-                    log.exception("internal error; please report it")
+            for number, connection in enumerate(list(self.every), 1):
+                if connection in self.every:  # it may have gone since
+                    self._tick(connection, now, now - before)
+                if not number % TICKED:
+                    await asyncio.sleep(0)
             before = now
+
+    def _tick(self, connection: Connection, now: float, elapsed_s: float) -> None:
+        try:
+            connection.tick(now, elapsed_s)
+        except Exception:
+            # One connection's fault must not leave all the others without a timeout.
+            log.exception("internal error; please report it")

@@ -8,10 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
 
 from clairvoyant_cli.bench.replay import Engine, Replay
 from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.proxy import second_opinion
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
 from predictor.card import Calibration
 from predictor.record import Prediction, PromptView, UrgencyPredictor
@@ -128,6 +130,27 @@ async def test_what_starts_before_its_turn_is_not_read() -> None:
         reader.let.set()
         await until(daemon, lambda s: s.counters.completed == 3)
     assert len(reader.read) <= 1
+
+
+async def test_what_starts_first_is_read_first_and_behind_the_first_few_at_leisure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rests_s: list[float] = []
+
+    async def rest(seconds: float) -> None:
+        rests_s.append(seconds)
+
+    monkeypatch.setattr(second_opinion, "sleep", rest)
+    monkeypatch.setattr(second_opinion, "AT_ONCE", 1)
+    reader = Reader()
+    prompts = [f"{share} number {number} 10" for number, share in enumerate((0.5, 0.9, 0.7, 0.3))]
+    async with reading(reader) as (daemon, _), asked(daemon, RUNS, *map(chat, prompts)):
+        await until(daemon, lambda s: len(s.queue) == 4)
+        reader.let.set()
+        await until(daemon, lambda s: all(r.predicted.source == "encoder" for r in s.queue))
+    assert reader.read == [prompts[at] for at in (0, 3, 2, 1)]  # the first of all is read as it comes
+    assert len(rests_s) == 2
+    assert min(rests_s) > 0.0
 
 
 async def test_an_encoder_that_fails_costs_nobody_anything() -> None:

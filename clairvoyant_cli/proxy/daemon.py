@@ -217,6 +217,7 @@ async def running_daemon(
                 with word_of(daemon.base_url, port, access) if announced else nullcontext():
                     yield daemon
             finally:
+                daemon.operation.stopped = True  # what ends from here on, no client ended
                 daemon.control.stop()
                 stop_accepting()
                 for connection in list(table.every):

@@ -25,7 +25,8 @@ class Operation:
     """What an operator sees and changes. `tau_source` says in words where tau is from; `mu_short_s` is what
     it was computed from, None if nothing was learned or measured. A turn brings `quantum_tokens` under
     policies that give turns. `policy_chosen` once an operator has chosen one. While `draining` nothing new is
-    taken; when `stopping`, the daemon ends with what it has. Nothing new is taken of `draining_groups`: pairs
+    taken; when `stopping`, the daemon ends with what it has, and once it has `stopped` we end whatever runs.
+    Nothing new is taken of `draining_groups`: pairs
     as in ("client", its name), ("model", ...).
     """
 
@@ -39,6 +40,7 @@ class Operation:
     draining: bool = False
     draining_groups: set[tuple[str, str]] = field(default_factory=set)
     stopping: bool = False
+    stopped: bool = False
     policy_chosen: bool = False
     _own_tau: tuple[float | None, str] = field(init=False)
 

@@ -133,12 +133,17 @@ class ServingRules:
             case Answered(status, failed):
                 good = not failed and status < 500
                 return Finish(Outcome.COMPLETED if good else Outcome.UPSTREAM_ERROR, status)
-            case ClientLeft(at_work, heard_all, status):
-                outcome = Outcome.COMPLETED if heard_all else Outcome.CLIENT_CANCELLED
-                end = Abandon if at_work else Finish
-                return end(
-                    outcome, status or CLIENT_CLOSED, STOPPED if exchange.stopped_by_operator else None
-                )
+            case ClientLeft():
+                return self._left(exchange, event)
+
+    def _left(self, exchange: Exchange, event: ClientLeft) -> Finish | Abandon:
+        end = Abandon if event.at_work else Finish
+        if event.heard_all:
+            return end(Outcome.COMPLETED, event.status)
+        if self.operation.stopped:  # it was us who hung up
+            return end(Outcome.REJECTED, event.status or GOING_DOWN.status)
+        refusal = STOPPED if exchange.stopped_by_operator else None
+        return end(Outcome.CLIENT_CANCELLED, event.status or CLIENT_CLOSED, refusal)
 
     def _not_granted(self, exchange: Exchange, why: Exception) -> Finish:
         outcome = Outcome.REJECTED

@@ -250,6 +250,8 @@ async def test_a_second_signal_stops_at_once(tmp_path: Path, number: signal.Sign
         assert await client.rest() == b""
         await engine.wait_until(lambda c: c.cancelled == 1)
     assert not [line for line in daemon.lines if "rror" in line or "Traceback" in line]
+    ends = [line.split(" model=")[0].split()[-2:] for line in daemon.lines if " model=" in line]
+    assert ends == [["503", "rejected"], ["503", "rejected"]]  # nobody's client left
 
 
 async def test_a_second_signal_does_not_wait_for_a_deaf_backend(tmp_path: Path) -> None:

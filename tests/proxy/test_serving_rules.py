@@ -130,6 +130,16 @@ async def test_a_client_that_leaves_with_the_last_event_had_its_answer() -> None
     await house.tasks[0]
 
 
+async def test_what_we_end_as_we_go_down_is_not_its_clients_doing() -> None:
+    house = rooms()
+    exchange = house.queued("x")
+    house.operation.go_down()
+    house.operation.stopped = True
+    command = house.after(exchange, ClientLeft(at_work=True, status=200))
+    assert command == Abandon(Outcome.REJECTED, 200)
+    await house.tasks[0]
+
+
 async def test_what_the_operator_stops_is_told_so() -> None:
     house = rooms()
     exchange = house.queued("x")

@@ -303,7 +303,8 @@ def admin_token(file: Path | None) -> str | None:
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ClairvoyantError(f"cannot read the admin token {file}: {error}", ExitCode.USAGE) from None
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise ClairvoyantError(f"cannot read the admin token {file}: {why}", ExitCode.USAGE) from None
 
 
 def state_dir() -> Path:

@@ -93,7 +93,14 @@ def main() -> None:
     if os.environ.get("_CLAIRVOYANT_COMPLETE", "").startswith("powershell"):
         import_module("clairvoyant_cli.commands.completion")  # click knows no PowerShell
     try:
-        cli()
+        code = cli(standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(ExitCode.USAGE)
+    except click.UsageError as error:
+        _end(_misused(error), ExitCode.USAGE)
+    except click.Abort:
+        _end("stopped; nothing more was done", ExitCode.FAILURE)
     except ClairvoyantError as error:
         # One line, whatever the names in it hold that a file or another program gave.
         _end(str(error), error.exit_code)
@@ -109,6 +116,14 @@ def main() -> None:
         if why is None:
             raise
         _end(f"{why}; run: {packages.REINSTALL}", ExitCode.FAILURE)
+    sys.exit(code)
+
+
+def _misused(error: click.UsageError) -> str:
+    """Return what click says in several lines in one: what is wrong, and what says how it is right."""
+    what = error.format_message().partition(" Choose from:")[0].rstrip(".")
+    where = "clairvoyant" if error.ctx is None else error.ctx.command_path
+    return f"{what[:1].lower()}{what[1:]}; see: {where} --help"
 
 
 def _end(message: str, code: ExitCode) -> NoReturn:

@@ -70,7 +70,7 @@ def test_a_folder_of_that_name_is_told_from_ours(tmp_path: Path) -> None:
 def test_an_error_of_our_own_keeps_its_traceback(tmp_path: Path) -> None:
     code = (
         "from clairvoyant_cli import main as m\n"
-        "def broken(): raise AttributeError('ours')\n"
+        "def broken(**_): raise AttributeError('ours')\n"
         "m.cli = broken\nm.main()"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -247,7 +247,8 @@ def _progress(*, quiet: bool) -> Iterator[tuple[Tell, Callable[[str], None]]]:
         said: list[str] = []
 
         def tell(step: Step) -> None:
-            left = "" if step.left_s is None else f"about {span(step.left_s)} left"
+            # A plan whose time is up ends with the answers under way, and nobody knows when that is.
+            left = f"about {span(step.left_s)} left" if step.left_s and step.left_s > 0 else ""
             progress.update(task, description=step.title, completed=step.done, total=step.of, left=left)
             if not console.is_terminal and step.title not in said:
                 said.append(step.title)

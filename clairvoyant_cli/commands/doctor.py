@@ -129,4 +129,6 @@ def _print(findings: list[Finding]) -> None:
             table.add_row("", "", Text(f"→ {finding.fix}", "cyan"))
     console.print(table)
     counts = [sum(finding.level is level for finding in findings) for level in (Level.BROKEN, Level.WARNING)]
-    console.print(f"{counts[0]} broken, {counts[1]} warnings", style="bold", highlight=False)
+    console.print(
+        f"{counts[0]} broken, {counts[1]} warning{'s' * (counts[1] != 1)}", style="bold", highlight=False
+    )

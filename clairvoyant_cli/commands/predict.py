@@ -23,6 +23,8 @@ def command(prompt: str, system: str, max_tokens: int | None, directory: str, as
     from predictor.record import PromptView
 
     if prompt == "-":
+        if sys.stdin.isatty():
+            click.echo("type the prompt, then Ctrl-D (or give it as an argument)", err=True)
         prompt = sys.stdin.buffer.read().decode("utf-8", "replace")
     try:
         loaded = predictor.load(directory)

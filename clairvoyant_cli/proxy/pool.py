@@ -304,7 +304,8 @@ class BackendPool:
         self._see_who_is_able()
         self._open_slots()
         self._stats.shadow.resize(self.slots)
-        news = f"{worker.name} is {backend.state}, {plural(backend.room, 'slot')} {backend.detail}".rstrip()
+        why = f" ({backend.detail})" if backend.detail else ""
+        news = f"{worker.name} is {backend.state}{why}, {plural(backend.room, 'slot')}"
         if news != worker.news:  # models come and go far more often, and have a panel of their own
             worker.news = news
             self._stats.event(logging.INFO, news)

@@ -20,7 +20,7 @@ from tests.fakes.serving import serving
 def test_a_place_that_cannot_be_read_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def unreadable() -> None:
+    def unreadable(**_: object) -> None:
         raise PermissionError(13, "Permission denied", "/home/other/.local/share/clairvoyant")
 
     monkeypatch.setattr(program, "cli", unreadable)
@@ -29,6 +29,22 @@ def test_a_place_that_cannot_be_read_is_one_line(
     assert ended.value.code == 1
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("clairvoyant: /home/other/.local/share/clairvoyant: Permission denied; give --db")
+
+
+@pytest.mark.parametrize(
+    "words", [["serve", "--polcy", "x"], ["act"], ["demo", "--requests", "0"], ["bench", "trace"]]
+)
+def test_wrong_usage_is_one_line_that_says_where_to_look(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["clairvoyant", *words])
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+    assert ended.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("clairvoyant: ")
+    command = " ".join(word for word in words if word in ("serve", "act", "demo", "bench", "trace"))
+    assert line.endswith(f"; see: clairvoyant {command} --help")
 
 
 async def test_https_before_a_plain_server_is_refused_with_the_right_address() -> None:

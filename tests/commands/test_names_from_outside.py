@@ -114,7 +114,7 @@ def test_status_doctor_reports_and_calibrate_show_names_as_they_are(
 def test_an_error_is_one_line_whatever_a_name_holds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail() -> NoReturn:
+    def fail(**_: object) -> NoReturn:
         raise ClairvoyantError(f"no model {UNPRINTABLE}")
 
     monkeypatch.setattr(clairvoyant_cli.main, "cli", fail)

@@ -36,7 +36,6 @@ from clairvoyant_cli.settings import (
     setting,
     settings_of,
 )
-from profiles.records import MAX_SLOTS
 
 ENV_PREFIX = "CLAIRVOYANT_"
 
@@ -51,6 +50,9 @@ MAX_NAME_CHARS = 64
 
 MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0
 """Of a backend, as of a client."""
+
+MAX_SLOTS = 1024
+"""More requests at once no server of this kind answers: llama.cpp knows 256 sequences (LLAMA_MAX_SEQ)."""
 
 NAMES = ", ".join(BACKEND_NAMES)
 LOG_LEVELS = ("debug", "info", "warning", "error")

@@ -13,7 +13,6 @@ import click
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode, printable
-from clairvoyant_cli.system import print_utf8
 
 # name -> one-line help; the module is clairvoyant_cli.commands.<name> and its command is `command`.
 COMMANDS = {
@@ -89,7 +88,8 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command; an error the user can mend is one line on stderr and an exit code."""
-    print_utf8()
+    if any(stream.encoding.lower() != "utf-8" for stream in (sys.stdout, sys.stderr)):
+        import_module("clairvoyant_cli.system").print_anything()  # whose imports --help can do without
     if os.environ.get("_CLAIRVOYANT_COMPLETE", "").startswith("powershell"):
         import_module("clairvoyant_cli.commands.completion")  # click knows no PowerShell
     try:

@@ -225,12 +225,16 @@ def draws_few_glyphs(environment: Mapping[str, str] = os.environ) -> bool:
     return environment.get("TERM") == "linux"
 
 
-def print_utf8() -> None:
-    """Have what goes into a pipe or a file be UTF-8; on Windows it would be the code page's."""
-    if sys.platform == "win32":
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, TextIOWrapper) and not stream.isatty():
+def print_anything() -> None:
+    """Have what goes into a pipe or a file be UTF-8 on Windows, where it would be the code page's. Elsewhere
+    a question mark stands for what the encoding of the user's choice does not have.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            if sys.platform == "win32" and not stream.isatty():
                 stream.reconfigure(encoding="utf-8")
+            elif stream.errors == "strict":
+                stream.reconfigure(errors="replace")
 
 
 def service_manager() -> str:

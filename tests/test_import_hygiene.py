@@ -38,7 +38,7 @@ with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
 """
     loaded = loaded_by(code)
     assert "click" in loaded
-    assert loaded.isdisjoint(HEAVY | {"asyncio", "difflib"})
+    assert loaded.isdisjoint(HEAVY | {"asyncio", "difflib", "socket", "subprocess", "clairvoyant_cli.config"})
     assert not any(name.startswith("clairvoyant_cli.commands.") for name in loaded)
 
 
@@ -54,7 +54,7 @@ with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit, 
     loaded = loaded_by(code)
     assert {"clairvoyant_cli.control", f"clairvoyant_cli.commands.{command}"} <= loaded
     assert loaded.isdisjoint({"httpx", "http.client", "textual"})
-    assert command == "doctor" or loaded.isdisjoint({"rich", "numpy", "psutil", "sqlite3"})
+    assert command == "doctor" or loaded.isdisjoint({"rich", "numpy", "psutil", "sqlite3", "profiles"})
 
 
 @pytest.mark.parametrize("seam", ["predictor.record", "tui.snapshot", "clairvoyant_cli.errors"])

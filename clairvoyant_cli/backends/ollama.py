@@ -10,9 +10,10 @@ from clairvoyant_cli.backends.adapter import NOT_UNDERSTOOD, Adapter, Backend, B
 from clairvoyant_cli.backends.asking import Ask
 from clairvoyant_cli.backends.continuation import Prefill, Raw
 from clairvoyant_cli.backends.processes import listening, values_of
+from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.continuable import Continuable
-from clairvoyant_cli.protocols.probes import MAX_SLOTS, Answer, OfferedModel
+from clairvoyant_cli.protocols.probes import Answer, OfferedModel
 from clairvoyant_cli.protocols.request_parsing import RUNNER_OPTIONS
 from clairvoyant_cli.protocols.routes import ROUTES, Family, Work
 

@@ -12,8 +12,8 @@ from click.core import ParameterSource
 
 from clairvoyant_cli.commands.options import db_option, json_option, output_file
 from clairvoyant_cli.commands.spans import when
+from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from profiles.records import MAX_SLOTS
 
 if TYPE_CHECKING:
     from clairvoyant_cli.commands.history_advice import Wanted

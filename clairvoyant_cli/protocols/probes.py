@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw
 
+from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.protocols.loose import (
     ABSENT,
     count,
@@ -35,9 +36,6 @@ MAX_MODELS = 100
 MAX_LISTED_MODELS = 1000
 MAX_BYTES = 1 << 50
 MAX_CONTEXT = 1 << 31
-
-MAX_SLOTS = 1024
-"""llama.cpp knows 256 sequences at most (LLAMA_MAX_SEQ)."""
 
 
 @dataclass(frozen=True, slots=True)

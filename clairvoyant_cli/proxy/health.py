@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from profiles.records import MAX_SLOTS
+from clairvoyant_cli.config import MAX_SLOTS
 
 TROUBLE_AFTER = 3
 """Failures in a row: one may be the request's own fault, and two of a client that tries it again."""

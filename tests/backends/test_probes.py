@@ -15,6 +15,7 @@ from clairvoyant_cli.backends.adapter import NOT_UNDERSTOOD, Backend
 from clairvoyant_cli.backends.discovery import find_backend, identify
 from clairvoyant_cli.backends.known import OTHER, adapter_of
 from clairvoyant_cli.backends.prober import Prober
+from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.http.framing import CHUNKS_AT_ONCE
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols import probes
@@ -23,7 +24,6 @@ from clairvoyant_cli.protocols.probes import (
     ANSWER_ENTRIES,
     ANSWER_OBJECTS,
     MAX_MODELS,
-    MAX_SLOTS,
 )
 from clairvoyant_cli.protocols.texts import MAX_NAME_CHARS
 from clairvoyant_cli.proxy.backend_watch import LOOKS_TRUSTED, BackendWatch

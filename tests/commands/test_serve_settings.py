@@ -10,13 +10,12 @@ from click.testing import CliRunner
 import clairvoyant_cli.main
 from clairvoyant_cli.addresses import check_url
 from clairvoyant_cli.commands import serve
-from clairvoyant_cli.config import ServeConfig, load_serve_config
+from clairvoyant_cli.config import MAX_SLOTS, ServeConfig, load_serve_config
 from clairvoyant_cli.doctor.proxy import _port
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.main import cli
-from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.system import run
-from profiles.records import MAX_SLOTS
+from profiles import records
 
 NO_URLS = (
     "http://",
@@ -165,7 +164,7 @@ def test_a_number_out_of_bounds_is_refused(flag: str, value: str, why: str) -> N
 def test_the_bounds_themselves_are_taken() -> None:
     config = load_serve_config({"slots": MAX_SLOTS, "queue_capacity": 1, "history_days": 36_500}, env={})
     assert (config.slots, config.queue_capacity) == (1024, 1)
-    assert MAX_SLOTS == probes.MAX_SLOTS
+    assert MAX_SLOTS == records.MAX_SLOTS
 
 
 def test_a_client_variable_that_is_no_url_has_no_port() -> None:

@@ -47,12 +47,12 @@ class Contexts:
     kept: KeptContexts = field(default_factory=KeptContexts)
     _lost: dict[str, float] = field(default_factory=dict)
 
-    def left(self, job_id: str, tokens: float, *, waits: bool) -> list[str]:
+    def left(self, job_id: str, tokens: float, *, waits: bool, waited_for: bool = True) -> list[str]:
         """Take note that a request has left its slot, with so many tokens in it; return those that wait to go
         on and have lost theirs by that.
         """
         self._lost.pop(job_id, None)
-        lost = self.kept.left(job_id, tokens, waits=waits)
+        lost = self.kept.left(job_id, tokens, waits=waits, waited_for=waited_for)
         self._lost |= dict(lost)
         return [each.job_id for each in lost]
 

@@ -175,7 +175,8 @@ class Preemption:
         worker, scheduler = self.pool.get(worker_name), self.dispatcher.scheduler
         if worker is None:
             return
-        for job_id in worker.contexts.left(exchange.id, _context_tokens(exchange), waits=waits):
+        tokens, waited_for = _context_tokens(exchange), not exchange.job.stands_back
+        for job_id in worker.contexts.left(exchange.id, tokens, waits=waits, waited_for=waited_for):
             other = self.dispatcher.live.get(job_id)
             found = None if other is None else worker.continuation_of(other.job.model)
             if other is not None and other.is_suspended and found is not None:

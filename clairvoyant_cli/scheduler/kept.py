@@ -24,6 +24,7 @@ class _Context:
     tokens: float
     key: float
     waits: bool
+    waited_for: bool
 
 
 class Lost(NamedTuple):
@@ -49,9 +50,17 @@ class KeptContexts:
     def __contains__(self, job_id: str) -> bool:
         return job_id in self._kept
 
-    def left(self, job_id: str, tokens: float, *, waits: bool = True, key: float | None = None) -> list[Lost]:
+    def left(
+        self,
+        job_id: str,
+        tokens: float,
+        *,
+        waits: bool = True,
+        waited_for: bool = True,
+        key: float | None = None,
+    ) -> list[Lost]:
         """Keep what a job leaves behind in its slot; return who that waits to go on loses its own, itself
-        perhaps.
+        perhaps. `waited_for` says whether anybody minds should it be read again.
 
         `key` None lets the oldest go first. What is over the room by itself is not kept, and nothing goes for
         it, as in llama.cpp.
@@ -62,7 +71,7 @@ class KeptContexts:
         if tokens > self.room_tokens:
             return [Lost(job_id, tokens)] if waits else []
         self._count += 1.0
-        context = _Context(tokens, -self._count if key is None else key, waits)
+        context = _Context(tokens, -self._count if key is None else key, waits, waited_for)
         self._kept[job_id] = context
         self.used_tokens += tokens
         heappush(self._next_out, (-context.key, job_id))
@@ -102,7 +111,9 @@ class KeptContexts:
         return sum(each.tokens for each in self._kept.values() if each.key <= context.key)
 
     def would_lose(self, tokens: float) -> Iterator[float]:
-        """Yield the tokens of each waiting job whose context would go if so many more were kept."""
+        """Yield the tokens of each job whose context would go if so many more were kept, and that somebody
+        waits for.
+        """
         if self.used_tokens + tokens <= self.room_tokens or tokens > self.room_tokens:
             return
         over = self.used_tokens + tokens - self.room_tokens
@@ -110,7 +121,7 @@ class KeptContexts:
             if over <= 0.0:
                 return
             over -= context.tokens
-            if context.waits:
+            if context.waits and context.waited_for:
                 yield context.tokens
 
     def _is_current(self, out: tuple[float, str]) -> bool:
@@ -118,7 +129,7 @@ class KeptContexts:
         return context is not None and -context.key == out[0]
 
 
-NOTHING = _Context(0.0, 0.0, waits=False)
+NOTHING = _Context(0.0, 0.0, waits=False, waited_for=False)
 
 
 class CutPrice(NamedTuple):

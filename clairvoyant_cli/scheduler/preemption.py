@@ -44,10 +44,13 @@ def gain_s(victim: Entry, waiting: Entry, policy: Policy, waiters: float) -> flo
 
     `waiters` is the number of jobs that wait for each slot, the one that would start included. Between jobs
     of different priorities the keys do not count: worth it unless the victim ends as soon anyway. Nor do
-    those who wait besides keep one of a more urgent level from it.
+    those who wait besides keep one of a more urgent level from it. Where nobody waits for the victim nobody
+    pays for its resuming; one of those that came forward goes on only for as long as it was predicted to.
     """
-    once_s = victim.resume_s + victim.evicts_s
+    once_s = victim.evicts_s + (victim.resume_s if victim.waited_for else 0.0)
     price_s = once_s * waiters
+    if not victim.waited_for and waiting.waited_for and victim.done_tokens > victim.job.tokens_q90 > 0.0:
+        return victim.remaining_s - price_s
     if waiting.rank != victim.rank:
         return victim.remaining_s - price_s if waiting.rank < victim.rank else -1.0
     if policy.by_level and level_of(waiting.job) < level_of(victim.job):

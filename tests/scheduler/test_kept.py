@@ -69,6 +69,15 @@ def test_a_cut_costs_reading_again_where_there_is_no_room() -> None:
     assert price_of_cut(KeptContexts(), 90.0, 0.1, lambda n: inf) == CutPrice(0.1, 0.0)
 
 
+def test_nobody_pays_for_the_context_of_what_nobody_waits_for() -> None:
+    kept = KeptContexts(100.0)
+    kept.left("title", 30.0, waited_for=False)
+    kept.left("answer", 30.0)
+    assert list(kept.would_lose(60.0)) == []
+    assert list(kept.would_lose(90.0)) == [30.0]
+    assert kept.left("new", 60.0) == [("title", 120.0)], "which is lost all the same"
+
+
 def test_what_a_context_needs_to_be_kept_is_all_that_goes_after_it() -> None:
     kept = KeptContexts()
     for number, tokens in enumerate((10.0, 20.0, 30.0)):

@@ -88,6 +88,30 @@ def test_a_question_cuts_it_and_that_does_not_make_it_wait_for_ever() -> None:
     assert scheduler.next(60.0).job.id == "title"  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("name", ["srpt", "fair-srpt"])
+def test_a_question_cuts_it_however_dear_it_is_to_read_again(name: str) -> None:
+    scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
+    scheduler.submit(title(), 0.0)
+    assert scheduler.next(0.0) is not None
+    scheduler.submit(question(1, 0.1), 0.1)
+    scheduler.progress("title", 5.0, resume_s=30.0)
+    assert [cut.job_id for cut in scheduler.preemptions(0.1)] == ["title"]
+    scheduler.progress("title", 5.0, resume_s=0.0, evicts_s=30.0)
+    assert not scheduler.preemptions(0.1), "somebody would wait for what goes for it"
+
+
+@pytest.mark.parametrize("name", ["srpt", "fair-srpt"])
+def test_one_that_came_forward_goes_on_for_as_long_as_was_predicted(name: str) -> None:
+    scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
+    scheduler.submit(replace(title(), tokens_q90=20.0), 0.0)
+    assert scheduler.next(700.0).job.stands_back == 0  # type: ignore[union-attr]
+    scheduler.submit(question(1, 702.0), 702.0)
+    scheduler.progress("title", 15.0)
+    assert not scheduler.preemptions(702.0)
+    scheduler.progress("title", 25.0)
+    assert [cut.job_id for cut in scheduler.preemptions(702.0)] == ["title"]
+
+
 @pytest.mark.parametrize("name", ["fair", "fair-srpt"])
 def test_nobodys_question_comes_later_for_what_stands_back_of_their_own(name: str) -> None:
     scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)

@@ -5,6 +5,7 @@ looking as different as ones of 200 and 1000.
 """
 
 from math import erf, exp, log, sqrt, tanh
+from statistics import NormalDist
 
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS
 
@@ -13,6 +14,10 @@ SHIFT_TOKENS = 10.0
 LOG_SHORT = log(SHORT_BELOW_TOKENS + SHIFT_TOKENS)
 LOG_LONG = log(LONG_FROM_TOKENS + SHIFT_TOKENS)
 _ROOT_2 = sqrt(2.0)
+_NORMAL = NormalDist()
+
+FARTHEST = 5.0
+"""Spreads above the mean; beyond, a tail is as good as its approximation (Mills' ratio)."""
 
 Edge = tuple[float, float]
 """Bias and slope of the log odds at a class boundary, as `card.Calibration` explains."""
@@ -45,6 +50,15 @@ def _below(distance: float, edge: Edge) -> float:
 def mean_tokens(mean: float, spread: float) -> float:
     """Return the expected tokens."""
     return tokens_at(mean + spread * spread / 2)
+
+
+def median_above(mean: float, spread: float, least: float) -> float:
+    """Return the median, in log tokens, of the answers whose log tokens are `least` or more."""
+    distance = (least - mean) / spread
+    if distance > FARTHEST:
+        return least + spread * log(2.0) / distance  # what is left of the tail falls off exponentially
+    share = 0.5 - 0.5 * erf(distance / _ROOT_2)
+    return mean - spread * _NORMAL.inv_cdf(share / 2)
 
 
 def capped_mean_tokens(mean: float, spread: float, cap: int) -> float:

@@ -17,7 +17,7 @@ from predictor.lexical.model import STATED_SPREAD, LexicalModel, Reading
 from predictor.lexical.online import CUE_VALUE, Correction
 from predictor.lexical.residual_scale import ResidualScales
 from predictor.lexical.ridge import Features, Floats
-from predictor.lognormal import log_tokens
+from predictor.lognormal import log_tokens, median_above
 from predictor.prediction import prediction_of
 from predictor.record import (
     LONG_FROM_TOKENS,
@@ -45,6 +45,9 @@ of the prompt, in its spreads in the training data. Traffic differs in these two
 far the static mean is to be stretched, and in whether long prompts have long answers. Fitted to streams held
 out of training by their evidence (empirical Bayes: MacKay, 1992), the variances of these are above a tenth,
 those of the other cues below a thirtieth."""
+
+EXPECTED_ABOVE = 1.0
+"""Spreads below the mean: that an answer did not end at a cap so low says too little to be learnt."""
 
 _CHARACTERS = NAMES.index("characters")
 
@@ -98,7 +101,7 @@ class LexicalPredictor:
         dense = self._dense(reading, context, opinion)
         features = self._correction.features(reading.hashes, (*context.keys, *_keys(view)), dense)
         mean = context.mean + self._correction.shift(features)
-        spread = calibration.spread_at(context.mean) * (STATED_SPREAD if reading.states_length else 1.0)
+        spread = calibration.spread_at(mean) * (STATED_SPREAD if reading.states_length else 1.0)
         model = crc32(view.model.encode("utf-8", "replace"))
         seen = self._spreads.of(model)
         q90 = mean + (calibration.q90_at + seen.q90_shift) * spread * seen.scale
@@ -121,20 +124,23 @@ class LexicalPredictor:
         return dense
 
     def learn(self, prediction: Prediction, tokens: int) -> None:
-        """Learn from a real answer; one that was cut off at the client's cap was at least that long."""
+        """Learn from a real answer; one that was cut off at the client's cap was at least that long.
+
+        Such an answer counts as the median of those that are (a censored regression: Tobin, 1958).
+        """
         memo = prediction.memo
         if isinstance(memo, ChoreMemo):
             self._chores.learn(memo, tokens)
         if not isinstance(memo, Memo):
             return
         real = log_tokens(tokens)
-        capped = memo.cap is not None and tokens >= memo.cap
-        if not capped:  # where the client ends an answer says nothing of where the model would have
-            self._trusts.judge(memo.model, prediction.score, prediction.q90_tokens, tokens)
-        if capped:
-            if memo.mean >= real:
+        if memo.cap is not None and tokens >= memo.cap:
+            spread = memo.spread * self._spreads.of(memo.model).scale
+            if real < memo.mean - EXPECTED_ABOVE * spread:
                 return
-        else:
+            real = median_above(memo.mean, spread, real)
+        else:  # where the client ends an answer says nothing of where the model would have
+            self._trusts.judge(memo.model, prediction.score, prediction.q90_tokens, tokens)
             taught = self._spreads.to_teach(memo.model)
             taught.learn((real - memo.mean) / memo.spread, real > memo.q90)
             if memo.cap is None or memo.cap >= LONG_FROM_TOKENS:

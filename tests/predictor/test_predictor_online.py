@@ -127,6 +127,30 @@ def test_an_answer_cut_off_at_the_cap_teaches_no_shorter_length() -> None:
     assert loaded.predict(plain).expected_tokens == before
 
 
+_THINGS = ("a whale", "ten whales", "the moon", "bread", "winter", "the sea", "a proof", "rain")
+
+
+def test_answers_cut_off_at_a_cap_teach_what_they_would_have_come_to() -> None:
+    loaded, generator = predictor.load(), np.random.default_rng(1)
+    capped, plain = PromptView("Tell me about whales", max_tokens=300), PromptView("Tell me about whales")
+    for tokens in np.exp(generator.normal(6, 1, 400)):  # half of them are longer than 393
+        loaded.learn(loaded.predict(capped), int(min(tokens, 300)))
+    middle = loaded.predict(plain).memo.mean  # type: ignore[attr-defined]
+    assert middle == pytest.approx(6, abs=0.25)
+
+
+def test_expected_tokens_order_as_the_means_do() -> None:
+    """A spread that the static mean alone decided ordered what was learnt by what was known before."""
+    loaded, generator = predictor.load(), np.random.default_rng(1)
+    asked = [f"{verb} {what}" for verb in ("Name", "Translate:", "Write an essay about") for what in _THINGS]
+    for _ in range(4):
+        for prompt in asked:
+            loaded.learn(loaded.predict(PromptView(prompt)), int(generator.integers(20, 900)))
+    predicted = [loaded.predict(PromptView(prompt)) for prompt in asked]
+    means = [each.memo.mean for each in predicted]  # type: ignore[attr-defined]
+    assert np.array_equal(np.argsort([each.expected_tokens for each in predicted]), np.argsort(means))
+
+
 def test_q90_comes_to_cover_nine_in_ten() -> None:
     loaded, generator = predictor.load(), np.random.default_rng(1)
     view, covered = PromptView("Tell me about whales", model="m"), []

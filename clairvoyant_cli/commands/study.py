@@ -24,6 +24,7 @@ STUDIES = {
     "unseen": "ours, the paper's features and prompt length on files held out of training",
     "nested": "the same by kind of traffic, with the recipe chosen on other files than it is judged on",
     "online": "streams of one held-out file and one model, learnt while served",
+    "shipped": "the shipped models on FILEs that trained neither, learning, without the encoder and with it",
     "pars": "Kendall's tau_b within each file, trained on its model's answers or another's; PARS's beside",
     "ceiling": "one model's repeated answers against each other",
     "answers": "a server's own answers to the files' prompts, of which only lengths were kept (--lengths)",
@@ -40,7 +41,7 @@ STUDIES = {
     metavar="NAME",
     help="A FILE to judge, for `unseen` and `online`; the others then only train.",
 )
-@click.option("--streams", default=2, show_default=True, help="Streams a file, for `online`.")
+@click.option("--streams", default=2, show_default=True, help="Streams a file, for `online` and `shipped`.")
 @click.option("--lengths", type=FILE, help="What `python -m predictor.training.answer_lengths` wrote.")
 @json_option("Print one JSON object.")
 def command(
@@ -103,6 +104,10 @@ def _study(
         from predictor.studies.pars import pars
 
         return pars(datasets)
+    if study == "shipped":
+        from predictor.studies.shipped import shipped
+
+        return shipped(datasets, streams, _narrate)
     corpus = studies.Corpus.of(datasets, {data.name for data in datasets} - never_train)
     if study == "unseen":
         return studies.unseen(corpus, _narrate, judge)

@@ -6,6 +6,7 @@ What a file of prompts says of other models' answers to the same prompts stands 
 import json
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,18 +23,25 @@ SEED = 42
 MIN_ANSWERS = 20
 
 
+class Answer(NamedTuple):
+    """How long an answer was, and whether the model ended it; if not, a cap on its tokens did."""
+
+    tokens: float
+    ended: bool
+
+
 def digest(prompt: str) -> str:
     """Return what a prompt is known by where it may not be kept."""
     return sha256(prompt.encode("utf-8", "replace")).hexdigest()[:16]
 
 
-def read_lengths(path: Path) -> dict[str, float]:
-    """Return the tokens of answers by the digests of their prompts; ModelError where a line holds none."""
-    lengths: dict[str, float] = {}
+def read_lengths(path: Path) -> dict[str, Answer]:
+    """Return answers by the digests of their prompts; ModelError where a line holds none."""
+    lengths: dict[str, Answer] = {}
     for number, line in lines_of(path):
         try:
             row = json.loads(line)
-            lengths[str(row["digest"])] = float(row["output_tokens"])
+            lengths[str(row["digest"])] = Answer(float(row["output_tokens"]), bool(row.get("ended", True)))
         except (ValueError, KeyError, TypeError, RecursionError):
             raise ModelError(
                 f"{path}, line {number}: expected an object with `digest` and `output_tokens`"
@@ -41,11 +49,12 @@ def read_lengths(path: Path) -> dict[str, float]:
     return lengths
 
 
-def answers(datasets: list[Dataset], lengths: dict[str, float]) -> Table:
+def answers(datasets: list[Dataset], lengths: dict[str, Answer]) -> Table:
     """Rank a server's answers by the default predictor, the prompt's length and other models' answers.
 
     The figures are shares of the pairs that PARS's filter keeps: a cap on tokens leaves few Long answers or
-    none. The second column is of the second half of a stream in random order, learnt as it was served.
+    none. The second column is of the second half of a stream in random order, learnt as it was served. The
+    predictor knows the cap, as a proxy does.
     """
     others = label(datasets).levels
     prompts = [prompt for data in datasets for prompt in data.prompts]
@@ -54,18 +63,20 @@ def answers(datasets: list[Dataset], lengths: dict[str, float]) -> Table:
     if len(rows) < MIN_ANSWERS:
         raise ModelError(f"{len(rows)} of the answers are to prompts of these files, not {MIN_ANSWERS}")
     rows = np.random.default_rng(SEED).permutation(rows)
-    tokens = np.array([lengths[digest(prompts[row])] for row in rows])
+    known_answers = [lengths[digest(prompts[row])] for row in rows]
+    tokens = np.array([answer.tokens for answer in known_answers])
+    cap = max((int(answer.tokens) for answer in known_answers if not answer.ended), default=None)
     loaded, static, learnt = load_model(), np.zeros(len(rows)), np.zeros(len(rows))
     for place, (row, count) in enumerate(zip(rows, tokens, strict=True)):
-        prediction = loaded.predict(PromptView(prompts[row], model="served"))
+        prediction = loaded.predict(PromptView(prompts[row], model="served", max_tokens=cap))
         static[place] = prediction.memo.static  # type: ignore[attr-defined]
         learnt[place] = prediction.score
         loaded.learn(prediction, int(count))
     length = np.array([float(len(prompts[row])) for row in rows])
     ranked = {"static": static, "learning": learnt, "prompt length": length, "other models": others[rows]}
-    longest = (tokens == tokens.max()).mean()
+    cut = np.mean([not answer.ended for answer in known_answers])
     return Table(
-        f"A server's {len(rows)} answers, {longest:.0%} of them as long as the longest",
+        f"A server's {len(rows)} answers, {cut:.0%} of them cut off at a cap",
         ["ranked by", "pairs", "pairs, second half", "tau_b"],
         [[name, *_figures(scores, tokens)] for name, scores in ranked.items()],
     )

@@ -1,12 +1,13 @@
 """Our own studies: traffic never seen, traffic learnt while served, the noise ceiling."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from predictor.card import Card
 from predictor.errors import ModelError
@@ -14,6 +15,7 @@ from predictor.loading import load_model
 from predictor.paper import training as paper
 from predictor.ranking import kendall_tau_b, pair_ranking, ranking_accuracy
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS, LoadedPredictor, PromptView
+from predictor.semantic.opinion import Opinion
 from predictor.studies.evaluation import calibration_error
 from predictor.studies.families import family
 from predictor.studies.paper import Cell, Table
@@ -187,14 +189,14 @@ def online(corpus: Corpus, streams_a_file: int, progress: Progress, only: Collec
     for held in dict.fromkeys(corpus.families):
         files = [d for d, name in zip(corpus.datasets, corpus.families, strict=True) if name == held]
         files = [data for data in files if not only or data.name in only]
-        streams = [(data, model) for data in files for model in _streamed(data, streams_a_file, generator)]
+        streams = [(data, model) for data in files for model in streamed(data, streams_a_file, generator)]
         if not streams:
             continue
         progress(f"holding out {held}")
         with TemporaryDirectory() as folder:
             _train_without(corpus, held, Path(folder))
             for data, model in streams:
-                rows.append(_serve(load_model(folder), data, model, generator))
+                rows.append(_served(load_model(folder), data, model, generator))
     if not rows:
         raise ModelError(
             f"no file holds a model with {MIN_STREAMED} answers, {MIN_PAIRED} of them Short and "
@@ -210,7 +212,8 @@ def online(corpus: Corpus, streams_a_file: int, progress: Progress, only: Collec
     return Table("Learning while serving", columns, rows)
 
 
-def _streamed(data: Dataset, count: int, generator: np.random.Generator) -> list[int]:
+def streamed(data: Dataset, count: int, generator: np.random.Generator) -> list[int]:
+    """Return the columns of at most `count` models whose answers make a stream, drawn at random."""
     models = [
         model for model in judged_models(data) if np.isfinite(data.tokens[:, model]).sum() >= MIN_STREAMED
     ]
@@ -231,31 +234,76 @@ def _train_without(corpus: Corpus, held: str, out: Path) -> None:
     save(fitted, Card("unseen", "lexical", 0, calibration, [], "", {}), out)
 
 
-def _serve(loaded: LoadedPredictor, data: Dataset, model: int, generator: np.random.Generator) -> list[Cell]:
-    answered = np.flatnonzero(np.isfinite(data.tokens[:, model]))
-    order = generator.permutation(answered)[:STREAM]
-    tokens = data.tokens[order, model]
-    fixed, learnt, covered, chances = [], [], [], []
-    for row, count in zip(order, tokens, strict=True):
-        prediction = loaded.predict(PromptView(data.prompts[row], model="served"))
-        fixed.append(prediction.memo.static)  # type: ignore[attr-defined]
-        learnt.append(prediction.score)
-        covered.append(count <= prediction.q90_tokens)
-        chances.append((prediction.p_short, prediction.p_medium, prediction.p_long))
+class Served(NamedTuple):
+    """A stream as it was predicted and learnt: static and learnt scores, `chances` of the three classes, and
+    whether the 90 % quantile covered each answer.
+    """
+
+    tokens: Numbers
+    static: Numbers
+    learnt: Numbers
+    chances: Numbers
+    covered: npt.NDArray[np.bool_]
+
+    @property
+    def late(self) -> slice:
+        """Return the requests of a stream that has settled."""
+        return slice(min(SETTLED, len(self.tokens) // 2), None)
+
+    def accuracies(self, some: slice) -> list[float]:
+        """Return the ranking accuracy of the static scores and of the learnt ones."""
+        return [ranking_accuracy(each[some], self.tokens[some]).accuracy for each in self.scores]
+
+    def pairs(self, some: slice) -> list[float]:
+        """Return the same over the pairs that PARS's filter keeps."""
+        return [pair_ranking(each[some], self.tokens[some]).accuracy for each in self.scores]
+
+    def error(self, some: slice) -> float:
+        """Return how far off the class probabilities were."""
+        real = np.searchsorted((SHORT_BELOW_TOKENS, LONG_FROM_TOKENS), self.tokens[some], "right")
+        return calibration_error(self.chances[some], real)
+
+    @property
+    def scores(self) -> tuple[Numbers, Numbers]:
+        """Return the static scores and the learnt ones."""
+        return self.static, self.learnt
+
+
+def draw_stream(data: Dataset, model: int, generator: np.random.Generator) -> Rows:
+    """Return the rows of at most `STREAM` prompts that a model answered, in random order."""
+    return generator.permutation(np.flatnonzero(np.isfinite(data.tokens[:, model])))[:STREAM]
+
+
+def serve(
+    loaded: LoadedPredictor, prompts: list[str], tokens: Numbers, opinions: Sequence[Opinion] | None = None
+) -> Served:
+    """Predict each request of a stream, then learn its answer."""
+    rows = []
+    for place, (prompt, count) in enumerate(zip(prompts, tokens, strict=True)):
+        opinion = None if opinions is None else opinions[place]
+        prediction = loaded.predict(PromptView(prompt, model="served"), opinion)
+        chances = prediction.p_short, prediction.p_medium, prediction.p_long
+        static = prediction.memo.static  # type: ignore[attr-defined]
+        rows.append((static, prediction.score, chances, count <= prediction.q90_tokens))
         loaded.learn(prediction, int(count))
-    scores = [np.array(fixed), np.array(learnt)]
-    settled = min(SETTLED, len(tokens) // 2)
-    whole = [ranking_accuracy(score, tokens).accuracy for score in scores]
-    soon = [ranking_accuracy(score[SOON], tokens[SOON]).accuracy for score in scores]
-    late = [ranking_accuracy(score[settled:], tokens[settled:]).accuracy for score in scores]
-    pairs = [pair_ranking(score[settled:], tokens[settled:]).accuracy for score in scores]
-    coverage = [float(np.mean(covered)), float(np.mean(covered[settled:]))]
-    real = np.searchsorted((SHORT_BELOW_TOKENS, LONG_FROM_TOKENS), tokens, "right")
-    off = [
-        calibration_error(np.array(chances)[some], real[some])
-        for some in (slice(SOON.start), slice(settled, None))
+    return Served(tokens, *(np.array(column) for column in zip(*rows, strict=True)))
+
+
+def _served(loaded: LoadedPredictor, data: Dataset, model: int, generator: np.random.Generator) -> list[Cell]:
+    order = draw_stream(data, model, generator)
+    stream = serve(loaded, [data.prompts[row] for row in order], data.tokens[order, model])
+    whole, late = slice(None), stream.late
+    static, learnt = stream.accuracies(late)
+    return [
+        data.name,
+        data.models[model],
+        *stream.accuracies(whole),
+        *stream.accuracies(SOON),
+        *(static, learnt, learnt - static),
+        *stream.pairs(late),
+        *(float(np.mean(stream.covered[some])) for some in (whole, late)),
+        *(stream.error(some) for some in (slice(SOON.start), late)),
     ]
-    return [data.name, data.models[model], *whole, *soon, *late, late[1] - late[0], *pairs, *coverage, *off]
 
 
 def ceiling(datasets: list[Dataset]) -> Table:

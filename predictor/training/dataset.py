@@ -31,6 +31,10 @@ class Dataset:
         median: npt.NDArray[np.float64] = np.nanmedian(self.tokens, axis=1)
         return median
 
+    def rows(self, rows: list[int]) -> "Dataset":
+        """Return the dataset of some of its prompts."""
+        return Dataset(self.name, [self.prompts[row] for row in rows], self.models, self.tokens[rows])
+
 
 def read_dataset(path: Path) -> Dataset:
     """Read a file of prompts.

@@ -9,6 +9,8 @@ from click.testing import CliRunner
 
 from clairvoyant_cli.commands import study
 from clairvoyant_cli.errors import ClairvoyantError
+from predictor.card import read_card
+from predictor.loading import find_model
 
 pytest.importorskip("xgboost")
 
@@ -202,3 +204,22 @@ def test_each_family_weighs_the_same() -> None:
     assert weights == pytest.approx([1.0, 1.0, 1.0, 3.0])
     weights = family_weights(np.ones(4), ["a", "a", "a", "b"])
     assert weights == pytest.approx([2 / 3, 2 / 3, 2 / 3, 2.0])
+
+
+def test_the_shipped_models_are_judged_on_what_trained_neither(tmp_path: Path) -> None:
+    card = read_card(find_model(None))
+    known = _distribution(tmp_path / f"{card.data[0]}.jsonl", seed=1, each=150)
+    fresh = _distribution(tmp_path / "gamma.jsonl", seed=2, each=150)
+    rows = _table("shipped", known, fresh, "--streams", 1)
+    assert list(rows) == ["gamma", "mean"]
+    assert rows["gamma"]["late learnt"] > 0.95
+    assert rows["gamma"]["pairs learnt+"] != rows["gamma"]["pairs learnt"]
+    assert "trained neither" in _refusal("shipped", known)
+
+
+def test_what_trained_files_ask_is_left_out_of_the_others(tmp_path: Path) -> None:
+    card = read_card(find_model(None))
+    fresh = _distribution(tmp_path / "gamma.jsonl", seed=2, each=150)
+    known = tmp_path / f"{card.data[0]}.jsonl"
+    known.write_bytes(fresh.read_bytes())
+    assert "trained neither" in _refusal("shipped", known, fresh)

@@ -23,8 +23,9 @@ def shipped(datasets: list[Dataset], streams_a_file: int, progress: Progress) ->
     """Serve streams of one file and one model with the shipped models, by words alone and with the encoder.
 
     Nothing is trained here: files that either model was trained on are not served, and what they ask is left
-    out of the others. The columns are those of `online`: requests 100 to 200, and the late ones; "+" is with
-    the encoder's opinion of every prompt, as it is had of what waits long enough.
+    out of the others. The columns are of pairs that PARS's filter keeps, of requests 100 to 200 and of the
+    late ones as in `online`, and of the late Short and Long ones; "+" is with the encoder's opinion of every
+    prompt, as it is had of what waits long enough.
     """
     encoder = load_encoder()
     trained = {*read_card(find_model(None)).data, *encoder.card.data}
@@ -45,16 +46,16 @@ def shipped(datasets: list[Dataset], streams_a_file: int, progress: Progress) ->
             both = serve(load_model(), *stream, [opinions[row] for row in order])
             rows.append([data.name, data.models[model]])
             for some in (SOON, alone.late):
-                rows[-1] += [*alone.accuracies(some), *both.accuracies(some)]
-            rows[-1] += [*alone.pairs(alone.late), *both.pairs(alone.late)]
+                rows[-1] += [*alone.pairs(some), *both.pairs(some)]
+            rows[-1] += [*alone.accuracies(alone.late), *both.accuracies(alone.late)]
     if not rows:
         raise ModelError(
             f"no file that trained neither model holds one with {MIN_STREAMED} answers, {MIN_PAIRED} of them "
             f"Short and {MIN_PAIRED} Long"
         )
-    # A hundred answers may hold no Long one: there is nothing to rank then.
+    # Half a stream may hold no Long answer: there is nothing to rank then.
     means = np.nanmean(np.array([row[2:] for row in rows], float), axis=0)
     rows.append(["mean", "", *means.tolist()])
     ways = ["static", "learnt", "static+", "learnt+"]
-    columns = ["file", "model", *(f"{when}{way}" for when in ("soon ", "late ", "pairs ") for way in ways)]
+    columns = ["file", "model", *(f"{when}{way}" for when in ("soon ", "late ", "classes ") for way in ways)]
     return Table("The shipped models on files that trained neither", columns, rows)

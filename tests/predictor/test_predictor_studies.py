@@ -212,8 +212,8 @@ def test_the_shipped_models_are_judged_on_what_trained_neither(tmp_path: Path) -
     fresh = _distribution(tmp_path / "gamma.jsonl", seed=2, each=150)
     rows = _table("shipped", known, fresh, "--streams", 1)
     assert list(rows) == ["gamma", "mean"]
-    assert rows["gamma"]["late learnt"] > 0.95
-    assert rows["gamma"]["pairs learnt+"] != rows["gamma"]["pairs learnt"]
+    assert rows["gamma"]["classes learnt"] > 0.95
+    assert rows["gamma"]["late learnt+"] != rows["gamma"]["late learnt"]
     assert "trained neither" in _refusal("shipped", known)
 
 

@@ -22,6 +22,7 @@ from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.status import reason_of
 from clairvoyant_cli.protocols.plain import printable
+from clairvoyant_cli.protocols.texts import MAX_NAME_CHARS
 from clairvoyant_cli.proxy.access import Access, bearer_of
 from clairvoyant_cli.proxy.backend_actions import SECRETS, BackendActions, InvalidError, RefusedError
 from clairvoyant_cli.proxy.drawings import Drawings, Steps
@@ -193,8 +194,9 @@ class Actions:
 
 def _group(arguments: dict[str, Any]) -> Key:
     kind, name = arguments.get("kind"), arguments.get("name")
-    if kind not in KINDS or not isinstance(name, str) or not name:
-        raise InvalidError(f"a group has a kind ({', '.join(KINDS)}) and a name")
+    if kind not in KINDS or not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS:
+        most = f"of at most {MAX_NAME_CHARS} characters"
+        raise InvalidError(f"a group has a kind ({', '.join(KINDS)}) and a name {most}")
     return kind, name
 
 

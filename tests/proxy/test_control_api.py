@@ -264,6 +264,7 @@ async def test_a_model_is_loaded_and_unloaded() -> None:
         ("hold", {"kind": "colour", "name": "red"}, 422),
         ("drain", {"kind": "backend", "name": "ollama"}, 422),
         ("drain", {"kind": "client"}, 422),
+        ("drain", {"kind": "client", "name": "x" * 10_000}, 422),
         ("model", {"do": "load", "name": "nobody's"}, 409),
         ("model", {"do": "melt", "name": "replay"}, 422),
         ("explode", {}, 404),

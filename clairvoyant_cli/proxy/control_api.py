@@ -32,7 +32,6 @@ from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.origins import from_our_own_page
 from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
-from clairvoyant_cli.proxy.urgency_stats import UrgencyStats
 from clairvoyant_cli.proxy.waiting_rows import MAX_ROWS, Window
 from clairvoyant_cli.scheduler.policy import SERVABLE
 from clairvoyant_cli.scheduler.urgency import LEVELS, Said
@@ -82,7 +81,6 @@ class Actions:
 
     operation: Operation
     stats: RequestStats
-    urgency_stats: UrgencyStats
     backends: BackendActions
     groups: Groups
     reload: Callable[[], str]
@@ -149,18 +147,11 @@ class Actions:
         elif action == "release":
             done = scheduler.release(job_id, now)
         elif action == "urgency":
-            done = self._set_urgency(job_id, int(_number(arguments, "level", 0, LEVELS - 1)))
+            level, exchange = int(_number(arguments, "level", 0, LEVELS - 1)), dispatcher.live.get(job_id)
+            done = exchange is not None and dispatcher.set_urgency(exchange, level, Said.OPERATOR)
         else:
             done = scheduler.reprioritise(job_id, int(_number(arguments, "priority", -100, 100)), now)
         return done
-
-    def _set_urgency(self, job_id: str, level: int) -> bool:
-        dispatcher = self.operation.dispatcher
-        exchange = dispatcher.live.get(job_id)
-        if exchange is None or not dispatcher.set_urgency(exchange, level, Said.OPERATOR):
-            return False
-        self.urgency_stats.watch(exchange)
-        return True
 
     def _on_daemon(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
         operation = self.operation

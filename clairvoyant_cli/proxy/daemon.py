@@ -323,6 +323,7 @@ def _compose(
     levels = Levels(access)
     urgency_stats = UrgencyStats(stats.clock, stats.event, config.urgency_target)
     dispatcher.ended.append(urgency_stats.ended)
+    dispatcher.urgency_set.append(urgency_stats.watch)
     engines = EngineQueues(dispatcher, pool, stats.event)
     gain = Gain(stats.wall)
     stats.shadow_ran.append(gain.ran)
@@ -348,7 +349,7 @@ def _compose(
         config.show_prompts,
         level,
     )
-    actions = Actions(operation, stats, urgency_stats, BackendActions(pool, joining), groups, reload)
+    actions = Actions(operation, stats, BackendActions(pool, joining), groups, reload)
     hindsight = Hindsight(snapshots)
     control = ControlApi(access, actions, snapshots, changes, metrics, hindsight.past)
     preemption = Preemption(dispatcher, pool, operation, stats, joining.spawn, enabled=not config.no_preempt)

@@ -39,7 +39,8 @@ class Dispatcher:
     """Grants slots to waiting exchanges in the scheduler's order.
 
     `ended` are told of each exchange that ends, `changed` after each change of the queue, `reestimated` of
-    each exchange that was predicted anew, and of its job before.
+    each exchange that was predicted anew, and of its job before, `urgency_set` of each of which somebody has
+    said anew how urgent it is.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Dispatcher:
         self.ended: list[Ended] = []
         self.changed: list[Callable[[], None]] = []
         self.reestimated: list[Callable[[Exchange, Job], None]] = []
+        self.urgency_set: list[Callable[[Exchange], None]] = []
         self._clock = clock
         self._spawn = spawn
         self._will_look = False
@@ -170,6 +172,8 @@ class Dispatcher:
         if not self.scheduler.set_urgency(exchange.id, level, by, self._clock()):
             return False
         exchange.set_urgency(level, by)
+        for listener in self.urgency_set:
+            listener(exchange)
         return True
 
     def send_away_waiting(self, why: Callable[[], Exception], *, suspended: bool = True) -> int:

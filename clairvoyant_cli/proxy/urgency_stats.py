@@ -16,7 +16,7 @@ WINDOW = 500
 
 @dataclass(slots=True)
 class UrgencyStats:
-    """Waits by level, and a word on each request of level 0 that waits longer than `target_s`; `late` counts
+    """Waits by level, and one word on each request of level 0 that waits beyond `target_s`; `late` counts
     those. Of its first wait, that is: what was cut has begun.
     """
 
@@ -27,15 +27,20 @@ class UrgencyStats:
     _waits_s: list[deque[float]] = field(
         default_factory=lambda: [deque(maxlen=WINDOW) for _ in range(LEVELS)]
     )
+    _watched: set[str] = field(default_factory=set)
 
     def watch(self, exchange: Exchange) -> None:
-        """Look after a request that waits, if it is one of level 0."""
-        if exchange.job.urgency == 0 and exchange.phase is Phase.QUEUED and not exchange.cuts:
+        """Look after a request that waits, if it is one of level 0; to be called whenever it becomes one."""
+        if exchange.job.urgency != 0 or exchange.phase is not Phase.QUEUED or exchange.cuts:
+            return
+        if exchange.id not in self._watched:
+            self._watched.add(exchange.id)
             due_s = exchange.job.arrival_s + self.target_s - self.clock()
             asyncio.get_running_loop().call_later(max(due_s, 0.0), self._due, exchange)
 
     def _due(self, exchange: Exchange) -> None:
         if exchange.attempts or exchange.end is not None or exchange.job.urgency != 0:
+            self._watched.discard(exchange.id)
             return
         self.late += 1
         age_s = self.clock() - exchange.job.arrival_s
@@ -44,6 +49,7 @@ class UrgencyStats:
 
     def ended(self, exchange: Exchange, end: End) -> None:
         """Enter a request that had a slot."""
+        self._watched.discard(exchange.id)
         if exchange.dispatched_s is not None:
             self._waits_s[level_of(exchange.job)].append(exchange.waited_s(end.at_s))
 

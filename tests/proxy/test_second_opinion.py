@@ -58,7 +58,7 @@ async def reading(
     engine = Engine()
     async with serve_app(Replay(engine).app) as url:
         named = None if urgency is None else "shipped"
-        config = ServeConfig(backend=url, listen="127.0.0.1:0", urgency=named)
+        config = ServeConfig(backend=url, listen="127.0.0.1:0", urgency=named, urgency_target=0.05)
         async with running_daemon(config, Believer(), encode=reader, urgency=urgency) as daemon:
             await until(daemon, lambda s: s.backends[0].state == "up")
             engine.freeze()
@@ -117,6 +117,8 @@ async def test_it_says_anew_how_urgent_what_waits_and_what_runs_is_unless_somebo
         await until(daemon, lambda s: all(r.predicted.source == "encoder" for r in s.queue))
         assert [each.urgency_by for each in state.queue] == ["predictor", "client"]
         assert daemon.operation.policy == "urgency"
+        state = await until(daemon, lambda s: s.urgency.late > 0)
+        assert f"request {state.queue[0].id} of level 0 has waited" in state.log[-1].text
 
 
 async def test_what_starts_before_its_turn_is_not_read() -> None:

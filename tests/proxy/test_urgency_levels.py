@@ -8,11 +8,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from clairvoyant_cli.bench.replay import Engine, Replay, tabled
 from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.control import ControlClient
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.clients import parse_clients
 from predictor.record import PromptView
 from tests.fakes.raw_http import get, post, raw_client
-from tests.fakes.serving import serving, until
+from tests.fakes.serving import asked, serving, until
 
 CLIENTS = """
 [defaults]
@@ -131,6 +132,30 @@ async def test_one_of_level_0_that_waits_too_long_is_told_of(tmp_path: Path) -> 
         state = await until(daemon, lambda s: s.urgency.late == 1)
         assert [each.urgency for each in state.queue] == [0, 1]
         assert f"request {state.queue[0].id} of level 0 has waited" in state.log[-1].text
+
+
+async def test_one_that_is_called_level_0_again_and_again_is_late_once() -> None:
+    engine = Engine()
+    engine.freeze()
+    async with (
+        serve_app(Replay(engine).app) as url,
+        serving(url, policy="urgency", urgency_target=0.2) as daemon,
+        asked(daemon, *(chat() for _ in range(3))),
+        ControlClient(daemon.base_url) as control,
+    ):
+        again, last = [each.id for each in daemon.snapshot().queue]
+        for level in (0, 1) * 10:
+            await control.act("urgency", {"id": again, "level": level})
+        for job_id in (again, last):  # whose timer runs after those of the first
+            await control.act("urgency", {"id": job_id, "level": 0})
+        state = await until(daemon, lambda s: any(f"request {last} of" in line.text for line in s.log))
+        assert state.urgency.late == 2
+        for level in (1, 0):
+            await control.act("urgency", {"id": again, "level": level})
+        await control.act("cancel", {"id": again})
+        state = await until(daemon, lambda s: len(s.queue) == 1)
+        assert state.urgency.late == 2
+        engine.thaw()
 
 
 @pytest.mark.parametrize(

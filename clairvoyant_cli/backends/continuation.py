@@ -104,6 +104,8 @@ async def _rendered(ask: Ask, asked: Continuable) -> str | None:
     wanted = {"model": asked.body.get("model"), field: asked.body[field], "stream": False}
     options = {name: value for name, value in _ollama_options(asked).items() if name.startswith("num_")}
     wanted |= {"_debug_render_only": True, "options": options}
+    if "think" in asked.body:
+        wanted["think"] = asked.body["think"]  # a template writes into the prompt that it is off
     answer = await ask("/api/chat" if chat else "/api/generate", RENDER_TIMEOUT_S, body=wanted)
     return rendered_prompt(answer.body)
 

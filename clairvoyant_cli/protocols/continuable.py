@@ -192,6 +192,10 @@ def _is_off(value: Any, options: Body) -> bool:
     return value in (False, 0, "", "none", [], {}) or value is None
 
 
+def _is_no_format(value: Any, options: Body) -> bool:
+    return bool(value == "")  # an empty object is a schema, and whatever keeps to it begins anew
+
+
 def _is_one(value: Any, options: Body) -> bool:
     return bool(value == 1)
 
@@ -213,10 +217,11 @@ CONDITIONS: Mapping[str, Callable[[Any, Body], bool]] = {
     **dict.fromkeys(CAPS, _bounds),
     **dict.fromkeys(("n", "best_of"), _is_one),
     **dict.fromkeys(
-        ("tools", "functions", "logprobs", "top_logprobs", "echo", "format", "think", "images", "suffix"),
+        ("tools", "functions", "logprobs", "top_logprobs", "echo", "think", "images", "suffix"),
         _is_off,
     ),
-    **dict.fromkeys(("mirostat", "dry_multiplier", "xtc_probability", "reasoning_effort"), _is_off),
+    **dict.fromkeys(("mirostat", "dry_multiplier", "xtc_probability"), _is_off),
+    "format": _is_no_format,
     "seed": _is_greedy,
     "response_format": _is_text,
     "stream_options": _asks_usage_alone,

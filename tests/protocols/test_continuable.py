@@ -47,6 +47,7 @@ def test_an_ordinary_chat_can(more: dict[str, Any]) -> None:
         ({"stream": "yes"}, "stream"),
         ({"stream_options": {"include_obfuscation": True}}, "stream_options"),
         ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"reasoning_effort": "none"}, "reasoning_effort"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "assistant", "content": "Once"}]}, "the last message is not the user's"),
@@ -64,7 +65,9 @@ def test_ollamas_options_count_as_well() -> None:
     assert judged(Shape.OLLAMA_CHAT, options={"mirostat": 2}) == "mirostat"
     assert judged(Shape.OLLAMA_CHAT, options=[]) != ""
     assert judged(Shape.OLLAMA_CHAT, think=True) == "think"
+    assert isinstance(judged(Shape.OLLAMA_CHAT, think=False, format=""), Continuable)
     assert judged(Shape.OLLAMA_CHAT, format="json") == "format"
+    assert judged(Shape.OLLAMA_CHAT, format={}) == "format"
 
 
 def test_a_generation_of_ollamas_brings_its_context_unless_it_is_raw() -> None:

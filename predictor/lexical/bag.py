@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from predictor.arrays import arrays_of
 from predictor.errors import ModelError
 from predictor.lexical.words import Hashes
 
@@ -85,12 +86,9 @@ class Bag:
     @classmethod
     def load(cls, path: Path, cues: int) -> "Bag":
         """Read a net over so many cues; ModelError if it cannot be used."""
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                layers = Layers(*(file[name] for name in Layers.__slots__))
-                bag = cls(file["places"], file["numbers"], layers)
-        except (OSError, ValueError, KeyError, IndexError) as error:
-            raise ModelError(f"{path} cannot be read ({error}): train the model again") from None
+        with arrays_of(path) as file:
+            layers = Layers(*(file[name] for name in Layers.__slots__))
+            bag = cls(file["places"], file["numbers"], layers)
         if layers.by_cues.shape[0] != cues:
             raise ModelError(f"{path} was made for other features: train the model again")
         return bag

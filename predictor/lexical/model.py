@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
+from predictor.arrays import arrays_of
 from predictor.card import Card, read_card
 from predictor.errors import ModelError
 from predictor.lexical.bag import BAG, Bag
@@ -152,14 +153,10 @@ def _together(trees: Score, net: Score, stated: Score, share: Score) -> Score:
 
 def load_grams(path: Path) -> tuple[Floats, Floats, Floats]:
     """Return the table of n-gram weights, shape (2 ** TABLE_BITS,), and the features' centre and scale."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            buckets, weights = file["buckets"], file["weights"]
-            centre, scale = file["centre"], file["scale"]
+    with arrays_of(path) as file:
+        centre, scale = file["centre"], file["scale"]
         table = np.zeros(1 << TABLE_BITS, np.float32)
-        table[buckets] = weights
-    except (OSError, ValueError, KeyError, IndexError) as error:
-        raise ModelError(f"{path} cannot be read ({error}): train the model again") from None
+        table[file["buckets"]] = file["weights"]
     return table, centre, scale
 
 

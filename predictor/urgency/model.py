@@ -14,6 +14,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
+from predictor.arrays import arrays_of
 from predictor.card import Card, read_card
 from predictor.errors import ModelError
 from predictor.lexical.words import gram_hashes, in_english, split, window
@@ -109,18 +110,13 @@ class UrgencyModel:
             raise ModelError(f"{directory} holds a model of kind {self.card.kind!r}, not of urgency")
         if self.card.features_version != FEATURES_VERSION:
             raise ModelError(f"{directory} was made for another version: train it again")
-        try:
-            with np.load(directory / WEIGHTS, allow_pickle=False) as file:
-                self._words = np.zeros((1 << TABLE_BITS, LEVELS), np.float32)
-                self._words[file["buckets"]] = file["words"]
-                self._telling = frozenset(file["telling"].tolist())
-                self._words_rest: Floats = file["words_rest"]
-                self._embedding: Floats = file["embedding"]
-                self._embedding_rest: Floats = file["embedding_rest"]
-        except (OSError, ValueError, KeyError, IndexError) as error:
-            raise ModelError(
-                f"{directory / WEIGHTS} cannot be read ({error}): train the model again"
-            ) from None
+        with arrays_of(directory / WEIGHTS) as file:
+            self._words = np.zeros((1 << TABLE_BITS, LEVELS), np.float32)
+            self._words[file["buckets"]] = file["words"]
+            self._telling = frozenset(file["telling"].tolist())
+            self._words_rest: Floats = file["words_rest"]
+            self._embedding: Floats = file["embedding"]
+            self._embedding_rest: Floats = file["embedding_rest"]
         if self._words_rest.shape != (len(NAMES) + 1, LEVELS):
             raise ModelError(f"{directory / WEIGHTS} has another shape: train the model again")
         self.hears = bool(encoder) and encoder == self.card.sources.get("encoder")

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,22 @@ def test_a_damaged_model_is_one_line(tmp_path: Path, file: str, content: str) ->
     (directory / file).write_text(content)
     with pytest.raises(ModelError) as caught:
         predictor.load(directory)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("file", ["trees.onnx", "grams.npz", "bag.npz"])
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: data[: len(data) // 2], lambda data: data[:1000] + bytes(1000) + data[2000:]],
+    ids=["half", "hole"],
+)
+def test_a_file_with_a_part_of_it_gone_is_one_line(
+    tmp_path: Path, file: str, damage: Callable[[bytes], bytes]
+) -> None:
+    path = _copy("default", tmp_path) / file
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ModelError) as caught:
+        predictor.load(path.parent)
     assert "\n" not in str(caught.value)
 
 

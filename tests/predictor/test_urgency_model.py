@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
@@ -187,6 +188,14 @@ def test_it_is_no_model_of_lengths_nor_the_other_way_round() -> None:
         load_model("urgency")
     with pytest.raises(ModelError, match="not of urgency"):
         predictor.load_urgency("default")
+
+
+def test_a_damaged_model_is_one_line(tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(MODELS / URGENCY, tmp_path / URGENCY))
+    weights = directory / "weights.npz"
+    weights.write_bytes(weights.read_bytes()[:10_000])
+    with pytest.raises(ModelError, match="cannot be read"):
+        UrgencyModel(directory, "")
 
 
 def test_verdicts_count_what_they_say() -> None:

@@ -224,7 +224,7 @@ class Exchange:
             self.granted.set_result(None)
 
     def wait_again(self, why: AttemptEnd, now: float) -> None:
-        """Go back to the queue: no backend has taken it up."""
+        """Go back to the queue: no backend has taken it up, or it was cut."""
         if self.attempt is not None:
             self.attempt.end, self.attempt.ended_s = why, now
             self.attempt.connection = None

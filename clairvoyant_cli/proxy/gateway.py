@@ -27,7 +27,7 @@ class Gateway:
             await self.control(request)
             return
         admission = self.admission
-        admitted = await self.admission.admit_request(request)
+        admitted = await admission.admit_request(request)
         if isinstance(admitted, Exchange):
             await self.serving.serve(admitted, request)
         elif isinstance(admitted, PassOn):

@@ -19,6 +19,7 @@ from clairvoyant_cli.protocols.routes import Work
 from clairvoyant_cli.proxy.exchange import End, Exchange, Outcome
 from clairvoyant_cli.scheduler.coverage import Coverage
 from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.scheduler.tally import Tally
 from tui.snapshot import LevelMet, ServiceLevelState
 
 FIRST_TOKEN_S = 0.1
@@ -29,7 +30,6 @@ MIN_RECENT = 20
 """Requests that an alert looks back on, and how many there must be."""
 
 MAX_RETRY_S = 600.0
-MAX_CLIENTS = 2000
 
 
 class Objective(NamedTuple):
@@ -60,7 +60,7 @@ class ServiceLevel:
     alerting: bool = False
     judged: Counter[str] = field(default_factory=Counter)
     missed: Counter[str] = field(default_factory=Counter)
-    missed_by_client: Counter[str] = field(default_factory=Counter)
+    missed_by_client: Tally = field(default_factory=Tally)
     objective: Objective = field(init=False)
     _coverage: Coverage = field(init=False)
     _forecasts: dict[str, float] = field(default_factory=dict)
@@ -95,15 +95,14 @@ class ServiceLevel:
         actual_s = _first_token_s(exchange, end)
         if forecast_s is None or actual_s is None:
             return
-        regime, client = exchange.asked.prediction.length_class.value, exchange.job.client
+        regime = exchange.asked.prediction.length_class.value
         self._coverage.learn(regime, forecast_s, actual_s)
         missed = actual_s > self.objective.ttft_s
         self.judged[regime] += 1
         self._recent.append(missed)
         if missed:
             self.missed[regime] += 1
-            if client in self.missed_by_client or len(self.missed_by_client) < MAX_CLIENTS:
-                self.missed_by_client[client] += 1
+            self.missed_by_client.add(exchange.job.client)
         self._alert()
 
     def forget(self, exchange: Exchange) -> None:

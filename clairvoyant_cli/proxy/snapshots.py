@@ -206,7 +206,7 @@ class SnapshotBuilder:
             waiting=waiting,
             running=running,
             tokens_today=self.stats.today.had(name),
-            late=0 if self.service_level is None else self.service_level.missed_by_client[name],
+            late=0 if self.service_level is None else self.service_level.missed_by_client.of(name),
             weight=rules.weight,
             max_waiting=rules.max_waiting,
             max_running=rules.max_running,

@@ -7,12 +7,9 @@ Rule 2: memory is bounded: of more clients than can be told apart, those with th
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from heapq import nlargest
 
 from clairvoyant_cli.protocols.errors import Refusal
-
-MAX_CLIENTS = 2000
-"""Clients that are counted: with names that clients choose themselves there may be any number."""
+from clairvoyant_cli.scheduler.tally import trimmed
 
 Earlier = Callable[[str], int]
 """How many tokens a client had today before this daemon started."""
@@ -59,8 +56,7 @@ class Today:
         if not tokens:
             return
         self._had[client] = self.had(client) + tokens
-        if len(self._had) > MAX_CLIENTS:
-            self._had = dict(nlargest(MAX_CLIENTS // 2, self._had.items(), key=lambda item: item[1]))
+        self._had = trimmed(self._had)
 
     @property
     def clients(self) -> frozenset[str]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.access import URGENCY_HEADER, Access
-from clairvoyant_cli.scheduler.urgency import LEVELS, Said, Tally
+from clairvoyant_cli.scheduler.tally import Tally
+from clairvoyant_cli.scheduler.urgency import LEVELS, Said
 from predictor.record import Task, UrgencyPredictor
 
 if TYPE_CHECKING:  # numpy comes with it

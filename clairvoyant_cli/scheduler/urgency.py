@@ -15,11 +15,11 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from heapq import nlargest
 from math import log
 
 from clairvoyant_cli.scheduler.fairness import ServiceCounters
 from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.tally import Tally
 
 LEVELS = 5
 
@@ -31,10 +31,6 @@ CLAIM_HALF_LIFE_S = 60.0
 
 CLAIM_WINDOW_S = CLAIM_HALF_LIFE_S / log(2.0)
 """What a counter of this half-life tends to for a slot that is never idle."""
-
-MAX_CLIENTS = 2000
-"""Clients that are counted: with names that clients choose themselves there may be any number."""
-
 
 REMEMBERED_S = 60.0
 """How long a claim that was not believed tells who shouts."""
@@ -88,25 +84,6 @@ class Shouter:
     client: str
     unbelieved: int
     share: float
-
-
-class Tally:
-    """Counts by client; of more clients than can be told apart, those with the fewest are forgotten."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self._of: dict[str, int] = {}
-
-    def add(self, client: str) -> None:
-        """Count one more."""
-        self.total += 1
-        self._of[client] = self.of(client) + 1
-        if len(self._of) > MAX_CLIENTS:
-            self._of = dict(nlargest(MAX_CLIENTS // 2, self._of.items(), key=lambda item: item[1]))
-
-    def of(self, client: str) -> int:
-        """Return a client's count."""
-        return self._of.get(client, 0)
 
 
 class Claims:

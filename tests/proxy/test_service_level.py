@@ -9,6 +9,7 @@ from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.admission import Refused
 from clairvoyant_cli.proxy.exchange import Exchange, Outcome
 from clairvoyant_cli.proxy.service_level import MIN_RECENT, ServiceLevel, objective_of
+from clairvoyant_cli.scheduler.tally import MAX_CLIENTS
 from tests.fakes.rooms import Rooms, rooms
 
 
@@ -73,8 +74,8 @@ async def test_what_never_could_be_in_time_is_let_in() -> None:
     assert level.refused == 0
 
 
-def served(house: Rooms, after_s: float) -> Exchange:
-    exchange = house.queued("0.1")
+def served(house: Rooms, after_s: float, client: str = "ann") -> Exchange:
+    exchange = house.queued("0.1", client=client)
     house.now[0] += after_s
     house.dispatcher.end(exchange, Outcome.CLIENT_CANCELLED, 499)
     return exchange
@@ -88,13 +89,23 @@ async def test_violations_are_counted_by_class_and_client_and_an_alert_comes_and
     assert state.alert
     [short] = state.classes
     assert (short.judged, short.missed) == (MIN_RECENT, MIN_RECENT // 2)
-    assert level.missed_by_client["ann"] == MIN_RECENT // 2
+    assert level.missed_by_client.of("ann") == MIN_RECENT // 2
     assert [line for line in said if "is not met" in line and line.startswith("WARNING")] == said
     for _ in range(5 * MIN_RECENT):
         served(house, 1.0)
     assert not level.state().alert
     assert len(said) == 2
     assert "met again" in said[1]
+
+
+async def test_names_that_somebody_makes_up_keep_nobody_from_being_counted() -> None:
+    house, level, _ = promising("ttft-p90=5s")
+    for number in range(MAX_CLIENTS):
+        served(house, 6.0, f"made up {number}")
+    for _ in range(3):
+        served(house, 6.0)
+    assert level.missed_by_client.of("ann") == 3
+    assert level.missed_by_client.total == MAX_CLIENTS + 3
 
 
 async def test_forecasts_are_corrected_by_what_became_of_them() -> None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from clairvoyant_cli.proxy.today import MAX_CLIENTS, Today, midnight_after, midnight_before
+from clairvoyant_cli.proxy.today import Today, midnight_after, midnight_before
+from clairvoyant_cli.scheduler.tally import MAX_CLIENTS
 
 HOUR_S = 3600.0
 

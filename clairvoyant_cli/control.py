@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
@@ -173,7 +173,7 @@ class ControlClient:
         """
         window = urlencode(_window(wish) | ({} if rows is None else {"rows": rows}))
         try:
-            asked = arriving(self._upstream, self._target(f"/events?{window}"), self._headers)
+            asked = arriving(self._upstream, f"{self._prefix}/events?{window}", self._headers)
             async with asked as (head, pieces):
                 if head.status != 200:
                     raise self._refused(head.status, b"".join([piece async for piece in pieces]))
@@ -209,9 +209,8 @@ class ControlClient:
         sent = None if body is None else encode(body)
         try:
             async with asyncio.timeout(PATIENCE_S):
-                answer = await collect(
-                    self._upstream, self._target(path), self._headers, sent, MAX_ANSWER_BYTES
-                )
+                target = self._prefix + path
+                answer = await collect(self._upstream, target, self._headers, sent, MAX_ANSWER_BYTES)
         except TimeoutError:
             raise self._unreachable(f"nothing within {PATIENCE_S:.0f} s") from None
         except UpstreamError as error:
@@ -220,9 +219,6 @@ class ControlClient:
         if answer.begun.status >= 400:
             raise self._refused(answer.begun.status, text)
         return text
-
-    def _target(self, path: str) -> bytes:
-        return quote(self._prefix + path, safe="/%:@!$&'()*+,;=~?").encode()
 
     def _read(self, answer: bytes, kind: type[Read]) -> Read:
         try:

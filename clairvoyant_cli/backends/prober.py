@@ -4,7 +4,6 @@ import asyncio
 import secrets
 from functools import partial
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
@@ -33,7 +32,7 @@ class Prober:
             # The second name is the one that our questions always had: logs and filters know them by it.
             (b"User-Agent", b"clairvoyant/" + __version__.encode() + b" python-httpx"),
             (b"Accept-Encoding", b"identity"),
-            (b"X-Clairvoyant-Asker", self.mark),
+            (MARK_HEADER, self.mark),
         ]
         if api_key:
             self._headers.append((b"Authorization", b"Bearer " + api_key.encode()))
@@ -80,11 +79,10 @@ class Prober:
         timeout_s: float = PROBE_TIMEOUT_S,
         body: dict[str, Any] | None = None,
     ) -> Answer:
-        target = quote(prefix + path, safe="/%:@!$&'()*+,;=~").encode()
         sent = None if body is None else msgspec.json.encode(body)
         try:
             async with asyncio.timeout(timeout_s):
-                answer = await collect(upstream, target, self._headers, sent, ANSWER_BYTES)
+                answer = await collect(upstream, prefix + path, self._headers, sent, ANSWER_BYTES)
         except TimeoutError:
             return Answer(0, why=TIMED_OUT)
         except UpstreamError as error:

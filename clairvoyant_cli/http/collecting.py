@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from urllib.parse import quote
 
 from clairvoyant_cli.http.fields import Fields, Header
 from clairvoyant_cli.http.framing import request_head
@@ -97,7 +98,7 @@ class Arriving(_PieceByPiece):
 
 
 async def collect(
-    upstream: Upstream, target: bytes, headers: Sequence[Header], body: bytes | None, limit: int
+    upstream: Upstream, target: str, headers: Sequence[Header], body: bytes | None, limit: int
 ) -> Collected:
     """Ask with GET, or with POST if there is a JSON body; return the answer whole, up to `limit` bytes.
 
@@ -116,7 +117,7 @@ async def collect(
 
 @asynccontextmanager
 async def arriving(
-    upstream: Upstream, target: bytes, headers: Sequence[Header]
+    upstream: Upstream, target: str, headers: Sequence[Header]
 ) -> AsyncIterator[tuple[ResponseHead, AsyncIterator[bytes]]]:
     """Ask with GET; yield the answer's head, and the pieces of its body as they come.
 
@@ -134,7 +135,7 @@ async def arriving(
 def _send(
     connection: UpstreamConnection,
     upstream: Upstream,
-    target: bytes,
+    target: str,
     headers: Sequence[Header],
     body: bytes | None,
     answer: ResponseSink,
@@ -142,7 +143,8 @@ def _send(
     fields: list[Header] = [(b"Host", upstream.host_header), *headers]
     if body is not None:
         fields += [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(body))]
-    head = request_head(b"GET" if body is None else b"POST", target, Fields(fields))
+    quoted = quote(target, safe="/%:@!$&'()*+,;=~?").encode()
+    head = request_head(b"GET" if body is None else b"POST", quoted, Fields(fields))
     connection.begin(head, head.encode(upstream.host_header), answer)
     if body:
         connection.body(body)

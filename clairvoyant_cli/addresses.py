@@ -4,6 +4,7 @@ Rule 1: what any of the libraries below would choke on is refused here, in one l
 """
 
 import re
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
@@ -60,6 +61,16 @@ def is_host(host: str) -> bool:
     except UnicodeError:
         return ":" in host
     return True
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from its own machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def is_port(text: str) -> bool:

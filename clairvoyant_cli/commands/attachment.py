@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.control import DEFAULT_URL, ControlClient, StateReader
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from tui.selection import Order
@@ -64,7 +64,7 @@ class DaemonSource:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ClairvoyantError(f"--url {url}: give an address like {DEFAULT_URL}", ExitCode.USAGE)
         self.where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-        self.local = _is_loopback(parts.hostname)
+        self.local = is_loopback(parts.hostname)
         self._token = token
         self._wish = Wish()
         self._states = StateReader()
@@ -155,12 +155,3 @@ class DaemonSource:
                 f"the daemon speaks schema {snapshot.schema}, top reads {SCHEMA_VERSION}: upgrade clairvoyant"
             )
         return snapshot
-
-
-def _is_loopback(hostname: str) -> bool:
-    if hostname == "localhost":
-        return True
-    try:
-        return ip_address(hostname).is_loopback
-    except ValueError:
-        return False

@@ -15,9 +15,9 @@ import click
 from aiohttp import web
 from textual_serve.server import Server
 
+from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.control import as_its_owner
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.proxy.access import is_loopback
 from clairvoyant_cli.proxy.origins import Walls
 
 USUAL_ADDRESS = "127.0.0.1:7118"

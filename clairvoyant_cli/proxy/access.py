@@ -11,7 +11,6 @@ than with one. A token that nobody has given is made, for one run and for the ac
 """
 
 import hmac
-import ipaddress
 import os
 import secrets
 import stat
@@ -110,16 +109,6 @@ def bearer_of(authorization: bytes) -> bytes:
     """Return the bearer token of the value of an Authorization, nothing if it is of another scheme."""
     scheme, _, token = authorization.partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a listening address can be reached from this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def read_secret(path: Path, what: str) -> str:

@@ -8,11 +8,12 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import cast
 
+from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.listener import ServerConnection
 from clairvoyant_cli.http.patience import Budget, ConnectionTable
-from clairvoyant_cli.proxy.access import Access, is_loopback
+from clairvoyant_cli.proxy.access import Access
 from clairvoyant_cli.proxy.admission import Admission
 from clairvoyant_cli.proxy.annotation import Annotation
 from clairvoyant_cli.proxy.backend_actions import BackendActions

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
+from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.backends.adapter import Backend
 from clairvoyant_cli.backends.discovery import find_backend
 from clairvoyant_cli.backends.known import adapter_of
@@ -12,7 +13,7 @@ from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.config import BackendConfig, ServeConfig, name_for
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.upstream import Upstream
-from clairvoyant_cli.proxy.access import is_loopback, read_backend_key
+from clairvoyant_cli.proxy.access import read_backend_key
 from clairvoyant_cli.proxy.backend_watch import BackendWatch
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.outage import Outage

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.proxy.access import (
     LARGEST_FILE_BYTES,
-    is_loopback,
     read_clients,
     read_keys,
     read_secret,

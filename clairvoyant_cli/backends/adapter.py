@@ -154,9 +154,6 @@ class Adapter:
     SPEAKS: ClassVar[frozenset[Family]] = frozenset((Family.OPENAI, Family.ANTHROPIC))
     """Whose routes it answers."""
 
-    CANCELS: ClassVar[bool] = False
-    """Stops generating when the client of a streamed answer leaves."""
-
     CONTINUES: ClassVar[tuple[Way, ...]] = (Prefill(),)
     """The ways in which it may take up an answer that was cut off, the likeliest to be exact first."""
 

@@ -16,7 +16,6 @@ class Jan(Adapter):
     title = "Jan"
     usual_ports = (1337,)
     start_command = "jan serve    # or Settings, Local API Server"
-    CANCELS = True
     REPORTS_LOADING = False
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:

@@ -12,7 +12,6 @@ class LmStudio(Adapter):
     title = "LM Studio"
     usual_ports = (1234,)
     start_command = "lms server start"
-    CANCELS = True
     REPORTS_LOADING = False
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:

@@ -44,7 +44,6 @@ class Ollama(Adapter):
     start_command = "ollama serve"
     get_model_command = "ollama pull gemma3:4b"
     SPEAKS = frozenset((Family.OLLAMA, Family.OPENAI, Family.ANTHROPIC))
-    CANCELS = True
     REPORTS_LOADING = False
     CONTINUES = (Raw(), Prefill())
     SWAPS_MODELS = True

@@ -22,7 +22,6 @@ class SgLang(Adapter):
     title = "SGLang"
     usual_ports = (30000,)
     start_command = "python -m sglang.launch_server --model-path MODEL"
-    CANCELS = True
     CONTINUES = (GO_ON,)
     PRIORITY: ClassVar[Priority | None] = Priority(
         "--enable-priority-scheduling",

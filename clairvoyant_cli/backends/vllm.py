@@ -29,7 +29,6 @@ class Vllm(Adapter):
     title = "vLLM"
     usual_ports = (8000,)
     start_command = "vllm serve MODEL"
-    CANCELS = True
     CONTINUES = (GO_ON,)
     PRIORITY: ClassVar[Priority | None] = Priority(
         "--scheduling-policy priority",

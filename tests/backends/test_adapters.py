@@ -132,7 +132,7 @@ async def test_who_never_answers_is_given_up_soon(monkeypatch: pytest.MonkeyPatc
 @NAMED
 def test_what_a_server_can_do_is_declared(adapter: Adapter) -> None:
     abilities = [name for name in dir(Adapter) if name.isupper()]
-    assert {"CANCELS", "CONTINUES", "PRIORITY", "REPORTS_SLOTS", "SWAPS_MODELS"} <= set(abilities)
+    assert {"CONTINUES", "PRIORITY", "REPORTS_SLOTS", "SWAPS_MODELS"} <= set(abilities)
     ways = [way.name for way in adapter.CONTINUES]
     assert ways
     assert len(set(ways)) == len(ways)

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from tui.recording import RecordingError, decode, encode
-from tui.snapshot import FinishedRequest, LogEvent, Snapshot
+from tui.snapshot import MAX_LOG, MAX_RECENT, FinishedRequest, LogEvent, Snapshot
 
 EVERY_S = 5.0
 SPAN_S = 3600.0
@@ -28,7 +28,6 @@ MAX_BYTES = 8 << 20
 """What a past may take; where thousands wait and hundreds of clients ask, it reaches back less far then."""
 
 _LEVEL = 1
-_RECENT, _LOG = 100, 200  # as many as a state has at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +164,8 @@ class Past:
             self._opened = page, page.lines()
         lines = self._opened[1][: page.times.index(at) + 1]
         told = [_read(line) for line in lines]
-        recent = tuple(chain.from_iterable(each.recent for each in told))[-_RECENT:]
-        log = tuple(chain.from_iterable(each.log for each in told))[-_LOG:]
+        recent = tuple(chain.from_iterable(each.recent for each in told))[-MAX_RECENT:]
+        log = tuple(chain.from_iterable(each.log for each in told))[-MAX_LOG:]
         return replace(decode(lines[-1]), recent=recent, log=log)
 
 

@@ -12,6 +12,9 @@ from tui.selection import Selection
 
 SCHEMA_VERSION = 1
 
+MAX_RECENT, MAX_LOG = 100, 200
+"""Ended requests, and lines of the log, that a state holds: the newest."""
+
 
 @dataclass(frozen=True, slots=True)
 class PredictionState:

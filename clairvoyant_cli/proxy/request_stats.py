@@ -13,13 +13,20 @@ from clairvoyant_cli.proxy.today import Today
 from clairvoyant_cli.scheduler.job import Job
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
-from tui.snapshot import ClassStats, Counters, FinishedRequest, LogEvent, Part, Percentiles
+from tui.snapshot import (
+    MAX_LOG,
+    MAX_RECENT,
+    ClassStats,
+    Counters,
+    FinishedRequest,
+    LogEvent,
+    Part,
+    Percentiles,
+)
 
 log = logging.getLogger("clairvoyant")
 
-RECENT = 200
 WINDOW = 1000
-EVENTS = 200
 STATS_EVERY_S = 1.0
 
 
@@ -46,8 +53,8 @@ class RequestStats:
     cuts: int = 0
     resumes: int = 0
     recomputed_tokens: int = 0
-    recent: deque[FinishedRequest] = field(default_factory=lambda: deque(maxlen=RECENT))
-    events: deque[LogEvent] = field(default_factory=lambda: deque(maxlen=EVENTS))
+    recent: deque[FinishedRequest] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))
+    events: deque[LogEvent] = field(default_factory=lambda: deque(maxlen=MAX_LOG))
     times: dict[LengthClass, deque[Times]] = field(
         default_factory=lambda: {each: deque(maxlen=WINDOW) for each in LengthClass}
     )

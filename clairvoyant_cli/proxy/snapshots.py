@@ -39,7 +39,6 @@ from tui.snapshot import (
     UrgencyState,
 )
 
-RECENT_SHOWN = 100
 FIRINGS_SHOWN = 60
 CLIENTS_SHOWN = 50
 EXPLAINED = 8
@@ -105,7 +104,7 @@ class SnapshotBuilder:
             running=tuple(self._running(now, explains=window.explains)),
             queue=queue,
             selected=selected,
-            recent=tuple(list(stats.recent)[-RECENT_SHOWN:]),
+            recent=tuple(stats.recent),
             stats=by_class,
             stats_fcfs=by_class_fcfs,
             clients=self._clients(),

@@ -12,7 +12,8 @@ import re
 
 END_BYTES = 2048
 """What is kept of a long string at either end. A predictor reads its first 280 characters and its last 168
-(predictor/words.py), and a character may be escaped in six bytes."""
+(predictor/lexical/words.py), and a character may be escaped in six bytes. A model of urgency reads 1,200 and
+600 (predictor/urgency/model.py): of text that takes more than a byte a character it gets less here."""
 
 LONGEST_KEPT = 2 * END_BYTES + 128
 """The longest string that is kept whole, in bytes: from a shorter one there is little to take."""

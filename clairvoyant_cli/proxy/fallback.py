@@ -1,7 +1,9 @@
 """Falls back to arrival order while the predictor does no better than chance, and says so.
 
-Predictions go on and are judged all the while, so the predictor can earn its place back. What an operator
-chooses in the meantime holds.
+Rule 1: predictions go on and are judged all the while, so the predictor can earn its place back.
+Rule 2: what an operator chooses in the meantime holds.
+Rule 3: a policy that goes by levels of urgency or by clients' shares holds as well. Or a client whose answers
+nobody can foretell would do away with the share that it is to keep to.
 """
 
 import logging
@@ -9,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from clairvoyant_cli.scheduler.coverage import Coverage
-from clairvoyant_cli.scheduler.policy import POLICIES, URGENCY_POLICY
+from clairvoyant_cli.scheduler.policy import POLICIES
 from predictor.record import Predictor, Quality
 
 FALLBACK_POLICY = "fcfs"
@@ -23,9 +25,7 @@ def quality_of(predictor: Predictor) -> Quality | None:
 
 @dataclass(slots=True)
 class Fallback:
-    """Watches a predictor's quality; levels of urgency do not depend on it. `displaced` is the policy
-    that waits for its return, if any does.
-    """
+    """Watches a predictor's quality. `displaced` is the policy that waits for its return, if any does."""
 
     predictor: Predictor
     coverage: Coverage | None = None
@@ -38,7 +38,7 @@ class Fallback:
         if (why is None) == self.trusting:
             return
         self.trusting = why is None
-        if why is not None and policy not in (FALLBACK_POLICY, URGENCY_POLICY):
+        if why is not None and not _holds(policy):
             self.displaced = policy
             choose(FALLBACK_POLICY)
             say(logging.WARNING, f"{why}: ordering by arrival until it does")
@@ -67,3 +67,9 @@ class Fallback:
     def chosen_by_operator(self) -> None:
         """The operator's choice holds, whatever was displaced."""
         self.displaced = None
+
+
+def _holds(policy: str) -> bool:
+    """Whether a policy is worth following where no length can be foretold."""
+    of = POLICIES[policy]
+    return of.by_level or of.by_share or policy == FALLBACK_POLICY

@@ -61,7 +61,8 @@ class Policy:
     `key` orders jobs, lowest first. `guard` says how tau may overrule it, None that it may not. `in_seconds`
     says that the key is in seconds, so that the price of loading a model can be added to it. `band` and
     `score` serve an order that changes with time: `score(entry, now)` compares the heads of the bands. With
-    `by_level`, what is more urgent comes first, and clients' claims are held to their share.
+    `by_level`, what is more urgent comes first, and clients' claims are held to their share; with `by_share`,
+    who floods the queue makes way for others, whatever lengths are predicted.
 
     With `candidates`, a job waits for one worker from its arrival on, the best of so many that are drawn
     (QUARTZ, Algorithm 1); without, for whichever it is predicted to end on first when a slot falls free.
@@ -80,6 +81,7 @@ class Policy:
     band: Callable[[Entry], int] | None = None
     score: Callable[[Entry, float], float] | None = None
     by_level: bool = False
+    by_share: bool = False
     candidates: int | None = None
     preemptive: bool = False
     margin: float = 0.0
@@ -256,6 +258,7 @@ POLICIES = {
             fair_share,
             "Shortest predicted seconds first, plus the seconds that its client was served of late.",
             in_seconds=True,
+            by_share=True,
         ),
         Policy(
             "urgency",
@@ -284,6 +287,7 @@ POLICIES = {
             "Like `srpt`, plus the seconds that its client was served of late, and without tau: who floods "
             "the queue makes way for others.",
             in_seconds=True,
+            by_share=True,
             preemptive=True,
             margin=CUT_MARGIN,
         ),

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+import pytest
+
 from clairvoyant_cli.proxy.fallback import Fallback
 from clairvoyant_cli.scheduler.coverage import MIN_JUDGED, Coverage
 from predictor.record import Prediction, PromptView, Quality
@@ -71,11 +73,12 @@ def test_the_operators_choice_holds() -> None:
     assert desk.policy == "fair"
 
 
-def test_a_daemon_told_to_serve_in_order_of_arrival_is_left_alone() -> None:
-    desk = Desk("fcfs")
+@pytest.mark.parametrize("policy", ["fcfs", "fair", "fair-srpt", "urgency"])
+def test_what_rests_on_more_than_lengths_is_left_alone(policy: str) -> None:
+    desk = Desk(policy)
     fallback = Fallback(Judged(trusted=False))
     desk.review(fallback)
-    assert (desk.policy, fallback.displaced) == ("fcfs", None)
+    assert (desk.policy, fallback.displaced) == (policy, None)
 
 
 def test_a_predictor_that_keeps_no_count_is_trusted() -> None:

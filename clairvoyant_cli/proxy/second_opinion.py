@@ -5,6 +5,7 @@ its turn to be read comes is not read any more.
 Rule 2: one prompt at a time, for two would take turns on the same core; that of the shortest predicted answer
 first, for it starts first.
 Rule 3: who sends thousands at once does not have the core: behind the first few dozens it is read at leisure.
+Rule 4: where the reading says how urgent a request is neither holds: it is read in the order of arrival.
 """
 
 import asyncio
@@ -41,6 +42,9 @@ core for some minutes, and no second of all of it; a server starts fewer than ar
 
 REST_SHARE = 24
 
+AT_ARRIVAL = 0.0
+"""The turn of those that are read by the order of their arrival; the others' is their predicted cost."""
+
 
 class SecondOpinions:
     """Has waiting requests read by an encoder."""
@@ -74,7 +78,8 @@ class SecondOpinions:
             if len(self._unread) > AT_ONCE + 2 * len(self._dispatcher.live):  # what has ended is let go
                 self._unread = [each for each in self._unread if self._may_read(each[-1])]
                 heapify(self._unread)
-            heappush(self._unread, (exchange.job.cost_s, next(self._number), exchange))
+            turn = AT_ARRIVAL if exchange.job.urgency_by == Said.PREDICTOR else exchange.job.cost_s
+            heappush(self._unread, (turn, next(self._number), exchange))
             self._some.set()
 
     async def run(self) -> None:
@@ -95,7 +100,7 @@ class SecondOpinions:
                     self._given_up = True
                     self._unread.clear()
                     return
-                if len(self._unread) > AT_ONCE:
+                if len(self._unread) > AT_ONCE and self._unread[0][0] > AT_ARRIVAL:
                     await sleep(REST_SHARE * took_s)
 
     def _read(self, view: PromptView) -> "tuple[Opinion, float]":
@@ -105,7 +110,7 @@ class SecondOpinions:
         return opinion, time.thread_time() - begun_s
 
     def _next(self) -> Exchange | None:
-        """Return that of the shortest answer, by the first prediction, that still waits."""
+        """Return whose turn it is of those that still wait."""
         while self._unread:
             *_, exchange = heappop(self._unread)
             if self._may_read(exchange):

@@ -134,6 +134,27 @@ async def test_what_starts_before_its_turn_is_not_read() -> None:
     assert len(reader.read) <= 1
 
 
+async def test_where_the_reading_says_what_is_urgent_it_goes_by_arrival_and_does_not_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def rest(seconds: float) -> None:
+        pytest.fail("rested")
+
+    monkeypatch.setattr(second_opinion, "sleep", rest)
+    monkeypatch.setattr(second_opinion, "AT_ONCE", 1)
+    reader = Reader()
+    prompts = [f"{share} number {number} 10" for number, share in enumerate((0.5, 0.9, 0.7, 0.3))]
+    async with (
+        reading(reader, ByOpinion()) as (daemon, _),
+        asked(daemon, RUNS, *map(chat, prompts)),
+    ):
+        await until(daemon, lambda s: len(s.queue) == 4)
+        arrived = [e.asked.parsed.view.prompt for e in daemon.dispatcher.live.values() if e.asked.parsed.view]
+        reader.let.set()
+        await until(daemon, lambda s: all(r.predicted.source == "encoder" for r in s.queue))
+        assert [text for text in reader.read if text in prompts] == [t for t in arrived if t in prompts]
+
+
 async def test_what_starts_first_is_read_first_and_behind_the_first_few_at_leisure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -24,7 +24,7 @@ from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.protocols.summed_totals import Earlier
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.dispatcher import Dispatcher, Spawn
-from clairvoyant_cli.proxy.exchange import Attempt, End, Exchange
+from clairvoyant_cli.proxy.exchange import Attempt, End, Exchange, Phase
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.pool import BackendPool, Worker
 from clairvoyant_cli.proxy.request_stats import RequestStats
@@ -106,7 +106,8 @@ class Preemption:
         for preempt in scheduler.preemptions(now):
             exchange = self.dispatcher.live[preempt.job_id]
             cutting = any(each.is_cutting for each in self.dispatcher.attempts_on(preempt.worker))
-            if not cutting and not _is_too_early(exchange):
+            # Before it has been sent nobody knows whether it may be cut: there it is looked at again.
+            if not cutting and exchange.phase is not Phase.CONNECTING and not _is_too_early(exchange):
                 self._decided(exchange)
 
     def _price(self, exchange: Exchange) -> CutPrice:

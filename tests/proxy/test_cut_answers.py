@@ -135,6 +135,29 @@ async def test_the_short_one_ends_first() -> None:
     assert short.sojourn_s < long.sojourn_s / 2
 
 
+async def test_one_that_was_granted_a_moment_ago_is_cut_once_it_runs() -> None:
+    """Whether it may be cut is known as it is sent; looked at before, it is neither cut nor spared."""
+    async with (
+        preempting() as (daemon, _),
+        raw_client(daemon.base_url) as first,
+        raw_client(daemon.base_url) as other,
+    ):
+        scheduler, now = daemon.dispatcher.scheduler, daemon.stats.clock
+        scheduler.pause()
+        other.send(body("/api/chat", SHORT, stream=False, tokens=5))
+        [short] = (await until(daemon, lambda s: len(s.queue) == 1)).queue
+        scheduler.hold(short.id, now())
+        first.send(body("/api/chat", LONG, stream=True))
+        await until(daemon, lambda s: len(s.queue) == 2)
+        scheduler.resume()
+        daemon.dispatcher.moved()
+        scheduler.release(short.id, now())
+        daemon.preemption.look()
+        assert (await other.response()).status == 200
+        assert daemon.snapshot().counters.cuts == 1
+        assert (await first.response()).status == 200
+
+
 def test_two_long_ones_take_turns_of_as_many_tokens_as_said() -> None:
     async def scene() -> list[int]:
         clock = asyncio.get_running_loop().time

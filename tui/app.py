@@ -40,6 +40,7 @@ from tui.snapshot import PolicyOutlook, QueuedRequest, Snapshot
 from tui.source import EVERY_S as FRAME_S
 from tui.source import Action, Disconnected, Source, Wish
 from tui.view_state import Link, LinkState, ViewState
+from tui.whole_frames import whole_frames
 from tui.widgets.canvas import Canvas
 
 INTERVALS_S = (FRAME_S, 0.5, 1.0, 2.0, 0.08)
@@ -80,6 +81,7 @@ class Top(App[None]):
         """
         colour = not os.environ.get("NO_COLOR")
         super().__init__(ansi_color=None if colour else True)
+        self.driver_class = whole_frames(self.driver_class)
         if glyphs is not None:
             self.driver_class = plain_driver(self.driver_class, glyphs)
         self._source = source

@@ -109,17 +109,16 @@ class Fitted(Generic[RowT]):
 
     def draw(self, row: RowT, view: ViewState) -> Line:
         """Draw one row."""
-        line = Line()
-        for index, (column, width) in enumerate(self.columns):
-            if index:
-                line.add(" ")
-            drawn = column.draw(row, view, width).fit(width)
-            blank = " " * (width - drawn.width)
-            if column.right:
-                line.add(blank).join(drawn)
-            else:
-                line.join(drawn).add(blank)
-        return line
+        line, blank = Line(), 0
+        for column, width in self.columns:
+            drawn = column.draw(row, view, width)
+            if drawn.width > width:
+                drawn = drawn.fit(width)
+            room = width - drawn.width
+            before, after = (room, 0) if column.right else (0, room)
+            line.add(" " * (blank + before)).join(drawn)
+            blank = after + 1
+        return line.add(" " * (blank - 1))
 
     def column_at(self, x: int) -> Column[RowT] | None:
         """Return the column under the cell `x`."""

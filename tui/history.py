@@ -39,6 +39,7 @@ class History:
         self.pictures: dict[str, tuple[object, list[Line]]] = {}
         self._known: deque[str] = deque(maxlen=POINTS * 2)
         self._known_set: set[str] = set()
+        self._recent: tuple[FinishedRequest, ...] = ()
         self._firings: int | None = None
         self._pid = 0
 
@@ -101,6 +102,7 @@ class History:
         self.finished.clear()
         self._known.clear()
         self._known_set.clear()
+        self._recent = ()
         self._firings = None
         self.tau_fired_at = None
         self._pid = pid
@@ -112,6 +114,9 @@ class History:
         self._firings = total
 
     def _note_finished(self, snapshot: Snapshot) -> None:
+        if snapshot.recent is self._recent:
+            return
+        self._recent = snapshot.recent
         for request in sorted(snapshot.recent, key=lambda request: request.finished_at):
             if request.id in self._known_set:
                 continue

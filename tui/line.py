@@ -5,11 +5,13 @@ function that a test reads as text, and a theme, or no colour at all, costs it n
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 from typing import Literal, Self
 
 from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
 
 Tone = Literal[
     "ink",  # what is to be read
@@ -42,7 +44,8 @@ class Line:
         self.spans: list[tuple[str, Tone]] = []
         self.width = 0
         if text:
-            self.add(text, tone)
+            text, self.width = _measured(text)
+            self.spans.append((text, tone))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Line) and self.spans == other.spans
@@ -62,17 +65,15 @@ class Line:
         has no ink: it goes on in the tone before it, so that a line has fewer pieces.
         """
         if text:
-            if text.isascii() and text.isprintable():
-                self.width += len(text)
-            else:
-                text = printable(text)
-                self.width += cell_len(text)
-            if self.spans:
-                before, had = self.spans[-1]
-                if had == tone or (had not in _GROUNDED and tone not in _GROUNDED and text.isspace()):
-                    self.spans[-1] = (before + text, had)
+            text, width = _measured(text)
+            self.width += width
+            spans = self.spans
+            if spans:
+                before, had = spans[-1]
+                if had == tone or (text.isspace() and had not in _GROUNDED and tone not in _GROUNDED):
+                    spans[-1] = (before + text, had)
                     return self
-            self.spans.append((text, tone))
+            spans.append((text, tone))
         return self
 
     def join(self, other: "Line") -> Self:
@@ -108,6 +109,13 @@ class Line:
         return cut
 
 
+@lru_cache(maxsize=4096)  # from one frame to the next most words stay
+def _measured(text: str) -> tuple[str, int]:
+    """Return a text as it is shown, and its cells."""
+    text = printable(text)
+    return text, cells(text)
+
+
 def printable(text: str) -> str:
     """Return a text as a terminal only shows it: a dot stands for each unprintable character."""
     return text if text.isprintable() else "".join(each if each.isprintable() else "·" for each in text)
@@ -125,12 +133,28 @@ def changed(before: Line, after: Line, width: int) -> tuple[int, int]:
 
 def _common(one: list[tuple[str, Tone]], other: list[tuple[str, Tone]]) -> int:
     """Return how many cells of equal pieces two lines begin with."""
-    cells = 0
+    found = 0
     for mine, theirs in zip(one, other, strict=False):
         if mine != theirs:
             break
-        cells += cell_len(mine[0])
-    return cells
+        found += cells(mine[0])
+    return found
+
+
+def cells(text: str) -> int:
+    """Return how many cells a printable text takes."""
+    return len(text) if text.isascii() else cell_len(text)
+
+
+def part(text: str, left: int, right: int) -> str:
+    """Return the cells of a text from the left one to before the right one; a wide character that is cut is a
+    blank.
+    """
+    left, width = max(0, left), cells(text)
+    if width == len(text):
+        return text[left:right]
+    text = set_cell_size(text, min(right, width))
+    return Segment(text).split_cells(left)[1].text if left else text
 
 
 def clip(text: str, width: int) -> str:
@@ -149,10 +173,10 @@ def cell(text: str, width: int, *, right: bool = False) -> str:
     return blank + text if right else text + blank
 
 
-def gathered(cells: Iterable[tuple[str, Tone]]) -> Line:
+def gathered(pieces: Iterable[tuple[str, Tone]]) -> Line:
     """Set pieces beside each other; those of one tone that follow each other become one."""
     line = Line()
-    for tone, run in groupby(cells, key=itemgetter(1)):
+    for tone, run in groupby(pieces, key=itemgetter(1)):
         line.add("".join(text for text, _ in run), tone)
     return line
 

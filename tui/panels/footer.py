@@ -18,6 +18,11 @@ def footer(view: ViewState, width: int, height: int) -> list[Line]:
     return [ends(line, trouble, width)]
 
 
+def of(view: ViewState) -> object:
+    """What the footer is of."""
+    return view.message, view.message_tone, view.readonly, _trouble(view).spans
+
+
 def key_at(view: ViewState, x: int) -> Key | None:
     """Return the key whose hint stands at the cell `x`."""
     left = 1

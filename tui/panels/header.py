@@ -27,7 +27,8 @@ def header(view: ViewState, width: int, height: int) -> list[Line]:
     if height > 1:
         lines.append(ends(_state(view, width - 1), Line(), width))
     if height > 2:
-        lines.append(worth(view, width))
+        of = (view.snapshot.gain if view.snapshot else None, width)
+        lines += view.history.picture("worth", of, lambda: [worth(view, width)])
     return lines
 
 

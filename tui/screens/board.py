@@ -25,6 +25,7 @@ from tui.snapshot import Snapshot, UrgencyState
 from tui.view_state import ViewState
 from tui.widgets.board import Board
 from tui.widgets.canvas import Canvas
+from tui.widgets.compositor import BoardCompositor
 from tui.widgets.filter import FilterField
 from tui.widgets.footer import Footer
 from tui.widgets.panel import Panel
@@ -47,6 +48,7 @@ class BoardScreen(Screen[None]):
     def __init__(self, stage: Stage, folder: Path | None = None) -> None:
         """`folder` is where exports go; the working directory if there is none."""
         super().__init__(id="_default")
+        self._compositor = BoardCompositor()
         self._stage = stage
         self._folder = folder
         self._wish = SizeHint()

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 
+from rich.color import ColorSystem
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -10,7 +11,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tui.line import Line, Tone, changed
+from tui.line import Line, Tone, cells, changed, part
 from tui.palette import Palette
 from tui.view_state import LinkState, ViewState
 
@@ -79,7 +80,7 @@ class Canvas(Widget):
         if self.view is None or not self.display or not self.size.area:
             return
         width, height = self.size
-        lines = self.paint(self.view, width, height)[:height]
+        lines = [line.fit(width) for line in self.paint(self.view, width, height)[:height]]
         lines += [Line()] * (height - len(lines))
         marked = self.lit_rows()
         before, was_marked = self._lines, self._marked
@@ -110,9 +111,23 @@ class Canvas(Widget):
         drawn = self._strips.get(y)
         if drawn is None:
             width = self.size.width
-            line = self._lines[y].fit(width) if y < len(self._lines) else Line()
+            line = self._lines[y] if y < len(self._lines) else Line()
             drawn = self._strips[y] = strip(line, self._paint(y in self._marked), width)
         return drawn
+
+    def patch(self, y: int, left: int, right: int, color_system: ColorSystem) -> str:
+        """Return what a terminal draws the cells of a line by, from the left one to before the right one."""
+        ground, styles = self._paint(y in self._marked)
+        pieces, at = [], 0
+        for text, tone in self._lines[y].spans if y < len(self._lines) else ():
+            begins, at = at, at + cells(text)
+            if at > left:
+                shown = part(text, left - begins, right - begins)
+                pieces.append(Strip.render_style(styles[tone], shown, color_system))
+                if at >= right:
+                    return "".join(pieces)
+        blank = " " * (right - max(at, left))
+        return "".join([*pieces, Strip.render_style(ground, blank, color_system)])
 
     def _paint(self, marked: bool) -> Paint:
         """Return the colours of a line; what the ancestors and the filters make of them is asked once."""

@@ -2,7 +2,7 @@
 
 from textual import events
 
-from tui.panels.footer import footer, key_at
+from tui.panels.footer import footer, key_at, of
 from tui.widgets.canvas import Canvas
 
 
@@ -10,7 +10,7 @@ class Footer(Canvas):
     """Does on a click what the key does that stands there."""
 
     def __init__(self) -> None:
-        super().__init__(footer, name="footer")
+        super().__init__(footer, name="footer", of=of)
 
     async def on_click(self, event: events.Click) -> None:
         """Do what the key does."""

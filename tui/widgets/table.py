@@ -62,12 +62,14 @@ class Table(Panel, Generic[RowT]):
         self._cursor_id = ""
         self._top = 0
         self._fitted: Fitted[RowT] = Fitted(())
+        self._heading: tuple[Order, Line] | None = None
 
     # -- what is shown ----------------------------------------------------------------------------------
 
     def show(self, view: ViewState) -> None:
         """Draw a scene."""
-        self._arrange(view)
+        if self._of is None or self._is_of is None or self._of(view) != self._is_of:
+            self._arrange(view)
         super().show(view)
 
     def _arrange(self, view: ViewState) -> None:
@@ -109,7 +111,9 @@ class Table(Panel, Generic[RowT]):
 
     def body(self, view: ViewState, width: int, height: int) -> list[Line]:
         """Return the titles and the rows in sight."""
-        self._fitted = Fitted.of(self.grid, width, view, self.hidden)
+        fitted = Fitted.of(self.grid, width, view, self.hidden)
+        if self._heading is None or (fitted, self.order) != (self._fitted, self._heading[0]):
+            self._fitted, self._heading = fitted, (self.order, fitted.heading(self.order))
         if not self.rows:
             text = "No match. Esc clears the filter." if self._total else self.grid.empty(view)
             lines = [Line(f"  {line}", "soft") for line in wrap(text, width - 4)]
@@ -119,7 +123,7 @@ class Table(Panel, Generic[RowT]):
         first = self._top - self._before
         shown = self.rows[max(0, first) : max(0, first + room)]
         lacking = min(self._there, self._top + room) - self._top - len(shown)
-        lines = [self._fitted.heading(self.order)]
+        lines = [self._heading[1]]
         for row in shown:
             line = self._fitted.draw(row, view)
             if self.grid.id(row) in self.marks:

@@ -16,7 +16,7 @@ from tui.keys import KEYS
 from tui.layout import DECK, PANELS, SizeHint, has_deck, plan
 from tui.line import Line, clip, ends, wrap
 from tui.panels import clients, detail, models, plots, stats, tau, timeline
-from tui.panels.requests import QUEUE
+from tui.panels.requests import QUEUE, RUNNING
 from tui.screens.help import help_lines
 from tui.selection import Order
 from tui.snapshot import ClassStats, ClientState, EngineState, MoveRecord, Percentiles
@@ -110,6 +110,13 @@ def test_sort_by_each_column() -> None:
         assert sorted(row.id for row in up) == sorted(row.id for row in rows)
     oldest = select(QUEUE, rows, Order(by="age", reverse=True))[0]
     assert oldest.age_s == max(row.age_s for row in rows)
+
+
+def test_an_answer_that_is_longer_than_predicted_ends_soon_and_not_now() -> None:
+    row = replace(busy().running[0], eta_s=0.2)
+    fitted = Fitted.of(RUNNING, 76, view())
+    assert "0.20s" in fitted.draw(row, view()).plain
+    assert "soon" in fitted.draw(row, replace(view(), drift_s=0.5)).plain
 
 
 @pytest.mark.parametrize("width", [30, 60, 78, 96, 120, 180])

@@ -316,7 +316,10 @@ def _tokens(row: RunningRequest, view: ViewState, width: int) -> Line:
 
 
 def _running_eta(row: RunningRequest, view: ViewState, width: int) -> Line:
-    return Line(duration(row.eta_s - view.drift_s)) if row.eta_s is not None else Line("–", "faint")
+    if row.eta_s is None:
+        return Line("–", "faint")
+    left_s = row.eta_s - view.drift_s
+    return Line(duration(left_s)) if left_s >= _NOW_S else Line("soon", "soft")  # it is longer than predicted
 
 
 def _running_empty(view: ViewState) -> str:

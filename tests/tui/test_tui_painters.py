@@ -226,6 +226,16 @@ def test_prompts_are_on_the_page_only_when_shown() -> None:
     assert row.prompt in text_of(detail.detail(replace(base, prompts=True), row.id, 90))
 
 
+def test_a_tau_that_is_not_heeded_says_so_in_whole_words() -> None:
+    base = view()
+    assert base.snapshot is not None
+    unheeded = replace(base.snapshot.tau, tau_s=240.0, mu_short_s=154.0, guards=False)
+    shown = text_of(tau.body(replace(base, snapshot=replace(base.snapshot, tau=unheeded)), 40, 4))
+    assert "limit 4m00" in shown
+    assert "not heeded by this order" in shown
+    assert "…" not in shown
+
+
 def test_tau_off_and_never_fired() -> None:
     base = view("empty")
     assert base.snapshot is not None

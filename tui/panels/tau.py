@@ -1,7 +1,7 @@
 """The starvation guard: its limit, how often it fires, and when it last did."""
 
 from tui.formatting import clock, count, duration
-from tui.line import Line, Tone, ends, gathered
+from tui.line import Line, Tone, ends, flow, gathered
 from tui.view_state import ViewState
 
 _WINDOW_S = 600.0
@@ -28,13 +28,14 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
         return []
     tau = view.snapshot.tau
     limit = Line("limit ", "faint").add(duration(tau.tau_s) if tau.tau_s else "off", "strong")
-    limit.add("   mean short ", "faint").add(duration(tau.mu_short_s))
+    mean = Line("mean short ", "faint").add(duration(tau.mu_short_s))
+    source = Line(tau.source if tau.guards else "not heeded by this order", "soft")
     firings = Line("fired ", "faint").add(count(tau.firings_total), "strong").add(" times", "faint")
     if tau.recent:
         firings.add("  last ", "faint").add(clock(tau.recent[-1]), "alert")
         firings.add(f" {duration(view.now - tau.recent[-1])} ago", "soft")
     lines = [
-        ends(limit, Line(tau.source if tau.guards else "not heeded by this order", "soft"), width),
+        ends(flow([limit, mean], width - source.width - 1), source, width),
         firings,
         _strip(tau.recent, view.now, width),
         ends(Line("10 min ago", "faint"), Line("now", "faint"), width),

@@ -88,7 +88,8 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command; an error the user can mend is one line on stderr and an exit code."""
-    if any(stream.encoding.lower() != "utf-8" for stream in (sys.stdout, sys.stderr)):
+    encodings = {getattr(stream, "encoding", None) for stream in (sys.stdout, sys.stderr)}
+    if encodings != {"utf-8"}:  # None: pythonw, as which the service runs on Windows, has no streams
         import_module("clairvoyant_cli.system").print_anything()  # whose imports --help can do without
     if os.environ.get("_CLAIRVOYANT_COMPLETE", "").startswith("powershell"):
         import_module("clairvoyant_cli.commands.completion")  # click knows no PowerShell

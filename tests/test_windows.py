@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import sys
 import time
 from collections.abc import Awaitable
 from math import inf
@@ -18,6 +19,7 @@ from clairvoyant_cli.http.listener import ServerConnection
 from clairvoyant_cli.http.patience import ConnectionTable
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import Upstream, UpstreamConnection, UpstreamError
+from clairvoyant_cli.main import main
 from clairvoyant_cli.system import (
     CLOSING_S,
     CTRL_CLOSE,
@@ -219,3 +221,12 @@ def test_a_file_that_somebody_has_open_is_removed_when_he_lets_go(
         with pytest.raises(PermissionError):
             remove(path)
     assert path.exists() is not removed
+
+
+def test_a_service_starts_without_streams_as_pythonw_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for stream in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, stream, None)
+    monkeypatch.setattr(sys, "argv", ["clairvoyant", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0

@@ -15,6 +15,7 @@ from clairvoyant_cli.commands.options import config_option, json_option, token_f
 from clairvoyant_cli.config import BackendConfig, ServeConfig, load_serve_config
 from clairvoyant_cli.doctor.finding import Finding, Level, broken, exit_code_of
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.protocols.plain import plural
 
 MARKS = {
     Level.OK: ("✓", "green"),
@@ -129,6 +130,4 @@ def _print(findings: list[Finding]) -> None:
             table.add_row("", "", Text(f"→ {finding.fix}", "cyan"))
     console.print(table)
     counts = [sum(finding.level is level for finding in findings) for level in (Level.BROKEN, Level.WARNING)]
-    console.print(
-        f"{counts[0]} broken, {counts[1]} warning{'s' * (counts[1] != 1)}", style="bold", highlight=False
-    )
+    console.print(f"{counts[0]} broken, {plural(counts[1], 'warning')}", style="bold", highlight=False)

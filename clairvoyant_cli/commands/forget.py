@@ -9,6 +9,7 @@ from clairvoyant_cli.commands.composition import database_path, told_plainly
 from clairvoyant_cli.commands.options import db_option
 from clairvoyant_cli.commands.spans import date, when
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.protocols.plain import plural
 
 if TYPE_CHECKING:
     from profiles.history import Erased, Span
@@ -71,7 +72,7 @@ def _told(erased: "Erased", *, by_time: bool) -> list[str]:
     if not n:
         return ["0 requests erased"]
     ends = (date(at) for at in (erased.first_at, erased.last_at))
-    lines = [f"{n} request{'' if n == 1 else 's'} erased, finished {' to '.join(dict.fromkeys(ends))}"]
+    lines = [f"{plural(n, 'request')} erased, finished {' to '.join(dict.fromkeys(ends))}"]
     if by_time and erased.misdated:
         lines.append(
             f"{erased.misdated} of them bore other times: the clock was wrong when they were recorded, "

@@ -93,8 +93,8 @@ async def _run(
     encode: "Encode | None",
     urgency: "UrgencyPredictor | None",
 ) -> None:
+    from clairvoyant_cli.protocols.plain import plural
     from clairvoyant_cli.proxy.daemon import running_daemon
-    from clairvoyant_cli.proxy.request_stats import plural
 
     daemon_of = running_daemon(
         config, predictor, persistence=persistence, announced=True, encode=encode, urgency=urgency

@@ -1,4 +1,4 @@
-"""Text that comes from outside, made fit for logs, labels and dashboards."""
+"""Text for logs, labels and dashboards: what comes from outside, made fit for them, and counts."""
 
 import re
 
@@ -29,3 +29,8 @@ def field(text: str) -> str:
     if _AMBIGUOUS.search(text) is None:
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def plural(count: int, noun: str) -> str:
+    """Return `1 slot`, `2 slots`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

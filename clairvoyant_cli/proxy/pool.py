@@ -16,6 +16,7 @@ from clairvoyant_cli.backends.adapter import Backend
 from clairvoyant_cli.backends.asking import Ask
 from clairvoyant_cli.backends.continuation import Way
 from clairvoyant_cli.backends.priority import Priority
+from clairvoyant_cli.protocols.plain import plural
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Family
 from clairvoyant_cli.proxy.backend_watch import BackendWatch
@@ -24,7 +25,7 @@ from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.exchange import End, Exchange, OutageError, Outcome
 from clairvoyant_cli.proxy.health import Health
 from clairvoyant_cli.proxy.outage import Outage
-from clairvoyant_cli.proxy.request_stats import RequestStats, plural
+from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.residents import Residents
 from clairvoyant_cli.scheduler.coverage import Coverage
 from clairvoyant_cli.scheduler.job import Estimates, Job

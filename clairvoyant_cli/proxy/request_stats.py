@@ -257,8 +257,3 @@ def percentiles(values: list[float]) -> Percentiles:
         return Percentiles()
     ordered = sorted(values)
     return Percentiles(len(ordered), *(percentile(ordered, share) for share in (0.50, 0.95, 0.99)))
-
-
-def plural(count: int, noun: str) -> str:
-    """Return `1 slot`, `2 slots`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

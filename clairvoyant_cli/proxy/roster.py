@@ -14,10 +14,11 @@ from pathlib import Path
 
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.protocols.plain import plural
 from clairvoyant_cli.proxy.access import Access, read_clients, read_keys, read_secret
 from clairvoyant_cli.proxy.clients import GOOD_KEY_CHARS, Clients
 from clairvoyant_cli.proxy.origins import Walls, host_name, origin_patterns
-from clairvoyant_cli.proxy.request_stats import RequestStats, plural
+from clairvoyant_cli.proxy.request_stats import RequestStats
 
 log = logging.getLogger("clairvoyant")
 

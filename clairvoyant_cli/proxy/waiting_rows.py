@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from clairvoyant_cli.protocols.plain import plural
 from clairvoyant_cli.proxy.drawings import Steps
 from clairvoyant_cli.proxy.exchange import Exchange, Phase
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.pool import BackendPool
-from clairvoyant_cli.proxy.request_stats import RequestStats, plural
+from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.scheduler.entry import Entry
 from clairvoyant_cli.scheduler.job import Move
 from clairvoyant_cli.scheduler.placement import left_s

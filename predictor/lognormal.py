@@ -57,14 +57,17 @@ def median_above(mean: float, spread: float, least: float) -> float:
     distance = (least - mean) / spread
     if distance > FARTHEST:
         return least + spread * log(2.0) / distance  # what is left of the tail falls off exponentially
-    share = 0.5 - 0.5 * erf(distance / _ROOT_2)
-    return mean - spread * _NORMAL.inv_cdf(share / 2)
+    return mean - spread * _NORMAL.inv_cdf(_share_above(distance) / 2)
 
 
 def capped_mean_tokens(mean: float, spread: float, cap: int) -> float:
     """Return the expected tokens of an answer that is cut off after `cap` tokens."""
     edge = (log(cap + SHIFT_TOKENS) - mean) / spread
-    above = 0.5 - 0.5 * erf(edge / _ROOT_2)
-    below = 0.5 + 0.5 * erf((edge - spread) / _ROOT_2)
+    below, above = _share_above(spread - edge), _share_above(edge)
     whole = exp(mean + spread * spread / 2) * below + (cap + SHIFT_TOKENS) * above - SHIFT_TOKENS
     return min(max(whole, 1.0), float(cap))
+
+
+def _share_above(distance: float) -> float:
+    """Return the share of a normal distribution that is so many spreads above its mean, or more."""
+    return 0.5 - 0.5 * erf(distance / _ROOT_2)

@@ -13,7 +13,7 @@ import numpy as np
 from predictor.errors import ModelError
 from predictor.loading import load_model
 from predictor.ranking import pair_ranking
-from predictor.record import PromptView
+from predictor.studies.ours import serve
 from predictor.studies.paper import Cell, Table
 from predictor.training.dataset import Dataset, lines_of
 from predictor.training.fitting import Numbers
@@ -66,14 +66,14 @@ def answers(datasets: list[Dataset], lengths: dict[str, Answer]) -> Table:
     known_answers = [lengths[digest(prompts[row])] for row in rows]
     tokens = np.array([answer.tokens for answer in known_answers])
     cap = max((int(answer.tokens) for answer in known_answers if not answer.ended), default=None)
-    loaded, static, learnt = load_model(), np.zeros(len(rows)), np.zeros(len(rows))
-    for place, (row, count) in enumerate(zip(rows, tokens, strict=True)):
-        prediction = loaded.predict(PromptView(prompts[row], model="served", max_tokens=cap))
-        static[place] = prediction.memo.static  # type: ignore[attr-defined]
-        learnt[place] = prediction.score
-        loaded.learn(prediction, int(count))
-    length = np.array([float(len(prompts[row])) for row in rows])
-    ranked = {"static": static, "learning": learnt, "prompt length": length, "other models": others[rows]}
+    asked = [prompts[row] for row in rows]
+    stream = serve(load_model(), asked, tokens, cap=cap)
+    ranked = {
+        "static": stream.static,
+        "learning": stream.learnt,
+        "prompt length": np.array([float(len(prompt)) for prompt in asked]),
+        "other models": others[rows],
+    }
     cut = np.mean([not answer.ended for answer in known_answers])
     return Table(
         f"A server's {len(rows)} answers, {cut:.0%} of them cut off at a cap",

@@ -275,13 +275,17 @@ def draw_stream(data: Dataset, model: int, generator: np.random.Generator) -> Ro
 
 
 def serve(
-    loaded: LoadedPredictor, prompts: list[str], tokens: Numbers, opinions: Sequence[Opinion] | None = None
+    loaded: LoadedPredictor,
+    prompts: list[str],
+    tokens: Numbers,
+    opinions: Sequence[Opinion] | None = None,
+    cap: int | None = None,
 ) -> Served:
-    """Predict each request of a stream, then learn its answer."""
+    """Predict each request of a stream, of at most `cap` tokens, then learn its answer."""
     rows = []
     for place, (prompt, count) in enumerate(zip(prompts, tokens, strict=True)):
         opinion = None if opinions is None else opinions[place]
-        prediction = loaded.predict(PromptView(prompt, model="served"), opinion)
+        prediction = loaded.predict(PromptView(prompt, model="served", max_tokens=cap), opinion)
         chances = prediction.p_short, prediction.p_medium, prediction.p_long
         static = prediction.memo.static  # type: ignore[attr-defined]
         rows.append((static, prediction.score, chances, count <= prediction.q90_tokens))

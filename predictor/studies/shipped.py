@@ -36,9 +36,10 @@ def shipped(datasets: list[Dataset], streams_a_file: int, progress: Progress) ->
             continue
         fresh = data.rows([row for row, prompt in enumerate(data.prompts) if prompt not in known])
         models = streamed(fresh, streams_a_file, generator)
-        if models:
-            progress(f"the encoder reads {len(fresh.prompts)} prompts of {data.name}")
-            opinions = [encoder.encode(prompt) for prompt in fresh.prompts]
+        if not models:
+            continue
+        progress(f"the encoder reads {len(fresh.prompts)} prompts of {data.name}")
+        opinions = [encoder.encode(prompt) for prompt in fresh.prompts]
         for model in models:
             order = draw_stream(fresh, model, generator)
             stream = [fresh.prompts[row] for row in order], fresh.tokens[order, model]

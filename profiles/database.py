@@ -15,7 +15,7 @@ from pathlib import Path
 
 from profiles.errors import ProfilesError
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """One for each migration; SQLite's user_version holds that of the file."""
 
 VARIABLE = "CLAIRVOYANT_DB"

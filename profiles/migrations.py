@@ -164,3 +164,9 @@ def how_urgent_a_request_was(db: Database) -> None:
     """The level that a request had, and who gave it."""
     db.execute("ALTER TABLE history ADD COLUMN urgency INTEGER")
     db.execute("ALTER TABLE history ADD COLUMN urgency_by TEXT NOT NULL DEFAULT ''")
+
+
+@migrations()
+def how_often_an_answer_was_asked_for_again(db: Database) -> None:
+    """How often an answer broke off and was asked for again."""
+    db.execute("ALTER TABLE history ADD COLUMN repeats INTEGER NOT NULL DEFAULT 0")

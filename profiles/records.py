@@ -177,7 +177,8 @@ class Profile:
 @dataclass(frozen=True, slots=True)
 class Finished:
     """One request that has ended. `length_class` is that of the real answer, "" if it never came whole;
-    `tokens` of one that was given up are those it had until then. `cuts` counts how often it made way.
+    `tokens` of one that was given up are those it had until then. `cuts` counts how often it made way,
+    `repeats` how often it was asked for again because it broke off.
     `urgency` is its level, 0 the most urgent, and `urgency_by` who said so; None and "" where nobody did.
     """
 
@@ -208,6 +209,7 @@ class Finished:
     cuts: int = 0
     urgency: int | None = None
     urgency_by: str = ""
+    repeats: int = 0
 
 
 def place_of(url: str) -> str:

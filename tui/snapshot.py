@@ -329,7 +329,8 @@ class Counters:
     """How many requests ended how since the start; the parts sum to `submitted` minus those still here.
 
     `cuts` counts answers that were cut, `resumes` those that went on, and `recomputed_tokens` what of their
-    prompts and of what had been said was read again then, where the server tells.
+    prompts and of what had been said was read again then, where the server tells. `repeats` counts answers
+    that broke off and were asked for again, without their clients noticing.
     """
 
     submitted: int = 0
@@ -342,6 +343,7 @@ class Counters:
     cuts: int = 0
     resumes: int = 0
     recomputed_tokens: int = 0
+    repeats: int = 0
 
 
 @dataclass(frozen=True, slots=True)

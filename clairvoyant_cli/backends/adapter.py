@@ -298,6 +298,12 @@ class Adapter:
             body["ignore_eos"] = True
         return body
 
+    def json_type(self, shape: Shape) -> bytes | None:
+        """Return the Content-Type of an unstreamed answer; None where it is not known how the server puts one
+        together of what it streams.
+        """
+        return None
+
     async def said_tokens(self, ask: Ask, asked: Continuable, said: str) -> int | None:
         """Count the tokens of what was said so far, as the server does; None if it does not tell."""
         return None

@@ -12,7 +12,7 @@ from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.continuable import Continuable
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.probes import Answer, OfferedModel
-from clairvoyant_cli.protocols.routes import Family, Route
+from clairvoyant_cli.protocols.routes import Family, Route, Shape
 
 SLOTS_TIMEOUT_S = 60.0
 
@@ -56,6 +56,10 @@ class LlamaCpp(Adapter):
     async def busy_slots(self, ask: Ask) -> int | None:
         """Count the slots at work; None if it does not tell (`--no-slots`)."""
         return probes.busy_slots((await ask("/slots", SLOTS_TIMEOUT_S)).body)
+
+    def json_type(self, shape: Shape) -> bytes | None:
+        """Return that of all its answers."""
+        return b"application/json; charset=utf-8"
 
     async def said_tokens(self, ask: Ask, asked: Continuable, said: str) -> int | None:
         """Count them with the server's own template and tokeniser."""

@@ -15,7 +15,7 @@ from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.continuable import Continuable
 from clairvoyant_cli.protocols.probes import Answer, OfferedModel
 from clairvoyant_cli.protocols.request_parsing import RUNNER_OPTIONS
-from clairvoyant_cli.protocols.routes import ROUTES, Family, Work
+from clairvoyant_cli.protocols.routes import ROUTES, Family, Shape, Work
 
 TRANSCRIPTIONS = "/v1/audio/transcriptions"
 
@@ -84,6 +84,11 @@ class Ollama(Adapter):
             known = [int(each) for each in told if re.fullmatch("[0-9]{1,6}", each)]
             return next((slots for slots in known if 1 <= slots <= MAX_SLOTS), None)
         return None
+
+    def json_type(self, shape: Shape) -> bytes | None:
+        """Return gin's own, or what its OpenAI routes say (middleware/openai.go)."""
+        own = shape in (Shape.OLLAMA_CHAT, Shape.OLLAMA_GENERATE)
+        return b"application/json; charset=utf-8" if own else b"application/json"
 
     async def said_tokens(self, ask: Ask, asked: Continuable, said: str) -> int | None:
         """Have the model read it alone, where an event may have brought several tokens: a character of

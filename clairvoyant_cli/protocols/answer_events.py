@@ -15,7 +15,7 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What an event brings: a piece of the text, why the answer ended, its totals.
+    """What an event brings: a piece of the text, why the answer ended, its totals, or the end of the stream.
 
     `plain` is False for what a continuation could not bring the same: thinking, tool calls, several choices.
     """
@@ -23,10 +23,18 @@ class Said:
     text: str = ""
     reason: str | None = None
     totals: bool = False
+    closes: bool = False
     plain: bool = True
 
 
+NOTHING = Said()
+"""A comment, or an empty line."""
+
+CLOSES = Said(closes=True)
 STRANGE = Said(plain=False)
+
+ENDS = ("stop", "length")
+"""Why an answer that is text alone ends. Ollama's `load` and `unload` are no answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +56,7 @@ class Events:
 
 def _read_ollama_chat(event: Event) -> Said:
     message = event.get("message")
-    if not isinstance(message, dict) or set(message) - {"role", "content"}:
+    if not isinstance(message, dict) or any(message[name] for name in message.keys() - {"role", "content"}):
         return STRANGE
     return _ollama_said(event, message.get("content"))
 
@@ -62,8 +70,10 @@ def _read_ollama_generate(event: Event) -> Said:
 def _ollama_said(event: Event, text: Any) -> Said:
     if not isinstance(text, str) or "error" in event or "logprobs" in event:
         return STRANGE
-    done = event.get("done") is True
-    return Said(text, str(event.get("done_reason") or "stop") if done else None, totals=done)
+    if event.get("done") is not True:
+        return Said(text)
+    reason = event.get("done_reason") or "stop"
+    return Said(text, reason, totals=True) if reason in ENDS else STRANGE
 
 
 def _with_message(event: Event, text: str) -> Event:
@@ -84,8 +94,8 @@ def _read_chat(event: Event) -> Said:
     if not choice:
         return Said(totals="usage" in event)
     delta = choice.get("delta")
-    if not isinstance(delta, dict) or set(delta) - {"role", "content"}:
-        return STRANGE
+    if not isinstance(delta, dict) or any(delta[name] for name in delta.keys() - {"role", "content"}):
+        return STRANGE  # thinking, a tool's call, a refusal
     return _openai_said(event, choice, delta.get("content"))
 
 
@@ -113,7 +123,9 @@ def _openai_said(event: Event, choice: Event, text: Any) -> Said:
     if text is not None and not isinstance(text, str):
         return STRANGE
     reason = choice.get("finish_reason")
-    return Said(text or "", reason if isinstance(reason, str) else None, totals="timings" in event)
+    if reason not in (None, *ENDS):
+        return STRANGE
+    return Said(text or "", reason, totals="timings" in event)
 
 
 def _with_delta(event: Event, text: str) -> Event:

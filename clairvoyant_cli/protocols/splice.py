@@ -1,20 +1,32 @@
 """One answer out of several parts: what its client reads of them, and where it may be cut.
 
-Rule 1: while nobody wants a cut, a first part passes untouched and is only kept; nothing of it is decoded.
+Rule 1: while nobody wants a cut, the first part of a stream passes untouched and is only kept; nothing of it
+is decoded.
 Rule 2: a cut comes between two events, after a word and before the space that follows it: there the text of
 both sides has the same tokens as the text as a whole (GPT-2's rule for splitting, which most tokenisers have
 kept, never joins a word and a space behind it). Where no such place comes, as in scripts without spaces, any
 event will do.
 Rule 3: of what comes together, what follows a cut is dropped; the next part brings it again.
+Rule 4: what we asked for ourselves, a later part or the stream behind an unstreamed answer, is text, its end
+and its totals, or it is no part of the answer (`PartError`). Nothing else of it reaches the client.
 """
 
+import re
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from clairvoyant_cli.protocols.answer_events import EVENTS, STRANGE, Event, Said, without_role
+from clairvoyant_cli.protocols.answer_events import (
+    CLOSES,
+    EVENTS,
+    NOTHING,
+    STRANGE,
+    Event,
+    Said,
+    without_role,
+)
 from clairvoyant_cli.protocols.continuable import Continuable
 from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.summed_totals import Earlier, openai_usage, summed
@@ -22,16 +34,21 @@ from clairvoyant_cli.protocols.summed_totals import Earlier, openai_usage, summe
 MAX_KEPT_BYTES = 8 * 1024 * 1024
 """An answer of which more has come is not cut any more: some 40,000 tokens."""
 
+MAX_EVENT_BYTES = 1024 * 1024
+"""An event is shorter: what has no end by then is none."""
+
 EVENTS_TO_A_SPACE = 24
 """So many events are waited for the end of a word."""
 
 DONE = b"[DONE]"
+EVENT_END = re.compile(rb"\r?\n\r?\n")
+LINE_END = re.compile(rb"\n")
 SAME = ("id", "model", "system_fingerprint")
 """Fields that are the same in all events of an OpenAI stream; llama.cpp and Ollama date each anew."""
 
 
-class MidAnswerError(Exception):
-    """The server says in mid-answer that it has failed."""
+class PartError(Exception):
+    """What came is no part of the answer: an error, another kind of answer, or a stream without an end."""
 
 
 class Splice:
@@ -52,12 +69,14 @@ class Splice:
         self._first = True
         self._wanted = False
         self._waited = 0
+        self._bytes = 0
         self._kept = bytearray()
-        self._rest = b""
+        self._rest = bytearray()
         self._sent_of_rest = 0
         self._like: Event | None = None
         self._ended: Event | None = None
         self._totals: Event | None = None
+        self._closed = False
 
     def continue_in(self, shape: Shape, earlier: Earlier) -> None:
         """Expect the next part, in the events of another route maybe."""
@@ -65,7 +84,7 @@ class Splice:
         self.earlier = earlier
         self._first = self._wanted = self.is_cut = False
         self._waited = 0
-        self._rest = b""
+        self._rest.clear()
         self._sent_of_rest = 0
 
     @property
@@ -83,6 +102,12 @@ class Splice:
         """Whether what comes goes on as it is."""
         return self._first and self.asked.streamed and not self._wanted
 
+    @property
+    def can_go_on(self) -> bool:
+        """Whether another part can follow what the client has, which has ended too early."""
+        self.read()
+        return bool(self._like and not self.why_not and not self._sent_of_rest and not self._ended)
+
     def read(self) -> None:
         """Read what has passed so far."""
         if self.passes_untouched and not self.why_not:
@@ -97,7 +122,7 @@ class Splice:
         return True
 
     def feed(self, data: bytes) -> bytes:
-        """Take what the server sent; return what its client gets of it now."""
+        """Take what the server sent; return what its client gets of it now. PartError by rule 4."""
         if self.is_cut:
             return b""
         if self.passes_untouched:
@@ -106,23 +131,37 @@ class Splice:
         out = bytearray()
         for block in self._blocks(data):
             sent, self._sent_of_rest = self._sent_of_rest, 0
-            event = self._decoded(block)
-            said = self._read(event)
+            event, said = self._read(block)
             if self._wanted and not sent and self._may_cut_before(said):
                 self.is_cut = True
-                self._rest = b""
+                self._rest.clear()
                 break
             self._note(event, said)
             if self.asked.streamed:
                 out += block[sent:] if self._first else self._rewritten(block, event, said)
+        if self.why_not and self._first:  # it passes untouched again
+            out += self._unsent()
+            self._wanted = False
         return bytes(out)
 
-    def whole(self) -> bytes:
-        """Return the answer of a client that does not stream, once its last part has ended."""
+    def _unsent(self) -> bytes:
+        """Return what is left of an event that did not come whole."""
+        unsent = bytes(self._rest[self._sent_of_rest :])
+        self._rest.clear()
+        self._sent_of_rest = 0
+        return unsent
+
+    def end(self) -> bytes:
+        """The part has ended; return what its client gets last. PartError if the answer has not."""
+        if self._first and self.asked.streamed:
+            return self._unsent()
         if self._ended is None:
-            raise MidAnswerError("it ended without an end")
-        event = self._events.whole(self._ended, self._totals or {}, self.said)
-        return msgspec.json.encode(event)
+            raise PartError("the stream ended before the answer did")
+        if not self.asked.streamed:
+            return msgspec.json.encode(self._events.whole(self._ended, self._totals or {}, self.said))
+        if self._closed or not self._events.sse:
+            return b""
+        return b"data: " + DONE + b"\n\n"
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -138,51 +177,61 @@ class Splice:
         """Read what has passed so far. The event that has passed in part will pass whole."""
         kept, self._kept = bytes(self._kept), bytearray()
         for block in self._blocks(kept):
-            event = self._decoded(block)
-            self._note(event, self._read(event))
+            self._note(*self._read(block))
         self._sent_of_rest = len(self._rest)
 
     def _blocks(self, data: bytes) -> Iterator[bytes]:
         """Yield the events that are whole, each with what ends it."""
-        mark = b"\n\n" if EVENTS[self._part].sse else b"\n"
-        *blocks, self._rest = (self._rest + data).split(mark)
-        for block in blocks:
-            yield block + mark
+        end = EVENT_END if EVENTS[self._part].sse else LINE_END
+        rest, begun = self._rest, 0
+        looked_at = max(0, len(rest) - 3)  # the beginning of its end may have come before
+        rest += data
+        while (mark := end.search(rest, looked_at)) is not None:
+            yield bytes(rest[begun : mark.end()])
+            begun = looked_at = mark.end()
+        if len(rest) - begun > MAX_EVENT_BYTES:
+            self._give_up("an event without an end")
+        del rest[:begun]
 
-    def _decoded(self, block: bytes) -> Event | None:
-        """Return what an event holds; None if it is no event of an answer, `{}` if it is the last of all."""
+    def _read(self, block: bytes) -> tuple[Event, Said]:
+        """Return what an event holds, and what that brings."""
         held = block.strip()
         if EVENTS[self._part].sse:
-            if not held.startswith(b"data:") or b"\n" in held:
-                return None
-            held = held[5:].strip()
+            lines = [line for line in held.splitlines() if not line.startswith(b":")]
+            if any(not line.startswith(b"data:") for line in lines):
+                return {}, STRANGE
+            held = b"\n".join(line[5:].strip() for line in lines)
             if held == DONE:
-                return {}
+                return {}, CLOSES
+        if not held:
+            return {}, NOTHING
         try:
             event = msgspec.json.decode(held)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return None
-        return event if isinstance(event, dict) else None
+            return {}, STRANGE
+        return (event, EVENTS[self._part].read(event)) if isinstance(event, dict) else ({}, STRANGE)
 
-    def _read(self, event: Event | None) -> Said:
-        if event is None:
-            return STRANGE
-        return EVENTS[self._part].read(event) if event else Said(totals=True)
-
-    def _note(self, event: Event | None, said: Said) -> None:
+    def _note(self, event: Event, said: Said) -> None:
         if not said.plain:
-            if not self.asked.streamed:
-                raise MidAnswerError(_error_in(event))
-            self.why_not = "its answer is more than text"
+            self._give_up(_error_in(event))
             return
-        if not event:
-            return
+        if said.closes and self._ended is None:
+            self._give_up("the stream ended before the answer did")
         if said.text:
             if self._first:  # the first of all has the role, and in older servers every other, too
                 self._like = event if self.pieces else without_role(event)
             self.pieces.append(said.text)
+            self._bytes += len(said.text)
+            if self._bytes > MAX_KEPT_BYTES:
+                self._give_up("its answer is too long")
         if said.totals or said.reason is not None:
             self._remember_end(event, said)
+
+    def _give_up(self, why: str) -> None:
+        """What came cannot be cut and continued: the client gets it as it is, or nothing of it (rule 4)."""
+        if not self.asked.streamed or not self._first:
+            raise PartError(why)
+        self.why_not = self.why_not or "its answer is more than text"
 
     def _remember_end(self, event: Event, said: Said) -> None:
         """Keep what ends the answer, as its client reads it."""
@@ -193,7 +242,9 @@ class Splice:
                 self._totals = each
 
     def _may_cut_before(self, said: Said) -> bool:
-        if not said.plain or said.reason is not None or said.totals or not self.pieces or self._like is None:
+        if not said.plain or said.reason is not None or said.totals or said.closes:
+            return False
+        if self._ended is not None or self._like is None:
             return False
         self._waited += 1
         if self._waited > EVENTS_TO_A_SPACE:
@@ -202,13 +253,14 @@ class Splice:
 
     # -- writing ---------------------------------------------------------------------------------------
 
-    def _rewritten(self, block: bytes, event: Event | None, said: Said) -> bytes:
+    def _rewritten(self, block: bytes, event: Event, said: Said) -> bytes:
         """Return an event of a later part as one of the first."""
-        if not said.plain:
-            return block  # the truth, whatever it is
-        if not event:
-            return block if event is not None else b""
-        return b"".join(map(self._encoded, self._as_ours(event, said))) + self._farewell(said)
+        if said.closes:
+            self._closed, was_closed = True, self._closed
+            return b"" if was_closed else block
+        if not event:  # a comment; in NDJSON an empty line, which some clients cannot read
+            return block if self._events.sse else b""
+        return b"".join(map(self._encoded, self._as_ours(event, said)))
 
     def _as_ours(self, event: Event, said: Said) -> list[Event]:
         like = self._like
@@ -251,12 +303,6 @@ class Splice:
             ended.append(like | {"choices": [], "usage": openai_usage(event, self.earlier)})
         return ended
 
-    def _farewell(self, said: Said) -> bytes:
-        """Return what comes after the last event of a stream, where the part's own stream has none."""
-        if said.reason is None or self._part is self.asked.shape or not self._events.sse:
-            return b""
-        return b"data: " + DONE + b"\n\n"
-
     def _encoded(self, event: Event) -> bytes:
         encoded = msgspec.json.encode(event)
         return b"data: " + encoded + b"\n\n" if self._events.sse else encoded + b"\n"
@@ -270,8 +316,8 @@ def _epoch_s(date: str) -> int | None:
         return None
 
 
-def _error_in(event: Event | None) -> str:
-    error = (event or {}).get("error")
+def _error_in(event: Event) -> str:
+    error = event.get("error")
     if isinstance(error, dict):
         error = error.get("message")
-    return str(error)[:200] if error else "an answer of another kind than was asked for"
+    return str(error)[:200] if error else "it sent more than text"

@@ -146,7 +146,7 @@ class UsageReader:
         """Take note of a piece of the body."""
         if not self.readable:
             return
-        if self._sse:
+        if self._sse and not is_comment(data):
             self.events += data.count(b"\n\n") or (data.count(b"\r\n\r\n") if b"\r" in data else 0)
         elif self._ndjson:
             self.events += data.count(b"\n")
@@ -186,6 +186,11 @@ class UsageReader:
                 yield from _decoded(line)
             elif line.startswith(b"data:"):
                 yield from _decoded(line[5:])
+
+
+def is_comment(data: bytes) -> bool:
+    """Whether a piece of a stream is a comment of server-sent events: a server that is still reading."""
+    return data[:1] == b":" and b"data:" not in data
 
 
 def told_by_line(line: bytes) -> Totals:

@@ -367,7 +367,7 @@ def _compose(
         preemption,
         annotation,
         engines,
-        stats.clock,
+        stats,
     )
     admission = Admission(
         access,

@@ -147,13 +147,13 @@ class Dispatcher:
             exchange.task.cancel()
         return True
 
-    def wait_again(self, exchange: Exchange, why: AttemptEnd) -> None:
-        """Take a slot back from an exchange, which keeps its age: no backend took it up, or it was cut. Then
-        it goes on where it was, on the worker that has its beginning in its cache.
+    def wait_again(self, exchange: Exchange, why: AttemptEnd, able: frozenset[str] | None = None) -> None:
+        """Take a slot back from an exchange, which keeps its age. One that was cut goes on where it was, on
+        the worker that has its beginning in its cache; `able` says who can take another, None if as before.
         """
         now = self._clock()
         worker = "" if exchange.attempt is None or why is not AttemptEnd.CUT else exchange.attempt.worker
-        self.scheduler.requeue(exchange.id, now, served=bool(worker), worker=worker)
+        self.scheduler.requeue(exchange.id, now, served=bool(worker), worker=worker, able=able)
         exchange.wait_again(why, now)
         self.moved()
 

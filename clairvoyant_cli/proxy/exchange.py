@@ -37,11 +37,14 @@ class Outcome(StrEnum):
 
 
 class AttemptEnd(StrEnum):
-    """Why an attempt ended without ending its request: the backend never took it up, or it was cut."""
+    """Why an attempt ended without ending its request: the backend never took it up, it was cut, or it broke
+    off and is made again.
+    """
 
     UNREACHABLE = "unreachable"
     NOT_READY = "not_ready"
     CUT = "cut"
+    BROKEN = "broken"
 
 
 class OperatorCancelledError(Exception):
@@ -83,7 +86,7 @@ class Attempt:
     `expected_s` is what its worker was predicted to need for it. `end` is None while it lasts, and of the
     attempt that ended its request. `is_cutting` says that it will end at the next good place, for another to
     have its slot. `priority` is what it was stamped with, for a worker that orders its own queue;
-    `reread_tokens` is what seems to have been read again for it.
+    `reread_tokens` is what seems to have been read again for it. `server_gone`: its server went with it.
     """
 
     dispatch: Dispatch
@@ -101,6 +104,7 @@ class Attempt:
     cut_tokens: int = 0
     priority: int | None = None
     reread_tokens: int = 0
+    server_gone: bool = False
 
     @property
     def worker(self) -> str:
@@ -127,6 +131,7 @@ class Exchange:
     """One scheduled request. `attempt` is the one that holds a slot, or held it in the end; None while it
     waits. `granted` resolves when it begins, and is made anew each time the request goes back to the queue.
     `splice` is what its answer is put together in; None where it is not to be cut, `uncut_because` says why.
+    `only_as_asked`: nothing but the client's own request may be sent for it any more.
     """
 
     asked: Asked
@@ -138,6 +143,7 @@ class Exchange:
     end: End | None = None
     splice: Splice | None = None
     uncut_because: str = ""
+    only_as_asked: bool = False
     stopped_by_operator: bool = False
     is_explained: bool = False
     _prediction_state: PredictionState | None = None
@@ -178,9 +184,24 @@ class Exchange:
         return [each for each in self.attempts if each.end is AttemptEnd.CUT]
 
     @property
+    def parts(self) -> list[Attempt]:
+        """The attempts before this one that worked on the answer: they were cut, or broke off."""
+        return [each for each in self.attempts if each.end in (AttemptEnd.CUT, AttemptEnd.BROKEN)]
+
+    @property
+    def repeats(self) -> int:
+        """How many of its attempts broke off and were made again."""
+        return sum(each.end is AttemptEnd.BROKEN for each in self.attempts)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has a part of its answer that was read, from which it can go on."""
+        return self.splice is not None and bool(self.splice.pieces)
+
+    @property
     def is_suspended(self) -> bool:
         """Whether it has a part of its answer, and waits to go on."""
-        return self.attempt is None and self.end is None and bool(self.cuts)
+        return self.attempt is None and self.end is None and self.has_begun
 
     @property
     def tokens(self) -> int:
@@ -189,8 +210,8 @@ class Exchange:
 
     @property
     def held_slots(self) -> list[Attempt]:
-        """The attempts that did the work: those that were cut, and the one that has or had it in the end."""
-        return [*self.cuts, *([] if self.attempt is None else [self.attempt])]
+        """The attempts that did the work, the one that has or had it in the end among them."""
+        return [*self.parts, *([] if self.attempt is None else [self.attempt])]
 
     def service_s(self, now: float) -> float:
         """Seconds that it has held slots for its answer."""
@@ -224,12 +245,14 @@ class Exchange:
             self.granted.set_result(None)
 
     def wait_again(self, why: AttemptEnd, now: float) -> None:
-        """Go back to the queue: no backend has taken it up, or it was cut."""
-        if self.attempt is not None:
-            self.attempt.end, self.attempt.ended_s = why, now
-            self.attempt.connection = None
-            self.attempt.cut_tokens = self.attempt.tokens
-            self.attempt.usage = None
+        """Go back to the queue. An attempt of which nothing is kept has brought nothing."""
+        attempt = self.attempt
+        if attempt is not None:
+            attempt.end, attempt.ended_s = why, now
+            attempt.connection = None
+            attempt.cut_tokens, attempt.usage = attempt.tokens, None
+            if not self.has_begun:
+                attempt.cut_tokens, attempt.first_byte_s = 0, None
         self.attempt = None
         self.granted = asyncio.get_running_loop().create_future()
         self.phase = Phase.QUEUED
@@ -306,9 +329,9 @@ class Exchange:
         return ceil(job.tokens * share)
 
     def waited_s(self, now: float) -> float:
-        """Seconds spent in the queue up to now, or to its end, whatever came of its cuts."""
-        cut_s = sum((each.ended_s or now) - each.granted_s for each in self.cuts)
-        return (self.dispatched_s or self.ended_s or now) - self.job.arrival_s - cut_s
+        """Seconds spent in the queue up to now, or to its end, however often it was served."""
+        served_s = sum((each.ended_s or now) - each.granted_s for each in self.parts)
+        return (self.dispatched_s or self.ended_s or now) - self.job.arrival_s - served_s
 
     def sojourn_s(self, now: float) -> float:
         """Seconds since arrival, queue and service together."""

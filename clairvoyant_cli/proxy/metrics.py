@@ -82,6 +82,9 @@ class Metrics:
             "recomputed_tokens": Counter(
                 "clairvoyant_recomputed_tokens", "Tokens read again to go on", registry=registry
             ),
+            "repeats": Counter(
+                "clairvoyant_repeats", "Answers that broke off and were asked for again", registry=registry
+            ),
         }
         self._told = dict.fromkeys(self._totals, 0)
         self._urgent_waiting = Gauge(

@@ -374,6 +374,7 @@ class StateSaver:
             prefill_s=totals.prefill_s,
             # The ends of a prompt would teach a predictor a wrong length.
             cuts=len(exchange.cuts),
+            repeats=exchange.repeats,
             urgency=exchange.job.urgency,
             urgency_by=exchange.job.urgency_by,
             prompt=view.prompt if self._record_prompts and view is not None and not view.cut else None,

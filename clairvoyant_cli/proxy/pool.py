@@ -119,6 +119,13 @@ class Worker:
             return None if proof is None or proof.way not in ways else ProvenWay(ways[proof.way], proof)
         return None
 
+    def continues_as(self, other: "Worker", model: str) -> bool:
+        """Whether it is proved to go on with an answer that another worker began."""
+        adapter = self.backend.adapter
+        if adapter is not other.backend.adapter or self.continuation_of(model) is None:
+            return False
+        return not adapter.ANSWERS_ANY_MODEL or only_model_of(self) == only_model_of(other)
+
     def service_s(self, prompt_tokens: float, tokens: float) -> float:
         """Return how long a prompt and an answer of so many tokens take it, in seconds."""
         return self.backend.speeds.seconds(prompt_tokens, tokens)
@@ -251,11 +258,27 @@ class BackendPool:
         return frozenset() if len(able) == len(self) else frozenset(worker.name for worker in able)
 
     def serving(self, exchange: Exchange) -> list[Worker]:
-        """Return the workers that can serve an exchange: of one that was cut, who has its beginning."""
-        if exchange.cuts:
-            name = exchange.cuts[-1].worker
-            return [self._workers[name]] if name in self._workers else []
-        return self.able(exchange.asked.route.family, exchange.asked.parsed.model)
+        """Return the workers that can serve an exchange: of one that has begun, the one that has its
+        beginning, and while that is away those that are proved to go on with the same model.
+        """
+        able = self.able(exchange.asked.route.family, exchange.asked.parsed.model)
+        if not exchange.has_begun:
+            return able
+        origin = self._workers.get((exchange.attempt or exchange.parts[-1]).worker)
+        if origin is not None and not origin.backend.away:
+            return [origin]
+        others = [worker for worker in able if not worker.backend.away and worker is not origin]
+        heirs = (
+            []
+            if origin is None
+            else [each for each in others if each.continues_as(origin, exchange.job.model)]
+        )
+        return heirs or ([] if origin is None else [origin])
+
+    def able_for(self, exchange: Exchange) -> frozenset[str]:
+        """Return the names of those that can serve an exchange, none if all can."""
+        serving = self.serving(exchange)
+        return frozenset() if len(serving) == len(self) else frozenset(worker.name for worker in serving)
 
     def has_given_up(self, exchange: Exchange) -> bool:
         """Whether all that could serve an exchange have been away for longer than it is kept waiting."""
@@ -326,8 +349,7 @@ class BackendPool:
         live = self._dispatcher.live
 
         def able(job: Job) -> frozenset[str]:
-            asked = live[job.id].asked
-            return self.able_names(asked.route.family, asked.parsed.model)
+            return self.able_for(live[job.id])
 
         if live:
             self.queue.set_able(able, self._stats.clock())
@@ -496,7 +518,7 @@ def _untagged(model: str) -> str:
 def _streamed_s(exchange: Exchange, end: End) -> float | None:
     """Return how long an answer streamed that came in one part, as its server does not tell."""
     attempt = exchange.attempt
-    if attempt is None or attempt.first_byte_s is None or not exchange.asked.parsed.stream or exchange.cuts:
+    if attempt is None or attempt.first_byte_s is None or not exchange.asked.parsed.stream or exchange.parts:
         return None
     return end.at_s - attempt.first_byte_s
 

@@ -6,34 +6,35 @@ its request holds and what a calibration has proved of the worker. Everybody els
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 
 import msgspec
 
-from clairvoyant_cli.backends.asking import PROBE_TIMEOUT_S, Ask
 from clairvoyant_cli.backends.continuation import Onward, streamed
-from clairvoyant_cli.backends.prober import TIMED_OUT
 from clairvoyant_cli.http.request import Request
-from clairvoyant_cli.http.upstream import UnreachableError, UpstreamError
-from clairvoyant_cli.protocols.continuable import Body, Continuable, continuable
-from clairvoyant_cli.protocols.probes import Answer
+from clairvoyant_cli.protocols.continuable import Continuable, continuable
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES
 from clairvoyant_cli.protocols.routes import Work
 from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.protocols.summed_totals import Earlier
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.dispatcher import Dispatcher, Spawn
-from clairvoyant_cli.proxy.exchange import Attempt, End, Exchange, Phase
+from clairvoyant_cli.proxy.exchange import Attempt, AttemptEnd, End, Exchange, Phase
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.pool import BackendPool, Worker
 from clairvoyant_cli.proxy.request_stats import RequestStats
+from clairvoyant_cli.proxy.spliced_relay import UnfitError
 from clairvoyant_cli.scheduler.kept import CutPrice, price_of_cut
 
 LOOK_EVERY_S = 0.1
 """How often it is looked whether something that runs has become longer than what waits."""
 
-LOOKUP_TIMEOUT_S = 30.0
+ASIDE_S = 3.0
+"""Limit on what is asked only to go on sooner or to count better: the slot is held meanwhile."""
+
+MAX_PLAIN = 1000
 
 TELLING_S = 0.1
 """A context that is read in less leaves no trace in when the first of an answer comes."""
@@ -54,33 +55,45 @@ class Preemption:
     spawn: Spawn
     enabled: bool = True
     _undecided: asyncio.Event = field(default_factory=asyncio.Event)
+    _plain: set[tuple[str, str]] = field(default_factory=set)
 
     # -- before an answer begins -----------------------------------------------------------------------
 
     def consider(self, exchange: Exchange, request: Request, worker: Worker) -> None:
         """Decide whether the answer that is about to begin may be cut; if not, it is spared."""
-        if not self.enabled or not self.dispatcher.scheduler.policy.interrupts:
+        if exchange.only_as_asked:
+            self._note_plain(worker, exchange.job.model)
+        elif not self.enabled or not self.dispatcher.scheduler.policy.interrupts:
             exchange.uncut_because = "the policy" if self.enabled else "--no-preempt"
         elif worker.backend.stamps is not None:
             exchange.uncut_because = "the engine itself says what runs"
         elif worker.continuation_of(exchange.job.model) is None:
             exchange.uncut_because = "nothing proves that the server can go on with it"
         else:
-            self._judge(exchange, request)
+            self._judge(exchange, request, worker)
         if exchange.splice is None:
             self.dispatcher.scheduler.spare(exchange.id)
 
-    def _judge(self, exchange: Exchange, request: Request) -> None:
+    def _note_plain(self, worker: Worker, model: str) -> None:
+        """Ask no more for streams on behalf of clients that want none: this model's hold more than text."""
+        if len(self._plain) < MAX_PLAIN:
+            self._plain.add((worker.name, model))
+
+    def _judge(self, exchange: Exchange, request: Request, worker: Worker) -> None:
         route = exchange.asked.route
         body = request.whole(SMALL_BYTES)
         if body is None:
             exchange.uncut_because = "its body is too long"
             return
         asked = continuable(body, route.shape, streams=route.streams)
-        if isinstance(asked, Continuable):
-            exchange.splice = Splice(asked)
-        else:
+        if not isinstance(asked, Continuable):
             exchange.uncut_because = asked
+        elif not asked.streamed and worker.backend.adapter.json_type(route.shape) is None:
+            exchange.uncut_because = "it is not streamed"
+        elif not asked.streamed and (worker.name, exchange.job.model) in self._plain:
+            exchange.uncut_because = "what its server streams is more than its answer"
+        else:
+            exchange.splice = Splice(asked)
 
     # -- while answers run -----------------------------------------------------------------------------
 
@@ -100,8 +113,11 @@ class Preemption:
             return
         self._undecided.set()
         now = self.stats.clock()
-        for job_id in scheduler.running:
+        for job_id in list(scheduler.running):
             exchange = self.dispatcher.live[job_id]
+            if exchange.splice is not None and exchange.splice.why_not and exchange.attempt is not None:
+                exchange.attempt.is_cutting = False
+                self._spare(exchange, exchange.splice.why_not)
             scheduler.progress(job_id, exchange.tokens, *self._price(exchange))
         for preempt in scheduler.preemptions(now):
             exchange = self.dispatcher.live[preempt.job_id]
@@ -138,24 +154,26 @@ class Preemption:
     async def _cut_if_exact(self, exchange: Exchange, attempt: Attempt, splice: Splice) -> None:
         worker = self.pool[attempt.worker]
         splice.read()
-        alike = await worker.backend.adapter.reads_as_written(worker.ask, splice.asked, splice.pieces)
+        pieces = tuple(splice.pieces)  # more come meanwhile
+        alike = await worker.backend.adapter.reads_as_written(worker.ask, splice.asked, pieces)
         attempt.is_cutting = False  # for all that is known yet: it may turn out that it cannot be cut
         if exchange.attempt is not attempt or exchange.id not in self.dispatcher.scheduler.running:
             return
         if alike is False:
-            exchange.uncut_because = "its server would read it in other tokens than it wrote"
-            self.dispatcher.scheduler.spare(exchange.id)
+            self._spare(exchange, "its server would read it in other tokens than it wrote")
         else:
             self._cut(exchange)
 
     def _cut(self, exchange: Exchange) -> None:
         attempt, splice = exchange.attempt, exchange.splice
         if attempt is None or splice is None or not splice.want_cut():
-            if splice is not None:
-                exchange.uncut_because = splice.why_not
-            self.dispatcher.scheduler.spare(exchange.id)
-            return
-        attempt.is_cutting = True
+            self._spare(exchange, exchange.uncut_because if splice is None else splice.why_not)
+        else:
+            attempt.is_cutting = True
+
+    def _spare(self, exchange: Exchange, why: str) -> None:
+        exchange.uncut_because = why
+        self.dispatcher.scheduler.spare(exchange.id)
 
     def suspended(self, exchange: Exchange, attempt: Attempt) -> None:
         """Take note that an answer was cut: what its server keeps of it may cost others theirs."""
@@ -194,22 +212,20 @@ class Preemption:
         return Onward(streamed(splice.asked), splice.asked.shape)
 
     async def onward(self, exchange: Exchange, worker: Worker) -> Onward:
-        """Return the request that goes on with an answer; UpstreamError if the server cannot be asked to,
-        UnreachableError if it is not there.
-        """
+        """Return the request that goes on with an answer; UnfitError if the server cannot be asked to."""
         splice, found = exchange.splice, worker.continuation_of(exchange.job.model)
         if splice is None or found is None:
-            raise UpstreamError("it cannot go on with an answer any more")
-        adapter, ask = worker.backend.adapter, _of_who_is_there(worker.ask)
-        lookup = adapter.cache_lookup(splice.asked)
-        if lookup is not None:
-            path, body = lookup
-            await ask(path, LOOKUP_TIMEOUT_S, body=body)
-        counted = await adapter.said_tokens(ask, splice.asked, splice.said)
+            raise UnfitError("it cannot go on with an answer any more")
+        adapter, counted = worker.backend.adapter, None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ASIDE_S):
+                if (lookup := adapter.cache_lookup(splice.asked)) is not None:
+                    await worker.ask(lookup[0], ASIDE_S, lookup[1])
+                counted = await adapter.said_tokens(worker.ask, splice.asked, splice.said)
         tokens = max(splice.tokens, counted or 0)  # an event may bring a letter of several tokens
-        onward = await found.way.onward(ask, splice.asked, splice.said, tokens)
+        onward = await found.way.onward(worker.ask, splice.asked, splice.said, tokens)
         if onward is None:
-            raise UpstreamError("it did not say how it renders the prompt: its model may be gone")
+            raise UnfitError("it did not say how it renders the prompt: its model may be gone")
         splice.continue_in(onward.shape, _earlier(exchange, tokens, counted))
         return onward
 
@@ -217,7 +233,7 @@ class Preemption:
         """Take note of the first that comes of an answer after a cut: how long that took shows whether its
         context was there, where reading it would have taken long enough to tell.
         """
-        self.stats.resumes += 1
+        self.stats.resumes += exchange.parts[-1].end is AttemptEnd.CUT
         worker = self.pool[attempt.worker]
         found = worker.continuation_of(exchange.job.model)
         was_there = None
@@ -239,7 +255,7 @@ class Preemption:
 
         Since June 2026 Ollama counts all of a prompt as read; only later versions say what its cache had.
         """
-        if exchange.cuts and exchange.attempt is not None:
+        if exchange.has_begun and exchange.attempt is not None:
             tells = last.prefill_s is not None and last.prefilled_tokens != last.prompt_tokens
             told = last.prefilled_tokens if tells else None
             self.stats.recomputed_tokens += told or exchange.attempt.reread_tokens
@@ -263,21 +279,6 @@ def _is_too_early(exchange: Exchange) -> bool:
     return exchange.job.prompt_tokens + exchange.tokens < TEMPLATE_TOKENS + shared
 
 
-def _of_who_is_there(ask: Ask) -> Ask:
-    """Return how to ask a server that must be there: UnreachableError if no answer can be had from it.
-
-    One that is slow to answer is there.
-    """
-
-    async def asked(path: str, timeout_s: float = PROBE_TIMEOUT_S, body: Body | None = None) -> Answer:
-        answer = await ask(path, timeout_s, body)
-        if not answer.status and answer.why != TIMED_OUT:
-            raise UnreachableError(answer.why)
-        return answer
-
-    return asked
-
-
 def encoded(onward: Onward) -> bytes:
     """Return the body to send."""
     return msgspec.json.encode(onward.body)
@@ -286,7 +287,7 @@ def encoded(onward: Onward) -> bytes:
 def _earlier(exchange: Exchange, tokens: int, counted: int | None) -> Earlier:
     """Return what the parts before took, as seen from here."""
     earlier = Earlier()
-    for part in exchange.cuts:
+    for part in exchange.parts:
         ended_s = part.ended_s or part.granted_s
         begun_s = part.first_byte_s or ended_s
         earlier = earlier.then(tokens, begun_s - part.granted_s, ended_s - begun_s, counted)

@@ -7,7 +7,7 @@ from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, UpstreamConnection, UpstreamError
-from clairvoyant_cli.protocols.usage import UsageReader
+from clairvoyant_cli.protocols.usage import UsageReader, is_comment
 
 NOT_READY_BYTES = 4096
 """The longest answer that may only say "not yet": llama.cpp's has 80 bytes."""
@@ -72,10 +72,10 @@ class Relay:
             if len(self._held[1]) > NOT_READY_BYTES:
                 self._pass_on_held()
             return
+        if self.broken:
+            return
         self._client.send_body(data)
-        if self._on_first_byte is not None:
-            self._on_first_byte()
-            self._on_first_byte = None
+        self._note_first_byte(data)
         if self._usage is not None:
             self._usage.feed(data)
 
@@ -86,6 +86,8 @@ class Relay:
                 self.failed(NotReadyError("it is loading its model"))
                 return
             self._pass_on_held()
+        if self.broken:
+            return
         self._client.send_end(trailers)
         self.whole = True
         if not self.finished.done():
@@ -96,6 +98,12 @@ class Relay:
         self.broken = True
         if not self.finished.done():
             self.finished.set_exception(error)
+
+    def _note_first_byte(self, data: bytes) -> None:
+        """Tell that the answer begins, which a comment does not do."""
+        if self._on_first_byte is not None and not is_comment(data):
+            self._on_first_byte()
+            self._on_first_byte = None
 
     def _begin(self, head: ResponseHead) -> None:
         self.status = head.status

@@ -53,6 +53,7 @@ class RequestStats:
     cuts: int = 0
     resumes: int = 0
     recomputed_tokens: int = 0
+    repeats: int = 0
     recent: deque[FinishedRequest] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))
     events: deque[LogEvent] = field(default_factory=lambda: deque(maxlen=MAX_LOG))
     times: dict[LengthClass, deque[Times]] = field(
@@ -79,6 +80,13 @@ class RequestStats:
         """Log a line and keep it for the dashboards; never prompt text."""
         log.log(level, text)
         self.events.append(LogEvent(self.wall(), logging.getLevelName(level).lower(), text))
+
+    def repeated(self, exchange: Exchange, why: str) -> None:
+        """Note that an answer broke off and is asked for again, without its client noticing."""
+        self.repeats += 1
+        worker = "" if exchange.attempt is None else exchange.attempt.worker
+        how = "goes on" if exchange.has_begun else "is asked for again"
+        self.event(logging.WARNING, f"{worker} broke off the answer to {exchange.id} ({why}): it {how}")
 
     def arrived(self, exchange: Exchange) -> None:
         """Enter a request that has joined the queue."""
@@ -132,7 +140,7 @@ class RequestStats:
         )
         log.info(
             "%s %s %d %s model=%s class=%s expected=%d tokens=%s "
-            "wait=%.3fs ttft=%s total=%.3fs by=%s backend=%s cuts=%d urgency=%s client=%s",
+            "wait=%.3fs ttft=%s total=%.3fs by=%s backend=%s cuts=%d repeats=%d urgency=%s client=%s",
             exchange.id,
             asked.route.name,
             end.status,
@@ -147,6 +155,7 @@ class RequestStats:
             exchange.dispatched_by or "-",
             backend or "-",
             len(exchange.cuts),
+            exchange.repeats,
             "-" if exchange.job.urgency is None else f"{exchange.job.urgency}/{exchange.job.urgency_by}",
             plain.field(exchange.job.client),
         )
@@ -195,6 +204,7 @@ class RequestStats:
             cuts=self.cuts,
             resumes=self.resumes,
             recomputed_tokens=self.recomputed_tokens,
+            repeats=self.repeats,
             **counts,
         )
 

@@ -4,13 +4,15 @@ What follows from each thing that happens is decided in `serving_rules`; here it
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
+
+import msgspec
 
 from clairvoyant_cli.backends.continuation import Onward
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, UnreachableError, UpstreamConnection, UpstreamError
+from clairvoyant_cli.protocols.routes import Route, Shape, Work
 from clairvoyant_cli.protocols.summed_totals import summed_totals
 from clairvoyant_cli.protocols.usage import Totals, UsageReader
 from clairvoyant_cli.proxy.access import Access
@@ -33,6 +35,7 @@ from clairvoyant_cli.proxy.pool import BackendPool, Worker
 from clairvoyant_cli.proxy.preemption import Preemption, encoded
 from clairvoyant_cli.proxy.refusals import Refusals
 from clairvoyant_cli.proxy.relay import Relay
+from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.serving_rules import (
     Abandon,
     Answered,
@@ -47,12 +50,24 @@ from clairvoyant_cli.proxy.serving_rules import (
     ServingRules,
     WaitAgain,
 )
-from clairvoyant_cli.proxy.spliced_relay import CutError, SplicedRelay
+from clairvoyant_cli.proxy.spliced_relay import CutError, SplicedRelay, UnfitError
+
+CONVERSATION = b"x-conversation-id"
+"""llama.cpp goes on with such a request after its client has left."""
+
+
+class Stored(msgspec.Struct):
+    """Whether a server is to keep its answer."""
+
+    store: bool | None = None
+
+
+STORED = msgspec.json.Decoder(Stored)
 
 
 @dataclass(slots=True)
 class Serving:
-    """Serves what has been admitted. `clock` gives seconds, as the queue's times."""
+    """Serves what has been admitted."""
 
     access: Access
     pool: BackendPool
@@ -62,7 +77,7 @@ class Serving:
     preemption: Preemption
     annotation: Annotation
     engines: EngineQueues
-    clock: Callable[[], float]
+    stats: RequestStats
 
     async def serve(self, exchange: Exchange, request: Request) -> None:
         """See an exchange through to its end, through as many attempts as that takes."""
@@ -72,6 +87,8 @@ class Serving:
             while command is None or isinstance(command, WaitAgain):
                 event = await self._wait(exchange) or await self._attempt(exchange, request)
                 command = self.rules.after(exchange, event)
+                if isinstance(event, BrokenOff) and isinstance(command, WaitAgain):
+                    self.stats.repeated(exchange, event.why)
                 carry_out(command, exchange, dispatcher, self.pool.released)
         except Exception:
             dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, 500)
@@ -85,7 +102,7 @@ class Serving:
         """Wait for a slot; what happened instead, None if there is one."""
         patience_s = None if exchange.is_suspended else self.rules.max_wait_s
         if patience_s is not None:
-            patience_s -= self.clock() - exchange.job.arrival_s
+            patience_s -= self.stats.clock() - exchange.job.arrival_s
         try:
             if exchange.granted.done():
                 exchange.granted.result()
@@ -114,8 +131,7 @@ class Serving:
             drop = self.access.consumed_headers
             if onward is None:
                 stamp = self.annotation.stamp(exchange, attempt, worker)
-                keep = relay.may_wait
-                forward(request, upstream, relay, worker, drop=drop, keep=keep, stamp=stamp)
+                forward(request, upstream, relay, worker, drop=drop, keep=request.complete, stamp=stamp)
             else:
                 forward_anew(request, upstream, relay, worker, encoded(onward), onward.path, drop=drop)
             exchange.phase = Phase.PREFILL
@@ -129,15 +145,14 @@ class Serving:
             worker.watch.not_ready()
             return NotTaken(AttemptEnd.NOT_READY)
         except UpstreamError as error:
-            worker.watch.look_now()
-            return BrokenOff(str(error), relay.status if relay is not None else 0)
+            return await self._broken_off(exchange, request, attempt, relay, error)
         except asyncio.CancelledError:
             return self._left(exchange, attempt, relay)
         return self._answered(exchange, attempt, relay.status)
 
     async def _onward(self, exchange: Exchange, request: Request, worker: Worker) -> Onward | None:
         """Return what to ask in the client's name; None if its own request is sent."""
-        if exchange.cuts:
+        if exchange.has_begun:
             return await self.preemption.onward(exchange, worker)
         if exchange.splice is None:
             self.preemption.consider(exchange, request, worker)
@@ -151,6 +166,54 @@ class Serving:
         except asyncio.CancelledError:
             return ClientLeft(at_work=True, status=relay.status if relay is not None else 0)
         return CutOff()
+
+    async def _broken_off(
+        self,
+        exchange: Exchange,
+        request: Request,
+        attempt: Attempt,
+        relay: Relay | None,
+        error: UpstreamError,
+    ) -> Event:
+        """See what an answer that broke off leaves: its server, and what its client has of it."""
+        worker, status = self.pool[attempt.worker], relay.status if relay is not None else 0
+        try:
+            if isinstance(error, UnfitError) and attempt.connection is not None:
+                await self.pool.released(exchange)  # the server may be at it still
+            elif not await self._is_there(worker, str(error)):
+                if isinstance(error, UnfitError):
+                    return NotTaken(AttemptEnd.UNREACHABLE, str(error))
+                attempt.server_gone = True
+            if not isinstance(error, UnfitError):
+                worker.health.failed()
+        except asyncio.CancelledError:
+            return ClientLeft(at_work=True, status=status)
+        return BrokenOff(str(error), status, self._is_repeatable(exchange, request))
+
+    async def _is_there(self, worker: Worker, why: str) -> bool:
+        """Whether a worker that broke off can still be reached; it counts as down if not."""
+        worker.watch.look_now()
+        try:
+            (await worker.backend.upstream.connect(fresh=True)).close()
+        except UnreachableError:
+            worker.watch.lost(why)
+            return False
+        except UpstreamError:
+            return True  # it is this machine that can open no more
+        return True
+
+    def _is_repeatable(self, exchange: Exchange, request: Request) -> bool:
+        """Whether the client would notice nothing of another attempt; from its own request, if nothing of an
+        answer is kept.
+        """
+        splice = exchange.splice
+        if request.connection.head_sent:
+            return splice is not None and splice.asked.streamed and splice.can_go_on
+        if splice is not None and not splice.asked.streamed:
+            exchange.only_as_asked = True
+            exchange.uncut_because = "what its server streams is more than its answer"
+        exchange.splice = None
+        return request.complete and has_no_side_effects(request, exchange.asked.route)
 
     def _left(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> Event:
         """What it means that the client has left, or the operator stopped the answer, just now."""
@@ -194,20 +257,21 @@ class Serving:
         self, exchange: Exchange, attempt: Attempt, upstream: UpstreamConnection, request: Request
     ) -> Relay:
         worker = self.pool[attempt.worker]
-        may_wait = self._may_wait(exchange, worker, request)
+        may_wait, resumes = self._may_wait(exchange, worker, request), exchange.has_begun
 
         def on_head(head: ResponseHead) -> UsageReader:
             worker.watch.answered()
             if head.status < 500:
                 worker.health.began()
-            request.sent()
+            if exchange.splice is None or exchange.splice.asked.streamed:
+                request.sent()  # of an unstreamed answer nothing is passed on before its end
             attempt.usage = UsageReader(head)
             return attempt.usage
 
         def on_first_byte() -> None:
-            attempt.first_byte_s = self.clock()
+            attempt.first_byte_s = self.stats.clock()
             self.engines.begun(exchange, attempt, attempt.first_byte_s)
-            if exchange.cuts:
+            if resumes:
                 self.preemption.goes_on(exchange, attempt)
             exchange.phase = Phase.DECODING
 
@@ -217,7 +281,8 @@ class Serving:
                 upstream,
                 *self.refusals.about(exchange),
                 splice=exchange.splice,
-                resumes=bool(exchange.cuts),
+                resumes=resumes,
+                content_type=worker.backend.adapter.json_type(exchange.splice.asked.shape) or b"",
                 on_head=on_head,
                 on_first_byte=on_first_byte,
                 may_wait=may_wait,
@@ -237,15 +302,29 @@ class Serving:
             return False
         # Others may have been served since: one model may be missing for good.
         since_s = exchange.not_ready_since_s
-        return since_s is None or self.clock() - since_s < worker.outage.grace_s
+        return since_s is None or self.stats.clock() - since_s < worker.outage.grace_s
 
 
 def carry_out(command: Command, exchange: Exchange, dispatcher: Dispatcher, release: Release) -> None:
     """Do with an exchange what is commanded; `release` waits for a worker that is still at it."""
     match command:
-        case WaitAgain(why):
-            dispatcher.wait_again(exchange, why)
+        case WaitAgain(why, able):
+            dispatcher.wait_again(exchange, why, able)
         case Finish(outcome, status):
             dispatcher.end(exchange, outcome, status)
         case Abandon(outcome, status):
             dispatcher.abandon(exchange, outcome, status, release)
+
+
+def has_no_side_effects(request: Request, route: Route) -> bool:
+    """Whether a request may be sent again that a server has seen: not if the server keeps the answer, as it
+    does a stored response (`store`, by default) and a stream that outlives its client (llama.cpp).
+    """
+    if route.work not in (Work.GENERATE, Work.EMBED) or request.head.get(CONVERSATION) is not None:
+        return False
+    if route.shape not in (Shape.RESPONSES, Shape.LMSTUDIO_CHAT):
+        return True
+    try:
+        return STORED.decode(b"".join(request.arrived)).store is False
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False

@@ -2,9 +2,11 @@
 
 Nothing here waits or touches a socket; `serving` says what happened and carries out what is commanded.
 
-Rule 1: what no backend took up goes back to the queue, at its old place; what one may have seen does not
-(RFC 9110, 9.2.2), unless we cut its answer ourselves.
-Rule 2: every request ends with exactly one `Finish` or `Abandon`.
+Rule 1: what no backend took up goes back to the queue, at its old place.
+Rule 2: so does an answer that broke off, if its client notices nothing: none of it was passed on, or another
+part can follow. Generating has no side effects, so RFC 9110, 9.2.2 allows it. `MAX_REPEATS` times, and never
+a request with which two servers went down.
+Rule 3: every request ends with exactly one `Finish` or `Abandon`.
 """
 
 from dataclasses import dataclass
@@ -27,6 +29,10 @@ CLIENT_CLOSED = 499
 """nginx's and Ollama's status for a client that left before its answer."""
 
 BAD_GATEWAY = 502
+
+MAX_REPEATS = 2
+MAX_SERVERS_GONE = 1
+"""A request is sent again after so many servers went down with it: more may be its own doing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +57,13 @@ class CutOff:
 
 @dataclass(frozen=True, slots=True)
 class BrokenOff:
-    """The answer ended before it was whole; `status` is 0 if it had not begun."""
+    """The answer ended before it was whole; `status` is 0 if it had not begun. `repeatable`: its client would
+    notice nothing of another attempt.
+    """
 
     why: str
     status: int = 0
+    repeatable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +92,10 @@ Event = NotGranted | NotTaken | CutOff | BrokenOff | Answered | ClientLeft
 
 @dataclass(frozen=True, slots=True)
 class WaitAgain:
-    """Put it back into the queue."""
+    """Put it back into the queue, for the workers in `able` if there are any."""
 
     why: AttemptEnd
+    able: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +137,8 @@ class ServingRules:
                 return self._not_taken(exchange, event)
             case CutOff():
                 return WaitAgain(AttemptEnd.CUT)
-            case BrokenOff(why, status):
-                refusal = self.refusals.broken_off(self.pool.worker_of(exchange), why)
-                return Finish(Outcome.UPSTREAM_ERROR, status or BAD_GATEWAY, refusal)
+            case BrokenOff():
+                return self._broken_off(exchange, event)
             case Answered(status, failed):
                 good = not failed and status < 500
                 return Finish(Outcome.COMPLETED if good else Outcome.UPSTREAM_ERROR, status)
@@ -161,6 +170,15 @@ class ServingRules:
         else:
             outcome, refusal = Outcome.TIMEOUT, self.refusals.waited_too_long(self.max_wait_s or 0.0)
         return Finish(outcome, refusal.status, refusal)
+
+    def _broken_off(self, exchange: Exchange, event: BrokenOff) -> WaitAgain | Finish:
+        gone = sum(attempt.server_gone for attempt in exchange.attempts)
+        again = event.repeatable and exchange.repeats < MAX_REPEATS and gone <= MAX_SERVERS_GONE
+        lost = gone and not self.pool.waits_for(exchange)
+        if again and not lost and not self.operation.stopping and not self.pool.has_given_up(exchange):
+            return WaitAgain(AttemptEnd.BROKEN, self.pool.able_for(exchange))
+        refusal = self.refusals.broken_off(self.pool.worker_of(exchange), event.why)
+        return Finish(Outcome.UPSTREAM_ERROR, event.status or BAD_GATEWAY, refusal)
 
     def _not_taken(self, exchange: Exchange, event: NotTaken) -> WaitAgain | Finish:
         worker = self.pool.worker_of(exchange)

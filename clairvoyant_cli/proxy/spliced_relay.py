@@ -6,11 +6,21 @@ from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import UpstreamConnection, UpstreamError
-from clairvoyant_cli.protocols.splice import MidAnswerError, Splice
+from clairvoyant_cli.protocols.splice import PartError, Splice
 from clairvoyant_cli.protocols.usage import UsageReader
 from clairvoyant_cli.proxy.relay import Relay
 
-OF_THE_STREAM = (b"content-type", b"content-length", b"transfer-encoding", b"connection", b"keep-alive")
+OF_THE_STREAM = frozenset(
+    (
+        b"content-type",
+        b"content-length",
+        b"transfer-encoding",
+        b"connection",
+        b"keep-alive",
+        b"cache-control",
+        b"x-accel-buffering",
+    )
+)
 """Headers of a stream that an answer in one piece has otherwise, or not at all."""
 
 
@@ -18,11 +28,17 @@ class CutError(Exception):
     """The answer was cut, as was wanted; its request waits again."""
 
 
+class UnfitError(UpstreamError):
+    """What the server sent is no part of the answer, and none of it was passed on."""
+
+
 class SplicedRelay(Relay):
     """Feeds a client from one upstream connection after another; `resumes` says that this is not the first.
 
-    What is no stream of events, an error above all, passes as it is if it comes first; later it is a failure.
-    A client that does not stream gets its answer at the end. `finished` fails with `CutError` at a cut.
+    The answer to a client's own request passes as it is if it is no stream of events. The answer to a request
+    of ours, a later part or the stream behind an unstreamed answer, must be one: `finished` fails with
+    `UnfitError` if it is not, and with `CutError` at a cut. A client that does not stream gets its answer at
+    the end, as `content_type`.
     """
 
     def __init__(
@@ -32,6 +48,7 @@ class SplicedRelay(Relay):
         *extra: Header,
         splice: Splice,
         resumes: bool,
+        content_type: bytes,
         on_head: Callable[[ResponseHead], UsageReader],
         on_first_byte: Callable[[], None],
         may_wait: bool,
@@ -40,6 +57,7 @@ class SplicedRelay(Relay):
         self._read_head = on_head
         self._splice = splice
         self._resumes = resumes
+        self._content_type = content_type
         self._answer_head: ResponseHead | None = None
         self._spliced = False
 
@@ -52,14 +70,12 @@ class SplicedRelay(Relay):
             self._usage.feed(data)
         try:
             out = self._splice.feed(data)
-        except MidAnswerError as error:
-            self._give_up(str(error))
+        except PartError as error:
+            self._unfit(str(error))
             return
         if out:
             self._client.send_body(out)
-        if self._on_first_byte is not None:
-            self._on_first_byte()
-            self._on_first_byte = None
+        self._note_first_byte(data)
         if self._splice.is_cut and not self.finished.done():
             self._upstream.let_go()
             self._client.fed_by(None)
@@ -67,25 +83,35 @@ class SplicedRelay(Relay):
 
     def end(self, trailers: list[Header]) -> None:
         """Pass on the end; to a client that does not stream, the answer."""
-        if self._answer_head is None:
-            super().end(trailers)
+        if self._held is not None:
+            super().end(trailers)  # which begins it, or fails
+            return
+        if not self._spliced:
+            if not self.broken:
+                super().end(trailers)
             return
         try:
-            body = self._splice.whole()
-        except MidAnswerError as error:
-            self.failed(UpstreamError(str(error)))
+            last = self._splice.end()
+        except PartError as error:
+            self._unfit(str(error))
             return
-        self._client.respond(_in_one_piece(self._answer_head), body, *self._extra)
-        self.whole = True
-        if not self.finished.done():
-            self.finished.set_result(None)
+        if self._answer_head is not None:
+            head = _in_one_piece(self._answer_head, self._content_type)
+            self._client.respond(head, last, *self._extra)
+            self.whole = True
+            if not self.finished.done():
+                self.finished.set_result(None)
+            return
+        if last:
+            self._client.send_body(last)
+        super().end(trailers)
 
     def _begin(self, head: ResponseHead) -> None:
         usage = self._read_head(head)
         self._usage, self.status = usage, head.status
-        self._spliced = usage.is_answer and usage.streaming and usage.readable
-        if not self._spliced and self._resumes:
-            self._give_up(f"it did not go on with its answer (HTTP {head.status})")
+        self._spliced = head.status == 200 and usage.streaming and usage.readable
+        if not self._spliced and (self._resumes or not self._splice.asked.streamed):
+            self._unfit(f"HTTP {head.status} instead of a stream")
         elif not self._spliced:
             self._splice.why_not = "its answer is no stream"
             super()._begin(head)
@@ -96,12 +122,13 @@ class SplicedRelay(Relay):
         else:
             super()._begin(head)
 
-    def _give_up(self, why: str) -> None:
+    def _unfit(self, why: str) -> None:
+        self._spliced = False
         self._upstream.abort()
-        self.failed(UpstreamError(why))
+        self.failed(UnfitError(why))
 
 
-def _in_one_piece(stream: ResponseHead) -> ResponseHead:
+def _in_one_piece(stream: ResponseHead, content_type: bytes) -> ResponseHead:
     """Return the head of an answer in one piece, made of that of its stream."""
     kept = [header for header in stream.headers if header[0].lower() not in OF_THE_STREAM]
-    return ResponseHead(200, stream.reason, [(b"Content-Type", b"application/json; charset=utf-8"), *kept])
+    return ResponseHead(200, stream.reason, [(b"Content-Type", content_type), *kept])

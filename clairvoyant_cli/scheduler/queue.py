@@ -173,15 +173,26 @@ class Scheduler:
         """Let a running job not be cut before it ends or is requeued; KeyError if it does not run."""
         self._running[job_id].spared = True
 
-    def requeue(self, job_id: str, now: float, *, served: bool = True, worker: str = "") -> None:
+    def requeue(
+        self,
+        job_id: str,
+        now: float,
+        *,
+        served: bool = True,
+        worker: str = "",
+        able: frozenset[str] | None = None,
+    ) -> None:
         """Give back the slot of a running job and let it wait again; KeyError if it does not run.
 
         With `worker` it was cut there, and waits for that worker from now on: its cache and half its answer
-        are there. Without, no worker took it up. `served` as in `finish`.
+        are there. Without, no worker took it up, or it broke off; `able` are those that can run it from now
+        on, None if as before. `served` as in `finish`.
         """
         entry = self._stop(job_id, now, served=served)
         entry.queued_s = now
         entry.spared = False
+        if able is not None:
+            entry.job = _run_by(entry.job, able)
         if worker:
             entry.cuts += 1
             entry.owed_s, entry.resume_s = entry.resume_s, 0.0
@@ -410,7 +421,7 @@ class Scheduler:
         """Let `able` say anew which workers can run each job that is here, as `Job` has it."""
         self._line.now = now
         for entry in (*self._waiting.values(), *self._running.values()):
-            entry.job = replace(entry.job, able=able(entry.job))
+            entry.job = _run_by(entry.job, able(entry.job))
         self._place_all()
 
     def set_speed(self, worker: str, speed: Speed, keeps: int = 1) -> None:
@@ -595,3 +606,9 @@ class Scheduler:
         if not running[client]:
             del running[client]
         return entry
+
+
+def _run_by(job: Job, able: frozenset[str]) -> Job:
+    """Return a job that these workers can run, all if none is named: it waits for no other any more."""
+    pinned = job.worker if not able or job.worker in able else ""
+    return replace(job, able=able, worker=pinned)

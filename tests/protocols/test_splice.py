@@ -7,7 +7,13 @@ import pytest
 
 from clairvoyant_cli.protocols.continuable import Continuable
 from clairvoyant_cli.protocols.routes import Shape
-from clairvoyant_cli.protocols.splice import EVENTS_TO_A_SPACE, MAX_KEPT_BYTES, MidAnswerError, Splice
+from clairvoyant_cli.protocols.splice import (
+    EVENTS_TO_A_SPACE,
+    MAX_EVENT_BYTES,
+    MAX_KEPT_BYTES,
+    PartError,
+    Splice,
+)
 from clairvoyant_cli.protocols.summed_totals import Earlier, summed_totals
 from clairvoyant_cli.protocols.usage import Totals
 
@@ -91,11 +97,10 @@ def test_an_answer_that_ends_meanwhile_is_not_cut() -> None:
     "strange",
     [
         sse({"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}, "finish_reason": None}]}),
-        sse({"choices": [{"index": 0, "delta": {"tool_calls": []}, "finish_reason": None}]}),
+        sse({"choices": [{"index": 0, "delta": {"tool_calls": [{}]}, "finish_reason": None}]}),
         sse({"choices": [{"index": 1, "delta": {"content": "b"}, "finish_reason": None}]}),
         sse({"choices": [{"index": 0, "delta": {"content": "b"}, "logprobs": {}}]}),
         sse({"error": {"message": "out of memory"}}),
-        b": ping\n\n",
         b"event: x\ndata: {}\n\n",
     ],
 )
@@ -142,11 +147,54 @@ def test_the_next_part_goes_on_as_the_first_began() -> None:
     assert counted["usage"] == {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 
 
-def test_an_error_in_a_later_part_is_told_as_it_is() -> None:
+@pytest.mark.parametrize(
+    "strange",
+    [
+        sse({"error": {"message": "out of memory"}}),
+        sse({"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}, "finish_reason": None}]}),
+        b"event: x\ndata: {}\n\n",
+        b"data: [DONE]\n\n",
+        b"\x1f\x8b\n\n",
+        b"x" * (MAX_EVENT_BYTES + 1),
+    ],
+)
+def test_what_is_no_part_of_the_answer_is_not_passed_on(strange: bytes) -> None:
     splice = chat()
     cut(splice, chunk("One"), chunk(" two"), then=Shape.CHAT)
-    error = sse({"error": {"message": "out of memory"}})
-    assert fed(splice, chunk(" next"), error).endswith(error)
+    assert b" next" in splice.feed(chunk(" next"))
+    with pytest.raises(PartError):
+        splice.feed(strange)
+    assert splice.can_go_on
+
+
+def test_a_later_part_that_ends_before_the_answer_is_none() -> None:
+    splice = chat()
+    cut(splice, chunk("One"), chunk(" two"), then=Shape.CHAT)
+    splice.feed(chunk(" next"))
+    with pytest.raises(PartError):
+        splice.end()
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
+def test_comments_and_line_ends_of_every_kind_are_read(end: bytes) -> None:
+    def sent(event: bytes) -> bytes:
+        return event.replace(b"\n\n", end)
+
+    splice = chat()
+    fed(splice, sent(b": reading\n\n"), sent(chunk("One")), sent(b":\n\n"), sent(chunk(" two")))
+    assert splice.want_cut()
+    assert splice.feed(sent(b":\n\n") + sent(chunk(" three"))) == sent(b":\n\n")
+    assert (splice.is_cut, splice.said) == (True, "One two")
+
+
+def test_what_turns_out_to_be_more_than_text_passes_whole_again() -> None:
+    splice = chat()
+    fed(splice, chunk("One"), chunk("wo"))
+    assert splice.want_cut()
+    thought = sse({"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}}]})
+    assert splice.feed(thought + b"data: {") == thought + b"data: {"
+    assert splice.feed(b"x") == b"x"
+    assert not splice.can_go_on
 
 
 def generated(text: str, **done: Any) -> bytes:
@@ -166,7 +214,7 @@ DONE = {
 def test_a_generation_goes_on_as_a_chat_of_openais() -> None:
     splice = chat()
     cut(splice, chunk("One"), chunk(" two"), then=Shape.OLLAMA_GENERATE)
-    rest = fed(splice, generated(" three"), generated("", **DONE))
+    rest = fed(splice, generated(" three"), generated("", **DONE)) + splice.end()
     events = [line.removeprefix(b"data: ") for line in rest.split(b"\n\n") if line]
     assert events[-1] == b"[DONE]"
     said, ended, counted = map(json.loads, events[:-1])
@@ -208,7 +256,7 @@ def test_whoever_does_not_stream_gets_all_of_it_at_the_end() -> None:
     assert splice.is_cut
     splice.continue_in(Shape.CHAT, Earlier().then(2, 0.1, 0.5))
     assert fed(splice, chunk(" three"), chunk(None, "stop"), usage(12, 1), b"data: [DONE]\n\n") == b""
-    whole = json.loads(splice.whole())
+    whole = json.loads(splice.end())
     assert whole["object"] == "chat.completion"
     message = {"role": "assistant", "content": "One two three"}
     assert whole["choices"] == [{"index": 0, "finish_reason": "stop", "message": message}]
@@ -218,10 +266,10 @@ def test_whoever_does_not_stream_gets_all_of_it_at_the_end() -> None:
 def test_whoever_does_not_stream_hears_of_a_failure_in_mid_answer() -> None:
     splice = chat(streamed=False)
     splice.feed(chunk("One"))
-    with pytest.raises(MidAnswerError, match="out of memory"):
+    with pytest.raises(PartError, match="out of memory"):
         splice.feed(sse({"error": {"message": "out of memory"}}))
-    with pytest.raises(MidAnswerError):
-        splice.whole()
+    with pytest.raises(PartError):
+        splice.end()
 
 
 def test_the_parts_are_counted_together() -> None:

@@ -101,18 +101,18 @@ def clients(daemon: Daemon, *words: str) -> AbstractAsyncContextManager[list[Raw
     return asked(daemon, *map(asks, words))
 
 
-async def test_whoever_waits_keeps_waiting_while_the_server_is_restarted() -> None:
+async def test_queued_and_running_requests_survive_a_restart_of_the_server() -> None:
     async with before_a_server(slots=1) as (server, daemon), clients(daemon, "hold", "one", "two") as asked:
         await server.held.wait()
         await server.stop()
-        # What the server had seen is not sent again; its client is told.
-        assert (await asked[0].response(b"POST")).status == 502
         state = await until(daemon, lambda s: s.backends[0].state == "down" and not s.running)
-        assert len(state.queue) == 2
+        assert len(state.queue) == 3
+        server.release.set()
         await server.start()
         daemon.pool.first.watch.look_now()
-        assert [(await each.response(b"POST")).status for each in asked[1:]] == [200, 200]
-        assert server.seen == ["hold", "one", "two"]
+        assert [(await each.response(b"POST")).status for each in asked] == [200, 200, 200]
+        assert sorted(server.seen) == ["hold", "hold", "one", "two"]
+        assert daemon.snapshot().counters.repeats == 1
 
 
 async def test_whoever_comes_during_an_outage_waits_too() -> None:
@@ -334,6 +334,15 @@ async def test_what_is_idempotent_is_sent_again_on_a_fresh_connection(
 
 
 async def test_what_is_not_idempotent_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    for raw in (post("/x", b"{}"), asks("hello"), get("/x", method="DELETE")):
+    stored = post("/v1/responses", b'{"model": "m", "input": "hello"}')
+    kept = post("/v1/chat/completions", b'{"messages": []}', "X-Conversation-Id: 1")
+    for raw in (post("/x", b"{}"), get("/x", method="DELETE"), stored, kept):
         statuses, requests = await asked_on_a_stale_connection(raw, monkeypatch)
         assert (statuses, requests) == ([200, 502], 2)
+
+
+async def test_generating_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    not_stored = post("/v1/responses", b'{"model": "m", "input": "hello", "store": false}')
+    for raw in (asks("hello"), not_stored):
+        statuses, requests = await asked_on_a_stale_connection(raw, monkeypatch)
+        assert (statuses, requests) == ([200, 200], 3)

@@ -2,6 +2,9 @@
 
 import pytest
 
+from clairvoyant_cli.protocols.continuable import Continuable
+from clairvoyant_cli.protocols.routes import Shape
+from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.proxy.admission import Refused
 from clairvoyant_cli.proxy.exchange import AttemptEnd, OutageError
 from clairvoyant_cli.proxy.health import TROUBLE_AFTER
@@ -191,6 +194,8 @@ async def test_one_that_is_removed_while_it_is_away_holds_up_nobody() -> None:
     house = rooms("mac", "rtx")
     offers(house, mac={"small"}, rtx={"large"})
     cut = house.queued("0.9 a", model="large")
+    cut.splice = Splice(Continuable(Shape.OLLAMA_CHAT, {}, streamed=True))
+    cut.splice.pieces.append("One")
     house.after(cut, CutOff())
     house.becomes("rtx", "down")
     house.after(cut, NotTaken(AttemptEnd.UNREACHABLE))

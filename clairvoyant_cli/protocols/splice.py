@@ -48,7 +48,12 @@ SAME = ("id", "model", "system_fingerprint")
 
 
 class PartError(Exception):
-    """What came is no part of the answer: an error, another kind of answer, or a stream without an end."""
+    """What came is no part of the answer: an error, another kind of answer, or a stream without an end.
+
+    `before` is what the client gets of what came together with it.
+    """
+
+    before: bytes = b""
 
 
 class Splice:
@@ -129,6 +134,15 @@ class Splice:
             self._keep(data)
             return data
         out = bytearray()
+        try:
+            self._take(data, out)
+        except PartError as error:
+            error.before = bytes(out)
+            raise
+        return bytes(out)
+
+    def _take(self, data: bytes, out: bytearray) -> None:
+        """Read what the server sent, and put what its client gets of it now into `out`."""
         for block in self._blocks(data):
             sent, self._sent_of_rest = self._sent_of_rest, 0
             event, said = self._read(block)
@@ -142,7 +156,6 @@ class Splice:
         if self.why_not and self._first:  # it passes untouched again
             out += self._unsent()
             self._wanted = False
-        return bytes(out)
 
     def _unsent(self) -> bytes:
         """Return what is left of an event that did not come whole."""
@@ -218,8 +231,9 @@ class Splice:
         if said.closes and self._ended is None:
             self._give_up("the stream ended before the answer did")
         if said.text:
-            if self._first:  # the first of all has the role, and in older servers every other, too
-                self._like = event if self.pieces else without_role(event)
+            # The first event of a chat has the role, and with some servers every other: the second tells.
+            if self._first and (self.pieces or not self._events.sse):
+                self._like = event
             self.pieces.append(said.text)
             self._bytes += len(said.text)
             if self._bytes > MAX_KEPT_BYTES:

@@ -71,6 +71,8 @@ class SplicedRelay(Relay):
         try:
             out = self._splice.feed(data)
         except PartError as error:
+            if error.before:
+                self._client.send_body(error.before)
             self._unfit(str(error))
             return
         if out:

@@ -1,7 +1,12 @@
 """What follows from what happens to a request, without a socket: an event goes in, a command comes out."""
 
+from dataclasses import replace
+
 import pytest
 
+from clairvoyant_cli.protocols.continuable import Continuable
+from clairvoyant_cli.protocols.routes import Shape
+from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.proxy.exchange import (
     AttemptEnd,
     DisplacedError,
@@ -12,6 +17,7 @@ from clairvoyant_cli.proxy.exchange import (
 )
 from clairvoyant_cli.proxy.refusals import GOING_DOWN, STOPPED
 from clairvoyant_cli.proxy.serving_rules import (
+    MAX_REPEATS,
     Abandon,
     Answered,
     BrokenOff,
@@ -21,7 +27,11 @@ from clairvoyant_cli.proxy.serving_rules import (
     NotTaken,
     WaitAgain,
 )
+from profiles.records import Continuation, Served
+from tests.fakes.remembered import PROFILE
 from tests.fakes.rooms import rooms
+
+PROOF = Continuation("raw", trials=24, exact=24, resume_s=0.001, warm_s=0.001)
 
 UNREACHABLE = NotTaken(AttemptEnd.UNREACHABLE, "connection refused")
 NOT_READY = NotTaken(AttemptEnd.NOT_READY)
@@ -97,7 +107,45 @@ async def test_who_comes_back_after_the_grace_is_told_that_the_server_is_away() 
     assert "(loading its model)" in command.refusal.message
 
 
-async def test_what_a_backend_may_have_seen_is_not_sent_again() -> None:
+async def test_an_answer_that_broke_off_unnoticed_is_asked_for_twice_more() -> None:
+    house = rooms()
+    exchange, lost = house.queued("x"), BrokenOff("the connection ended", repeatable=True)
+    for _ in range(MAX_REPEATS):
+        assert isinstance(house.after(exchange, lost), WaitAgain)
+        assert house.on(exchange) == "mac"
+    assert isinstance(house.after(exchange, lost), Finish)
+    assert exchange.repeats == MAX_REPEATS
+
+
+async def test_a_request_with_which_two_servers_went_down_is_not_sent_again() -> None:
+    house = rooms("mac", "rtx", "pi")
+    exchange, lost = house.queued("x"), BrokenOff("the connection ended", repeatable=True)
+    commands = []
+    for _ in range(2):
+        assert exchange.attempt is not None
+        exchange.attempt.server_gone = True
+        house.becomes(house.on(exchange), "down")
+        commands.append(house.after(exchange, lost))
+    assert [type(command) for command in commands] == [WaitAgain, Finish]
+
+
+async def test_an_answer_that_streams_goes_on_where_the_same_model_is_proved_to() -> None:
+    house = rooms("mac", "rtx", "pi")
+    for name in ("mac", "pi"):
+        house.pool[name].profiles = (replace(PROFILE, served=Served("ollama", "m"), continuations=(PROOF,)),)
+    house.becomes("rtx", "down")
+    house.becomes("pi", "down")
+    exchange = house.queued("x")
+    house.becomes("rtx", "up")
+    house.becomes("pi", "up")
+    exchange.splice = Splice(Continuable(Shape.OLLAMA_CHAT, {}, streamed=True))
+    exchange.splice.pieces.append("One")
+    house.becomes("mac", "down")
+    house.after(exchange, BrokenOff("the connection ended", 200, repeatable=True))
+    assert house.on(exchange) == "pi"
+
+
+async def test_what_its_client_would_notice_is_not_sent_again() -> None:
     house = rooms()
     command = house.after(house.queued("x"), BrokenOff("the connection ended"))
     assert isinstance(command, Finish)

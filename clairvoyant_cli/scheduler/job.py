@@ -1,10 +1,13 @@
 """A request as the scheduler sees it, and what is said of it: numbers and names, no text, no sockets."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypedDict
 
 from clairvoyant_cli.scheduler.prefixes import Chain
+
+Workers = frozenset[str]
+"""Names of workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,11 @@ class Job:
     def rank(self) -> float:
         """What comes before any policy: the lowest goes first."""
         return float(self.priority + self.stands_back)
+
+    def run_by(self, able: Workers) -> "Job":
+        """Return it as these workers can run it, all if none is named: it waits for no other any more."""
+        pinned = self.worker if not able or self.worker in able else ""
+        return replace(self, able=able, worker=pinned)
 
 
 class Estimates(TypedDict):

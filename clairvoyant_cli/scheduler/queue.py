@@ -7,8 +7,7 @@ each of the few that wait is predicted to end sooner by waiting for another work
 start yet; whoever is past its tau or was promoted waits for no better one. A job may not use a slot of a
 worker that it may not run on (`Fleet`), nor any while its client has all it may have.
 Rule 4: every operation costs O(log n) amortised in the jobs of a lane and O(lanes + workers), and there is a
-lane for each affinity, set of workers and client that has a tau or a quota of slots of its own (and cost
-band, under hrrn).
+lane for each affinity, set of workers and client with a tau or slots of its own (and cost band, under hrrn).
 Rule 5: a full queue is shared: see `crowd` for who gives way to a newcomer.
 Rule 6: a job's age counts from its arrival, whatever happened to it since; a preemption does not restart tau.
 """
@@ -30,6 +29,7 @@ from clairvoyant_cli.scheduler.job import (
     MoveKind,
     Preempt,
     Reason,
+    Workers,
 )
 from clairvoyant_cli.scheduler.line import Line
 from clairvoyant_cli.scheduler.placement import Fleet, Speed
@@ -174,25 +174,17 @@ class Scheduler:
         self._running[job_id].spared = True
 
     def requeue(
-        self,
-        job_id: str,
-        now: float,
-        *,
-        served: bool = True,
-        worker: str = "",
-        able: frozenset[str] | None = None,
+        self, job_id: str, now: float, *, served: bool = True, worker: str = "", able: Workers | None = None
     ) -> None:
         """Give back the slot of a running job and let it wait again; KeyError if it does not run.
 
-        With `worker` it was cut there, and waits for that worker from now on: its cache and half its answer
-        are there. Without, no worker took it up, or it broke off; `able` are those that can run it from now
-        on, None if as before. `served` as in `finish`.
+        With `worker` it was cut there and waits for it: its cache is there. Without, it was not taken up, or
+        broke off; `able` can run it from now on, None: as before. `served` as in `finish`.
         """
         entry = self._stop(job_id, now, served=served)
-        entry.queued_s = now
-        entry.spared = False
+        entry.queued_s, entry.spared = now, False
         if able is not None:
-            entry.job = _run_by(entry.job, able)
+            entry.job = entry.job.run_by(able)
         if worker:
             entry.cuts += 1
             entry.owed_s, entry.resume_s = entry.resume_s, 0.0
@@ -421,7 +413,7 @@ class Scheduler:
         """Let `able` say anew which workers can run each job that is here, as `Job` has it."""
         self._line.now = now
         for entry in (*self._waiting.values(), *self._running.values()):
-            entry.job = _run_by(entry.job, able(entry.job))
+            entry.job = entry.job.run_by(able(entry.job))
         self._place_all()
 
     def set_speed(self, worker: str, speed: Speed, keeps: int = 1) -> None:
@@ -606,9 +598,3 @@ class Scheduler:
         if not running[client]:
             del running[client]
         return entry
-
-
-def _run_by(job: Job, able: frozenset[str]) -> Job:
-    """Return a job that these workers can run, all if none is named: it waits for no other any more."""
-    pinned = job.worker if not able or job.worker in able else ""
-    return replace(job, able=able, worker=pinned)

@@ -20,7 +20,8 @@ class Relay:
 
     `whole` and `broken` say how it ended even where `finished` was cancelled first, by a client that left in
     the same moment. In both the upstream connection is this answer's no more. With `may_wait`, an answer that
-    says that the model is still loading is kept from the client: `finished` fails with `NotReadyError`.
+    says that the model is still loading is kept from the client: `finished` fails with `NotReadyError`. With
+    `holds_head` the head leaves with the first of the body: until then the request can be sent again.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class Relay:
         on_head: Callable[[ResponseHead], UsageReader | None] | None = None,
         on_first_byte: Callable[[], None] | None = None,
         may_wait: bool = False,
+        holds_head: bool = False,
     ) -> None:
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.status = 0
@@ -45,6 +47,8 @@ class Relay:
         self._usage: UsageReader | None = None
         self.may_wait = may_wait
         self._held: tuple[ResponseHead, bytearray] | None = None
+        self._holds_head = holds_head
+        self._unsent_head: ResponseHead | None = None
 
     def hold(self) -> None:
         """What came together leaves together."""
@@ -74,6 +78,7 @@ class Relay:
             return
         if self.broken:
             return
+        self._send_head()
         self._client.send_body(data)
         self._note_first_byte(data)
         if self._usage is not None:
@@ -88,6 +93,7 @@ class Relay:
             self._pass_on_held()
         if self.broken:
             return
+        self._send_head()
         self._client.send_end(trailers)
         self.whole = True
         if not self.finished.done():
@@ -110,6 +116,15 @@ class Relay:
         if self._on_head is not None:
             self._usage = self._on_head(head)
         self._client.fed_by(self._upstream)
+        self._unsent_head = head
+        if not self._holds_head:
+            self._send_head()
+
+    def _send_head(self) -> None:
+        head, self._unsent_head = self._unsent_head, None
+        if head is None:
+            return
+        self._request.sent()
         self._client.send_head(head, *self._extra)
         if head.status == 101:
             self._client.tunnel(self._upstream.write)

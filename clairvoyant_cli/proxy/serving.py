@@ -263,8 +263,6 @@ class Serving:
             worker.watch.answered()
             if head.status < 500:
                 worker.health.began()
-            if exchange.splice is None or exchange.splice.asked.streamed:
-                request.sent()  # of an unstreamed answer nothing is passed on before its end
             attempt.usage = UsageReader(head)
             return attempt.usage
 
@@ -294,6 +292,7 @@ class Serving:
             on_head=on_head,
             on_first_byte=on_first_byte,
             may_wait=may_wait,
+            holds_head=request.complete,
         )
 
     def _may_wait(self, exchange: Exchange, worker: Worker, request: Request) -> bool:

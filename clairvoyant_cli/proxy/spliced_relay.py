@@ -53,7 +53,9 @@ class SplicedRelay(Relay):
         on_first_byte: Callable[[], None],
         may_wait: bool,
     ) -> None:
-        super().__init__(request, upstream, *extra, on_first_byte=on_first_byte, may_wait=may_wait)
+        super().__init__(
+            request, upstream, *extra, on_first_byte=on_first_byte, may_wait=may_wait, holds_head=True
+        )
         self._read_head = on_head
         self._splice = splice
         self._resumes = resumes
@@ -76,6 +78,7 @@ class SplicedRelay(Relay):
             self._unfit(str(error))
             return
         if out:
+            self._send_head()
             self._client.send_body(out)
         self._note_first_byte(data)
         if self._splice.is_cut and not self.finished.done():
@@ -105,6 +108,7 @@ class SplicedRelay(Relay):
                 self.finished.set_result(None)
             return
         if last:
+            self._send_head()
             self._client.send_body(last)
         super().end(trailers)
 

@@ -69,7 +69,7 @@ async def test_an_answer_cut_short_stays_cut_short(
     async with between(says(*pieces, reset=reset)) as (daemon, client):
         got = await client.ask(raw)
         if got.status == 502:
-            assert reset  # which may overtake what was sent before it
+            assert reset or pieces == (CHUNKED,)  # a reset may overtake what was sent before it
         else:
             assert not got.whole
             assert EVENT.startswith(got.body)

@@ -63,14 +63,18 @@ def is_host(host: str) -> bool:
     return True
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address is reached from its own machine alone."""
-    if host == "localhost":
-        return True
+def is_address(host: str) -> bool:
+    """Whether a host is given by its IP address."""
     try:
-        return ip_address(host).is_loopback
+        ip_address(host)
     except ValueError:
         return False
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from its own machine alone."""
+    return host == "localhost" or (is_address(host) and ip_address(host).is_loopback)
 
 
 def is_port(text: str) -> bool:

@@ -17,6 +17,7 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.request import Request
@@ -31,6 +32,9 @@ PRIORITY_HEADER = b"x-clairvoyant-priority"
 URGENCY_HEADER = b"x-clairvoyant-urgency"
 CLIENT_HEADER = b"x-clairvoyant-client"
 BACKEND_HEADER = b"x-clairvoyant-backend"
+
+THIS_MACHINE = "127.0.0.1"
+"""The client of all requests that come from a loopback address: a program can choose any of 16 million."""
 
 LARGEST_FILE_BYTES = 4 << 20
 """Of what is read while the daemon runs: some 30,000 clients, for which nobody is served for a second."""
@@ -59,7 +63,9 @@ class Access:
         return (*own, b"authorization", b"x-api-key") if self.clients.keys else own
 
     def admit(self, request: Request) -> str | Refusal:
-        """Return the name of who asks, or why they may not."""
+        """Return the client that a request counts for, or why it is refused: the owner of its key or, without
+        keys, its address.
+        """
         head = request.head
         if self.clients.keys:
             key = bearer(head) or head.get(b"x-api-key")
@@ -68,8 +74,15 @@ class Access:
         objection = self.walls.objection(head)
         if objection is not None:
             return Refusal(403, f"clairvoyant: {objection}")
-        named = head.get(CLIENT_HEADER)
-        return printable(decoded(named)) if named else request.connection.peer
+        peer = request.connection.peer
+        return THIS_MACHINE if is_loopback(peer) else peer
+
+    def shown_name(self, head: RequestHead, client: str) -> str:
+        """Return the name that a request is shown under. Without keys that is what it calls itself: a claim
+        that nothing else may depend on.
+        """
+        named = None if self.clients.keys else head.get(CLIENT_HEADER)
+        return printable(decoded(named)) if named else client
 
     def priority_of(self, request: Request, client: str, default: int) -> int:
         """Return the priority that the client asked for, as far as it may; what is no number is not heard."""

@@ -68,10 +68,13 @@ class PassOn:
 
 @dataclass(frozen=True, slots=True)
 class ReadBody:
-    """It needs a slot, and its body tells for how long. `client` is who asks."""
+    """It needs a slot, and its body tells for how long. `client` is whose share it takes, `shown_name` what
+    its client is called in views and records, "" for the same.
+    """
 
     route: Route
     client: str
+    shown_name: str = ""
 
 
 @dataclass(slots=True)
@@ -135,7 +138,9 @@ class Admission:
             return Refused(route, NO_CONNECT)
         if self.operation.stopping:
             return Refused(route, GOING_DOWN)
-        return ReadBody(route, client) if route.scheduled else PassOn(route)
+        if not route.scheduled:
+            return PassOn(route)
+        return ReadBody(route, client, self.access.shown_name(head, client))
 
     @contextmanager
     def entering(self, asks: ReadBody) -> Iterator[Refused | None]:
@@ -161,7 +166,8 @@ class Admission:
             request.scheduled = False
             return PassOn(asks.route, parsed.model)
         able = self.pool.able(asks.route.family, parsed.model)
-        refusal = self._objection(asks.client, able) or self._of_draining(asks.client, parsed.model, able)
+        name = asks.shown_name or asks.client
+        refusal = self._objection(asks.client, able) or self._of_draining(name, parsed.model, able)
         if refusal is None:
             exchange = self._exchange(request, asks, parsed)
             refusal = self._too_late(exchange) or self._submit(exchange)
@@ -249,7 +255,7 @@ class Admission:
         )
         shown = parsed.view.prompt[:SHOWN_CHARS] if self.show_prompts and parsed.view else None
         return Exchange(
-            Asked(job, asks.route, parsed, prediction, predicted_in_s, shown),
+            Asked(job, asks.route, parsed, prediction, predicted_in_s, shown, asks.shown_name),
             granted=asyncio.get_running_loop().create_future(),
             task=asyncio.current_task(),
         )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote
 
+from clairvoyant_cli.addresses import is_address
 from clairvoyant_cli.config import parse_toml
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.heads import RequestHead
@@ -166,6 +167,14 @@ class Clients:
         named = head.get(header.lower().encode()) if header else None
         user = user_name(decoded(named)) if named is not None else ""
         return _short(f"{client}/{user}") if user else client
+
+    @property
+    def unproven(self) -> tuple[str, ...]:
+        """The names for which rules are written although no key proves who bears them: without keys clients
+        are known by their addresses, so these rules never apply.
+        """
+        named = () if self.keys else {*self.rules, *(rule.client for rule in self.urgency)} - {"*"}
+        return tuple(sorted(name for name in named if not is_address(name)))
 
     def owner_of(self, key: bytes) -> str | None:
         """Return whose key this is, None if nobody's."""

@@ -65,7 +65,9 @@ class OutageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a client asked, and what was predicted of it. `prompt` is kept only where it may be shown."""
+    """What a client asked, and what was predicted of it. `prompt` is kept only where it may be shown.
+    `shown_name` is what its client is called in views and records; `job.client` is whose share it takes.
+    """
 
     job: Job
     route: Route
@@ -73,6 +75,7 @@ class Asked:
     prediction: Prediction
     predicted_in_s: float = 0.0
     prompt: str | None = None
+    shown_name: str = ""
 
     def without_text(self) -> "Asked":
         """Return the numbers and names alone."""
@@ -157,6 +160,11 @@ class Exchange:
     def id(self) -> str:
         """The request's id, the same in logs, headers and snapshots."""
         return self.asked.job.id
+
+    @property
+    def client(self) -> str:
+        """The name that its client is shown under."""
+        return self.asked.shown_name or self.job.client
 
     @property
     def totals(self) -> Totals:

@@ -63,7 +63,7 @@ class Groups:
         """Return the groups that a request is of; of a backend's is what waits for it alone."""
         job, attempt = exchange.job, exchange.attempt
         alone = next(iter(job.able)) if len(job.able) == 1 else ""
-        names = (job.client, self.model_of(exchange), attempt.worker if attempt else job.worker or alone)
+        names = (exchange.client, self.model_of(exchange), attempt.worker if attempt else job.worker or alone)
         return tuple((kind, name) for kind, name in zip(KINDS, names, strict=True) if name)
 
     def members(self, live: Iterable[Exchange], key: Key) -> Iterator[Exchange]:
@@ -99,7 +99,7 @@ class Groups:
         for exchange in live:
             if exchange.attempt is None:
                 job = exchange.asked.job
-                what = job.client, exchange.asked.parsed.model, job.worker, job.able
+                what = exchange.client, exchange.asked.parsed.model, job.worker, job.able
                 alike[what] += 1
                 one_of[what] = exchange
                 continue

@@ -356,7 +356,7 @@ class StateSaver:
             endpoint=asked.route.name,
             backend=_worker_of(exchange) or self._pool.first.name,
             model=asked.parsed.model,
-            client=exchange.job.client,
+            client=exchange.client,
             predicted_class=prediction.length_class.value,
             p_long=prediction.p_long,
             expected_tokens=prediction.expected_tokens,

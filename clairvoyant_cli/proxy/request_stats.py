@@ -121,7 +121,7 @@ class RequestStats:
                 status=end.status,
                 endpoint=asked.route.name,
                 model=self.model_of(exchange),
-                client=exchange.job.client,
+                client=exchange.client,
                 predicted=exchange.prediction_state,
                 waited_s=waited_s,
                 sojourn_s=sojourn_s,
@@ -157,7 +157,7 @@ class RequestStats:
             len(exchange.cuts),
             exchange.repeats,
             "-" if exchange.job.urgency is None else f"{exchange.job.urgency}/{exchange.job.urgency_by}",
-            plain.field(exchange.job.client),
+            plain.field(exchange.client),
         )
 
     def parts(self, exchange: Exchange) -> tuple[Part, ...]:

@@ -39,6 +39,12 @@ class Roster:
                 f"{self.path} holds no API keys, and others reach this daemon; give each client a key",
                 ExitCode.USAGE,
             )
+        if clients.unproven:
+            log.warning(
+                "without keys clients are known by their addresses, so %s says nothing of: %s; give each a key",
+                self.path,
+                ", ".join(clients.unproven),
+            )
         if self.exposed and clients.weak:
             log.warning(
                 "keys of fewer than %d characters can be guessed over a network, so make longer ones for: %s",

@@ -266,7 +266,7 @@ class SnapshotBuilder:
             state=state,
             endpoint=exchange.asked.route.name,
             model=self.pool.model_of(exchange),
-            client=exchange.job.client,
+            client=exchange.client,
             predicted=exchange.prediction_state,
             waited_s=exchange.waited_s(now),
             elapsed_s=elapsed_s,

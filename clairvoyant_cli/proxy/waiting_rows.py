@@ -75,7 +75,7 @@ class Row:
 
     @property
     def client(self) -> str:
-        return self.exchange.job.client
+        return self.exchange.client
 
     @property
     def predicted(self) -> PredictionState:

@@ -18,21 +18,26 @@ async def printed(rules: str, tmp_path: Path) -> str:
     """Return what is printed while a client called [/] has a request running."""
     file = tmp_path / "clients.toml"
     file.write_text(rules)
+    file.chmod(0o600)
 
     async def script(it: Conversation) -> None:
         await it.request()
         await it.left()
 
     async with between(script, clients=str(file)) as (daemon, client):
-        client.send(post("/v1/chat/completions", CHAT, "X-Clairvoyant-Client: [/]"))
+        client.send(post("/v1/chat/completions", CHAT, "X-Api-Key: key-of-it"))
         await until(daemon, lambda s: len(s.running) == 1)
-        done = await asyncio.to_thread(CliRunner().invoke, command, ["--url", daemon.base_url])
+        token = tmp_path / "token"
+        token.write_text(daemon.access.run_token)
+        token.chmod(0o600)
+        args = ["--url", daemon.base_url, "--token-file", str(token)]
+        done = await asyncio.to_thread(CliRunner().invoke, command, args)
     assert done.exception is None, done.output
     return done.output
 
 
 async def test_clients_are_printed_once_any_has_rules(tmp_path: Path) -> None:
-    text = await printed('[clients."[/]"]\nmax_running = 2\ntokens_per_day = 5000\n', tmp_path)
+    text = await printed('[clients."[/]"]\nkey = "key-of-it"\nmax_running = 2\ntokens_per_day = 5000\n', tmp_path)
     [row] = [line.split() for line in text.splitlines() if line.startswith("[/]")]
     assert row[:5] == ["[/]", "·", "1/2", "1", "0/5,000"]
     assert row[-1] == "0..100"

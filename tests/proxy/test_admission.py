@@ -25,10 +25,11 @@ async def test_a_chat_is_read_a_list_is_passed_on_and_a_tunnel_refused() -> None
     )
 
 
-async def test_who_asks_is_named_by_its_header_or_its_address() -> None:
+async def test_without_keys_a_request_counts_for_its_address_and_is_shown_by_its_header() -> None:
     door = rooms().admission.at_the_door
     names = [door(asking()), door(asking(x_clairvoyant_client="bob"))]
-    assert [each.client for each in names if isinstance(each, ReadBody)] == ["ann", "bob"]
+    shown = [(each.client, each.shown_name) for each in names if isinstance(each, ReadBody)]
+    assert shown == [("ann", "ann"), ("ann", "bob")]
 
 
 async def test_a_page_of_another_site_is_kept_out() -> None:

@@ -104,17 +104,19 @@ async def test_the_body_has_one_field_more_and_says_how_long_it_is() -> None:
 
 async def test_who_sets_the_priority_itself_is_refused_unless_it_may(tmp_path: Path) -> None:
     rules = tmp_path / "clients.toml"
-    rules.write_text("[clients.ops]\nengine_priority = true\n")
+    keys = '[clients.app]\nkey = "key-of-app"\n[clients.ops]\nkey = "key-of-ops"\n'
+    rules.write_text(keys + "engine_priority = true\n")
+    rules.chmod(0o600)
     async with (
         before_an_engine(clients=str(rules)) as (daemon, engine),
         raw_client(daemon.base_url) as client,
     ):
         engine.answers.set()
         own = chat("0.1 now!", priority=-5)
-        refused = await client.ask(post(CHAT, own))
+        refused = await client.ask(post(CHAT, own, "X-Api-Key: key-of-app"))
         assert refused.status == 400
         assert "leave it out" in json.loads(refused.body)["error"]["message"]
-        assert (await client.ask(post(CHAT, own, "X-Clairvoyant-Client: ops"))).status == 200
+        assert (await client.ask(post(CHAT, own, "X-Api-Key: key-of-ops"))).status == 200
         assert [each.body for each in engine.asked] == [own]
 
 

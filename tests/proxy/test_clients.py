@@ -6,11 +6,13 @@ import logging
 import os
 import re
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -28,6 +30,7 @@ from tui.snapshot import ClientState, Snapshot
 
 EVIL = "Origin: https://evil.example"
 ANN, BEN = "key-of-ann", "key-of-ben"
+HOLDER = '[clients.holder]\nkey = "key-of-holder"\n'
 CHAT = "/v1/chat/completions"
 SHORT: dict[str, dict[str, object]] = {
     "/api/chat": {"messages": [{"role": "user", "content": "short"}]},
@@ -227,9 +230,7 @@ weight = 2
 key = "{BEN}"
 max_running = 1
 
-[clients.holder]
-key = "key-of-holder"
-"""
+{HOLDER}"""
 
 
 async def test_each_client_has_its_limits(tmp_path: Path) -> None:
@@ -257,26 +258,53 @@ async def test_each_client_has_its_limits(tmp_path: Path) -> None:
         )
 
 
-async def test_without_keys_the_limits_hold_for_the_names_that_clients_give(tmp_path: Path) -> None:
-    file = secret(tmp_path / "clients.toml", "[defaults]\nmax_waiting = 1\n[clients.holder]\n")
+async def test_without_keys_a_name_is_shown_and_limits_hold_for_the_address(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = '[defaults]\nmax_waiting = 9\n[clients."127.0.0.1"]\nmax_waiting = 1\n[clients.ben]\n'
+    file = secret(tmp_path / "clients.toml", text + '[[urgency]]\nclient = "boss"\nlevel = 0\n')
     async with (
         occupied(clients=file) as (daemon, _),
         raw_client(daemon.base_url) as one,
         raw_client(daemon.base_url) as two,
     ):
-        one.send(chat("X-Clairvoyant-Client: ann"))
+        one.send(chat("X-Clairvoyant-Client: boss"))
         await until(daemon, lambda s: len(s.queue) == 1)
-        assert (await two.ask(chat("X-Clairvoyant-Client: ann"))).status == 503
-        two.send(chat("X-Clairvoyant-Client: ben"))
-        state = await until(daemon, lambda s: len(s.queue) == 2)
-    assert sorted(each.name for each in state.clients) == ["ann", "ben", "holder"]
+        refused = await two.ask(chat("X-Clairvoyant-Client: ben"))
+        state = daemon.snapshot()
+    assert (refused.status, b"requests of 127.0.0.1 wait as may" in refused.body) == (503, True)
+    assert [(each.client, each.urgency) for each in state.queue] == [("boss", None)]
+    assert [each.client for each in state.running] == ["holder"]
+    assert {each.name: (each.waiting, each.running) for each in state.clients} == {
+        "127.0.0.1": (1, 1),
+        "ben": (0, 0),
+    }
+    groups = {each.name: (each.waiting, each.running) for each in state.groups if each.kind == "client"}
+    assert groups == {"boss": (1, 0), "holder": (0, 1)}
+    [warned] = [record.getMessage() for record in caplog.records if "without keys" in record.getMessage()]
+    assert warned.endswith("says nothing of: ben, boss; give each a key")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others have one loopback address unless more are added")
+async def test_all_loopback_addresses_are_one_client(tmp_path: Path) -> None:
+    file = secret(tmp_path / "clients.toml", "[defaults]\nmax_waiting = 1\n")
+    async with occupied(clients=file) as (daemon, _), raw_client(daemon.base_url) as one:
+        one.send(chat())
+        await until(daemon, lambda s: len(s.queue) == 1)
+        place = urlsplit(daemon.base_url)
+        reader, writer = await asyncio.open_connection(
+            place.hostname, place.port, local_addr=("127.0.0.77", 0)
+        )
+        writer.write(chat())
+        assert b" 503 " in await reader.readline()
+        writer.close()
 
 
 @pytest.mark.parametrize("path", SHORT)
 async def test_a_spent_day_is_refused_until_midnight_in_the_words_of_the_route(
     path: str, tmp_path: Path
 ) -> None:
-    file = secret(tmp_path / "clients.toml", "[clients.ann]\ntokens_per_day = 3\n")
+    file = secret(tmp_path / "clients.toml", '[clients."127.0.0.1"]\ntokens_per_day = 3\n')
     engine = Engine(answer_tokens=tabled({"short": 3}))
     raw = post(path, json.dumps({"model": "replay"} | SHORT[path]).encode(), "X-Clairvoyant-Client: ann")
     async with (
@@ -288,7 +316,7 @@ async def test_a_spent_day_is_refused_until_midnight_in_the_words_of_the_route(
         daemon.stats.today = Today(lambda: now)
         assert (await client.ask(raw)).status == 200
         state = await until(daemon, lambda s: s.counters.completed == 1)
-        assert [(each.name, each.tokens_today) for each in state.clients] == [("ann", 3)]
+        assert [(each.name, each.tokens_today) for each in state.clients] == [("127.0.0.1", 3)]
         refused = await client.ask(raw)
         assert (refused.status, refused.value("retry-after")) == (429, b"3600")
         error = json.loads(refused.body)["error"]
@@ -301,19 +329,20 @@ async def test_a_spent_day_is_refused_until_midnight_in_the_words_of_the_route(
 
 
 async def test_what_is_under_way_counts_as_predicted(tmp_path: Path) -> None:
-    file = secret(tmp_path / "clients.toml", "[clients.ann]\ntokens_per_day = 600\n[clients.holder]\n")
+    text = f'[clients.ann]\nkey = "{ANN}"\ntokens_per_day = 600\n{HOLDER}'
+    file = secret(tmp_path / "clients.toml", text)
     async with (
         occupied(clients=file) as (daemon, engine),
         raw_client(daemon.base_url) as one,
         raw_client(daemon.base_url) as two,
     ):
-        one.send(chat("X-Clairvoyant-Client: ann"))
+        one.send(chat(f"X-Api-Key: {ANN}"))
         await until(daemon, lambda s: len(s.queue) == 1)  # 550 tokens are predicted of it
-        two.send(chat("X-Clairvoyant-Client: ann"))
+        two.send(chat(f"X-Api-Key: {ANN}"))
         await until(daemon, lambda s: len(s.queue) == 2)
         async with raw_client(daemon.base_url) as three:
-            assert (await three.ask(chat("X-Clairvoyant-Client: ann"))).status == 429
-            assert (await three.ask(get("/v1/models", "X-Clairvoyant-Client: ann"))).status == 200
+            assert (await three.ask(chat(f"X-Api-Key: {ANN}"))).status == 429
+            assert (await three.ask(get("/v1/models", f"X-Api-Key: {ANN}"))).status == 200
         two.leave()
         await until(daemon, lambda s: len(s.queue) == 1)
         assert daemon.stats.today.spent("ann") == 550
@@ -332,7 +361,7 @@ async def test_an_answer_that_was_given_up_counts_as_far_as_it_came(tmp_path: Pa
         client.leave()
         state = await until(daemon, lambda s: s.counters.client_cancelled == 1)
         assert state.clients[0].tokens_today >= 20
-        client_left = daemon.stats.today.had("ann")
+        client_left = daemon.stats.today.had("127.0.0.1")
         async with raw_client(daemon.base_url) as unstreamed:
             unstreamed.send(chat("X-Clairvoyant-Client: ann", content="endless"))
             await until(daemon, lambda s: bool(s.running) and s.running[0].elapsed_s > 0.1)
@@ -359,7 +388,7 @@ async def tokens_counted(body: bytes, *headers: str, status: str = "200 OK") -> 
     async with between(script, ByFirstWord()) as (daemon, client):
         await client.ask(chat("X-Clairvoyant-Client: ann", content="1.0 of many words"))
         await until(daemon, lambda s: s.counters.completed == 1)
-        return daemon.stats.today.had("ann")
+        return daemon.stats.today.had("127.0.0.1")
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
@@ -383,7 +412,7 @@ async def test_of_many_clients_the_busiest_are_shown(tmp_path: Path) -> None:
         for number in range(100):
             daemon.stats.today.ended(f"c{number}", 0, 1 + number)
         shown = daemon.snapshot().clients
-    assert [each.name for each in shown] == ["holder", *(f"c{number}" for number in range(99, 50, -1))]
+    assert [each.name for each in shown] == ["127.0.0.1", *(f"c{number}" for number in range(99, 50, -1))]
 
 
 # -- the file is read again ----------------------------------------------------------------------------
@@ -470,14 +499,14 @@ async def test_keys_may_come_to_a_file_that_had_none(tmp_path: Path) -> None:
 
 async def test_new_limits_hold_for_what_waits(tmp_path: Path) -> None:
     path = tmp_path / "clients.toml"
-    text = "[clients.holder]\n[clients.ann]\nmax_running = {}\n"
+    text = f'[clients.ann]\nkey = "{ANN}"\nmax_running = {{}}\n{HOLDER}'
     async with (
         occupied(clients=secret(path, text.format(1)), slots=4) as (daemon, _),
         raw_client(daemon.base_url) as one,
         raw_client(daemon.base_url) as two,
     ):
         for client in (one, two):
-            client.send(chat("X-Clairvoyant-Client: ann", content="endless"))
+            client.send(chat(f"X-Api-Key: {ANN}", content="endless"))
         await until(daemon, lambda s: (len(s.running), len(s.queue)) == (2, 1))
         secret(path, text.format(2))
         daemon.reload()
@@ -491,15 +520,15 @@ def waits(count: int, state: Snapshot) -> bool:
 
 async def test_a_new_range_holds_for_what_waits_but_not_for_the_operators_choice(tmp_path: Path) -> None:
     path = tmp_path / "clients.toml"
-    text = "[clients.ann]\npriority = {}\n"
+    text = f'[clients.ben]\nkey = "{BEN}"\n[clients.ann]\nkey = "{ANN}"\npriority = {{}}\n{HOLDER}'
     async with (
         occupied(clients=secret(path, text.format("[-10, 100]"))) as (daemon, _),
         AsyncExitStack() as stack,
-        ControlClient(daemon.base_url) as control,
+        ControlClient(daemon.base_url, daemon.access.run_token) as control,
     ):
-        for number, name in enumerate(("ann", "ann", "ann", "ben"), 1):
+        for number, key in enumerate((ANN, ANN, ANN, BEN), 1):
             client = await stack.enter_async_context(raw_client(daemon.base_url))
-            client.send(chat(f"X-Clairvoyant-Client: {name}", "X-Clairvoyant-Priority: -10"))
+            client.send(chat(f"X-Api-Key: {key}", "X-Clairvoyant-Priority: -10"))
             await until(daemon, partial(waits, number))
         state = daemon.snapshot()
         anns = [each.id for each in state.queue if each.client == "ann"]

@@ -20,7 +20,14 @@ CLIENTS = """
 predicted_urgency = [1, 4]
 
 [clients.nurse]
+key = "key-of-nurse"
 urgency = [0, 4]
+
+[clients.ambulance]
+key = "key-of-ambulance"
+
+[clients.desk]
+key = "key-of-desk"
 
 [[urgency]]
 level = 0
@@ -32,6 +39,9 @@ level = 4
 route = "/api/*"
 model = "batch-*"
 """
+
+
+DESK = "X-Api-Key: key-of-desk"
 
 
 class ByWord:
@@ -53,28 +63,29 @@ CASES = [
     ((), {}, None, ""),
     (("X-Clairvoyant-Urgency: 0",), {}, 2, "client"),
     (("X-Clairvoyant-Urgency: 4",), {}, 4, "client"),
-    (("X-Clairvoyant-Urgency: 0", "X-Clairvoyant-Client: nurse"), {}, 0, "client"),
-    (("X-Clairvoyant-Urgency: soon", "X-Clairvoyant-Client: nurse"), {}, None, ""),
+    (("X-Clairvoyant-Urgency: 0", "X-Api-Key: key-of-nurse"), {}, 0, "client"),
+    (("X-Clairvoyant-Urgency: soon", "X-Api-Key: key-of-nurse"), {}, None, ""),
     (
-        ("X-Clairvoyant-Urgency: 4", "X-Clairvoyant-Client: ambulance", "x-department: Emergency 2"),
+        ("X-Clairvoyant-Urgency: 4", "X-Api-Key: key-of-ambulance", "x-department: Emergency 2"),
         {},
         4,
         "client",
     ),
     (
-        ("X-Clairvoyant-Urgency: 4", "X-Clairvoyant-Client: ambulance", "x-department: emergency 2"),
+        ("X-Clairvoyant-Urgency: 4", "X-Api-Key: key-of-ambulance", "x-department: emergency 2"),
         {},
         0,
         "rule",
     ),
-    (("X-Clairvoyant-Client: nurse", "X-Department: emergency"), {}, None, ""),
-    (("X-Clairvoyant-Urgency: 0", "X-Clairvoyant-Client: nurse"), {"model": "batch-7b"}, 4, "rule"),
+    (("X-Api-Key: key-of-nurse", "X-Department: emergency"), {}, None, ""),
+    (("X-Clairvoyant-Urgency: 0", "X-Api-Key: key-of-nurse"), {"model": "batch-7b"}, 4, "rule"),
 ]
 
 
 async def test_rules_come_before_clients_and_clients_before_the_predictor(tmp_path: Path) -> None:
     file = tmp_path / "clients.toml"
     file.write_text(CLIENTS)
+    file.chmod(0o600)
     engine = Engine(answer_tokens=tabled({"short": 3, "endless": 100_000}))
     engine.freeze()
     async with (
@@ -82,12 +93,13 @@ async def test_rules_come_before_clients_and_clients_before_the_predictor(tmp_pa
         serving(url, clients=str(file), policy="urgency") as daemon,
         raw_client(daemon.base_url) as holder,
     ):
-        holder.send(chat(content="endless"))
+        holder.send(chat(DESK, content="endless"))
         await engine.wait_until(lambda c: c.started == 1)
 
         async def level(*headers: str, **more: str) -> tuple[int | None, str]:
+            key = () if any("X-Api-Key" in header for header in headers) else (DESK,)
             async with raw_client(daemon.base_url) as client:
-                client.send(chat(*headers, **more))
+                client.send(chat(*headers, *key, **more))
                 state = await until(daemon, lambda s: len(s.queue) == 1)
             await until(daemon, lambda s: not s.queue)
             return state.queue[0].urgency, state.queue[0].urgency_by
@@ -102,8 +114,9 @@ async def test_rules_come_before_clients_and_clients_before_the_predictor(tmp_pa
         assert (urgency.predictor, dict(urgency.overruled)) == ("by-word", {"range": 1, "cap": 1, "share": 0})
         assert [each.running for each in urgency.levels] == [0, 0, 1, 0, 0]
         async with raw_client(daemon.base_url) as client:
-            metrics = get("/_clairvoyant/metrics", host=daemon.base_url.removeprefix("http://"))
-            text = (await client.ask(metrics)).body.decode()
+            token = f"Authorization: Bearer {daemon.access.run_token}"
+            here = daemon.base_url.removeprefix("http://")
+            text = (await client.ask(get("/_clairvoyant/metrics", token, host=here))).body.decode()
         families = {family.name: family for family in text_string_to_metric_families(text)}
         overruled = families["clairvoyant_urgency_overruled"].samples
         assert {each.labels["why"]: each.value for each in overruled if each.name.endswith("_total")} == {

@@ -106,12 +106,13 @@ async def _run(
         _heed_signals(daemon)
         operation = daemon.operation
         tau = "off" if operation.tau_s is None else f"{operation.tau_s:.4g} s ({operation.tau_source})"
+        kept = f"tau {tau}, " if operation.dispatcher.scheduler.policy.guarded else ""
         names = " and ".join(daemon.pool.stamped)
         stamped = f"priorities for {names} to order by, " if names else ""
         serving = (
             f"clairvoyant {__version__}: {daemon.base_url} -> {daemon.pool.described}, "
             f"{plural(daemon.pool.slots, 'slot')}, {stamped}"
-            f"policy {operation.policy}, tau {tau}, predictor {predictor.name}"
+            f"policy {operation.policy}, {kept}predictor {predictor.name}"
         )
         # Said whatever the log level: it is how one sees, and a supervisor's script knows, that it serves.
         click.echo(serving, err=True)

@@ -36,6 +36,7 @@ def _print(snapshot: Snapshot) -> None:
     tau_text = (
         "off" if tau.tau_s is None else f"{tau.tau_s:g} s ({tau.source}), fired {tau.firings_total} times"
     )
+    tau_text += "" if tau.guards else "; this policy does not use it"
     rest = f" on {snapshot.listen}, up {duration(snapshot.uptime_s)}, policy {snapshot.policy}"
     click.echo(click.style(printable(snapshot.mode), bold=True) + printable(rest))
     click.echo(printable(snapshot.verdict.text))

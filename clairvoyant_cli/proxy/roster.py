@@ -41,7 +41,8 @@ class Roster:
             )
         if clients.unproven:
             log.warning(
-                "without keys clients are known by their addresses, so %s says nothing of: %s; give each a key",
+                "without keys clients are known by their addresses, so rules in %s never apply to: %s; give "
+                "each a key",
                 self.path,
                 ", ".join(clients.unproven),
             )

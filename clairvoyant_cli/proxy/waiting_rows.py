@@ -248,6 +248,8 @@ def _why_not(standing: Standing, scheduler: Scheduler) -> str:
 
 def _why_not_yet(standing: Standing, scheduler: Scheduler) -> str:
     guard = scheduler.policy.guard
+    if scheduler.policy.by_share:
+        return "the guard starts one request of each client in tau, while several clients wait."
     if standing.overdue_more or guard is None:
         others = plural(standing.overdue_more, "other")
         return f"and {others} by more: the guard takes those first."

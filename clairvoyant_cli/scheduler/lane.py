@@ -7,29 +7,26 @@ that every operation is O(log n) amortised and memory follows the living.
 from collections.abc import Container
 from heapq import heapify, heappop, heappush
 
+from clairvoyant_cli.scheduler.ages import SLACK, Ages, AgesByClient
 from clairvoyant_cli.scheduler.entry import Entry, LaneId
-
-SLACK = 64
-"""Dead items a heap may hold before it is worth rebuilding at all."""
 
 
 class Lane:
     """Waiting jobs of one kind. `live` counts them and `cost_s` sums their predicted seconds; `for_all`
-    says that any worker may serve them at any time.
+    says that any worker may serve them at any time. `ages` has those that do not stand back, by age.
     """
 
-    __slots__ = ("_by_age", "_by_policy", "aged", "cost_s", "for_all", "for_any_worker", "id", "live")
+    __slots__ = ("_by_policy", "ages", "cost_s", "for_all", "for_any_worker", "id", "live")
 
-    def __init__(self, lane_id: LaneId, *, aged: bool) -> None:
-        """Start empty; without `aged` there is no order by age, for a policy that has no guard."""
+    def __init__(self, lane_id: LaneId, ages: Ages | AgesByClient | None) -> None:
+        """Start empty; `ages` is None for a policy that has no guard."""
         self.id = lane_id
         self.for_any_worker = not (lane_id.worker or lane_id.able)
         self.for_all = self.for_any_worker and not lane_id.client
-        self.aged = aged
+        self.ages = ages
         self.live = 0
         self.cost_s = 0.0
         self._by_policy: list[tuple[float, float, int, int, Entry]] = []
-        self._by_age: list[tuple[float, int, int, Entry]] = []
 
     def push(self, entry: Entry) -> None:
         """Add an entry, or add it anew after its rank or key has changed and `drop` was called."""
@@ -37,21 +34,19 @@ class Lane:
         self.live += 1
         self.cost_s += entry.job.cost_s
         heappush(self._by_policy, (entry.rank, entry.key, entry.seq, entry.version, entry))
-        if self.aged and not entry.job.stands_back:
-            heappush(self._by_age, (entry.job.arrival_s, entry.seq, entry.version, entry))
+        if self.ages is not None and not entry.job.stands_back:
+            self.ages.push(entry)
 
     def drop(self, entry: Entry) -> None:
         """Take out an entry that is in the lane."""
         entry.version += 1
         self.live -= 1
         self.cost_s = self.cost_s - entry.job.cost_s if self.live else 0.0
-        limit = SLACK + 2 * self.live
-        if len(self._by_policy) > limit:
+        if len(self._by_policy) > SLACK + 2 * self.live:
             self._by_policy = [item for item in self._by_policy if item[3] == item[4].version]
             heapify(self._by_policy)
-        if len(self._by_age) > limit:
-            self._by_age = [item for item in self._by_age if item[2] == item[3].version]
-            heapify(self._by_age)
+        if self.ages is not None and not entry.job.stands_back:
+            self.ages.drop(entry)
 
     def first(self) -> Entry:
         """Return the entry the policy would start; IndexError if the lane is empty."""
@@ -76,12 +71,3 @@ class Lane:
                 if child < len(heap):
                     heappush(frontier, (*heap[child][:4], child))
         return None
-
-    def longest_waiting(self) -> Entry | None:
-        """Return the entry that has waited longest of those that do not stand back; None if there is none, or
-        the lane is not `aged`.
-        """
-        heap = self._by_age
-        while heap and heap[0][2] != heap[0][3].version:
-            heappop(heap)
-        return heap[0][3] if heap else None

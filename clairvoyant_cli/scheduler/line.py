@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from math import inf
 from operator import attrgetter
 
+from clairvoyant_cli.scheduler.ages import Ages, AgesByClient
 from clairvoyant_cli.scheduler.crowd import Place
 from clairvoyant_cli.scheduler.entry import FIRST, Choice, Entry, LaneId, Standing
 from clairvoyant_cli.scheduler.fairness import EVERYBODY, Tenant, rules_for
@@ -15,6 +16,7 @@ from clairvoyant_cli.scheduler.job import Reason
 from clairvoyant_cli.scheduler.lane import Lane
 from clairvoyant_cli.scheduler.placement import MAX_PASSED, Fleet, Station, Verdict
 from clairvoyant_cli.scheduler.policy import Policy
+from clairvoyant_cli.scheduler.urgency import outranks
 
 IDLE_LANES = 32
 """Beyond so many lanes, one that falls empty is forgotten."""
@@ -77,7 +79,8 @@ class Line:
         lane_id = LaneId(pinned_to, job.affinity, client, band, frozenset() if pinned_to else job.able)
         lane = self.lanes.get(lane_id)
         if lane is None:
-            lane = self.lanes[lane_id] = Lane(lane_id, aged=self.policy.guarded)
+            ages = (AgesByClient if self.policy.by_share else Ages)() if self.policy.guarded else None
+            lane = self.lanes[lane_id] = Lane(lane_id, ages)
         return lane
 
     def pinned_s(self) -> dict[str, float]:
@@ -181,12 +184,30 @@ class Line:
             return Choice(standing, entry, Reason.PROMOTED)
         if self.policy.guard is not None:
             overdue = self._longest_overdue(lanes, now)
-            if overdue is not None and overdue is not entry:
-                longest_s, displaced_s = now - overdue.job.arrival_s, now - entry.job.arrival_s
-                if self.policy.guard.allows(longest_s, displaced_s, self.since_promotion):
-                    price_s = self._fleet.residency.price_s(worker, overdue.job.affinity)
-                    return Choice((FIRST, price_s, overdue.seq, overdue), overdue, Reason.TAU)
+            if overdue is not None and overdue is not entry and self.guard_allows(overdue, entry, now):
+                price_s = self._fleet.residency.price_s(worker, overdue.job.affinity)
+                return Choice((FIRST, price_s, overdue.seq, overdue), overdue, Reason.TAU)
         return Choice(standing, entry, Reason.POLICY)
+
+    def guard_allows(self, overdue: Entry, other: Entry, now: float) -> bool:
+        """Say whether the guard lets a job past its tau start before another, which the policy would start.
+
+        Of the same client it does not wait for its turn to do so where the other is there only by what was
+        written of urgency: without keys, anybody may be that client.
+        """
+        policy, since = self.policy, self.since_promotion
+        if policy.guard is None:
+            return False
+        client = other.job.client
+        if policy.by_level and client == overdue.job.client != "" and outranks(other.job, overdue.job):
+            since = policy.guard.every
+        return policy.guard.allows(now - overdue.job.arrival_s, now - other.job.arrival_s, since)
+
+    def had_turn(self, entry: Entry, now: float) -> None:
+        """The guard starts a waiting job."""
+        ages = None if entry.lane is None else self.lanes[entry.lane].ages
+        if isinstance(ages, AgesByClient):
+            ages.had_turn(entry.job.client, now)
 
     def open_lanes(self, worker: str, now: float) -> list[Lane]:
         """Return the lanes a slot of this worker may serve.
@@ -255,14 +276,24 @@ class Line:
     def _longest_overdue(self, lanes: list[Lane], now: float) -> Entry | None:
         """Return the job furthest past its tau, None if none is."""
         longest, most_s = None, 0.0
+        alone = not self.policy.by_share or _only_one_client(lanes)
         for lane in lanes:
             tau_s = self.tau_of(lane.id.client)
-            if tau_s is None:
+            found = None if tau_s is None or lane.ages is None else lane.ages.longest(alone=alone)
+            if tau_s is None or found is None:
                 continue
-            entry = lane.longest_waiting()
-            if entry is None:
-                continue
-            overdue_s = now - entry.job.arrival_s - tau_s
+            entry, since_s = found
+            overdue_s = now - since_s - tau_s
             if overdue_s > most_s:
                 longest, most_s = entry, overdue_s
         return longest
+
+
+def _only_one_client(lanes: Iterable[Lane]) -> bool:
+    clients = set[str]()
+    for lane in lanes:
+        if isinstance(lane.ages, AgesByClient):
+            if len(lane.ages.clients) > 1:
+                return False
+            clients |= lane.ages.clients
+    return len(clients) <= 1

@@ -256,7 +256,9 @@ POLICIES = {
         Policy(
             "fair",
             fair_share,
-            "Shortest predicted seconds first, plus the seconds that its client was served of late.",
+            "Shortest predicted seconds first, plus the seconds that its client was served of late; of three "
+            "starts at most one goes to whoever is past tau, one of each client in tau while others wait.",
+            Guard(every=2),
             in_seconds=True,
             by_share=True,
         ),
@@ -284,8 +286,9 @@ POLICIES = {
         Policy(
             "fair-srpt",
             fair_remaining,
-            "Like `srpt`, plus the seconds that its client was served of late, and without tau: who floods "
-            "the queue makes way for others.",
+            "Like `srpt`, plus the seconds that its client was served of late: who floods the queue makes "
+            "way, and tau starts one request of each client in tau while others wait.",
+            Guard(every=2),
             in_seconds=True,
             by_share=True,
             preemptive=True,

@@ -127,6 +127,8 @@ class Scheduler:
         if choice is None:
             return None
         entry, worker, reason = choice
+        if reason is Reason.TAU:
+            self._line.had_turn(entry, now)
         self._leave(entry)
         self._since_forward += 1
         job = entry.job
@@ -342,12 +344,13 @@ class Scheduler:
         return worthwhile(able, policy, max(1, self._waited_for) / sum(self.slots.values())) if able else []
 
     def _may_pass(self, waiting: Entry, running: Entry, now: float) -> bool:
-        """Say whether the guard would let one that waits start before a running job, did that wait too."""
-        guard, tau_s = self.policy.guard, self._line.tau_of(running.job.client)
-        if guard is None or tau_s is None or waiting.promoted or not running.waited_for:
+        """Say whether the guard would let one that waits start before a running job, did that wait too; of
+        who floods the queue what runs by the policy makes way for others past its tau as well.
+        """
+        tau_s = self._line.tau_of(running.job.client)
+        if tau_s is None or self.policy.by_share or waiting.promoted or not running.waited_for:
             return True
-        age_s, other_s = now - running.job.arrival_s, now - waiting.job.arrival_s
-        return age_s <= tau_s or not guard.allows(age_s, other_s, self._line.since_promotion)
+        return now - running.job.arrival_s <= tau_s or not self._line.guard_allows(running, waiting, now)
 
     # -- the operator -------------------------------------------------------------------------------
 

@@ -63,6 +63,14 @@ def is_claim(job: Job) -> bool:
     return level_of(job) < UNSAID_URGENCY and job.urgency_by in (Said.CLIENT, Said.PREDICTOR)
 
 
+def outranks(job: Job, other: Job) -> bool:
+    """Say whether a job goes before another by what was written of its urgency, and by no word of the
+    operator's: it claims to be urgent, or is more so than the other.
+    """
+    by_operator = job.urgency_by in (Said.OPERATOR, Said.RULE)
+    return not by_operator and level_of(job) < max(level_of(other), UNSAID_URGENCY)
+
+
 def unbelieved(job: Job) -> int | None:
     """Return the level of a job whose claim is not believed, None for that of which nothing was said."""
     return LEVELS - 1 if job.urgency_by == Said.PREDICTOR else None

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from clairvoyant_cli.scheduler.ages import Ages
 from clairvoyant_cli.scheduler.fairness import ServiceCounters, Tenant
 from clairvoyant_cli.scheduler.job import Job, QueueFullError, Reason
 from clairvoyant_cli.scheduler.placement import MAX_PASSED, Candidate, best_worker
@@ -421,7 +422,8 @@ def test_memory_follows_the_living() -> None:
         assert dispatch is not None
         scheduler.finish(dispatch.job.id, float(number))
     [lane] = scheduler._line.lanes.values()
-    assert len(lane._by_policy) + len(lane._by_age) < 200
+    assert isinstance(lane.ages, Ages)
+    assert len(lane._by_policy) + len(lane.ages._heap) < 200
 
 
 def test_backlog_counts_what_waits_and_what_is_left_to_run() -> None:

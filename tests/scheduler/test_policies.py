@@ -219,6 +219,57 @@ def test_who_floods_the_queue_makes_way_for_others_also_where_it_runs() -> None:
     assert drain(scheduler, 6.0) == ["ben", "ann 1", "ann 2", "ann 3", "ann 4"]
 
 
+@pytest.mark.parametrize("name", ["fair", "fair-srpt"])
+def test_fair_policies_start_a_request_past_tau_however_many_short_ones_others_send(name: str) -> None:
+    scheduler = one_slot(name, tau_s=5.0)
+    scheduler.submit(Job("long", 0.0, cost_s=60.0, client="ann"), 0.0)
+    order = []
+    for second in range(7):
+        scheduler.submit(Job("short", second, cost_s=1.0, client=f"c{second}"), second)
+        dispatch = scheduler.next(second)
+        assert dispatch is not None
+        order.append((dispatch.job.id, dispatch.reason))
+        scheduler.finish(dispatch.job.id, second + 1.0)
+    assert order == [("short", Reason.POLICY)] * 6 + [("long", Reason.TAU)]
+
+
+@pytest.mark.parametrize("name", ["fair", "fair-srpt"])
+def test_a_flood_past_tau_has_one_start_in_tau_while_others_wait_and_hides_nobody(name: str) -> None:
+    scheduler = one_slot(name, tau_s=10.0)
+    for number in range(50):
+        scheduler.submit(Job(f"ann {number}", 0.0, cost_s=90.0, client="ann"), 0.0)
+    scheduler.submit(Job("cyd", 1.0, cost_s=60.0, client="cyd"), 1.0)
+    by_tau = []
+    for second in range(100, 125):
+        scheduler.submit(Job(f"ben {second}", second, cost_s=1.0, client=f"ben {second % 9}"), second)
+        dispatch = scheduler.next(second)
+        assert dispatch is not None
+        if dispatch.reason is Reason.TAU:
+            by_tau.append(dispatch.job.client)
+        scheduler.finish(dispatch.job.id, second + 1.0)
+    assert by_tau[:2] == ["ann", "cyd"]
+    assert by_tau.count("ann") == 3
+
+
+@pytest.mark.parametrize(("other", "by_tau"), [((), ["long 0", "long 1"]), (("ben",), ["long 0"])])
+def test_the_turns_of_tau_are_counted_only_while_another_client_waits(
+    other: tuple[str, ...], by_tau: list[str]
+) -> None:
+    scheduler = one_slot("fair", tau_s=10.0)
+    for number in range(2):
+        scheduler.submit(Job(f"long {number}", 0.0, cost_s=500.0, client="ann"), 0.0)
+    for number in range(9):
+        scheduler.submit(Job(f"short {number}", 300.0, cost_s=1.0, client="ann"), 300.0)
+    for client in other:
+        scheduler.submit(Job(client, 300.0, cost_s=900.0, client=client), 300.0)
+    dispatches = [scheduler.next(300.0)]
+    for _ in range(5):
+        assert dispatches[-1] is not None
+        scheduler.finish(dispatches[-1].job.id, 300.0)
+        dispatches.append(scheduler.next(300.0))
+    assert [each.job.id for each in dispatches if each and each.reason is Reason.TAU] == by_tau
+
+
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_a_change_of_policy_loses_nothing_and_keeps_promoted_jobs_in_front(policy: Policy) -> None:
     scheduler = one_slot("fcfs")

@@ -132,6 +132,26 @@ def test_shouting_buys_no_more_than_a_share() -> None:
     assert by_rule < 0.01 * modest
 
 
+@pytest.mark.parametrize(
+    ("by", "level", "order"),
+    [
+        (Said.PREDICTOR, 0, ["late", "later", "claims 0"]),
+        (Said.CLIENT, 2, ["late", "later", "claims 0"]),
+        (Said.RULE, 0, ["late", "claims 0", "claims 1"]),
+        (Said.CLIENT, 3, ["late", "claims 0", "claims 1"]),
+    ],
+)
+def test_within_a_client_no_claim_keeps_a_request_past_tau_waiting(
+    by: Said, level: int, order: list[str]
+) -> None:
+    scheduler = Scheduler(URGENCY, workers={"a": 1}, tau_s=5.0)
+    for name in ("late", "later"):
+        scheduler.submit(job(name, 3, 9.0, urgency_by=Said.PREDICTOR, client="home"), 0.0)
+    for number in range(9):
+        scheduler.submit(job(f"claims {number}", level, at=5.0, urgency_by=by, client="home"), 5.0)
+    assert [started(scheduler, 6.0) for _ in range(3)] == order
+
+
 def test_a_claim_that_is_not_believed_is_shown_as_such_and_alone_all_are_believed() -> None:
     scheduler = Scheduler(URGENCY, workers={"a": 1})
     for number in range(200):

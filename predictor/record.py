@@ -20,6 +20,10 @@ LONG_FROM_TOKENS = 800
 """Long is this many tokens or more (Clairvoyant, section 4.1)."""
 
 
+USUAL = "usual"
+"""The source of a prediction for a client whose answers cannot be ranked."""
+
+
 class LengthClass(StrEnum):
     """The paper's three classes of answer length."""
 
@@ -110,8 +114,9 @@ class Prediction:
 
     `p_short`, `p_medium` and `p_long` are calibrated and sum to 1. `score` orders answers: a higher score
     is a longer answer; its scale is the model's own. `expected_tokens` is a mean and `q90_tokens` an upper
-    quantile, both already capped by the client's own limit. `source` names the model that spoke. `memo`
-    is the model's own note for learning from the real answer later; it holds no text.
+    quantile, both already capped by the client's own limit. `source` names the model that spoke; it is USUAL
+    where all but `score` is what the client's recent answers were like. `memo` is the model's own note for
+    learning from the real answer later; it holds no text.
     """
 
     p_short: float
@@ -133,18 +138,32 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True)
+class Distrusted:
+    """Whose answers, and of which model, a predictor ranks no better than chance, by so many that were
+    `judged`.
+    """
+
+    client: str
+    model: str
+    judged: int
+    ranking_accuracy: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Quality:
     """How a predictor has done on live traffic. `judged` counts the answers it was compared with.
 
     `ranking_accuracy` counts (Short, Long) pairs of the recent answers, ties half; `q90_coverage` is the
-    share of them that stayed within their q90. Each is None while there is nothing to count. Where `trusted`
-    is False the scores order no better than chance, and arrival order is to be used instead.
+    share of them that stayed within their q90. Each is None while there is nothing to count. Those whose
+    answers it cannot rank are `distrusted`, the one with the latest answer first: their requests are all
+    predicted alike, so that they keep their order of arrival. It is not `trusted` where there is nobody else.
     """
 
     judged: int
     ranking_accuracy: float | None
     q90_coverage: float | None
-    trusted: bool
+    trusted: bool = True
+    distrusted: tuple[Distrusted, ...] = ()
 
 
 class Predictor(Protocol):

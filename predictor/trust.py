@@ -1,12 +1,12 @@
-"""Whether the predictor is worth following on this traffic, judged on what it said before each answer."""
+"""Whose answers the predictor ranks well enough to be followed, judged on what it said before each answer."""
 
-from collections import Counter, deque
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from predictor.ranking import ranking_accuracy
-from predictor.record import Quality
+from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS, USUAL, Distrusted, Prediction, Quality
 
 WINDOW = 200
 """Judged answers that count: old merits do not excuse new errors."""
@@ -21,24 +21,44 @@ REGAINED_SOON_FROM = 0.66
 """Of fewer than twice `MIN_JUDGED` answers since trust was lost: chance comes so far once in 300 times (the
 standard error of Kendall's tau over 40 answers is 0.11, and accuracy is half of it)."""
 
-MAX_MODELS = 50
+MAX_MODELS = 4
+"""Models that are told apart for one client; the rest shares one verdict."""
+
+MAX_CLIENTS = 1000
+"""Clients with verdicts: with four models each some 10 MB. Of more, those without answers for longest begin
+again."""
+
+MODEL_CHARS = 64
+"""So much of a model's name is kept: clients choose it."""
 
 TELLING_FACTOR = 2.0
 """Answers that differ by less than this say nothing about an ordering: PARS's filter with a delta of 0.5."""
 
 
+class Usual(NamedTuple):
+    """What answers were like: shares of the classes, mean and upper quantile of the tokens."""
+
+    short: float
+    medium: float
+    long: float
+    tokens: float
+    tokens_q90: float
+
+
 class Trust:
-    """Ranking accuracy and q90 coverage over the last answers, and the verdict."""
+    """Ranking accuracy and q90 coverage over the last answers, and the verdict. While it is against the
+    predictor, `usual` is what the answers were like that it was not able to rank.
+    """
 
     def __init__(self) -> None:
         """Start trusting: a predictor is innocent until `MIN_JUDGED` answers say otherwise."""
         self._begin()
-        self._trusted = True
+        self.usual: Usual | None = None
         self._verdict_fell = False
 
     def _begin(self) -> None:
         self._judged = 0
-        self._answers = np.zeros((3, WINDOW))
+        self._answers = np.zeros((3, WINDOW), np.float32)
         self._pairs = self._right = 0.0
 
     def judge(self, score: float, q90_tokens: float, tokens: float) -> None:
@@ -58,16 +78,21 @@ class Trust:
     @property
     def trusted(self) -> bool:
         """The verdict."""
-        return self._trusted
+        return self.usual is None
+
+    @property
+    def evidence(self) -> tuple[int, float | None]:
+        """How many answers the verdict rests on, and the share of telling pairs among them ranked right."""
+        return min(self._judged, WINDOW), float(self._right / self._pairs) if self._pairs else None
 
     def quality(self) -> Quality:
         """Return how the predictor does; accuracies are None while there is nothing to count."""
         if not self._judged:
-            return Quality(0, None, None, self._trusted)
+            return Quality(0, None, None)
         scores, tokens, covered = self._answers[:, : self._judged]
         ranking = ranking_accuracy(scores, tokens)
         accuracy = ranking.accuracy if ranking.n_short and ranking.n_long else None
-        return Quality(self._judged, accuracy, float(covered.mean()), self._trusted)
+        return Quality(self._judged, accuracy, float(covered.mean()))
 
     def _count(self, slot: int, times: int) -> None:
         """Add an answer's telling pairs with all others of the window, or take them off again."""
@@ -83,39 +108,79 @@ class Trust:
         if self._pairs < MIN_PAIRS:
             return
         accuracy = self._right / self._pairs
-        if self._trusted and accuracy < LOST_BELOW:
-            self._trusted, self._verdict_fell = False, True
+        if self.trusted and accuracy < LOST_BELOW:
+            self.usual, self._verdict_fell = self._usual(), True
         elif accuracy >= (REGAINED_FROM if self._judged >= 2 * MIN_JUDGED else REGAINED_SOON_FROM):
-            self._trusted = True
+            self.usual = None
+        elif not self.trusted:
+            self.usual = self._usual()
+
+    def _usual(self) -> Usual:
+        tokens = self._answers[1, : self._judged]
+        short, long = (tokens < SHORT_BELOW_TOKENS).mean(), (tokens >= LONG_FROM_TOKENS).mean()
+        middle = max(0.0, 1.0 - float(short) - float(long))
+        return Usual(float(short), middle, float(long), float(tokens.mean()), float(np.quantile(tokens, 0.9)))
 
 
 class Trusts:
-    """A verdict for each model, and one for them all: that of whichever model the recent answers came from.
-
-    Models are told apart by a number; of more than `MAX_MODELS` the rest shares one verdict.
+    """A verdict for each client and model, so that nobody's answers decide how others' requests are ordered;
+    and how the predictor does on all of them. Who has no name has no verdict.
     """
 
     def __init__(self) -> None:
-        """Start trusting, whatever the model."""
-        self._by_model: dict[int, Trust] = {}
-        self._recent: deque[int] = deque(maxlen=WINDOW)
+        """Start trusting, whoever asks."""
+        self._of: dict[str, dict[str, Trust]] = {}  # the client with the latest answer last
+        self._distrusted: dict[tuple[str, str], Distrusted] = {}  # likewise
+        self._all = Trust()
         self._judged = 0
 
-    def judge(self, model: int, score: float, q90_tokens: float, tokens: float) -> None:
-        """Compare a prediction for a model with the real answer's tokens."""
-        if model not in self._by_model and len(self._by_model) >= MAX_MODELS:
-            model = -1
-        self._recent.append(model)
+    def judge(self, client: str, model: str, score: float, q90_tokens: float, tokens: float) -> None:
+        """Compare a prediction for a client's request to a model with the real answer's tokens."""
+        self._all.judge(score, q90_tokens, tokens)
         self._judged += 1
-        self._by_model.setdefault(model, Trust()).judge(score, q90_tokens, tokens)
+        if not client:
+            return
+        models = self._of[client] = self._of.pop(client, {})
+        if len(self._of) > MAX_CLIENTS:
+            forgotten = next(iter(self._of))
+            for name in self._of.pop(forgotten):
+                self._distrusted.pop((forgotten, name), None)
+        name = _told_apart(models, model)
+        trust = models.setdefault(name, Trust())
+        trust.judge(score, q90_tokens, tokens)
+        self._distrusted.pop((client, name), None)
+        if not trust.trusted:
+            self._distrusted[client, name] = Distrusted(client, name, *trust.evidence)
+
+    def trusted(self, prediction: Prediction, client: str, model: str, cap: int | None) -> Prediction:
+        """Return a prediction as it is to be used: where this client's answers cannot be ranked, all of its
+        requests are predicted to be as its recent answers were, within the request's own cap.
+        """
+        models = self._of.get(client)
+        trust = None if models is None else models.get(_told_apart(models, model))
+        if trust is None or trust.usual is None:
+            return prediction
+        short, medium, long, tokens, tokens_q90 = trust.usual
+        if cap is not None and cap >= 0:
+            tokens, tokens_q90 = min(tokens, cap), min(tokens_q90, cap)
+        return replace(
+            prediction,
+            p_short=short,
+            p_medium=medium,
+            p_long=long,
+            expected_tokens=tokens,
+            q90_tokens=tokens_q90,
+            source=USUAL,
+        )
 
     def quality(self) -> Quality:
-        """Return how the predictor does on the model that is asked most; trusted unless most answers come
-        from models on which it is not.
-        """
-        if not self._recent:
-            return Trust().quality()
-        counts = Counter(self._recent)
-        busiest = self._by_model[counts.most_common(1)[0][0]].quality()
-        distrusted = sum(n for model, n in counts.items() if not self._by_model[model].trusted)
-        return replace(busiest, judged=self._judged, trusted=2 * distrusted <= len(self._recent))
+        """Return how the predictor does on all recent answers, and with whose it is not trusted."""
+        distrusted = tuple(reversed(self._distrusted.values()))
+        trusted = not distrusted or len(distrusted) < sum(map(len, self._of.values()))
+        return replace(self._all.quality(), judged=self._judged, trusted=trusted, distrusted=distrusted)
+
+
+def _told_apart(models: dict[str, Trust], model: str) -> str:
+    """Return the name under which answers of a model are judged."""
+    name = model[:MODEL_CHARS]
+    return name if name in models or len(models) < MAX_MODELS else "others"

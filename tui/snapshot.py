@@ -315,13 +315,17 @@ class BackendState:
 
 @dataclass(frozen=True, slots=True)
 class PredictorState:
-    """How the predictor does on this traffic. `ranking_accuracy` counts (Short, Long) pairs, ties half."""
+    """How the predictor does on this traffic. `ranking_accuracy` counts (Short, Long) pairs, ties half. The
+    clients whose answers it cannot rank are `distrusted`, the latest first; where there is nobody else it is
+    not `trusted`.
+    """
 
     name: str
     judged: int = 0
     ranking_accuracy: float | None = None
     q90_coverage: float | None = None
     trusted: bool = True
+    distrusted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,8 +461,8 @@ class Snapshot:
     are the busiest, and no more than a screen of them. `queue` is what was asked for of all that waits, which
     `waiting` sums up: its first row's `rank` tells where it begins, or `selected` where the rows were asked
     for in another order. `summaries` say in a sentence what each
-    of `policies` does; `displaced_policy` is the policy that is set aside while the predictor is not trusted,
-    "" if none is.
+    of `policies` does; `displaced_policy` is the policy that is set aside while the upper bounds that it
+    goes by do not hold, "" if none is.
     """
 
     taken_at: float

@@ -52,10 +52,11 @@ def check_daemon(snapshot: Snapshot) -> Iterator[Finding]:
                 f"the daemon finds {backend.name} at {backend.url} {backend.state} {backend.detail}".rstrip()
             )
             yield broken("daemon", text, f"{CURL} -i {backend.url}")
-    if not snapshot.predictor.trusted:
+    if snapshot.predictor.distrusted:
+        names = ", ".join(snapshot.predictor.distrusted)
         yield warning(
             "predictor",
-            "it ranks this traffic badly and is not trusted: requests go in order of arrival until it does",
+            f"it ranks no better than chance, so that requests are predicted alike, for: {names}",
             "clairvoyant forget --all    # erases what it learned, and starts afresh",
         )
 

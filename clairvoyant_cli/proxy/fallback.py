@@ -1,18 +1,20 @@
-"""Falls back to arrival order while the predictor does no better than chance, and says so.
+"""Says with whose requests the predictor is not trusted, and falls back to arrival order where the upper
+bounds that a policy goes by do not hold.
 
-Rule 1: predictions go on and are judged all the while, so the predictor can earn its place back.
+Rule 1: predictions go on and are judged all the while, so that the predictor can regain trust.
 Rule 2: what an operator chooses in the meantime holds.
-Rule 3: a policy that goes by levels of urgency or by clients' shares holds as well. Or a client whose answers
-nobody can foretell would do away with the share that it is to keep to.
+Rule 3: a client whose answers cannot be ranked loses its own order alone: all of its requests are predicted
+alike (`predictor.trust`), and no policy is set aside for it.
 """
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from clairvoyant_cli.protocols.plain import NAME_CHARS, printable
 from clairvoyant_cli.scheduler.coverage import Coverage
 from clairvoyant_cli.scheduler.policy import POLICIES
-from predictor.record import Predictor, Quality
+from predictor.record import Distrusted, Predictor, Quality
 
 FALLBACK_POLICY = "fcfs"
 
@@ -23,53 +25,57 @@ def quality_of(predictor: Predictor) -> Quality | None:
     return None if quality is None else quality()
 
 
+def whose(distrusted: Distrusted) -> str:
+    """Name a client, and the model that it asked for if it named one."""
+    model = f" ({distrusted.model})" if distrusted.model else ""
+    return printable(distrusted.client + model, 2 * NAME_CHARS)
+
+
 @dataclass(slots=True)
 class Fallback:
-    """Watches a predictor's quality. `displaced` is the policy that waits for its return, if any does."""
+    """Watches a predictor's quality. `displaced` is the policy that waits until its upper bounds hold again,
+    if any does.
+    """
 
     predictor: Predictor
     coverage: Coverage | None = None
     displaced: str | None = None
-    trusting: bool = True
+    _distrusted: frozenset[str] = field(default_factory=frozenset)
 
     def review(self, policy: str, choose: Callable[[str], None], say: Callable[[int, str], None]) -> None:
-        """Look at the predictor's quality and change the policy if it calls for it."""
-        why = self._why_not(self.displaced or policy)
-        if (why is None) == self.trusting:
+        """Look at the predictor's quality, and change the policy if upper bounds call for it."""
+        self._name_distrusted(say)
+        coverage = self.coverage
+        if coverage is None:
             return
-        self.trusting = why is None
-        if why is not None and not _holds(policy):
+        if self.displaced is None and POLICIES[policy].candidates is not None and not coverage.trusted:
             self.displaced = policy
             choose(FALLBACK_POLICY)
-            say(logging.WARNING, f"{why}: ordering by arrival until it does")
-        elif why is None and self.displaced is not None:
-            policy, self.displaced = self.displaced, None
-            choose(policy)
-            say(logging.INFO, f"the predictor has earned its place back: policy {policy} again")
-
-    def _why_not(self, policy: str) -> str | None:
-        """Say why the predictor is not to be trusted with a policy; None if it is."""
-        quality = quality_of(self.predictor)
-        if quality is not None and not quality.trusted:
-            accuracy = "unknown" if quality.ranking_accuracy is None else f"{quality.ranking_accuracy:.2f}"
-            return (
-                f"the predictor ranks no better than chance on this traffic (ranking accuracy {accuracy} "
-                f"over {quality.judged} answers)"
-            )
-        coverage = self.coverage
-        if coverage is not None and POLICIES[policy].candidates is not None and not coverage.trusted:
-            return (
+            news = (
                 f"the predictor knows no upper bounds on this traffic ({coverage.missed:.0%} of the answers "
                 f"took longer than their quantile, {1.0 - coverage.alpha:.0%} should)"
             )
-        return None
+            say(logging.WARNING, f"{news}: ordering by arrival until it does")
+        elif self.displaced is not None and coverage.trusted:
+            policy, self.displaced = self.displaced, None
+            choose(policy)
+            say(logging.INFO, f"the predictor's upper bounds hold again: policy {policy} again")
+
+    def _name_distrusted(self, say: Callable[[int, str], None]) -> None:
+        quality = quality_of(self.predictor)
+        distrusted = {} if quality is None else {whose(each): each for each in quality.distrusted}
+        for name in distrusted.keys() - self._distrusted:
+            accuracy = distrusted[name].ranking_accuracy
+            ranked = "unknown" if accuracy is None else f"{accuracy:.2f}"
+            say(
+                logging.WARNING,
+                f"the predictor ranks the answers to {name} no better than chance (ranking accuracy {ranked} "
+                f"over {distrusted[name].judged}): its requests are predicted alike until it does",
+            )
+        for name in self._distrusted - distrusted.keys():
+            say(logging.INFO, f"the predictor is trusted with the requests of {name} again")
+        self._distrusted = frozenset(distrusted)
 
     def chosen_by_operator(self) -> None:
         """The operator's choice holds, whatever was displaced."""
         self.displaced = None
-
-
-def _holds(policy: str) -> bool:
-    """Whether a policy is worth following where no length can be foretold."""
-    of = POLICIES[policy]
-    return of.by_level or of.by_share or policy == FALLBACK_POLICY

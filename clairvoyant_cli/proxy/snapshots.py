@@ -12,7 +12,7 @@ from clairvoyant_cli.proxy.clients import EVERYBODY
 from clairvoyant_cli.proxy.drawings import Steps, at_once
 from clairvoyant_cli.proxy.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.exchange import Attempt, Exchange, Phase
-from clairvoyant_cli.proxy.fallback import quality_of
+from clairvoyant_cli.proxy.fallback import quality_of, whose
 from clairvoyant_cli.proxy.gain import Gain
 from clairvoyant_cli.proxy.groups import Groups
 from clairvoyant_cli.proxy.operation import Operation
@@ -185,7 +185,12 @@ class SnapshotBuilder:
         if quality is None:
             return PredictorState(name)
         return PredictorState(
-            name, quality.judged, quality.ranking_accuracy, quality.q90_coverage, quality.trusted
+            name,
+            quality.judged,
+            quality.ranking_accuracy,
+            quality.q90_coverage,
+            quality.trusted,
+            distrusted=tuple(map(whose, quality.distrusted[:CLIENTS_SHOWN])),
         )
 
     def _clients(self) -> tuple[ClientState, ...]:

@@ -88,7 +88,12 @@ def _impaired(state: Snapshot) -> Verdict | None:
         how = "loading its model" if away[0].state == "loading" else "down"
         return Verdict("warn", f"{away[0].name} is {how}{others}: the other servers do its work")
     if state.displaced_policy:
-        return Verdict("warn", "Predictor not trusted: in order of arrival until it ranks better than chance")
+        return Verdict("warn", "Upper bounds on lengths do not hold: in order of arrival until they do")
+    distrusted = state.predictor.distrusted
+    if distrusted:
+        others = f" (and {len(distrusted) - 1} more)" if len(distrusted) > 1 else ""
+        text = f"Predictor not trusted for {distrusted[0]}{others}: in order of arrival until it ranks better"
+        return Verdict("warn", text)
     return None
 
 

@@ -17,17 +17,18 @@ from predictor.lexical.model import STATED_SPREAD, LexicalModel, Reading
 from predictor.lexical.online import CUE_VALUE, Correction
 from predictor.lexical.residual_scale import ResidualScales
 from predictor.lexical.ridge import Features, Floats
-from predictor.lognormal import log_tokens, median_above
+from predictor.lognormal import log_tokens, median_above, tokens_at
 from predictor.prediction import prediction_of
 from predictor.record import (
     LONG_FROM_TOKENS,
+    USUAL,
     Prediction,
     PromptView,
     Quality,
     Task,
 )
 from predictor.semantic.opinion import EMBEDDED, Opinion
-from predictor.trust import Trusts
+from predictor.trust import MODEL_CHARS, Trusts
 
 NOTHING = Prediction(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, "none")
 """An embedding generates no tokens."""
@@ -70,6 +71,8 @@ class Memo(NamedTuple):
     q90: float
     model: int
     cap: int | None
+    client: str
+    model_name: str
 
 
 class LexicalPredictor:
@@ -105,11 +108,13 @@ class LexicalPredictor:
         model = crc32(view.model.encode("utf-8", "replace"))
         seen = self._spreads.of(model)
         q90 = mean + (calibration.q90_at + seen.q90_shift) * spread * seen.scale
-        memo = Memo(features, context.mean, mean, spread, q90, model, view.max_tokens)
+        whose = view.client, view.model[:MODEL_CHARS]
+        memo = Memo(features, context.mean, mean, spread, q90, model, view.max_tokens, *whose)
         shifts = seen.short_shift, seen.long_shift
-        return prediction_of(
+        prediction = prediction_of(
             calibration, mean, spread * seen.scale, q90, view.max_tokens, self.name, memo, shifts
         )
+        return self._trusts.trusted(prediction, *whose, view.max_tokens)
 
     def _dense(self, reading: Reading, context: Context, opinion: Opinion | None) -> Floats:
         """Return what learning sees besides words and keys; nothing where there is no embedding."""
@@ -140,10 +145,10 @@ class LexicalPredictor:
                 return
             real = median_above(memo.mean, spread, real)
         else:  # where the client ends an answer says nothing of where the model would have
-            self._trusts.judge(memo.model, prediction.score, prediction.q90_tokens, tokens)
+            self._trusts.judge(memo.client, memo.model_name, prediction.score, tokens_at(memo.q90), tokens)
             taught = self._spreads.to_teach(memo.model)
             taught.learn((real - memo.mean) / memo.spread, real > memo.q90)
-            if memo.cap is None or memo.cap >= LONG_FROM_TOKENS:
+            if prediction.source != USUAL and (memo.cap is None or memo.cap >= LONG_FROM_TOKENS):
                 taught.learn_class(real, prediction.p_short, prediction.p_long)
         self._correction.learn(memo.features, memo.static, real)
 

@@ -165,7 +165,7 @@ def test_a_daemon_of_another_version_paused_or_without_backend_is_not() -> None:
         (replace(SNAPSHOT, daemon_version="0.0.1"), Level.WARNING),
         (replace(SNAPSHOT, mode="paused"), Level.WARNING),
         (replace(SNAPSHOT, backends=(gone,)), Level.BROKEN),
-        (replace(SNAPSHOT, predictor=PredictorState("default", trusted=False)), Level.WARNING),
+        (replace(SNAPSHOT, predictor=PredictorState("default", distrusted=("eve",))), Level.WARNING),
     ):
         findings = list(check_daemon(snapshot))
         assert worst(findings) is level

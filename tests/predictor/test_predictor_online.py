@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from io import BytesIO
 
 import numpy as np
@@ -12,7 +13,7 @@ from predictor.errors import ModelError
 from predictor.lexical.online import Correction
 from predictor.ranking import ranking_accuracy
 from predictor.record import LoadedPredictor, PromptView, Quality
-from predictor.trust import MIN_JUDGED, Trust
+from predictor.trust import MAX_CLIENTS, MIN_JUDGED, Trust, Trusts
 
 TOPICS = [f"topic{number}" for number in range(40)]
 
@@ -179,12 +180,11 @@ def test_trust_is_lost_to_noise_and_earned_again() -> None:
     lengths = np.exp(generator.normal(5.5, 1.2, 600))
     for tokens in lengths[:200]:
         trust.judge(generator.random(), 1000, tokens)
-    assert not trust.quality().trusted
+    assert not trust.trusted
     for tokens in lengths[200:]:
         trust.judge(np.log(tokens), 1000, tokens)
-    quality = trust.quality()
-    assert quality.trusted
-    assert quality.ranking_accuracy == 1.0
+    assert trust.trusted
+    assert trust.quality().ranking_accuracy == 1.0
 
 
 def test_forty_good_answers_earn_trust_again_and_forty_random_ones_do_not() -> None:
@@ -205,41 +205,90 @@ def test_forty_good_answers_earn_trust_again_and_forty_random_ones_do_not() -> N
     assert earned["random"] <= 8
 
 
-def told_of(loaded: LoadedPredictor, answers: int, model: str, cap: int | None = None) -> Quality:
-    """Have it told of answers whose lengths have nothing to do with what was predicted."""
+def told_of(
+    loaded: LoadedPredictor, answers: int, model: str, cap: int | None = None, client: str = "eve"
+) -> list[tuple[str, str]]:
+    """Have it told of answers whose lengths have nothing to do with what was predicted; return with whose
+    answers it is not trusted.
+    """
     for number in range(answers):
-        view = PromptView(f"Write {5 + 40 * (number % 9)} words", model=model, max_tokens=cap)
+        view = PromptView(f"Write {5 + 40 * (number % 9)} words", model=model, max_tokens=cap, client=client)
         tokens = 2000 // (1 + number % 9) if cap is None else cap
         loaded.learn(loaded.predict(view), tokens)
-    return loaded.quality()
+    return [(each.client, each.model) for each in loaded.quality().distrusted]
+
+
+def told_well_of(loaded: LoadedPredictor, client: str) -> None:
+    """Have it told of answers as long as they were asked for."""
+    for number in range(MIN_JUDGED):
+        view = PromptView(f"Write {5 + 40 * (number % 9)} words", model="m", client=client)
+        loaded.learn(loaded.predict(view), 5 + 60 * (number % 9))
 
 
 @pytest.mark.parametrize("cap", [0, 1, 16])
 def test_a_clients_cap_is_no_evidence_against_the_predictor(cap: int) -> None:
     loaded = predictor.load()
-    for number in range(MIN_JUDGED):
-        view = PromptView(f"Write {5 + 40 * (number % 9)} words", model="m")
-        loaded.learn(loaded.predict(view), 5 + 60 * (number % 9))
-    assert told_of(loaded, 60, "m", cap).trusted
+    told_well_of(loaded, "eve")
+    assert told_of(loaded, 60, "m", cap) == []
 
 
-def test_trust_is_lost_per_model_and_given_again_when_told_to_forget() -> None:
+def test_trust_is_lost_per_client_and_model_and_given_again_when_told_to_forget() -> None:
     loaded = predictor.load()
     fresh = loaded.export_state()
-    for number in range(60):
-        view = PromptView(f"Write {5 + 40 * (number % 9)} words", model="main")
-        loaded.learn(loaded.predict(view), 5 + 60 * (number % 9))
-    assert told_of(loaded, MIN_JUDGED, "odd").trusted, "most answers come from another model"
-    assert not told_of(loaded, 60, "odd").trusted
+    told_well_of(loaded, "bob")
+    assert told_of(loaded, MIN_JUDGED - 1, "m") == []
+    assert told_of(loaded, 21, "m") == [("eve", "m")]
+    assert told_of(loaded, 60, "odd", client="bob") == [("bob", "odd"), ("eve", "m")]
+    short, long = (PromptView(f"Write {words} words", model="m") for words in (5, 900))
+
+    def differ(client: str, model: str = "m") -> bool:
+        views = (replace(view, client=client, model=model) for view in (short, long))
+        shorter, longer = (loaded.predict(view).expected_tokens for view in views)
+        return shorter < longer
+
+    assert [differ("bob"), differ("new"), differ("eve", "another"), differ("bob", "odd")] == [True] * 3 + [
+        False
+    ]
+    usual, capped = (loaded.predict(replace(short, client="eve", max_tokens=cap)) for cap in (None, 100))
+    assert usual.source == "usual"
+    assert usual.expected_tokens == pytest.approx(np.mean([2000 // n for n in range(1, 10)]), rel=0.2)
+    assert usual.p_short + usual.p_medium + usual.p_long == pytest.approx(1.0)
+    assert (capped.expected_tokens, capped.q90_tokens) == (100, 100)
     loaded.import_state(fresh)
-    assert loaded.quality() == Quality(0, None, None, True)
+    assert loaded.quality() == Quality(0, None, None, trusted=True)
+    assert differ("eve")
+
+
+def test_a_client_whose_answers_come_to_be_ranked_is_trusted_again() -> None:
+    loaded = predictor.load()
+    told_well_of(loaded, "bob")
+    assert told_of(loaded, 60, "m") == [("eve", "m")]
+    assert loaded.quality().trusted
+    for _ in range(6):
+        told_well_of(loaded, "eve")
+    assert loaded.quality().distrusted == ()
+
+
+def test_verdicts_are_kept_of_so_many_clients_and_models_only() -> None:
+    trusts = Trusts()
+    for number in range(MIN_JUDGED):
+        trusts.judge("eve", "m", -number, 1000, 2**number)
+        trusts.judge("eve", f"new {number}", -number, 1000, 2**number)
+        trusts.judge(f"client {number}", "m", number, 1000, 2**number)
+    assert [(each.client, each.model) for each in trusts.quality().distrusted] == [("eve", "m")]
+    assert trusts.quality().trusted
+    for number in range(2 * MAX_CLIENTS):
+        trusts.judge(f"client {number}", "m", 1.0, 1000, 500)
+    assert trusts.quality().distrusted == ()
+    assert trusts.quality().trusted
+    assert len(trusts._of) == MAX_CLIENTS
 
 
 def test_trust_is_not_lost_before_there_is_evidence() -> None:
     trust = Trust()
     for number in range(MIN_JUDGED - 1):
         trust.judge(-number, 1, number)
-    assert trust.quality().trusted
+    assert trust.trusted
 
 
 def test_nothing_judged_is_nothing_counted() -> None:

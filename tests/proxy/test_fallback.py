@@ -1,19 +1,17 @@
-"""Arrival order while the predictor does no better than chance; its own order again once it does."""
+"""With whom the predictor is not trusted, and arrival order while upper bounds do not hold."""
 
 from dataclasses import dataclass, field
 
-import pytest
-
 from clairvoyant_cli.proxy.fallback import Fallback
 from clairvoyant_cli.scheduler.coverage import MIN_JUDGED, Coverage
-from predictor.record import Prediction, PromptView, Quality
+from predictor.record import Distrusted, Prediction, PromptView, Quality
 
 
 @dataclass
 class Judged:
     """A predictor whose quality the test decides."""
 
-    trusted: bool = True
+    distrusted: tuple[Distrusted, ...] = ()
     name: str = "judged"
 
     def predict(self, view: PromptView) -> Prediction:
@@ -23,7 +21,7 @@ class Judged:
         pass
 
     def quality(self) -> Quality:
-        return Quality(200, 0.49, 0.9, self.trusted)
+        return Quality(200, 0.49, 0.9, distrusted=self.distrusted)
 
 
 @dataclass
@@ -43,45 +41,41 @@ class Desk:
         fallback.review(self.policy, self.choose, self.say)
 
 
-def test_arrival_order_while_the_predictor_is_lost_and_back() -> None:
+def test_it_is_said_whose_requests_the_predictor_is_not_trusted_with_and_the_policy_stays() -> None:
     predictor, desk = Judged(), Desk()
     fallback = Fallback(predictor)
     desk.review(fallback)
-    assert (desk.policy, desk.said) == ("bounded", [])
-    predictor.trusted = False
+    assert desk.said == []
+    predictor.distrusted = (Distrusted("eve", "llama3", 57, 0.49), Distrusted("a\nb", "", 40, None))
     desk.review(fallback)
     desk.review(fallback)
-    assert desk.policy == "fcfs"
-    assert len(desk.said) == 1
-    assert "0.49" in desk.said[0]
-    predictor.trusted = True
+    assert (desk.policy, fallback.displaced, len(desk.said)) == ("bounded", None, 2)
+    eve, other = sorted(desk.said, reverse=True)
+    assert "answers to eve (llama3) no better than chance (ranking accuracy 0.49 over 57)" in eve
+    assert "answers to a?b no better" in other
+    predictor.distrusted = predictor.distrusted[1:]
     desk.review(fallback)
-    assert desk.policy == "bounded"
-    assert len(desk.said) == 2
+    assert desk.said[2:] == ["the predictor is trusted with the requests of eve (llama3) again"]
 
 
 def test_the_operators_choice_holds() -> None:
-    predictor, desk = Judged(trusted=False), Desk()
-    fallback = Fallback(predictor)
+    coverage, desk = Coverage(), Desk("quartz")
+    fallback = Fallback(Judged(), coverage)
+    for _ in range(MIN_JUDGED):
+        coverage.learn("short", 1.0, 2.0)
     desk.review(fallback)
+    assert desk.policy == "fcfs"
     desk.policy = "fair"
     fallback.chosen_by_operator()
     desk.review(fallback)
     assert desk.policy == "fair"
-    predictor.trusted = True
+    for _ in range(2 * MIN_JUDGED):
+        coverage.learn("short", 1.0, 0.5)
     desk.review(fallback)
     assert desk.policy == "fair"
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "fair", "fair-srpt", "urgency"])
-def test_what_rests_on_more_than_lengths_is_left_alone(policy: str) -> None:
-    desk = Desk(policy)
-    fallback = Fallback(Judged(trusted=False))
-    desk.review(fallback)
-    assert (desk.policy, fallback.displaced) == (policy, None)
-
-
-def test_a_predictor_that_keeps_no_count_is_trusted() -> None:
+def test_a_predictor_that_keeps_no_count_is_followed() -> None:
     class Plain:
         name = "plain"
 
@@ -93,7 +87,7 @@ def test_a_predictor_that_keeps_no_count_is_trusted() -> None:
 
     desk = Desk()
     desk.review(Fallback(Plain()))
-    assert desk.policy == "bounded"
+    assert (desk.policy, desk.said) == ("bounded", [])
 
 
 def test_quartz_goes_by_arrival_while_its_quantiles_do_not_hold() -> None:

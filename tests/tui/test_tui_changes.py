@@ -51,9 +51,9 @@ def paused(state: Snapshot) -> Snapshot:
 
 
 def fallen_back(state: Snapshot) -> Snapshot:
-    """Return a state in which the predictor is not trusted."""
-    predictor = replace(state.predictor, trusted=False, ranking_accuracy=0.49)
-    return judged(replace(state, policy="fcfs", displaced_policy="bounded", predictor=predictor))
+    """Return a state in which the predictor is not trusted with one client's requests."""
+    predictor = replace(state.predictor, distrusted=("eve",), ranking_accuracy=0.49)
+    return judged(replace(state, predictor=predictor))
 
 
 def more_slots(state: Snapshot) -> Snapshot:

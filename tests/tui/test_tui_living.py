@@ -19,7 +19,7 @@ from clairvoyant_cli.bench.replay import Engine, Replay, tabled
 from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.commands.attachment import DaemonSource
 from clairvoyant_cli.control import ControlClient
-from predictor.record import Quality
+from predictor.record import Distrusted, Quality
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.serving import ByFirstWord, asked, serving, until
 from tests.proxy.test_cut_answers import LONG, SHORT, body, preempting
@@ -129,10 +129,10 @@ async def test_the_screen_follows_a_daemon_through_what_happens_to_it() -> None:
 class Doubted(ByFirstWord):
     """A predictor that is trusted or not, as the test says."""
 
-    trusted: bool = True
+    distrusted: tuple[Distrusted, ...] = ()
 
     def quality(self) -> Quality:
-        return Quality(200, 0.49, 0.9, self.trusted)
+        return Quality(200, 0.49, 0.9, distrusted=self.distrusted)
 
 
 async def test_the_screen_says_that_the_predictor_is_not_trusted_and_that_somebody_in_need_waits() -> None:
@@ -145,10 +145,10 @@ async def test_the_screen_says_that_the_predictor_is_not_trusted_and_that_somebo
         watching(daemon.base_url) as screen,
         asked(daemon, *[chat("0.9 endless")] * 6),
     ):
-        predictor.trusted = False
+        predictor.distrusted = (Distrusted("eve", "m", 57, 0.49),)
         daemon.operation.review_predictor()
-        await screen.shows("mistrusted", "Predictor not trusted: in order of arrival", "fcfs")
-        predictor.trusted = True
+        await screen.shows("mistrusted", "Predictor not trusted for eve (m)", "order bounded")
+        predictor.distrusted = ()
         daemon.operation.review_predictor()
         await screen.shows("trusted_again", "All well", "order bounded")
         await control.act("policy", {"policy": "urgency"})

@@ -92,8 +92,8 @@ def _predictor(snapshot: Snapshot) -> list[Line]:
     predictor = snapshot.predictor
     line = Line("rank  ", "faint").add(ratio(predictor.ranking_accuracy), "strong")
     line.add(f" of {count(predictor.judged)} judged", "soft")
-    if not predictor.trusted:
-        line.add("  not trusted", "alert")
+    if predictor.distrusted:
+        line.add(f"  not trusted for {predictor.distrusted[0]}", "alert")
     elif predictor.q90_coverage is not None:
         line.add("  q90 holds ", "faint").add(share(predictor.q90_coverage))
     return [line]

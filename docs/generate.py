@@ -36,7 +36,7 @@ ADDED = "answers, of what it scheduled"
 HEADERS = [
     (access.PRIORITY_HEADER, "requests", "0 to 100, lower is sooner; -100 to -1 where the client's rules let it."),
     (access.URGENCY_HEADER, "requests", "0, immediate, to 4, whenever there is time; for policy `urgency`."),
-    (access.CLIENT_HEADER, "requests", "A name for the dashboards and limits, where clients have no keys."),
+    (access.CLIENT_HEADER, "requests", "A name for dashboards, log and history, where clients have no keys. Limits and shares go by address then."),
     (chores.CHORE_HEADER, "requests", "Whether the request is a program's own background work."),
     (access.BACKEND_HEADER, "requests, answers", "The server that is to be managed; the one that answered."),
     (b"x-clairvoyant-request-id", ADDED, "The request's id, as in the log, the history and the actions."),

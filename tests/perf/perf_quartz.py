@@ -21,6 +21,7 @@ from clairvoyant_cli.bench.replay import Engine, Replay, Speed
 from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.bench.virtual import run_virtually
 from clairvoyant_cli.config import BackendConfig, ServeConfig
+from clairvoyant_cli.proxy.clients import parse_clients
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
 from clairvoyant_cli.proxy.exchange import End, Exchange
 from clairvoyant_cli.scheduler.coverage import Coverage
@@ -111,6 +112,10 @@ class Heard:
     covered: npt.NDArray[np.bool_]
 
 
+FRONT_END = '[clients.bench]\nkey = "key-of-the-bench"\nusers = "X-User"\n'
+"""Whose users are clients of their own."""
+
+
 async def through_daemon(variant: Variant, seen: Traffic) -> Heard:
     """Send the traffic through a daemon before four simulated servers."""
     clock = asyncio.get_running_loop().time
@@ -126,6 +131,7 @@ async def through_daemon(variant: Variant, seen: Traffic) -> Heard:
         daemon = await stack.enter_async_context(running_daemon(config, told, clock=clock))
         while any(each.backend.state != "up" for each in daemon.pool):  # noqa: ASYNC110 - of virtual time
             await asyncio.sleep(0.1)
+        daemon.access.clients = parse_clients(FRONT_END, "")
         _as_in_the_paper(daemon, variant, corrects=corrects)
         limits = httpx.Limits(max_connections=None)
         client = await stack.enter_async_context(
@@ -152,7 +158,7 @@ async def through_daemon(variant: Variant, seen: Traffic) -> Heard:
                 "stream": False,
                 "options": {"num_predict": tokens},
             }
-            who = {"X-Clairvoyant-Client": f"c{seen.workload.client[number]}"}
+            who = {"X-User": f"c{seen.workload.client[number]}", "X-Api-Key": "key-of-the-bench"}
             answer = await client.post("/api/generate", json=body, headers=who)
             answer.raise_for_status()
             took_s[number] = clock() - begun_s

@@ -119,7 +119,7 @@ async def run_arm(
         async with daemon_of as daemon, httpx.AsyncClient(timeout=900) as client:
 
             def ended(exchange: Exchange, end: End) -> None:
-                ask = asks[int(exchange.job.client)]
+                ask = asks[int(exchange.client.rpartition("/")[2])]
                 waited_s, sojourn_s = exchange.waited_s(end.at_s), exchange.sojourn_s(end.at_s)
                 found.rows.append((ask.of_spike, ask.case.level, waited_s, sojourn_s))
 
@@ -128,7 +128,7 @@ async def run_arm(
 
             async def send(number: int, ask: Ask) -> None:
                 await asyncio.sleep(max(0.0, begun_s + ask.at_s - time.monotonic()))
-                headers = {"X-Clairvoyant-Client": str(number)}
+                headers = {"X-User": str(number), "X-Api-Key": "key-of-the-bench"}
                 if arm.get("policy") == "urgency":
                     headers["X-True-Level"] = str(ask.case.level)
                 answer = await client.post(
@@ -160,7 +160,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         database, clients = Path(folder) / "c.db", Path(folder) / "clients.toml"
         rules = (f'[[urgency]]\nlevel = {n}\nheader = "X-True-Level: {n}"\n' for n in range(LEVELS))
-        clients.write_text("".join(rules))
+        front_end = '[clients.bench]\nkey = "key-of-the-bench"\nusers = "X-User"\n'
+        clients.write_text(front_end + "".join(rules))
+        clients.chmod(0o600)
         command = [sys.executable, "-m", "clairvoyant_cli", "calibrate"]
         for how in ("--quick", "--continuation"):
             calibrated = [*command, how, "--backend", options.url, "--db", str(database)]

@@ -6,9 +6,6 @@ from typing import TypedDict
 
 from clairvoyant_cli.scheduler.prefixes import Chain
 
-Workers = frozenset[str]
-"""Names of workers."""
-
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -50,7 +47,7 @@ class Job:
         """What comes before any policy: the lowest goes first."""
         return float(self.priority + self.stands_back)
 
-    def run_by(self, able: Workers) -> "Job":
+    def run_by(self, able: frozenset[str]) -> "Job":
         """Return it as these workers can run it, all if none is named: it waits for no other any more."""
         pinned = self.worker if not able or self.worker in able else ""
         return replace(self, able=able, worker=pinned)

@@ -21,16 +21,7 @@ from itertools import count, islice
 from clairvoyant_cli.scheduler.crowd import Crowds
 from clairvoyant_cli.scheduler.entry import FIRST, Entry
 from clairvoyant_cli.scheduler.fairness import EVERYBODY, Accounts, Tenant
-from clairvoyant_cli.scheduler.job import (
-    ClientFullError,
-    Dispatch,
-    Job,
-    Move,
-    MoveKind,
-    Preempt,
-    Reason,
-    Workers,
-)
+from clairvoyant_cli.scheduler.job import ClientFullError, Dispatch, Job, Move, MoveKind, Preempt, Reason
 from clairvoyant_cli.scheduler.line import Line
 from clairvoyant_cli.scheduler.placement import Fleet, Speed
 from clairvoyant_cli.scheduler.policy import Policy
@@ -176,7 +167,13 @@ class Scheduler:
         self._running[job_id].spared = True
 
     def requeue(
-        self, job_id: str, now: float, *, served: bool = True, worker: str = "", able: Workers | None = None
+        self,
+        job_id: str,
+        now: float,
+        *,
+        served: bool = True,
+        worker: str = "",
+        able: frozenset[str] | None = None,
     ) -> None:
         """Give back the slot of a running job and let it wait again; KeyError if it does not run.
 

@@ -20,7 +20,7 @@ from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.continuable import Continuable
 from clairvoyant_cli.protocols.errors import Refusal, error_object, response
 from clairvoyant_cli.protocols.exposition import engine_state
-from clairvoyant_cli.protocols.probes import Answer, OfferedModel
+from clairvoyant_cli.protocols.probes import Answer, BusySlots, OfferedModel
 from clairvoyant_cli.protocols.routes import ROUTES, Family, Route, Shape, Work, plainly_spelled, unescaped
 from tui.snapshot import EngineState, LoadedModel
 
@@ -238,8 +238,8 @@ class Adapter:
         """
         return UNKNOWN
 
-    async def busy_slots(self, ask: Ask) -> int | None:
-        """Count the slots at work; None if it does not tell."""
+    async def busy_slots(self, ask: Ask) -> BusySlots | None:
+        """Return the slots at work; None if it does not tell."""
         return None
 
     def local_slots(self, port: int) -> int | None:

@@ -11,10 +11,11 @@ from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.continuable import Continuable
 from clairvoyant_cli.protocols.errors import Refusal
-from clairvoyant_cli.protocols.probes import Answer, OfferedModel
+from clairvoyant_cli.protocols.probes import Answer, BusySlots, OfferedModel
 from clairvoyant_cli.protocols.routes import Family, Route, Shape
 
-SLOTS_TIMEOUT_S = 60.0
+SLOTS_TIMEOUT_S = 10.0
+"""It answers between two batches of a prompt."""
 
 
 class LlamaCpp(Adapter):
@@ -53,8 +54,8 @@ class LlamaCpp(Adapter):
         if props.slots is not None and not backend.slots_fixed:
             backend.slots = props.slots
 
-    async def busy_slots(self, ask: Ask) -> int | None:
-        """Count the slots at work; None if it does not tell (`--no-slots`)."""
+    async def busy_slots(self, ask: Ask) -> BusySlots | None:
+        """Return the slots at work; None if it does not tell (`--no-slots`)."""
         return probes.busy_slots((await ask("/slots", SLOTS_TIMEOUT_S)).body)
 
     def json_type(self, shape: Shape) -> bytes | None:

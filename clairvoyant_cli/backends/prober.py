@@ -13,7 +13,7 @@ from clairvoyant_cli.backends.asking import PROBE_TIMEOUT_S, Ask
 from clairvoyant_cli.http.collecting import collect
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.upstream import Upstream, UpstreamError
-from clairvoyant_cli.protocols.probes import ANSWER_BYTES, Answer
+from clairvoyant_cli.protocols.probes import ANSWER_BYTES, Answer, BusySlots
 
 TIMED_OUT = "no answer in time"
 
@@ -67,8 +67,8 @@ class Prober:
             backend.offered = frozenset(adapter.known_as(model.name) for model in offered if model.name)
             backend.remote_models = frozenset(model.name for model in offered if model.remote)
 
-    async def busy_slots(self, backend: Backend) -> int | None:
-        """Count the slots that are at work; None if the server does not tell."""
+    async def busy_slots(self, backend: Backend) -> BusySlots | None:
+        """Return the slots that are at work; None if the server does not tell."""
         return await backend.adapter.busy_slots(self.asking(backend.upstream.url, backend.prefix))
 
     async def _ask(

@@ -28,7 +28,8 @@ async def survey(client: Client, wanted: str | None) -> Survey:
         raise ClairvoyantError(f"{found.url} does not answer like {adapter.name}")
     busy = None
     with suppress(ClairvoyantError):
-        busy = await adapter.busy_slots(client.get)
+        slots = await adapter.busy_slots(client.get)
+        busy = None if slots is None else len(slots)
     local = [model for model in offered if not model.remote]
     model = _chosen(wanted, local, adapter.get_model_command)
     client.model = model.name

@@ -36,6 +36,7 @@ MAX_MODELS = 100
 MAX_LISTED_MODELS = 1000
 MAX_BYTES = 1 << 50
 MAX_CONTEXT = 1 << 31
+MAX_TASK = 1 << 53
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +138,13 @@ class Slot(msgspec.Struct, gc=False):
     """A slot in llama.cpp's `/slots`."""
 
     is_processing: Raw = ABSENT
+    id_task: Raw = ABSENT
 
 
 Told = TypeVar("Told")
+
+BusySlots = frozenset[tuple[int, int | None]]
+"""Places in the list of slots, each with the number of its task; None where it has none."""
 
 _GREETING = msgspec.json.Decoder(Greeting)
 _SCHEDULING = msgspec.json.Decoder(Scheduling)
@@ -309,13 +314,17 @@ def props_of(body: bytes | None) -> ServerProps | None:
     )
 
 
-def busy_slots(body: bytes | None) -> int | None:
-    """Return how many of llama.cpp's slots are at work; None if it does not tell."""
+def busy_slots(body: bytes | None) -> BusySlots | None:
+    """Return which of llama.cpp's slots are at work, and at which task; None if it does not tell."""
     listed = _read(body, _SLOTS)
     if listed is None:
         return None
-    slots = (fields(_SLOT, each) for each in listed[:MAX_SLOTS])
-    return sum(is_given(slot.is_processing) for slot in slots if slot is not None)
+    slots = enumerate(fields(_SLOT, each) for each in listed[:MAX_SLOTS])
+    return frozenset(
+        (number, whole_number(slot.id_task, MAX_TASK))
+        for number, slot in slots
+        if slot is not None and is_given(slot.is_processing)
+    )
 
 
 def _models(body: bytes | None, most: int) -> list[ListedModel] | None:

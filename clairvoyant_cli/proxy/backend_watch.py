@@ -4,10 +4,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from clairvoyant_cli.backends.adapter import LOADING, Backend
 from clairvoyant_cli.backends.discovery import recognise
 from clairvoyant_cli.backends.prober import TIMED_OUT, Prober
+from clairvoyant_cli.protocols.probes import BusySlots
 
 log = logging.getLogger("clairvoyant")
 
@@ -28,7 +30,19 @@ that the client of an unstreamed request has left, so it must stay above a secon
 FIRST_LOOK_AFTER_S = 0.005
 """Whoever left a stream is noticed at its next token; the first looks come at once, each twice as late."""
 
-LOOKS_TRUSTED = 3
+MAX_STOP_S = 3.0
+"""How long an answer that was given up may take to leave its slot. llama.cpp ends a prompt at the end of its
+batch, which may take longer; what is sent to it sooner waits there until then."""
+
+LEAST_STOP_S = 1.0
+STOP_MARGIN = 4.0
+STOP_KEPT = 0.8
+"""A stream ends at its next token. It may take four times as long as the last ones did, where each counts a
+fifth less than the one after it."""
+
+SHARED = "another program seems to use it: more of its slots are busy than requests were sent from here"
+SILENT = "its /slots did not answer in time"
+
 STARTED_FOR_S = 0.2
 """A request sent this long ago is counted by /slots, if it has one."""
 
@@ -62,6 +76,7 @@ class BackendWatch:
         self._in_company = in_company
         self._up_s = clock()
         self._clock = clock
+        self._stop_s = 0.0
         self._look = asyncio.Event()
         self._came_back = False
         self._announced: tuple[object, ...] = ()
@@ -141,26 +156,39 @@ class BackendWatch:
 
     async def slots_settled(
         self, others_started_at: Callable[[], list[float]], *, streamed: bool = False
-    ) -> None:
-        """Return when llama.cpp shows no more busy slots than we have requests in flight there.
+    ) -> str:
+        """Wait until an answer that was given up has left its slot of llama.cpp, or for as long as that may
+        take; return what keeps this from being seen, "" if nothing does.
 
-        `others_started_at` gives, on the monotonic clock, when those were sent; one just sent may not be
-        counted by the server yet, so a look is trusted only when all have been there for a moment, or when
-        `LOOKS_TRUSTED` over such a moment say the same: where requests are short, there is always one just
-        sent. `streamed` says that what was given up was a stream.
+        It has left when no more of the slots busy at the first look are at the same task than we have other
+        requests there. `others_started_at` gives, on the monotonic clock, when those were sent; one just
+        sent may not be counted by the server yet. `streamed` says that what was given up was a stream.
         """
-        free, free_since_s = 0, 0.0
+        if not self.backend.adapter.REPORTS_SLOTS:
+            return ""
+        begun_s, said = self._clock(), SILENT
         pause_s = FIRST_LOOK_AFTER_S if streamed else SLOTS_EVERY_S
-        while self.backend.adapter.REPORTS_SLOTS:
-            asked = self._clock()
-            busy = await self._prober.busy_slots(self.backend)
-            if busy is None:
-                return
-            started = others_started_at()
-            free = free + 1 if busy <= len(started) else 0
-            free_since_s = asked if free == 1 else free_since_s
-            often = free >= LOOKS_TRUSTED and asked - free_since_s >= STARTED_FOR_S
-            if busy == 0 or (free and (often or all(asked - at >= STARTED_FOR_S for at in started))):
-                return
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, SLOTS_EVERY_S)
+        bound_s = max(LEAST_STOP_S, STOP_MARGIN * self._stop_s) if streamed else MAX_STOP_S
+        held: BusySlots | None = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MAX_STOP_S):
+                while True:
+                    asked_s = self._clock()
+                    busy = await self._prober.busy_slots(self.backend)
+                    if busy is None:
+                        return ""
+                    held = busy if held is None else held & busy
+                    started = others_started_at()
+                    before = sum(begun_s - at >= STARTED_FOR_S for at in started)
+                    said = SHARED if len(busy) > len(started) else ""
+                    counted = all(asked_s - at >= STARTED_FOR_S for at in started)
+                    took_s = asked_s - begun_s
+                    if len(held) <= before or (counted and not said):
+                        if streamed:
+                            self._stop_s = max(took_s, STOP_KEPT * self._stop_s)
+                        break
+                    if took_s >= bound_s:
+                        break
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, SLOTS_EVERY_S)
+        return said

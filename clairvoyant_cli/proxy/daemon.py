@@ -21,7 +21,7 @@ from clairvoyant_cli.proxy.clients import Clients
 from clairvoyant_cli.proxy.control_api import Actions, Changes, ControlApi
 from clairvoyant_cli.proxy.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.engine_queue import EngineQueues
-from clairvoyant_cli.proxy.exchange import DrainingError
+from clairvoyant_cli.proxy.exchange import DrainingError, Phase
 from clairvoyant_cli.proxy.fallback import Fallback
 from clairvoyant_cli.proxy.gain import Gain
 from clairvoyant_cli.proxy.gateway import Gateway
@@ -98,11 +98,6 @@ class Daemon:
         """The queue."""
         return self.operation.dispatcher
 
-    @property
-    def busy(self) -> bool:
-        """Whether an answer is still owed to anyone."""
-        return bool(self.dispatcher.live) or any(not each.idle for each in self.connections.every)
-
     def snapshot(self) -> Snapshot:
         """Return the state as it is now."""
         return self.snapshots.snapshot()
@@ -135,9 +130,11 @@ class Daemon:
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.1):
                     await self._stopped.wait()
-            if self.operation.stopping and not self.dispatcher.live:
+            # Once nobody waits for an answer, no slot needs to become free.
+            owed = any(each.phase is not Phase.RELEASING for each in self.dispatcher.live.values())
+            if self.operation.stopping and not owed:
                 self.control.stop()  # no sooner: who watches sees it go down
-                if not self.busy:
+                if all(each.idle for each in self.connections.every):
                     return
             if self.stats.clock() >= self._drain_ends_s:
                 running = len(self.dispatcher.scheduler.running)

@@ -50,7 +50,8 @@ class Worker:
     None if it swaps no models; `profiles` are what was measured of it, the one to use first. `weight` is its
     share among those that could do as well. One that is `draining` gets nothing new; one that is `leaving`
     goes when it has nothing left. `contexts` are what it is believed to keep of answers that left its slots;
-    `news` is what was last said of its state.
+    `news` is what was last said of its state, `remark` what was last seen of its slots when an answer left
+    one; `remarked` has what was logged of that.
     """
 
     backend: Backend
@@ -66,6 +67,8 @@ class Worker:
     health: Health = field(default_factory=lambda: Health(lambda: None))
     contexts: Contexts = field(default_factory=Contexts)
     news: str = ""
+    remark: str = ""
+    remarked: set[str] = field(default_factory=set)
 
     def __repr__(self) -> str:
         return f"<Worker {self.backend!r}>"
@@ -436,12 +439,19 @@ class BackendPool:
             return
         if attempt.connection is not None:
             await attempt.connection.hang_up(PATIENCE_S)
-        await self._workers[attempt.worker].watch.slots_settled(
+        worker, live = self._workers[attempt.worker], self._dispatcher.live
+        worker.remark = await worker.watch.slots_settled(
             lambda: [
-                each.granted_s for each in self._dispatcher.attempts_on(attempt.worker) if each is not attempt
+                each.attempt.granted_s
+                for each in live.values()
+                if each is not exchange and each.attempt is not None and each.attempt.worker == worker.name
+                for _ in range(each.asked.parsed.choices)  # llama.cpp gives each a slot
             ],
             streamed=attempt.usage is not None and attempt.usage.streaming,
         )
+        if worker.remark and worker.remark not in worker.remarked:
+            worker.remarked.add(worker.remark)
+            self._stats.event(logging.WARNING, f"{worker.name}: {worker.remark}")
 
     # -- what an operator does -------------------------------------------------------------------------
 

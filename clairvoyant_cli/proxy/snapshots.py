@@ -138,7 +138,7 @@ class SnapshotBuilder:
             slots=backend.room,
             busy=len(self.operation.dispatcher.attempts_on(worker.name)),
             version=backend.version,
-            detail=backend.detail,
+            detail=backend.detail or worker.remark,
             models=backend.models,
             decode_tokens_per_s=backend.speeds.decode_tokens_per_s,
             prefill_tokens_per_s=backend.speeds.prefill_tokens_per_s,

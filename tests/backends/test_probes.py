@@ -26,7 +26,7 @@ from clairvoyant_cli.protocols.probes import (
     MAX_MODELS,
 )
 from clairvoyant_cli.protocols.texts import MAX_NAME_CHARS
-from clairvoyant_cli.proxy.backend_watch import LOOKS_TRUSTED, BackendWatch
+from clairvoyant_cli.proxy.backend_watch import SHARED, SILENT, BackendWatch
 from tests.fakes.scripted_upstream import answer, answering
 from tests.fakes.serving import serving, until
 from tui.snapshot import LoadedModel
@@ -65,7 +65,7 @@ def test_whatever_is_answered_is_understood_or_not(body: bytes) -> None:
         )
     props = probes.props_of(body)
     assert props is None or props.slots is None or 1 <= props.slots <= MAX_SLOTS
-    assert (probes.busy_slots(body) or 0) >= 0
+    assert len(probes.busy_slots(body) or ()) <= MAX_SLOTS
 
 
 def test_what_servers_say_is_read() -> None:
@@ -79,7 +79,8 @@ def test_what_servers_say_is_read() -> None:
     props = probes.props_of(text(PROPS | {"default_generation_settings": {"n_ctx": 512}}))
     assert props is not None
     assert (props.build, props.slots, props.model) == ("b1", 4, LoadedModel("m.gguf", context=512))
-    assert probes.busy_slots(text([{"is_processing": True}, {"is_processing": False}, 5])) == 1
+    slots = [{"is_processing": True, "id_task": 7}, {"is_processing": False}, 5, {"is_processing": True}]
+    assert probes.busy_slots(text(slots)) == frozenset({(0, 7), (3, None)})
 
 
 def test_names_and_numbers_have_an_end() -> None:
@@ -186,27 +187,46 @@ async def test_other_slots_after_a_restart_are_noticed_and_a_missing_answer_chan
     await prober.close()
 
 
-async def test_where_one_is_always_just_sent_a_free_slot_is_seen_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
+SLOT_LISTS = {
+    "our answer ends": ([[7], []], [], ""),
+    "our answer ends, and another program has its slot": ([[7], [8]], [], SHARED),
+    "another program's requests come and go beside ours": ([[1, 7], [2, 7], [3, 7], [4]], [], SHARED),
+    "a request of ours runs on": ([[1, 7], [1]], [-9.0], ""),
+    "a request of ours was just sent": ([[1, 7], [2, 7], [3]], [0.0], ""),
+    "slots stay busy": ([[7, 8]] * 50, [], SHARED),
+}
+
+
+@pytest.mark.parametrize(("looks", "sent", "said"), SLOT_LISTS.values(), ids=SLOT_LISTS)
+async def test_a_slot_is_free_once_the_answer_that_was_given_up_has_left_it(
+    looks: list[list[int]], sent: list[float], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clairvoyant_cli.proxy.backend_watch.SLOTS_EVERY_S", 0.0)
-    monkeypatch.setattr("clairvoyant_cli.proxy.backend_watch.STARTED_FOR_S", 0.0)
-    looks = 0
+    monkeypatch.setattr("clairvoyant_cli.proxy.backend_watch.LEAST_STOP_S", 0.05)
+    left = list(looks)
 
     def answers(path: str) -> list[bytes]:
-        nonlocal looks
-        looks += path == "/slots"
-        busy = [True, True] if looks == 1 else [True, False]
-        return [answer(text([{"is_processing": each} for each in busy]))]
+        return [answer(text([{"is_processing": True, "id_task": task} for task in left.pop(0)]))]
 
-    prober = Prober()
-    async with answering(answers) as url:
+    async with answering(answers) as url, Prober() as prober:
         backend = Backend("llamacpp", adapter_of("llamacpp"), Upstream(url))
         watch = BackendWatch(backend, prober, lambda: None)
-        async with asyncio.timeout(10):
-            await watch.slots_settled(lambda: [time.monotonic()])
-    assert looks == 1 + LOOKS_TRUSTED
-    await prober.close()
+        async with asyncio.timeout(2):
+            assert (
+                await watch.slots_settled(lambda: [time.monotonic() + at for at in sent], streamed=True)
+                == said
+            )
+    assert not left or said == SHARED
+
+
+@pytest.mark.parametrize("silent", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n["])
+async def test_slots_that_are_never_told_are_not_waited_for(
+    silent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clairvoyant_cli.proxy.backend_watch.MAX_STOP_S", 0.05)
+    async with answering(lambda path: [silent]) as url, Prober() as prober:
+        backend = Backend("llamacpp", adapter_of("llamacpp"), Upstream(url))
+        async with asyncio.timeout(2):
+            assert await BackendWatch(backend, prober, lambda: None).slots_settled(list) == SILENT
 
 
 async def test_the_loop_turns_while_an_answer_comes_in_crumbs() -> None:

@@ -15,11 +15,12 @@ from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.control import ControlClient
 from clairvoyant_cli.http import upstream as upstream_module
 from clairvoyant_cli.http.listener import ServerConnection
+from clairvoyant_cli.proxy.backend_watch import SHARED
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.relay import Relay
 from tests.fakes.llamacpp_server import LlamaServer, llama_server
 from tests.fakes.raw_http import RawClient, get, post, raw_client
-from tests.fakes.scripted_upstream import Conversation, answer, scripted
+from tests.fakes.scripted_upstream import Conversation, answer, answering, scripted
 from tests.fakes.serving import ByFirstWord, serving, until
 from tui.snapshot import Snapshot
 
@@ -384,3 +385,54 @@ async def test_a_client_that_leaves_with_the_last_event_was_answered(last: bytes
         state = await until(daemon, lambda s: s.counters.submitted == 1 and not s.running)
         assert (state.counters.completed, state.counters.client_cancelled) == ((1, 0) if last else (0, 1))
     assert predictor.learned == ([7] if last else [])
+
+
+# -- beside another program --------------------------------------------------------------------------
+
+LEAVES = post("/v1/chat/completions", b'{"messages": [], "stream": true}', "Accept-Encoding: identity")
+FOLLOWS = post("/v1/chat/completions", b'{"messages": []}', "Accept-Encoding: identity")
+PROPS = json.dumps({"total_slots": 1, "build_info": "b1"}).encode()
+BEGUN = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"a\r\ndata: {}\n\n\r\n"
+)
+
+
+def beside_others(slots: bytes) -> Callable[[str], list[bytes]]:
+    """A llama.cpp with this list of slots: its first answer goes on until its client leaves."""
+    answers = iter([[BEGUN]])
+
+    def script(path: str) -> list[bytes]:
+        if path.endswith("/completions"):
+            return next(answers, [answer(b"{}")])
+        known = {"/props": PROPS, "/health": b"{}"}
+        return [slots] if path == "/slots" else [answer(known[path])] if path in known else []
+
+    return script
+
+
+async def test_one_cancel_beside_another_program_locks_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clairvoyant_cli.proxy.backend_watch.LEAST_STOP_S", 0.05)
+    busy = answer(b'[{"is_processing": true, "id_task": 5}]')
+    async with answering(beside_others(busy)) as url, serving(url) as daemon:
+        await until(daemon, lambda s: s.backends[0].state == "up")
+        async with raw_client(daemon.base_url) as leaver:
+            leaver.send(LEAVES)
+            await leaver.receive(b"data: {}")
+        async with raw_client(daemon.base_url) as client, asyncio.timeout(3):
+            assert (await client.ask(FOLLOWS)).status == 200
+        state = daemon.snapshot()
+        assert SHARED in state.backends[0].detail
+        assert [event.text for event in state.log].count(f"llamacpp: {SHARED}") == 1
+
+
+async def test_a_daemon_told_to_end_does_not_wait_for_slots() -> None:
+    async with answering(beside_others(b"")) as url, serving(url) as daemon:
+        await until(daemon, lambda s: s.backends[0].state == "up")
+        async with raw_client(daemon.base_url) as leaver:
+            leaver.send(LEAVES)
+            await leaver.receive(b"data: {}")
+        await until(daemon, lambda s: [each.state for each in s.running] == ["releasing"])
+        daemon.drain()
+        async with asyncio.timeout(2):
+            await daemon.run_until_stopped()

@@ -1,11 +1,14 @@
 """Questions to a server in its own dialect, each with the times that the client saw and the server told."""
 
+import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import msgspec
 
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.chat import CONNECT_TIMEOUT_S, Clock, client_for, pieces_of
@@ -13,6 +16,14 @@ from clairvoyant_cli.calibrate.questions import Question
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.streams import Piece, error_text
+
+SILENCE_S = 30.0
+LOAD_S = 600.0
+"""How long nothing may come of any answer, unless a plan says otherwise, and how long a model may load."""
+
+MAX_ANSWER_BYTES = 16 << 20
+SPARE_EVENTS, EVENTS_PER_TOKEN = 1000, 4
+"""Of an answer that is longer than it was asked to be, so much is read."""
 
 
 @dataclass(slots=True)
@@ -79,7 +90,9 @@ class Answer:
 
 
 class Client:
-    """Asks one model of one server. Use as an async context manager; `model` may be set later."""
+    """Asks one model of one server. Use as an async context manager; `model` may be set later. A server that
+    sends nothing of any answer for `silence_s` is given up.
+    """
 
     def __init__(
         self, found: Found, model: str = "", key: str | None = None, clock: Clock = time.monotonic
@@ -87,7 +100,9 @@ class Client:
         self.found = found
         self.clock = clock
         self.model = model
+        self.silence_s = SILENCE_S
         self.http = client_for(found.base_url, key)
+        self._bounds: set[asyncio.Timeout] = set()
 
     async def __aenter__(self) -> "Client":
         return self
@@ -98,16 +113,11 @@ class Client:
     async def ask(self, question: Question, cap: int | None = None) -> Answer:
         """Ask a question and read the answer to its end; ClairvoyantError if there is none."""
         adapter = self.found.adapter
-        body = adapter.chat_body(self.model, question.prompt, min(question.cap, cap or question.cap))
+        body_cap = min(question.cap, cap or question.cap)
+        body = adapter.chat_body(self.model, question.prompt, body_cap)
         answer = Answer(self.clock())
-        try:
-            async with self.http.stream("POST", adapter.chat_path, json=body) as response:
-                if response.status_code != 200:
-                    await response.aread()
-                    raise self._refused(response)
-                await self._read(response, answer)
-        except httpx.HTTPError as error:
-            raise self._unreachable(error) from None
+        async with self._within(self.silence_s), self._reply("POST", adapter.chat_path, body) as response:
+            await self._read(response, answer, EVENTS_PER_TOKEN * body_cap + SPARE_EVENTS)
         answer.ended_s = self.clock()
         return answer
 
@@ -115,51 +125,87 @@ class Client:
         """Yield what comes of a streamed answer as it comes, and when; whoever closes this closes the
         connection. ClairvoyantError if there is no answer.
         """
-        try:
-            async with self.http.stream("POST", path, json=body) as response:
-                if response.status_code != 200:
-                    await response.aread()
-                    raise self._refused(response)
-                async for data in response.aiter_bytes():
-                    yield self.clock(), data
-        except httpx.HTTPError as error:
-            raise self._unreachable(error) from None
+        size, begun_s = 0, self.clock()
+        async with self._reply("POST", path, body, self.silence_s) as response:
+            async for data in response.aiter_bytes():
+                size += len(data)
+                if size > MAX_ANSWER_BYTES or self.clock() - begun_s > LOAD_S:
+                    raise self._endless()
+                yield self.clock(), data
 
     async def get(
         self, path: str, timeout_s: float | None = None, body: dict[str, Any] | None = None
     ) -> probes.Answer:
         """Ask the server about itself; ClairvoyantError unless it answers."""
         method = "GET" if body is None else "POST"
-        return probes.Answer(200, await self._send(method, path, timeout_s, body))
+        return probes.Answer(200, await self._send(method, path, timeout_s or self.silence_s, body))
 
     async def post(self, path: str, body: dict[str, Any]) -> None:
         """Have the server do something, and wait until it has; ClairvoyantError if it will not."""
-        await self._send("POST", path, None, body)
+        await self._send("POST", path, LOAD_S, body)
 
     async def _send(
-        self, method: str, path: str, timeout_s: float | None, body: dict[str, Any] | None = None
+        self, method: str, path: str, timeout_s: float, body: dict[str, Any] | None = None
     ) -> bytes:
-        timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
+        async with self._within(timeout_s), self._reply(method, path, body) as response:
+            return await self._whole(response)
+
+    @asynccontextmanager
+    async def _reply(
+        self, method: str, path: str, body: dict[str, Any] | None, silence_s: float | None = None
+    ) -> AsyncIterator[httpx.Response]:
+        """Yield the head of an answer, to be read; ClairvoyantError if it is an error, or does not come."""
+        timeout = httpx.Timeout(silence_s, connect=CONNECT_TIMEOUT_S)
         try:
-            response = await self.http.request(method, path, json=body, timeout=timeout)
+            async with self.http.stream(method, path, json=body, timeout=timeout) as response:
+                if response.status_code != 200:
+                    raise self._refused(response.status_code, await self._whole(response))
+                yield response
+        except httpx.ReadTimeout:
+            raise self._silent(silence_s or 0.0) from None
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None
-        if response.status_code != 200:
-            raise self._refused(response)
-        return response.content
+
+    @asynccontextmanager
+    async def _within(self, seconds: float) -> AsyncIterator[None]:
+        """Give up after so many seconds in which nothing came of any answer."""
+        try:
+            async with asyncio.timeout(seconds) as bound:
+                self._bounds.add(bound)
+                try:
+                    yield
+                finally:
+                    self._bounds.discard(bound)
+        except TimeoutError:
+            raise self._silent(seconds) from None
+
+    def _heard(self) -> None:
+        """Take note that something came: others may have to wait for their turn."""
+        until_s = asyncio.get_running_loop().time() + self.silence_s
+        for bound in self._bounds:
+            if not bound.expired():
+                bound.reschedule(until_s)
+
+    async def _whole(self, response: httpx.Response) -> bytes:
+        body = bytearray()
+        async for data in response.aiter_bytes():
+            body += data
+            if len(body) > MAX_ANSWER_BYTES:
+                raise self._endless()
+        return bytes(body)
 
     @property
     def _where(self) -> str:
         return f"{self.found.adapter.title} at {self.found.url}"
 
-    def _refused(self, response: httpx.Response) -> ClairvoyantError:
+    def _refused(self, status: int, body: bytes) -> ClairvoyantError:
         where = self._where
-        said = _message(response) or f"HTTP {response.status_code}"
-        if response.status_code in (401, 403):
+        said = _message(body) or f"HTTP {status}"
+        if status in (401, 403):
             return ClairvoyantError(f"{where} wants an API key: give it with --backend-key-file ({said})")
-        if response.status_code == 404:
+        if status == 404:
             return ClairvoyantError(f"{where} has no model {self.model!r} ({said}); name one with --model")
-        if response.status_code == 503:
+        if status == 503:
             return ClairvoyantError(
                 f"{where} is loading or overloaded ({said}); try again when it is ready", ExitCode.UNREACHABLE
             )
@@ -179,11 +225,25 @@ class Client:
             ExitCode.UNREACHABLE,
         )
 
-    async def _read(self, response: httpx.Response, answer: Answer) -> None:
+    def _silent(self, seconds: float) -> ClairvoyantError:
+        return ClairvoyantError(
+            f"{self._where} has sent nothing for {seconds:.0f} s; look at its log, see that nobody else uses "
+            "it, and calibrate again (without --quick if it is slow)",
+            ExitCode.UNREACHABLE,
+        )
+
+    def _endless(self) -> ClairvoyantError:
+        return ClairvoyantError(f"{self._where} sends an answer without end; look at its log")
+
+    async def _read(self, response: httpx.Response, answer: Answer, most_events: int) -> None:
         whole = False
         async for at_s, piece in pieces_of(response, self.clock):
             if piece.error is not None:
                 raise ClairvoyantError(f"{self._where} failed in mid-answer: {piece.error}")
+            self._heard()
+            most_events -= 1
+            if not most_events:
+                raise self._endless()
             if piece.text:
                 if not answer.first_s:
                     answer.first_s = at_s
@@ -196,9 +256,9 @@ class Client:
             raise self._broke_off()
 
 
-def _message(response: httpx.Response) -> str:
+def _message(body: bytes) -> str:
     try:
-        said = response.json()
-    except ValueError:
-        return response.text.strip()[:200]
+        said = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return body.decode(errors="replace").strip()[:200]
     return error_text(said)[:200] if isinstance(said, dict) else ""

@@ -20,6 +20,7 @@ class Plan:
     """`shorts` is the number of short questions in the queue that count; `singles` are asked one at a
     time, a fifth of them long; `bands` are prompt lengths in tokens. `budget_s` bounds all of that, None
     does not. Then answers of up to `cut_tokens` are cut and continued, `trials` times, for `cut_s` at most.
+    A server that sends nothing of any answer for `silence_s` is given up; long prompts take a while to read.
     """
 
     name: str
@@ -32,9 +33,20 @@ class Plan:
     trials: int = 24
     cut_tokens: int = 120
     cut_s: float | None = None
+    silence_s: float = 600.0
 
 
-QUICK = Plan("quick", shorts=40, singles=5, bands=(400,), budget_s=90.0, trials=12, cut_tokens=60, cut_s=20.0)
+QUICK = Plan(
+    "quick",
+    shorts=40,
+    singles=5,
+    bands=(400,),
+    budget_s=90.0,
+    trials=12,
+    cut_tokens=60,
+    cut_s=20.0,
+    silence_s=30.0,
+)
 STANDARD = Plan("standard", shorts=100, singles=25, bands=(400, 1600))
 FULL = Plan("full", shorts=200, singles=60, bands=(400, 1600, 6000), reload=True)
 PLANS = {plan.name: plan for plan in (QUICK, STANDARD, FULL)}

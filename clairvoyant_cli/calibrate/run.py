@@ -89,7 +89,10 @@ async def _calibrate(session: Session, found: Survey, host: Host, version: str) 
     if (not found.resident or session.plan.reload) and measured.load_s is None:
         unload_first = session.plan.reload and found.resident
         measured.load_s = await load_model(session.client, unload_first=unload_first)
+    if not found.resident and measured.load_s is None:
+        session.client.silence_s = session.plan.silence_s  # it may be loading now
     first = await session.client.ask(WARM_UP)
+    session.client.silence_s = session.plan.silence_s
     if not measured.services:
         _say_how_long(session, first)
     shorts, longs = short_questions(session.seed), long_questions(session.seed)

@@ -1,5 +1,6 @@
 """One question in each dialect: the numbers the server tells, or those of the stream if it tells none."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -114,6 +115,57 @@ async def test_an_answer_that_breaks_off_is_no_sample() -> None:
     async with server("/api/chat", StreamingResponse(iter([b'{"error": "cuda"}\n']))) as url:
         with pytest.raises(ClairvoyantError, match="cuda"):
             await asked(url, "ollama")
+
+
+@pytest.mark.parametrize("pings", [False, True])
+async def test_a_silent_server_is_given_up(pings: bool) -> None:
+    async def nothing() -> AsyncIterator[bytes]:
+        while True:
+            await asyncio.sleep(0.01)
+            if pings:
+                yield b":\n\n"
+
+    async with (
+        server("/v1/chat/completions", StreamingResponse(nothing())) as url,
+        Client(Found(adapter_of("llamacpp"), url), "m") as client,
+    ):
+        client.silence_s = 0.2
+        with pytest.raises(ClairvoyantError, match="has sent nothing for"):
+            await client.ask(QUESTION)
+
+
+async def test_a_server_that_answers_others_meanwhile_is_not_silent() -> None:
+    async def slowly() -> AsyncIterator[bytes]:
+        for _ in range(8):
+            await asyncio.sleep(0.1)
+            yield sse(delta("word "))[:-14]
+        yield sse(delta("", "stop"))
+
+    async def at_last() -> AsyncIterator[bytes]:
+        await asyncio.sleep(0.7)
+        yield sse(delta("word ", "stop"))
+
+    replies = iter([slowly(), at_last()])
+
+    async def answer(request: Request) -> Response:
+        return StreamingResponse(next(replies))
+
+    app = Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])])
+    async with serve_app(app) as url, Client(Found(adapter_of("llamacpp"), url), "m") as client:
+        client.silence_s = 0.4
+        first, second = await asyncio.gather(client.ask(QUESTION), client.ask(QUESTION))
+    assert (first.events, second.events) == (8, 1)
+
+
+@pytest.mark.parametrize("piece", [b"A" * 60_000, sse(delta("word "))[:-14], b"data: {}\n\n"])
+async def test_an_endless_answer_is_given_up(piece: bytes) -> None:
+    async def flood() -> AsyncIterator[bytes]:
+        for _ in range(200):  # more than is read of it
+            yield piece * 20
+
+    async with server("/v1/chat/completions", StreamingResponse(flood())) as url:
+        with pytest.raises(ClairvoyantError, match="without end"):
+            await asked(url)
 
 
 async def test_nobody_there_is_said_in_a_line() -> None:

@@ -4,7 +4,9 @@ Rule 1: what any of the libraries below would choke on is refused here, in one l
 """
 
 import re
+from contextlib import suppress
 from ipaddress import ip_address
+from socket import inet_aton, inet_ntoa
 from urllib.parse import urlsplit
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
@@ -12,6 +14,8 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 _USUAL = re.compile(r"https?://(localhost|127\.0\.0\.1)(:[0-9]+)?(/[a-z0-9._/-]*)?", re.ASCII | re.IGNORECASE)
 DEFAULT_PORT = 7117
 """Where the proxy listens unless told otherwise: no LLM server's or chat window's own port."""
+
+_LOCAL_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
 
 SHOWN_CHARS = 80
 """So much of what is refused is quoted."""
@@ -75,6 +79,19 @@ def is_address(host: str) -> bool:
 def is_loopback(host: str) -> bool:
     """Whether an address is reached from its own machine alone."""
     return host == "localhost" or (is_address(host) and ip_address(host).is_loopback)
+
+
+def same_host(host: str) -> str:
+    """Return one spelling for all that mean the same host; the loopback addresses are one."""
+    host = host.lower().removesuffix(".")
+    with suppress(OSError):
+        host = inet_ntoa(inet_aton(host))  # 127.1 and 2130706433 are addresses to the system, too
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return "127.0.0.1" if host in _LOCAL_NAMES else host
+    address = getattr(address, "ipv4_mapped", None) or address
+    return "127.0.0.1" if address.is_unspecified or str(address) == "::1" else str(address)
 
 
 def is_port(text: str) -> bool:

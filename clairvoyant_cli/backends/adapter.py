@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from clairvoyant_cli.addresses import same_host
 from clairvoyant_cli.backends.asking import Ask
 from clairvoyant_cli.backends.continuation import Prefill, Way
 from clairvoyant_cli.backends.priority import MAX_IN_FLIGHT, UNKNOWN, Heeding, Priority
@@ -90,6 +91,11 @@ class Backend:
     def base_url(self) -> str:
         """Where its API is."""
         return self.upstream.url + self.prefix
+
+    @property
+    def place(self) -> tuple[str, int, str]:
+        """Host, port and prefix, which no two servers share, however they are spelled."""
+        return same_host(self.upstream.host), self.upstream.port, self.prefix
 
     @property
     def stamps(self) -> Priority | None:

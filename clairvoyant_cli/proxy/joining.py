@@ -59,10 +59,10 @@ class Joining:
     async def add(self, wanted: BackendConfig, key: str | None = None) -> Worker:
         """Let a server join while the pool runs; ClairvoyantError if it cannot, or is there already."""
         wanted = replace(wanted, name=wanted.name or name_for(wanted.url or ""))
-        self._demand_new(wanted.name or "", "")
+        self._demand_new(wanted.name or "")
         server = await find_server(self.config, wanted, self.listen_port, key=key, in_company=True)
         try:
-            self._demand_new(server.backend.name, server.backend.base_url)
+            self._demand_new(server.backend.name, server.backend)
         except ClairvoyantError:
             await server.prober.close()
             raise
@@ -75,12 +75,12 @@ class Joining:
         self.pool.changed(worker)
         return worker
 
-    def _demand_new(self, name: str, place: str) -> None:
+    def _demand_new(self, name: str, backend: Backend | None = None) -> None:
         for worker in self.pool:
             if worker.name == name:
                 raise ClairvoyantError(f"a backend is called {name} already; give this one another name")
-            if worker.backend.base_url == place:
-                raise ClairvoyantError(f"{place} is there already, as {worker.name}")
+            if backend is not None and worker.backend.place == backend.place:
+                raise ClairvoyantError(f"{backend.base_url} is there already, as {worker.name}")
 
     def let_in(self, server: Server) -> Worker:
         """Make a worker of a server, and let it take work."""
@@ -145,6 +145,7 @@ async def find_servers(config: ServeConfig, listen_port: int) -> list[Server]:
     servers = [each for each in found if isinstance(each, Server)]
     errors = [each for each in found if isinstance(each, BaseException)]
     fatal = next((each for each in errors if not isinstance(each, ClairvoyantError) or not servers), None)
+    fatal = fatal or _twins([server.backend for server in servers])
     if fatal is not None:
         for server in servers:
             await server.prober.close()
@@ -152,6 +153,20 @@ async def find_servers(config: ServeConfig, listen_port: int) -> list[Server]:
     for error in errors:
         log.warning("a server is left out: %s", error)
     return servers
+
+
+def _twins(backends: list[Backend]) -> ClairvoyantError | None:
+    """Return what is wrong if a server was given twice, by two spellings of its address."""
+    seen: dict[tuple[str, int, str], Backend] = {}
+    for each in backends:
+        twin = seen.setdefault(each.place, each)
+        if twin is not each:
+            return ClairvoyantError(
+                f"{twin.name} ({twin.base_url}) and {each.name} ({each.base_url}) are the same server; "
+                "give it once",
+                ExitCode.USAGE,
+            )
+    return None
 
 
 async def find_server(

@@ -125,7 +125,12 @@ async def test_servers_come_and_go_while_it_runs() -> None:
         assert added == {"done": "backend", "name": name, "kind": "ollama", "slots": 1}
         assert json.loads((await ask(daemon, chat("tiny"))).body)["by"] == "attic"
         assert server.keys[-1] == "Bearer s3cret"
-        for again in ({"url": attic, "name": "x"}, {"url": "http://127.0.0.1:1", "name": "mac"}):
+        other = attic.replace("127.0.0.1", "LOCALHOST")
+        for again in (
+            {"url": attic, "name": "x"},
+            {"url": other, "name": "x"},
+            {"url": "http://127.0.0.1:1", "name": "mac"},
+        ):
             with pytest.raises(ClairvoyantError, match=r"already"):
                 await control.act("backend", {"do": "add", **again})
         await control.act("backend", {"do": "drain", "name": "rtx"})
@@ -139,6 +144,16 @@ async def test_servers_come_and_go_while_it_runs() -> None:
         state = await control.snapshot()
         assert [each.name for each in state.backends] == ["rtx", name]
         assert not any("s3cret" in event.text for event in state.log)
+
+
+@pytest.mark.parametrize("spelled", ["localhost", "[::1]", "127.1", "0.0.0.0", "[::ffff:127.0.0.1]"])  # noqa: S104 - asked, not bound
+async def test_one_server_under_two_spellings_of_its_address_is_refused(spelled: str) -> None:
+    async with serve_app(Ollama("mac", "tiny:latest").app) as mac:
+        other = mac.replace("127.0.0.1", spelled)
+        twins = (BackendConfig("a", mac), BackendConfig("b", other))
+        with pytest.raises(ClairvoyantError, match="are the same server; give it once"):
+            async with serving(None, backends=twins):
+                pass
 
 
 @pytest.mark.parametrize(

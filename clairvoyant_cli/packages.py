@@ -9,7 +9,7 @@ from pathlib import Path
 
 PACKAGES = ("clairvoyant_cli", "tui", "predictor", "profiles")
 DISTRIBUTION = "clairvoyant-cli"
-REINSTALL = "uv tool install --force clairvoyant-cli    # an environment of its own"
+REINSTALL = "uv tool install --force .    # in the checkout: an environment of its own"
 
 
 def displaced() -> Iterator[str]:

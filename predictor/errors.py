@@ -15,4 +15,4 @@ def from_the_train_extra() -> Iterator[None]:
         yield
     except ImportError as missing:
         needed = f"training needs the train extra ({missing.name} is missing)"
-        raise ModelError(f"{needed}: pip install 'clairvoyant-cli[train]'") from None
+        raise ModelError(f"{needed}; in the checkout: pip install '.[train]'") from None

@@ -81,7 +81,7 @@ async def real_server(model: Path) -> AsyncIterator[str]:
     In a process of its own, which ends when this one does: two servers in one would share its threads.
     """
     if find_spec("xllamacpp") is None:
-        raise ClairvoyantError("a real server takes the extra: pip install 'clairvoyant-cli[real]'")
+        raise ClairvoyantError("a real server takes the extra; in the checkout: pip install '.[real]'")
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -65,13 +65,16 @@ class Drawings(Generic[WhatT]):
         draw: Callable[[WhatT], Steps[bytes]],
         clock: Callable[[], float],
         worked: Callable[[], float] = time.thread_time,
+        share: int = DRAWING_SHARE,
     ) -> None:
-        """`worked` tells the seconds that this thread has worked: where others keep the processor, a drawing
-        takes a second in which it works for a few hundredths, and need not rest for more than those.
+        """It rests `share` times as long as a drawing took. `worked` tells the seconds that this thread has
+        worked: where others keep the processor, a drawing takes a second in which it works for a few
+        hundredths, and need not rest for more than those.
         """
         self._draw = draw
         self._clock = clock
         self._worked = worked
+        self._share = share
         self._coming: dict[WhatT, asyncio.Future[bytes]] = {}
         self._turn = asyncio.Lock()
         self._rests_until_s = 0.0
@@ -110,7 +113,7 @@ class Drawings(Generic[WhatT]):
         if not done:
             asyncio.get_running_loop().call_later(PAUSE_SHARE * spent_s, self._go_on, steps)
             return
-        self._rests_until_s = self._clock() + min(MAX_REST_S, DRAWING_SHARE * self._spent_s)
+        self._rests_until_s = self._clock() + min(MAX_REST_S, self._share * self._spent_s)
         self._under_way = None
         if self._coming:
             self._begin_later()

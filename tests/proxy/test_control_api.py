@@ -25,6 +25,7 @@ from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy import histogram
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.drawings import DRAWING_SHARE, PAUSE_SHARE, TURN_S, Drawings, Steps
+from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
 from clairvoyant_cli.proxy.waiting_rows import Window
 from clairvoyant_cli.scheduler.policy import SERVABLE
@@ -32,7 +33,7 @@ from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.serving import asked, serving, until
 from tests.fakes.virtual_clock import VirtualClockLoop, run_virtually
 from tui.selection import Order
-from tui.snapshot import Snapshot
+from tui.snapshot import PolicyOutlook, Snapshot
 from tui.source import Wish
 
 LENGTHS = tabled({"0.9 endless": 100_000, "0.1 short": 3})
@@ -425,6 +426,21 @@ async def test_what_drove_a_prediction_is_told_once_a_request_stays(shown: bool)
 
 
 # -- drawings ------------------------------------------------------------------------------------------
+
+
+async def test_many_who_ask_for_the_outlook_cost_one(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[str] = []
+    outlook = Operation.outlook
+
+    def counted(self: Operation, name: str) -> PolicyOutlook:
+        played.append(name)
+        return outlook(self, name)
+
+    monkeypatch.setattr(Operation, "outlook", counted)
+    asked = WebRequest({"type": "http", "query_string": b""})
+    answers = await asyncio.gather(*(daemon.control._outlook(asked) for _ in range(40)))
+    assert tuple(played) == SERVABLE
+    assert len({answer.body for answer in answers}) == 1
 
 
 async def test_a_thousand_askers_cost_one_drawing(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

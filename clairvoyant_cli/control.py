@@ -26,8 +26,8 @@ TOKEN_VARIABLE = "CLAIRVOYANT_ADMIN_TOKEN"  # noqa: S105 - the variable's name
 PATIENCE_S = 30.0
 """A daemon answers at once; one that has not by then hangs, or is none."""
 
-MAX_ANSWER_BYTES = 64 << 20
-"""Of a state with ten thousand waiting requests, a few megabytes."""
+MAX_ANSWER_BYTES = 16 << 20
+"""Of a state, of which a daemon sends a thousand rows of its queue at most, a few megabytes."""
 
 ACTIONS = tuple(verb.value for verb in Verb)
 
@@ -175,18 +175,22 @@ class ControlClient:
         try:
             asked = arriving(self._upstream, f"{self._prefix}/events?{window}", self._headers)
             async with asked as (head, pieces):
-                if head.status != 200:
-                    raise self._refused(head.status, b"".join([piece async for piece in pieces]))
                 rest = bytearray()
                 async for piece in pieces:
+                    if len(rest) > MAX_ANSWER_BYTES:
+                        raise self._too_long()
                     begin = max(0, len(rest) - 1)  # where an event's end may have begun
                     rest += piece
+                    if head.status != 200:
+                        continue
                     while (end := rest.find(b"\n\n", begin)) >= 0:
                         _, found, data = rest[:end].partition(b"data: ")
                         del rest[: end + 2]
                         begin = 0
                         if found:
                             yield bytes(data)
+                if head.status != 200:
+                    raise self._refused(head.status, bytes(rest))
         except UpstreamError as error:
             raise self._unreachable(str(error)) from None
 
@@ -216,6 +220,8 @@ class ControlClient:
         except UpstreamError as error:
             raise self._unreachable(str(error)) from None
         text = answer.text or b""
+        if len(text) > MAX_ANSWER_BYTES:
+            raise self._too_long()
         if answer.begun.status >= 400:
             raise self._refused(answer.begun.status, text)
         return text
@@ -225,6 +231,12 @@ class ControlClient:
             return msgspec.json.decode(answer, type=kind)
         except (msgspec.DecodeError, ValueError, RecursionError):
             raise ClairvoyantError(f"{self.url} does not answer as a clairvoyant daemon does") from None
+
+    def _too_long(self) -> ClairvoyantError:
+        most = f"{MAX_ANSWER_BYTES >> 20} MiB"
+        return ClairvoyantError(
+            f"{self.url} answers with more than {most}; name a clairvoyant daemon with --url"
+        )
 
     def _unreachable(self, why: str) -> ClairvoyantError:
         return ClairvoyantError(

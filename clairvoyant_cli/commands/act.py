@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from clairvoyant_cli.commands.options import token_file_option, url_option
-from clairvoyant_cli.control import ACTIONS, BODIES, ControlClient, admin_token, encode, local_url
+from clairvoyant_cli.commands.plain_output import say_json
+from clairvoyant_cli.control import ACTIONS, BODIES, ControlClient, admin_token, local_url
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 
 
@@ -24,7 +25,7 @@ def _listed() -> str:
 def command(action: str, arguments: tuple[str, ...], url: str | None, token_file: Path | None) -> None:
     """Do an action, and print what the daemon says."""
     given = dict(_argument(each) for each in arguments)
-    click.echo(encode(asyncio.run(_act(local_url(url), admin_token(token_file), action, given))))
+    say_json(asyncio.run(_act(local_url(url), admin_token(token_file), action, given)))
 
 
 def _argument(given: str) -> tuple[str, Any]:

@@ -16,6 +16,9 @@ ROWS = 300
 
 _FIRST_RETRY_S = 0.5
 _LAST_RETRY_S = 5.0
+MAX_ROWS = 200_000
+"""Of all that waits, so many rows are read, whatever a daemon sends."""
+
 _SILENCE_S = 15.0
 """A daemon sends at least a state a second; one that is silent for this long is gone or hangs."""
 
@@ -122,7 +125,7 @@ class DaemonSource:
         try:
             async with ControlClient(self.where, self._token) as client:
                 first, before = 1, -1
-                while len(rows) > before:
+                while before < len(rows) <= MAX_ROWS:
                     before = len(rows)
                     page = (await client.snapshot(Wish(first, order=order))).queue
                     rows |= {row.id: row for row in page}

@@ -16,7 +16,8 @@ from clairvoyant_cli.commands.options import (
     token_file_option,
     url_option,
 )
-from clairvoyant_cli.control import ControlClient, admin_token, encode, local_url
+from clairvoyant_cli.commands.plain_output import say, say_json
+from clairvoyant_cli.control import ControlClient, admin_token, local_url
 from tui.snapshot import BackendState
 
 daemon_options = together(url_option, token_file_option)
@@ -43,7 +44,7 @@ def list_(url: str | None, token_file: Path | None, as_json: bool) -> None:
 
     backends = asyncio.run(fetch())
     if as_json:
-        click.echo(encode(backends))
+        say_json(backends)
     else:
         _print(backends)
 
@@ -66,7 +67,7 @@ def add(
     key = read_backend_key(key_file)
     body = {name: value for name, value in given.items() if value is not None} | {"url": address}
     done = _act(url, token_file, "add", body | ({} if key is None else {"key": key}))
-    click.echo(f"{done.get('name')} is {done.get('kind')}, {done.get('slots')} at once", err=True)
+    say(f"{done.get('name')} is {done.get('kind')}, {done.get('slots')} at once", err=True)
 
 
 @command.command()

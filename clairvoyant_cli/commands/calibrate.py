@@ -27,6 +27,7 @@ from clairvoyant_cli.commands.options import (
     db_option,
     json_option,
 )
+from clairvoyant_cli.commands.plain_output import say_json
 from clairvoyant_cli.commands.printing import PlainConsole
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.system import cancel_when_ended
@@ -272,9 +273,7 @@ def _print_continuations(profile: Profile, *, as_json: bool) -> None:
 
 
 def _print_json(profile: Profile) -> None:
-    import msgspec
-
-    click.echo(msgspec.json.format(msgspec.json.encode(profile), indent=2))
+    say_json(profile, indent=2)
 
 
 def _print(outcome: Outcome, taken: Profile, *, as_json: bool) -> None:

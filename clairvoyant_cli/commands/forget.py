@@ -7,6 +7,7 @@ import click
 
 from clairvoyant_cli.commands.composition import database_path, told_plainly
 from clairvoyant_cli.commands.options import db_option
+from clairvoyant_cli.commands.plain_output import say
 from clairvoyant_cli.commands.spans import date, when
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols.plain import plural
@@ -51,7 +52,7 @@ def command(
     with told_plainly():
         erased = forget(database_path(db_file), span, states=not keep_learned)
     for line in _told(erased, by_time=since is not None or until is not None):
-        click.echo(line, err=True)
+        say(line, err=True)
 
 
 def _asked(span: "Span") -> str:

@@ -13,8 +13,10 @@ from rich.table import Table
 from clairvoyant_cli.commands.composition import database_path, told_plainly
 from clairvoyant_cli.commands.figures import figure, seconds, share
 from clairvoyant_cli.commands.options import db_option, json_option
+from clairvoyant_cli.commands.plain_output import say_json
 from clairvoyant_cli.commands.printing import PlainConsole
 from clairvoyant_cli.commands.spans import date, when
+from clairvoyant_cli.errors import printable
 from predictor.record import LengthClass
 
 if TYPE_CHECKING:
@@ -80,7 +82,6 @@ def _rows(connection: "sqlite3.Connection", span: "Span", limit: int | None) -> 
 
 def _trace(rows: "Iterator[Finished]") -> None:
     """Print what a simulation needs of a request: when it came, how long it took, what was predicted."""
-    import msgspec
 
     for finished in rows:
         if finished.outcome != "completed" or finished.tokens is None:
@@ -96,11 +97,10 @@ def _trace(rows: "Iterator[Finished]") -> None:
         }
         if finished.prompt is not None:
             line["prompt"] = finished.prompt
-        sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
+        say_json(line)
 
 
 def _dump(rows: "Iterator[Finished]", *, as_csv: bool) -> None:
-    import msgspec
 
     from profiles.records import Finished
 
@@ -108,11 +108,12 @@ def _dump(rows: "Iterator[Finished]", *, as_csv: bool) -> None:
     if not as_csv:
         for finished in rows:
             record = dict(zip(names, astuple(finished), strict=True))
-            sys.stdout.buffer.write(msgspec.json.encode(record) + b"\n")
+            say_json(record)
         return
     writer = csv.writer(sys.stdout)
     writer.writerow(names)
-    writer.writerows(astuple(finished) for finished in rows)
+    for finished in rows:
+        writer.writerow(printable(each) if isinstance(each, str) else each for each in astuple(finished))
 
 
 def _show(console: PlainConsole, connection: "sqlite3.Connection", span: "Span", limit: int) -> None:

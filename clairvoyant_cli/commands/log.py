@@ -16,7 +16,13 @@ from clairvoyant_cli.system import create_for_owner
 MAX_LOG_BYTES = 5 << 20
 OLD_LOGS = 3
 
-FORMAT = logging.Formatter("%(asctime)s %(levelname).1s %(message)s", "%Y-%m-%dT%H:%M:%S")
+
+class _Printable(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(printable, super().format(record).split("\n")))
+
+
+FORMAT = _Printable("%(asctime)s %(levelname).1s %(message)s", "%Y-%m-%dT%H:%M:%S")
 
 
 class LogFile(RotatingFileHandler):

@@ -10,6 +10,7 @@ from rich.text import Text
 from clairvoyant_cli.commands.composition import database_path, told_plainly
 from clairvoyant_cli.commands.figures import figure, seconds
 from clairvoyant_cli.commands.options import db_option, json_option, output_file, profile_names
+from clairvoyant_cli.commands.plain_output import say, say_json
 from clairvoyant_cli.commands.printing import PlainConsole
 from clairvoyant_cli.commands.spans import date
 from clairvoyant_cli.errors import ClairvoyantError
@@ -31,7 +32,6 @@ def command() -> None:
 @json_option("Print JSON.")
 def list_(db_file: Path | None, as_json: bool) -> None:
     """List the profiles, the newest first."""
-    import msgspec
 
     from profiles import store
     from profiles.database import reading
@@ -42,7 +42,7 @@ def list_(db_file: Path | None, as_json: bool) -> None:
         with told_plainly(), reading(path) as connection:
             kept = store.every(connection)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(kept), indent=2))
+        say_json(kept, indent=2)
         return
     if not kept:
         click.echo("no profiles yet; run: clairvoyant calibrate", err=True)
@@ -72,7 +72,6 @@ def list_(db_file: Path | None, as_json: bool) -> None:
 @json_option("Print JSON.")
 def show(name: str, db_file: Path | None, as_json: bool) -> None:
     """Show all of one profile."""
-    import msgspec
 
     from profiles import store
     from profiles.database import reading
@@ -80,7 +79,7 @@ def show(name: str, db_file: Path | None, as_json: bool) -> None:
     with told_plainly(), reading(database_path(db_file)) as connection:
         profile = store.named(connection, name)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(profile), indent=2))
+        say_json(profile, indent=2)
     else:
         print_profile(PlainConsole(), profile)
 
@@ -113,7 +112,7 @@ def export(name: str, output: Path | None, db_file: Path | None) -> None:
     with told_plainly(), reading(database_path(db_file)) as connection:
         data = store.export(connection, name)
     if output is None:
-        click.echo(data)
+        say_json(data)
         return
     try:
         output.write_bytes(data + b"\n")
@@ -133,7 +132,7 @@ def import_(file: BinaryIO, db_file: Path | None) -> None:
         parcel = store.unpack(file.read())
         with writing(database_path(db_file)) as connection:
             profile = store.save(connection, parcel.profile, parcel.samples)
-    click.echo(f"kept as {profile.name}", err=True)
+    say(f"kept as {profile.name}", err=True)
 
 
 @command.command()

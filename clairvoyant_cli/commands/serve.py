@@ -20,6 +20,7 @@ from clairvoyant_cli.commands.composition import (
 )
 from clairvoyant_cli.commands.log import log_of
 from clairvoyant_cli.commands.options import config_option, serve_options
+from clairvoyant_cli.commands.plain_output import say
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, SERVABLE
@@ -115,7 +116,7 @@ async def _run(
             f"policy {operation.policy}, {kept}predictor {predictor.name}"
         )
         # Said whatever the log level: it is how one sees, and a supervisor's script knows, that it serves.
-        click.echo(serving, err=True)
+        say(serving, err=True)
         if config.log_file is not None:
             logging.getLogger("clairvoyant").info(serving)
         await daemon.run_until_stopped()

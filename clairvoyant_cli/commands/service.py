@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from clairvoyant_cli.commands.plain_output import say
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.service.units import Action, Unit, launchd_agent, scheduled_task, systemd_unit
 from clairvoyant_cli.system import account, service_manager
@@ -102,7 +103,8 @@ def logs() -> None:
     if unit.log_file is not None:
         try:
             with unit.log_file.open(encoding="utf-8", errors="replace") as lines:
-                click.echo("".join(deque(lines, LOG_LINES)), nl=False)
+                for line in deque(lines, LOG_LINES):
+                    say(line.rstrip("\n"))
         except OSError as error:
             why = error.strerror or error
             raise ClairvoyantError(f"cannot read the log {unit.log_file}: {why}; has it started?") from None

@@ -6,7 +6,8 @@ from pathlib import Path
 import click
 
 from clairvoyant_cli.commands.options import json_option, token_file_option, url_option
-from clairvoyant_cli.control import ControlClient, admin_token, encode, local_url
+from clairvoyant_cli.commands.plain_output import say, say_json
+from clairvoyant_cli.control import ControlClient, admin_token, local_url
 from clairvoyant_cli.errors import printable
 from tui.snapshot import Snapshot
 
@@ -19,7 +20,7 @@ def command(url: str | None, token_file: Path | None, as_json: bool) -> None:
     """Print the state of a running daemon once."""
     snapshot = asyncio.run(_fetch(local_url(url), admin_token(token_file)))
     if as_json:
-        click.echo(encode(snapshot))
+        say_json(snapshot)
     else:
         _print(snapshot)
 
@@ -39,13 +40,13 @@ def _print(snapshot: Snapshot) -> None:
     tau_text += "" if tau.guards else "; this policy does not use it"
     rest = f" on {snapshot.listen}, up {duration(snapshot.uptime_s)}, policy {snapshot.policy}"
     click.echo(click.style(printable(snapshot.mode), bold=True) + printable(rest))
-    click.echo(printable(snapshot.verdict.text))
+    say(snapshot.verdict.text)
     for backend in snapshot.backends:
         detail = "".join(f", {said}" for said in (backend.standing, backend.detail) if said)
         busy = f"{backend.busy} of {backend.slots} slots busy"
         busy += f", {backend.waiting} waiting for it alone" if backend.waiting else ""
-        click.echo(printable(f"backend {backend.name} {backend.url} {backend.state}{detail}, {busy}"))
-    click.echo(f"tau {tau_text}")
+        say(f"backend {backend.name} {backend.url} {backend.state}{detail}, {busy}")
+    say(f"tau {tau_text}")
     counts = snapshot.counters
     click.echo(
         f"{snapshot.waits} waiting, {len(snapshot.running)} running, {counts.completed} completed, "
@@ -56,4 +57,4 @@ def _print(snapshot: Snapshot) -> None:
         from tui.print_tables import output_width, requests  # slow to load
 
         for line in requests(snapshot, output_width()):
-            click.echo(line)
+            say(line)

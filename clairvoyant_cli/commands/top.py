@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from clairvoyant_cli.commands.options import FILE, json_option, output_file, token_file_option, url_option
+from clairvoyant_cli.commands.plain_output import say, say_json
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.system import USUAL_SHELL, draws_few_glyphs
 
@@ -135,7 +136,7 @@ def _in_browser(
     except ModuleNotFoundError as error:
         if error.name not in ("textual_serve", "aiohttp"):
             raise
-        raise ClairvoyantError("--web needs the extra: pip install 'clairvoyant-cli[web]'") from None
+        raise ClairvoyantError("--web needs the extra; in the checkout: pip install '.[web]'") from None
     options = [*(["--readonly"] if readonly else []), "--plain" if plain else "--no-plain"]
     if token_file is not None:
         options += ["--token-file", str(token_file.absolute())]
@@ -225,7 +226,7 @@ def _print(news: "Snapshot | Disconnected", as_json: bool) -> None:
     if isinstance(news, Disconnected):
         raise ClairvoyantError(news.reason, ExitCode.UNREACHABLE)
     if as_json:
-        click.echo(encode(news))
+        say_json(encode(news))
         return
     for line in state(news, output_width()):
-        click.echo(line)
+        say(line)

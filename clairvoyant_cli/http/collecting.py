@@ -10,6 +10,9 @@ from clairvoyant_cli.http.framing import request_head
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.upstream import ResponseSink, Upstream, UpstreamConnection, UpstreamError
 
+MAX_AHEAD_BYTES = 1 << 20
+"""So much of an answer is taken before its reader has read it."""
+
 
 class _PieceByPiece:
     def hold(self) -> None:
@@ -68,23 +71,36 @@ class Collected(_PieceByPiece):
 
 
 class Arriving(_PieceByPiece):
-    """Takes an answer as it comes, for one reader. `begun` or `pieces` raise what went wrong with it."""
+    """Takes an answer as it comes, for one reader, and not much more than that has read. `begun` or `pieces`
+    raise what went wrong with it.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, connection: UpstreamConnection) -> None:
         self.begun: asyncio.Future[ResponseHead] = asyncio.get_running_loop().create_future()
         self._news: asyncio.Queue[bytes | UpstreamError | None] = asyncio.Queue()
-        self.data = self._news.put_nowait
+        self._connection = connection
+        self._ahead = 0
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yield the pieces of the body as they come."""
         while (news := await self._news.get()) is not None:
             if isinstance(news, UpstreamError):
                 raise news
+            self._ahead -= len(news)
+            if self._ahead <= MAX_AHEAD_BYTES:
+                self._connection.resume()
             yield news
 
     def head(self, head: ResponseHead) -> None:
         """Take the head."""
         self.begun.set_result(head)
+
+    def data(self, data: bytes) -> None:
+        """Take a piece of the body."""
+        self._news.put_nowait(data)
+        self._ahead += len(data)
+        if self._ahead > MAX_AHEAD_BYTES:
+            self._connection.pause()
 
     def end(self, trailers: list[Header]) -> None:
         """It is whole."""
@@ -124,7 +140,7 @@ async def arriving(
     UpstreamError if there is no answer, or it breaks off.
     """
     connection = await upstream.connect(fresh=True)
-    answer = Arriving()
+    answer = Arriving(connection)
     try:
         _send(connection, upstream, target, headers, None, answer)
         yield await answer.begun, answer.pieces()

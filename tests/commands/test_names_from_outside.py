@@ -1,8 +1,10 @@
 """Names that anybody chooses, of models, clients and profiles, are shown as they are and never obeyed."""
 
 import io
+import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,7 +16,7 @@ from rich.text import Text
 
 import clairvoyant_cli.main
 from clairvoyant_cli.calibrate.run import Outcome
-from clairvoyant_cli.commands import calibrate, reporting, status
+from clairvoyant_cli.commands import calibrate, plain_output, reporting, status, top
 from clairvoyant_cli.commands.doctor import _print as print_findings
 from clairvoyant_cli.commands.printing import PlainConsole
 from clairvoyant_cli.doctor.finding import broken
@@ -109,6 +111,32 @@ def test_status_doctor_reports_and_calibrate_show_names_as_they_are(
     shown = capsys.readouterr().out
     names = ("detail", "m", "l", "t", "f", "mend", "r", "s", "note", "p", "taken")
     assert [name for name in names if f"[/{name}]" not in shown] == []
+
+
+def test_lines_and_json_hold_nothing_that_a_terminal_obeys(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    snapshot, name = busy(), f"{UNPRINTABLE}\x9b31m\x7f"
+    queue = tuple(replace(each, model=name, client=name) for each in snapshot.queue)
+    tau = replace(snapshot.tau, source=name)
+    hostile = replace(snapshot, listen=name, queue=queue, tau=tau)
+    status._print(hostile)
+    top._print(hostile, as_json=False)
+    for as_json in (plain_output.say_json, partial(top._print, as_json=True)):
+        as_json(hostile)
+    kept = keep(tmp_path / "c.db", [replace(each, model=name) for each in traffic(2)], PROFILE)
+    shown = capsys.readouterr().out
+    for flags in (["--json"], ["--csv"], []):
+        shown += run("history", *flags, "--db", kept).stdout
+    assert "owned" in shown
+    assert all(line.isprintable() for line in shown.splitlines())
+
+
+def test_json_reads_as_what_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    held = {"name": f'{UNPRINTABLE}\x9b\x7f\u200d\U000e0001 ä 😀 \\ "'}
+    for indent in (0, 2):
+        plain_output.say_json(held, indent=indent)
+        assert json.loads(capsys.readouterr().out) == held
 
 
 def test_an_error_is_one_line_whatever_a_name_holds(

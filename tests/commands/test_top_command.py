@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from clairvoyant_cli.commands.attachment import DaemonSource
 from clairvoyant_cli.commands.simulated import SCENARIOS
 from clairvoyant_cli.commands.top import command
-from clairvoyant_cli.control import StateReader
+from clairvoyant_cli.control import ControlClient, StateReader
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from tests.tui.board import busy, stage
 from tui.export import without_prompts
@@ -128,6 +128,27 @@ def refuses(status: str, body: bytes = b"") -> Answer:
 
 async def first(source: DaemonSource) -> Snapshot | Disconnected:
     return await anext(source.stream())
+
+
+@pytest.mark.parametrize("start", [b"event: snapshot\ndata: ", b""])
+async def test_a_state_without_end_is_told_in_a_line(start: bytes) -> None:
+    def endless(head: str) -> bytes:
+        return b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n" + start
+
+    async def answer(head: str, writer: asyncio.StreamWriter) -> None:
+        writer.write(endless(head))
+        with suppress(ConnectionError):
+            while not writer.transport.is_closing():
+                writer.write(b"A" * (1 << 20))
+                await writer.drain()
+
+    async with server(answer) as port:
+        news = await first(DaemonSource(f"http://127.0.0.1:{port}"))
+        with pytest.raises(ClairvoyantError, match="more than 16 MiB"):
+            async with ControlClient(f"http://127.0.0.1:{port}") as client:
+                await client.snapshot()
+    assert isinstance(news, Disconnected)
+    assert "more than 16 MiB" in news.reason
 
 
 async def test_it_attaches_and_says_when_the_daemon_goes() -> None:

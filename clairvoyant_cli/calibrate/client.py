@@ -22,7 +22,7 @@ LOAD_S = 600.0
 """How long nothing may come of any answer, unless a plan says otherwise, and how long a model may load."""
 
 MAX_ANSWER_BYTES = 16 << 20
-SPARE_EVENTS, EVENTS_PER_TOKEN = 1000, 4
+SPARE_EVENTS, EVENTS_PER_TOKEN = 200, 4
 """Of an answer that is longer than it was asked to be, so much is read."""
 
 

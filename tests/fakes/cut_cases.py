@@ -215,8 +215,9 @@ class House:
             rooms_.stats,
         )
 
-    async def settled(self, *_: object, **__: object) -> None:
+    async def settled(self, *_: object, **__: object) -> str:
         """No slot is busy."""
+        return ""
 
     async def connect(self, *, fresh: bool = False) -> UpstreamConnection:
         """Return a connection."""

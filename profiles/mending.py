@@ -7,10 +7,27 @@ Rule 2: it is said once in the log what was lost by it.
 import logging
 import secrets
 import sqlite3
+from dataclasses import fields
 
+from profiles.errors import DamagedError
+from profiles.records import Finished
 from profiles.states import kept_salt
 
 log = logging.getLogger("clairvoyant")
+
+_HISTORY = ", ".join(field.name for field in fields(Finished))
+_USES = (
+    f"INSERT INTO history ({_HISTORY}) SELECT {_HISTORY} FROM history",  # noqa: S608 - names of our own
+    "UPDATE history SET finished_at = id",
+    "DELETE FROM history",
+    "SELECT hour, model, outcome, length_class, requests, tokens, waited_s, sojourn_s FROM tally",
+    "SELECT id, name, backend, place, model, host, measured_at, chosen_at, record FROM profiles",
+    "SELECT profile, number, record FROM samples",
+    "INSERT INTO states SELECT name, saved_at, state FROM states WHERE 1 ON CONFLICT (name) DO NOTHING",
+    "SELECT only_row, salt FROM salt",
+    "SELECT first_row, boot, offset_s FROM clocks",
+)
+"""What the daemon does with the tables: whatever of these SQLite takes, with their triggers, is there."""
 
 _TALLY_IS_DAMAGED = """
     SELECT EXISTS (
@@ -30,6 +47,17 @@ _COUNT_AGAIN = """
         AND abs(waited_s) < 1e12 AND abs(sojourn_s) < 1e12
     GROUP BY 1, 2, 3, 4
 """
+
+
+def check_shape(connection: sqlite3.Connection) -> None:
+    """Raise DamagedError where a table, a column or a trigger is missing, as after damage to the schema."""
+    try:
+        for statement in _USES:
+            connection.execute(f"EXPLAIN {statement}").close()
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:  # such as a disk that cannot be read
+            raise
+        raise DamagedError("its tables are not as they were made") from error
 
 
 def mend(connection: sqlite3.Connection) -> None:

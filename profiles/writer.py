@@ -20,8 +20,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from profiles.clocks import Clocks, Moment, system_clocks
-from profiles.database import explained, explanation, open_database
-from profiles.mending import mend
+from profiles.database import explained, explanation, open_database, set_aside
+from profiles.errors import DamagedError
+from profiles.mending import check_shape, mend
 from profiles.records import Finished
 from profiles.stamps import JUMP_S, age_clock_s, is_settled, settle
 from profiles.states import Forgetting, client_hash, forgetting, salt, save_state
@@ -95,17 +96,14 @@ class Writer:
     """
 
     def __init__(self, path: Path, bounds: Bounds | None = None, clocks: Clocks | None = None) -> None:
-        """Open the database, which may raise ProfilesError, and start the thread."""
+        """Open the database, or an empty one in place of a damaged one, and start the thread; ProfilesError
+        where that cannot be.
+        """
         self.path = path
         self.unwritable = 0
         self._bounds = bounds or Bounds()
         self._clocks = clocks or system_clocks()
-        self._connection = open_database(path)
-        with explained(path):
-            mend(self._connection)
-            self._salt = salt(self._connection)
-            self._forgetting = forgetting(self._connection)
-            self._profiles = fingerprint(self._connection)
+        self._open()
         self._queue: SimpleQueue[_Record | _State | _Look | _Stop] = SimpleQueue()
         self._rows: deque[_Record] = deque(maxlen=WAITING_ROWS)
         self._states: dict[str, _State] = {}
@@ -116,6 +114,33 @@ class Writer:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
         self._thread.start()
+
+    def _open(self) -> None:
+        """Open the database; a damaged one is set aside, and an empty one begun in its place."""
+        found = None
+        with suppress(OSError):
+            found = self.path.stat()
+        try:
+            self._begin()
+        except DamagedError:
+            if found is None:
+                raise
+            if (aside := set_aside(self.path, found)) is not None:
+                log.warning("%s is damaged: it is now %s, and an empty one is begun", self.path, aside)
+            self._begin()
+
+    def _begin(self) -> None:
+        self._connection = connection = open_database(self.path)
+        try:
+            with explained(self.path):
+                check_shape(connection)
+                mend(connection)
+                self._salt = salt(connection)
+                self._forgetting = forgetting(connection)
+                self._profiles = fingerprint(connection)
+        except BaseException:
+            connection.close()
+            raise
 
     def put(self, finished: Finished) -> None:
         """Have a finished request written, which bears the wall clock's time; returns at once."""
@@ -161,7 +186,7 @@ class Writer:
                 continue
             try:
                 self._write()
-            except sqlite3.Error as error:
+            except (sqlite3.Error, UnicodeDecodeError) as error:
                 self._failed(error)
             except Exception:
                 log.exception("history: internal error; please report it")
@@ -258,7 +283,7 @@ class Writer:
             log.warning("history: a request that cannot be written is left out (%s); said once", refused[0])
         self.unwritable += len(refused)
 
-    def _failed(self, error: sqlite3.Error) -> None:
+    def _failed(self, error: Exception) -> None:
         if not self._failing:
             why = explanation(self.path, error)
             log.error("history waits in memory, at most %d requests of it: %s", WAITING_ROWS, why)

@@ -1,8 +1,12 @@
 """The file: who may read it, which versions fit, and what is said of one that cannot be used."""
 
+import os
+import re
+import sqlite3
 import stat
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
@@ -10,11 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from profiles.database import SCHEMA_VERSION, VARIABLE, default_path, open_database, reading, writing
-from profiles.errors import ProfilesError
+from profiles.database import (
+    SCHEMA_VERSION,
+    VARIABLE,
+    default_path,
+    open_database,
+    reading,
+    set_aside,
+    writing,
+)
+from profiles.errors import DamagedError, ProfilesError
 from profiles.migrations import migrations
 from profiles.store import every, remove, save
-from tests.fakes.remembered import PROFILE, keep, shape_before
+from profiles.writer import Writer
+from tests.fakes.remembered import FINISHED, PROFILE, keep, recorded, shape_before
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,13 +73,156 @@ def test_a_file_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> 
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("data", [b"this is no database" * 100, b"SQLite format 3\0" + b"\xff" * 4096])
+@pytest.mark.parametrize("data", [bytes(8192), b"SQLite format 3\0" + b"\xff" * 4096])
 def test_a_damaged_file_is_said_to_be_and_kept(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "c.db"
     path.write_bytes(data)
-    with pytest.raises(ProfilesError, match="damaged"):
+    with pytest.raises(DamagedError, match="damaged"):
         open_database(path)
     assert path.read_bytes() == data
+
+
+def damaged_schemas(path: Path) -> Iterator[bytes]:
+    """Yield a database with one bit of the schema flipped, in one of its names or words after another."""
+    data = keep(path, (FINISHED,), PROFILE).read_bytes()
+    for table in re.finditer(rb"CREATE (TABLE|INDEX|TRIGGER) (?!.?_sqlite)", data):
+        for place in (table.end() + 1, table.end() + 30):
+            yield data[:place] + bytes((data[place] ^ 0x80,)) + data[place + 1 :]
+
+
+def test_a_daemon_renames_a_database_with_a_damaged_schema_and_begins_an_empty_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, aside = tmp_path / "c.db", tmp_path / "c.db.damaged-1"
+    renamed = 0
+    for data in damaged_schemas(tmp_path / "whole.db"):
+        path.write_bytes(data)
+        caplog.clear()
+        Writer(path).close()
+        if aside.exists():
+            assert aside.read_bytes() == data
+            assert [line for line in caplog.messages if "damaged" in line] == [
+                f"{path} is damaged: it is now {aside}, and an empty one is begun"
+            ]
+            assert recorded(path) == []
+            aside.unlink()
+            renamed += 1
+        else:  # a bit that nothing depends on, as in an index's name
+            assert len(recorded(path)) == 1
+    assert renamed > 20
+
+
+def test_reading_a_database_with_a_damaged_schema_says_so_and_leaves_it(tmp_path: Path) -> None:
+    path, said = tmp_path / "c.db", set()
+    for data in damaged_schemas(tmp_path / "whole.db"):
+        path.write_bytes(data)
+        try:
+            recorded(path)
+        except ProfilesError as error:
+            said.add(str(error))
+        assert path.read_bytes() == data
+    assert said == {
+        f"{path} is damaged; clairvoyant serve renames it and begins an empty one, or move it away"
+    }
+
+
+def test_the_log_of_a_damaged_database_goes_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    ends = ("", "-wal", "-shm")
+    for end in ends:
+        Path(f"{path}{end}").write_text(f"the file {end}")
+    aside = set_aside(path, path.stat())
+    assert [Path(f"{aside}{end}").read_text() for end in ends] == [f"the file {end}" for end in ends]
+    assert len(list(tmp_path.iterdir())) == len(ends)
+
+
+def test_a_second_damaged_database_has_a_name_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    for _ in range(2):
+        path.write_bytes(bytes(8192))
+        Writer(path).close()
+    assert {each.name for each in tmp_path.glob("*.damaged-*")} == {"c.db.damaged-1", "c.db.damaged-2"}
+
+
+def test_only_the_file_that_was_found_damaged_is_renamed(tmp_path: Path) -> None:
+    path, other = tmp_path / "c.db", tmp_path / "other.db"
+    other.write_bytes(bytes(8192))
+    keep(path, (FINISHED,))
+    assert set_aside(path, other.stat()) is None
+    assert len(recorded(path)) == 1
+
+
+def test_a_sound_database_is_not_renamed(tmp_path: Path) -> None:
+    path = keep(tmp_path / "c.db", (FINISHED,), PROFILE)
+    Writer(path).close()
+    assert [each.name for each in tmp_path.iterdir()] == ["c.db"]
+
+
+def foreign_database(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        for statement in (
+            "CREATE TABLE history (id, url)",
+            "INSERT INTO history VALUES (1, 'x')",
+            *statements,
+        ):
+            connection.execute(statement)
+            connection.commit()
+
+
+FOREIGN: dict[str, Callable[[Path], object]] = {
+    "a database": foreign_database,
+    "of our version": lambda path: foreign_database(path, f"PRAGMA user_version = {SCHEMA_VERSION}"),
+    "of a later version": lambda path: foreign_database(path, "PRAGMA user_version = 99"),
+    "in WAL mode": lambda path: foreign_database(path, "PRAGMA journal_mode = WAL"),
+    "with migrations": lambda path: foreign_database(
+        path, "CREATE TABLE _sqlite_migrations (migration_set, name)"
+    ),
+    "a text": lambda path: path.write_bytes(b"this is no database" * 100),
+    "a byte": lambda path: path.write_bytes(b"S"),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_file_of_another_application_is_refused_and_left_alone(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "c.db"
+    FOREIGN[kind](path)
+    before = path.read_bytes()
+    for use in (open_database, Writer, recorded, lambda path: keep(path, (), PROFILE)):
+        with pytest.raises(ProfilesError, match="not a database of clairvoyant"):
+            use(path)
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["c.db"]
+
+
+def test_a_place_that_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for place in (tmp_path / "fifo", Path("/dev/zero"), tmp_path):
+        for use in (open_database, recorded):
+            with pytest.raises(ProfilesError, match="not a regular file"):
+                use(place)
+    with pytest.raises(ProfilesError, match="too long"):
+        open_database(tmp_path / ("n" * 300))
+
+
+def test_an_older_shape_is_read_without_changing_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    with shape_before(path, "how_often_an_answer_was_cut") as old:
+        save(old, PROFILE)
+    before = path.read_bytes()
+    with reading(path) as connection:
+        assert every(connection)[0].profile == PROFILE
+        assert connection.execute("SELECT COUNT(cuts) FROM history").fetchone()[0] == 0
+    assert path.read_bytes() == before
+    Writer(path).close()
+    with reading(path) as connection:
+        assert every(connection)[0].profile == PROFILE
+
+
+def test_an_empty_file_is_read_as_one_without_requests(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    path.touch()
+    assert recorded(path) == []
+    assert path.read_bytes() == b""
 
 
 def test_damage_in_the_middle_is_explained_where_it_is_met(tmp_path: Path) -> None:

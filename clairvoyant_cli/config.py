@@ -21,6 +21,7 @@ from clairvoyant_cli.addresses import (
     is_port,
 )
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.files import read_file, text_of
 from clairvoyant_cli.settings import (
     ABOVE_0_S,
     AT_LEAST_1,
@@ -417,11 +418,11 @@ def _values(each: dict[str, Any] | list[Any]) -> Iterable[Any]:
 
 
 def _parsed(path: Path) -> dict[str, Any]:
+    text = text_of(read_file(path, "the configuration"), path, "the configuration")
     try:
-        data = parse_toml(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        why = error.strerror or error if isinstance(error, OSError) else error
-        raise ClairvoyantError(f"cannot read the configuration {path}: {why}", ExitCode.USAGE) from None
+        data = parse_toml(text)
+    except ValueError as error:
+        raise ClairvoyantError(f"cannot read the configuration {path}: {error}", ExitCode.USAGE) from None
     for name in data:
         known = name in ("serve", "backends", "top")
         _check(known, f"{path}: unknown section [{name}]; there are [serve], [[backends]] and [top]")

@@ -13,6 +13,7 @@ import msgspec
 
 from clairvoyant_cli.addresses import DEFAULT_PORT, check_url
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.files import read_file, text_of
 from clairvoyant_cli.http.collecting import arriving, collect
 from clairvoyant_cli.http.upstream import Upstream, UpstreamError
 from clairvoyant_cli.system import is_alive
@@ -308,11 +309,7 @@ def admin_token(file: Path | None) -> str | None:
     """Return the admin token from a file or the environment."""
     if file is None:
         return os.environ.get(TOKEN_VARIABLE)
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
-        raise ClairvoyantError(f"cannot read the admin token {file}: {why}", ExitCode.USAGE) from None
+    return text_of(read_file(file, "the admin token"), file, "the admin token").strip()
 
 
 def state_dir() -> Path:

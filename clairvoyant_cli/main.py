@@ -105,11 +105,12 @@ def main() -> None:
     except ClairvoyantError as error:
         # One line, whatever the names in it hold that a file or another program gave.
         _end(str(error), error.exit_code)
-    except PermissionError as error:
+    except OSError as error:
         # Of what nobody named: our places under HOME. What was named is said where it is read.
-        where = error.filename or "a file"
+        if error.filename is None:
+            raise
         fix = "give --db and --config, or set HOME or XDG_CONFIG_HOME, XDG_DATA_HOME and XDG_STATE_HOME"
-        _end(f"{where}: {error.strerror}; {fix}", ExitCode.FAILURE)
+        _end(f"{error.filename}: {error.strerror}; {fix}", ExitCode.FAILURE)
     except (ImportError, SyntaxError, AttributeError):
         # Other packages are called tui, predictor or profiles, too, and may be installed over ours.
         packages = import_module("clairvoyant_cli.packages")

@@ -32,7 +32,7 @@ WIDTH, ROW, BOX, GAP = 1180, 88, 60, 14
 CHAR = 6.7
 """Width of a small character."""
 
-EVERYBODYS = ("config", "settings", "addresses", "errors", "system")
+EVERYBODYS = ("config", "settings", "files", "addresses", "errors", "system")
 """What everybody uses: arrows to these would hide the others."""
 
 LEFT, HOUSE = 24, 780

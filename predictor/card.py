@@ -62,10 +62,10 @@ class Card:
 def read_card(directory: Path) -> Card:
     """Read a model directory's card; ModelError if there is none or it is not one."""
     path = directory / CARD
+    if not path.is_file():
+        raise ModelError(f"{directory} is no model directory: it holds no {CARD}")
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
         return Card(**{**fields, "calibration": Calibration(**fields["calibration"])})
-    except FileNotFoundError:
-        raise ModelError(f"{directory} is no model directory: it holds no {CARD}") from None
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ModelError(f"{path} cannot be read as a model card ({error}): train the model again") from None

@@ -1,5 +1,6 @@
 """From a name or a directory to a predictor that is ready to answer."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,11 +60,10 @@ def load_urgency(model: str | Path | None = None, *, with_encoder: bool = True) 
 def find_model(model: str | Path | None) -> Path:
     """Return the directory of a model; a shipped name comes before a path."""
     shipped = MODELS / str(model if model is not None else DEFAULT)
-    if shipped.is_dir():
-        return shipped
-    directory = Path(str(model))
-    if directory.is_dir():
-        return directory
+    with suppress(OSError):  # a name that is too long, for one
+        for directory in (shipped, Path(str(model))):
+            if directory.is_dir():
+                return directory
     names = ", ".join(
         sorted(
             path.name for path in MODELS.iterdir() if path.is_dir() and path.name not in (SEMANTIC, URGENCY)

@@ -5,6 +5,7 @@ Prompt text is never written.
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -16,6 +17,7 @@ from tui.snapshot import SCHEMA_VERSION, PolicyOutlook, QueuedRequest, Snapshot
 from tui.source import Action, ActionResult, Disconnected, Source, Wish
 
 _LONGEST_GAP_S = 5.0
+_LONGEST_LINE = 16 << 20
 _decoder = msgspec.json.Decoder(Snapshot)
 _encoder = msgspec.json.Encoder()
 
@@ -53,13 +55,21 @@ class Recorder:
         self._file: IO[bytes] = path.open("ab")
 
     async def stream(self) -> AsyncIterator[Snapshot | Disconnected]:
-        """Yield what the source yields; write the snapshots."""
-        with self._file as file:
+        """Yield what the source yields; write the snapshots, until that fails, which is said once."""
+        recording = True
+        try:
             async for news in self._source.stream():
-                if isinstance(news, Snapshot):
-                    file.write(encode(news) + b"\n")
-                    file.flush()
+                if recording and isinstance(news, Snapshot):
+                    try:
+                        self._file.write(encode(news) + b"\n")
+                        self._file.flush()
+                    except OSError as error:
+                        recording = False
+                        yield Disconnected(f"cannot write {self._file.name}: {error.strerror}")
                 yield news
+        finally:
+            with suppress(OSError):
+                self._file.close()
 
     def look(self, wish: Wish) -> None:
         """Pass the wish on."""
@@ -126,7 +136,7 @@ class Replay:
         try:
             with self._path.open("rb") as file:
                 empty = True
-                for number, line in enumerate(file, start=1):
+                for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b""), start=1):
                     if line.strip():
                         empty = False
                         yield self._read(number, line)

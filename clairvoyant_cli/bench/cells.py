@@ -9,6 +9,7 @@ import msgspec
 
 from clairvoyant_cli.bench.load import Call
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.files import LARGE_BYTES, read_file
 
 JsonObject = dict[str, Any]
 
@@ -97,8 +98,8 @@ def settings_in(path: Path | None) -> JsonObject:
     if path is None or not path.exists():
         return {}
     try:
-        return msgspec.json.decode(path.read_bytes().partition(b"\n")[0], type=_Head).settings
-    except (OSError, *UNREADABLE):
+        return msgspec.json.decode(_lines(path)[0], type=_Head).settings
+    except (IndexError, *UNREADABLE):
         return {}
 
 
@@ -108,7 +109,7 @@ def open_ledger(path: Path | None, settings: Mapping[str, Any]) -> Ledger:
         return Ledger({})
     plain: JsonObject = msgspec.json.decode(msgspec.json.encode(settings))
     try:
-        lines = path.read_bytes().splitlines() if path.exists() else []
+        lines = _lines(path) if path.exists() else []
         if not lines:
             path.write_bytes(msgspec.json.encode(_Head(plain)) + b"\n")
             return Ledger({}, path)
@@ -128,6 +129,10 @@ def open_ledger(path: Path | None, settings: Mapping[str, Any]) -> Ledger:
                 ExitCode.USAGE,
             )
     return Ledger({cell.key: cell for cell in cells}, path)
+
+
+def _lines(path: Path) -> list[bytes]:
+    return read_file(path, "the unfinished bench", LARGE_BYTES).splitlines()
 
 
 def _cells(lines: list[bytes]) -> list[Cell]:

@@ -8,6 +8,7 @@ import msgspec
 
 from clairvoyant_cli.bench.questions import Question
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.files import LARGE_BYTES, read_file
 from predictor.record import LengthClass
 
 SHIPPED = Path(__file__).with_name("prompts.jsonl")
@@ -41,10 +42,7 @@ def load_prompts(path: Path = SHIPPED) -> dict[LengthClass, list[Question]]:
     "max_tokens" is the limit that its request asks for, and its length if no other is named.
     """
     refuse = partial(ClairvoyantError, exit_code=ExitCode.USAGE)
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise refuse(f"cannot read the prompts {path}: {error.strerror}") from None
+    lines = read_file(path, "the prompts", LARGE_BYTES).splitlines()
     pools: dict[LengthClass, list[Question]] = {each: [] for each in LengthClass}
     for number, line in enumerate(lines, 1):
         if not line.strip():

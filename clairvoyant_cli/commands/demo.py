@@ -21,7 +21,7 @@ from clairvoyant_cli.bench.race import Lane, Watch, race
 from clairvoyant_cli.bench.real_model import model_file, real_server
 from clairvoyant_cli.bench.show import Narrator, frame, result_table
 from clairvoyant_cli.bench.sojourn import by_class, change
-from clairvoyant_cli.commands.options import FILE, json_option
+from clairvoyant_cli.commands.options import Input, json_option
 from clairvoyant_cli.commands.printing import PlainConsole
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY
@@ -79,7 +79,7 @@ class Settings:
     is_flag=True,
     help="Ask a real llama.cpp server instead, with SmolLM2 (93 MB, fetched once) on one core a side.",
 )
-@click.option("--gguf", type=FILE, metavar="FILE", help="With --real: a model of yours.")
+@click.option("--gguf", type=Input(most_bytes=None), metavar="FILE", help="With --real: a model of yours.")
 @json_option("Print the result as JSON, and nothing else.")
 def command(
     tokens_per_s: float, requests: int, seed: int, real: bool, gguf: Path | None, as_json: bool

@@ -9,8 +9,11 @@ from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+import click
+
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode, printable
+from clairvoyant_cli.files import refuse_pipe
 from clairvoyant_cli.system import create_for_owner
 
 MAX_LOG_BYTES = 5 << 20
@@ -26,11 +29,27 @@ FORMAT = _Printable("%(asctime)s %(levelname).1s %(message)s", "%Y-%m-%dT%H:%M:%
 
 
 class LogFile(RotatingFileHandler):
-    """A log in UTF-8, made so that only its owner can read it; beyond `max_bytes` a new file is begun."""
+    """A log in UTF-8, made so that only its owner can read it; beyond `max_bytes` a new file is begun.
+
+    Where it cannot be written, as on a full disk, its lines are lost; standard error says so once.
+    """
 
     def __init__(self, path: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
         self._every = max_bytes
+        self._told = False
         super().__init__(path, maxBytes=max_bytes, backupCount=OLD_LOGS, encoding="utf-8")
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
+        """Say once that lines are lost, rather than print a traceback for each."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._told:
+            self._told = True
+            with suppress(OSError):
+                click.echo(
+                    f"clairvoyant: cannot write the log {self.baseFilename}: {error.strerror}", err=True
+                )
 
     def _open(self) -> TextIOWrapper:
         with suppress(FileExistsError):
@@ -68,7 +87,8 @@ def log_of(config: ServeConfig) -> Iterator[None]:
     finally:
         if config.log_file is not None:
             logging.getLogger().removeHandler(handler)
-            handler.close()
+            with suppress(OSError):
+                handler.close()
 
 
 def _handler(log_file: str | None) -> logging.Handler:
@@ -77,6 +97,7 @@ def _handler(log_file: str | None) -> logging.Handler:
     path = Path(log_file)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        refuse_pipe(path)
         return LogFile(path)
     except OSError as error:
         why = error.strerror or error

@@ -11,6 +11,7 @@ import click
 from clairvoyant_cli.addresses import BACKEND_NAMES
 from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.files import LARGE_BYTES, opened, refuse_pipe
 from clairvoyant_cli.settings import Setting, settings_of
 
 if TYPE_CHECKING:
@@ -21,8 +22,24 @@ Option = Callable[[Function], Function]
 
 SERVE = settings_of(ServeConfig)
 SERVER = settings_of(BackendConfig)
-FILE = click.Path(path_type=Path, dir_okay=False)
 ANY_PATH = click.Path(path_type=Path)
+
+
+class Input(click.Path):
+    """A file that is read: whether it can be is looked at before the work begins; of any size for None."""
+
+    def __init__(self, most_bytes: int | None = LARGE_BYTES) -> None:
+        super().__init__(path_type=Path, dir_okay=False)
+        self._most_bytes = most_bytes
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; ClairvoyantError where it cannot be read, or is no regular file."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        with opened(path, "the file", self._most_bytes):
+            return path
+
+
+FILE = Input()
 
 
 class Output(click.Path):
@@ -40,9 +57,13 @@ class Output(click.Path):
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if self._suffixes and path.suffix.lower() not in self._suffixes:
             self.fail(f"{path.name!r} must end in {' or '.join(self._suffixes)}", param, ctx)
-        nearest = path if path.exists() else path.parent
-        if self.dir_okay:  # a folder is made, with those it lies in
-            nearest = next(each for each in (path, *path.absolute().parents) if each.exists())
+        try:
+            refuse_pipe(path)
+            nearest = path if path.exists() else path.parent
+            if self.dir_okay:  # a folder is made, with those it lies in
+                nearest = next(each for each in (path, *path.absolute().parents) if each.exists())
+        except OSError as error:
+            self.fail(f"cannot write {path}: {error.strerror}", param, ctx)
         if not nearest.exists() or (nearest != path and not nearest.is_dir()):
             self.fail(f"there is no folder {nearest}; make it first", param, ctx)
         if not os.access(nearest, os.W_OK):
@@ -109,9 +130,9 @@ token_file_option = click.option(
     "--token-file", type=ANY_PATH, help="The daemon's admin token, if it has one."
 )
 config_option = click.option("--config", "config_file", type=ANY_PATH, help="Configuration file, TOML.")
-db_option = click.option("--db", "db_file", type=FILE, help=SERVE["db"].about)
+db_option = click.option("--db", "db_file", type=ANY_PATH, metavar="FILE", help=SERVE["db"].about)
 backend_key_file_option = click.option(
-    "--backend-key-file", type=FILE, metavar="FILE", help=SERVE["backend_key_file"].about
+    "--backend-key-file", type=ANY_PATH, metavar="FILE", help=SERVE["backend_key_file"].about
 )
 predictor_option = click.option(
     "--predictor",

@@ -1,7 +1,8 @@
 """`clairvoyant profiles`: what `calibrate` measured."""
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import click
 from rich.table import Table
@@ -9,11 +10,12 @@ from rich.text import Text
 
 from clairvoyant_cli.commands.composition import database_path, told_plainly
 from clairvoyant_cli.commands.figures import figure, seconds
-from clairvoyant_cli.commands.options import db_option, json_option, output_file, profile_names
+from clairvoyant_cli.commands.options import ANY_PATH, db_option, json_option, output_file, profile_names
 from clairvoyant_cli.commands.plain_output import say, say_json
 from clairvoyant_cli.commands.printing import PlainConsole
 from clairvoyant_cli.commands.spans import date
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.files import LARGE_BYTES, read_all, read_file
 
 if TYPE_CHECKING:
     from profiles.records import Estimate, Profile
@@ -121,15 +123,20 @@ def export(name: str, output: Path | None, db_file: Path | None) -> None:
 
 
 @command.command("import")
-@click.argument("file", type=click.File("rb"))
+@click.argument("file", type=ANY_PATH)
 @db_option
-def import_(file: BinaryIO, db_file: Path | None) -> None:
+def import_(file: Path, db_file: Path | None) -> None:
     """Keep a profile that was exported elsewhere; FILE may be - for standard input."""
     from profiles import store
     from profiles.database import writing
 
+    what = "the profile"
+    if str(file) == "-":
+        data = read_all(sys.stdin.buffer, file, what, LARGE_BYTES)
+    else:
+        data = read_file(file, what, LARGE_BYTES)
     with told_plainly():
-        parcel = store.unpack(file.read())
+        parcel = store.unpack(data)
         with writing(database_path(db_file)) as connection:
             profile = store.save(connection, parcel.profile, parcel.samples)
     say(f"kept as {profile.name}", err=True)

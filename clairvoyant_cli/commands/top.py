@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clairvoyant_cli.commands.options import FILE, json_option, output_file, token_file_option, url_option
+from clairvoyant_cli.commands.options import Input, json_option, output_file, token_file_option, url_option
 from clairvoyant_cli.commands.plain_output import say, say_json
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.system import USUAL_SHELL, draws_few_glyphs
@@ -60,7 +60,7 @@ class _Attachment:
 @click.option("--record", type=output_file(), help="Also write what is seen to a file.")
 @click.option(
     "--replay",
-    type=FILE,
+    type=Input(most_bytes=None),
     help="Play a recorded file; no daemon is needed.",
 )
 @click.option("--demo", is_flag=True, help="Watch a daemon before a simulated backend; none need run.")

@@ -80,7 +80,11 @@ def check_files(config: ServeConfig) -> Iterator[Finding]:
         if given is None:
             continue
         path = Path(given)
-        if not path.is_file():
+        try:
+            is_there = path.is_file()
+        except OSError:  # as for a name that is too long
+            is_there = False
+        if not is_there:
             yield broken("files", f"{name} {path} does not exist", command_to_create(path))
         elif name != "clients" and is_open_to_others(path, path.stat().st_mode):
             yield warning("files", f"{name} {path} can be read by others", command_to_close(path))

@@ -13,12 +13,12 @@ than with one. A token that nobody has given is made, for one run and for the ac
 import hmac
 import os
 import secrets
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.files import opened, read_all, text_of
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.chores import CHORE_HEADER
@@ -26,7 +26,7 @@ from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.plain import decoded, printable
 from clairvoyant_cli.proxy.clients import Clients, find_key, parse_clients, parse_key_file
 from clairvoyant_cli.proxy.origins import Walls
-from clairvoyant_cli.system import command_to_close, is_open_to_others, open_without_waiting
+from clairvoyant_cli.system import command_to_close, is_open_to_others
 
 PRIORITY_HEADER = b"x-clairvoyant-priority"
 URGENCY_HEADER = b"x-clairvoyant-urgency"
@@ -35,9 +35,6 @@ BACKEND_HEADER = b"x-clairvoyant-backend"
 
 THIS_MACHINE = "127.0.0.1"
 """The client of all requests that come from a loopback address: a program can choose any of 16 million."""
-
-LARGEST_FILE_BYTES = 4 << 20
-"""Of what is read while the daemon runs: some 30,000 clients, for which nobody is served for a second."""
 
 NO_ADMIN_TOKEN = "the admin token is missing or wrong; pass it with --token-file"  # noqa: S105 - says so
 NO_RUN_TOKEN = "only the account that runs this daemon may; for others start it with --admin-token-file"  # noqa: S105 - says so
@@ -145,14 +142,14 @@ def read_backend_key(path: Path | str | None) -> str | None:
 
 def read_keys(path: Path) -> Clients:
     """Read API keys, one a line as `name:key` or just `key`."""
-    text, mode = _read(path, "API key", again=True)
+    text, mode = _read(path, "API key")
     _demand_owner_alone(path, "API key", mode)
     return parse_key_file(text, f"the API key file {path}")
 
 
 def read_clients(path: Path) -> Clients:
     """Read a clients' file; one that holds keys must be the owner's alone."""
-    text, mode = _read(path, "clients", again=True)
+    text, mode = _read(path, "clients")
     clients = parse_clients(text, str(path))
     if clients.keys:
         _demand_owner_alone(path, "clients", mode)
@@ -168,41 +165,12 @@ def read_key_of(path: Path, client: str) -> str:
     return key
 
 
-def _read(path: Path, what: str, *, again: bool = False) -> tuple[str, int]:
-    """Return a file's text and mode; one that is read `again` while the daemon runs must be a regular one.
-
-    A pipe, say, would be empty the second time, and reading it would keep the daemon from everything else.
-    """
-    try:
-        # Nothing is waited for before it is known what was opened: a FIFO without a writer would never open.
-        with open(path, "rb", opener=open_without_waiting if again else None) as file:
-            found = os.fstat(file.fileno())
-            if again:
-                _demand_regular(path, what, found)
-            data = file.read()
-    except OSError as error:
-        why = error.strerror or error
-        raise ClairvoyantError(f"cannot read the {what} file {path}: {why}", ExitCode.USAGE) from None
-    try:
-        return data.decode("utf-8-sig"), found.st_mode
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ClairvoyantError(
-            f"the {what} file {path}, line {line}, is not UTF-8 text; write it as such", ExitCode.USAGE
-        ) from None
-
-
-def _demand_regular(path: Path, what: str, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise ClairvoyantError(
-            f"the {what} file {path} is not a regular file; write it to one, so that it can be read again",
-            ExitCode.USAGE,
-        )
-    if found.st_size > LARGEST_FILE_BYTES:
-        raise ClairvoyantError(
-            f"the {what} file {path} is larger than {LARGEST_FILE_BYTES >> 20} MiB; is it the right one?",
-            ExitCode.USAGE,
-        )
+def _read(path: Path, what: str) -> tuple[str, int]:
+    """Return a file's text and mode."""
+    what = f"the {what} file"
+    with opened(path, what) as file:
+        mode = os.fstat(file.fileno()).st_mode
+        return text_of(read_all(file, path, what), path, what), mode
 
 
 def _demand_owner_alone(path: Path, what: str, mode: int) -> None:

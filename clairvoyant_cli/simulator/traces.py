@@ -5,19 +5,22 @@ Prompt text is looked at only where a model is to predict from it, and kept nowh
 """
 
 import csv
-import gzip
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.files import LARGE_BYTES, opened
 from clairvoyant_cli.simulator.predictions import Predictions
 from clairvoyant_cli.simulator.workload import LONG, MEDIUM, SHORT, Floats, Workload
+from predictor.errors import ModelError
+from predictor.lines import lines_of
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS
 
 ARRIVAL = ("arrival_s", "at", "timestamp_ms", "timestamp", "TIMESTAMP")
@@ -90,27 +93,19 @@ def _made(path: Path, limit: int | None, make: Callable[[list[Row]], Made]) -> M
 
 
 def _rows(path: Path, limit: int | None) -> Iterator[Row]:
+    with opened(path, "the requests", LARGE_BYTES):
+        lines = lines_of(path)
+    rows: Iterator[Row]
+    if ".json" in path.name:
+        rows = (json.loads(line) for line in lines if line.strip())
+    else:
+        rows = csv.DictReader(lines)
     try:
-        with _opened(path) as file:
-            lines: Iterator[Row]
-            if ".json" in path.name:
-                lines = (json.loads(line) for line in file if line.strip())
-            else:
-                lines = csv.DictReader(file)
-            for number, row in enumerate(lines):
-                if limit is not None and number >= limit:
-                    return
-                yield row
-    except OSError as error:
-        raise ClairvoyantError(f"cannot read {path}: {error.strerror or error}", ExitCode.USAGE) from error
-    except (ValueError, csv.Error, EOFError, RecursionError) as error:
+        yield from islice(rows, limit)
+    except ModelError as error:
+        raise ClairvoyantError(str(error), ExitCode.USAGE) from error
+    except (ValueError, csv.Error, RecursionError) as error:
         raise ClairvoyantError(f"{path} is neither CSV nor JSON lines: {error}", ExitCode.USAGE) from error
-
-
-def _opened(path: Path) -> TextIO:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8", newline="")
-    return path.open(encoding="utf-8", newline="")
 
 
 def _trace(rows: list[Row]) -> Trace:

@@ -15,7 +15,7 @@ from predictor.loading import load_model
 from predictor.ranking import pair_ranking
 from predictor.studies.ours import serve
 from predictor.studies.paper import Cell, Table
-from predictor.training.dataset import Dataset, lines_of
+from predictor.training.dataset import Dataset, numbered_lines
 from predictor.training.fitting import Numbers
 from predictor.training.labels import label
 
@@ -38,7 +38,7 @@ def digest(prompt: str) -> str:
 def read_lengths(path: Path) -> dict[str, Answer]:
     """Return answers by the digests of their prompts; ModelError where a line holds none."""
     lengths: dict[str, Answer] = {}
-    for number, line in lines_of(path):
+    for number, line in numbered_lines(path):
         try:
             row = json.loads(line)
             lengths[str(row["digest"])] = Answer(float(row["output_tokens"]), bool(row.get("ended", True)))

@@ -1,17 +1,15 @@
 """Prompts and answer lengths from files: one JSON object a line, plain or gzipped."""
 
-import gzip
 import json
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor.errors import ModelError
+from predictor.lines import lines_of
 
 CHARACTERS_A_TOKEN = 4
 """The papers' run-time approximation, for data that counts characters only."""
@@ -44,7 +42,7 @@ def read_dataset(path: Path) -> Dataset:
     """
     prompts: list[str] = []
     answers: list[dict[str, float]] = []
-    for number, line in lines_of(path):
+    for number, line in numbered_lines(path):
         try:
             row = json.loads(line)
             prompt, lengths = row["prompt"], _lengths(row)
@@ -91,19 +89,6 @@ def _tokens(value: object) -> float:
     return float(value)
 
 
-def lines_of(path: Path) -> Iterator[tuple[int, str]]:
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the lines of a file that hold anything, with their numbers; ModelError if it cannot be read."""
-    try:
-        with _open(path) as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, line
-    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
-        why = getattr(error, "strerror", None) or error
-        raise ModelError(f"{path} cannot be read: {why}") from None
-
-
-def _open(path: Path) -> IO[str]:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig")
-    return path.open(encoding="utf-8-sig")
+    return ((number, line) for number, line in enumerate(lines_of(path), start=1) if line.strip())

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from predictor.errors import ModelError
-from predictor.training.dataset import lines_of
+from predictor.lines import lines_of
+from predictor.training.dataset import numbered_lines
 
 LEVELS = 5
 
@@ -48,7 +49,7 @@ def read_cases(path: Path) -> list[Case]:
 
 
 def _json(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
-    for number, line in lines_of(path):
+    for number, line in numbered_lines(path):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
@@ -59,14 +60,12 @@ def _json(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
 def _csv(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
     csv.field_size_limit(CSV_CHARACTERS)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            for row in reader:
-                first = (reader.fieldnames or ("",))[0]
-                yield reader.line_num, row if "prompt" in row else {**row, "prompt": row[first]}
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        why = getattr(error, "strerror", None) or error
-        raise ModelError(f"{path} cannot be read: {why}") from None
+        reader = csv.DictReader(lines_of(path))
+        for row in reader:
+            first = (reader.fieldnames or ("",))[0]
+            yield reader.line_num, row if "prompt" in row else {**row, "prompt": row[first]}
+    except csv.Error as error:
+        raise ModelError(f"{path} cannot be read: {error}") from None
 
 
 def _text(row: Mapping[str, object]) -> str | None:

@@ -1,13 +1,19 @@
-"""Files that are no JSON of ours, whatever is wrong with them: one line, and never a traceback."""
+"""Files that cannot be what was meant, whatever is wrong with them: one line, and never a traceback."""
 
+import gzip
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from clairvoyant_cli.control import ControlClient, decode
-from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.files import LARGE_BYTES
 from clairvoyant_cli.main import cli
+from clairvoyant_cli.simulator.traces import read_history
+from predictor.lines import LONGEST_LINE
 from tests.fakes.scripted_upstream import answer, answering
 
 CONTENTS = {
@@ -38,6 +44,96 @@ def test_a_file_that_is_none_is_refused(name: str, reader: str, tmp_path: Path) 
     result = CliRunner().invoke(cli, [*READERS[reader], str(file)])
     assert isinstance(result.exception, ClairvoyantError), result.exception
     assert "\n" not in str(result.exception)
+
+
+def damaged_gzip(path: Path) -> None:
+    path.write_bytes(gzip.compress(b'{"prompt":"x","output_tokens":5}\n' * 5000)[:60])
+
+
+def gzip_bomb(path: Path) -> None:
+    path.write_bytes(gzip.compress(bytes(LONGEST_LINE + 1), compresslevel=1))
+
+
+def too_large(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(LARGE_BYTES + 1)
+    path.chmod(0o600)
+
+
+ODD: dict[str, Callable[[Path], object]] = {
+    "a pipe": lambda path: os.mkfifo(path, 0o600),
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "a directory": Path.mkdir,
+    "a damaged gzip": damaged_gzip,
+    "a gzip bomb": gzip_bomb,
+    "too large": too_large,
+}
+TAKERS = {
+    **READERS,
+    "lengths": ("study", "answers", __file__, "--lengths"),
+    "gguf": ("demo", "--real", "--gguf"),
+    "train": ("train", "--out", "model"),
+    "key of": ("env", "--key-of"),
+    "config": ("serve", "--config"),
+    "token": ("status", "--token-file"),
+    "backend key": ("calibrate", "--backend", "http://127.0.0.1:9", "--backend-key-file"),
+    "admin token": ("serve", "--backend", "http://127.0.0.1:9", "--admin-token-file"),
+    "resume": (*REPLAYED, "--resume"),
+}
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+@pytest.mark.parametrize("kind", [*ODD, "too long a name"])
+def test_an_odd_file_is_refused_in_one_line(
+    kind: str, taker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLAIRVOYANT_DB", str(tmp_path / "x.db"))
+    file = tmp_path / (f"{kind.replace(' ', '-')}.jsonl.gz" if kind in ODD else "n" * 300)
+    if (kind, taker) == ("too large", "gguf"):
+        return  # a model may be
+    if kind in ODD:
+        ODD[kind](file)
+    after = ("ann",) if taker == "key of" else ()
+    result = CliRunner().invoke(cli, [*TAKERS[taker], str(file), *after])
+    assert isinstance(result.exception, ClairvoyantError | SystemExit), result.exception
+    assert result.exit_code != 0
+    assert len(result.output.splitlines()) <= 5  # click's usage
+
+
+OUTPUTS = {
+    "export": ("profiles", "export", "x", "-o"),
+    "csv": (*REPLAYED, "--csv"),
+    "record": ("top", "--demo", "--once", "--record"),
+    "model": ("train", __file__, "--out"),
+}
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(output: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for place, words in ((tmp_path / "pipe", "pipe"), (tmp_path / ("n" * 300), "too long")):
+        result = CliRunner().invoke(cli, [*OUTPUTS[output], str(place)])
+        refused = result.exception
+        code = refused.exit_code if isinstance(refused, ClairvoyantError) else result.exit_code
+        assert code == ExitCode.USAGE
+        assert words in (result.output or str(refused))
+
+
+def test_a_recording_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "full").symlink_to("/dev/full")
+    result = CliRunner().invoke(cli, ["top", "--demo", "--once", "--record", str(tmp_path / "full")])
+    assert isinstance(result.exception, ClairvoyantError)
+    assert "No space left on device" in str(result.exception)
+
+
+def test_a_trace_with_too_many_requests_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("predictor.lines.MOST_LINES", 4)
+    file = tmp_path / "trace.csv"
+    file.write_text("tokens\n" + "5\n" * 4)
+    assert len(read_history(file, limit=3).workload) == 3
+    with pytest.raises(ClairvoyantError, match="take a part of it"):
+        read_history(file)
 
 
 @pytest.mark.parametrize("name", CONTENTS)

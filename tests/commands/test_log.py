@@ -1,8 +1,10 @@
 """The log file of `serve`: its owner's alone, rotated, and never a reason to lose a line."""
 
 import logging
+import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,27 @@ def test_a_log_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     config = ServeConfig(log_file=str(tmp_path / "file" / "log"))
     with pytest.raises(ClairvoyantError, match="cannot write the log"), log_of(config):
+        raise AssertionError("not reached")
+
+
+def test_a_log_on_a_full_disk_loses_its_lines_and_says_so_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log").symlink_to("/dev/full")
+    handler = LogFile(tmp_path / "log")
+    write(handler, "one", "two", "three")
+    with suppress(OSError):
+        handler.close()
+    [said] = capsys.readouterr().err.splitlines()
+    assert said == f"clairvoyant: cannot write the log {tmp_path / 'log'}: No space left on device"
+
+
+def test_a_log_is_not_written_into_a_pipe_that_nobody_reads(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log")
+    with (
+        pytest.raises(ClairvoyantError, match="is a pipe"),
+        log_of(ServeConfig(log_file=str(tmp_path / "log"))),
+    ):
         raise AssertionError("not reached")
 
 

@@ -65,12 +65,12 @@ def test_what_is_recorded_can_be_replayed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words", "code"),
     [
-        (("--demo", "--replay", "x"), "exclude each other", ExitCode.USAGE),
+        (("--demo", "--replay", __file__), "exclude each other", ExitCode.USAGE),
         (("--demo",), "top needs a terminal", ExitCode.USAGE),
         (("--once", "--url", NOBODY), "no daemon answers", ExitCode.UNREACHABLE),
         (("--once", "--url", "ftp://somewhere"), "give one like", ExitCode.USAGE),
         (("--once", "--token-file", "/nowhere/token"), "cannot read the admin token", ExitCode.USAGE),
-        (("--replay", "/nowhere/session.jsonl", "--once"), "cannot read", ExitCode.FAILURE),
+        (("--replay", "/nowhere/session.jsonl", "--once"), "cannot read", ExitCode.USAGE),
     ],
 )
 def test_what_cannot_be_says_why(arguments: tuple[str, ...], words: str, code: ExitCode) -> None:

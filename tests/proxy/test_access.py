@@ -9,8 +9,8 @@ import pytest
 from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.files import SMALL_BYTES
 from clairvoyant_cli.proxy.access import (
-    LARGEST_FILE_BYTES,
     read_clients,
     read_keys,
     read_secret,
@@ -78,7 +78,7 @@ def _device(path: Path) -> None:
 
 def _endless(path: Path) -> None:
     with path.open("wb") as file:
-        file.truncate(LARGEST_FILE_BYTES + 1)
+        file.truncate(SMALL_BYTES + 1)
     path.chmod(0o600)
 
 

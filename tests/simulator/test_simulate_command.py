@@ -142,7 +142,7 @@ def test_a_report_without_curves_is_drawn_by_its_rows(tmp_path: Path) -> None:
         (["--predictor", "class:2"], "accuracy from 0.5 to 1"),
         (["--predictor", "model"], "need a --workload FILE"),
         (["--preempt", "perhaps"], "is not none, keep"),
-        (["--workload", "nowhere.csv"], "cannot read nowhere.csv"),
+        (["--workload", "nowhere.csv"], "cannot read the requests nowhere.csv"),
     ],
 )
 def test_what_cannot_be_done_is_one_clear_line(arguments: list[str], complaint: str) -> None:

@@ -65,12 +65,12 @@ def command(
         train_on(files, out)
         return
     try:
-        from predictor.training.own import train_own
-
         datasets = [read_dataset(path) for path in files]
         if from_history:
             datasets.append(_recorded(database_path(db_file)))
         data = join(datasets)
+        from predictor.training.own import train_own  # takes seconds
+
         outcome = train_own(data, out, recipe, min_long, seed, lambda line: click.echo(line, err=True))
     except ModelError as error:
         raise ClairvoyantError(str(error)) from None

@@ -22,9 +22,9 @@ def train_on(files: tuple[Path, ...], out: Path) -> None:
     from predictor.training.urgency_data import read_cases
 
     try:
-        from predictor.training.urgency import train_urgency
-
         cases = [case for path in files for case in read_cases(path)]
+        from predictor.training.urgency import train_urgency  # takes seconds
+
         name = ", ".join(path.name for path in files)
         licence = "your own data: yours to decide"
         verdicts = train_urgency(cases, out, licence, name, lambda line: click.echo(line, err=True))

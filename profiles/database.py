@@ -165,11 +165,22 @@ def _found(path: Path, *, create: bool) -> Iterator[None]:
                 )
             if found is not None and not stat.S_ISREG(found.st_mode):
                 raise ProfilesError(f"{path} is not a regular file; choose another one with --db")
-            if found is not None and not _may_be_ours(path.resolve()):
+            if found is not None and _place(found) not in _opened and not _may_be_ours(path.resolve()):
                 raise ProfilesError(f"{path} is not a database of clairvoyant; choose another file with --db")
             yield
+            _opened.add(_place(path.stat()))
     except OSError as error:
         raise ProfilesError(explanation(path, error)) from error
+
+
+_opened: set[tuple[int, int]] = set()
+"""The files that this process has opened by SQLite. To open and close one otherwise would drop the locks that
+SQLite holds on it (https://sqlite.org/howtocorrupt.html, 2.2), and another process would remove its log.
+"""
+
+
+def _place(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def _may_be_ours(path: Path) -> bool:

@@ -204,6 +204,18 @@ def test_a_place_that_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> N
         open_database(tmp_path / ("n" * 300))
 
 
+def test_another_process_leaves_the_log_alone_while_a_daemon_writes(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    writer = Writer(path)
+    assert recorded(path) == []
+    look = (
+        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM history'); c.close()"
+    )
+    subprocess.run([sys.executable, "-c", look, str(path)], check=True)
+    assert Path(f"{path}-wal").exists()
+    writer.close()
+
+
 def test_an_older_shape_is_read_without_changing_the_file(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     with shape_before(path, "how_often_an_answer_was_cut") as old:

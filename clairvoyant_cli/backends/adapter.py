@@ -18,9 +18,10 @@ from clairvoyant_cli.backends.speeds import Speeds
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols import probes
-from clairvoyant_cli.protocols.continuable import Continuable
+from clairvoyant_cli.protocols.continuable import CAPS, Continuable
 from clairvoyant_cli.protocols.errors import Refusal, error_object, response
 from clairvoyant_cli.protocols.exposition import engine_state
+from clairvoyant_cli.protocols.model_settings import ModelSettings, listed_settings
 from clairvoyant_cli.protocols.probes import Answer, BusySlots, OfferedModel
 from clairvoyant_cli.protocols.routes import ROUTES, Family, Route, Shape, Work, plainly_spelled, unescaped
 from tui.snapshot import EngineState, LoadedModel
@@ -33,6 +34,18 @@ LISTED_OR_LOCKED = (200, 401)
 METRICS_PATH = "/metrics"
 
 LOADING = "loading its model"
+NO_CAP = "its server does not say how long it may be"
+FULL = "its server's context may be full soon"
+
+UNTOLD_CONTEXT = 2048
+"""Tokens for prompt and answer at a server that does not tell: Ollama's least default."""
+
+CONTEXT_MARGIN = 128
+"""Tokens that may come until a cut takes effect, and that a template adds."""
+
+BYTES_A_TOKEN = 2
+"""Of text, fewer only in numbers and in what is no text."""
+
 NOT_UNDERSTOOD = "its answers are not understood"
 """Another server than it was taken for, or a new version: it answers, so requests may go on."""
 
@@ -142,6 +155,17 @@ class Backend:
         return self.offered is None or self.adapter.ANSWERS_ANY_MODEL
 
 
+def fits(
+    asked: Continuable, pieces: Sequence[str], settings: ModelSettings, prompt_tokens: int | None = None
+) -> bool:
+    """Whether a prompt, and what has come of its answer, are well within the context: beyond its end a server
+    refuses them, or leaves something out.
+    """
+    if prompt_tokens is None:
+        prompt_tokens = (asked.prompt_bytes + settings.hidden_chars) // BYTES_A_TOKEN
+    return prompt_tokens + len(pieces) + CONTEXT_MARGIN <= (settings.context or UNTOLD_CONTEXT)
+
+
 class Adapter:
     """Any OpenAI-compatible server. Has no state: there is one of each, and any number of servers."""
 
@@ -162,6 +186,9 @@ class Adapter:
 
     CONTINUES: ClassVar[tuple[Way, ...]] = (Prefill(),)
     """The ways in which it may take up an answer that was cut off, the likeliest to be exact first."""
+
+    CAPS: ClassVar[tuple[str, ...]] = CAPS
+    """The fields that bound an answer's length there."""
 
     READ_ANEW: ClassVar[Mapping[str, Any]] = {}
     """Fields of a request that have its prompt read in one go, though it may be in the cache."""
@@ -309,6 +336,26 @@ class Adapter:
         together of what it streams.
         """
         return None
+
+    async def settings(self, ask: Ask, model: str, version: str) -> ModelSettings | None:
+        """Return what decides a model's answers beside the request; None if that is not told now. `version`
+        is the server's own.
+        """
+        return listed_settings((await ask(self.models_path)).body, model, version)
+
+    def defaults(self, settings: ModelSettings, shape: Shape) -> Mapping[str, Any]:
+        """Return its values of the options that a request of this shape leaves out."""
+        return settings.options
+
+    async def bounded(
+        self, ask: Ask, asked: Continuable, pieces: Sequence[str], settings: ModelSettings
+    ) -> Continuable | str:
+        """Return a request with how the server bounds its answer, of which these pieces have come; or why it
+        would end elsewhere if it were cut now.
+        """
+        if asked.shape is Shape.COMPLETION and not asked.is_capped:
+            return NO_CAP  # vLLM's and SGLang's default is 16
+        return asked if fits(asked, pieces, settings) else FULL
 
     async def said_tokens(self, ask: Ask, asked: Continuable, said: str) -> int | None:
         """Count the tokens of what was said so far, as the server does; None if it does not tell."""

@@ -116,12 +116,22 @@ def _num_predict(caps: Body) -> Body:
     return {"num_predict": heeded[0]} if heeded else {}
 
 
+def openai_defaults(shape: Shape) -> Body:
+    """Return what Ollama's OpenAI routes set of what a request leaves out, whatever its Modelfile says
+    (openai/openai.go, FromChatRequest and FromCompleteRequest).
+    """
+    if shape in (Shape.OLLAMA_CHAT, Shape.OLLAMA_GENERATE):
+        return {}
+    penalties = {"frequency_penalty": 0.0, "presence_penalty": 0.0} if shape is Shape.COMPLETION else {}
+    return {"temperature": 1.0, "top_p": 1.0, **penalties}
+
+
 def _ollama_options(asked: Continuable) -> Body:
-    """Return a request's options as Ollama's own routes have them (openai/openai.go, FromChatRequest)."""
-    if asked.shape in (Shape.OLLAMA_CHAT, Shape.OLLAMA_GENERATE):
-        return dict(asked.options)
+    """Return a request's options as Ollama's own routes have them."""
     body = asked.body
-    options: Body = {"temperature": 1.0, "top_p": 1.0}
+    if asked.options is not body:
+        return dict(asked.options)
+    options = openai_defaults(asked.shape)
     for name in ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty"):
         if body.get(name) is not None:
             options[name] = body[name]

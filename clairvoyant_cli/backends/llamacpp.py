@@ -1,21 +1,29 @@
 """llama.cpp's server (tools/server/server.cpp)."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any, ClassVar
 
-from clairvoyant_cli.backends.adapter import NOT_UNDERSTOOD, Adapter, Backend, Body, Found
+from clairvoyant_cli.backends.adapter import FULL, NO_CAP, NOT_UNDERSTOOD, Adapter, Backend, Body, Found, fits
 from clairvoyant_cli.backends.asking import Ask
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.continuable import Continuable
 from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.protocols.model_settings import ModelSettings, llamacpp_settings
 from clairvoyant_cli.protocols.probes import Answer, BusySlots, OfferedModel
 from clairvoyant_cli.protocols.routes import Family, Route, Shape
 
 SLOTS_TIMEOUT_S = 10.0
 """It answers between two batches of a prompt."""
+
+SAMPLE_CHATS = (
+    [{"role": "user", "content": "A"}],
+    [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}],
+)
+"""One to answer, and one whose answer has begun."""
 
 
 class LlamaCpp(Adapter):
@@ -61,6 +69,36 @@ class LlamaCpp(Adapter):
     def json_type(self, shape: Shape) -> bytes | None:
         """Return that of all its answers."""
         return b"application/json; charset=utf-8"
+
+    async def settings(self, ask: Ask, model: str, version: str) -> ModelSettings | None:
+        """Read them from its properties and its list of models, and see how it renders a chat."""
+        props, models, *rendered = await asyncio.gather(
+            ask("/props"),
+            ask(self.models_path),
+            *(ask("/apply-template", body={"messages": chat}) for chat in SAMPLE_CHATS),
+        )
+        if not (props.status and models.status):
+            return None
+        if props.body is None:
+            return await super().settings(ask, model, version)
+        texts = [each.body for each in rendered]
+        return llamacpp_settings(props.body, models.body, () if None in texts else texts)
+
+    async def bounded(
+        self, ask: Ask, asked: Continuable, pieces: Sequence[str], settings: ModelSettings
+    ) -> Continuable | str:
+        """Read the server's own cap (`-n`) from its slots, and count the prompt's tokens."""
+        if not asked.is_capped:
+            cap = probes.slots_cap((await ask("/slots")).body)
+            if cap is None:
+                return NO_CAP
+            asked = replace(asked, most=cap or None)
+        if fits(asked, pieces, settings, asked.prompt_bytes):
+            return asked
+        prompt = await _prompt(ask, asked)
+        answer = None if prompt is None else await ask("/tokenize", body=_to_tokenize(prompt))
+        tokens = None if answer is None else probes.tokens_in(answer.body)
+        return asked if fits(asked, pieces, settings, tokens) else FULL
 
     async def said_tokens(self, ask: Ask, asked: Continuable, said: str) -> int | None:
         """Count them with the server's own template and tokeniser."""

@@ -1,18 +1,21 @@
 """Ollama (server/routes.go, server/sched.go)."""
 
+import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import psutil
 
-from clairvoyant_cli.backends.adapter import NOT_UNDERSTOOD, Adapter, Backend, Body, Found
+from clairvoyant_cli.backends.adapter import FULL, NOT_UNDERSTOOD, Adapter, Backend, Body, Found, fits
 from clairvoyant_cli.backends.asking import Ask
-from clairvoyant_cli.backends.continuation import Prefill, Raw
+from clairvoyant_cli.backends.continuation import Prefill, Raw, openai_defaults
 from clairvoyant_cli.backends.processes import listening, values_of
 from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.continuable import Continuable
+from clairvoyant_cli.protocols.model_settings import ModelSettings, ollama_settings
 from clairvoyant_cli.protocols.probes import Answer, OfferedModel
 from clairvoyant_cli.protocols.request_parsing import RUNNER_OPTIONS
 from clairvoyant_cli.protocols.routes import ROUTES, Family, Shape, Work
@@ -34,6 +37,9 @@ TEMPLATE_STOPS = "<["
 
 READ_TIMEOUT_S = 30.0
 
+MOST_CONTEXTS = 10
+"""An answer ends after so many times the context (llm/server.go)."""
+
 
 class Ollama(Adapter):
     """Loads models on demand and tells which; how many answers it gives at once, its process alone shows."""
@@ -46,6 +52,7 @@ class Ollama(Adapter):
     SPEAKS = frozenset((Family.OLLAMA, Family.OPENAI, Family.ANTHROPIC))
     REPORTS_LOADING = False
     CONTINUES = (Raw(), Prefill())
+    CAPS = ("max_tokens", "num_predict")
     SWAPS_MODELS = True
     UNLOADS_MODELS = True
     OBEYS_COMPLETION_CAP = False  # it has no such field (openai/openai.go, ChatCompletionRequest)
@@ -89,6 +96,29 @@ class Ollama(Adapter):
         """Return gin's own, or what its OpenAI routes say (middleware/openai.go)."""
         own = shape in (Shape.OLLAMA_CHAT, Shape.OLLAMA_GENERATE)
         return b"application/json; charset=utf-8" if own else b"application/json"
+
+    async def settings(self, ask: Ask, model: str, version: str) -> ModelSettings | None:
+        """Read them from its Modelfile."""
+        shown, running = await asyncio.gather(ask("/api/show", body={"model": model}), ask("/api/ps"))
+        if not shown.status or shown.status >= 500:
+            return None
+        loaded = probes.loaded_models(running.body) or ()
+        contexts = (each.context for each in loaded if full_name(each.name) == full_name(model))
+        return ollama_settings(shown.body, next(contexts, None), version)
+
+    def defaults(self, settings: ModelSettings, shape: Shape) -> Mapping[str, Any]:
+        """Return its Modelfile's, or what its OpenAI routes set instead."""
+        return {**settings.options, **openai_defaults(shape)}
+
+    async def bounded(
+        self, ask: Ask, asked: Continuable, pieces: Sequence[str], settings: ModelSettings
+    ) -> Continuable | str:
+        """Bound it as the server does, by the context that it is loaded with."""
+        if (wanted := asked.options.get("num_ctx")) and isinstance(wanted, int):
+            settings = replace(settings, context=min(wanted, settings.context or wanted))
+        if settings.context is not None:
+            asked = replace(asked, most=MOST_CONTEXTS * settings.context)
+        return asked if fits(asked, pieces, settings) else FULL
 
     async def said_tokens(self, ask: Ask, asked: Continuable, said: str) -> int | None:
         """Have the model read it alone, where an event may have brought several tokens: a character of
@@ -150,7 +180,7 @@ def _to_read(asked: Continuable, text: str) -> Body:
 
 def _stop_beginnings(asked: Continuable) -> set[str]:
     """Return the characters that a stop string may begin with: the request's, or one of a chat template."""
-    stop = asked.options.get("stop")
+    stop = asked.options.get("stop") or asked.defaults.get("stop")
     return {*TEMPLATE_STOPS, *(each[:1] for each in ([stop] if isinstance(stop, str) else stop or ()))}
 
 

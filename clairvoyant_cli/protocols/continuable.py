@@ -6,7 +6,7 @@ log-probabilities) or is not known here keeps a request from being cut.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -44,7 +44,6 @@ HARMLESS = frozenset(
         "main_gpu",
         "use_mmap",
         "num_thread",
-        "num_keep",
     }
 )
 """Fields that mean the same for the rest of an answer as for all of it: a sampler's penalties look back on
@@ -56,26 +55,46 @@ CAPS = ("max_completion_tokens", "max_tokens", "n_predict", "num_predict")
 MAX_CAP = 1 << 30
 
 
+RANDOM_SEEDS = (None, -1, 0xFFFFFFFF)
+"""What a server says of its seed that takes another one for each answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Continuable:
-    """A request that can be continued: its body, and whether its client wants a stream, and totals in it."""
+    """A request that can be continued: its body, and whether its client wants a stream, and totals in it.
+
+    `defaults` are the server's own values of the options that it leaves out, `caps` the names of those that
+    bound the answer's length there, and `most` is how many tokens the server lets it have in any case.
+    """
 
     shape: Shape
     body: Body
     streamed: bool
     wants_usage: bool = False
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    caps: tuple[str, ...] = CAPS
+    most: int | None = None
 
     @property
     def options(self) -> Mapping[str, Any]:
         """Where its sampling options stand: in an object of their own with Ollama, else in the body."""
-        if self.shape in (Shape.OLLAMA_CHAT, Shape.OLLAMA_GENERATE):
-            return self.body.get("options") or {}
-        return self.body
+        return _options(self.shape, self.body)
 
     @property
     def is_greedy(self) -> bool:
         """Whether its client expects the same answer each time."""
-        return bool(self.options.get("temperature") == 0)
+        return _is_greedy(_in_effect(self.options, self.defaults))
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether the request says how long its answer may be."""
+        return any(_is_cap(self.options.get(name)) for name in self.caps)
+
+    @property
+    def prompt_bytes(self) -> int:
+        """How long its prompt is, without what a template adds."""
+        texts = [each["content"] for each in self.body.get("messages") or ()]
+        return len("".join(texts or [self.body["prompt"]]).encode())
 
     @property
     def shared_chars(self) -> int:
@@ -84,16 +103,30 @@ class Continuable:
         return sum(len(each["content"]) for each in messages if each["role"] in ("system", "developer"))
 
     def capped(self, said_tokens: int) -> Body:
-        """Return the caps of a continuation after so many tokens, of those that the request has."""
-        given = {name: self.options[name] for name in CAPS if _is_cap(self.options.get(name))}
-        return {name: max(1, cap - said_tokens) for name, cap in given.items()}
+        """Return the caps of a continuation after so many tokens: the request's, else the server's own."""
+        named = [name for name in self.caps if self.options.get(name) is not None]
+        given = {name: self.options[name] for name in named if _is_cap(self.options[name])}
+        if not given:
+            own = () if named else (self.defaults.get(name) for name in self.caps)
+            cap = next(filter(_is_cap, own), self.most)
+            names = named or ["max_tokens" if self.options is self.body else "num_predict"]
+            given = {} if cap is None else dict.fromkeys(names, cap)
+        return {name: max(1, min(cap, self.most or cap) - said_tokens) for name, cap in given.items()}
 
 
-def continuable(raw: bytes, shape: Shape, *, streams: bool) -> Continuable | str:
+def continuable(
+    raw: bytes,
+    shape: Shape,
+    *,
+    streams: bool,
+    defaults: Mapping[str, Any] | None = None,
+    caps: tuple[str, ...] = CAPS,
+) -> Continuable | str:
     """Return what is needed to continue the answer to a request, or why that might be noticed.
 
-    `streams` is what an absent `stream` means on the route.
+    `streams` is what an absent `stream` means on the route; see `Continuable` for the others.
     """
+    defaults = defaults or {}
     if shape not in SHAPES:
         return "its route"
     try:
@@ -104,7 +137,7 @@ def continuable(raw: bytes, shape: Shape, *, streams: bool) -> Continuable | str
         return "its body is not understood"
     stream = body.get("stream")
     why = SHAPES[shape](body) if stream in (None, True, False) else "stream"
-    if why:
+    if why or (why := _own(_options(shape, body), defaults)):
         return why
     options = body.get("stream_options") or {}
     return Continuable(
@@ -112,6 +145,8 @@ def continuable(raw: bytes, shape: Shape, *, streams: bool) -> Continuable | str
         body,
         streams if stream is None else bool(stream),
         wants_usage=bool(isinstance(options, dict) and options.get("include_usage")),
+        defaults=defaults,
+        caps=caps,
     )
 
 
@@ -162,6 +197,23 @@ def _fields(body: Body, options: Body, *known: str) -> str:
     return ""
 
 
+def _options(shape: Shape, body: Body) -> Mapping[str, Any]:
+    return body.get("options") or {} if shape in (Shape.OLLAMA_CHAT, Shape.OLLAMA_GENERATE) else body
+
+
+def _in_effect(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Body:
+    return {**defaults, **{name: value for name, value in options.items() if value is not None}}
+
+
+def _own(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """Name the first of the server's own options that stands in the way, "" if none does."""
+    held = _in_effect(options, defaults)
+    for name in OWN:
+        if options.get(name) is None and name in held and not CONDITIONS[name](held[name], held):
+            return f"the server's own {name}"
+    return ""
+
+
 def _messages(messages: Any) -> str:
     if not isinstance(messages, list) or not messages:
         return "messages"
@@ -184,8 +236,13 @@ def _is_cap(value: Any) -> bool:
 
 
 def _bounds(value: Any, options: Body) -> bool:
-    # Zero and what is no number mean something of their own to each server; below zero is no bound.
-    return _is_cap(value) or (isinstance(value, int) and value < 0)
+    # Zero, -2 and what is no number mean something of their own to each server; -1 is no bound.
+    return _is_cap(value) or value == -1
+
+
+def _counts_from_the_start(value: Any, options: Body) -> bool:
+    # Below zero a full context keeps all of the prompt, to which what was said belongs in a continuation.
+    return isinstance(value, int) and value >= 0
 
 
 def _is_off(value: Any, options: Body) -> bool:
@@ -200,9 +257,13 @@ def _is_one(value: Any, options: Body) -> bool:
     return bool(value == 1)
 
 
-def _is_greedy(value: Any, options: Body) -> bool:
-    """Whether a seed decides nothing."""
-    return options.get("temperature") == 0
+def _decides_nothing(seed: Any, options: Body) -> bool:
+    return seed in RANDOM_SEEDS or _is_greedy(options)
+
+
+def _is_greedy(options: Mapping[str, Any]) -> bool:
+    temperature = options.get("temperature")
+    return options.get("top_k") == 1 or (isinstance(temperature, int | float) and temperature <= 0)
 
 
 def _is_text(value: Any, options: Body) -> bool:
@@ -221,9 +282,13 @@ CONDITIONS: Mapping[str, Callable[[Any, Body], bool]] = {
         _is_off,
     ),
     **dict.fromkeys(("mirostat", "dry_multiplier", "xtc_probability"), _is_off),
+    **dict.fromkeys(("num_keep", "n_keep"), _counts_from_the_start),
     "format": _is_no_format,
-    "seed": _is_greedy,
+    "seed": _decides_nothing,
     "response_format": _is_text,
     "stream_options": _asks_usage_alone,
 }
 """Fields that stand in nobody's way if they have certain values."""
+
+OWN = ("seed", "mirostat", "dry_multiplier", "xtc_probability", "num_keep", "n_keep")
+"""Of these, those that a server may have values of its own of."""

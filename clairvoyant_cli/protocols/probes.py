@@ -20,6 +20,7 @@ from clairvoyant_cli.protocols.loose import (
     is_given,
     is_list,
     is_object,
+    number,
     text,
     whole_number,
 )
@@ -139,6 +140,14 @@ class Slot(msgspec.Struct, gc=False):
 
     is_processing: Raw = ABSENT
     id_task: Raw = ABSENT
+    next_token: Raw = ABSENT
+
+
+class NextToken(msgspec.Struct, gc=False):
+    """How far a slot is: in a list of one in newer builds."""
+
+    n_remain: Raw = ABSENT
+    n_decoded: Raw = ABSENT
 
 
 Told = TypeVar("Told")
@@ -157,6 +166,7 @@ _PROPS = msgspec.json.Decoder(Props)
 _SETTINGS = msgspec.json.Decoder(Settings)
 _SLOTS = msgspec.json.Decoder(list[Raw])
 _SLOT = msgspec.json.Decoder(Slot)
+_NEXT_TOKEN = msgspec.json.Decoder(NextToken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,19 +209,19 @@ class OfferedModel:
 
 def is_clairvoyant(body: bytes | None) -> bool:
     """Whether an answer is that of a proxy like this one."""
-    told = _read(body, _GREETING)
+    told = read_as(body, _GREETING)
     return told is not None and is_object(told.backends)
 
 
 def version_of(body: bytes | None) -> str | None:
     """Return Ollama's version, or vLLM's; None if this is not their answer."""
-    told = _read(body, _GREETING)
+    told = read_as(body, _GREETING)
     return None if told is None or told.version is ABSENT else short_name(told.version)
 
 
 def rendered_prompt(body: bytes | None) -> str | None:
     """Return the text that a chat template made; None if there is none."""
-    told = _read(body, _RENDERED)
+    told = read_as(body, _RENDERED)
     if told is not None and is_object(told.debug_info):
         inner = fields(_RENDERED, told.debug_info)
         return None if inner is None else text(inner.rendered_template) or None
@@ -220,13 +230,13 @@ def rendered_prompt(body: bytes | None) -> str | None:
 
 def tokens_in(body: bytes | None) -> int | None:
     """Return how many tokens a text has, as llama.cpp lists them; None if it does not."""
-    told = _read(body, _RENDERED)
+    told = read_as(body, _RENDERED)
     return count(told.tokens) if told is not None and is_list(told.tokens) else None
 
 
 def token_lengths(body: bytes | None) -> list[int] | None:
     """Return how many bytes each token of a text has, as llama.cpp lists them; None if it does not."""
-    told = _read(body, _RENDERED)
+    told = read_as(body, _RENDERED)
     tokens = fitting(_TOKENS, told.tokens) if told is not None and is_list(told.tokens) else None
     if tokens is None:
         return None
@@ -235,7 +245,7 @@ def token_lengths(body: bytes | None) -> list[int] | None:
 
 def tokens_read(body: bytes | None) -> int | None:
     """Return how many tokens Ollama's prompt had, those in its cache included; None if it does not tell."""
-    told = _read(body, _RENDERED)
+    told = read_as(body, _RENDERED)
     return None if told is None else whole_number(told.prompt_eval_count, MAX_CONTEXT) or None
 
 
@@ -264,7 +274,7 @@ def ollama_models(body: bytes | None) -> tuple[OfferedModel, ...] | None:
 
 def openai_models(body: bytes | None) -> tuple[OfferedModel, ...] | None:
     """Return the models in `/v1/models`; None if the answer is not understood."""
-    told = _read(body, _MODELS)
+    told = read_as(body, _MODELS)
     listed = None if told is None else entries(told.data)
     return None if listed is None else tuple(_offered(model) for model in _each(listed, MAX_LISTED_MODELS))
 
@@ -284,13 +294,13 @@ def _offered(model: ListedModel) -> OfferedModel:
 
 def sglang_version(body: bytes | None) -> str | None:
     """Return SGLang's version; None if this is not SGLang's answer."""
-    told = _read(body, _GREETING)
+    told = read_as(body, _GREETING)
     return None if told is None or not is_given(told.model_path) else short_name(told.version)
 
 
 def sglang_queue(body: bytes | None) -> SglangQueue | None:
     """Return how SGLang orders its queue; None if this is not SGLang's answer."""
-    told = _read(body, _SCHEDULING)
+    told = read_as(body, _SCHEDULING)
     if told is None or not is_given(told.model_path):
         return None
     switches = (told.enable_priority_scheduling, told.schedule_low_priority_values_first, told.enable_metrics)
@@ -299,7 +309,7 @@ def sglang_queue(body: bytes | None) -> SglangQueue | None:
 
 def props_of(body: bytes | None) -> ServerProps | None:
     """Return llama.cpp's properties; None if the answer is not understood."""
-    told = _read(body, _PROPS)
+    told = read_as(body, _PROPS)
     if told is None:
         return None
     path = text(told.model_alias) or text(told.model_path)
@@ -316,19 +326,36 @@ def props_of(body: bytes | None) -> ServerProps | None:
 
 def busy_slots(body: bytes | None) -> BusySlots | None:
     """Return which of llama.cpp's slots are at work, and at which task; None if it does not tell."""
-    listed = _read(body, _SLOTS)
+    busy = _busy(body)
+    if busy is None:
+        return None
+    return frozenset((place, whole_number(slot.id_task, MAX_TASK)) for place, slot in busy)
+
+
+def slots_cap(body: bytes | None) -> int | None:
+    """Return how many tokens llama.cpp lets an answer have that names no cap, 0 if any number: as one of its
+    slots at work has it; None if they do not tell, or differ.
+    """
+    caps: set[int] = set()
+    for _, slot in _busy(body) or ():
+        held = (entries(slot.next_token) or [slot.next_token])[0]
+        told = fields(_NEXT_TOKEN, held) or NextToken()
+        remain, decoded = number(told.n_remain), whole_number(told.n_decoded, MAX_CONTEXT)
+        if decoded:  # before the first token it is not counted
+            caps.add(0 if remain is None or remain < 0 else int(remain) + decoded)
+    return 0 if 0 in caps else min(caps) if len(caps) == 1 else None
+
+
+def _busy(body: bytes | None) -> list[tuple[int, Slot]] | None:
+    listed = read_as(body, _SLOTS)
     if listed is None:
         return None
     slots = enumerate(fields(_SLOT, each) for each in listed[:MAX_SLOTS])
-    return frozenset(
-        (number, whole_number(slot.id_task, MAX_TASK))
-        for number, slot in slots
-        if slot is not None and is_given(slot.is_processing)
-    )
+    return [(place, slot) for place, slot in slots if slot is not None and is_given(slot.is_processing)]
 
 
 def _models(body: bytes | None, most: int) -> list[ListedModel] | None:
-    told = _read(body, _MODELS)
+    told = read_as(body, _MODELS)
     if told is None or (is_given(told.models) and not is_list(told.models)):
         return None
     return _each(entries(told.models) or [], most)
@@ -338,7 +365,8 @@ def _each(listed: list[Raw], most: int) -> list[ListedModel]:
     return [model for each in listed[:most] if (model := fields(_LISTED_MODEL, each)) is not None]
 
 
-def _read(body: bytes | None, decoder: msgspec.json.Decoder[Told]) -> Told | None:
+def read_as(body: bytes | None, decoder: msgspec.json.Decoder[Told]) -> Told | None:
+    """Return what a decoder makes of an answer; None if it is too long, or something else."""
     if body is None or len(body) > ANSWER_BYTES:
         return None
     if body.count(b"{") > ANSWER_OBJECTS or body.count(b",") > ANSWER_ENTRIES:

@@ -1,0 +1,181 @@
+"""What a server adds to a request by itself, and what tells it from one that would answer otherwise.
+
+Rule: a fingerprint holds hashes alone, one a part, and is the same at every start of the same server.
+"""
+
+import calendar
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from clairvoyant_cli.protocols.loose import ABSENT, entries, fields, scalar, text, whole_number
+from clairvoyant_cli.protocols.probes import MAX_CONTEXT, MAX_LISTED_MODELS, read_as
+
+DATES = re.compile(
+    b"[0-9]+|" + "|".join([*calendar.month_name[1:], *calendar.month_abbr[1:], *calendar.day_name]).encode()
+)
+"""Chat templates may write today's date into the prompt."""
+
+LASTING = (
+    "id",
+    "root",
+    "owned_by",
+    "max_model_len",
+    "n_vocab",
+    "n_ctx_train",
+    "n_embd",
+    "n_params",
+    "size",
+    "ftype",
+)
+"""Fields of an entry of `/v1/models`, and of llama.cpp's `meta` in it, that say which model it is."""
+
+WEIGHTS = re.compile(r"^(?:FROM|ADAPTER) .*", re.MULTILINE)
+"""Lines of a Modelfile that name files by their digests."""
+
+
+class Props(msgspec.Struct, gc=False):
+    """llama.cpp's `/props`."""
+
+    build_info: Raw = ABSENT
+    model_alias: Raw = ABSENT
+    model_path: Raw = ABSENT
+    chat_template: Raw = ABSENT
+    default_generation_settings: Raw = ABSENT
+
+
+class Shown(msgspec.Struct, gc=False):
+    """Ollama's `/api/show`."""
+
+    modelfile: Raw = ABSENT
+    template: Raw = ABSENT
+    system: Raw = ABSENT
+    messages: Raw = ABSENT
+    parameters: Raw = ABSENT
+    details: Raw = ABSENT
+
+
+class Listing(msgspec.Struct, gc=False):
+    """`/v1/models`."""
+
+    data: Raw = ABSENT
+
+
+_PROPS = msgspec.json.Decoder(Props)
+_SHOWN = msgspec.json.Decoder(Shown)
+_LISTING = msgspec.json.Decoder(Listing)
+_OBJECT = msgspec.json.Decoder(dict[str, Raw])
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """What decides a model's answers beside the request.
+
+    `fingerprint` names its build, weights, template and settings. `context` is how many tokens prompt and
+    answer may have together, None if the server does not tell. `options` are its own values of what a request
+    may set. `hidden_chars` counts what its prompt has beside the request's text.
+    """
+
+    fingerprint: str
+    context: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    hidden_chars: int = 0
+
+
+def changed_parts(before: str, after: str) -> list[str]:
+    """Return the names of the parts in which two fingerprints differ, of those that both have: what a server
+    did not tell once is no change.
+    """
+    was, now = (dict(part.split(":", 1) for part in each.split() if ":" in part) for each in (before, after))
+    return sorted(name for name in was.keys() & now.keys() if was[name] != now[name])
+
+
+def llamacpp_settings(
+    props: bytes | None, models: bytes | None, rendered: Iterable[bytes | None]
+) -> ModelSettings | None:
+    """Return llama.cpp's settings from `/props`, `/v1/models`, and what its template makes of some chats, as
+    `--no-jinja` shows there alone; None if it does not tell.
+    """
+    told = read_as(props, _PROPS)
+    if told is None:
+        return None
+    settings = fields(_OBJECT, told.default_generation_settings) or {}
+    # The context may be fitted to the memory that is free at a start.
+    context = whole_number(settings.pop("n_ctx", ABSENT), MAX_CONTEXT)
+    texts = [DATES.sub(b"0", each) for each in rendered if each is not None]
+    options = settings | (fields(_OBJECT, settings.get("params", ABSENT)) or {})
+    return ModelSettings(
+        _fingerprint(
+            build=[told.build_info],
+            model=[told.model_alias, told.model_path, *_listed(_entry(models, None))],
+            template=[told.chat_template],
+            settings=_listed(settings),
+            **({"rendering": texts} if texts else {}),
+        ),
+        context or None,
+        {name: scalar(value) for name, value in options.items()},
+    )
+
+
+def ollama_settings(shown: bytes | None, context: int | None, version: str) -> ModelSettings:
+    """Return the settings of a model of Ollama's from `/api/show`; `context` is what it is loaded with."""
+    told = read_as(shown, _SHOWN) or Shown()
+    prompt = (told.template, told.system, told.messages)
+    return ModelSettings(
+        _fingerprint(
+            build=[version.encode()],
+            model=[*(line.encode() for line in WEIGHTS.findall(text(told.modelfile))), told.details],
+            template=prompt,
+            settings=[told.parameters],
+        ),
+        context,
+        _parameters(text(told.parameters)),
+        sum(map(len, prompt)),
+    )
+
+
+def listed_settings(models: bytes | None, model: str, version: str) -> ModelSettings | None:
+    """Return the settings of a model as `/v1/models` lists it; None if that is not understood."""
+    if read_as(models, _LISTING) is None:
+        return None
+    entry = _entry(models, model)
+    context = whole_number(entry.get("max_model_len", ABSENT), MAX_CONTEXT)
+    return ModelSettings(_fingerprint(build=[version.encode()], model=_listed(entry)), context or None)
+
+
+def _entry(models: bytes | None, model: str | None) -> dict[str, Raw]:
+    """Return what `/v1/models` says of a model, of the first if none is named: what of it lasts."""
+    listing = read_as(models, _LISTING) or Listing()
+    for each in (entries(listing.data) or [])[:MAX_LISTED_MODELS]:
+        entry = fields(_OBJECT, each) or {}
+        if model is None or text(entry.get("id", ABSENT)) == model:
+            meta = fields(_OBJECT, entry.get("meta", ABSENT)) or {}
+            return {name: value for name, value in (entry | meta).items() if name in LASTING}
+    return {}
+
+
+def _listed(held: Mapping[str, Raw]) -> list[bytes]:
+    return [part for name in sorted(held) for part in (name.encode(), bytes(held[name]))]
+
+
+def _parameters(lines: str) -> dict[str, Any]:
+    """Return the PARAMETERs of a Modelfile as `/api/show` writes them: a name and a value a line."""
+    found: dict[str, Any] = {}
+    for line in lines.splitlines():
+        name, _, value = line.strip().partition(" ")
+        held = scalar(Raw(value.strip().encode() or b"null"))
+        if name == "stop":
+            found.setdefault(name, []).append(value.strip() if held is None else held)
+        elif name:
+            found[name] = held
+    return found
+
+
+def _fingerprint(**parts: Iterable[bytes | Raw]) -> str:
+    hashed = {name: sha256(b"\0".join(map(bytes, part))) for name, part in parts.items()}
+    return " ".join(f"{name}:{digest.hexdigest()[:16]}" for name, digest in hashed.items())

@@ -113,10 +113,11 @@ class Sample:
 @dataclass(frozen=True, slots=True)
 class Continuation:
     """How an answer that was cut is continued, and how well: of `trials` greedy answers `exact` had the very
-    text of an uncut one. `way` is the adapter's name for it.
+    text of an uncut one. `way` is the adapter's name for it. Of them `repeats` and `exact_repeats` had been
+    answered whole before.
 
     Seconds from asking to the first new token, medians: `warm_s` right after the cut, `resume_s` after others
-    had the slot.
+    had the slot. `fingerprint` names the model and the settings that this was measured with; "" is not known.
     """
 
     way: str
@@ -124,11 +125,21 @@ class Continuation:
     exact: int
     resume_s: float
     warm_s: float
+    repeats: int = 0
+    exact_repeats: int = 0
+    fingerprint: str = ""
 
     @property
     def is_exact(self) -> bool:
-        """Whether answers may be cut."""
-        return self.trials >= MIN_TRIALS and self.exact >= MIN_EXACT_SHARE * self.trials
+        """Whether answers may be cut that the server writes for the first time."""
+        first, exact = self.trials - self.repeats, self.exact - self.exact_repeats
+        are_exact = 0 < MIN_EXACT_SHARE * first <= exact or self.exact >= MIN_EXACT_SHARE * self.trials
+        return self.trials >= MIN_TRIALS and are_exact
+
+    @property
+    def repeats_are_exact(self) -> bool:
+        """Whether answers may be cut that it has written before."""
+        return self.repeats > 0 and self.exact_repeats >= MIN_EXACT_SHARE * self.repeats
 
 
 MIN_TRIALS = 12

@@ -277,6 +277,8 @@ def _fault(profile: Profile) -> str:
         if value is not None and value < 0.0:
             return "a time or a speed of it is below 0"
     for way in profile.continuations:
+        if not 0 <= way.exact_repeats <= way.repeats <= way.trials:
+            return f"its repeated trials of {way.way!r} cannot be"
         if not 0 <= way.exact <= way.trials or min(way.resume_s, way.warm_s) < 0.0:
             return f"its trials of {way.way!r} cannot be"
     return ""

@@ -4,9 +4,9 @@ Rule 1: the uncut answer and the first part of a cut one begin with the prompt i
 go or cached. A server rounds differently in the two, and its greedy answers may differ without any cut.
 Rule 2: where a server's uncut answers differ from each other, a continued one proves nothing: that is no
 trial.
-Rule 3: the uncut answer comes last. llama.cpp keeps no prompt that is the beginning of one it keeps already,
-and does not go back by more than three quarters of one: were the whole answer kept, going on after an early
-cut would look as dear as reading all of it again.
+Rule 3: half of the cuts come before the uncut answer, half after it. llama.cpp keeps no prompt that is the
+beginning of one it keeps already, and does not go back far in one: an answer that it has written before may
+be read again as a whole when it is cut, which rounds differently, and takes longer.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from profiles.records import MIN_TRIALS, Continuation
 
 PLACES = (0.2, 0.55)
 """Shares of an answer after which it is cut, if it is as long as the one before it; the cut itself waits for
-the end of a word."""
+the end of a word. The last of them is that of answers given before: the more is read again, the worse."""
 
 HOPELESS = 4
 """A way is not tried further if its first so many texts all differ, or so many questions bring none."""
@@ -30,12 +30,14 @@ HOPELESS = 4
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One answer that was cut and continued: whether it had the very text, and the same count of tokens.
+    """One answer that was cut and continued: whether it had the very text, and the same count of tokens;
+    `repeated` says that it had been given before.
 
     Seconds to the first new token: right after the cut, and after others had the slot; None if none came.
     """
 
     exact: bool
+    repeated: bool = False
     counted: bool = False
     warm_s: float | None = None
     resume_s: float | None = None
@@ -43,9 +45,10 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """An answer that was cut after what was `said`, and continued; `warm_s` as in `Trial`."""
+    """An answer that was cut after what was `said`, and continued; the others as in `Trial`."""
 
     said: str
+    repeated: bool
     warm_s: float | None
     resumed: Resumed
 
@@ -65,6 +68,10 @@ async def prove_continuing(session: Session, slots: int) -> Proof:
     Once one is exact, the others get as few trials as say something, or none if time is short.
     """
     cutter = Cutter(session.client, slots)
+    client = session.client
+    settings = await client.found.adapter.settings(cutter.ask, client.model, client.found.version)
+    if settings is None:
+        return Proof(why_not="the server does not say which model and settings it has")
     begun_s = session.client.clock()
     found: list[Continuation] = []
     notes: list[str] = []
@@ -76,7 +83,7 @@ async def prove_continuing(session: Session, slots: int) -> Proof:
             wanted = min(MIN_TRIALS, wanted)
         trials = await _trials(session, cutter, way, wanted, begun_s)
         if trials:
-            found.append(_summed_up(way, trials))
+            found.append(_summed_up(way, trials, settings.fingerprint))
             notes += _notes(way, trials)
     session.tell(Step("cut and continued", 1, 1, 0.0))
     return Proof(tuple(found), "" if found else cutter.why_not, tuple(notes))
@@ -88,27 +95,21 @@ async def _trials(session: Session, cutter: Cutter, way: Way, wanted: int, begun
     way_begun_s = session.client.clock()
     events = session.plan.cut_tokens
     for number, question in enumerate(cut_questions(session.plan.cut_tokens)):
-        if _is_hopeless(number, trials):
+        left_s = _left_s(session, len(trials), wanted, way_begun_s, begun_s)
+        if _is_hopeless(number, trials) or len(trials) >= wanted or left_s == 0.0:
             break
+        session.tell(Step("cut and continued", len(trials), wanted, left_s))
         asked = cutter.asked(question)
-        continued: list[Continued] = []
-        left_s: float | None = None
-        for place in PLACES:
-            done = len(trials) + len(continued)
-            left_s = _left_s(session, done, wanted, way_begun_s, begun_s)
-            if done == wanted or left_s == 0.0:
-                break
-            session.tell(Step("cut and continued", done, wanted, left_s))
-            one = await _continued(cutter, way, asked, max(2, round(place * events)))
-            if one is not None:
-                continued.append(one)
-        if not continued and (len(trials) == wanted or left_s == 0.0):
-            break
+        first = await _continued(cutter, way, asked, max(2, round(PLACES[number % 2] * events)))
         uncut = await cutter.whole(asked)
-        if uncut is not None:
-            events = uncut.events
-            trials += [trial for each in continued if (trial := await _judged(cutter, asked, uncut, each))]
-    return trials
+        if uncut is None:
+            continue
+        events = uncut.events
+        again = await _continued(cutter, way, asked, max(2, round(PLACES[1] * events)), repeated=True)
+        for each in (first, again):
+            if each is not None and (trial := await _judged(cutter, asked, uncut, each)):
+                trials.append(trial)
+    return trials[:wanted]
 
 
 def _left_s(session: Session, done: int, wanted: int, way_begun_s: float, begun_s: float) -> float | None:
@@ -121,18 +122,20 @@ def _left_s(session: Session, done: int, wanted: int, way_begun_s: float, begun_
     return bound_s if left_s is None else min(left_s, bound_s)
 
 
-async def _continued(cutter: Cutter, way: Way, asked: Continuable, after: int) -> Continued | None:
+async def _continued(
+    cutter: Cutter, way: Way, asked: Continuable, after: int, *, repeated: bool = False
+) -> Continued | None:
     """Cut an answer after so many events and continue it; None if it ended before, or the way is not to be
-    had.
+    had. What comes of one that is `repeated` is read again, as it may be then.
     """
     cut = await cutter.cut(asked, after)
     if cut is None:
         return None
     said = cut.splice.said
-    warm_s = await cutter.seconds_to_resume(way, cut)
+    warm_s = None if repeated else await cutter.seconds_to_resume(way, cut)
     await cutter.others()
-    resumed = await cutter.resume(way, cut)
-    return None if resumed is None else Continued(said, warm_s, resumed)
+    resumed = await cutter.resume(way, cut, read_anew=repeated)
+    return None if resumed is None else Continued(said, repeated, warm_s, resumed)
 
 
 async def _judged(cutter: Cutter, asked: Continuable, uncut: Whole, each: Continued) -> Trial | None:
@@ -141,7 +144,7 @@ async def _judged(cutter: Cutter, asked: Continuable, uncut: Whole, each: Contin
     exact = resumed.text == uncut.text
     if not exact and (not uncut.text.startswith(each.said) or await cutter.whole(asked) != uncut):
         return None
-    return Trial(exact, resumed.tokens == uncut.tokens, each.warm_s, resumed.first_s)
+    return Trial(exact, each.repeated, resumed.tokens == uncut.tokens, each.warm_s, resumed.first_s)
 
 
 def _is_hopeless(questions: int, trials: Sequence[Trial]) -> bool:
@@ -151,15 +154,19 @@ def _is_hopeless(questions: int, trials: Sequence[Trial]) -> bool:
     return len(trials) >= HOPELESS and not any(trial.exact for trial in trials)
 
 
-def _summed_up(way: Way, trials: Sequence[Trial]) -> Continuation:
+def _summed_up(way: Way, trials: Sequence[Trial], fingerprint: str) -> Continuation:
+    repeats = [trial for trial in trials if trial.repeated]
     warm = [trial.warm_s for trial in trials if trial.warm_s is not None]
-    resumed = [trial.resume_s for trial in trials if trial.resume_s is not None]
+    resumed = [trial.resume_s for trial in trials if trial.resume_s is not None and not trial.repeated]
     return Continuation(
         way=way.name,
         trials=len(trials),
         exact=sum(trial.exact for trial in trials),
         resume_s=median(resumed) if resumed else 0.0,
         warm_s=median(warm) if warm else 0.0,
+        repeats=len(repeats),
+        exact_repeats=sum(trial.exact for trial in repeats),
+        fingerprint=fingerprint,
     )
 
 

@@ -2,7 +2,7 @@
 
 from contextlib import aclosing
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import Any
 
@@ -130,9 +130,9 @@ class Cutter:
         )
         return None if part is None or part.first_s is None else part.first_s - begun_s
 
-    async def resume(self, way: Way, cut: Cut) -> Resumed | None:
-        """Continue an answer to its end, after the server has looked for it in its cache; None if the way is
-        not to be had.
+    async def resume(self, way: Way, cut: Cut, *, read_anew: bool = False) -> Resumed | None:
+        """Continue an answer to its end, after the server has looked for it in its cache; `read_anew` has it
+        read all again. None if the way is not to be had.
         """
         begun_s = self._client.clock()
         lookup = self._adapter.cache_lookup(cut.splice.asked)
@@ -142,6 +142,8 @@ class Cutter:
         onward = await self._onward(way, cut)
         if onward is None:
             return None
+        if read_anew:
+            onward = replace(onward, body=onward.body | dict(self._adapter.READ_ANEW))
         part = await self._continue(onward, cut)
         if part is None or part.first_s is None:
             return Resumed("")
@@ -154,7 +156,8 @@ class Cutter:
         try:
             return await self._client.get(path, timeout_s, body)
         except ClairvoyantError as error:
-            return Answer(0, why=str(error))
+            refused = error.exit_code is not ExitCode.UNREACHABLE
+            return Answer(404 if refused else 0, why=str(error))
 
     # -- the parts -------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ whose answers are cut are others, and asked again and again.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from random import Random
+from random import Random, randrange
 
 from predictor.record import SHORT_BELOW_TOKENS
 
@@ -113,10 +113,17 @@ def long_questions(seed: int) -> list[Question]:
 
 
 def cut_questions(most: int) -> list[Question]:
-    """Return questions whose answers, of up to `most` tokens, are cut and continued: each kind in turn."""
+    """Return questions whose answers, of up to `most` tokens, are cut and continued: each kind in turn. Each
+    bears a number by chance, so that the server has not answered it in an earlier run.
+    """
     asked = [(name, form, subject) for subject in CUT_SUBJECTS for name, form in CUT_FORMS]
+    number = randrange(1000, 10_000)  # noqa: S311 - no secret
     return [
-        Question(f"cut-{name}:{subject.replace(' ', '-')}", form.format(subject), min(most, cap))
+        Question(
+            f"cut-{name}:{subject.replace(' ', '-')}",
+            f"{form.format(subject)} (No. {number})",
+            min(most, cap),
+        )
         for (name, form, subject), cap in zip(asked, cycle(CUT_CAPS), strict=False)
     ]
 

@@ -299,6 +299,7 @@ async def _daemon(
     scheduler = daemon.dispatcher.scheduler
     worker = daemon.pool.first
     worker.profiles = await _profiles(behind, worker, model)
+    await worker.see_settings()
     proven = worker.continuation_of(model)
     busy = [0.0]
 
@@ -336,7 +337,9 @@ async def _profiles(behind: Behind, worker: "Worker", model: str) -> "list[Profi
         offered = await found.adapter.offered_models(worker.ask) or ()
         digest = next((each.digest for each in offered if each.name == model), "")
         served = Served(name, model, version=worker.backend.version, digest=digest)
-        return [proven(served, engine.resume_s or 0.0, engine.slots)]
+        settings = await found.adapter.settings(worker.ask, model, worker.backend.version)
+        fingerprint = "" if settings is None else settings.fingerprint
+        return [proven(served, engine.resume_s or 0.0, engine.slots, fingerprint)]
     try:
         with reading(database_path(None)) as connection:
             return fitting(connection, host=this_host().key, backend=name, place=place, now_s=time.time())

@@ -208,6 +208,9 @@ def print_continuations(console: PlainConsole, profile: "Profile") -> None:
         console.print(
             f"cut, then {each.way}: {each.exact} of {each.trials} texts equal{took}", highlight=False
         )
+        if each.exact_repeats < each.repeats:
+            answered = f"{each.exact_repeats} of {each.repeats} that were answered before"
+            console.print(f"  of them {answered}: serve cuts no such one at temperature 0", highlight=False)
     best = profile.continuation
     if best is not None:
         said = f"serve can cut long answers for short ones, and continue them by {best.way}"

@@ -3,9 +3,18 @@
 from profiles.records import MIN_TRIALS, Continuation, Host, Profile, Served
 
 
-def proven(served: Served, resume_s: float, slots: int) -> Profile:
-    """Return a profile that says so; going on takes `resume_s`."""
-    proof = Continuation("prefill", MIN_TRIALS, MIN_TRIALS, resume_s=resume_s, warm_s=resume_s)
+def proven(served: Served, resume_s: float, slots: int, fingerprint: str = "") -> Profile:
+    """Return a profile that says so of a model with this fingerprint; going on takes `resume_s`."""
+    proof = Continuation(
+        "prefill",
+        MIN_TRIALS,
+        MIN_TRIALS,
+        resume_s=resume_s,
+        warm_s=resume_s,
+        repeats=MIN_TRIALS // 2,
+        exact_repeats=MIN_TRIALS // 2,
+        fingerprint=fingerprint,
+    )
     return Profile(
         name="replay",
         measured_at=0.0,

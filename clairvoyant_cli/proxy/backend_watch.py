@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from clairvoyant_cli.backends.adapter import LOADING, Backend
@@ -62,11 +62,12 @@ class BackendWatch:
         at_work: Callable[[], bool] = lambda: False,
         on_trial: Callable[[], None] = lambda: None,
         in_company: Callable[[], bool] = lambda: False,
+        look_closer: Callable[[], Awaitable[None]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`at_work` says whether the backend is answering a request of ours; `on_trial` has one waiting
         request sent, to see whether a backend that was loading serves by now; `in_company` says that there
-        are others, so that it matters which models each has.
+        are others, so that it matters which models each has; `look_closer` learns more of one that is up.
         """
         self.backend = backend
         self._prober = prober
@@ -74,6 +75,7 @@ class BackendWatch:
         self._at_work = at_work
         self._on_trial = on_trial
         self._in_company = in_company
+        self._look_closer = look_closer
         self._up_s = clock()
         self._clock = clock
         self._stop_s = 0.0
@@ -145,6 +147,8 @@ class BackendWatch:
             backend.state, backend.detail = "down", LEADS_BACK
         if backend.state == "up" and self._in_company():
             await self._prober.list_models(backend)
+        if backend.state == "up" and self._look_closer is not None:
+            await self._look_closer()
         backend.seen = backend.seen or backend.state in ("up", "loading")
 
     def _announce(self) -> None:

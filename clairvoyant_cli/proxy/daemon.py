@@ -35,7 +35,7 @@ from clairvoyant_cli.proxy.metrics import Metrics
 from clairvoyant_cli.proxy.operation import Operation
 from clairvoyant_cli.proxy.passing import Passing
 from clairvoyant_cli.proxy.persistence import Persistence, StateSaver
-from clairvoyant_cli.proxy.pool import BackendPool
+from clairvoyant_cli.proxy.pool import BackendPool, Worker
 from clairvoyant_cli.proxy.preemption import Preemption
 from clairvoyant_cli.proxy.refusals import Refusals
 from clairvoyant_cli.proxy.request_stats import RequestStats
@@ -240,16 +240,25 @@ def _prefer_preemption(config: ServeConfig, daemon: Daemon) -> None:
     chosen = config.policy is not None or config.urgency is not None or operation.policy_chosen
     # Where the predictor is in doubt and arrival order holds, that is no time to cut.
     if not chosen and operation.policy in (DEFAULT_POLICY, PREEMPTIVE_POLICY):
-        proven = any(worker.proofs for worker in daemon.pool)
+        proven = any(_proved(worker) for worker in daemon.pool)
         operation.prefer_policy(PREEMPTIVE_POLICY if proven else DEFAULT_POLICY)
     for worker in daemon.pool:
-        for line in worker.proofs:
+        for line in _proved(worker):
             daemon.stats.event(logging.INFO, f"{worker.name} goes on after a cut: {line}")
-    if POLICIES[daemon.operation.policy].interrupts and not any(worker.proofs for worker in daemon.pool):
+    if POLICIES[daemon.operation.policy].interrupts and not any(_proved(worker) for worker in daemon.pool):
         news = "nothing proves that an answer can be cut and continued, so none is cut; prove it: "
         measured = any(worker.profiles for worker in daemon.pool)  # else there is none to keep a proof with
         command = "clairvoyant calibrate --continuation" if measured else "clairvoyant calibrate"
         daemon.stats.event(logging.WARNING, news + command)
+
+
+def _proved(worker: Worker) -> list[str]:
+    """Return what was measured of going on with answers, a line a model, of those where it is exact."""
+    return [
+        f"{model}, {proof.exact} of {proof.trials} texts equal, {proof.resume_s * 1000:.0f} ms to resume"
+        for model, proof in worker.proofs.items()
+        if proof.fingerprint
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,7 @@ class Joining:
             at_work=at_work,
             on_trial=lambda: pool.try_one(worker),
             in_company=lambda: len(pool) > 1,
+            look_closer=lambda: pool.see_settings(worker),
             clock=self.stats.clock,
         )
         worker = Worker(

@@ -9,13 +9,18 @@ Rule 3: a worker that drains, leaves, or is in trouble is left what no other can
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from clairvoyant_cli.backends.adapter import Backend
 from clairvoyant_cli.backends.asking import Ask
 from clairvoyant_cli.backends.continuation import Way
 from clairvoyant_cli.backends.priority import Priority
+from clairvoyant_cli.protocols.continuable import Continuable
+from clairvoyant_cli.protocols.model_settings import ModelSettings, changed_parts
 from clairvoyant_cli.protocols.plain import plural
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Family
@@ -37,11 +42,22 @@ PATIENCE_S = 5.0
 """How long a backend gets to notice that its client left before the connection is cut hard."""
 
 
+MAX_ASKED_BEFORE = 10_000
+
+AT_ONCE_S = 0.5
+"""Limit on looking at a server before a cut: if it takes longer, what the last look told holds."""
+
+CHANGED = "its server is not what was measured"
+
+
 class ProvenWay(NamedTuple):
-    """A way to go on with an answer that was cut, and what proves that it is exact."""
+    """A way to go on with an answer that was cut, what proves that it is exact, and the settings that this
+    was proved with, and that hold.
+    """
 
     way: Way
     proof: Continuation
+    settings: ModelSettings
 
 
 @dataclass(slots=True, eq=False)
@@ -50,8 +66,9 @@ class Worker:
     None if it swaps no models; `profiles` are what was measured of it, the one to use first. `weight` is its
     share among those that could do as well. One that is `draining` gets nothing new; one that is `leaving`
     goes when it has nothing left. `contexts` are what it is believed to keep of answers that left its slots;
-    `news` is what was last said of its state, `remark` what was last seen of its slots when an answer left
-    one; `remarked` has what was logged of that.
+    `settings` are what decides its models' answers, by model; `news` is what was last said of its state,
+    `unproved` of models that are not what was measured, and `remark` of what was seen of its slots when an
+    answer left one; `remarked` has what was logged of that.
     """
 
     backend: Backend
@@ -66,9 +83,12 @@ class Worker:
     leaving: bool = False
     health: Health = field(default_factory=lambda: Health(lambda: None))
     contexts: Contexts = field(default_factory=Contexts)
+    settings: dict[str, ModelSettings] = field(default_factory=dict)
     news: str = ""
+    unproved: str = ""
     remark: str = ""
     remarked: set[str] = field(default_factory=set)
+    _asked_before: dict[int, None] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<Worker {self.backend!r}>"
@@ -93,41 +113,64 @@ class Worker:
         return self.backend.seen and not self.outage.over
 
     @property
-    def proofs(self) -> list[str]:
-        """What was measured of going on with answers, a line a model, of those where it is exact."""
-        newest = {each.served.model: each for each in reversed(self.profiles)}
-        found = ((model, profile.continuation) for model, profile in newest.items())
-        return [
-            f"{model}, {proof.exact} of {proof.trials} texts equal, {proof.resume_s * 1000:.0f} ms to resume"
-            for model, proof in found
-            if proof is not None
-        ]
+    def proofs(self) -> dict[str, Continuation]:
+        """What proves that answers are continued exactly, by model: what the first profile of each says."""
+        first = {each.served.model: each for each in reversed(self.profiles)}
+        return {model: found for model, each in first.items() if (found := each.continuation) is not None}
 
     def continuation_of(self, model: str) -> ProvenWay | None:
-        """Return how it goes on with an answer of a model that was cut; None if nothing proves that it does.
-
-        What was proved of another version of the server, or of another model of that name, proves nothing.
+        """Return how it goes on with an answer of a model that was cut; None if nothing proves that it does:
+        what was proved of another build, model, template or settings proves nothing.
         """
-        backend = self.backend
-        for profile in self.profiles:
-            served = profile.served
-            if not backend.adapter.ANSWERS_ANY_MODEL and _untagged(served.model) != _untagged(model):
+        settings = self.settings_of(model)
+        ways = {way.name: way for way in self.backend.adapter.CONTINUES}
+        for measured, proof in self.proofs.items():
+            if settings is None or proof.way not in ways or self._key(measured) != self._key(model):
                 continue
-            digests = {each.digest for each in backend.models if _untagged(each.name) == _untagged(model)}
-            changed = served.digest and digests - {served.digest, ""}
-            if changed or served.version != backend.version:
-                return None
-            proof = profile.continuation
-            ways = {way.name: way for way in backend.adapter.CONTINUES}
-            return None if proof is None or proof.way not in ways else ProvenWay(ways[proof.way], proof)
+            if proof.fingerprint and not changed_parts(proof.fingerprint, settings.fingerprint):
+                return ProvenWay(ways[proof.way], proof, settings)
         return None
 
     def continues_as(self, other: "Worker", model: str) -> bool:
-        """Whether it is proved to go on with an answer that another worker began."""
-        adapter = self.backend.adapter
-        if adapter is not other.backend.adapter or self.continuation_of(model) is None:
-            return False
-        return not adapter.ANSWERS_ANY_MODEL or only_model_of(self) == only_model_of(other)
+        """Whether it is proved to go on, with the same model and settings, with what another worker began."""
+        ours, theirs = self.continuation_of(model), other.continuation_of(model)
+        return ours is not None and theirs is not None and ours.proof.fingerprint == theirs.proof.fingerprint
+
+    def settings_of(self, model: str) -> ModelSettings | None:
+        """Return what decides a model's answers, as far as it was told."""
+        return self.settings.get(self._key(model))
+
+    async def see_settings(self) -> None:
+        """Learn what decides the answers of the models of which something is proved."""
+        for model in {self._key(model) for model in self.proofs}:
+            found = await self.backend.adapter.settings(self.ask, model, self.backend.version)
+            if found is not None:
+                self.settings[model] = found
+
+    async def bounded(self, model: str, asked: Continuable, pieces: Sequence[str]) -> Continuable | str:
+        """Return a request with how the server bounds its answer, of which these pieces have come; or why it
+        would not go on the same if it were cut now.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(AT_ONCE_S):
+                await self.see_settings()
+        found = self.continuation_of(model)
+        if found is None:
+            return CHANGED
+        return await self.backend.adapter.bounded(self.ask, asked, pieces, found.settings)
+
+    def is_asked_again(self, asked: Continuable) -> bool:
+        """Whether a question was asked here before, as far as this daemon knows; it has been from now on."""
+        body = asked.body
+        question = hash(msgspec.json.encode([body.get("model"), body.get("messages") or body.get("prompt")]))
+        again = question in self._asked_before
+        self._asked_before[question] = None
+        if len(self._asked_before) > MAX_ASKED_BEFORE:
+            del self._asked_before[next(iter(self._asked_before))]
+        return again
+
+    def _key(self, model: str) -> str:
+        return "" if self.backend.adapter.ANSWERS_ANY_MODEL else _untagged(model)
 
     def service_s(self, prompt_tokens: float, tokens: float) -> float:
         """Return how long a prompt and an answer of so many tokens take it, in seconds."""
@@ -375,6 +418,15 @@ class BackendPool:
                 at_once=worker.backend.at_once,
             )
 
+    async def see_settings(self, worker: Worker) -> None:
+        """Learn what decides a worker's answers, and say so once where that is not what was measured."""
+        await worker.see_settings()
+        unproved = "; ".join(_unproved(worker))
+        if unproved and unproved != worker.unproved:
+            news = f"{worker.name}: {unproved}, so no answer is cut; prove it again: clairvoyant calibrate"
+            self._stats.event(logging.WARNING, news)
+        worker.unproved = unproved
+
     def share_out(self) -> None:
         """What a worker may take has changed: share out what waits."""
         self._open_slots()
@@ -519,6 +571,19 @@ def only_model_of(worker: Worker) -> str:
     """Return the model that a worker has, where that is one alone; "" otherwise."""
     models = worker.backend.models
     return models[0].name if len(models) == 1 else ""
+
+
+def _unproved(worker: Worker) -> Iterator[str]:
+    """Say of each model of which something was proved, and that is not what was measured, what is another."""
+    for model, proof in worker.proofs.items():
+        settings = worker.settings_of(model)
+        if settings is None or worker.continuation_of(model) is not None:
+            continue
+        if proof.fingerprint:
+            other = " and ".join(changed_parts(proof.fingerprint, settings.fingerprint))
+            yield f"{model} is not what was measured (another {other})"
+        else:
+            yield f"of {model} it is not known with which settings it was measured"
 
 
 def _untagged(model: str) -> str:

@@ -36,6 +36,9 @@ ASIDE_S = 3.0
 
 MAX_PLAIN = 1000
 
+KEPT_RUNNING = b"x-conversation-id"
+"""With it llama.cpp goes on with a stream whose client has left, and keeps it to be read again."""
+
 TELLING_S = 0.1
 """A context that is read in less leaves no trace in when the first of an answer comes."""
 
@@ -80,18 +83,24 @@ class Preemption:
             self._plain.add((worker.name, model))
 
     def _judge(self, exchange: Exchange, request: Request, worker: Worker) -> None:
-        route = exchange.asked.route
+        route, found = exchange.asked.route, worker.continuation_of(exchange.job.model)
         body = request.whole(SMALL_BYTES)
-        if body is None:
+        if body is None or found is None:
             exchange.uncut_because = "its body is too long"
             return
-        asked = continuable(body, route.shape, streams=route.streams)
+        adapter = worker.backend.adapter
+        defaults = adapter.defaults(found.settings, route.shape)
+        asked = continuable(body, route.shape, streams=route.streams, defaults=defaults, caps=adapter.CAPS)
         if not isinstance(asked, Continuable):
             exchange.uncut_because = asked
-        elif not asked.streamed and worker.backend.adapter.json_type(route.shape) is None:
+        elif not asked.streamed and adapter.json_type(route.shape) is None:
             exchange.uncut_because = "it is not streamed"
         elif not asked.streamed and (worker.name, exchange.job.model) in self._plain:
             exchange.uncut_because = "what its server streams is more than its answer"
+        elif request.head.get(KEPT_RUNNING) is not None:
+            exchange.uncut_because = "its server goes on without its client"
+        elif asked.is_greedy and worker.is_asked_again(asked) and not found.proof.repeats_are_exact:
+            exchange.uncut_because = "its server has answered it before"
         else:
             exchange.splice = Splice(asked)
 
@@ -143,9 +152,9 @@ class Preemption:
         return price
 
     def _decided(self, exchange: Exchange) -> None:
-        """Cut, at once where nothing else is to be known: whoever wants the same answer each time gets it."""
+        """Cut, once it is known that the answer would go on the same."""
         attempt, splice = exchange.attempt, exchange.splice
-        if attempt is None or splice is None or not splice.asked.is_greedy:
+        if attempt is None or splice is None:
             self._cut(exchange)
         else:
             attempt.is_cutting = True
@@ -155,13 +164,19 @@ class Preemption:
         worker = self.pool[attempt.worker]
         splice.read()
         pieces = tuple(splice.pieces)  # more come meanwhile
-        alike = await worker.backend.adapter.reads_as_written(worker.ask, splice.asked, pieces)
+        asked = await worker.bounded(exchange.job.model, splice.asked, pieces)
+        alike = None
+        if splice.asked.is_greedy and isinstance(asked, Continuable):
+            alike = await worker.backend.adapter.reads_as_written(worker.ask, asked, pieces)
         attempt.is_cutting = False  # for all that is known yet: it may turn out that it cannot be cut
         if exchange.attempt is not attempt or exchange.id not in self.dispatcher.scheduler.running:
             return
-        if alike is False:
+        if isinstance(asked, str):
+            self._spare(exchange, asked)
+        elif alike is False:
             self._spare(exchange, "its server would read it in other tokens than it wrote")
         else:
+            splice.asked = asked
             self._cut(exchange)
 
     def _cut(self, exchange: Exchange) -> None:
@@ -213,10 +228,13 @@ class Preemption:
 
     async def onward(self, exchange: Exchange, worker: Worker) -> Onward:
         """Return the request that goes on with an answer; UnfitError if the server cannot be asked to."""
-        splice, found = exchange.splice, worker.continuation_of(exchange.job.model)
+        splice, adapter, counted = exchange.splice, worker.backend.adapter, None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ASIDE_S):
+                await worker.see_settings()  # it may have been started again meanwhile
+        found = worker.continuation_of(exchange.job.model)
         if splice is None or found is None:
             raise UnfitError("it cannot go on with an answer any more")
-        adapter, counted = worker.backend.adapter, None
         with suppress(TimeoutError):
             async with asyncio.timeout(ASIDE_S):
                 if (lookup := adapter.cache_lookup(splice.asked)) is not None:

@@ -32,7 +32,7 @@ from clairvoyant_cli.proxy.exchange import (
 )
 from clairvoyant_cli.proxy.forwarding import forward, forward_anew
 from clairvoyant_cli.proxy.pool import BackendPool, Worker
-from clairvoyant_cli.proxy.preemption import Preemption, encoded
+from clairvoyant_cli.proxy.preemption import KEPT_RUNNING, Preemption, encoded
 from clairvoyant_cli.proxy.refusals import Refusals
 from clairvoyant_cli.proxy.relay import Relay
 from clairvoyant_cli.proxy.request_stats import RequestStats
@@ -51,9 +51,6 @@ from clairvoyant_cli.proxy.serving_rules import (
     WaitAgain,
 )
 from clairvoyant_cli.proxy.spliced_relay import CutError, SplicedRelay, UnfitError
-
-CONVERSATION = b"x-conversation-id"
-"""llama.cpp goes on with such a request after its client has left."""
 
 
 class Stored(msgspec.Struct):
@@ -319,7 +316,7 @@ def has_no_side_effects(request: Request, route: Route) -> bool:
     """Whether a request may be sent again that a server has seen: not if the server keeps the answer, as it
     does a stored response (`store`, by default) and a stream that outlives its client (llama.cpp).
     """
-    if route.work not in (Work.GENERATE, Work.EMBED) or request.head.get(CONVERSATION) is not None:
+    if route.work not in (Work.GENERATE, Work.EMBED) or request.head.get(KEPT_RUNNING) is not None:
         return False
     if route.shape not in (Shape.RESPONSES, Shape.LMSTUDIO_CHAT):
         return True

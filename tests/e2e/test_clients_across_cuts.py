@@ -18,7 +18,7 @@ from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.bench.virtual import run_virtually
 from clairvoyant_cli.proxy.daemon import Daemon
 from profiles.records import Served
-from tests.fakes.serving import serving, until
+from tests.fakes.serving import believe, serving, until
 from tui.snapshot import Snapshot
 
 TOKENS = 200
@@ -73,7 +73,7 @@ async def preempting(way: str) -> AsyncIterator[Daemon]:
         version, digest = worker.backend.version, offered[0].digest
         profile = proven(Served(adapter.name, "replay", version=version, digest=digest), 0.001, slots=1)
         proof = replace(profile.continuations[0], way=way)
-        worker.profiles = (replace(profile, continuations=(proof,)),)
+        await believe(worker, replace(profile, continuations=(proof,)))
         worker.backend.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s
         yield daemon
 

@@ -18,6 +18,7 @@ from clairvoyant_cli.http.framing import request_head
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import ResponseSink, UnreachableError, UpstreamConnection, UpstreamError
+from clairvoyant_cli.protocols.model_settings import ModelSettings
 from clairvoyant_cli.protocols.probes import Answer
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.access import Access
@@ -195,9 +196,10 @@ class House:
         rooms_ = self.rooms = rooms("a", kind=dialect.kind, capacity=10**6)
         rooms_.dispatcher.scheduler.set_policy(POLICIES["srpt"], 0.0)
         worker = self.worker = rooms_.pool["a"]
-        proof = Continuation(dialect.way, trials=24, exact=24, resume_s=0.001, warm_s=0.001)
+        proof = Continuation(dialect.way, trials=24, exact=24, resume_s=0.001, warm_s=0.001, fingerprint="f")
         served = Served(dialect.kind, "m", version=worker.backend.version)
         worker.profiles = (replace(PROFILE, served=served, continuations=(proof,)),)
+        worker.settings = {worker._key("m"): ModelSettings("f")}
         worker.ask = self.ask
         worker.backend.upstream.connect = self.connect  # type: ignore[method-assign]
         worker.watch.slots_settled = self.settled  # type: ignore[method-assign]
@@ -229,7 +231,7 @@ class House:
         """Answer what is asked aside: a rendered prompt."""
         if (body or {}).get("_debug_render_only"):
             return Answer(200, json.dumps({"_debug_info": {"rendered_template": "<?>"}}).encode())
-        return Answer(404)
+        return Answer(0)
 
     def want_cut(self) -> None:
         """Cut what runs at the next good place."""

@@ -23,7 +23,7 @@ from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.exchange import Exchange
 from profiles.records import Served
 from tests.fakes.raw_http import RawClient, post, raw_client, read_message
-from tests.fakes.serving import serving, until
+from tests.fakes.serving import believe, serving, until
 
 SPEED = Speed(prefill_tokens_per_s=20_000.0, decode_tokens_per_s=200.0)
 RESUME_S = 0.005
@@ -329,7 +329,7 @@ async def chaos(
             adapter = worker.backend.adapter
             offered = await adapter.offered_models(worker.ask) or ()
             served = Served(adapter.name, "replay", version=worker.backend.version, digest=offered[0].digest)
-            worker.profiles = (proven(served, RESUME_S, slots),)
+            await believe(worker, proven(served, RESUME_S, slots))
             worker.backend.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s
         scene = Chaos(daemon, backends, policies, random.Random(seed))
         daemon.dispatcher.ended.append(lambda exchange, end: scene.ended.update((exchange.id,)))

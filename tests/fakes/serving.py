@@ -5,12 +5,14 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
+from clairvoyant_cli.proxy.pool import Worker
 from predictor.record import Prediction, Predictor, PromptView
+from profiles.records import Profile
 from tests.fakes.raw_http import RawClient, raw_client
 from tests.fakes.scripted_upstream import Script, scripted
 from tui.snapshot import Snapshot
@@ -42,6 +44,16 @@ class ByFirstWord:
     def learn(self, prediction: Prediction, tokens: int) -> None:
         """Take note of an answer's real length."""
         self.learned.append(tokens)
+
+
+async def believe(worker: Worker, profile: Profile) -> None:
+    """Have a worker go by a profile, as if what it says of going on were measured of what serves now."""
+    served = profile.served
+    settings = await worker.backend.adapter.settings(worker.ask, served.model, worker.backend.version)
+    assert settings is not None
+    proofs = tuple(replace(each, fingerprint=settings.fingerprint) for each in profile.continuations)
+    worker.profiles = (replace(profile, continuations=proofs),)
+    await worker.see_settings()
 
 
 @asynccontextmanager

@@ -14,11 +14,12 @@ from clairvoyant_cli.bench.replay import Engine, Replay, Speed
 from clairvoyant_cli.bench.replay.models import DEFAULT_MODEL
 from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.bench.virtual import run_virtually
+from clairvoyant_cli.protocols.model_settings import ModelSettings
 from clairvoyant_cli.proxy.daemon import Daemon
 from profiles.records import Continuation, Served
 from tests.fakes.raw_http import RawClient, post, raw_client
 from tests.fakes.remembered import PROFILE
-from tests.fakes.serving import serving, until
+from tests.fakes.serving import believe, serving, until
 from tui.snapshot import Snapshot
 
 TOKENS = 300
@@ -31,6 +32,7 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"max_tokens": TOKENS, "stream_options": {"include_usage": True}},
     "/api/generate": {"raw": True, "options": {"num_predict": TOKENS}},
 }
+PROOF = Continuation("raw", 24, 24, resume_s=0.001, warm_s=0.001, repeats=12, exact_repeats=12)
 NEVER_THE_SAME = {"created_at", "created", "total_duration", "eval_duration", "prompt_eval_duration"}
 
 
@@ -85,8 +87,7 @@ async def preempting(
         await until(daemon, lambda s: s.backends[0].state == "up")
         worker = daemon.pool.first
         served = Served(worker.backend.adapter.name, "replay", version=worker.backend.version)
-        proof = Continuation(way, trials=24, exact=24, resume_s=0.001, warm_s=0.001)
-        worker.profiles = (replace(PROFILE, served=served, continuations=(proof,)),)
+        await believe(worker, replace(PROFILE, served=served, continuations=(replace(PROOF, way=way),)))
         worker.backend.speeds.decode_tokens_per_s = 400.0
         yield daemon, server.engine
 
@@ -356,10 +357,86 @@ async def test_a_server_that_comes_back_without_the_model_is_no_faked_ending(way
         await until(it.daemon, lambda s: s.counters.upstream_error == 1 and not s.queue and not s.running)
 
 
-async def test_another_version_of_the_server_proves_nothing() -> None:
+@pytest.mark.parametrize("fingerprint", ["", "build:1 model:2 template:3 settings:4"])
+async def test_what_was_measured_of_others_proves_nothing(fingerprint: str) -> None:
     async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
         worker = daemon.pool.first
         (profile,) = worker.profiles
-        worker.profiles = (replace(profile, served=replace(profile.served, version="another")),)
+        proofs = tuple(replace(each, fingerprint=fingerprint) for each in profile.continuations)
+        worker.profiles = (replace(profile, continuations=proofs),)
         await cut_once(daemon, client, "/api/chat", stream=True)
         assert daemon.snapshot().counters.cuts == 0
+
+
+async def test_a_server_that_is_another_than_was_measured_is_noticed_and_told_once() -> None:
+    async with preempting() as (daemon, _):
+        worker = daemon.pool.first
+        assert worker.continuation_of("replay") is not None
+        worker.backend.version = "another"
+        for _ in range(2):
+            await daemon.pool.see_settings(worker)
+        assert worker.continuation_of("replay") is None
+        told = [event.text for event in daemon.snapshot().log if "not what was measured" in event.text]
+        assert len(told) == 1
+        assert "another build" in told[0]
+        assert "clairvoyant calibrate" in told[0]
+
+
+async def test_a_server_that_changes_while_it_answers_is_not_cut() -> None:
+    async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
+        client.send(body("/api/chat", LONG, stream=True))
+        await until(daemon, lambda s: bool(s.running) and s.running[0].tokens > 5)
+        daemon.pool.first.backend.version = "another"
+        async with raw_client(daemon.base_url) as other:
+            other.send(body("/api/chat", SHORT, stream=False, tokens=5))
+            state = await until(daemon, lambda s: any(each.uncut for each in s.running))
+            assert state.running[0].uncut == "its server is not what was measured"
+            await other.response()
+        assert (await client.response()).status == 200
+        assert daemon.snapshot().counters.cuts == 0
+
+
+async def test_what_its_server_keeps_running_without_its_client_is_not_cut() -> None:
+    async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
+        asked = body("/v1/chat/completions", LONG, stream=True)
+        client.send(asked.replace(b"\r\n", b"\r\nX-Conversation-Id: mine\r\n", 1))
+        state = await until(daemon, lambda s: bool(s.running) and s.running[0].tokens > 5)
+        assert state.running[0].uncut == "its server goes on without its client"
+        assert (await client.response()).status == 200
+
+
+@pytest.mark.parametrize(("temperature", "cuts"), [(0, 1), (0.7, 2)])
+async def test_what_was_answered_before_is_not_cut_where_it_would_be_another(
+    temperature: float, cuts: int
+) -> None:
+    async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
+        worker = daemon.pool.first
+        (profile,) = worker.profiles
+        await believe(worker, replace(profile, continuations=(replace(PROOF, exact=18, exact_repeats=6),)))
+        options = {"temperature": temperature, "num_predict": TOKENS}
+        for _ in range(2):
+            await cut_once(daemon, client, "/api/chat", stream=True, options=options)
+        assert daemon.snapshot().counters.cuts == cuts
+
+
+@pytest.mark.parametrize("way", ["raw", "prefill"])
+@pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions"])
+async def test_the_cap_in_a_modelfile_counts_for_all_parts_together(
+    path: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def capped(self: Ollama, ask: object, model: str, version: str) -> ModelSettings:
+        return ModelSettings("capped", 4096, {"num_predict": TOKENS})
+
+    monkeypatch.setattr(Ollama, "settings", capped)
+    async with preempting(way) as (daemon, _), raw_client(daemon.base_url) as client:
+        asked = json.loads(body(path, LONG, stream=True).partition(b"\r\n\r\n")[2])
+        asked.pop("max_tokens", None)
+        asked.pop("options", None)
+        client.send(post(path, json.dumps(asked).encode()))
+        await until(daemon, lambda s: bool(s.running) and s.running[0].tokens > 5)
+        async with raw_client(daemon.base_url) as other:
+            await other.ask(body("/api/chat", SHORT, stream=False, tokens=5))
+        await client.response()
+        state = daemon.snapshot()
+    assert state.counters.cuts == 1
+    assert state.recent[-1].tokens == TOKENS

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from clairvoyant_cli.protocols.continuable import Continuable
+from clairvoyant_cli.protocols.model_settings import ModelSettings
 from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.proxy.exchange import (
@@ -31,7 +32,7 @@ from profiles.records import Continuation, Served
 from tests.fakes.remembered import PROFILE
 from tests.fakes.rooms import rooms
 
-PROOF = Continuation("raw", trials=24, exact=24, resume_s=0.001, warm_s=0.001)
+PROOF = Continuation("raw", trials=24, exact=24, resume_s=0.001, warm_s=0.001, fingerprint="f")
 
 UNREACHABLE = NotTaken(AttemptEnd.UNREACHABLE, "connection refused")
 NOT_READY = NotTaken(AttemptEnd.NOT_READY)
@@ -133,6 +134,7 @@ async def test_an_answer_that_streams_goes_on_where_the_same_model_is_proved_to(
     house = rooms("mac", "rtx", "pi")
     for name in ("mac", "pi"):
         house.pool[name].profiles = (replace(PROFILE, served=Served("ollama", "m"), continuations=(PROOF,)),)
+        house.pool[name].settings = {"m": ModelSettings("f")}
     house.becomes("rtx", "down")
     house.becomes("pi", "down")
     exchange = house.queued("x")

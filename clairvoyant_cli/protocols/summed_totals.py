@@ -91,7 +91,8 @@ def _usage(usage: dict[str, Any], earlier: Earlier) -> dict[str, Any]:
 
 def _counts(usage: Any) -> bool:
     """Whether it is a count: Ollama's completions have one of zeros in every event."""
-    return isinstance(usage, dict) and _number(usage, "completion_tokens") > 0
+    told = ("prompt_tokens", "completion_tokens")
+    return isinstance(usage, dict) and any(_number(usage, name) > 0 for name in told)
 
 
 def _timings(timings: dict[str, Any], earlier: Earlier) -> dict[str, Any]:

@@ -41,9 +41,7 @@ from profiles.records import Continuation, Profile
 PATIENCE_S = 5.0
 """How long a backend gets to notice that its client left before the connection is cut hard."""
 
-
 MAX_ASKED_BEFORE = 10_000
-
 AT_ONCE_S = 0.5
 """Limit on looking at a server before a cut: if it takes longer, what the last look told holds."""
 

@@ -148,6 +148,8 @@ class Dialect:
         held: Json = {"delta": delta} if self.chat else {"text": delta.get("content") or ""}
         if not self.chat and self.kind == "llamacpp":
             held["logprobs"] = None
+        if "logprobs" in more:
+            held["logprobs"] = more.pop("logprobs")
         return self._sse(self._head() | {"choices": [{"index": 0, "finish_reason": reason} | held]} | more)
 
     def _sse(self, event: Json) -> bytes:
@@ -164,9 +166,7 @@ class Dialect:
         elif more == "choices":
             yield self._event({"content": "b"}).replace(b'"index": 0', b'"index": 1')
         elif more == "logprobs":
-            yield self._event({"content": ""}).replace(
-                b'"index": 0', b'"index": 0, "logprobs": {"content": []}'
-            )
+            yield self._event({"content": ""}, logprobs={"content": []})
         elif self.chat:
             yield self._event(deltas.get(more, {"reasoning_content": "hm"}))
         else:

@@ -1,5 +1,6 @@
 """The file: who may read it, which versions fit, and what is said of one that cannot be used."""
 
+import logging
 import os
 import re
 import sqlite3
@@ -93,6 +94,7 @@ def damaged_schemas(path: Path) -> Iterator[bytes]:
 def test_a_daemon_renames_a_database_with_a_damaged_schema_and_begins_an_empty_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.WARNING, logger="clairvoyant")
     path, aside = tmp_path / "c.db", tmp_path / "c.db.damaged-1"
     renamed = 0
     for data in damaged_schemas(tmp_path / "whole.db"):

@@ -76,12 +76,12 @@ def test_not_before_there_is_anything_to_go_on_from() -> None:
 
 def test_a_script_without_spaces_is_cut_all_the_same() -> None:
     splice = chat()
-    splice.feed(chunk("一"))
+    fed(splice, chunk("一"), chunk("一"))
     assert splice.want_cut()
     for _ in range(EVENTS_TO_A_SPACE + 1):
         splice.feed(chunk("二"))
     assert splice.is_cut
-    assert splice.said == "一" + "二" * EVENTS_TO_A_SPACE
+    assert splice.said == "一一" + "二" * EVENTS_TO_A_SPACE
 
 
 def test_an_answer_that_ends_meanwhile_is_not_cut() -> None:

@@ -60,7 +60,7 @@ class Splice:
     """What a client reads of an answer that comes in parts.
 
     `said` is the text so far, in `pieces`, one an event; `why_not` says why it will not be cut, "" if it may
-    be; `is_cut` that it has been: what comes after is not taken.
+    be; `is_cut` that it has been: what comes after is not taken. `holds_more` says that more than text came.
     """
 
     def __init__(self, asked: Continuable) -> None:
@@ -68,6 +68,7 @@ class Splice:
         self.pieces: list[str] = []
         self.why_not = ""
         self.is_cut = False
+        self.holds_more = False
         self.earlier = Earlier()
         self._events = EVENTS[asked.shape]
         self._part = asked.shape
@@ -226,6 +227,7 @@ class Splice:
 
     def _note(self, event: Event, said: Said) -> None:
         if not said.plain:
+            self.holds_more = "error" not in event
             self._give_up(_error_in(event))
             return
         if said.closes and self._ended is None:

@@ -65,7 +65,7 @@ class Preemption:
     def consider(self, exchange: Exchange, request: Request, worker: Worker) -> None:
         """Decide whether the answer that is about to begin may be cut; if not, it is spared."""
         if exchange.only_as_asked:
-            self._note_plain(worker, exchange.job.model)
+            exchange.uncut_because = "its server is asked as its client asked"
         elif not self.enabled or not self.dispatcher.scheduler.policy.interrupts:
             exchange.uncut_because = "the policy" if self.enabled else "--no-preempt"
         elif worker.backend.stamps is not None:
@@ -77,8 +77,8 @@ class Preemption:
         if exchange.splice is None:
             self.dispatcher.scheduler.spare(exchange.id)
 
-    def _note_plain(self, worker: Worker, model: str) -> None:
-        """Ask no more for streams on behalf of clients that want none: this model's hold more than text."""
+    def streams_more(self, worker: Worker, model: str) -> None:
+        """Note that a model streams more than text: none is asked for on behalf of clients that want none."""
         if len(self._plain) < MAX_PLAIN:
             self._plain.add((worker.name, model))
 

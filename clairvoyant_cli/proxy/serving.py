@@ -208,7 +208,8 @@ class Serving:
             return splice is not None and splice.asked.streamed and splice.can_go_on
         if splice is not None and not splice.asked.streamed:
             exchange.only_as_asked = True
-            exchange.uncut_because = "what its server streams is more than its answer"
+            if splice.holds_more:
+                self.preemption.streams_more(self.pool.worker_of(exchange), exchange.job.model)
         exchange.splice = None
         return request.complete and has_no_side_effects(request, exchange.asked.route)
 

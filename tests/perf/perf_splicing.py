@@ -7,6 +7,7 @@ Two daemons before one upstream that goes on with its answers, so a profile says
 """
 
 import argparse
+import asyncio
 import statistics
 import sys
 import tempfile
@@ -21,6 +22,8 @@ import uvloop
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from clairvoyant_cli.backends.known import adapter_of  # noqa: E402
+from clairvoyant_cli.backends.prober import Prober  # noqa: E402
 from clairvoyant_cli.bench.replay.proof import proven  # noqa: E402
 from profiles.database import writing  # noqa: E402
 from profiles.host import this_host  # noqa: E402
@@ -32,7 +35,14 @@ from tests.perf.perf_proxy import BODY, connect, request, upstream  # noqa: E402
 
 def remember(database: Path, url: str) -> None:
     """Keep a profile of the upstream that says that it goes on."""
-    profile = proven(Served("llamacpp", "tiny", url=url, version="fast"), resume_s=0.01, slots=1)
+
+    async def fingerprint() -> str:
+        async with Prober() as prober:
+            settings = await adapter_of("llamacpp").settings(prober.asking(url), "tiny", "fast")
+            return "" if settings is None else settings.fingerprint
+
+    served = Served("llamacpp", "tiny", url=url, version="fast")
+    profile = proven(served, resume_s=0.01, slots=1, fingerprint=asyncio.run(fingerprint()))
     with writing(database) as connection:
         save(connection, replace(profile, host=this_host(), measured_at=time.time()))
 

@@ -128,7 +128,8 @@ class Serving:
             drop = self.access.consumed_headers
             if onward is None:
                 stamp = self.annotation.stamp(exchange, attempt, worker)
-                forward(request, upstream, relay, worker, drop=drop, keep=request.complete, stamp=stamp)
+                keep = relay.may_wait or (request.complete and exchange.asked.route.work is not Work.OPAQUE)
+                forward(request, upstream, relay, worker, drop=drop, keep=keep, stamp=stamp)
             else:
                 forward_anew(request, upstream, relay, worker, encoded(onward), onward.path, drop=drop)
             exchange.phase = Phase.PREFILL
@@ -181,8 +182,6 @@ class Serving:
                 if isinstance(error, UnfitError):
                     return NotTaken(AttemptEnd.UNREACHABLE, str(error))
                 attempt.server_gone = True
-            if not isinstance(error, UnfitError):
-                worker.health.failed()
         except asyncio.CancelledError:
             return ClientLeft(at_work=True, status=status)
         return BrokenOff(str(error), status, self._is_repeatable(exchange, request))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.backends.adapter import Backend
-from clairvoyant_cli.backends.discovery import find_backend
+from clairvoyant_cli.backends.discovery import find_backend, split_prefix
 from clairvoyant_cli.backends.known import adapter_of
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.config import BackendConfig, ServeConfig, name_for
@@ -176,6 +176,8 @@ async def find_server(
     """Find a server, or guess what will be there; ClairvoyantError if it cannot be one."""
     prober = Prober(key)
     try:
+        if wanted.url is not None and "://" in wanted.url:  # asked itself, it would not answer in time
+            _refuse_ourselves(Upstream(split_prefix(wanted.url)[0]), config.address()[0], listen_port)
         found, all_found = await find_backend(wanted.url, prober, listen_port=listen_port)
         for each in all_found:
             log.info("found %s %s at %s", each.adapter.name, each.version, each.url)

@@ -168,7 +168,7 @@ class Client:
 
     @asynccontextmanager
     async def _within(self, seconds: float) -> AsyncIterator[None]:
-        """Give up after so many seconds in which nothing came of any answer."""
+        """Raise ClairvoyantError once no answer has sent anything for this many seconds."""
         try:
             async with asyncio.timeout(seconds) as bound:
                 self._bounds.add(bound)
@@ -180,7 +180,7 @@ class Client:
             raise self._silent(seconds) from None
 
     def _heard(self) -> None:
-        """Take note that something came: others may have to wait for their turn."""
+        """Restart the timeouts of all requests: the server is at work, and others may be queued in it."""
         until_s = asyncio.get_running_loop().time() + self.silence_s
         for bound in self._bounds:
             if not bound.expired():

@@ -17,7 +17,7 @@ ROWS = 300
 _FIRST_RETRY_S = 0.5
 _LAST_RETRY_S = 5.0
 MAX_ROWS = 200_000
-"""Of all that waits, so many rows are read, whatever a daemon sends."""
+"""Limit on the rows of the queue that are read, whatever a daemon sends."""
 
 _SILENCE_S = 15.0
 """A daemon sends at least a state a second; one that is silent for this long is gone or hangs."""

@@ -15,7 +15,7 @@ def say(line: str, *, err: bool = False) -> None:
 
 
 def say_json(held: Any, *, indent: int = 0) -> None:
-    """Print a value as JSON, indented by so many blanks; 0: in one line."""
+    """Print a value as JSON, indented by `indent` spaces; in one line for 0."""
     import msgspec
 
     data = held if isinstance(held, bytes) else msgspec.json.encode(held)

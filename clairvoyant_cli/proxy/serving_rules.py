@@ -32,7 +32,7 @@ BAD_GATEWAY = 502
 
 MAX_REPEATS = 2
 MAX_SERVERS_GONE = 1
-"""A request is sent again after so many servers went down with it: more may be its own doing."""
+"""Servers that may go down while they answer a request before it counts as the cause."""
 
 
 @dataclass(frozen=True, slots=True)

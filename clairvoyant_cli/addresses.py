@@ -78,7 +78,9 @@ def is_address(host: str) -> bool:
 
 def is_loopback(host: str) -> bool:
     """Whether an address is reached from its own machine alone."""
-    return host == "localhost" or (is_address(host) and ip_address(host).is_loopback)
+    with suppress(ValueError):
+        return host == "localhost" or ip_address(host).is_loopback
+    return False
 
 
 def same_host(host: str) -> str:

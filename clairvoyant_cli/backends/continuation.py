@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from clairvoyant_cli.backends.asking import Ask
 from clairvoyant_cli.protocols.continuable import Body, Continuable
 from clairvoyant_cli.protocols.probes import rendered_prompt
-from clairvoyant_cli.protocols.routes import Shape
+from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Shape
 
 RENDER_TIMEOUT_S = 30.0
 """Rendering may have to wait until the model is loaded."""
@@ -120,7 +120,7 @@ def openai_defaults(shape: Shape) -> Body:
     """Return what Ollama's OpenAI routes set of what a request leaves out, whatever its Modelfile says
     (openai/openai.go, FromChatRequest and FromCompleteRequest).
     """
-    if shape in (Shape.OLLAMA_CHAT, Shape.OLLAMA_GENERATE):
+    if shape in OLLAMA_SHAPES:
         return {}
     penalties = {"frequency_penalty": 0.0, "presence_penalty": 0.0} if shape is Shape.COMPLETION else {}
     return {"temperature": 1.0, "top_p": 1.0, **penalties}

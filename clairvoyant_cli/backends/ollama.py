@@ -18,7 +18,7 @@ from clairvoyant_cli.protocols.continuable import Continuable
 from clairvoyant_cli.protocols.model_settings import ModelSettings, ollama_settings
 from clairvoyant_cli.protocols.probes import Answer, OfferedModel
 from clairvoyant_cli.protocols.request_parsing import RUNNER_OPTIONS
-from clairvoyant_cli.protocols.routes import ROUTES, Family, Shape, Work
+from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, ROUTES, Family, Shape, Work
 
 TRANSCRIPTIONS = "/v1/audio/transcriptions"
 
@@ -38,7 +38,7 @@ TEMPLATE_STOPS = "<["
 READ_TIMEOUT_S = 30.0
 
 MOST_CONTEXTS = 10
-"""An answer ends after so many times the context (llm/server.go)."""
+"""Limit on an answer without a cap, as a multiple of the context (llm/server.go)."""
 
 
 class Ollama(Adapter):
@@ -94,8 +94,7 @@ class Ollama(Adapter):
 
     def json_type(self, shape: Shape) -> bytes | None:
         """Return gin's own, or what its OpenAI routes say (middleware/openai.go)."""
-        own = shape in (Shape.OLLAMA_CHAT, Shape.OLLAMA_GENERATE)
-        return b"application/json; charset=utf-8" if own else b"application/json"
+        return b"application/json; charset=utf-8" if shape in OLLAMA_SHAPES else b"application/json"
 
     async def settings(self, ask: Ask, model: str, version: str) -> ModelSettings | None:
         """Read them from its Modelfile."""

@@ -265,22 +265,18 @@ def _print_continuations(profile: Profile, *, as_json: bool) -> None:
     from clairvoyant_cli.commands.profiles import print_continuations
 
     if as_json:
-        _print_json(profile)
+        say_json(profile, indent=2)
         return
     console = PlainConsole()
     print_continuations(console, profile)
     console.print(Text.assemble("kept with ", (profile.name, "bold")))
 
 
-def _print_json(profile: Profile) -> None:
-    say_json(profile, indent=2)
-
-
 def _print(outcome: Outcome, taken: Profile, *, as_json: bool) -> None:
     from clairvoyant_cli.commands.profiles import print_profile
 
     if as_json:
-        _print_json(outcome.profile)
+        say_json(outcome.profile, indent=2)
         return
     console = PlainConsole()
     print_profile(console, outcome.profile)

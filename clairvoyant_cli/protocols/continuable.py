@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from clairvoyant_cli.protocols.routes import Shape
+from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Shape
 
 Body = dict[str, Any]
 
@@ -103,7 +103,7 @@ class Continuable:
         return sum(len(each["content"]) for each in messages if each["role"] in ("system", "developer"))
 
     def capped(self, said_tokens: int) -> Body:
-        """Return the caps of a continuation after so many tokens: the request's, else the server's own."""
+        """Return the caps of a continuation after `said_tokens`: the request's, or else the server's own."""
         named = [name for name in self.caps if self.options.get(name) is not None]
         given = {name: self.options[name] for name in named if _is_cap(self.options[name])}
         if not given:
@@ -198,7 +198,7 @@ def _fields(body: Body, options: Body, *known: str) -> str:
 
 
 def _options(shape: Shape, body: Body) -> Mapping[str, Any]:
-    return body.get("options") or {} if shape in (Shape.OLLAMA_CHAT, Shape.OLLAMA_GENERATE) else body
+    return body.get("options") or {} if shape in OLLAMA_SHAPES else body
 
 
 def _in_effect(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Body:

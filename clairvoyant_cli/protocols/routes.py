@@ -41,6 +41,10 @@ class Shape(StrEnum):
     OPAQUE = "opaque"
 
 
+OLLAMA_SHAPES = frozenset((Shape.OLLAMA_CHAT, Shape.OLLAMA_GENERATE))
+"""Ollama's own, whose sampling options stand in an object of their own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """A POST route of one of the dialects. `streams` is what an absent `stream` means there; `name` is its

@@ -101,20 +101,18 @@ def _timings(timings: dict[str, Any], earlier: Earlier) -> dict[str, Any]:
     decode_ms = _seconds(timings, "predicted_ms") + earlier.decode_s * MS
     prompt_n = max(1, _number(timings, "prompt_n"))
     prompt_ms = _seconds(timings, "prompt_ms") + earlier.prefill_s * MS
-    cached = {"cache_n": max(0, _number(timings, "cache_n") - earlier.reread)} if "cache_n" in timings else {}
-    return (
-        timings
-        | cached
-        | {
-            "prompt_ms": prompt_ms,
-            "prompt_per_token_ms": prompt_ms / prompt_n,
-            "prompt_per_second": prompt_n / prompt_ms * MS if prompt_ms else 0.0,
-            "predicted_n": tokens,
-            "predicted_ms": decode_ms,
-            "predicted_per_token_ms": decode_ms / max(1, tokens),
-            "predicted_per_second": tokens / decode_ms * MS if decode_ms else 0.0,
-        }
-    )
+    changed: dict[str, Any] = {
+        "prompt_ms": prompt_ms,
+        "prompt_per_token_ms": prompt_ms / prompt_n,
+        "prompt_per_second": prompt_n / prompt_ms * MS if prompt_ms else 0.0,
+        "predicted_n": tokens,
+        "predicted_ms": decode_ms,
+        "predicted_per_token_ms": decode_ms / max(1, tokens),
+        "predicted_per_second": tokens / decode_ms * MS if decode_ms else 0.0,
+    }
+    if "cache_n" in timings:
+        changed["cache_n"] = max(0, _number(timings, "cache_n") - earlier.reread)
+    return timings | changed
 
 
 def _ollama(event: Event, earlier: Earlier) -> Event:

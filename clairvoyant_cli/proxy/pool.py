@@ -298,8 +298,10 @@ class BackendPool:
 
     def able_names(self, family: Family, model: str) -> frozenset[str]:
         """Return the names of those that can serve a request, none if all can."""
-        able = self.able(family, model)
-        return frozenset() if len(able) == len(self) else frozenset(worker.name for worker in able)
+        return self._names(self.able(family, model))
+
+    def _names(self, workers: list[Worker]) -> frozenset[str]:
+        return frozenset() if len(workers) == len(self) else frozenset(worker.name for worker in workers)
 
     def serving(self, exchange: Exchange) -> list[Worker]:
         """Return the workers that can serve an exchange: of one that has begun, the one that has its
@@ -309,20 +311,16 @@ class BackendPool:
         if not exchange.has_begun:
             return able
         origin = self._workers.get((exchange.attempt or exchange.parts[-1]).worker)
-        if origin is not None and not origin.backend.away:
+        if origin is None:
+            return []
+        if not origin.backend.away:
             return [origin]
-        others = [worker for worker in able if not worker.backend.away and worker is not origin]
-        heirs = (
-            []
-            if origin is None
-            else [each for each in others if each.continues_as(origin, exchange.job.model)]
-        )
-        return heirs or ([] if origin is None else [origin])
+        there = [worker for worker in able if not worker.backend.away]
+        return [each for each in there if each.continues_as(origin, exchange.job.model)] or [origin]
 
     def able_for(self, exchange: Exchange) -> frozenset[str]:
         """Return the names of those that can serve an exchange, none if all can."""
-        serving = self.serving(exchange)
-        return frozenset() if len(serving) == len(self) else frozenset(worker.name for worker in serving)
+        return self._names(self.serving(exchange))
 
     def has_given_up(self, exchange: Exchange) -> bool:
         """Whether all that could serve an exchange have been away for longer than it is kept waiting."""

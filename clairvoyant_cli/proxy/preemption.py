@@ -23,7 +23,7 @@ from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.exchange import Attempt, AttemptEnd, End, Exchange, Phase
 from clairvoyant_cli.proxy.operation import Operation
-from clairvoyant_cli.proxy.pool import BackendPool, Worker
+from clairvoyant_cli.proxy.pool import BackendPool, ProvenWay, Worker
 from clairvoyant_cli.proxy.request_stats import RequestStats
 from clairvoyant_cli.proxy.spliced_relay import UnfitError
 from clairvoyant_cli.scheduler.kept import CutPrice, price_of_cut
@@ -70,10 +70,10 @@ class Preemption:
             exchange.uncut_because = "the policy" if self.enabled else "--no-preempt"
         elif worker.backend.stamps is not None:
             exchange.uncut_because = "the engine itself says what runs"
-        elif worker.continuation_of(exchange.job.model) is None:
+        elif (found := worker.continuation_of(exchange.job.model)) is None:
             exchange.uncut_because = "nothing proves that the server can go on with it"
         else:
-            self._judge(exchange, request, worker)
+            self._judge(exchange, request, worker, found)
         if exchange.splice is None:
             self.dispatcher.scheduler.spare(exchange.id)
 
@@ -82,10 +82,10 @@ class Preemption:
         if len(self._plain) < MAX_PLAIN:
             self._plain.add((worker.name, model))
 
-    def _judge(self, exchange: Exchange, request: Request, worker: Worker) -> None:
-        route, found = exchange.asked.route, worker.continuation_of(exchange.job.model)
+    def _judge(self, exchange: Exchange, request: Request, worker: Worker, found: ProvenWay) -> None:
+        route = exchange.asked.route
         body = request.whole(SMALL_BYTES)
-        if body is None or found is None:
+        if body is None:
             exchange.uncut_because = "its body is too long"
             return
         adapter = worker.backend.adapter
@@ -122,7 +122,7 @@ class Preemption:
             return
         self._undecided.set()
         now = self.stats.clock()
-        for job_id in list(scheduler.running):
+        for job_id in scheduler.running:
             exchange = self.dispatcher.live[job_id]
             if exchange.splice is not None and exchange.splice.why_not and exchange.attempt is not None:
                 exchange.attempt.is_cutting = False

@@ -95,6 +95,10 @@ class Relay:
             return
         self._send_head()
         self._client.send_end(trailers)
+        self._ended()
+
+    def _ended(self) -> None:
+        """Note that the answer was passed on whole."""
         self.whole = True
         if not self.finished.done():
             self.finished.set_result(None)

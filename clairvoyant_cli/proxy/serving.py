@@ -195,7 +195,7 @@ class Serving:
             worker.watch.lost(why)
             return False
         except UpstreamError:
-            return True  # it is this machine that can open no more
+            pass  # it is this machine that can open no more
         return True
 
     def _is_repeatable(self, exchange: Exchange, request: Request) -> bool:

@@ -88,12 +88,8 @@ class SplicedRelay(Relay):
 
     def end(self, trailers: list[Header]) -> None:
         """Pass on the end; to a client that does not stream, the answer."""
-        if self._held is not None:
-            super().end(trailers)  # which begins it, or fails
-            return
         if not self._spliced:
-            if not self.broken:
-                super().end(trailers)
+            super().end(trailers)
             return
         try:
             last = self._splice.end()
@@ -103,9 +99,7 @@ class SplicedRelay(Relay):
         if self._answer_head is not None:
             head = _in_one_piece(self._answer_head, self._content_type)
             self._client.respond(head, last, *self._extra)
-            self.whole = True
-            if not self.finished.done():
-                self.finished.set_result(None)
+            self._ended()
             return
         if last:
             self._send_head()

@@ -20,13 +20,13 @@ PROGRAM = "clairvoyant_cli"
 SIBLINGS = ("predictor", "profiles", "tui")
 WAY = (
     ("http/listener", "a client's connection; reads heads and bodies"),
-    ("proxy/gateway", "own routes, straight through, or the queue"),
-    ("proxy/admission", "may it come in; how long will its answer be"),
+    ("proxy/requests/gateway", "own routes, straight through, or the queue"),
+    ("proxy/requests/admission", "may it come in; how long will its answer be"),
     ("scheduler/queue", "which waiting job takes which worker's slot"),
-    ("proxy/serving", "one attempt after another, to the end"),
-    ("proxy/forwarding", "the request to the worker, byte for byte"),
+    ("proxy/requests/serving", "one attempt after another, to the end"),
+    ("proxy/requests/forwarding", "the request to the worker, byte for byte"),
     ("http/upstream", "the backend's connection"),
-    ("proxy/relay", "the answer back to the client, byte for byte"),
+    ("proxy/requests/relay", "the answer back to the client, byte for byte"),
 )
 WIDTH, ROW, BOX, GAP = 1180, 88, 60, 14
 CHAR = 6.7
@@ -153,8 +153,8 @@ def drawing() -> str:
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
         'orient="auto"><path d="M0 0L8 4L0 8z" style="fill:#9aa3b2;stroke:none"/></marker></defs>',
         f'<rect x="0" y="0" width="{WIDTH}" height="{height}" style="fill:#fff;stroke:none"/>',
-        f'<text class="title" x="{LEFT}" y="34">The house: imports run downward only</text>',
-        f'<text class="title" x="{HOUSE + 60}" y="34">The way of a request</text>',
+        f'<text class="title" x="{LEFT}" y="34">The packages: imports run downward only</text>',
+        f'<text class="title" x="{HOUSE + 60}" y="34">The path of a request</text>',
     ]
     for name, near in neighbours(list(placed)).items():
         parts += [arrow(placed[name], placed[each]) for each in sorted(near - set(EVERYBODYS) - set(SIBLINGS))]

@@ -19,11 +19,13 @@ from platformdirs.unix import Unix
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from clairvoyant_cli import config, control, errors  # noqa: E402
+from clairvoyant_cli import config, errors
+from clairvoyant_cli.state import client as control
 from clairvoyant_cli.main import COMMANDS, cli  # noqa: E402
 from clairvoyant_cli.protocols import chores  # noqa: E402
-from clairvoyant_cli.proxy import access, clients  # noqa: E402
-from clairvoyant_cli.proxy.urgency_rules import UrgencyRule  # noqa: E402
+from clairvoyant_cli.proxy.access import keys as access
+from clairvoyant_cli.proxy.access import clients
+from clairvoyant_cli.proxy.access.urgency_rules import UrgencyRule  # noqa: E402
 from clairvoyant_cli.scheduler import policy  # noqa: E402
 from clairvoyant_cli.settings import settings_of  # noqa: E402
 

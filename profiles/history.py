@@ -13,13 +13,13 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from profiles.clock_repair import JUMP_S, first_since_start, settle
 from profiles.clocks import Clocks, Moment, system_clocks
 from profiles.database import explained, open_database
 from profiles.errors import ProfilesError
 from profiles.percentiles import percentile
 from profiles.ranking import pairs_in_order
 from profiles.records import Finished
-from profiles.stamps import JUMP_S, first_since_start, settle
 from profiles.states import client_hash, drop_states, note_forgetting, salt
 from profiles.writer import CLIENT, COLUMNS
 

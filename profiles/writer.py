@@ -19,12 +19,12 @@ from math import inf
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from profiles.clock_repair import JUMP_S, age_clock_s, is_settled, settle
 from profiles.clocks import Clocks, Moment, system_clocks
 from profiles.database import explained, explanation, open_database, set_aside
+from profiles.database_repair import check_shape, mend
 from profiles.errors import DamagedError
-from profiles.mending import check_shape, mend
 from profiles.records import Finished
-from profiles.stamps import JUMP_S, age_clock_s, is_settled, settle
 from profiles.states import Forgetting, client_hash, forgetting, salt, save_state
 from profiles.store import fingerprint
 

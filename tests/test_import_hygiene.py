@@ -52,12 +52,14 @@ with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit, 
     cli(["{command}", "--url", "http://127.0.0.1:1"])
 """
     loaded = loaded_by(code)
-    assert {"clairvoyant_cli.control", f"clairvoyant_cli.commands.{command}"} <= loaded
+    assert {"clairvoyant_cli.state.client", f"clairvoyant_cli.commands.{command}"} <= loaded
     assert loaded.isdisjoint({"httpx", "http.client", "textual"})
     assert command == "doctor" or loaded.isdisjoint({"rich", "numpy", "psutil", "sqlite3", "profiles"})
 
 
-@pytest.mark.parametrize("seam", ["predictor.record", "tui.snapshot", "clairvoyant_cli.errors"])
+@pytest.mark.parametrize(
+    "seam", ["predictor.record", "clairvoyant_cli.state.snapshot", "clairvoyant_cli.errors"]
+)
 def test_a_seam_costs_nothing(seam: str) -> None:
     assert loaded_by(f"import {seam}").isdisjoint(HEAVY | {"click"})
 

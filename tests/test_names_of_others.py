@@ -43,8 +43,8 @@ def installed(site: Path, overwritten: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "command"),
     [
-        ("tui", PYTHON_2, "status"),
-        ("tui", PYTHON_2, "serve"),
+        ("tui", PYTHON_2, "top --once"),
+        ("tui", PYTHON_2, "top --demo"),
         ("predictor", "", "predict hello"),
         ("profiles", "raise AttributeError", "history"),
     ],

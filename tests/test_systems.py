@@ -33,7 +33,7 @@ import textual.widgets, textual_serve.server, uvicorn, xgboost, onnxmltools, skl
 sys.platform = "win32"
 for name in ("fcntl", "resource", "termios", "pwd", "grp", "uvloop"):
     sys.modules[name] = None
-TORCH, NEED_TORCH = importlib.util.find_spec("torch"), "predictor.training.encoder"
+TORCH, NEED_TORCH = importlib.util.find_spec("torch"), "predictor.research.training.encoder"
 for tree in sys.argv[1:]:
     package = importlib.import_module(tree)
     for found in pkgutil.walk_packages(package.__path__, f"{tree}."):

@@ -15,8 +15,8 @@ import pytest
 from clairvoyant_cli import system
 from clairvoyant_cli.http.framing import RequestReader
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
+from clairvoyant_cli.http.limits import ConnectionTable
 from clairvoyant_cli.http.listener import ServerConnection
-from clairvoyant_cli.http.patience import ConnectionTable
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import Upstream, UpstreamConnection, UpstreamError
 from clairvoyant_cli.main import main

@@ -6,12 +6,8 @@ from typing import Any, Protocol, TypeVar
 from textual.app import App
 from textual.screen import ModalScreen
 
-from tui.formatting import duration
-from tui.panels.detail import AnyRequest
-from tui.panels.requests import LEVELS
-from tui.screens.dialogs import Ask, Choose, Confirm
-from tui.selection import Order
-from tui.snapshot import (
+from clairvoyant_cli.state.selection import Order
+from clairvoyant_cli.state.snapshot import (
     BackendState,
     FinishedRequest,
     GroupState,
@@ -19,7 +15,11 @@ from tui.snapshot import (
     QueuedRequest,
     Snapshot,
 )
-from tui.source import Action, Verb
+from clairvoyant_cli.state.source import Action, Verb
+from tui.formatting import duration
+from tui.panels.detail import AnyRequest
+from tui.panels.requests import LEVELS
+from tui.screens.dialogs import Ask, Choose, Confirm
 from tui.view_state import LinkState, ViewState
 
 _DAY_S = 86_400.0

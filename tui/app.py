@@ -20,25 +20,25 @@ from textual.app import App, SystemCommand
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
+from clairvoyant_cli.state.recording import RecordingError
+from clairvoyant_cli.state.selection import Order
+from clairvoyant_cli.state.snapshot import PolicyOutlook, QueuedRequest, Snapshot
+from clairvoyant_cli.state.source import EVERY_S as FRAME_S
+from clairvoyant_cli.state.source import Action, Disconnected, Source, Wish
+from clairvoyant_cli.state.state_history import EVERY_S, Past
 from tui.formatting import duration
 from tui.hardware.reading import Hardware
 from tui.history import History
 from tui.keys import KEYS
-from tui.line import Tone, printable
-from tui.memory import remember, remembered
 from tui.palette import THEMES, Palette
-from tui.past import EVERY_S, Past
 from tui.plain_glyphs import plain_driver
-from tui.recording import RecordingError
+from tui.preferences import remember, remembered
 from tui.screens.board import BoardScreen
 from tui.screens.clients import Clients
 from tui.screens.detail import Detail
 from tui.screens.groups import Groups
 from tui.screens.help import Help
-from tui.selection import Order
-from tui.snapshot import PolicyOutlook, QueuedRequest, Snapshot
-from tui.source import EVERY_S as FRAME_S
-from tui.source import Action, Disconnected, Source, Wish
+from tui.styled_text import Tone, printable
 from tui.view_state import Link, LinkState, ViewState
 from tui.whole_frames import whole_frames
 from tui.widgets.canvas import Canvas

@@ -1,6 +1,6 @@
 """A picture of dots: two across and four up in every cell, by the braille block of Unicode."""
 
-from tui.line import Line, Tone, gathered
+from tui.styled_text import Line, Tone, gathered
 
 _CELLS = (" ", *(chr(0x2800 + bits) for bits in range(1, 256)))
 _BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))

@@ -3,11 +3,11 @@
 import csv
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
 
-from tui.snapshot import FinishedRequest, QueuedRequest, RunningRequest, Snapshot
+from clairvoyant_cli.state.redaction import without_prompts
+from clairvoyant_cli.state.snapshot import FinishedRequest, QueuedRequest, RunningRequest, Snapshot
 
 FORMATS = (
     ("queue", "the queue as CSV"),
@@ -16,38 +16,7 @@ FORMATS = (
     ("snapshot", "everything as JSON"),
 )
 
-WORDS = "words:"
-"""How a feature of a prediction begins that quotes the prompt."""
-
-PromptedT = TypeVar("PromptedT", QueuedRequest, RunningRequest)
-RequestT = TypeVar("RequestT", QueuedRequest, RunningRequest, FinishedRequest)
-
 _LEFT_OUT = ("prompt", "moves", "predicted")
-
-
-def without_prompts(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot as it may be written down: no prompt, and no word of one among what drove a
-    prediction.
-    """
-    return replace(
-        snapshot,
-        running=tuple(_without_prompt(request) for request in snapshot.running),
-        queue=tuple(_without_prompt(request) for request in snapshot.queue),
-        recent=tuple(_without_words(request) for request in snapshot.recent),
-    )
-
-
-def _without_prompt(request: PromptedT) -> PromptedT:
-    request = _without_words(request)
-    return request if request.prompt is None else replace(request, prompt=None)
-
-
-def _without_words(request: RequestT) -> RequestT:
-    features = request.predicted.features
-    wordless = tuple(each for each in features if not each[0].startswith(WORDS))
-    if len(wordless) == len(features):
-        return request
-    return replace(request, predicted=replace(request.predicted, features=wordless))
 
 
 def export(snapshot: Snapshot, what: str, folder: Path) -> Path:

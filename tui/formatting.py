@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from functools import lru_cache
 
-from tui.line import Line, Tone
+from tui.styled_text import Line, Tone
 
 NOTHING = "–"
 _EIGHTHS = "▁▂▃▄▅▆▇█"

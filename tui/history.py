@@ -4,9 +4,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from clairvoyant_cli.state.snapshot import FinishedRequest, Snapshot
 from tui.hardware.reading import Hardware
-from tui.line import Line
-from tui.snapshot import FinishedRequest, Snapshot
+from tui.styled_text import Line
 
 SAMPLES = 600
 """One sample a second: ten minutes."""

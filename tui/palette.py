@@ -12,7 +12,7 @@ from rich.style import Style
 from textual.color import Color
 from textual.theme import Theme
 
-from tui.line import Tone
+from tui.styled_text import Tone
 
 
 def _theme(name: str, *, dark: bool, ground: str, raised: str, ink: str, accent: str, **own: str) -> Theme:

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from clairvoyant_cli.state.snapshot import Snapshot
 from tui.hardware.reading import Hardware
 from tui.history import History
-from tui.line import Tone
-from tui.snapshot import Snapshot
+from tui.styled_text import Tone
 
 FLASH_S = 3.0
 """How long a firing of tau stays lit in the header."""

@@ -10,21 +10,21 @@ from typing import Any, ClassVar
 import msgspec
 
 from clairvoyant_cli.addresses import same_host
-from clairvoyant_cli.backends.asking import Ask
+from clairvoyant_cli.backends.ask_function import Ask
 from clairvoyant_cli.backends.continuation import Prefill, Way
 from clairvoyant_cli.backends.priority import MAX_IN_FLIGHT, UNKNOWN, Heeding, Priority
-from clairvoyant_cli.backends.processes import THIS_MACHINE
+from clairvoyant_cli.backends.process_inspection import THIS_MACHINE
 from clairvoyant_cli.backends.speeds import Speeds
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols import probes
-from clairvoyant_cli.protocols.continuable import CAPS, Continuable
+from clairvoyant_cli.protocols.can_continue import CAPS, Continuable
+from clairvoyant_cli.protocols.engine_metrics import engine_state
 from clairvoyant_cli.protocols.errors import Refusal, error_object, response
-from clairvoyant_cli.protocols.exposition import engine_state
 from clairvoyant_cli.protocols.model_settings import ModelSettings, listed_settings
 from clairvoyant_cli.protocols.probes import Answer, BusySlots, OfferedModel
 from clairvoyant_cli.protocols.routes import ROUTES, Family, Route, Shape, Work, plainly_spelled, unescaped
-from tui.snapshot import EngineState, LoadedModel
+from clairvoyant_cli.state.snapshot import EngineState, LoadedModel
 
 Body = dict[str, Any]
 

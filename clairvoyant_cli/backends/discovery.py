@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from clairvoyant_cli.backends.adapter import Adapter, Backend, Found
-from clairvoyant_cli.backends.asking import PROBE_TIMEOUT_S
-from clairvoyant_cli.backends.known import ADAPTERS, OTHER
+from clairvoyant_cli.backends.adapters import ADAPTERS, OTHER
+from clairvoyant_cli.backends.ask_function import PROBE_TIMEOUT_S
 from clairvoyant_cli.backends.prober import Prober
-from clairvoyant_cli.backends.processes import THIS_MACHINE
+from clairvoyant_cli.backends.process_inspection import THIS_MACHINE
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols import probes

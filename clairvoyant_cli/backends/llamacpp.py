@@ -7,10 +7,10 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 from clairvoyant_cli.backends.adapter import FULL, NO_CAP, NOT_UNDERSTOOD, Adapter, Backend, Body, Found, fits
-from clairvoyant_cli.backends.asking import Ask
+from clairvoyant_cli.backends.ask_function import Ask
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols import probes
-from clairvoyant_cli.protocols.continuable import Continuable
+from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.model_settings import ModelSettings, llamacpp_settings
 from clairvoyant_cli.protocols.probes import Answer, BusySlots, OfferedModel

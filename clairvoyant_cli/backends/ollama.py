@@ -9,12 +9,12 @@ from typing import Any
 import psutil
 
 from clairvoyant_cli.backends.adapter import FULL, NOT_UNDERSTOOD, Adapter, Backend, Body, Found, fits
-from clairvoyant_cli.backends.asking import Ask
+from clairvoyant_cli.backends.ask_function import Ask
 from clairvoyant_cli.backends.continuation import Prefill, Raw, openai_defaults
-from clairvoyant_cli.backends.processes import listening, values_of
+from clairvoyant_cli.backends.process_inspection import listening, values_of
 from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.protocols import probes
-from clairvoyant_cli.protocols.continuable import Continuable
+from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.model_settings import ModelSettings, ollama_settings
 from clairvoyant_cli.protocols.probes import Answer, OfferedModel
 from clairvoyant_cli.protocols.request_parsing import RUNNER_OPTIONS

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from clairvoyant_cli.protocols.exposition import EngineMetrics
+from clairvoyant_cli.protocols.engine_metrics import EngineMetrics
 from clairvoyant_cli.protocols.routes import Shape
 
 FIELD = "priority"

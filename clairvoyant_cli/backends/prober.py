@@ -9,9 +9,9 @@ import msgspec
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.backends.adapter import Backend
-from clairvoyant_cli.backends.asking import PROBE_TIMEOUT_S, Ask
-from clairvoyant_cli.http.collecting import collect
+from clairvoyant_cli.backends.ask_function import PROBE_TIMEOUT_S, Ask
 from clairvoyant_cli.http.fields import Header
+from clairvoyant_cli.http.own_requests import collect
 from clairvoyant_cli.http.upstream import Upstream, UpstreamError
 from clairvoyant_cli.protocols.probes import ANSWER_BYTES, Answer, BusySlots
 

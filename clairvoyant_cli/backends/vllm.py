@@ -3,13 +3,13 @@
 from typing import ClassVar
 
 from clairvoyant_cli.backends.adapter import LISTED_OR_LOCKED, Adapter, Found
-from clairvoyant_cli.backends.asking import Ask
+from clairvoyant_cli.backends.ask_function import Ask
 from clairvoyant_cli.backends.continuation import GO_ON
 from clairvoyant_cli.backends.priority import UNKNOWN, Heeding, Priority
-from clairvoyant_cli.backends.processes import values_of, words_of
+from clairvoyant_cli.backends.process_inspection import values_of, words_of
 from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.protocols import probes
-from clairvoyant_cli.protocols.exposition import EngineMetrics
+from clairvoyant_cli.protocols.engine_metrics import EngineMetrics
 from clairvoyant_cli.protocols.routes import Shape
 
 PROCESS_NAMES = ("python", "vllm", "VLLM")

@@ -11,11 +11,11 @@ import httpx
 import msgspec
 
 from clairvoyant_cli.backends.adapter import Found
-from clairvoyant_cli.backends.chat import CONNECT_TIMEOUT_S, Clock, client_for, pieces_of
+from clairvoyant_cli.backends.chat_probe import CONNECT_TIMEOUT_S, Clock, client_for, pieces_of
 from clairvoyant_cli.calibrate.questions import Question
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols import probes
-from clairvoyant_cli.protocols.streams import Piece, error_text
+from clairvoyant_cli.protocols.stream_lines import Piece, error_text
 
 SILENCE_S = 30.0
 LOAD_S = 600.0

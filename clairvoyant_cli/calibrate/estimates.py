@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from math import sqrt
 from statistics import fmean, pvariance
 
-from clairvoyant_cli.simulator.estimate import student_t
+from clairvoyant_cli.confidence import student_t
 from profiles.records import Estimate
 
 

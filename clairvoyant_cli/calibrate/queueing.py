@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from clairvoyant_cli.calibrate.measured import Service
-from clairvoyant_cli.calibrate.paper import sojourns_on_paper
+from clairvoyant_cli.calibrate.first_failure import together
+from clairvoyant_cli.calibrate.partial_results import Service
 from clairvoyant_cli.calibrate.plan import SHORTS_PER_LONG
 from clairvoyant_cli.calibrate.questions import Question, mixed
+from clairvoyant_cli.calibrate.queue_model import sojourns_on_paper
 from clairvoyant_cli.calibrate.service import queue_phase, queue_phase_s
 from clairvoyant_cli.calibrate.session import Session, Step
-from clairvoyant_cli.calibrate.together import together
 from profiles.records import Sample
 
 MIN_SHORTS = 8

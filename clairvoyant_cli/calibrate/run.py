@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from clairvoyant_cli.calibrate.advice import advise
-from clairvoyant_cli.calibrate.bands import measure_bands
 from clairvoyant_cli.calibrate.client import Answer
-from clairvoyant_cli.calibrate.continuing import Proof, prove_continuing
+from clairvoyant_cli.calibrate.continuation_proof import Proof, prove_continuing
 from clairvoyant_cli.calibrate.estimates import cs2, estimate
-from clairvoyant_cli.calibrate.measured import NoShelf, Service, Shelf
-from clairvoyant_cli.calibrate.paper import mu_short_on_paper
+from clairvoyant_cli.calibrate.partial_results import NoShelf, Service, Shelf
 from clairvoyant_cli.calibrate.questions import Question, long_questions, short_questions
+from clairvoyant_cli.calibrate.queue_model import mu_short_on_paper
 from clairvoyant_cli.calibrate.queueing import in_the_queue
 from clairvoyant_cli.calibrate.service import (
     forecast_s,
@@ -28,6 +27,7 @@ from clairvoyant_cli.calibrate.service import (
 )
 from clairvoyant_cli.calibrate.session import Session, Step, is_short
 from clairvoyant_cli.calibrate.slots import probe_slots
+from clairvoyant_cli.calibrate.speed_bands import measure_bands
 from clairvoyant_cli.calibrate.survey import Survey, load_model, survey
 from clairvoyant_cli.errors import ClairvoyantError
 from predictor.record import LengthClass

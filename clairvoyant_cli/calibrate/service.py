@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from clairvoyant_cli.calibrate.client import Answer
-from clairvoyant_cli.calibrate.measured import Service
+from clairvoyant_cli.calibrate.partial_results import Service
 from clairvoyant_cli.calibrate.plan import SHORTS_PER_LONG, Plan
 from clairvoyant_cli.calibrate.questions import LONG_CAP, Question
 from clairvoyant_cli.calibrate.session import Session, Step, is_short

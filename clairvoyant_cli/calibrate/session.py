@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from clairvoyant_cli.calibrate.client import Answer, Client
-from clairvoyant_cli.calibrate.measured import Measured
+from clairvoyant_cli.calibrate.partial_results import Measured
 from clairvoyant_cli.calibrate.plan import Plan
 from clairvoyant_cli.calibrate.questions import Question
 from predictor.record import LengthClass

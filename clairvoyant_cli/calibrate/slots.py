@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from clairvoyant_cli.calibrate.client import Answer, Client
+from clairvoyant_cli.calibrate.first_failure import together
 from clairvoyant_cli.calibrate.questions import Question
-from clairvoyant_cli.calibrate.together import together
 
 FIRST_PROBE = 6
 LARGEST_PROBE = 96

@@ -9,8 +9,8 @@ import click
 
 from clairvoyant_cli.commands.options import token_file_option, url_option
 from clairvoyant_cli.commands.plain_output import say_json
-from clairvoyant_cli.control import ACTIONS, BODIES, ControlClient, admin_token, local_url
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.state.client import ACTIONS, BODIES, ControlClient, admin_token, local_url
 
 
 def _listed() -> str:

@@ -17,8 +17,8 @@ from clairvoyant_cli.commands.options import (
     url_option,
 )
 from clairvoyant_cli.commands.plain_output import say, say_json
-from clairvoyant_cli.control import ControlClient, admin_token, local_url
-from tui.snapshot import BackendState
+from clairvoyant_cli.state.client import ControlClient, admin_token, local_url
+from clairvoyant_cli.state.snapshot import BackendState
 
 daemon_options = together(url_option, token_file_option)
 
@@ -61,7 +61,7 @@ def add(
     address: str, key_file: Path | None, url: str | None, token_file: Path | None, **given: str | float | None
 ) -> None:
     """Put another server behind the daemon; it takes work at once."""
-    from clairvoyant_cli.proxy.access import read_backend_key
+    from clairvoyant_cli.proxy.access.keys import read_backend_key
 
     check_backend(address)
     key = read_backend_key(key_file)
@@ -109,7 +109,7 @@ def _act(url: str | None, token_file: Path | None, deed: str, body: dict[str, An
 
 
 def _print(backends: tuple[BackendState, ...]) -> None:
-    from clairvoyant_cli.commands.printing import PlainConsole
+    from clairvoyant_cli.commands.console import PlainConsole
     from tui.print_tables import output_width
 
     table = Table("name", "kind", "url", "state", "busy", "alone", "weight", "loaded", "offers", box=None)

@@ -14,10 +14,12 @@ from typing import Any
 import click
 
 from clairvoyant_cli.addresses import BACKEND_NAMES, check_backend, check_url
-from clairvoyant_cli.bench.arms import DIRECT, ORACLE, Arm, parse_arm
-from clairvoyant_cli.bench.cells import Cell, open_ledger, settings_in
-from clairvoyant_cli.bench.measures import Summary, summarise
-from clairvoyant_cli.bench.report import (
+from clairvoyant_cli.commands.bench_setup import REPLAY, Settings
+from clairvoyant_cli.commands.options import FILE, backend_key_file_option, json_option, output_file, together
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.research.bench.arms import DIRECT, ORACLE, Arm, parse_arm
+from clairvoyant_cli.research.bench.measures import Summary, summarise
+from clairvoyant_cli.research.bench.report import (
     Findings,
     page_of,
     plots_of,
@@ -26,12 +28,10 @@ from clairvoyant_cli.bench.report import (
     to_json,
     verdicts_of,
 )
-from clairvoyant_cli.bench.virtual import run_virtually
-from clairvoyant_cli.commands.bench_setup import REPLAY, Settings
-from clairvoyant_cli.commands.options import FILE, backend_key_file_option, json_option, output_file, together
-from clairvoyant_cli.control import DEFAULT_URL
-from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.research.bench.results import Cell, open_ledger, settings_in
+from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY
+from clairvoyant_cli.state.client import DEFAULT_URL
 from clairvoyant_cli.system import run
 
 FCFS = "fcfs"
@@ -284,9 +284,6 @@ def _default_arms(*, replay: bool, daemon: bool) -> tuple[str, ...]:
 async def _measure(
     settings: Settings, arms: list[Arm], outputs: Outputs, backend_key_file: Path | None
 ) -> Findings:
-    from clairvoyant_cli.bench.machine import machine_facts
-    from clairvoyant_cli.bench.progress import beginning, telling
-    from clairvoyant_cli.bench.session import Session, steps_of
     from clairvoyant_cli.commands.bench_setup import (
         loads_of,
         mean_service_s,
@@ -294,7 +291,10 @@ async def _measure(
         simulated_cells,
         warm_up,
     )
-    from clairvoyant_cli.commands.printing import PlainConsole
+    from clairvoyant_cli.commands.console import PlainConsole
+    from clairvoyant_cli.research.bench.machine_facts import machine_facts
+    from clairvoyant_cli.research.bench.progress import beginning, telling
+    from clairvoyant_cli.research.bench.session import Session, steps_of
     from profiles.host import this_host
 
     async with put_together(settings, backend_key_file) as bench:
@@ -412,9 +412,9 @@ def _pace(settings: Settings) -> str:
 def _hand_out(findings: Findings, outputs: Outputs) -> None:
     from rich.table import Table
 
-    from clairvoyant_cli.bench.page import write_page
-    from clairvoyant_cli.commands.printing import PlainConsole
-    from clairvoyant_cli.simulator.plot import svg
+    from clairvoyant_cli.commands.console import PlainConsole
+    from clairvoyant_cli.research.bench.page import write_page
+    from clairvoyant_cli.research.simulator.plot import svg
 
     try:
         if outputs.csv_file is not None:

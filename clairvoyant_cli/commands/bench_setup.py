@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from clairvoyant_cli.backends.adapter import Found
-from clairvoyant_cli.backends.chat import Clock, client_for
-from clairvoyant_cli.backends.known import adapter_of
+from clairvoyant_cli.backends.adapters import adapter_of
+from clairvoyant_cli.backends.chat_probe import Clock, client_for
 from clairvoyant_cli.backends.prober import Prober
-from clairvoyant_cli.bench.arms import Arm, Knowledge
-from clairvoyant_cli.bench.cells import Cell
-from clairvoyant_cli.bench.load import REPLAYED, Asker
-from clairvoyant_cli.bench.oracle_predictor import OraclePredictor
-from clairvoyant_cli.bench.plan import (
+from clairvoyant_cli.commands.setup import database_path, load_predictor
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.research.bench.arms import Arm, Knowledge
+from clairvoyant_cli.research.bench.demo_questions import Question
+from clairvoyant_cli.research.bench.load import REPLAYED, Asker
+from clairvoyant_cli.research.bench.oracle_predictor import OraclePredictor
+from clairvoyant_cli.research.bench.plan import (
     Arrival,
     Draw,
     PaperAnswers,
@@ -33,21 +35,19 @@ from clairvoyant_cli.bench.plan import (
     replayed,
     without_repeats,
 )
-from clairvoyant_cli.bench.prompts import SHIPPED, load_prompts
-from clairvoyant_cli.bench.questions import Question
-from clairvoyant_cli.bench.session import DaemonWay, Load, solo
-from clairvoyant_cli.commands.composition import database_path, load_predictor
-from clairvoyant_cli.control import AUTO, ControlClient
-from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.research.bench.prompts import SHIPPED, load_prompts
+from clairvoyant_cli.research.bench.results import Cell
+from clairvoyant_cli.research.bench.session import DaemonWay, Load, solo
+from clairvoyant_cli.research.simulator.traces import Trace, read_trace
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
-from clairvoyant_cli.simulator.traces import Trace, read_trace
+from clairvoyant_cli.state.client import AUTO, ControlClient
 from predictor.record import LengthClass
 
 if TYPE_CHECKING:
-    from clairvoyant_cli.bench.replay import Engine
-    from clairvoyant_cli.bench.simulated import PredictedCost
-    from clairvoyant_cli.proxy.exchange import End, Exchange
-    from clairvoyant_cli.proxy.pool import Worker
+    from clairvoyant_cli.proxy.queue.exchange import End, Exchange
+    from clairvoyant_cli.proxy.servers.pool import Worker
+    from clairvoyant_cli.research.bench.simulated_cell import PredictedCost
+    from clairvoyant_cli.research.replay import Engine
     from profiles.records import Profile
 
 REPLAY = "replay"
@@ -131,7 +131,7 @@ class Behind:
 @asynccontextmanager
 async def put_together(settings: Settings, backend_key_file: Path | None = None) -> AsyncIterator[Bench]:
     """Start what the bench needs, and stop it when the block ends."""
-    from clairvoyant_cli.proxy.access import read_backend_key
+    from clairvoyant_cli.proxy.access.keys import read_backend_key
 
     pools = load_prompts(Path(settings.prompts) if settings.prompts else SHIPPED)
     key = read_backend_key(backend_key_file)
@@ -214,8 +214,8 @@ def _title(behind: Behind, settings: Settings) -> str:
 
 @asynccontextmanager
 async def _replay(settings: Settings) -> AsyncIterator[Behind]:
-    from clairvoyant_cli.bench.replay import Engine, Replay, Speed
-    from clairvoyant_cli.bench.serving import serve_app
+    from clairvoyant_cli.research.bench.asgi_server import serve_app
+    from clairvoyant_cli.research.replay import Engine, Replay, Speed
 
     speed = Speed(inf, PaperAnswers({}).tokens_per_s * settings.speedup)
     slots = settings.slots or 1
@@ -312,7 +312,7 @@ async def _daemon(
         oracle.knowledge, oracle.accuracy = arm.knowledge, arm.accuracy
         if behind.engine is not None and settings.virtual_time:
             behind.engine.stride = CUTTING_STRIDE if arm.interrupts else VIRTUAL_STRIDE
-        scheduler.set_policy(POLICIES[arm.policy or DEFAULT_POLICY], daemon.stats.clock())
+        scheduler.set_policy(POLICIES[arm.policy or DEFAULT_POLICY], daemon.stats.journal.clock())
 
     resume_s = None if proven is None else proven.proof.resume_s
 
@@ -324,7 +324,7 @@ async def _daemon(
 
 async def _profiles(behind: Behind, worker: "Worker", model: str) -> "list[Profile]":
     """Return what proves how the server goes on with an answer that was cut."""
-    from clairvoyant_cli.bench.replay.proof import proven
+    from clairvoyant_cli.research.replay.proof import proven
     from profiles.database import reading
     from profiles.errors import ProfilesError
     from profiles.host import this_host
@@ -403,7 +403,7 @@ def simulated_cells(
     bench: Bench, cells: Sequence[Cell], loads: Sequence[Load], arms: Sequence[Arm], service_s: float
 ) -> list[Cell]:
     """Return what the simulator makes of each cell; none where the predictor is somebody else's."""
-    from clairvoyant_cli.bench.simulated import simulated
+    from clairvoyant_cli.research.bench.simulated_cell import simulated
 
     if bench.oracle is None:
         return []
@@ -429,8 +429,8 @@ def simulated_cells(
 
 def _predicted(bench: Bench, arm: Arm, plan: Plan) -> "list[PredictedCost]":
     from clairvoyant_cli.backends.speeds import Speeds
-    from clairvoyant_cli.bench.simulated import PredictedCost
     from clairvoyant_cli.protocols.request_parsing import parse_body
+    from clairvoyant_cli.research.bench.simulated_cell import PredictedCost
 
     assert bench.oracle is not None  # noqa: S101 - the caller looked
     bench.oracle.knowledge, bench.oracle.accuracy = arm.knowledge, arm.accuracy

@@ -14,13 +14,13 @@ from rich.text import Text
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.addresses import check_backend
-from clairvoyant_cli.calibrate.measured import Shelf
+from clairvoyant_cli.calibrate.partial_results import Shelf
 from clairvoyant_cli.calibrate.plan import PLANS, STANDARD, Plan
 from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.calibrate.session import Step, Tell
 from clairvoyant_cli.calibrate.survey import Survey
-from clairvoyant_cli.commands.composition import database_path, load_predictor, told_plainly
-from clairvoyant_cli.commands.figures import span
+from clairvoyant_cli.commands.console import PlainConsole
+from clairvoyant_cli.commands.number_format import span
 from clairvoyant_cli.commands.options import (
     backend_key_file_option,
     backend_option,
@@ -28,13 +28,13 @@ from clairvoyant_cli.commands.options import (
     json_option,
 )
 from clairvoyant_cli.commands.plain_output import say_json
-from clairvoyant_cli.commands.printing import PlainConsole
+from clairvoyant_cli.commands.setup import database_path, load_predictor, told_plainly
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.system import cancel_when_ended
 from profiles.records import Profile
 
 if TYPE_CHECKING:
-    from clairvoyant_cli.commands.unfinished import Unfinished
+    from clairvoyant_cli.commands.unfinished_calibration import Unfinished
 
 
 @click.command()
@@ -85,8 +85,8 @@ def command(
     from it (tau), the speeds, the number of slots, and whether an answer that was cut can be continued as if
     nothing had happened. Nobody else should use the server meanwhile.
     """
-    from clairvoyant_cli.commands.unfinished import Unfinished
-    from clairvoyant_cli.proxy.access import read_backend_key
+    from clairvoyant_cli.commands.unfinished_calibration import Unfinished
+    from clairvoyant_cli.proxy.access.keys import read_backend_key
     from profiles.database import writing
     from profiles.store import amend, fitting, save
 
@@ -170,7 +170,7 @@ async def _try_continuing(
     from clairvoyant_cli.backends.discovery import find_backend
     from clairvoyant_cli.backends.prober import Prober
     from clairvoyant_cli.calibrate.client import Client
-    from clairvoyant_cli.calibrate.continuing import prove_continuing
+    from clairvoyant_cli.calibrate.continuation_proof import prove_continuing
     from clairvoyant_cli.calibrate.run import WARM_UP
     from clairvoyant_cli.calibrate.session import Session
     from clairvoyant_cli.calibrate.survey import survey

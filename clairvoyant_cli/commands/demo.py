@@ -14,16 +14,16 @@ import click
 from rich.live import Live
 from rich.text import Text
 
-from clairvoyant_cli.backends.known import adapter_of
-from clairvoyant_cli.bench.load import Asker, Call
-from clairvoyant_cli.bench.questions import MOST, Question, draw
-from clairvoyant_cli.bench.race import Lane, Watch, race
-from clairvoyant_cli.bench.real_model import model_file, real_server
-from clairvoyant_cli.bench.show import Narrator, frame, result_table
-from clairvoyant_cli.bench.sojourn import by_class, change
+from clairvoyant_cli.backends.adapters import adapter_of
+from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.options import Input, json_option
-from clairvoyant_cli.commands.printing import PlainConsole
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.research.bench.demo_questions import MOST, Question, draw
+from clairvoyant_cli.research.bench.load import Asker, Call
+from clairvoyant_cli.research.bench.race import Lane, Watch, race
+from clairvoyant_cli.research.bench.race_view import Narrator, frame, result_table
+from clairvoyant_cli.research.bench.real_model import model_file, real_server
+from clairvoyant_cli.research.bench.sojourn_times import by_class, change
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY
 from predictor.record import LengthClass
 
@@ -141,9 +141,9 @@ def _drawing_on(live: Live, headline: str) -> Watch:
 @asynccontextmanager
 async def _lane(policy: str, questions: Sequence[Question], settings: Settings) -> AsyncIterator[Lane]:
     """Start a backend and a daemon before it."""
-    from clairvoyant_cli.bench.replay import Engine, tabled
-    from clairvoyant_cli.commands.simulated import simulated_daemon, speed_of
+    from clairvoyant_cli.commands.embedded_daemon import simulated_daemon, speed_of
     from clairvoyant_cli.config import ServeConfig
+    from clairvoyant_cli.research.replay import Engine, tabled
 
     lengths = tabled({question.prompt: question.tokens for question in questions})
     engine = Engine(speed=speed_of(settings.tokens_per_s), answer_tokens=lengths)

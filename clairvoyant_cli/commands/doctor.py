@@ -15,7 +15,7 @@ from clairvoyant_cli.commands.options import config_option, json_option, token_f
 from clairvoyant_cli.config import BackendConfig, ServeConfig, load_serve_config
 from clairvoyant_cli.doctor.finding import Finding, Level, broken, exit_code_of
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.protocols.plain import plural
+from clairvoyant_cli.protocols.printable import plural
 
 MARKS = {
     Level.OK: ("✓", "green"),
@@ -70,8 +70,8 @@ async def _examine(
 
 
 async def _connections(config: ServeConfig, url: str | None, token_file: Path | None) -> list[Finding]:
-    from clairvoyant_cli.control import admin_token, local_url, own_daemons
     from clairvoyant_cli.doctor import backend, proxy
+    from clairvoyant_cli.state.client import admin_token, local_url, own_daemons
 
     at, unread, token = local_url(url), [], None
     try:
@@ -100,7 +100,7 @@ async def _connections(config: ServeConfig, url: str | None, token_file: Path | 
 
 
 def _predictor(config: ServeConfig) -> list[Finding]:
-    from clairvoyant_cli.commands.composition import load_predictor
+    from clairvoyant_cli.commands.setup import load_predictor
     from clairvoyant_cli.doctor.installation import check_predictor
     from predictor.record import PromptView
 
@@ -119,7 +119,7 @@ def _print(findings: list[Finding]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from clairvoyant_cli.commands.printing import PlainConsole
+    from clairvoyant_cli.commands.console import PlainConsole
 
     console = PlainConsole()
     table = Table.grid(padding=(0, 1))

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from clairvoyant_cli.commands.options import url_option
-from clairvoyant_cli.control import local_url
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.proxy.access import read_key_of
+from clairvoyant_cli.proxy.access.keys import read_key_of
+from clairvoyant_cli.state.client import local_url
 from clairvoyant_cli.system import USUAL_SHELL
 
 KEY = "clairvoyant"

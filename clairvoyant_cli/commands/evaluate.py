@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clairvoyant_cli.commands.figures import share
+from clairvoyant_cli.commands.number_format import share
 from clairvoyant_cli.commands.options import FILE, json_option, predictor_option
 from clairvoyant_cli.errors import ClairvoyantError
 
 if TYPE_CHECKING:
-    from predictor.studies.evaluation import Report
+    from predictor.research.studies.evaluation import Report
 
 
 @click.command()
@@ -44,8 +44,8 @@ def command(
         return
     import predictor
     from predictor.errors import ModelError
-    from predictor.studies.evaluation import evaluate
-    from predictor.training.dataset import read_dataset
+    from predictor.research.studies.evaluation import evaluate
+    from predictor.research.training.dataset import read_dataset
 
     try:
         loaded, encoder = predictor.load(directory), predictor.load_encoder() if semantic else None

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clairvoyant_cli.commands.composition import database_path, told_plainly
 from clairvoyant_cli.commands.options import db_option
 from clairvoyant_cli.commands.plain_output import say
-from clairvoyant_cli.commands.spans import date, when
+from clairvoyant_cli.commands.setup import database_path, told_plainly
+from clairvoyant_cli.commands.time_spans import date, when
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.protocols.plain import plural
+from clairvoyant_cli.protocols.printable import plural
 
 if TYPE_CHECKING:
     from profiles.history import Erased, Span

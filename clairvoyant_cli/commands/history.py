@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from clairvoyant_cli.commands.composition import database_path, told_plainly
-from clairvoyant_cli.commands.figures import figure, seconds, share
+from clairvoyant_cli.commands.console import PlainConsole
+from clairvoyant_cli.commands.number_format import figure, seconds, share
 from clairvoyant_cli.commands.options import db_option, json_option
 from clairvoyant_cli.commands.plain_output import say_json
-from clairvoyant_cli.commands.printing import PlainConsole
-from clairvoyant_cli.commands.spans import date, when
+from clairvoyant_cli.commands.setup import database_path, told_plainly
+from clairvoyant_cli.commands.time_spans import date, when
 from clairvoyant_cli.errors import printable
 from predictor.record import LengthClass
 

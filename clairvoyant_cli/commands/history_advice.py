@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clairvoyant_cli.commands.composition import database_path, told_plainly
+from clairvoyant_cli.commands.setup import database_path, told_plainly
 from clairvoyant_cli.config import load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
@@ -14,9 +14,9 @@ from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
 if TYPE_CHECKING:
     import sqlite3
 
-    from clairvoyant_cli.simulator.advice import Advice, Question
-    from clairvoyant_cli.simulator.report import Report
-    from clairvoyant_cli.simulator.trial import Forecaster, Options, Variant
+    from clairvoyant_cli.research.simulator.advice import Advice, Question
+    from clairvoyant_cli.research.simulator.report import Report
+    from clairvoyant_cli.research.simulator.trial import Forecaster, Options, Variant
     from profiles.records import Profile
     from profiles.traffic import Answer, Load
 
@@ -68,7 +68,7 @@ class Known:
 
 def run_recorded_advice(wanted: Wanted, options: "Options") -> "Report":
     """Answer for this machine; ClairvoyantError where too little is recorded to say anything."""
-    from clairvoyant_cli.simulator.advice import advise
+    from clairvoyant_cli.research.simulator.advice import advise
 
     known = look_up(wanted)
     question = question_of(known, wanted)
@@ -102,8 +102,8 @@ def question_of(known: Known, wanted: Wanted) -> "Question":
 
     import numpy as np
 
-    from clairvoyant_cli.simulator.advice import BRIEF, Question
-    from clairvoyant_cli.simulator.workload import LONG, SHORT, drawn_again
+    from clairvoyant_cli.research.simulator.advice import BRIEF, Question
+    from clairvoyant_cli.research.simulator.workload import LONG, SHORT, drawn_again
 
     service_s = np.maximum([answer.service_s for answer in known.answers], 1e-3)
     short = np.array(known.is_short)
@@ -135,8 +135,8 @@ def recorded_forecaster(known: Known) -> "Forecaster":
     import numpy as np
 
     from clairvoyant_cli.backends.speeds import Speeds
-    from clairvoyant_cli.simulator.predictions import Predictions
-    from clairvoyant_cli.simulator.workload import Workload
+    from clairvoyant_cli.research.simulator.predictions import Predictions
+    from clairvoyant_cli.research.simulator.workload import Workload
 
     answers, profile = known.answers, known.profile
     speeds = Speeds(profile.decode_tokens_per_s, profile.prefill_tokens_per_s)
@@ -177,7 +177,7 @@ def _in_force(
     connection: "sqlite3.Connection", name: str | None, answers: "Sequence[Answer]"
 ) -> "tuple[Profile, float | None]":
     """Return the profile that `serve` would use for what was answered last, and the tau it has by now."""
-    from clairvoyant_cli.proxy.learning import DEFAULT_TAU_S, Learner, learned_of, state_name
+    from clairvoyant_cli.proxy.learning.tau_learning import DEFAULT_TAU_S, Learner, learned_of, state_name
     from profiles.host import this_host
     from profiles.states import load_state
     from profiles.store import fitting, named
@@ -198,8 +198,8 @@ def _in_force(
 
 
 def _present(known: Known, forecaster: "Forecaster") -> "Variant | None":
-    from clairvoyant_cli.simulator.advice import described
-    from clairvoyant_cli.simulator.trial import Variant
+    from clairvoyant_cli.research.simulator.advice import described
+    from clairvoyant_cli.research.simulator.trial import Variant
 
     if known.policy == "fcfs" or known.policy not in SERVABLE:
         return None

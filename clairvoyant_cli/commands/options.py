@@ -108,7 +108,7 @@ def profile_names(ctx: click.Context, parameter: click.Parameter, begun: str) ->
     """Complete the name of a profile; nothing where none can be read."""
     from click.shell_completion import CompletionItem
 
-    from clairvoyant_cli.commands.composition import database_path
+    from clairvoyant_cli.commands.setup import database_path
     from profiles.database import reading
     from profiles.errors import ProfilesError
     from profiles.store import every

@@ -8,12 +8,12 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from clairvoyant_cli.commands.composition import database_path, told_plainly
-from clairvoyant_cli.commands.figures import figure, seconds
+from clairvoyant_cli.commands.console import PlainConsole
+from clairvoyant_cli.commands.number_format import figure, seconds
 from clairvoyant_cli.commands.options import ANY_PATH, db_option, json_option, output_file, profile_names
 from clairvoyant_cli.commands.plain_output import say, say_json
-from clairvoyant_cli.commands.printing import PlainConsole
-from clairvoyant_cli.commands.spans import date
+from clairvoyant_cli.commands.setup import database_path, told_plainly
+from clairvoyant_cli.commands.time_spans import date
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.files import LARGE_BYTES, read_all, read_file
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clairvoyant_cli.commands.composition import database_path, told_plainly
-from clairvoyant_cli.commands.figures import span as time_span
+from clairvoyant_cli.commands.number_format import span as time_span
 from clairvoyant_cli.commands.options import db_option, json_option, output_file
-from clairvoyant_cli.commands.spans import date, when
+from clairvoyant_cli.commands.setup import database_path, told_plainly
+from clairvoyant_cli.commands.time_spans import date, when
 
 if TYPE_CHECKING:
     import sqlite3
@@ -160,7 +160,7 @@ def _title(found: Findings) -> str:
 def _print(found: Findings) -> None:
     from rich.table import Table
 
-    from clairvoyant_cli.commands.printing import PlainConsole
+    from clairvoyant_cli.commands.console import PlainConsole
 
     console = PlainConsole()
     console.print(found.verdict, highlight=False)
@@ -181,7 +181,7 @@ def _print(found: Findings) -> None:
 
 
 def _write(found: Findings, path: Path) -> None:
-    from clairvoyant_cli.bench.page import Grid, Heading, Page, Paragraph, write_page
+    from clairvoyant_cli.research.bench.page import Grid, Heading, Page, Paragraph, write_page
 
     blocks = [Paragraph(found.verdict)]
     tables = [

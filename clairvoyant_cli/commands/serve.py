@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clairvoyant_cli import __version__
-from clairvoyant_cli.commands.composition import (
+from clairvoyant_cli.commands.log import log_of
+from clairvoyant_cli.commands.options import config_option, serve_options
+from clairvoyant_cli.commands.plain_output import say
+from clairvoyant_cli.commands.setup import (
     Frozen,
     kept_in,
     load_predictor,
     second_opinion,
     urgency_predictor,
 )
-from clairvoyant_cli.commands.log import log_of
-from clairvoyant_cli.commands.options import config_option, serve_options
-from clairvoyant_cli.commands.plain_output import say
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, SERVABLE
@@ -28,8 +28,8 @@ from clairvoyant_cli.system import heed_signals, run
 
 if TYPE_CHECKING:
     from clairvoyant_cli.proxy.daemon import Daemon
-    from clairvoyant_cli.proxy.persistence import Persistence
-    from clairvoyant_cli.proxy.second_opinion import Encode
+    from clairvoyant_cli.proxy.learning.persistence import Persistence
+    from clairvoyant_cli.proxy.requests.encoder import Encode
     from predictor.record import Predictor, UrgencyPredictor
 
 POLICY_HELP = "\n\n".join(
@@ -94,7 +94,7 @@ async def _run(
     encode: "Encode | None",
     urgency: "UrgencyPredictor | None",
 ) -> None:
-    from clairvoyant_cli.protocols.plain import plural
+    from clairvoyant_cli.protocols.printable import plural
     from clairvoyant_cli.proxy.daemon import running_daemon
 
     daemon_of = running_daemon(

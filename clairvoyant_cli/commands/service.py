@@ -126,7 +126,7 @@ def _unit(flags: Sequence[str]) -> Unit:
     if manager == "launchd":
         return launchd_agent(program, flags, home, account())
     if manager == "schtasks":
-        from clairvoyant_cli.control import state_dir
+        from clairvoyant_cli.state.client import state_dir
 
         name = f"clairvoyant-{os.environ.get('USERNAME') or account()}"
         return scheduled_task((_windowless(), program), flags, home, state_dir(), account(), name)

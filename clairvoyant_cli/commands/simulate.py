@@ -11,17 +11,17 @@ import click
 from click.core import ParameterSource
 
 from clairvoyant_cli.commands.options import db_option, json_option, output_file
-from clairvoyant_cli.commands.spans import when
+from clairvoyant_cli.commands.time_spans import when
 from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 
 if TYPE_CHECKING:
     from clairvoyant_cli.commands.history_advice import Wanted
     from clairvoyant_cli.commands.workload_options import Mix
-    from clairvoyant_cli.simulator.report import Report
-    from clairvoyant_cli.simulator.trial import Options
+    from clairvoyant_cli.research.simulator.report import Report
+    from clairvoyant_cli.research.simulator.trial import Options
 
-# name -> module and function under clairvoyant_cli.simulator.scenarios
+# name -> module and function under clairvoyant_cli.research.simulator.scenarios
 SCENARIOS = {
     "clairvoyant-table9": ("clairvoyant", "table9"),
     "clairvoyant-figure3": ("clairvoyant", "figure3"),
@@ -73,7 +73,7 @@ def progress() -> Iterator[Callable[[int], None] | None]:
         return
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from clairvoyant_cli.commands.printing import PlainConsole
+    from clairvoyant_cli.commands.console import PlainConsole
 
     columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} requests simulated"), TimeElapsedColumn())
     with Progress(*columns, console=PlainConsole(stderr=True), transient=True) as bar:
@@ -86,7 +86,7 @@ def run_scenario(name: str, options: "Options") -> "Report":
     from importlib import import_module
 
     module, function = SCENARIOS[name]
-    found = getattr(import_module(f"clairvoyant_cli.simulator.scenarios.{module}"), function)
+    found = getattr(import_module(f"clairvoyant_cli.research.simulator.scenarios.{module}"), function)
     report: Report = found(options)
     return report
 
@@ -230,9 +230,9 @@ def command(
     --advise and one of --workload, --short, --long or --long-share, a workload of your own: generated, or a
     FILE of recorded requests (CSV or JSON lines, also gzipped).
     """
-    from clairvoyant_cli.commands.reporting import publish
+    from clairvoyant_cli.commands.print_report import publish
     from clairvoyant_cli.commands.workload_options import Mix, run_advice, run_study
-    from clairvoyant_cli.simulator.trial import Options
+    from clairvoyant_cli.research.simulator.trial import Options
 
     context = click.get_current_context()
     given = {name for name in context.params if is_given(context, name)}

@@ -7,9 +7,9 @@ import click
 
 from clairvoyant_cli.commands.options import json_option, token_file_option, url_option
 from clairvoyant_cli.commands.plain_output import say, say_json
-from clairvoyant_cli.control import ControlClient, admin_token, local_url
 from clairvoyant_cli.errors import printable
-from tui.snapshot import Snapshot
+from clairvoyant_cli.state.client import ControlClient, admin_token, local_url
+from clairvoyant_cli.state.snapshot import Snapshot
 
 
 @click.command()

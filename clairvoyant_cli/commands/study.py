@@ -12,8 +12,8 @@ from clairvoyant_cli.commands.options import FILE, json_option
 from clairvoyant_cli.errors import ClairvoyantError
 
 if TYPE_CHECKING:
-    from predictor.studies.paper import Table
-    from predictor.training.dataset import Dataset
+    from predictor.research.studies.paper import Table
+    from predictor.research.training.dataset import Dataset
 
 STUDIES = {
     "starvation": "how many answers of each class a file holds (Table 2)",
@@ -42,7 +42,7 @@ STUDIES = {
     help="A FILE to judge, for `unseen` and `online`; the others then only train.",
 )
 @click.option("--streams", default=2, show_default=True, help="Streams a file, for `online` and `shipped`.")
-@click.option("--lengths", type=FILE, help="What `python -m predictor.training.answer_lengths` wrote.")
+@click.option("--lengths", type=FILE, help="Answer lengths (predictor.research.training.answer_lengths).")
 @json_option("Print one JSON object.")
 def command(
     study: str,
@@ -55,14 +55,14 @@ def command(
 ) -> None:
     """Print the table of a STUDY over FILEs (.jsonl or .jsonl.gz). Needs the train extra."""
     from predictor.errors import ModelError
-    from predictor.training.dataset import read_dataset
+    from predictor.research.training.dataset import read_dataset
 
     if (study == "answers") is (lengths is None):
         raise ClairvoyantError("--lengths FILE and the study `answers` go together")
     try:
         datasets = [read_dataset(path) for path in files]
         if lengths is not None:
-            from predictor.studies.answers import answers, read_lengths
+            from predictor.research.studies.answers import answers, read_lengths
 
             table = answers(datasets, read_lengths(lengths))
         else:
@@ -85,7 +85,7 @@ def _study(
     judge: tuple[str, ...],
     streams: int,
 ) -> "Table":
-    from predictor.studies import paper
+    from predictor.research.studies import paper
 
     simple: dict[str, Callable[[], Table]] = {
         "starvation": lambda: paper.starvation(datasets),
@@ -96,23 +96,23 @@ def _study(
     }
     if study in simple:
         return simple[study]()
-    from predictor.studies import ours as studies
+    from predictor.research.studies import traffic as studies
 
     if study == "ceiling":
         return studies.ceiling(datasets)
     if study == "pars":
-        from predictor.studies.pars import pars
+        from predictor.research.studies.pars import pars
 
         return pars(datasets)
     if study == "shipped":
-        from predictor.studies.shipped import shipped
+        from predictor.research.studies.shipped_models import shipped
 
         return shipped(datasets, streams, _narrate)
     corpus = studies.Corpus.of(datasets, {data.name for data in datasets} - never_train)
     if study == "unseen":
         return studies.unseen(corpus, _narrate, judge)
     if study == "nested":
-        from predictor.studies.nested import nested
+        from predictor.research.studies.nested import nested
 
         return nested(corpus, _narrate).table
     return studies.online(corpus, streams, _narrate, judge)

@@ -19,9 +19,9 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.system import USUAL_SHELL, draws_few_glyphs
 
 if TYPE_CHECKING:
+    from clairvoyant_cli.state.snapshot import Snapshot
+    from clairvoyant_cli.state.source import Disconnected, Source
     from tui.hardware.reading import Hardware
-    from tui.snapshot import Snapshot
-    from tui.source import Disconnected, Source
 
 _SCENARIOS = ("busy", "overloaded", "empty")
 _FEW_COLLECTIONS = 20_000
@@ -116,8 +116,8 @@ def command(
 
 @asynccontextmanager
 async def _demo(scenario: str, gpus: int) -> AsyncIterator[_Attachment]:
-    from clairvoyant_cli.commands.attachment import DaemonSource
-    from clairvoyant_cli.commands.simulated import asked_daemon
+    from clairvoyant_cli.commands.daemon_source import DaemonSource
+    from clairvoyant_cli.commands.embedded_daemon import asked_daemon
     from tui.hardware.simulated import simulated_machine
 
     async with asked_daemon(scenario) as daemon:
@@ -127,7 +127,7 @@ async def _demo(scenario: str, gpus: int) -> AsyncIterator[_Attachment]:
 def _in_browser(
     address: str, url: str | None, token_file: Path | None, *, readonly: bool, plain: bool
 ) -> None:
-    from clairvoyant_cli.control import admin_token, local_url
+    from clairvoyant_cli.state.client import admin_token, local_url
 
     if USUAL_SHELL == "powershell":
         raise ClairvoyantError("--web is for Linux and macOS; on Windows use top in a terminal")
@@ -144,7 +144,7 @@ def _in_browser(
 
 
 def _replay(path: Path) -> _Attachment:
-    from tui.recording import RecordingError, Replay
+    from clairvoyant_cli.state.recording import RecordingError, Replay
 
     try:
         return _Attachment(Replay(path), badge="replay", readonly=True)
@@ -153,14 +153,14 @@ def _replay(path: Path) -> _Attachment:
 
 
 def _live(url: str | None, token_file: Path | None) -> _Attachment:
-    from clairvoyant_cli.commands.attachment import DaemonSource
-    from clairvoyant_cli.control import admin_token, local_url
+    from clairvoyant_cli.commands.daemon_source import DaemonSource
+    from clairvoyant_cli.state.client import admin_token, local_url
 
     return _Attachment(DaemonSource(local_url(url), admin_token(token_file)))
 
 
 def _recorded(attachment: _Attachment, path: Path) -> _Attachment:
-    from tui.recording import Recorder
+    from clairvoyant_cli.state.recording import Recorder
 
     try:
         return replace(attachment, source=Recorder(attachment.source, path))
@@ -185,7 +185,7 @@ async def _watch(
 
             return await first_snapshot(attachment.source)
         from clairvoyant_cli.config import load_top_config
-        from clairvoyant_cli.control import state_dir
+        from clairvoyant_cli.state.client import state_dir
         from tui.app import Top
         from tui.plain_glyphs import ASCII, PLAIN
 
@@ -219,9 +219,9 @@ def _this_machine() -> "Callable[[], Hardware]":
 
 
 def _print(news: "Snapshot | Disconnected", as_json: bool) -> None:
+    from clairvoyant_cli.state.recording import encode
+    from clairvoyant_cli.state.source import Disconnected
     from tui.print_tables import output_width, state
-    from tui.recording import encode
-    from tui.source import Disconnected
 
     if isinstance(news, Disconnected):
         raise ClairvoyantError(news.reason, ExitCode.UNREACHABLE)

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clairvoyant_cli.commands.composition import database_path, told_plainly
-from clairvoyant_cli.commands.figures import share
+from clairvoyant_cli.commands.number_format import share
 from clairvoyant_cli.commands.options import FILE, Output, db_option
+from clairvoyant_cli.commands.setup import database_path, told_plainly
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 
 if TYPE_CHECKING:
-    from predictor.studies.evaluation import Report
-    from predictor.training.dataset import Dataset
+    from predictor.research.studies.evaluation import Report
+    from predictor.research.training.dataset import Dataset
 
 MAX_RECORDED = 200_000
 """The newest; more of one's own traffic teaches little more."""
@@ -53,7 +53,7 @@ def command(
     `clairvoyant serve --predictor OUT` then uses it. Needs the train extra.
     """
     from predictor.errors import ModelError
-    from predictor.training.dataset import join, read_dataset
+    from predictor.research.training.dataset import join, read_dataset
 
     if not files and not from_history:
         raise ClairvoyantError("name a FILE to train on, or give --from-history", ExitCode.USAGE)
@@ -69,7 +69,7 @@ def command(
         if from_history:
             datasets.append(_recorded(database_path(db_file)))
         data = join(datasets)
-        from predictor.training.own import train_own  # takes seconds
+        from predictor.research.training.own_logs import train_own  # takes seconds
 
         outcome = train_own(data, out, recipe, min_long, seed, lambda line: click.echo(line, err=True))
     except ModelError as error:
@@ -83,7 +83,7 @@ def _recorded(path: Path) -> "Dataset":
     """Return the prompts in the history, with their answers' lengths."""
     import numpy as np
 
-    from predictor.training.dataset import Dataset
+    from predictor.research.training.dataset import Dataset
     from profiles.database import reading
     from profiles.history import recorded_prompts
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clairvoyant_cli.commands.figures import share
+from clairvoyant_cli.commands.number_format import share
 from clairvoyant_cli.errors import ClairvoyantError
 
 if TYPE_CHECKING:
-    from predictor.studies.urgency import Verdict
+    from predictor.research.studies.urgency import Verdict
 
 HEADS = ("n", "exact", "within 1", "kappa", "under 0,1", "missed", "over")
 
@@ -19,11 +19,11 @@ HEADS = ("n", "exact", "within 1", "kappa", "under 0,1", "missed", "over")
 def train_on(files: tuple[Path, ...], out: Path) -> None:
     """Train an urgency model on files of cases, and say how it does on what it had not seen."""
     from predictor.errors import ModelError
-    from predictor.training.urgency_data import read_cases
+    from predictor.research.training.urgency_data import read_cases
 
     try:
         cases = [case for path in files for case in read_cases(path)]
-        from predictor.training.urgency import train_urgency  # takes seconds
+        from predictor.research.training.urgency_model import train_urgency  # takes seconds
 
         name = ", ".join(path.name for path in files)
         licence = "your own data: yours to decide"
@@ -39,8 +39,8 @@ def report_urgency(files: tuple[Path, ...], model: str | None, *, as_json: bool)
     import predictor
     from predictor.errors import ModelError
     from predictor.loading import DEFAULT
-    from predictor.studies.urgency import evaluate_urgency
-    from predictor.training.urgency_data import read_cases
+    from predictor.research.studies.urgency import evaluate_urgency
+    from predictor.research.training.urgency_data import read_cases
 
     try:
         loaded = predictor.load_urgency(None if model in (None, DEFAULT) else model)

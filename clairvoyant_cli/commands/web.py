@@ -16,9 +16,9 @@ from aiohttp import web
 from textual_serve.server import Server
 
 from clairvoyant_cli.addresses import is_loopback
-from clairvoyant_cli.control import as_its_owner
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.proxy.origins import Walls
+from clairvoyant_cli.proxy.access.origins import Walls
+from clairvoyant_cli.state.client import as_its_owner
 
 USUAL_ADDRESS = "127.0.0.1:7118"
 COOKIE = "clairvoyant_top"

@@ -11,13 +11,13 @@ from clairvoyant_cli.settings import did_you_mean
 if TYPE_CHECKING:
     import numpy as np
 
-    from clairvoyant_cli.simulator.advice import Arrivals
-    from clairvoyant_cli.simulator.engine import Preemption
-    from clairvoyant_cli.simulator.predictions import Predictions
-    from clairvoyant_cli.simulator.report import Report
-    from clairvoyant_cli.simulator.traces import History
-    from clairvoyant_cli.simulator.trial import Forecaster, Options
-    from clairvoyant_cli.simulator.workload import TwoNormals, Workload
+    from clairvoyant_cli.research.simulator.advice import Arrivals
+    from clairvoyant_cli.research.simulator.engine import Preemption
+    from clairvoyant_cli.research.simulator.predictions import Predictions
+    from clairvoyant_cli.research.simulator.report import Report
+    from clairvoyant_cli.research.simulator.traces import History
+    from clairvoyant_cli.research.simulator.trial import Forecaster, Options
+    from clairvoyant_cli.research.simulator.workload import TwoNormals, Workload
 
     Draw = Callable[[np.random.Generator], Workload]
 
@@ -53,13 +53,13 @@ class Mix:
     @property
     def service(self) -> "TwoNormals":
         """The service times of a generated workload."""
-        from clairvoyant_cli.simulator.workload import TwoNormals
+        from clairvoyant_cli.research.simulator.workload import TwoNormals
 
         return TwoNormals(*self.short_s, *self.long_s, self.long_share)
 
     def history(self, limit: int | None) -> "History":
         """Read the file, with its prompts if a model is to see them."""
-        from clairvoyant_cli.simulator.traces import Speed, read_history
+        from clairvoyant_cli.research.simulator.traces import Speed, read_history
 
         speed = Speed(self.prefill_rate, self.decode_rate)
         return read_history(Path(self.workload), speed, limit, prompts=self.predictor == "model")
@@ -67,8 +67,14 @@ class Mix:
 
 def run_study(mix: Mix, options: "Options") -> "Report":
     """Compare policies on a workload of the user's own."""
+    from clairvoyant_cli.research.simulator.study import (
+        REQUESTS,
+        Study,
+        compare_policies,
+        mean_by_class,
+        with_models,
+    )
     from clairvoyant_cli.scheduler.starvation import SHORT_SERVICES_PER_TAU
-    from clairvoyant_cli.simulator.study import REQUESTS, Study, compare_policies, mean_by_class, with_models
 
     history = None if mix.generated else mix.history(options.requests)
     short_s, long_s = mix.short_s[0], mix.long_s[0]
@@ -96,8 +102,8 @@ def arrivals_of(mix: Mix, history: "History | None", requests: int) -> "Draw":
     """Return what draws the workload of each seed."""
     from functools import partial
 
-    from clairvoyant_cli.simulator.study import replayed
-    from clairvoyant_cli.simulator.workload import burst, poisson, resampled
+    from clairvoyant_cli.research.simulator.study import replayed
+    from clairvoyant_cli.research.simulator.workload import burst, poisson, resampled
 
     places = mix.slots * mix.workers
     if history is None:
@@ -121,9 +127,9 @@ def run_advice(mix: Mix, options: "Options") -> "Report":
     """Answer which policy and tau suit a mix, or a history's service times."""
     from functools import partial
 
-    from clairvoyant_cli.simulator.advice import Question, advise, two_classes
-    from clairvoyant_cli.simulator.study import mean_by_class
-    from clairvoyant_cli.simulator.workload import drawn_again, poisson
+    from clairvoyant_cli.research.simulator.advice import Question, advise, two_classes
+    from clairvoyant_cli.research.simulator.study import mean_by_class
+    from clairvoyant_cli.research.simulator.workload import drawn_again, poisson
 
     short_s, long_s = mix.short_s[0], mix.long_s[0]
     mean_s = mix.service.mean_s
@@ -141,7 +147,7 @@ def run_advice(mix: Mix, options: "Options") -> "Report":
 
 def forecaster_of(mix: Mix, history: "History | None", short_s: float, long_s: float) -> "Forecaster":
     """Return what makes the predictions `--predictor` asks for."""
-    from clairvoyant_cli.simulator import predictions as predictions
+    from clairvoyant_cli.research.simulator import predictions
 
     kind, _, number = mix.predictor.partition(":")
     if kind == "oracle":
@@ -176,8 +182,8 @@ def accuracy_of(predictor: str, number: str) -> float:
 
 def model_forecast(history: "History", decode_rate: float) -> "Predictions":
     """Return what the shipped model predicts of the history's prompts."""
-    from clairvoyant_cli.commands.composition import load_predictor
-    from clairvoyant_cli.simulator.predictions import of_model
+    from clairvoyant_cli.commands.setup import load_predictor
+    from clairvoyant_cli.research.simulator.predictions import of_model
     from predictor.record import PromptView
 
     views = [PromptView(prompt) for prompt in history.prompts]
@@ -186,7 +192,7 @@ def model_forecast(history: "History", decode_rate: float) -> "Predictions":
 
 def preemption_of(text: str) -> "Preemption | None":
     """Return what `--preempt` says of the backend."""
-    from clairvoyant_cli.simulator.engine import Preemption
+    from clairvoyant_cli.research.simulator.engine import Preemption
 
     known = {"none": None, "keep": Preemption(), "recompute": Preemption(recompute=0.1)}
     if text in known:

@@ -12,12 +12,12 @@ from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.discovery import find_backend
 from clairvoyant_cli.backends.priority import UNKNOWN, Heeding
 from clairvoyant_cli.backends.prober import Prober
-from clairvoyant_cli.backends.processes import THIS_MACHINE
+from clairvoyant_cli.backends.process_inspection import THIS_MACHINE
 from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.http.upstream import Upstream
-from clairvoyant_cli.proxy.access import read_backend_key
+from clairvoyant_cli.proxy.access.keys import read_backend_key
 from clairvoyant_cli.system import CURL, REDIRECT
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.config import ServeConfig
-from clairvoyant_cli.control import state_dir
 from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.packages import REINSTALL, displaced
-from clairvoyant_cli.proxy.access import read_clients, read_keys
+from clairvoyant_cli.proxy.access.keys import read_clients, read_keys
+from clairvoyant_cli.state.client import state_dir
 from clairvoyant_cli.system import (
     command_to_close,
     command_to_create,

@@ -6,11 +6,11 @@ from urllib.parse import urlsplit
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.config import ServeConfig
-from clairvoyant_cli.control import ControlClient, own_daemons
 from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.state.client import ControlClient, own_daemons
+from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.system import CURL, REDIRECT, claim_alone
-from tui.snapshot import Snapshot
 
 CLIENT_VARIABLES = ("OLLAMA_HOST", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_BASE_URL")
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import ResponseHead
-from clairvoyant_cli.http.patience import ConnectionTable
+from clairvoyant_cli.http.limits import ConnectionTable
 
 
 class Throttle(Protocol):

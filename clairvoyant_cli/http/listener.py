@@ -15,8 +15,8 @@ from clairvoyant_cli.http.connection import Throttle
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.framing import End, Event, Malformed, RequestReader, ResponseWriter
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
+from clairvoyant_cli.http.limits import HOLDER_TIMEOUT_S, IDLE_CLIENT_S, ConnectionTable, Patience
 from clairvoyant_cli.http.loop_turn import READING
-from clairvoyant_cli.http.patience import HOLDER_TIMEOUT_S, IDLE_CLIENT_S, ConnectionTable, Patience
 from clairvoyant_cli.http.request import READ_AHEAD_BYTES, Request
 from clairvoyant_cli.http.sockets import (
     Peer,

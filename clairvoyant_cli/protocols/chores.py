@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Iterator
 from importlib.resources import files
 
-from clairvoyant_cli.protocols.plain import decoded, printable
+from clairvoyant_cli.protocols.printable import decoded, printable
 from predictor.record import Chore, PromptView, Task
 
 CHORE_HEADER = b"x-clairvoyant-chore"

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from clairvoyant_cli.protocols.loose import ABSENT, entries, fields, scalar, text, whole_number
+from clairvoyant_cli.protocols.lenient_json import ABSENT, entries, fields, scalar, text, whole_number
 from clairvoyant_cli.protocols.probes import MAX_CONTEXT, MAX_LISTED_MODELS, read_as
 
 DATES = re.compile(

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from clairvoyant_cli.config import MAX_SLOTS
-from clairvoyant_cli.protocols.loose import (
+from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
     count,
     entries,
@@ -24,9 +24,9 @@ from clairvoyant_cli.protocols.loose import (
     text,
     whole_number,
 )
-from clairvoyant_cli.protocols.plain import printable
-from clairvoyant_cli.protocols.texts import MAX_NAME_CHARS, short_name
-from tui.snapshot import LoadedModel
+from clairvoyant_cli.protocols.printable import printable
+from clairvoyant_cli.protocols.prompt_text import MAX_NAME_CHARS, short_name
+from clairvoyant_cli.state.snapshot import LoadedModel
 
 ANSWER_BYTES = 1024 * 1024
 ANSWER_OBJECTS = 20_000

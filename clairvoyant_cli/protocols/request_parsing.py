@@ -15,13 +15,13 @@ import msgspec
 
 from clairvoyant_cli.http.body import Piece
 from clairvoyant_cli.http.loop_turn import READING
-from clairvoyant_cli.protocols.bodies import Body, Chat, OllamaBody, OllamaChat, OllamaGenerate
-from clairvoyant_cli.protocols.condense import Condenser
-from clairvoyant_cli.protocols.loose import ABSENT, fields, is_given, scalar, text, whole_number
+from clairvoyant_cli.protocols.inject_field import opening_of
+from clairvoyant_cli.protocols.lenient_json import ABSENT, fields, is_given, scalar, text, whole_number
+from clairvoyant_cli.protocols.prompt_text import short_name
+from clairvoyant_cli.protocols.prompt_views import DIALECTS, OPTIONS
+from clairvoyant_cli.protocols.request_bodies import Body, Chat, OllamaBody, OllamaChat, OllamaGenerate
 from clairvoyant_cli.protocols.routes import Route, Shape, Work
-from clairvoyant_cli.protocols.stamp import opening_of
-from clairvoyant_cli.protocols.texts import short_name
-from clairvoyant_cli.protocols.views import DIALECTS, OPTIONS
+from clairvoyant_cli.protocols.shorten_json import Condenser
 from predictor.record import PromptView, Task
 
 SMALL_BYTES = 256 * 1024

@@ -27,7 +27,7 @@ from clairvoyant_cli.protocols.answer_events import (
     Said,
     without_role,
 )
-from clairvoyant_cli.protocols.continuable import Continuable
+from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.summed_totals import Earlier, openai_usage, summed
 

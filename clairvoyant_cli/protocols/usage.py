@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from clairvoyant_cli.http.heads import ResponseHead
-from clairvoyant_cli.protocols.loose import (
+from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
     fields,
     is_given,

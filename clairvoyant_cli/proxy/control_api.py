@@ -15,29 +15,29 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route as WebRoute
 
 from clairvoyant_cli import __version__
-from clairvoyant_cli.control import ACTIONS, AUTO, PREFIX, encode
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.http.asgi import serve_asgi
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.status import reason_of
-from clairvoyant_cli.protocols.plain import printable
-from clairvoyant_cli.protocols.texts import MAX_NAME_CHARS
-from clairvoyant_cli.proxy.access import Access, bearer_of
-from clairvoyant_cli.proxy.backend_actions import SECRETS, BackendActions, InvalidError, RefusedError
-from clairvoyant_cli.proxy.drawings import Drawings, Steps
-from clairvoyant_cli.proxy.groups import KINDS, Groups, Key
-from clairvoyant_cli.proxy.metrics import Metrics
-from clairvoyant_cli.proxy.operation import Operation
-from clairvoyant_cli.proxy.origins import from_our_own_page
-from clairvoyant_cli.proxy.request_stats import RequestStats
-from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
-from clairvoyant_cli.proxy.waiting_rows import MAX_ROWS, Window
+from clairvoyant_cli.protocols.printable import printable
+from clairvoyant_cli.protocols.prompt_text import MAX_NAME_CHARS
+from clairvoyant_cli.proxy.access.keys import Access, bearer_of
+from clairvoyant_cli.proxy.access.origins import from_our_own_page
+from clairvoyant_cli.proxy.observing.groups import KINDS, Groups, Key
+from clairvoyant_cli.proxy.observing.metrics import Metrics
+from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS, Window
+from clairvoyant_cli.proxy.observing.request_stats import RequestStats
+from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
+from clairvoyant_cli.proxy.observing.stepwise_drawing import Drawings, Steps
+from clairvoyant_cli.proxy.queue.operation import Operation
+from clairvoyant_cli.proxy.servers.server_actions import SECRETS, BackendActions, InvalidError, RefusedError
 from clairvoyant_cli.scheduler.policy import SERVABLE
 from clairvoyant_cli.scheduler.urgency import LEVELS, Said
-from tui.past import Past
-from tui.selection import SORTS, Order
-from tui.source import ON_REQUEST
+from clairvoyant_cli.state.client import ACTIONS, AUTO, PREFIX, encode
+from clairvoyant_cli.state.selection import SORTS, Order
+from clairvoyant_cli.state.source import ON_REQUEST
+from clairvoyant_cli.state.state_history import Past
 
 EVENT_EVERY_S = 0.08
 """Snapshots a second on the event stream are bounded by this; changes in between are one change."""
@@ -102,7 +102,7 @@ class Actions:
             result = self._take_new(action, arguments)
         else:
             result = self._on_daemon(action, arguments)
-        self.stats.event(logging.INFO, f"operator: {action} {_plain(arguments)}".rstrip())
+        self.stats.journal.event(logging.INFO, f"operator: {action} {_plain(arguments)}".rstrip())
         self.operation.dispatcher.moved()
         return result
 
@@ -140,7 +140,7 @@ class Actions:
 
     def _do(self, action: str, job_id: str, arguments: dict[str, Any]) -> bool:
         dispatcher = self.operation.dispatcher
-        scheduler, now = dispatcher.scheduler, self.stats.clock()
+        scheduler, now = dispatcher.scheduler, self.stats.journal.clock()
         if action == "cancel":
             done = dispatcher.cancel(job_id)
         elif action == "promote":
@@ -250,7 +250,7 @@ class ControlApi:
         self._actions = actions
         self._snapshots = snapshots
         self._changes = changes
-        clock = actions.stats.clock
+        clock = actions.stats.journal.clock
         self._states = Drawings[Window](self._draw_state, clock)
         self._metrics = Drawings[None](lambda _: self._draw_metrics(metrics), clock)
         self._outlooks = Drawings[None](lambda _: self._draw_outlook(), clock, share=OUTLOOK_SHARE)

@@ -11,44 +11,45 @@ from typing import cast
 from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.http.limits import Budget, ConnectionTable
 from clairvoyant_cli.http.listener import ServerConnection
-from clairvoyant_cli.http.patience import Budget, ConnectionTable
-from clairvoyant_cli.proxy.access import Access
-from clairvoyant_cli.proxy.admission import Admission
-from clairvoyant_cli.proxy.annotation import Annotation
-from clairvoyant_cli.proxy.backend_actions import BackendActions
-from clairvoyant_cli.proxy.clients import Clients
+from clairvoyant_cli.proxy.access.clients import Clients
+from clairvoyant_cli.proxy.access.clients_file import Roster, access_of, roster_of
+from clairvoyant_cli.proxy.access.keys import Access
+from clairvoyant_cli.proxy.access.run_file import announced as word_of
+from clairvoyant_cli.proxy.access.urgency_levels import Levels
 from clairvoyant_cli.proxy.control_api import Actions, Changes, ControlApi
-from clairvoyant_cli.proxy.dispatcher import Dispatcher
-from clairvoyant_cli.proxy.engine_queue import EngineQueues
-from clairvoyant_cli.proxy.exchange import DrainingError, Phase
-from clairvoyant_cli.proxy.fallback import Fallback
-from clairvoyant_cli.proxy.gain import Gain
-from clairvoyant_cli.proxy.gateway import Gateway
-from clairvoyant_cli.proxy.groups import Groups
-from clairvoyant_cli.proxy.hindsight import Hindsight
-from clairvoyant_cli.proxy.joining import Joining, Server, find_servers
-from clairvoyant_cli.proxy.learn_queue import LearnQueue
-from clairvoyant_cli.proxy.learning import DEFAULT_TAU_S
-from clairvoyant_cli.proxy.listening import BACKLOG, listen, max_connections
-from clairvoyant_cli.proxy.metrics import Metrics
-from clairvoyant_cli.proxy.operation import Operation
-from clairvoyant_cli.proxy.passing import Passing
-from clairvoyant_cli.proxy.persistence import Persistence, StateSaver
-from clairvoyant_cli.proxy.pool import BackendPool, Worker
-from clairvoyant_cli.proxy.preemption import Preemption
-from clairvoyant_cli.proxy.refusals import Refusals
-from clairvoyant_cli.proxy.request_stats import RequestStats
-from clairvoyant_cli.proxy.roster import Roster, access_of, roster_of
-from clairvoyant_cli.proxy.second_opinion import Encode, SecondOpinions
-from clairvoyant_cli.proxy.service_level import ServiceLevel
-from clairvoyant_cli.proxy.serving import Serving
-from clairvoyant_cli.proxy.serving_rules import ServingRules
-from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
+from clairvoyant_cli.proxy.journal import Journal
+from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
+from clairvoyant_cli.proxy.learning.persistence import Persistence, StateSaver
+from clairvoyant_cli.proxy.learning.tau_learning import DEFAULT_TAU_S
+from clairvoyant_cli.proxy.listening_socket import BACKLOG, listen, max_connections
+from clairvoyant_cli.proxy.observing.gain import Gain
+from clairvoyant_cli.proxy.observing.groups import Groups
+from clairvoyant_cli.proxy.observing.metrics import Metrics
+from clairvoyant_cli.proxy.observing.request_stats import RequestStats
+from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
+from clairvoyant_cli.proxy.observing.state_recorder import Hindsight
+from clairvoyant_cli.proxy.observing.urgency_stats import UrgencyStats
+from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
+from clairvoyant_cli.proxy.queue.exchange import DrainingError, Phase
+from clairvoyant_cli.proxy.queue.operation import Operation
+from clairvoyant_cli.proxy.queue.predictor_trust import Fallback
+from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
+from clairvoyant_cli.proxy.requests.admission import Admission
+from clairvoyant_cli.proxy.requests.cutting import Preemption
+from clairvoyant_cli.proxy.requests.encoder import Encode, SecondOpinions
+from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
+from clairvoyant_cli.proxy.requests.gateway import Gateway
+from clairvoyant_cli.proxy.requests.passthrough import Passing
+from clairvoyant_cli.proxy.requests.refusals import Refusals
+from clairvoyant_cli.proxy.requests.serving import Serving
+from clairvoyant_cli.proxy.requests.serving_rules import ServingRules
+from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
+from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker
+from clairvoyant_cli.proxy.servers.server_actions import BackendActions
+from clairvoyant_cli.proxy.servers.server_registry import Joining, Server, find_servers
 from clairvoyant_cli.proxy.tasks import Tasks
-from clairvoyant_cli.proxy.urgency import Levels
-from clairvoyant_cli.proxy.urgency_stats import UrgencyStats
-from clairvoyant_cli.proxy.word_file import announced as word_of
 from clairvoyant_cli.scheduler.policy import (
     DEFAULT_POLICY,
     POLICIES,
@@ -60,9 +61,9 @@ from clairvoyant_cli.scheduler.policy import (
 )
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.settings import did_you_mean
+from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.system import raise_open_files, start_accepting
 from predictor.record import LoadedPredictor, Predictor, UrgencyPredictor
-from tui.snapshot import Snapshot
 
 log = logging.getLogger("clairvoyant")
 
@@ -107,12 +108,12 @@ class Daemon:
         self.drain_timeout_s = min(self.drain_timeout_s, within_s)
         self.operation.go_down()
         sent_away = self.dispatcher.send_away_waiting(DrainingError, suspended=False)
-        self.stats.event(
+        self.stats.journal.event(
             logging.INFO,
             f"draining: {len(self.dispatcher.scheduler.running)} running, {sent_away} waiting sent away; "
             f"at most {self.drain_timeout_s:g} s, again to stop at once",
         )
-        self._drain_ends_s = self.stats.clock() + self.drain_timeout_s
+        self._drain_ends_s = self.stats.journal.clock() + self.drain_timeout_s
         self.connections.hurry()
         for connection in list(self.connections.every):
             connection.retire()
@@ -136,10 +137,10 @@ class Daemon:
                 self.control.stop()  # no sooner: who watches sees it go down
                 if all(each.idle for each in self.connections.every):
                     return
-            if self.stats.clock() >= self._drain_ends_s:
+            if self.stats.journal.clock() >= self._drain_ends_s:
                 running = len(self.dispatcher.scheduler.running)
                 news = f"the drain took longer than {self.drain_timeout_s:g} s: {running} running cut off"
-                self.stats.event(logging.WARNING, news)
+                self.stats.journal.event(logging.WARNING, news)
                 return
 
 
@@ -177,7 +178,7 @@ async def running_daemon(
         servers = await find_servers(config, port)
         async with Tasks() as tasks:
             queue = _queue(config, policy, access, tasks, clock)
-            joining = Joining(config, queue.pool, queue.dispatcher, queue.stats, tasks.spawn, port)
+            joining = Joining(config, queue.pool, queue.dispatcher, queue.stats.journal, tasks.spawn, port)
             for server in servers:
                 joining.let_in(server)
             daemon = _compose(config, predictor, access, roster, queue, joining, table, (host, port))
@@ -244,12 +245,12 @@ def _prefer_preemption(config: ServeConfig, daemon: Daemon) -> None:
         operation.prefer_policy(PREEMPTIVE_POLICY if proven else DEFAULT_POLICY)
     for worker in daemon.pool:
         for line in _proved(worker):
-            daemon.stats.event(logging.INFO, f"{worker.name} goes on after a cut: {line}")
+            daemon.stats.journal.event(logging.INFO, f"{worker.name} goes on after a cut: {line}")
     if POLICIES[daemon.operation.policy].interrupts and not any(_proved(worker) for worker in daemon.pool):
         news = "nothing proves that an answer can be cut and continued, so none is cut; prove it: "
         measured = any(worker.profiles for worker in daemon.pool)  # else there is none to keep a proof with
         command = "clairvoyant calibrate --continuation" if measured else "clairvoyant calibrate"
-        daemon.stats.event(logging.WARNING, news + command)
+        daemon.stats.journal.event(logging.WARNING, news + command)
 
 
 def _proved(worker: Worker) -> list[str]:
@@ -289,9 +290,11 @@ def _queue(
         tenants=access.clients.tenants,
         everybody=access.clients.defaults.tenant,
     )
-    stats = RequestStats(clock)
+    journal = Journal(clock)
+    stats = RequestStats(journal)
     dispatcher = Dispatcher(scheduler, clock=clock, spawn=tasks.spawn)
-    pool = BackendPool(dispatcher, stats)
+    pool = BackendPool(dispatcher, journal)
+    pool.slots_changed = stats.shadow.resize
     stats.model_of = pool.model_of
     return _Queue(dispatcher, stats, pool)
 
@@ -311,7 +314,7 @@ def _compose(
     dispatcher.changed.append(changes.note)
     tau_source = "default" if config.tau is None else "flag"
     operation = Operation(
-        dispatcher, Fallback(predictor, pool.coverage), stats.clock, stats.event, tau_source
+        dispatcher, Fallback(predictor, pool.coverage), stats.journal.clock, stats.journal.event, tau_source
     )
     operation.quantum_tokens = config.quantum
     learn_queue = LearnQueue(predictor, operation.review_predictor)
@@ -324,21 +327,21 @@ def _compose(
         operation.set_clients(clients)
 
     def reload() -> str:
-        return roster.read_again(access.clients, take_clients, stats)
+        return roster.read_again(access.clients, take_clients, stats.journal)
 
     host, port = address
     levels = Levels(access)
-    urgency_stats = UrgencyStats(stats.clock, stats.event, config.urgency_target)
+    urgency_stats = UrgencyStats(stats.journal.clock, stats.journal.event, config.urgency_target)
     dispatcher.ended.append(urgency_stats.ended)
     dispatcher.urgency_set.append(urgency_stats.watch)
-    engines = EngineQueues(dispatcher, pool, stats.event)
-    gain = Gain(stats.wall)
+    engines = EngineQueues(dispatcher, pool, stats.journal.event)
+    gain = Gain(stats.journal.wall)
     stats.shadow_ran.append(gain.ran)
-    groups = Groups(stats.clock, pool.model_of, operation.draining_groups)
+    groups = Groups(stats.journal.clock, pool.model_of, operation.draining_groups)
     dispatcher.ended.append(groups.ended)
     level = None
     if config.slo is not None:
-        level = ServiceLevel(config.slo, dispatcher.scheduler, stats.clock, stats.event)
+        level = ServiceLevel(config.slo, dispatcher.scheduler, stats.journal.clock, stats.journal.event)
         dispatcher.ended.append(level.ended)
     snapshots = SnapshotBuilder(
         operation,
@@ -350,7 +353,7 @@ def _compose(
         urgency_stats,
         engines,
         _place(host, port),
-        stats.clock(),
+        stats.journal.clock(),
         gain,
         groups,
         config.show_prompts,
@@ -361,7 +364,7 @@ def _compose(
     control = ControlApi(access, actions, snapshots, changes, metrics, hindsight.past)
     preemption = Preemption(dispatcher, pool, operation, stats, joining.spawn, enabled=not config.no_preempt)
     dispatcher.changed.append(preemption.look)
-    annotation = Annotation(pool, operation, stats.at, stats.event)
+    annotation = Annotation(pool, operation, stats.journal.at, stats.journal.event)
     dispatcher.changed.append(annotation.tell)
     dispatcher.ended.append(preemption.ended)
     serving = Serving(

@@ -7,7 +7,7 @@ from collections.abc import KeysView
 from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 
-from clairvoyant_cli.scheduler.entry import Entry
+from clairvoyant_cli.scheduler.queued_job import Entry
 
 SLACK = 64
 """Dead items a heap may hold before it is worth rebuilding at all."""

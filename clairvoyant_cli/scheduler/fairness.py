@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import exp, log
 from typing import TypeVar
 
-from clairvoyant_cli.scheduler.entry import Entry
+from clairvoyant_cli.scheduler.queued_job import Entry
 
 Rules = TypeVar("Rules")
 

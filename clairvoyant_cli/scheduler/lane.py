@@ -8,7 +8,7 @@ from collections.abc import Container
 from heapq import heapify, heappop, heappush
 
 from clairvoyant_cli.scheduler.ages import SLACK, Ages, AgesByClient
-from clairvoyant_cli.scheduler.entry import Entry, LaneId
+from clairvoyant_cli.scheduler.queued_job import Entry, LaneId
 
 
 class Lane:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heapreplace
 from typing import NamedTuple, Protocol
 
-from clairvoyant_cli.scheduler.entry import Entry, LaneId
 from clairvoyant_cli.scheduler.prefixes import Prefixes
+from clairvoyant_cli.scheduler.queued_job import Entry, LaneId
 from clairvoyant_cli.scheduler.residency import Residency
-from clairvoyant_cli.scheduler.residual import mean_residual
+from clairvoyant_cli.scheduler.residual_life import mean_residual
 
 WAIT_MARGIN = 0.3
 """The share of its own time on the best free worker that a job must gain by waiting for another: a slot that

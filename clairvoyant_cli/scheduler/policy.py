@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import floor, log, sqrt
 
-from clairvoyant_cli.scheduler.entry import Entry
 from clairvoyant_cli.scheduler.fairness import SERVICE_MEMORY_S
+from clairvoyant_cli.scheduler.queued_job import Entry
 from clairvoyant_cli.scheduler.starvation import Guard
 from clairvoyant_cli.scheduler.urgency import level_of
 

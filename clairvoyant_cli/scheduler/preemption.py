@@ -7,9 +7,9 @@ those prices, and is made where that is more than a margin.
 
 from collections.abc import Iterable, Sequence
 
-from clairvoyant_cli.scheduler.entry import Entry
 from clairvoyant_cli.scheduler.job import Preempt, Reason
 from clairvoyant_cli.scheduler.policy import Policy
+from clairvoyant_cli.scheduler.queued_job import Entry
 from clairvoyant_cli.scheduler.urgency import level_of
 
 TOKENS_A_CUT = 500.0

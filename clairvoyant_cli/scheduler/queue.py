@@ -18,16 +18,16 @@ from copy import copy
 from dataclasses import replace
 from itertools import count, islice
 
-from clairvoyant_cli.scheduler.crowd import Crowds
-from clairvoyant_cli.scheduler.entry import FIRST, Entry
 from clairvoyant_cli.scheduler.fairness import EVERYBODY, Accounts, Tenant
 from clairvoyant_cli.scheduler.job import ClientFullError, Dispatch, Job, Move, MoveKind, Preempt, Reason
-from clairvoyant_cli.scheduler.line import Line
 from clairvoyant_cli.scheduler.placement import Fleet, Speed
 from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.preemption import may_be_cut, spent, worthwhile
+from clairvoyant_cli.scheduler.queue_drop import Crowds
+from clairvoyant_cli.scheduler.queued_job import FIRST, Entry
 from clairvoyant_cli.scheduler.residency import Residency
 from clairvoyant_cli.scheduler.urgency import Claims, Said, unbelieved
+from clairvoyant_cli.scheduler.waiting_line import Line
 
 MAX_BACK_S = 600.0
 """So long at most a job stands back, where tau is longer or there is none."""

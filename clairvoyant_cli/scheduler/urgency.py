@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import log
 
+from clairvoyant_cli.scheduler.client_counts import Tally
 from clairvoyant_cli.scheduler.fairness import ServiceCounters
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.tally import Tally
 
 LEVELS = 5
 

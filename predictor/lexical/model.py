@@ -20,8 +20,8 @@ import onnxruntime as ort
 from predictor.arrays import arrays_of
 from predictor.card import Card, read_card
 from predictor.errors import ModelError
-from predictor.lexical.bag import BAG, Bag
 from predictor.lexical.cues import FEATURES_VERSION, NAMES, read
+from predictor.lexical.ngram_net import BAG, Bag
 from predictor.lexical.words import Hashes, gram_hash, gram_hashes
 
 TREES = "trees.onnx"

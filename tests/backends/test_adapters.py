@@ -11,11 +11,11 @@ import psutil
 import pytest
 
 from clairvoyant_cli.backends.adapter import Adapter, Backend, Found
+from clairvoyant_cli.backends.adapters import ADAPTERS, OTHER, adapter_of
 from clairvoyant_cli.backends.discovery import identify, recognise
-from clairvoyant_cli.backends.known import ADAPTERS, OTHER, adapter_of
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.http.upstream import Upstream
-from clairvoyant_cli.protocols.continuable import Continuable
+from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.probes import Answer
 from clairvoyant_cli.protocols.routes import Family, Route, Shape, Work

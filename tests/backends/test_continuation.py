@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from clairvoyant_cli.backends.continuation import Raw
-from clairvoyant_cli.protocols.continuable import Continuable, continuable
+from clairvoyant_cli.protocols.can_continue import Continuable, continuable
 from clairvoyant_cli.protocols.probes import Answer
 from clairvoyant_cli.protocols.routes import Shape
 

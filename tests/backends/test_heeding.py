@@ -10,11 +10,11 @@ import pytest
 from clairvoyant_cli.backends import vllm
 from clairvoyant_cli.backends.adapter import Backend
 from clairvoyant_cli.backends.priority import Heeding
-from clairvoyant_cli.backends.processes import words_of
+from clairvoyant_cli.backends.process_inspection import words_of
 from clairvoyant_cli.backends.sglang import ADAPTER as SGLANG
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols.probes import Answer
-from tui.snapshot import EngineState
+from clairvoyant_cli.state.snapshot import EngineState
 
 
 async def never(*_: object, **__: object) -> Answer:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from clairvoyant_cli.backends.adapter import FULL, NO_CAP
-from clairvoyant_cli.backends.known import adapter_of
-from clairvoyant_cli.protocols.continuable import Continuable, continuable
+from clairvoyant_cli.backends.adapters import adapter_of
+from clairvoyant_cli.protocols.can_continue import Continuable, continuable
 from clairvoyant_cli.protocols.model_settings import ModelSettings, changed_parts
 from clairvoyant_cli.protocols.probes import Answer
 from clairvoyant_cli.protocols.routes import Shape

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clairvoyant_cli.backends.adapter import NOT_UNDERSTOOD, Backend
+from clairvoyant_cli.backends.adapters import OTHER, adapter_of
 from clairvoyant_cli.backends.discovery import find_backend, identify
-from clairvoyant_cli.backends.known import OTHER, adapter_of
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.http.framing import CHUNKS_AT_ONCE
@@ -25,11 +25,11 @@ from clairvoyant_cli.protocols.probes import (
     ANSWER_OBJECTS,
     MAX_MODELS,
 )
-from clairvoyant_cli.protocols.texts import MAX_NAME_CHARS
-from clairvoyant_cli.proxy.backend_watch import SHARED, SILENT, BackendWatch
+from clairvoyant_cli.protocols.prompt_text import MAX_NAME_CHARS
+from clairvoyant_cli.proxy.servers.server_watch import SHARED, SILENT, BackendWatch
+from clairvoyant_cli.state.snapshot import LoadedModel
 from tests.fakes.scripted_upstream import answer, answering
 from tests.fakes.serving import serving, until
-from tui.snapshot import LoadedModel
 
 MODEL = {"name": "m:latest", "size": 5, "size_vram": 4, "context_length": 4096, "digest": "abc"}
 PROPS = {
@@ -201,7 +201,7 @@ SLOT_LISTS = {
 async def test_a_slot_is_free_once_the_answer_that_was_given_up_has_left_it(
     looks: list[list[int]], sent: list[float], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clairvoyant_cli.proxy.backend_watch.LEAST_STOP_S", 0.05)
+    monkeypatch.setattr("clairvoyant_cli.proxy.servers.server_watch.LEAST_STOP_S", 0.05)
     left = list(looks)
 
     def answers(path: str) -> list[bytes]:
@@ -222,7 +222,7 @@ async def test_a_slot_is_free_once_the_answer_that_was_given_up_has_left_it(
 async def test_slots_that_are_never_told_are_not_waited_for(
     silent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clairvoyant_cli.proxy.backend_watch.MAX_STOP_S", 0.05)
+    monkeypatch.setattr("clairvoyant_cli.proxy.servers.server_watch.MAX_STOP_S", 0.05)
     async with answering(lambda path: [silent]) as url, Prober() as prober:
         backend = Backend("llamacpp", adapter_of("llamacpp"), Upstream(url))
         async with asyncio.timeout(2):

@@ -9,18 +9,18 @@ import msgspec
 import pytest
 
 from clairvoyant_cli.backends.adapter import Found
-from clairvoyant_cli.backends.known import adapter_of
-from clairvoyant_cli.bench.replay import Engine, Service, digest
-from clairvoyant_cli.bench.virtual import run_virtually
+from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.estimates import cs2
-from clairvoyant_cli.calibrate.measured import Measured, NoShelf
-from clairvoyant_cli.calibrate.measured import Service as ServiceTime
+from clairvoyant_cli.calibrate.partial_results import Measured, NoShelf
+from clairvoyant_cli.calibrate.partial_results import Service as ServiceTime
 from clairvoyant_cli.calibrate.questions import long_questions, short_questions
 from clairvoyant_cli.calibrate.queueing import computed
 from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.calibrate.session import Step
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.research.bench.virtual_time import run_virtually
+from clairvoyant_cli.research.replay import Engine, Service, digest
 from profiles.records import Sample, Served
 from tests.fakes.calibrating import SMALL, measured, replay
 

@@ -12,12 +12,12 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from clairvoyant_cli.backends.adapter import Found
-from clairvoyant_cli.backends.known import adapter_of
-from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.calibrate.client import Answer, Client
 from clairvoyant_cli.calibrate.questions import Question
 from clairvoyant_cli.calibrate.survey import survey
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.research.bench.asgi_server import serve_app
 from tests.fakes.calibrating import replay
 
 QUESTION = Question("q", "Write a long story.", 64)

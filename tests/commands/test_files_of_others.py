@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from clairvoyant_cli.control import ControlClient, decode
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.files import LARGE_BYTES
 from clairvoyant_cli.main import cli
-from clairvoyant_cli.simulator.traces import read_history
-from predictor.lines import LONGEST_LINE
+from clairvoyant_cli.research.simulator.traces import read_history
+from clairvoyant_cli.state.client import ControlClient, decode
+from predictor.text_lines import LONGEST_LINE
 from tests.fakes.scripted_upstream import answer, answering
 
 CONTENTS = {
@@ -128,7 +128,7 @@ def test_a_recording_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 
 def test_a_trace_with_too_many_requests_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("predictor.lines.MOST_LINES", 4)
+    monkeypatch.setattr("predictor.text_lines.MOST_LINES", 4)
     file = tmp_path / "trace.csv"
     file.write_text("tokens\n" + "5\n" * 4)
     assert len(read_history(file, limit=3).workload) == 3

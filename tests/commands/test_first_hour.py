@@ -9,11 +9,11 @@ from click.testing import CliRunner
 from clairvoyant_cli import main as program
 from clairvoyant_cli.backends.discovery import find_backend
 from clairvoyant_cli.backends.prober import Prober
-from clairvoyant_cli.bench.replay import Replay
-from clairvoyant_cli.bench.serving import serve_app
-from clairvoyant_cli.commands import printing
+from clairvoyant_cli.commands import console as printing
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import cli
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.replay import Replay
 from tests.fakes.serving import serving
 
 

@@ -16,13 +16,14 @@ from rich.text import Text
 
 import clairvoyant_cli.main
 from clairvoyant_cli.calibrate.run import Outcome
-from clairvoyant_cli.commands import calibrate, plain_output, reporting, status, top
+from clairvoyant_cli.commands import calibrate, plain_output, status, top
+from clairvoyant_cli.commands import print_report as reporting
+from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.doctor import _print as print_findings
-from clairvoyant_cli.commands.printing import PlainConsole
 from clairvoyant_cli.doctor.finding import broken
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import cli, main
-from clairvoyant_cli.simulator.report import Report
+from clairvoyant_cli.research.simulator.report import Report
 from tests.fakes.remembered import PROFILE, keep, traffic
 from tests.tui.board import busy
 
@@ -158,4 +159,4 @@ def sources() -> Iterator[Path]:
 
 def test_no_command_prints_through_another_console() -> None:
     guilty = [path.name for path in sources() if "import Console" in path.read_text()]
-    assert guilty in ([], ["printing.py"])
+    assert guilty in ([], ["console.py"])

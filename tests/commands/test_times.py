@@ -10,8 +10,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from clairvoyant_cli.commands.figures import seconds
-from clairvoyant_cli.commands.spans import FARTHEST_S, date, when
+from clairvoyant_cli.commands.number_format import seconds
+from clairvoyant_cli.commands.time_spans import FARTHEST_S, date, when
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import cli
 from profiles.history import ALWAYS, FOREVER

@@ -10,16 +10,16 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from clairvoyant_cli.commands.attachment import DaemonSource
-from clairvoyant_cli.commands.simulated import SCENARIOS
+from clairvoyant_cli.commands.daemon_source import DaemonSource
+from clairvoyant_cli.commands.embedded_daemon import SCENARIOS
 from clairvoyant_cli.commands.top import command
-from clairvoyant_cli.control import ControlClient, StateReader
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.state.client import ControlClient, StateReader
+from clairvoyant_cli.state.recording import encode
+from clairvoyant_cli.state.redaction import without_prompts
+from clairvoyant_cli.state.snapshot import Snapshot
+from clairvoyant_cli.state.source import Action, Disconnected, Verb
 from tests.tui.board import busy, stage
-from tui.export import without_prompts
-from tui.recording import encode
-from tui.snapshot import Snapshot
-from tui.source import Action, Disconnected, Verb
 
 NOBODY = "http://127.0.0.1:9"
 

@@ -11,7 +11,7 @@ import pytest
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.backends.adapter import Found
-from clairvoyant_cli.backends.known import adapter_of
+from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.priority import UNKNOWN, Heeding
 from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.doctor import installation
@@ -25,7 +25,7 @@ from clairvoyant_cli.doctor.backend import (
 from clairvoyant_cli.doctor.finding import Finding, Level, exit_code_of
 from clairvoyant_cli.doctor.proxy import check_clients, check_daemon, check_openness, check_port
 from clairvoyant_cli.errors import ExitCode
-from tui.snapshot import BackendState, Counters, PredictorState, Snapshot, TauState
+from clairvoyant_cli.state.snapshot import BackendState, Counters, PredictorState, Snapshot, TauState
 
 OLLAMA = Server(Found(adapter_of("ollama"), "http://127.0.0.1:11434", "", "0.40.0"), ("gemma3:4b",))
 LLAMACPP = Server(Found(adapter_of("llamacpp"), "http://127.0.0.1:9931", "", "b1", 4), ("tiny",))

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from clairvoyant_cli.bench.replay import Replay
-from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.commands.doctor import command
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ExitCode
 from clairvoyant_cli.proxy.daemon import running_daemon
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.replay import Replay
 from predictor import load
 from tests.fakes.llamacpp_server import free_port
 from tests.fakes.serving import serving

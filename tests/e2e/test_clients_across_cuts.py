@@ -12,14 +12,14 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from clairvoyant_cli.bench.replay import Engine, Replay, Speed
-from clairvoyant_cli.bench.replay.proof import proven
-from clairvoyant_cli.bench.serving import serve_app
-from clairvoyant_cli.bench.virtual import run_virtually
 from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.bench.virtual_time import run_virtually
+from clairvoyant_cli.research.replay import Engine, Replay, Speed
+from clairvoyant_cli.research.replay.proof import proven
+from clairvoyant_cli.state.snapshot import Snapshot
 from profiles.records import Served
 from tests.fakes.serving import believe, serving, until
-from tui.snapshot import Snapshot
 
 TOKENS = 200
 SPEED = Speed(prefill_tokens_per_s=10_000.0, decode_tokens_per_s=400.0)

@@ -7,9 +7,9 @@ from zipfile import ZipFile
 import pytest
 from click.testing import CliRunner
 
-from clairvoyant_cli.bench import real_model
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import cli
+from clairvoyant_cli.research.bench import real_model
 
 
 @pytest.mark.real

@@ -10,9 +10,9 @@ import ollama
 import openai
 import pytest
 
-from clairvoyant_cli.bench.replay import Engine, Replay, tabled
-from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.replay import Engine, Replay, tabled
 from predictor import load
 from tests.fakes.llamacpp_server import LlamaServer
 from tests.fakes.serving import serving

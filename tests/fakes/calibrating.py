@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 from random import Random
 
 from clairvoyant_cli.backends.adapter import Found
-from clairvoyant_cli.backends.known import adapter_of
-from clairvoyant_cli.bench.replay import Replay, Speed
-from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.calibrate.client import Client
-from clairvoyant_cli.calibrate.measured import Shelf
+from clairvoyant_cli.calibrate.partial_results import Shelf
 from clairvoyant_cli.calibrate.plan import Plan
 from clairvoyant_cli.calibrate.run import Outcome, calibrate
 from clairvoyant_cli.calibrate.session import Session, Step, Tell
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.replay import Replay, Speed
 from tests.fakes.faulty_engine import FaultyEngine
 from tests.fakes.remembered import HOST
 

@@ -21,15 +21,15 @@ from clairvoyant_cli.http.upstream import ResponseSink, UnreachableError, Upstre
 from clairvoyant_cli.protocols.model_settings import ModelSettings
 from clairvoyant_cli.protocols.probes import Answer
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
-from clairvoyant_cli.proxy.access import Access
-from clairvoyant_cli.proxy.admission import ReadBody
-from clairvoyant_cli.proxy.annotation import Annotation
-from clairvoyant_cli.proxy.engine_queue import EngineQueues
-from clairvoyant_cli.proxy.exchange import Exchange, Outcome
-from clairvoyant_cli.proxy.preemption import Preemption
-from clairvoyant_cli.proxy.refusals import Refusals
-from clairvoyant_cli.proxy.serving import Serving
-from clairvoyant_cli.proxy.serving_rules import MAX_REPEATS
+from clairvoyant_cli.proxy.access.keys import Access
+from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome
+from clairvoyant_cli.proxy.requests.admission import ReadBody
+from clairvoyant_cli.proxy.requests.cutting import Preemption
+from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
+from clairvoyant_cli.proxy.requests.refusals import Refusals
+from clairvoyant_cli.proxy.requests.serving import Serving
+from clairvoyant_cli.proxy.requests.serving_rules import MAX_REPEATS
+from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.scheduler.policy import POLICIES
 from predictor.record import PromptView
 from profiles.records import Continuation, Served
@@ -212,8 +212,8 @@ class House:
             Refusals(pool, rooms_.stats),
             rooms_.rules,
             preemption,
-            Annotation(pool, rooms_.operation, rooms_.stats.at, rooms_.stats.event),
-            EngineQueues(rooms_.dispatcher, pool, rooms_.stats.event),
+            Annotation(pool, rooms_.operation, rooms_.stats.journal.at, rooms_.stats.journal.event),
+            EngineQueues(rooms_.dispatcher, pool, rooms_.stats.journal.event),
             rooms_.stats,
         )
 

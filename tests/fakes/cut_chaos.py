@@ -14,13 +14,13 @@ from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
 
-from clairvoyant_cli.bench.replay import Engine, Replay, Speed
-from clairvoyant_cli.bench.replay.lengths import digest, words_of
-from clairvoyant_cli.bench.replay.proof import proven
-from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.proxy.daemon import Daemon
-from clairvoyant_cli.proxy.exchange import Exchange
+from clairvoyant_cli.proxy.queue.exchange import Exchange
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.replay import Engine, Replay, Speed
+from clairvoyant_cli.research.replay.lengths import digest, words_of
+from clairvoyant_cli.research.replay.proof import proven
 from profiles.records import Served
 from tests.fakes.raw_http import RawClient, post, raw_client, read_message
 from tests.fakes.serving import believe, serving, until
@@ -249,7 +249,7 @@ class Chaos:
         return sum(self.backends[int(each.cuts[-1].worker[1:])] is backend for each in suspended)
 
     def _now(self) -> float:
-        return self.daemon.stats.clock()
+        return self.daemon.stats.journal.clock()
 
     # -- what must hold --------------------------------------------------------------------------------
 

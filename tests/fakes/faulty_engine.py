@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from clairvoyant_cli.bench.replay import Engine, Service
-from clairvoyant_cli.bench.replay.dialect import RefusedError
+from clairvoyant_cli.research.replay import Engine, Service
+from clairvoyant_cli.research.replay.dialect import RefusedError
 
 
 class DiedError(Exception):

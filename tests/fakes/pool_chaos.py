@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from clairvoyant_cli.bench.replay import Engine, Speed
-from clairvoyant_cli.bench.replay.lengths import digest
 from clairvoyant_cli.config import BackendConfig
-from clairvoyant_cli.control import ControlClient
 from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.research.replay import Engine, Speed
+from clairvoyant_cli.research.replay.lengths import digest
+from clairvoyant_cli.state.client import ControlClient
 from tests.fakes.cut_chaos import Backend, Visitor
 from tests.fakes.serving import serving, until
 

@@ -7,30 +7,31 @@ from types import SimpleNamespace
 from typing import cast
 
 from clairvoyant_cli.backends.adapter import Adapter, Backend
-from clairvoyant_cli.backends.known import adapter_of
+from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.http.fields import Fields
 from clairvoyant_cli.http.framing import request_head
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
-from clairvoyant_cli.proxy.access import Access
-from clairvoyant_cli.proxy.admission import Admission, PassOn, ReadBody, Refused
-from clairvoyant_cli.proxy.annotation import Annotation
-from clairvoyant_cli.proxy.backend_watch import BackendWatch
-from clairvoyant_cli.proxy.clients import ClientRules, Clients
-from clairvoyant_cli.proxy.dispatcher import Dispatcher
-from clairvoyant_cli.proxy.exchange import Exchange
-from clairvoyant_cli.proxy.fallback import Fallback
-from clairvoyant_cli.proxy.operation import Operation
-from clairvoyant_cli.proxy.outage import Outage
-from clairvoyant_cli.proxy.pool import BackendPool, Worker
-from clairvoyant_cli.proxy.refusals import Refusals
-from clairvoyant_cli.proxy.request_stats import RequestStats
-from clairvoyant_cli.proxy.serving import carry_out
-from clairvoyant_cli.proxy.serving_rules import Command, Event, ServingRules
-from clairvoyant_cli.proxy.urgency import Levels
-from clairvoyant_cli.proxy.urgency_stats import UrgencyStats
+from clairvoyant_cli.proxy.access.clients import ClientRules, Clients
+from clairvoyant_cli.proxy.access.keys import Access
+from clairvoyant_cli.proxy.access.urgency_levels import Levels
+from clairvoyant_cli.proxy.journal import Journal
+from clairvoyant_cli.proxy.observing.request_stats import RequestStats
+from clairvoyant_cli.proxy.observing.urgency_stats import UrgencyStats
+from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
+from clairvoyant_cli.proxy.queue.exchange import Exchange
+from clairvoyant_cli.proxy.queue.operation import Operation
+from clairvoyant_cli.proxy.queue.predictor_trust import Fallback
+from clairvoyant_cli.proxy.requests.admission import Admission, PassOn, ReadBody, Refused
+from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
+from clairvoyant_cli.proxy.requests.refusals import Refusals
+from clairvoyant_cli.proxy.requests.serving import carry_out
+from clairvoyant_cli.proxy.requests.serving_rules import Command, Event, ServingRules
+from clairvoyant_cli.proxy.servers.outage import Outage
+from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker
+from clairvoyant_cli.proxy.servers.server_watch import BackendWatch
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 from predictor.record import PromptView
@@ -109,17 +110,17 @@ def rooms(
 
     access = Access(Clients(rules=clients or {}))
     scheduler = Scheduler(POLICIES["sjf"], workers={}, capacity=capacity, tenants=access.clients.tenants)
-    stats = RequestStats(clock, wall=clock)
+    stats = RequestStats(Journal(clock, wall=clock))
     dispatcher = Dispatcher(scheduler, clock=clock, spawn=spawn)
-    pool = BackendPool(dispatcher, stats)
+    pool = BackendPool(dispatcher, stats.journal)
     for number, name in enumerate(workers or ("mac",)):
         pool.add(_worker(pool, name, adapter_of(kind), number, slots, grace_s, clock))
     dispatcher.ended += [stats.ended, pool.ended]
     predictor = ByFirstWord()
-    operation = Operation(dispatcher, Fallback(predictor), clock, stats.event)
+    operation = Operation(dispatcher, Fallback(predictor), clock, stats.journal.event)
     refusals = Refusals(pool, stats)
-    urgency = UrgencyStats(clock, stats.event, target_s=10.0)
-    annotation = Annotation(pool, operation, stats.at, stats.event)
+    urgency = UrgencyStats(clock, stats.journal.event, target_s=10.0)
+    annotation = Annotation(pool, operation, stats.journal.at, stats.journal.event)
     admission = Admission(
         access, pool, predictor, operation, stats, refusals, Levels(access), urgency, annotation
     )

@@ -10,12 +10,12 @@ from typing import Any
 
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
-from clairvoyant_cli.proxy.pool import Worker
+from clairvoyant_cli.proxy.servers.pool import Worker
+from clairvoyant_cli.state.snapshot import Snapshot
 from predictor.record import Prediction, Predictor, PromptView
 from profiles.records import Profile
 from tests.fakes.raw_http import RawClient, raw_client
 from tests.fakes.scripted_upstream import Script, scripted
-from tui.snapshot import Snapshot
 
 TICK_S = 0.01
 

@@ -16,8 +16,8 @@ from random import Random
 import httpx
 
 from clairvoyant_cli.config import BackendConfig, ServeConfig
-from clairvoyant_cli.proxy.conversations import Conversations
 from clairvoyant_cli.proxy.daemon import running_daemon
+from clairvoyant_cli.proxy.requests.conversation_keys import Conversations
 from clairvoyant_cli.scheduler.prefixes import Chain
 from predictor import load
 from predictor.record import PromptView

@@ -26,12 +26,12 @@ import psutil
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from clairvoyant_cli.control import ControlClient  # noqa: E402
+from clairvoyant_cli.state.client import ControlClient  # noqa: E402
+from clairvoyant_cli.state.snapshot import Snapshot  # noqa: E402
 from tests.fakes.child import child  # noqa: E402
 from tests.fakes.daemon_process import DaemonProcess, daemon_process  # noqa: E402
 from tests.fakes.llamacpp_server import free_port  # noqa: E402
 from tests.fakes.raw_http import RawClient, post, raw_client, read_message  # noqa: E402
-from tui.snapshot import Snapshot  # noqa: E402
 
 SLOTS = 4
 LEAVERS = 0.30
@@ -50,7 +50,7 @@ class Backend:
 
     def start(self) -> None:
         flags = f"--port {self.port} --slots {SLOTS} --decode 4000 --prefill 1e6".split()
-        self._alive.enter_context(child("-m", "clairvoyant_cli.bench.replay", *flags))
+        self._alive.enter_context(child("-m", "clairvoyant_cli.research.replay", *flags))
 
     def kill(self) -> None:
         self._alive.close()

@@ -16,7 +16,6 @@ from statistics import fmean
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from clairvoyant_cli.bench.replay import digest  # noqa: E402
 from clairvoyant_cli.calibrate.estimates import sojourns  # noqa: E402
 from clairvoyant_cli.calibrate.plan import SHORTS_PER_LONG, STANDARD  # noqa: E402
 from clairvoyant_cli.calibrate.questions import (  # noqa: E402
@@ -26,6 +25,7 @@ from clairvoyant_cli.calibrate.questions import (  # noqa: E402
     short_questions,
 )
 from clairvoyant_cli.calibrate.service import queue_phase  # noqa: E402
+from clairvoyant_cli.research.replay import digest  # noqa: E402
 from tests.fakes.calibrating import as_asked, measured, replay  # noqa: E402
 from tests.fakes.child import child  # noqa: E402
 

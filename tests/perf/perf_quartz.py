@@ -17,21 +17,17 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 
-from clairvoyant_cli.bench.replay import Engine, Replay, Speed
-from clairvoyant_cli.bench.serving import serve_app
-from clairvoyant_cli.bench.virtual import run_virtually
 from clairvoyant_cli.config import BackendConfig, ServeConfig
-from clairvoyant_cli.proxy.clients import parse_clients
+from clairvoyant_cli.proxy.access.clients import parse_clients
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
-from clairvoyant_cli.proxy.exchange import End, Exchange
-from clairvoyant_cli.scheduler.coverage import Coverage
-from clairvoyant_cli.scheduler.placement import EVERY
-from clairvoyant_cli.scheduler.policy import POLICIES, Policy
-from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.simulator.engine import Route, SlotSimulation
-from clairvoyant_cli.simulator.predictions import Predictions, noisy_class, oracle
-from clairvoyant_cli.simulator.scenarios import quartz
-from clairvoyant_cli.simulator.scenarios.quartz import (
+from clairvoyant_cli.proxy.queue.exchange import End, Exchange
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.bench.virtual_time import run_virtually
+from clairvoyant_cli.research.replay import Engine, Replay, Speed
+from clairvoyant_cli.research.simulator.engine import Route, SlotSimulation
+from clairvoyant_cli.research.simulator.predictions import Predictions, noisy_class, oracle
+from clairvoyant_cli.research.simulator.scenarios import quartz
+from clairvoyant_cli.research.simulator.scenarios.quartz import (
     LOAD,
     SHIFTS,
     VARIANTS,
@@ -39,8 +35,12 @@ from clairvoyant_cli.simulator.scenarios.quartz import (
     Traffic,
     Variant,
 )
-from clairvoyant_cli.simulator.trial import UNBOUNDED
-from clairvoyant_cli.simulator.workload import Floats, TwoNormals, Workload, poisson
+from clairvoyant_cli.research.simulator.trial import UNBOUNDED
+from clairvoyant_cli.research.simulator.workload import Floats, TwoNormals, Workload, poisson
+from clairvoyant_cli.scheduler.placement import EVERY
+from clairvoyant_cli.scheduler.policy import POLICIES, Policy
+from clairvoyant_cli.scheduler.quantile_coverage import Coverage
+from clairvoyant_cli.scheduler.queue import Scheduler
 from predictor.record import Prediction, PromptView
 
 TOKENS_PER_S = 1000.0
@@ -186,7 +186,7 @@ def _as_in_the_paper(daemon: Daemon, variant: Variant, *, corrects: bool) -> Non
     scheduler = daemon.dispatcher.scheduler
     if not corrects:
         daemon.pool.coverage = daemon.operation.fallback.coverage = Uncorrected()
-    scheduler.set_policy(quartz.ordering(variant), daemon.stats.clock())
+    scheduler.set_policy(quartz.ordering(variant), daemon.stats.journal.clock())
 
 
 def simulated(variant: Variant, seen: Traffic) -> Heard:

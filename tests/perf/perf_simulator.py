@@ -5,11 +5,11 @@ from time import perf_counter
 
 import numpy as np
 
+from clairvoyant_cli.research.simulator.engine import simulate
+from clairvoyant_cli.research.simulator.predictions import noisy_class
+from clairvoyant_cli.research.simulator.workload import TwoNormals, poisson
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.simulator.engine import simulate
-from clairvoyant_cli.simulator.predictions import noisy_class
-from clairvoyant_cli.simulator.workload import TwoNormals, poisson
 
 REQUESTS = 1_000_000
 

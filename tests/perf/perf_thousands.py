@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from clairvoyant_cli.control import PREFIX, ControlClient
+from clairvoyant_cli.state.client import PREFIX, ControlClient
 from tests.fakes.child import child
 from tests.fakes.daemon_process import daemon_process
 from tests.fakes.raw_http import get, raw_client

@@ -27,15 +27,15 @@ from urllib.parse import urlsplit
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from clairvoyant_cli.bench.replay import Engine, Replay  # noqa: E402
-from clairvoyant_cli.bench.serving import serve_app  # noqa: E402
-from clairvoyant_cli.commands.attachment import ROWS  # noqa: E402
-from clairvoyant_cli.control import ControlClient  # noqa: E402
+from clairvoyant_cli.commands.daemon_source import ROWS  # noqa: E402
+from clairvoyant_cli.research.bench.asgi_server import serve_app  # noqa: E402
+from clairvoyant_cli.research.replay import Engine, Replay  # noqa: E402
+from clairvoyant_cli.state.client import ControlClient  # noqa: E402
+from clairvoyant_cli.state.selection import Order  # noqa: E402
+from clairvoyant_cli.state.source import Wish  # noqa: E402
 from tests.fakes.child import child  # noqa: E402
 from tests.fakes.daemon_process import daemon_process  # noqa: E402
 from tests.perf.perf_stall import Waiting  # noqa: E402
-from tui.selection import Order  # noqa: E402
-from tui.source import Wish  # noqa: E402
 
 SLOTS = 4
 STILL, QUICK = "still:latest", "quick:latest"

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import psutil
 
-from clairvoyant_cli.commands.attachment import ROWS
+from clairvoyant_cli.commands.daemon_source import ROWS
 from tests.tui.board import stage
 
 FRAME = b"\x1b[?2026h"  # Textual begins each frame with it, once the terminal says that it knows it

@@ -20,11 +20,11 @@ from random import Random
 
 import httpx
 
-from clairvoyant_cli.commands.composition import kept_in, load_predictor
+from clairvoyant_cli.commands.setup import kept_in, load_predictor
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import running_daemon
-from clairvoyant_cli.proxy.exchange import End, Exchange
-from predictor.training.urgency_cases.writing import write_cases
+from clairvoyant_cli.proxy.queue.exchange import End, Exchange
+from predictor.research.training.urgency_cases.writing import write_cases
 from tests.perf.perf_urgency import SEED, TOKENS, body, mean_and_p90, service_s
 
 UNGUARDED = 0.0

@@ -44,7 +44,7 @@ def url() -> Iterator[str]:
 def test_lengths_are_measured_and_ranked_without_a_text_kept(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from predictor.training import answer_lengths
+    from predictor.research.training import answer_lengths
 
     prompts = [f"Write an essay about whale {n}" for n in range(30)] + [
         f"Who is whale {n}?" for n in range(30)

@@ -13,7 +13,7 @@ from clairvoyant_cli.errors import ClairvoyantError
 from predictor.card import read_card
 from predictor.loading import MODELS
 from predictor.record import PromptView
-from predictor.training.card_writing import CARD_TEXT, MEASURES, card_text, file_hashes
+from predictor.research.training.card_writing import CARD_TEXT, MEASURES, card_text, file_hashes
 
 
 def _invoke(command: object, *arguments: object, stdin: bytes = b"") -> Result:

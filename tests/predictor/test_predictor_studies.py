@@ -98,7 +98,7 @@ def test_of_many_files_one_is_judged_and_the_others_train(files: list[Path]) -> 
 
 
 def test_a_stream_is_learnt_while_served(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    from predictor.studies import ours as studies
+    from predictor.research.studies import traffic as studies
 
     monkeypatch.setattr(studies, "MIN_STREAMED", 100)
     monkeypatch.setattr(studies, "SOON", slice(40, 80))
@@ -168,10 +168,10 @@ def test_a_nested_study_judges_each_family_by_what_was_chosen_elsewhere(tmp_path
 
 
 def test_a_page_says_of_each_file_what_bounds_it(tmp_path: Path) -> None:
-    from predictor.studies.nested import RECIPES, Nested, summarised
-    from predictor.studies.page import page
-    from predictor.studies.paper import Table
-    from predictor.training.dataset import read_dataset
+    from predictor.research.studies.nested import RECIPES, Nested, summarised
+    from predictor.research.studies.page import page
+    from predictor.research.studies.paper import Table
+    from predictor.research.training.dataset import read_dataset
 
     paths = [
         _distribution(tmp_path / "mt_bench_turn2_a.jsonl", 7, models=3),
@@ -185,9 +185,9 @@ def test_a_page_says_of_each_file_what_bounds_it(tmp_path: Path) -> None:
 
 
 def test_a_family_is_never_judged_by_what_saw_a_part_of_it(tmp_path: Path) -> None:
-    from predictor.studies.nested import deal
-    from predictor.studies.ours import Corpus
-    from predictor.training.dataset import read_dataset
+    from predictor.research.studies.nested import deal
+    from predictor.research.studies.traffic import Corpus
+    from predictor.research.training.dataset import read_dataset
 
     names = ("alpha", "mt_bench_a", "mt_bench_b", "gamma")
     datasets = [read_dataset(_distribution(tmp_path / f"{name}.jsonl", 3 + len(name))) for name in names]
@@ -198,7 +198,7 @@ def test_a_family_is_never_judged_by_what_saw_a_part_of_it(tmp_path: Path) -> No
 
 
 def test_each_family_weighs_the_same() -> None:
-    from predictor.studies.nested import family_weights
+    from predictor.research.studies.nested import family_weights
 
     weights = family_weights(np.array([1.0, 1.0, 1.0, 3.0]), ["a", "a", "a", "b"])
     assert weights == pytest.approx([1.0, 1.0, 1.0, 3.0])

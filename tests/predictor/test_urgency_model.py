@@ -17,11 +17,11 @@ from predictor.card import read_card
 from predictor.errors import ModelError
 from predictor.loading import MODELS, SEMANTIC, URGENCY, load_model
 from predictor.record import PromptView
-from predictor.studies.urgency import judge, quadratic_kappa
-from predictor.training.urgency_cases.acuity import Findings, level_of
-from predictor.training.urgency_cases.day import read_day
-from predictor.training.urgency_cases.writing import read_apart, write_cases
-from predictor.training.urgency_data import read_cases
+from predictor.research.studies.urgency import judge, quadratic_kappa
+from predictor.research.training.urgency_cases.acuity import Findings, level_of
+from predictor.research.training.urgency_cases.day import read_day
+from predictor.research.training.urgency_cases.writing import read_apart, write_cases
+from predictor.research.training.urgency_data import read_cases
 from predictor.urgency.model import LEVELS, UrgencyModel
 from predictor.urgency.vitals import NAMES, cues, read_signs
 
@@ -170,7 +170,7 @@ def test_the_obvious_is_seen(text: str, most: int, least: int) -> None:
 
 def test_the_shipped_model_was_trained_with_the_shipped_encoder() -> None:
     assert predictor.load_urgency().hears, (
-        "the encoder has changed; run: python -m predictor.training.urgency"
+        "the encoder has changed; run: python -m predictor.research.training.urgency_model"
     )
     assert not predictor.load_urgency(with_encoder=False).hears
     card = read_card(MODELS / URGENCY)

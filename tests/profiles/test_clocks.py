@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clairvoyant_cli.proxy.request_stats import RequestStats
+from clairvoyant_cli.proxy.journal import Journal
+from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from profiles.clocks import Clocks, system_clocks
 from tests.fakes.scripted_clocks import DAY, HOUR, NOON, ScriptedClocks
 
@@ -43,9 +44,9 @@ def test_all_processes_of_a_machine_share_its_steady_clock() -> None:
 
 
 def test_a_daemon_dates_by_the_clock_of_now(machine: ScriptedClocks) -> None:
-    request_stats = RequestStats(lambda: machine.loop_s, wall=lambda: machine.wall_s)
+    request_stats = RequestStats(Journal(lambda: machine.loop_s, wall=lambda: machine.wall_s))
     for disturb, by_s in ((machine.wait, 0.0), (machine.sleep, 8 * HOUR), (machine.set_by, -3 * DAY)):
         disturb(by_s)
         machine.wait(5.0)
-        assert request_stats.at(machine.loop_s) == machine.wall_s
-        assert request_stats.at(machine.loop_s - 2.0) == machine.wall_s - 2.0
+        assert request_stats.journal.at(machine.loop_s) == machine.wall_s
+        assert request_stats.journal.at(machine.loop_s - 2.0) == machine.wall_s - 2.0

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 import predictor
-from clairvoyant_cli.proxy.learning import Learned, state_name
+from clairvoyant_cli.proxy.learning.tau_learning import Learned, state_name
 from profiles.database import open_database, reading
 from profiles.history import Span, forget
 from profiles.ledger import Ledger

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from clairvoyant_cli.proxy.learning import MIN_JUDGED, MIN_QUEUED, Learned, Learner
+from clairvoyant_cli.proxy.learning.tau_learning import MIN_JUDGED, MIN_QUEUED, Learned, Learner
 from tests.fakes.remembered import PROFILE
 
 MODEL = PROFILE.served.model

@@ -127,7 +127,7 @@ def test_history_comes_as_json_and_csv_in_order(db: Path) -> None:
 
 
 def test_history_is_a_workload_for_the_simulator(db: Path, tmp_path: Path) -> None:
-    from clairvoyant_cli.simulator.traces import read_history
+    from clairvoyant_cli.research.simulator.traces import read_history
 
     file = tmp_path / "trace.jsonl"
     file.write_text(run("history", "--trace", "--db", db).stdout)

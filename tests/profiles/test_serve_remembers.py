@@ -11,9 +11,10 @@ import httpx
 import pytest
 
 import predictor
-from clairvoyant_cli.commands.composition import Frozen
+from clairvoyant_cli.commands.setup import Frozen
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
+from clairvoyant_cli.state.snapshot import LoadedModel
 from predictor.record import Prediction, PromptView
 from profiles.database import reading, writing
 from profiles.history import Span, each
@@ -26,7 +27,6 @@ from tests.fakes.calibrating import replay
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.remembered import PROFILE, keep, recorded
 from tests.fakes.serving import until
-from tui.snapshot import LoadedModel
 
 TAU_S = 0.6
 HERE = replace(
@@ -258,7 +258,7 @@ async def test_a_model_that_was_pulled_anew_makes_its_profile_stale(tmp_path: Pa
 async def test_a_profile_that_comes_while_it_runs_is_taken_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clairvoyant_cli.proxy.persistence.FOLLOW_EVERY_S", 0.02)
+    monkeypatch.setattr("clairvoyant_cli.proxy.learning.persistence.FOLLOW_EVERY_S", 0.02)
     path = tmp_path / "c.db"
     keep(path, (), HERE)
     proof = Continuation("raw", 24, 24, 0.05, 0.02, fingerprint="build:1")

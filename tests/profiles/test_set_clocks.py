@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from clairvoyant_cli.main import cli
+from profiles.clock_repair import JUMP_S, is_settled, settle
 from profiles.database import open_database, reading, writing
 from profiles.history import ALWAYS, FOREVER, Erased, Span, forget, totals
 from profiles.records import Finished
-from profiles.stamps import JUMP_S, is_settled, settle
 from profiles.traffic import LONGEST_PAUSE_H, load
 from profiles.writer import PRUNE_EVERY_ROWS, Bounds, Writer
 from tests.fakes.remembered import FINISHED, shape_before
@@ -164,7 +164,7 @@ def test_what_was_recorded_before_the_machine_started_is_left_alone(
 def test_many_rows_follow_some_at_a_time_and_through_another_jump(
     path: Path, machine: ScriptedClocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("profiles.stamps.MOVED_ROWS", 10)
+    monkeypatch.setattr("profiles.clock_repair.MOVED_ROWS", 10)
     writer = Writer(path, clocks=machine.clocks)
     for number in range(35):
         put(writer, machine, str(number))
@@ -186,7 +186,7 @@ def test_many_rows_follow_some_at_a_time_and_through_another_jump(
 def test_the_next_start_finishes_what_the_last_one_left(
     path: Path, machine: ScriptedClocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("profiles.stamps.MOVED_ROWS", 10)
+    monkeypatch.setattr("profiles.clock_repair.MOVED_ROWS", 10)
     record(path, machine, *map(str, range(25)))
     at_s = machine.wall_s
     machine.set_by(YEAR)
@@ -201,7 +201,7 @@ def test_the_next_start_finishes_what_the_last_one_left(
 
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_happens_ages_stay_true(path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("profiles.stamps.MOVED_ROWS", 7)
+    monkeypatch.setattr("profiles.clock_repair.MOVED_ROWS", 7)
     rng, machine = random.Random(seed), ScriptedClocks()
     ended: dict[str, float] = {}
     with closing(open_database(path)) as connection:
@@ -253,7 +253,7 @@ def test_an_idle_daemon_notices(path: Path, machine: ScriptedClocks) -> None:
 def test_it_goes_on_by_itself_until_all_have_followed(
     path: Path, machine: ScriptedClocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("profiles.stamps.MOVED_ROWS", 10)
+    monkeypatch.setattr("profiles.clock_repair.MOVED_ROWS", 10)
     monkeypatch.setattr("profiles.writer.BATCH_S", 0.0)
     record(path, machine, *map(str, range(45)))
     machine.set_by(8 * HOUR)
@@ -369,7 +369,7 @@ def test_nothing_goes_by_age_while_times_are_still_on_their_way(
     path: Path, machine: ScriptedClocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(path, machine, days=90)
-    monkeypatch.setattr("profiles.stamps.MOVED_ROWS", 10)
+    monkeypatch.setattr("profiles.clock_repair.MOVED_ROWS", 10)
     machine.set_by(YEAR)
     fill(path, machine, days=90)
     assert len(dated(path)) == 4 * PRUNE_EVERY_ROWS
@@ -405,7 +405,7 @@ def test_what_was_asked_before_and_after_sleep_is_told_apart(path: Path, machine
 def test_forgetting_waits_until_all_times_have_followed(
     path: Path, machine: ScriptedClocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("profiles.stamps.MOVED_ROWS", 10)
+    monkeypatch.setattr("profiles.clock_repair.MOVED_ROWS", 10)
     record(path, machine, "old")
     machine.wait(2 * HOUR)
     record(path, machine, *map(str, range(35)))

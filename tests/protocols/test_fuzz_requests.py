@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clairvoyant_cli.backends.adapter import Adapter
-from clairvoyant_cli.backends.known import ADAPTERS, OTHER
+from clairvoyant_cli.backends.adapters import ADAPTERS, OTHER
 from clairvoyant_cli.protocols.request_parsing import parse_body
 from clairvoyant_cli.protocols.routes import ROUTES
 from predictor import load

@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import predictor
-from clairvoyant_cli.backends.known import adapter_of
+from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.http import loop_turn
-from clairvoyant_cli.protocols import loose
-from clairvoyant_cli.protocols.loose import fitting
+from clairvoyant_cli.protocols import lenient_json as loose
+from clairvoyant_cli.protocols.lenient_json import fitting
+from clairvoyant_cli.protocols.prompt_text import MAX_NAME_CHARS
+from clairvoyant_cli.protocols.prompt_views import MAX_MESSAGES
 from clairvoyant_cli.protocols.request_parsing import (
     MAX_PIECES,
     SLICE_BYTES,
@@ -25,8 +27,6 @@ from clairvoyant_cli.protocols.request_parsing import (
     parse_request,
 )
 from clairvoyant_cli.protocols.routes import ROUTES
-from clairvoyant_cli.protocols.texts import MAX_NAME_CHARS
-from clairvoyant_cli.protocols.views import MAX_MESSAGES
 from predictor.record import PromptView, Task
 from tests.fakes.raw_http import post
 from tests.fakes.scripted_upstream import Conversation, answer

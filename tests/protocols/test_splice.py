@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from clairvoyant_cli.protocols.continuable import Continuable
+from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.splice import (
     EVENTS_TO_A_SPACE,

@@ -3,9 +3,9 @@
 import pytest
 
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
-from clairvoyant_cli.proxy.admission import EMBEDDING, UNKNOWN, PassOn, ReadBody, Refused
-from clairvoyant_cli.proxy.clients import ClientRules
-from clairvoyant_cli.proxy.exchange import Exchange
+from clairvoyant_cli.proxy.access.clients import ClientRules
+from clairvoyant_cli.proxy.queue.exchange import Exchange
+from clairvoyant_cli.proxy.requests.admission import EMBEDDING, UNKNOWN, PassOn, ReadBody, Refused
 from predictor.record import PromptView, Task
 from tests.fakes.rooms import Rooms, asking, rooms
 

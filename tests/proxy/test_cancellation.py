@@ -10,19 +10,19 @@ from pathlib import Path
 import httpx
 import pytest
 
-from clairvoyant_cli.bench.replay import Engine, Outcome, Replay, tabled
-from clairvoyant_cli.bench.serving import serve_app
-from clairvoyant_cli.control import ControlClient
 from clairvoyant_cli.http import upstream as upstream_module
 from clairvoyant_cli.http.listener import ServerConnection
-from clairvoyant_cli.proxy.backend_watch import SHARED
 from clairvoyant_cli.proxy.daemon import Daemon
-from clairvoyant_cli.proxy.relay import Relay
+from clairvoyant_cli.proxy.requests.relay import Relay
+from clairvoyant_cli.proxy.servers.server_watch import SHARED
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.replay import Engine, Outcome, Replay, tabled
+from clairvoyant_cli.state.client import ControlClient
+from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.llamacpp_server import LlamaServer, llama_server
 from tests.fakes.raw_http import RawClient, get, post, raw_client
 from tests.fakes.scripted_upstream import Conversation, answer, answering, scripted
 from tests.fakes.serving import ByFirstWord, serving, until
-from tui.snapshot import Snapshot
 
 # -- on a real llama.cpp server ----------------------------------------------------------------------
 
@@ -303,7 +303,7 @@ async def test_a_crowd_that_leaves_at_once(bench: Bench) -> None:
 
 async def test_a_backend_that_never_notices_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that keeps its half of the connection open gets its time, and the slot is free after that."""
-    monkeypatch.setattr("clairvoyant_cli.proxy.pool.PATIENCE_S", 0.05)
+    monkeypatch.setattr("clairvoyant_cli.proxy.servers.pool.PATIENCE_S", 0.05)
     arrived, cut = asyncio.Event(), asyncio.Event()
 
     async def script(it: Conversation) -> None:
@@ -412,7 +412,7 @@ def beside_others(slots: bytes) -> Callable[[str], list[bytes]]:
 
 
 async def test_one_cancel_beside_another_program_locks_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clairvoyant_cli.proxy.backend_watch.LEAST_STOP_S", 0.05)
+    monkeypatch.setattr("clairvoyant_cli.proxy.servers.server_watch.LEAST_STOP_S", 0.05)
     busy = answer(b'[{"is_processing": true, "id_task": 5}]')
     async with answering(beside_others(busy)) as url, serving(url) as daemon:
         await until(daemon, lambda s: s.backends[0].state == "up")

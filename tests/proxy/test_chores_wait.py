@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from clairvoyant_cli.bench.replay import Engine, Replay, tabled
-from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.replay import Engine, Replay, tabled
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.serving import serving, until
 

@@ -3,7 +3,13 @@
 import pytest
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.proxy.clients import EVERYBODY, ClientRules, Clients, parse_clients, parse_key_file
+from clairvoyant_cli.proxy.access.clients import (
+    EVERYBODY,
+    ClientRules,
+    Clients,
+    parse_clients,
+    parse_key_file,
+)
 from clairvoyant_cli.scheduler.fairness import Tenant
 
 LONG = "a-secret-of-some-length"

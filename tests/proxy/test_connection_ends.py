@@ -7,7 +7,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from clairvoyant_cli.http import listener, loop_turn, patience, request
+from clairvoyant_cli.http import limits as patience
+from clairvoyant_cli.http import listener, loop_turn, request
 from clairvoyant_cli.http.framing import CHUNKS_AT_ONCE
 from clairvoyant_cli.proxy.daemon import Daemon
 from predictor.record import Prediction, PromptView

@@ -17,24 +17,30 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request as WebRequest
 
 import predictor
-from clairvoyant_cli.bench.replay import DEFAULT_MODEL, Engine, Replay, tabled
-from clairvoyant_cli.bench.serving import serve_app
-from clairvoyant_cli.commands.attachment import DaemonSource
-from clairvoyant_cli.control import ACTIONS, ControlClient, decode
+from clairvoyant_cli.commands.daemon_source import DaemonSource
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.proxy import histogram
 from clairvoyant_cli.proxy.daemon import Daemon
-from clairvoyant_cli.proxy.drawings import DRAWING_SHARE, PAUSE_SHARE, TURN_S, Drawings, Steps
-from clairvoyant_cli.proxy.operation import Operation
-from clairvoyant_cli.proxy.snapshots import SnapshotBuilder
-from clairvoyant_cli.proxy.waiting_rows import Window
+from clairvoyant_cli.proxy.observing import histogram
+from clairvoyant_cli.proxy.observing.queue_rows import Window
+from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
+from clairvoyant_cli.proxy.observing.stepwise_drawing import (
+    DRAWING_SHARE,
+    PAUSE_SHARE,
+    TURN_S,
+    Drawings,
+    Steps,
+)
+from clairvoyant_cli.proxy.queue.operation import Operation
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.replay import DEFAULT_MODEL, Engine, Replay, tabled
 from clairvoyant_cli.scheduler.policy import SERVABLE
+from clairvoyant_cli.state.client import ACTIONS, ControlClient, decode
+from clairvoyant_cli.state.selection import Order
+from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
+from clairvoyant_cli.state.source import Wish
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.serving import asked, serving, until
 from tests.fakes.virtual_clock import VirtualClockLoop, run_virtually
-from tui.selection import Order
-from tui.snapshot import PolicyOutlook, Snapshot
-from tui.source import Wish
 
 LENGTHS = tabled({"0.9 endless": 100_000, "0.1 short": 3})
 

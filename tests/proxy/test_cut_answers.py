@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from clairvoyant_cli.backends.ollama import Ollama
-from clairvoyant_cli.bench.replay import Engine, Replay, Speed
-from clairvoyant_cli.bench.replay.models import DEFAULT_MODEL
-from clairvoyant_cli.bench.serving import serve_app
-from clairvoyant_cli.bench.virtual import run_virtually
 from clairvoyant_cli.protocols.model_settings import ModelSettings
 from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.bench.virtual_time import run_virtually
+from clairvoyant_cli.research.replay import Engine, Replay, Speed
+from clairvoyant_cli.research.replay.models import DEFAULT_MODEL
+from clairvoyant_cli.state.snapshot import Snapshot
 from profiles.records import Continuation, Served
 from tests.fakes.raw_http import RawClient, post, raw_client
 from tests.fakes.remembered import PROFILE
 from tests.fakes.serving import believe, serving, until
-from tui.snapshot import Snapshot
 
 TOKENS = 300
 SPEED = Speed(prefill_tokens_per_s=10_000.0, decode_tokens_per_s=400.0)
@@ -143,7 +143,7 @@ async def test_one_that_was_granted_a_moment_ago_is_cut_once_it_runs() -> None:
         raw_client(daemon.base_url) as first,
         raw_client(daemon.base_url) as other,
     ):
-        scheduler, now = daemon.dispatcher.scheduler, daemon.stats.clock
+        scheduler, now = daemon.dispatcher.scheduler, daemon.stats.journal.clock
         scheduler.pause()
         other.send(body("/api/chat", SHORT, stream=False, tokens=5))
         [short] = (await until(daemon, lambda s: len(s.queue) == 1)).queue

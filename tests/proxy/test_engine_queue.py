@@ -3,8 +3,8 @@
 from dataclasses import replace
 from operator import itemgetter
 
-from clairvoyant_cli.proxy.engine_queue import JUDGED, EngineQueues
-from clairvoyant_cli.proxy.exchange import Attempt, Exchange
+from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange
+from clairvoyant_cli.proxy.servers.engine_queue import JUDGED, EngineQueues
 from tests.fakes.rooms import Rooms, rooms
 
 

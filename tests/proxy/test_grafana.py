@@ -6,8 +6,8 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from clairvoyant_cli.bench.replay import Engine, Replay, tabled
-from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.replay import Engine, Replay, tabled
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.serving import serving
 

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from clairvoyant_cli.proxy import learn_queue as lessons_module
-from clairvoyant_cli.proxy.learn_queue import MAX_WAITING, LearnQueue
+from clairvoyant_cli.proxy.learning import learn_queue as lessons_module
+from clairvoyant_cli.proxy.learning.learn_queue import MAX_WAITING, LearnQueue
 from predictor.record import Prediction, PromptView
 
 PREDICTED = Prediction(1, 0, 0, 0.0, 10, 20, "pupil", memo=b"")

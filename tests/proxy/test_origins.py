@@ -5,7 +5,7 @@ import pytest
 from clairvoyant_cli.http.fields import Fields, Header
 from clairvoyant_cli.http.framing import request_head
 from clairvoyant_cli.http.heads import RequestHead
-from clairvoyant_cli.proxy.origins import Walls, from_our_own_page, origin_patterns
+from clairvoyant_cli.proxy.access.origins import Walls, from_our_own_page, origin_patterns
 
 WALLS = Walls(frozenset({"box.example"}), origin_patterns(["https://chat.example", "chrome-extension://*"]))
 

@@ -192,8 +192,8 @@ class Loading:
 @pytest.fixture
 def trials_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that loads is tried again at once, not each second."""
-    monkeypatch.setattr("clairvoyant_cli.proxy.backend_watch.DOWN_EVERY_S", 0.01)
-    monkeypatch.setattr("clairvoyant_cli.proxy.backend_watch.UP_EVERY_S", 0.01)
+    monkeypatch.setattr("clairvoyant_cli.proxy.servers.server_watch.DOWN_EVERY_S", 0.01)
+    monkeypatch.setattr("clairvoyant_cli.proxy.servers.server_watch.UP_EVERY_S", 0.01)
     monkeypatch.setattr(upstream_module, "MIN_IDLE_S", 0.0)
 
 

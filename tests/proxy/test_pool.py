@@ -2,13 +2,13 @@
 
 import pytest
 
-from clairvoyant_cli.protocols.continuable import Continuable
+from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.splice import Splice
-from clairvoyant_cli.proxy.admission import Refused
-from clairvoyant_cli.proxy.exchange import AttemptEnd, OutageError
-from clairvoyant_cli.proxy.health import TROUBLE_AFTER
-from clairvoyant_cli.proxy.serving_rules import Answered, BrokenOff, CutOff, NotTaken, WaitAgain
+from clairvoyant_cli.proxy.queue.exchange import AttemptEnd, OutageError
+from clairvoyant_cli.proxy.requests.admission import Refused
+from clairvoyant_cli.proxy.requests.serving_rules import Answered, BrokenOff, CutOff, NotTaken, WaitAgain
+from clairvoyant_cli.proxy.servers.health import TROUBLE_AFTER
 from tests.fakes.rooms import Rooms, rooms
 
 

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from clairvoyant_cli.commands.attachment import DaemonSource
+from clairvoyant_cli.commands.daemon_source import DaemonSource
 from clairvoyant_cli.commands.status import command
-from clairvoyant_cli.control import DEFAULT_URL, ControlClient, local_url, state_dir
 from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.state.client import DEFAULT_URL, ControlClient, local_url, state_dir
+from clairvoyant_cli.state.source import Action, Verb
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.serving import serving
-from tui.source import Action, Verb
 
 MADE = {"token": "made"}
 NOWHERE = "http://127.0.0.1:9"

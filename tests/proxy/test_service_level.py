@@ -6,10 +6,10 @@ import pytest
 
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.proxy.admission import Refused
-from clairvoyant_cli.proxy.exchange import Exchange, Outcome
-from clairvoyant_cli.proxy.service_level import MIN_RECENT, ServiceLevel, objective_of
-from clairvoyant_cli.scheduler.tally import MAX_CLIENTS
+from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome
+from clairvoyant_cli.proxy.queue.service_level import MIN_RECENT, ServiceLevel, objective_of
+from clairvoyant_cli.proxy.requests.admission import Refused
+from clairvoyant_cli.scheduler.client_counts import MAX_CLIENTS
 from tests.fakes.rooms import Rooms, rooms
 
 
@@ -35,7 +35,7 @@ def promising(text: str, *workers: str) -> tuple[Rooms, ServiceLevel, list[str]]
     def say(level: int, line: str) -> None:
         said.append(f"{logging.getLevelName(level)} {line}")
 
-    level = ServiceLevel(text, house.dispatcher.scheduler, house.admission.stats.clock, say)
+    level = ServiceLevel(text, house.dispatcher.scheduler, house.admission.stats.journal.clock, say)
     house.admission.service_level = level
     house.dispatcher.ended.append(level.ended)
     return house, level, said

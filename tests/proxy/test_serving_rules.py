@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from clairvoyant_cli.protocols.continuable import Continuable
+from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.model_settings import ModelSettings
 from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.splice import Splice
-from clairvoyant_cli.proxy.exchange import (
+from clairvoyant_cli.proxy.queue.exchange import (
     AttemptEnd,
     DisplacedError,
     DrainingError,
@@ -16,8 +16,8 @@ from clairvoyant_cli.proxy.exchange import (
     OutageError,
     Outcome,
 )
-from clairvoyant_cli.proxy.refusals import GOING_DOWN, STOPPED
-from clairvoyant_cli.proxy.serving_rules import (
+from clairvoyant_cli.proxy.requests.refusals import GOING_DOWN, STOPPED
+from clairvoyant_cli.proxy.requests.serving_rules import (
     MAX_REPEATS,
     Abandon,
     Answered,

@@ -12,12 +12,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.config import BackendConfig
-from clairvoyant_cli.control import ControlClient
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import cli
 from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.state.client import ControlClient
 from tests.fakes.raw_http import Message, get, post, raw_client
 from tests.fakes.serving import serving, until
 

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from clairvoyant_cli.http import limits as patience_module
 from clairvoyant_cli.http import listener as listener_module
-from clairvoyant_cli.http import patience as patience_module
 from clairvoyant_cli.proxy.daemon import Daemon
 from tests.fakes.raw_http import RawClient, get, post, raw_client
 from tests.fakes.scripted_upstream import Conversation, Script, answer, scripted

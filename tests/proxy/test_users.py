@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from clairvoyant_cli.bench.replay import Engine, Replay, tabled
-from clairvoyant_cli.bench.serving import serve_app
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.http.fields import Fields
 from clairvoyant_cli.http.framing import request_head
-from clairvoyant_cli.protocols.plain import NAME_CHARS
-from clairvoyant_cli.proxy.clients import parse_clients, user_name
+from clairvoyant_cli.protocols.printable import NAME_CHARS
+from clairvoyant_cli.proxy.access.clients import parse_clients, user_name
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.replay import Engine, Replay, tabled
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.serving import serving, until
 

@@ -5,10 +5,10 @@ import json
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from clairvoyant_cli.backends.known import adapter_of
+from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.protocols.routes import ROUTES, Work
-from clairvoyant_cli.proxy.exchange import Exchange
-from clairvoyant_cli.proxy.metrics import MAX_MODELS
+from clairvoyant_cli.proxy.observing.metrics import MAX_MODELS
+from clairvoyant_cli.proxy.queue.exchange import Exchange
 from tests.fakes.llamacpp_server import LlamaServer
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.scripted_upstream import Conversation, answer

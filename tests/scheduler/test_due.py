@@ -10,7 +10,7 @@ from clairvoyant_cli.backends.priority import Priority
 from clairvoyant_cli.backends.sglang import ADAPTER as SGLANG
 from clairvoyant_cli.backends.vllm import ADAPTER as VLLM
 from clairvoyant_cli.scheduler.due import WINDOW_MEANS, due_s
-from clairvoyant_cli.scheduler.inside import Inside, ends_in_s
+from clairvoyant_cli.scheduler.engine_priority import Inside, ends_in_s
 from tests.fakes.priority_engine import Arrival, ends_of
 
 COSTS = st.floats(1e-3, 1e4)

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clairvoyant_cli.research.simulator.engine import Preemption, Run, SlotSimulation
+from clairvoyant_cli.research.simulator.predictions import Predictions
+from clairvoyant_cli.research.simulator.workload import Workload
 from clairvoyant_cli.scheduler.job import Dispatch, Job, MoveKind, Preempt, QueueFullError, Reason
 from clairvoyant_cli.scheduler.policy import CUT_MARGIN, MAX_CUTS, POLICIES
 from clairvoyant_cli.scheduler.preemption import most_cuts
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.simulator.engine import Preemption, Run, SlotSimulation
-from clairvoyant_cli.simulator.predictions import Predictions
-from clairvoyant_cli.simulator.workload import Workload
 
 SRPT = POLICIES["srpt"]
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clairvoyant_cli.scheduler.entry import Entry
 from clairvoyant_cli.scheduler.fairness import Tenant
 from clairvoyant_cli.scheduler.job import Dispatch, Job, QueueFullError, Reason
 from clairvoyant_cli.scheduler.placement import MAX_PASSED
 from clairvoyant_cli.scheduler.policy import MAX_CUTS, POLICIES
 from clairvoyant_cli.scheduler.preemption import most_cuts
 from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.scheduler.queued_job import Entry
 
 names = st.sampled_from(sorted(POLICIES))
 seconds = st.floats(0.0, 100.0)

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from clairvoyant_cli.research.simulator.engine import Preemption, Run, SlotSimulation
+from clairvoyant_cli.research.simulator.predictions import Predictions
+from clairvoyant_cli.research.simulator.workload import Workload
 from clairvoyant_cli.scheduler.job import Job, MoveKind, Preempt, Reason
 from clairvoyant_cli.scheduler.policy import MAX_CUTS, POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.urgency import CLAIM_WINDOW_S, REMEMBERED_S, Said
-from clairvoyant_cli.simulator.engine import Preemption, Run, SlotSimulation
-from clairvoyant_cli.simulator.predictions import Predictions
-from clairvoyant_cli.simulator.workload import Workload
 
 URGENCY = POLICIES["urgency"]
 

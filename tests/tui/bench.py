@@ -6,10 +6,10 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
+from clairvoyant_cli.state.snapshot import QueuedRequest, Snapshot
 from tests.tui.board import Script, busy, screen_text, settled
 from tui.app import Top
 from tui.screens.board import BoardScreen
-from tui.snapshot import QueuedRequest, Snapshot
 
 
 class Bench:

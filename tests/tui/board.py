@@ -7,14 +7,14 @@ from functools import cache
 
 from textual.pilot import Pilot
 
+from clairvoyant_cli.state.selection import Order
+from clairvoyant_cli.state.snapshot import PolicyOutlook, QueuedRequest, Snapshot
+from clairvoyant_cli.state.source import Action, ActionResult, Disconnected, Wish
 from tests.tui.scene import WARM_S, Stage, scene
 from tui.app import Top
 from tui.hardware.reading import Hardware
 from tui.hardware.simulated import simulated_machine
 from tui.history import History
-from tui.selection import Order
-from tui.snapshot import PolicyOutlook, QueuedRequest, Snapshot
-from tui.source import Action, ActionResult, Disconnected, Wish
 from tui.view_state import Link, LinkState, ViewState
 
 WHERE = "http://127.0.0.1:7117"

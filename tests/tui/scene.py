@@ -12,20 +12,18 @@ from random import Random
 
 import numpy as np
 
-from clairvoyant_cli.proxy.gain import Gain
-from clairvoyant_cli.proxy.verdict import verdict
-from clairvoyant_cli.proxy.waiting_rows import why
+from clairvoyant_cli.proxy.observing.gain import Gain
+from clairvoyant_cli.proxy.observing.queue_rows import why
+from clairvoyant_cli.proxy.observing.status_sentence import verdict
+from clairvoyant_cli.research.simulator.engine import Run, simulate
+from clairvoyant_cli.research.simulator.predictions import Predictions
+from clairvoyant_cli.research.simulator.workload import LONG, MEDIUM, SHORT, Workload
+from clairvoyant_cli.scheduler.explain import Standing, Standings
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.outlook import starts
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
+from clairvoyant_cli.scheduler.policy_forecast import starts
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.standing import Standing, Standings
-from clairvoyant_cli.simulator.engine import Run, simulate
-from clairvoyant_cli.simulator.predictions import Predictions
-from clairvoyant_cli.simulator.workload import LONG, MEDIUM, SHORT, Workload
-from predictor.record import LengthClass
-from profiles.percentiles import percentile
-from tui.snapshot import (
+from clairvoyant_cli.state.snapshot import (
     BackendState,
     ClassStats,
     ClientState,
@@ -46,6 +44,8 @@ from tui.snapshot import (
     TauState,
     WaitingState,
 )
+from predictor.record import LengthClass
+from profiles.percentiles import percentile
 
 SCENARIOS = {"busy": 0.8, "overloaded": 1.25, "empty": 0.0}
 """What is asked, as a share of what the slots can do."""

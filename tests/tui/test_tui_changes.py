@@ -6,14 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.tui.board import SIZES, Script, busy, played, remember, settled, still
-from tests.tui.scene import judged
-from tests.tui.test_tui_screens import same
-from tui.hardware.simulated import simulated_machine
-from tui.history import History
-from tui.panels.timeline import timeline
-from tui.selection import Order, Selection
-from tui.snapshot import (
+from clairvoyant_cli.state.selection import Order, Selection
+from clairvoyant_cli.state.snapshot import (
     LevelState,
     Percentiles,
     QueuedRequest,
@@ -22,6 +16,12 @@ from tui.snapshot import (
     UrgencyState,
     WaitingState,
 )
+from tests.tui.board import SIZES, Script, busy, played, remember, settled, still
+from tests.tui.scene import judged
+from tests.tui.test_tui_screens import same
+from tui.hardware.simulated import simulated_machine
+from tui.history import History
+from tui.panels.timeline import timeline
 from tui.view_state import Link, LinkState, ViewState
 
 LONG = 5_000

@@ -11,7 +11,7 @@ from textual.driver import Driver
 
 from tests.tui.board import SIZES, Script, played, remember, settled, still
 from tests.tui.test_tui_changes import CHANGES
-from tui.line import Line, part
+from tui.styled_text import Line, part
 from tui.whole_frames import BEGINS, ENDS, MAX_CHARACTERS, whole_frames
 from tui.widgets.compositor import BoardCompositor, Patches
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from clairvoyant_cli.state.snapshot import GroupState, PolicyOutlook
+from clairvoyant_cli.state.source import Action, ActionResult, Disconnected, Verb
 from tests.tui.bench import bench
 from tests.tui.board import Script, busy, settled
 from tests.tui.scene import held, judged
 from tui.app import Top
 from tui.screens.dialogs import Ask, Choose, Confirm
-from tui.snapshot import GroupState, PolicyOutlook
-from tui.source import Action, ActionResult, Disconnected, Verb
 
 # -- what the daemon is asked to do -----------------------------------------------------------------------
 

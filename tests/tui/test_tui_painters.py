@@ -6,20 +6,20 @@ from typing import cast
 
 import pytest
 
+from clairvoyant_cli.state.selection import Order
+from clairvoyant_cli.state.snapshot import ClassStats, ClientState, EngineState, MoveRecord, Percentiles
 from tests.tui.board import busy, stage, view
 from tests.tui.scene import cancelled, promoted
 from tui import formatting as figures
 from tui.braille import Dots
-from tui.grid import Fitted, select
 from tui.history import POINTS, SAMPLES, History
 from tui.keys import KEYS
 from tui.layout import DECK, PANELS, SizeHint, has_deck, plan
-from tui.line import Line, clip, ends, wrap
 from tui.panels import clients, detail, models, plots, stats, tau, timeline
 from tui.panels.requests import QUEUE, RUNNING
 from tui.screens.help import help_lines
-from tui.selection import Order
-from tui.snapshot import ClassStats, ClientState, EngineState, MoveRecord, Percentiles
+from tui.styled_text import Line, clip, ends, wrap
+from tui.table_layout import Fitted, select
 from tui.view_state import ViewState
 
 # -- numbers ----------------------------------------------------------------------------------------------

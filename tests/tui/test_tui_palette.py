@@ -6,8 +6,8 @@ import pytest
 from textual.color import Color
 from textual.theme import Theme
 
-from tui.line import Tone
 from tui.palette import THEMES, Palette
+from tui.styled_text import Tone
 
 READABLE = 4.5
 TEXT = [tone for tone in get_args(Tone) if tone != "track"]  # rules, and what of a bar is empty

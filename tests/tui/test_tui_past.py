@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from clairvoyant_cli.bench.replay import Engine, Replay
-from clairvoyant_cli.bench.serving import serve_app
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.replay import Engine, Replay
+from clairvoyant_cli.state.recording import RecordingError
+from clairvoyant_cli.state.redaction import without_prompts
+from clairvoyant_cli.state.snapshot import Snapshot
+from clairvoyant_cli.state.state_history import EVERY_S, PAGE, SPAN_S, Past
 from tests.fakes.serving import ByFirstWord, asked, serving
 from tests.tui.board import stage
 from tests.tui.test_tui_living import LENGTHS, chat, watching
-from tui.export import without_prompts
-from tui.past import EVERY_S, PAGE, SPAN_S, Past
-from tui.recording import RecordingError
-from tui.snapshot import Snapshot
 
 
 def played(number: int) -> list[Snapshot]:

@@ -11,9 +11,9 @@ import pytest
 from rich.segment import Segment
 from rich.style import Style
 
+from clairvoyant_cli.state.source import Disconnected
 from tests.tui.board import SIZES, Script, played, remember, settled, stage, still
 from tests.tui.moving_picture import MovingPicture
-from tui.source import Disconnected
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = {

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from clairvoyant_cli.state.recording import Recorder, RecordingError, Replay, decode, encode
+from clairvoyant_cli.state.snapshot import SCHEMA_VERSION, Snapshot
+from clairvoyant_cli.state.source import Action, Disconnected, Source, Verb
 from tests.tui.board import Script, busy, stage
 from tests.tui.scene import SCENARIOS
 from tui.export import export
 from tui.print_tables import first_snapshot, state
-from tui.recording import Recorder, RecordingError, Replay, decode, encode
-from tui.snapshot import SCHEMA_VERSION, Snapshot
-from tui.source import Action, Disconnected, Source, Verb
 
 
 async def heard(source: Source) -> list[Snapshot | Disconnected]:

@@ -9,6 +9,8 @@ import pytest
 from textual.containers import VerticalScroll
 from textual.widgets import OptionList, Static
 
+from clairvoyant_cli.state.snapshot import ClientState
+from clairvoyant_cli.state.source import Action, ActionResult, Verb
 from tests.tui.bench import bench
 from tests.tui.board import Script, settled, stage
 from tests.tui.scene import promoted
@@ -18,8 +20,6 @@ from tui.screens.clients import Clients
 from tui.screens.detail import Detail
 from tui.screens.dialogs import Choose, Confirm
 from tui.screens.help import Help
-from tui.snapshot import ClientState
-from tui.source import Action, ActionResult, Verb
 from tui.widgets.table import Table
 
 # -- the view ---------------------------------------------------------------------------------------------

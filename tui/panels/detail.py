@@ -2,10 +2,7 @@
 
 from math import expm1
 
-from tui.formatting import bar, class_letter, class_tone, clock, count, duration, ratio
-from tui.line import Line, Tone, cell, wrap
-from tui.panels.requests import LEVELS, compared, progress, tau_fraction, tau_tone, tokens_now
-from tui.snapshot import (
+from clairvoyant_cli.state.snapshot import (
     FinishedRequest,
     MoveRecord,
     Part,
@@ -14,6 +11,9 @@ from tui.snapshot import (
     RunningRequest,
     Snapshot,
 )
+from tui.formatting import bar, class_letter, class_tone, clock, count, duration, ratio
+from tui.panels.requests import LEVELS, compared, progress, tau_fraction, tau_tone, tokens_now
+from tui.styled_text import Line, Tone, cell, wrap
 from tui.view_state import ViewState
 
 _LABEL = 12

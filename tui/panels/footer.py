@@ -2,7 +2,7 @@
 
 from tui.formatting import duration
 from tui.keys import KEYS, Key
-from tui.line import Line, ends, flow
+from tui.styled_text import Line, ends, flow
 from tui.view_state import LinkState, ViewState
 
 _GAP = 2

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
+from clairvoyant_cli.state.snapshot import GroupState
 from tui.formatting import bar, count, duration, share
-from tui.grid import Column, Grid
-from tui.line import Line
-from tui.snapshot import GroupState
+from tui.styled_text import Line
+from tui.table_layout import Column, Grid
 from tui.view_state import ViewState
 
 KINDS = ("client", "model", "backend")

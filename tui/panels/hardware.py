@@ -2,7 +2,7 @@
 
 from tui.formatting import bar, duration, share, size, spark
 from tui.hardware.reading import Gpu, Hardware
-from tui.line import Line, Tone, cell, ends, wrap
+from tui.styled_text import Line, Tone, cell, ends, wrap
 from tui.view_state import ViewState
 
 _HOT_C = 83.0

@@ -1,8 +1,8 @@
 """The head of the screen: how things are in a sentence, how the daemon is run, what the order is worth."""
 
+from clairvoyant_cli.state.snapshot import GainState, Snapshot
 from tui.formatting import bar, clock, count, duration, share, spark
-from tui.line import Line, Tone, ends, flow, gathered
-from tui.snapshot import GainState, Snapshot
+from tui.styled_text import Line, Tone, ends, flow, gathered
 from tui.view_state import LinkState, ViewState
 
 REGIME = (0.55, 0.80)

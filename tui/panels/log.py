@@ -1,7 +1,7 @@
 """The daemon's last words, the newest at the bottom."""
 
 from tui.formatting import clock
-from tui.line import Line, Tone
+from tui.styled_text import Line, Tone
 from tui.view_state import ViewState
 
 _LEVEL: dict[str, tuple[str, Tone]] = {

@@ -1,8 +1,8 @@
 """The backends, and the models they hold."""
 
+from clairvoyant_cli.state.snapshot import BackendState, EngineState, LoadedModel
 from tui.formatting import bar, count, duration, rate, size
-from tui.line import Line, Tone, cell, ends
-from tui.snapshot import BackendState, EngineState, LoadedModel
+from tui.styled_text import Line, Tone, cell, ends
 from tui.view_state import ViewState
 
 _STATE: dict[str, tuple[str, Tone]] = {"up": ("●", "good"), "loading": ("◐", "warn"), "down": ("○", "alert")}

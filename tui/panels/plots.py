@@ -2,11 +2,11 @@
 
 from math import log10
 
+from clairvoyant_cli.state.snapshot import FinishedRequest
 from tui.braille import Dots
 from tui.formatting import class_letter, class_tone, count
-from tui.line import Line, cell, columns, ends
 from tui.panels.timeline import timeline
-from tui.snapshot import FinishedRequest
+from tui.styled_text import Line, cell, columns, ends
 from tui.view_state import ViewState
 
 _WAIT_DECADES = (-1.3, 2.7)

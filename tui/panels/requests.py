@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from clairvoyant_cli.state.selection import SORTS, UNSAID_LEVEL, class_order, group_of, words_of
+from clairvoyant_cli.state.snapshot import FinishedRequest, PredictionState, QueuedRequest, RunningRequest
 from tui.formatting import (
     bar,
     brief,
@@ -16,10 +18,8 @@ from tui.formatting import (
     rate,
     ratio,
 )
-from tui.grid import Column, Grid
-from tui.line import Line, Tone
-from tui.selection import SORTS, UNSAID_LEVEL, class_order, group_of, words_of
-from tui.snapshot import FinishedRequest, PredictionState, QueuedRequest, RunningRequest
+from tui.styled_text import Line, Tone
+from tui.table_layout import Column, Grid
 from tui.view_state import LinkState, ViewState
 
 _STATE: dict[str, tuple[str, Tone]] = {

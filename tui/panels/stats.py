@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+from clairvoyant_cli.state.snapshot import ClassStats, Percentiles, Snapshot
 from tui.formatting import class_letter, class_tone, count, duration, ratio, share
-from tui.line import Line, Tone, cell, columns
 from tui.panels.header import LIGHT, load_gauge, regime
-from tui.snapshot import ClassStats, Percentiles, Snapshot
+from tui.styled_text import Line, Tone, cell, columns
 from tui.view_state import ViewState
 
 _GRID = 43

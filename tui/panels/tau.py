@@ -1,7 +1,7 @@
 """The starvation guard: its limit, how often it fires, and when it last did."""
 
 from tui.formatting import clock, count, duration
-from tui.line import Line, Tone, ends, flow, gathered
+from tui.styled_text import Line, Tone, ends, flow, gathered
 from tui.view_state import ViewState
 
 _WINDOW_S = 600.0

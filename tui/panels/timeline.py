@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from clairvoyant_cli.state.snapshot import FinishedRequest, RunningRequest, Snapshot
 from tui.formatting import class_tone, duration
-from tui.line import Line, Tone, cell, gathered
-from tui.snapshot import FinishedRequest, RunningRequest, Snapshot
+from tui.styled_text import Line, Tone, cell, gathered
 from tui.view_state import ViewState
 
 PAST_S = 180.0

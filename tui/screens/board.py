@@ -9,19 +9,19 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
+from clairvoyant_cli.state.snapshot import Snapshot, UrgencyState
 from tui.actions import Actions, Stage
 from tui.export import FORMATS, export
 from tui.formatting import CLASS_LETTER, class_tone, count
 from tui.keys import KEYS, rebound
 from tui.layout import DECK, PANELS, Box, SizeHint, has_deck, plan
-from tui.line import Line, printable
 from tui.panels import hardware, header, log, models, plots, stats, tau
 from tui.panels.requests import LEVELS, QUEUE, RECENT, RUNNING
 from tui.screens.detail import Detail
 from tui.screens.dialogs import Choose
 from tui.screens.groups import Groups
-from tui.screens.letters import Letters
-from tui.snapshot import Snapshot, UrgencyState
+from tui.screens.letter_choice import Letters
+from tui.styled_text import Line, printable
 from tui.view_state import ViewState
 from tui.widgets.board import Board
 from tui.widgets.canvas import Canvas

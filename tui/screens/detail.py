@@ -8,8 +8,8 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 
-from tui.line import printable
 from tui.panels.detail import detail
+from tui.styled_text import printable
 from tui.view_state import ViewState
 from tui.widgets.page import Page
 

@@ -10,7 +10,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from tui.line import printable
+from tui.styled_text import printable
 
 
 class Confirm(ModalScreen[bool]):

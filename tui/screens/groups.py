@@ -7,10 +7,10 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 
+from clairvoyant_cli.state.snapshot import GroupState
 from tui.actions import Actions
-from tui.line import Line
 from tui.panels.groups import KINDS, grid
-from tui.snapshot import GroupState
+from tui.styled_text import Line
 from tui.view_state import ViewState
 from tui.widgets.table import Table
 

@@ -8,7 +8,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 
 from tui.keys import GROUPS, Group
-from tui.line import Line, Tone, cell, columns, wrap
+from tui.styled_text import Line, Tone, cell, columns, wrap
 from tui.view_state import ViewState
 from tui.widgets.page import Page
 

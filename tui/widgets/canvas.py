@@ -11,8 +11,8 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tui.line import Line, Tone, cells, changed, part
 from tui.palette import Palette
+from tui.styled_text import Line, Tone, cells, changed, part
 from tui.view_state import LinkState, ViewState
 
 Painter = Callable[[ViewState, int, int], list[Line]]

@@ -6,7 +6,7 @@ from textual import events
 from textual.message import Message
 
 from tui.layout import DECK, PANELS
-from tui.line import Line, Tone
+from tui.styled_text import Line, Tone
 from tui.view_state import ViewState
 from tui.widgets.canvas import Canvas, Of, Painter
 

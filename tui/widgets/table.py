@@ -8,10 +8,10 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from clairvoyant_cli.state.selection import Order
 from tui.formatting import count
-from tui.grid import Fitted, Grid, RowT, select
-from tui.line import Line, wrap
-from tui.selection import Order
+from tui.styled_text import Line, wrap
+from tui.table_layout import Fitted, Grid, RowT, select
 from tui.view_state import ViewState
 from tui.widgets.panel import MARGIN, Facts, Panel
 

@@ -1,0 +1,59 @@
+"""What a server's Prometheus metrics say of its own queue (text format 0.0.4).
+
+Rule: of an answer that is too long nothing is read, and a line that is not understood says nothing.
+"""
+
+import re
+from dataclasses import dataclass
+from math import isfinite
+
+from clairvoyant_cli.protocols.probes import ANSWER_BYTES
+from clairvoyant_cli.state.snapshot import EngineState
+
+_LINE = re.compile(rb"^([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[^\n]*\})? ([^ \n]+)", re.MULTILINE)
+_OF_A_PART = re.compile(rb'priority="[^"]')
+"""SGLang counts its queue as a whole, and by priority: that would count requests twice."""
+
+MOST = 1e15
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMetrics:
+    """The names of what is told of an engine's queue; `preemptions` counts up."""
+
+    running: str
+    waiting: str
+    preemptions: str
+    kv_used: str
+
+
+def engine_state(body: bytes | None, metrics: EngineMetrics) -> EngineState | None:
+    """Return what metrics say; None if nothing. Requests of several engines behind one address add up; of
+    their caches the fullest counts.
+    """
+    if body is None or len(body) > ANSWER_BYTES:
+        return None
+    wanted = (metrics.running, metrics.waiting, metrics.preemptions, metrics.kv_used)
+    found: dict[str, list[float]] = {name: [] for name in wanted}
+    for name, labels, text in _LINE.findall(body):
+        values = found.get(name.decode("ascii"))
+        value = None if values is None or _OF_A_PART.search(labels) else _number(text)
+        if values is not None and value is not None:
+            values.append(value)
+    if not any(found.values()):
+        return None
+    running, waiting, preemptions, kv_used = found.values()
+    used = min(1.0, max(kv_used)) if kv_used else None
+    return EngineState(_sum(running), _sum(waiting), _sum(preemptions), used)
+
+
+def _sum(values: list[float]) -> int | None:
+    return int(sum(values)) if values else None
+
+
+def _number(text: bytes) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if isfinite(value) and 0.0 <= value <= MOST else None

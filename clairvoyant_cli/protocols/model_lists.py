@@ -1,0 +1,66 @@
+"""Lists of models that several servers gave, as one: each entry stands as its server wrote it."""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Raw
+
+from clairvoyant_cli.protocols.lenient_json import entries, fields
+from clairvoyant_cli.protocols.probes import ANSWER_BYTES, ANSWER_ENTRIES, ListedModel
+from clairvoyant_cli.protocols.prompt_text import short_name
+from clairvoyant_cli.protocols.routes import Family
+
+OFFERED: dict[str, Family] = {
+    "/api/tags": Family.OLLAMA,
+    "/v1/models": Family.OPENAI,
+    "/models": Family.LLAMACPP,
+    "/api/v0/models": Family.OPENAI,
+}
+"""Path -> whose list it is of what there is: a name that several have stands there once."""
+
+LOADED: dict[str, Family] = {"/api/ps": Family.OLLAMA}
+"""Path -> whose list it is of what is loaded: what two have loaded is loaded twice."""
+
+LISTS = OFFERED | LOADED
+
+_WHOLE = msgspec.json.Decoder(dict[str, Raw])
+_MODEL = msgspec.json.Decoder(ListedModel)
+
+
+def merged(path: str, answers: Sequence[bytes]) -> bytes | None:
+    """Return the lists that a path was answered with as one, the first server's entries first; None if one of
+    them is no such list.
+
+    Of what stands beside the lists, the first server's holds.
+    """
+    wholes = [_whole(answer) for answer in answers]
+    if not wholes or None in wholes:
+        return None
+    told: dict[str, Raw] = {}
+    for whole in wholes:
+        for field, value in (whole or {}).items():
+            listed, known = entries(value), entries(told.get(field, value))
+            if listed is None or known is None:
+                told.setdefault(field, value)
+            elif field not in told:
+                told[field] = value
+            else:
+                names = set() if path in LOADED else {_name(each) for each in known}
+                told[field] = Raw(
+                    msgspec.json.encode([*known, *(each for each in listed if _name(each) not in names)])
+                )
+    return msgspec.json.encode(told)
+
+
+def _whole(answer: bytes) -> dict[str, Raw] | None:
+    if len(answer) > ANSWER_BYTES or answer.count(b",") > ANSWER_ENTRIES:
+        return None
+    try:
+        return _WHOLE.decode(answer)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _name(entry: Raw) -> str:
+    model = fields(_MODEL, entry) or ListedModel()
+    return short_name(model.name) or short_name(model.id) or bytes(entry).decode(errors="replace")

@@ -1,0 +1,167 @@
+"""Text out of prompts and messages: both its ends, and about how much there is of it.
+
+Rule: what is looked at has an end, whatever a body holds: so many entries of a list from either end of it, so
+many levels of lists within lists, and so many entries in all (`Allowance`). What is passed over counts as
+much as what was looked at does.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from clairvoyant_cli.protocols.lenient_json import (
+    ABSENT,
+    entries,
+    fields,
+    is_given,
+    is_list,
+    is_object,
+    is_text,
+    text,
+)
+from clairvoyant_cli.protocols.printable import printable
+from clairvoyant_cli.protocols.request_bodies import Part, PromptObject
+from clairvoyant_cli.protocols.shorten_json import uncut
+
+MAX_PARTS = 64
+"""Parts of a message that are looked at."""
+
+MAX_ENTRIES = 256
+"""Entries of a prompt that are looked at: token ids, or texts."""
+
+MAX_IN_ALL = 512
+"""Entries of lists that are looked at in a body, at some 5 us each."""
+
+NARROWER = 8
+"""Of lists within these lists so many times fewer entries are looked at, which ends after two levels."""
+
+TOKEN_ID = "    "  # noqa: S105 - of a text, and no secret
+"""Stands for a token id: about four characters."""
+
+MAX_NAME_CHARS = 200
+"""The longest name, of a model say, that is known whole."""
+
+Entry = TypeVar("Entry")
+
+PART = msgspec.json.Decoder(Part)
+PROMPT_OBJECT = msgspec.json.Decoder(PromptObject)
+
+_NO_PLAIN_LIST = re.compile(rb"[\"\[{]")
+
+
+class Allowance:
+    """How many entries of lists may still be looked at in a body."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, entries: int = MAX_IN_ALL) -> None:
+        self.left = entries
+
+    def ends(self, entries: Sequence[Entry], most: int) -> Sequence[Entry]:
+        """Return the first and the last entries, in order: `most` together, or as many as are left."""
+        shown = ends(entries, min(most, self.left))
+        self.left -= len(shown)
+        return shown
+
+
+class Text(NamedTuple):
+    """Text, how many characters longer it was (what is missing was between its ends), and its pictures."""
+
+    text: str = ""
+    cut: int = 0
+    images: int = 0
+
+    @property
+    def characters(self) -> int:
+        """How long it is with what is missing."""
+        return len(self.text) + self.cut
+
+
+NOTHING = Text()
+
+
+def short_name(raw: Raw) -> str:
+    """Return a name as one short line; "" for what is no text.
+
+    It goes into logs, labels and dashboards, and whoever sent it may have written anything into it.
+    """
+    return printable(text(raw), MAX_NAME_CHARS)
+
+
+def text_of(raw: Raw) -> Text:
+    """Return a field that should be a text; nothing if it is anything else."""
+    return Text(*uncut(text(raw)))
+
+
+def content_text(content: Raw, allowance: Allowance, most: int = MAX_PARTS) -> Text:
+    """Return the text of a message: text itself, or a list of parts."""
+    if is_text(content):
+        return text_of(content)
+    parts = entries(content) if most > 1 else None
+    if not parts:
+        return NOTHING
+    shown = allowance.ends(parts, most)
+    texts = [_part_text(part, allowance, most // NARROWER) for part in shown]
+    return joined([each for each in texts if each is not None], "\n", _passed_over(parts, shown))
+
+
+def prompt_text(prompt: Raw, allowance: Allowance, most: int = MAX_ENTRIES) -> Text:
+    """Return the text of a prompt, of a completion or to be embedded: text, token ids, or a list of both."""
+    if is_text(prompt):
+        return text_of(prompt)
+    if is_object(prompt):
+        held = fields(PROMPT_OBJECT, prompt)
+        return NOTHING if held is None else text_of(held.prompt_string)
+    if not is_list(prompt):
+        return Text(TOKEN_ID) if is_given(prompt) else NOTHING
+    if _NO_PLAIN_LIST.search(prompt, 1) is None:
+        return _token_ids(bytes(prompt).count(b",") + 1 if len(prompt) > len("[]") else 0, most)
+    listed = entries(prompt) if most > 1 else None
+    if not listed:
+        return NOTHING
+    shown = allowance.ends(listed, most)
+    texts = [prompt_text(entry, allowance, most // NARROWER) for entry in shown]
+    return joined(texts, "\n", _passed_over(listed, shown))
+
+
+def _token_ids(how_many: int, most: int) -> Text:
+    """Return what stands for token ids alone, of which there may be a hundred thousand."""
+    shown = min(how_many, most)
+    return Text(TOKEN_ID * shown, len(TOKEN_ID) * (how_many - shown))
+
+
+def joined(texts: Sequence[Text], separator: str, passed_over: float = 0.0) -> Text:
+    """Return texts as one; between them `passed_over` times as much was not looked at."""
+    text = separator.join(each.text for each in texts if each.text or not each.images)
+    cut = sum(each.cut for each in texts)
+    cut += round((len(text) + cut) * passed_over)
+    return Text(text, cut, sum(each.images for each in texts))
+
+
+def ends(entries: Sequence[Entry], most: int) -> Sequence[Entry]:
+    """Return the first and the last entries, `most` of them together, in order."""
+    if len(entries) <= most:
+        return entries
+    half = most // 2
+    return [*entries[: most - half], *entries[len(entries) - half :]]
+
+
+def _passed_over(entries: Sequence[object], shown: Sequence[object]) -> float:
+    return (len(entries) - len(shown)) / (len(shown) or 1)
+
+
+def _part_text(entry: Raw, allowance: Allowance, most: int) -> Text | None:
+    if is_text(entry):
+        return text_of(entry)
+    part = fields(PART, entry)
+    if part is None:
+        return None
+    if is_text(part.text):
+        return text_of(part.text)
+    if "image" in text(part.type):
+        return Text(images=1)
+    # Anthropic's tool_result, Responses' tool output
+    return None if part.content is ABSENT else content_text(part.content, allowance, most)

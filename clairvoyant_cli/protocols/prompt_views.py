@@ -1,0 +1,332 @@
+"""Requests as a predictor sees them, dialect by dialect.
+
+Rule: a request's cost here is bounded, however long its lists are (`texts`).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from clairvoyant_cli.protocols.lenient_json import (
+    ABSENT,
+    count,
+    entries,
+    fields,
+    is_given,
+    is_text,
+    number,
+    scalar,
+    text,
+)
+from clairvoyant_cli.protocols.prompt_text import (
+    MAX_PARTS,
+    Allowance,
+    content_text,
+    ends,
+    joined,
+    prompt_text,
+    text_of,
+)
+from clairvoyant_cli.protocols.request_bodies import (
+    Chat,
+    Completion,
+    Embedding,
+    Infill,
+    LmStudioChat,
+    Message,
+    Messages,
+    OllamaBody,
+    OllamaChat,
+    OllamaGenerate,
+    Options,
+    PlainMessage,
+    Reasoning,
+    Responses,
+    TextFormat,
+    Typed,
+)
+from clairvoyant_cli.protocols.routes import Shape
+from clairvoyant_cli.protocols.shorten_json import uncut
+from predictor.record import PromptView, Task, Turn
+
+MAX_CAP_TOKENS = 1 << 30
+"""A cap beyond this is none; JSON's integers know no end, a predictor's floats do."""
+
+MAX_MESSAGES = 96
+"""Messages of a conversation that are looked at, from both ends of it: its system prompts come first, and a
+predictor looks back on the last few answers."""
+
+SAMPLED_MESSAGES = 256
+"""Of those in between, at least so many tell how long they are; if there are not three times as many, all."""
+
+HISTORY_PARTS = 16
+"""Parts of a message that are looked at, of all but the last."""
+
+SAMPLED_PARTS = 4
+"""Parts of a message in between that are looked at."""
+
+SYSTEM, USER = Raw(b'"system"'), Raw(b'"user"')
+"""Roles, as a message has them."""
+
+MESSAGE = msgspec.json.Decoder(Message)
+PLAIN_MESSAGE = msgspec.json.Decoder(PlainMessage)
+OPTIONS = msgspec.json.Decoder(Options)
+REASONING = msgspec.json.Decoder(Reasoning)
+TEXT_FORMAT = msgspec.json.Decoder(TextFormat)
+TYPED = msgspec.json.Decoder(Typed)
+
+
+class Said(NamedTuple):
+    """A message: who said it, what, how many characters more it was, and its pictures."""
+
+    role: str
+    text: str
+    cut: int
+    images: int
+
+
+def _ollama_chat(body: OllamaChat, model: str, client: str) -> PromptView:
+    return _conversation(
+        _listed(body.messages),
+        cap=_ollama_cap(body),
+        json_mode=is_given(body.format),
+        tools=count(body.tools),
+        thinking=_thinking(body.think),
+        model=model,
+        client=client,
+    )
+
+
+def _ollama_generate(body: OllamaGenerate, model: str, client: str) -> PromptView:
+    prompt, suffix = text_of(body.prompt), text_of(body.suffix)
+    whole = joined((prompt, suffix), "") if suffix.text else prompt
+    return PromptView(
+        prompt=whole.text,
+        cut=whole.cut,
+        system=text_of(body.system).text,
+        task=Task.INFILL if suffix.text else Task.COMPLETION if is_given(body.raw) else Task.CHAT,
+        max_tokens=_ollama_cap(body),
+        json_mode=is_given(body.format),
+        images=count(body.images),
+        thinking=_thinking(body.think),
+        model=model,
+        client=client,
+    )
+
+
+def _chat(body: Chat, model: str, client: str) -> PromptView:
+    return _conversation(
+        _listed(body.messages),
+        cap=_cap(body.max_completion_tokens, body.max_tokens, body.n_predict),
+        json_mode=_is_json(body.response_format) or is_given(body.json_schema) or is_given(body.grammar),
+        tools=count(body.tools) + count(body.functions),
+        thinking=_thinking(body.reasoning_effort),
+        model=model,
+        client=client,
+    )
+
+
+def _completion(body: Completion, model: str, client: str) -> PromptView:
+    prompt, suffix = prompt_text(body.prompt, Allowance()), text_of(body.suffix)
+    whole = joined((prompt, suffix), "") if suffix.text else prompt
+    return PromptView(
+        prompt=whole.text,
+        cut=whole.cut,
+        task=Task.INFILL if suffix.text else Task.COMPLETION,
+        max_tokens=_cap(body.max_tokens, body.n_predict),
+        json_mode=is_given(body.json_schema) or is_given(body.grammar),
+        model=model,
+        client=client,
+    )
+
+
+def _infill(body: Infill, model: str, client: str) -> PromptView:
+    parts = (body.input_prefix, body.prompt, body.input_suffix)
+    whole = joined([text_of(part) for part in parts], "")
+    return PromptView(
+        prompt=whole.text,
+        cut=whole.cut,
+        task=Task.INFILL,
+        max_tokens=_cap(body.n_predict, body.max_tokens),
+        model=model,
+        client=client,
+    )
+
+
+def _responses(body: Responses, model: str, client: str) -> PromptView:
+    wanted, reasoning = fields(TEXT_FORMAT, body.text), fields(REASONING, body.reasoning)
+    return _conversation(
+        *_asked(body.instructions, body.input),
+        cap=_cap(body.max_output_tokens),
+        json_mode=wanted is not None and _is_json(wanted.format),
+        tools=count(body.tools),
+        thinking=None if reasoning is None else _thinking(reasoning.effort),
+        model=model,
+        client=client,
+    )
+
+
+def _lmstudio_chat(body: LmStudioChat, model: str, client: str) -> PromptView:
+    return _conversation(
+        *_asked(body.system_prompt, body.input),
+        cap=_cap(body.max_output_tokens),
+        json_mode=False,
+        tools=count(body.integrations),
+        thinking=text(body.reasoning) != "off" if is_given(body.reasoning) else None,
+        model=model,
+        client=client,
+    )
+
+
+def _messages(body: Messages, model: str, client: str) -> PromptView:
+    thinking = _type(body.thinking)
+    return _conversation(
+        *_asked(body.system, body.messages),
+        cap=_cap(body.max_tokens),
+        json_mode=False,
+        tools=count(body.tools),
+        thinking=thinking == "enabled" if thinking else None,
+        model=model,
+        client=client,
+    )
+
+
+def _embedding(body: Embedding, model: str, client: str) -> PromptView:
+    given = next(filter(is_given, (body.input, body.prompt, body.content)), ABSENT)
+    cut = prompt_text(given, Allowance()).characters
+    return PromptView("", cut=cut, task=Task.EMBEDDING, model=model, client=client)
+
+
+ViewOf = Callable[[Any, str, str], PromptView]
+
+DIALECTS: dict[Shape, tuple[msgspec.json.Decoder[Any], ViewOf]] = {
+    Shape.OLLAMA_CHAT: (msgspec.json.Decoder(OllamaChat), _ollama_chat),
+    Shape.OLLAMA_GENERATE: (msgspec.json.Decoder(OllamaGenerate), _ollama_generate),
+    Shape.CHAT: (msgspec.json.Decoder(Chat), _chat),
+    Shape.COMPLETION: (msgspec.json.Decoder(Completion), _completion),
+    Shape.LLAMACPP_COMPLETION: (msgspec.json.Decoder(Completion), _completion),
+    Shape.INFILL: (msgspec.json.Decoder(Infill), _infill),
+    Shape.RESPONSES: (msgspec.json.Decoder(Responses), _responses),
+    Shape.LMSTUDIO_CHAT: (msgspec.json.Decoder(LmStudioChat), _lmstudio_chat),
+    Shape.MESSAGES: (msgspec.json.Decoder(Messages), _messages),
+    Shape.EMBEDDING: (msgspec.json.Decoder(Embedding), _embedding),
+}
+
+
+def _asked(system: Raw, given: Raw) -> tuple[list[Raw], tuple[Message, ...]]:
+    """Return the messages of a request that has its system prompt beside them, and what comes before them."""
+    opening = Message(role=SYSTEM, content=system)
+    if is_text(given):
+        return [], (opening, Message(role=USER, content=given))
+    return _listed(given), (opening,)
+
+
+def _listed(messages: Raw) -> list[Raw]:
+    listed = entries(messages)
+    if listed is None and is_given(messages):
+        raise TypeError("these are no messages")
+    return listed or []
+
+
+def _conversation(
+    messages: list[Raw],
+    before: tuple[Message, ...] = (),
+    *,
+    cap: int | None,
+    json_mode: bool,
+    tools: int,
+    thinking: bool | None,
+    model: str,
+    client: str,
+) -> PromptView:
+    system: list[str] = []
+    turns: list[Turn] = []
+    images = 0
+    allowance = Allowance()
+    looked_at: list[Raw | Message] = [*before, *ends(messages, MAX_MESSAGES)]
+    # The last one is what is asked, and has an allowance of its own.
+    told = [_said(message, allowance, HISTORY_PARTS) for message in looked_at[:-1]]
+    told += [_said(message, Allowance(), MAX_PARTS) for message in looked_at[-1:]]
+    for said in told:
+        if said is None:
+            continue
+        images += said.images
+        if said.role in ("system", "developer"):
+            system.append(said.text)
+        else:
+            turns.append(Turn(said.role, said.text, said.cut))
+    asked = turns.pop() if turns else Turn("user", "")
+    return PromptView(
+        prompt=asked.text,
+        cut=asked.cut,
+        system="\n".join(filter(None, system)),
+        history=(*_passed_over(messages, allowance), *turns),
+        max_tokens=cap,
+        json_mode=json_mode,
+        tools=tools,
+        images=images,
+        thinking=thinking,
+        model=model,
+        client=client,
+    )
+
+
+def _passed_over(messages: list[Raw], allowance: Allowance) -> tuple[Turn, ...]:
+    """Return one turn, of nobody and without words, that is as long as all between a conversation's ends."""
+    if len(messages) <= MAX_MESSAGES:
+        return ()
+    between = messages[MAX_MESSAGES // 2 : -(MAX_MESSAGES // 2)]
+    # An odd step: every other message is an answer.
+    sample = between[:: len(between) // SAMPLED_MESSAGES | 1]
+    characters = sum(_characters(message, allowance) for message in sample) * len(between) // len(sample)
+    return (Turn("", "", characters),)
+
+
+def _characters(message: Raw, allowance: Allowance) -> int:
+    said = _said(message, allowance, SAMPLED_PARTS)
+    return 0 if said is None else len(said.text) + said.cut
+
+
+def _said(message: Raw | Message, allowance: Allowance, most_parts: int) -> Said | None:
+    """Read a message; None if it is none."""
+    if not isinstance(message, Message):
+        plain = fields(PLAIN_MESSAGE, message)
+        if plain is not None:
+            return Said(plain.role, *uncut(plain.content), count(plain.images))
+        held = fields(MESSAGE, message)
+        if held is None:
+            return None
+        message = held
+    said, cut, images = content_text(message.content, allowance, most_parts)
+    return Said(text(message.role) or text(message.type), said, cut, images + count(message.images))
+
+
+def _cap(*given: Raw) -> int | None:
+    """Return the largest of the caps given: which of them counts depends on the server, and an answer must
+    not pass for shorter than it may become. Negative ones mean none (Ollama and llama.cpp: -1 is unlimited).
+    """
+    caps = [cap for cap in map(number, given) if cap is not None]
+    if not caps or min(caps) < 0:
+        return None
+    return int(min(max(caps), MAX_CAP_TOKENS))
+
+
+def _ollama_cap(body: OllamaBody) -> int | None:
+    options = fields(OPTIONS, body.options)
+    return None if options is None else _cap(options.num_predict)
+
+
+def _is_json(response_format: Raw) -> bool:
+    return _type(response_format).startswith("json")
+
+
+def _type(raw: Raw) -> str:
+    typed = fields(TYPED, raw)
+    return "" if typed is None else text(typed.type)
+
+
+def _thinking(raw: Raw) -> bool | None:
+    value = scalar(raw)
+    return None if value is None else value not in (False, "none", "minimal", "false")

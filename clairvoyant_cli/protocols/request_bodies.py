@@ -1,0 +1,184 @@
+"""What is read of a request's body, dialect by dialect; whatever else it holds is skipped at C speed.
+
+Rule: a field may hold anything. Each is left undecoded, and costs nobody the others (see `loose`).
+"""
+
+import msgspec
+from msgspec import Raw
+
+from clairvoyant_cli.protocols.lenient_json import ABSENT
+
+
+class Typed(msgspec.Struct, gc=False):
+    """An object that says what it is."""
+
+    type: Raw = ABSENT
+
+
+class Part(msgspec.Struct, gc=False):
+    """A part of a message: text, a picture, or a tool's result, which has parts of its own."""
+
+    text: Raw = ABSENT
+    type: Raw = ABSENT
+    content: Raw = ABSENT
+
+
+class Message(msgspec.Struct, gc=False):
+    """A message of a conversation, or an item of a Responses request."""
+
+    role: Raw = ABSENT
+    type: Raw = ABSENT
+    content: Raw = ABSENT
+    images: Raw = ABSENT
+
+
+class PlainMessage(msgspec.Struct, gc=False):
+    """A message that is like nearly all: read so it costs a third."""
+
+    role: str
+    content: str
+    images: Raw = ABSENT
+
+
+class PromptObject(msgspec.Struct, gc=False):
+    """llama.cpp's prompt with pictures."""
+
+    prompt_string: Raw = ABSENT
+
+
+class Options(msgspec.Struct, gc=False):
+    """Ollama's options."""
+
+    num_predict: Raw = ABSENT
+    num_ctx: Raw = ABSENT
+    num_batch: Raw = ABSENT
+    num_gpu: Raw = ABSENT
+    main_gpu: Raw = ABSENT
+    use_mmap: Raw = ABSENT
+    num_thread: Raw = ABSENT
+
+
+class Body(msgspec.Struct, gc=False):
+    """What means the same everywhere."""
+
+    model: Raw = ABSENT
+    stream: Raw = ABSENT
+    service_tier: Raw = ABSENT
+    n: Raw = ABSENT
+    best_of: Raw = ABSENT
+    n_cmpl: Raw = ABSENT
+    priority: Raw = ABSENT
+
+
+class OllamaBody(Body):
+    """What Ollama's own routes share."""
+
+    options: Raw = ABSENT
+    format: Raw = ABSENT
+    think: Raw = ABSENT
+    keep_alive: Raw = ABSENT
+    debug_render_only: Raw = msgspec.field(default=ABSENT, name="_debug_render_only")
+
+
+class OllamaChat(OllamaBody):
+    """`/api/chat`."""
+
+    messages: Raw = ABSENT
+    tools: Raw = ABSENT
+
+
+class OllamaGenerate(OllamaBody):
+    """`/api/generate`."""
+
+    prompt: Raw = ABSENT
+    suffix: Raw = ABSENT
+    system: Raw = ABSENT
+    images: Raw = ABSENT
+    raw: Raw = ABSENT
+
+
+class Chat(Body):
+    """OpenAI's chat completions, and llama.cpp's."""
+
+    messages: Raw = ABSENT
+    max_completion_tokens: Raw = ABSENT
+    max_tokens: Raw = ABSENT
+    n_predict: Raw = ABSENT
+    response_format: Raw = ABSENT
+    json_schema: Raw = ABSENT
+    grammar: Raw = ABSENT
+    tools: Raw = ABSENT
+    functions: Raw = ABSENT
+    reasoning_effort: Raw = ABSENT
+
+
+class Completion(Body):
+    """OpenAI's completions, and llama.cpp's."""
+
+    prompt: Raw = ABSENT
+    suffix: Raw = ABSENT
+    max_tokens: Raw = ABSENT
+    n_predict: Raw = ABSENT
+    json_schema: Raw = ABSENT
+    grammar: Raw = ABSENT
+
+
+class Infill(Body):
+    """llama.cpp's `/infill`."""
+
+    input_prefix: Raw = ABSENT
+    prompt: Raw = ABSENT
+    input_suffix: Raw = ABSENT
+    n_predict: Raw = ABSENT
+    max_tokens: Raw = ABSENT
+
+
+class Reasoning(msgspec.Struct, gc=False):
+    """How hard a Responses request thinks."""
+
+    effort: Raw = ABSENT
+
+
+class TextFormat(msgspec.Struct, gc=False):
+    """How a Responses request wants its text."""
+
+    format: Raw = ABSENT
+
+
+class Responses(Body):
+    """OpenAI's responses."""
+
+    input: Raw = ABSENT
+    instructions: Raw = ABSENT
+    max_output_tokens: Raw = ABSENT
+    text: Raw = ABSENT
+    tools: Raw = ABSENT
+    reasoning: Raw = ABSENT
+
+
+class LmStudioChat(Body):
+    """LM Studio's `/api/v1/chat`."""
+
+    input: Raw = ABSENT
+    system_prompt: Raw = ABSENT
+    max_output_tokens: Raw = ABSENT
+    integrations: Raw = ABSENT
+    reasoning: Raw = ABSENT
+
+
+class Messages(Body):
+    """Anthropic's messages."""
+
+    system: Raw = ABSENT
+    messages: Raw = ABSENT
+    max_tokens: Raw = ABSENT
+    tools: Raw = ABSENT
+    thinking: Raw = ABSENT
+
+
+class Embedding(Body):
+    """Embeddings, by whatever name the text goes."""
+
+    input: Raw = ABSENT
+    prompt: Raw = ABSENT
+    content: Raw = ABSENT

@@ -1,0 +1,374 @@
+"""Who the clients are and what each may do: the records, and how the two kinds of file that say so are read.
+
+Rule 1: a file is taken whole or not at all. What is wrong with it is said in one line that names the file,
+the table and the key (or the line), and what to do.
+Rule 2: an API key is never kept and never said: of it there is only the SHA-256 of its bytes on the wire,
+which are UTF-8.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import unquote
+
+from clairvoyant_cli.addresses import is_address
+from clairvoyant_cli.config import parse_toml
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.http.heads import RequestHead
+from clairvoyant_cli.protocols.printable import NAME_CHARS, decoded, printable
+from clairvoyant_cli.proxy.access.urgency_rules import MAX_RULES, UrgencyRule, is_level_range
+from clairvoyant_cli.scheduler.fairness import Tenant, rules_for
+from clairvoyant_cli.scheduler.urgency import LEVELS, UNSAID_URGENCY
+from clairvoyant_cli.settings import Check, did_you_mean, one_word, setting, settings_of
+
+PRIORITIES = range(-100, 101)
+"""What a client may ask for at all; lower is sooner."""
+
+OWN_PRIORITIES = (0, 100)
+"""What a client may ask for unless told otherwise: to wait for others, not to be before them."""
+
+OWN_LEVELS = (UNSAID_URGENCY, LEVELS - 1)
+"""How urgent a client may call its requests unless told otherwise: no more than who says nothing."""
+
+HEADER = re.compile(r"[A-Za-z0-9-]+")
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+UUID_CHARS = 8
+MAX_USER_CHARS = 320
+"""As long as an e-mail address may be (RFC 3696, erratum 1690)."""
+
+MIN_KEY_CHARS = 6
+GOOD_KEY_CHARS = 16
+"""Of 62 letters and digits, 16 hold 95 bits; six would be found in days over a fast network."""
+
+LONGEST_TAU_S = 86_400.0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 1 << 53
+
+
+def _is_range(value: Any) -> bool:
+    if not isinstance(value, list) or len(value) != 2:
+        return False
+    return all(type(each) is int and each in PRIORITIES for each in value) and value[0] <= value[1]
+
+
+_LEVELS: Check = (is_level_range, "be [MOST, LEAST], two whole numbers from 0 to 4, the lower first")
+
+_COUNT: Check = (_is_count, "be a whole number of at least 1; leave it out for no limit")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRules:
+    """What one client may do."""
+
+    weight: float = setting(
+        1.0,
+        "NUMBER",
+        "Its share of a full queue, and of the slots under `fair`, from 0.01 to 100.",
+        (lambda value: _is_number(value) and 0.01 <= value <= 100, "be a number from 0.01 to 100"),
+    )
+    max_waiting: int | None = setting(
+        None, "N", "Its requests that may wait at once. Unset: as many as there is room for.", _COUNT
+    )
+    max_running: int | None = setting(None, "N", "Slots it may have at once. Unset: all.", _COUNT)
+    tau_s: float | None = setting(
+        None,
+        "SECONDS",
+        "Its own starvation timeout. 0: none. Unset: everybody's.",
+        (lambda value: _is_number(value) and 0 <= value <= LONGEST_TAU_S, "be seconds up to a day, 0: none"),
+    )
+    priority: tuple[int, int] = setting(
+        OWN_PRIORITIES,
+        "[SOONEST, LATEST]",
+        "The soonest and the latest it may ask for, from -100 to 100.",
+        (_is_range, "be [SOONEST, LATEST], two whole numbers from -100 to 100, the lower first"),
+    )
+    tokens_per_day: int | None = setting(
+        None, "N", "Answer tokens from one local midnight to the next. Unset: no limit.", _COUNT
+    )
+    urgency: tuple[int, int] = setting(
+        OWN_LEVELS,
+        "[MOST, LEAST]",
+        "The most and the least urgent level it may give its own requests with `X-Clairvoyant-Urgency`, "
+        "from 0 (immediate) to 4.",
+        _LEVELS,
+    )
+    predicted_urgency: tuple[int, int] = setting(
+        (0, LEVELS - 1),
+        "[MOST, LEAST]",
+        "The most and the least urgent level that the urgency predictor may give them.",
+        _LEVELS,
+    )
+    users: str = setting(
+        "",
+        "HEADER",
+        "The header in which this front end names its users, such as `X-OpenWebUI-User-Email`. Each is a "
+        "client `NAME/user` then, with these rules or with a table of its own.",
+        (lambda value: isinstance(value, str) and bool(HEADER.fullmatch(value)), "be the name of a header"),
+    )
+    background: int = setting(
+        10,
+        "N",
+        "Levels of priority that its chores, such as titles, wait behind others: nobody waits for them.",
+        (lambda value: type(value) is int and 0 <= value <= 100, "be a whole number from 0 to 100"),
+    )
+    engine_priority: bool = setting(
+        False,
+        None,
+        "May set the `priority` of vLLM and SGLang itself, where it is set here for all others.",
+        (lambda value: isinstance(value, bool), "be true or false"),
+    )
+
+    @property
+    def tenant(self) -> Tenant:
+        """What of it the scheduler keeps to."""
+        tau_s = float("inf") if self.tau_s == 0 else self.tau_s
+        return Tenant(tau_s, self.weight, self.max_running, self.max_waiting)
+
+    def clamped(self, priority: int) -> int:
+        """Return the nearest priority that may be asked for."""
+        soonest, latest = self.priority
+        return max(soonest, min(latest, priority))
+
+
+EVERYBODY = ClientRules()
+"""What a client may do of whom nobody has said anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """The clients of a daemon. `keys` maps the SHA-256 of an API key to its client's name; without any,
+    everybody is let in and names itself. `rules` are those of the named clients, `defaults` those of the
+    others; `weak` names the clients whose keys are short. Of `urgency`, the first rule that fits counts.
+    """
+
+    keys: Mapping[bytes, str] = field(default_factory=dict)
+    rules: Mapping[str, ClientRules] = field(default_factory=dict)
+    defaults: ClientRules = EVERYBODY
+    weak: tuple[str, ...] = ()
+    urgency: tuple[UrgencyRule, ...] = ()
+
+    def rules_of(self, client: str) -> ClientRules:
+        """Return what a client may do."""
+        return rules_for(client, self.rules, self.defaults)
+
+    def user_of(self, client: str, head: RequestHead) -> str:
+        """Return whose request it is that came with a client's key: one of its users', as its header names
+        them, or its own.
+        """
+        header = self.rules_of(client).users
+        named = head.get(header.lower().encode()) if header else None
+        user = user_name(decoded(named)) if named is not None else ""
+        return _short(f"{client}/{user}") if user else client
+
+    @property
+    def unproven(self) -> tuple[str, ...]:
+        """The names for which rules are written although no key proves who bears them: without keys clients
+        are known by their addresses, so these rules never apply.
+        """
+        named = () if self.keys else {*self.rules, *(rule.client for rule in self.urgency)} - {"*"}
+        return tuple(sorted(name for name in named if not is_address(name)))
+
+    def owner_of(self, key: bytes) -> str | None:
+        """Return whose key this is, None if nobody's."""
+        return self.keys.get(digest(key))
+
+    @property
+    def tenants(self) -> dict[str, Tenant]:
+        """What the scheduler keeps to, of each named client."""
+        return {name: rules.tenant for name, rules in self.rules.items()}
+
+
+def user_name(given: str) -> str:
+    """Return a front end's name for a user as one word: its escapes undone, of a UUID the beginning."""
+    name = "_".join(printable(unquote(given), MAX_USER_CHARS).split())
+    return name[:UUID_CHARS] if UUID.fullmatch(name) else name
+
+
+def _short(name: str) -> str:
+    """Return a name that can be shown; of one that is too long the end is a hash, or two would be one."""
+    if len(name) <= NAME_CHARS:
+        return name
+    return f"{name[: NAME_CHARS - 9]}~{digest(name.encode('utf-8', 'replace')).hex()[:8]}"
+
+
+def digest(key: bytes) -> bytes:
+    """Return what is kept of a key."""
+    return hashlib.sha256(key).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    client: str
+    key: str
+    where: str
+
+
+def parse_key_file(text: str, source: str) -> Clients:
+    """Read API keys, one a line as `name:key` or just the key; ClairvoyantError with the line's number."""
+    found: list[_Key] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.strip(" \t\r")
+        if not line or line.startswith("#"):
+            continue
+        name, colon, key = line.partition(":")
+        if not colon:
+            name, key = f"key-{number}", line
+        found.append(_Key(name.rstrip(" \t"), key.lstrip(" \t"), f"line {number}"))
+    if not found:
+        raise _wrong(f"{source} holds no key; write one a line, as name:key")
+    return _keyed(found, source, Clients(), again="write one line for each client, as name:key")
+
+
+def find_key(text: str, client: str) -> str | None:
+    """Return a client's key from either kind of file, for those who may read it; None where it has none."""
+    try:
+        found = parse_toml(text).get("clients", {})[client]["key"]
+    except ValueError:
+        pairs = (line.partition(":") for line in text.split("\n"))
+        return next((key.strip() for name, _, key in pairs if name.strip() == client), None)
+    except (KeyError, TypeError, AttributeError):
+        return None
+    return found if isinstance(found, str) else None
+
+
+def parse_clients(text: str, source: str) -> Clients:
+    """Read a clients' file: [defaults], [clients.NAME] and [[urgency]]; ClairvoyantError with the table and
+    the key.
+    """
+    try:
+        data = parse_toml(text)
+    except ValueError as error:
+        raise _wrong(f"{source} cannot be read as TOML: {error}") from None
+    _known(data, ("defaults", "clients", "urgency"), source, "section")
+    urgency = tuple(_urgency(data.get("urgency", []), source))
+    defaults = _rules(_table(data, "defaults", source), f"{source}: [defaults]", EVERYBODY)
+    rules: dict[str, ClientRules] = {}
+    found: list[_Key] = []
+    users: set[str] = set()
+    clients = _table(data, "clients", source)
+    for name in sorted(clients, key=lambda name: "/" in name):  # who has users comes before them
+        where = f"[clients.{name}]"
+        _check_name(name, f"{source}: [clients.{name!r}]")
+        owner = rules.get(name.partition("/")[0])
+        is_user = owner is not None and bool(owner.users)
+        table = dict(_table(clients, name, f"{source}: [clients]"))
+        if "key" in table:
+            key = table.pop("key")
+            if not isinstance(key, str):
+                raise _wrong(f"{source}: {where} key must be text, in quotes")
+            if is_user:
+                raise _wrong(f"{source}: {where} comes by the key of its front end; take its own out")
+            found.append(_Key(name, key, where))
+        inherited = owner if owner is not None and is_user else defaults
+        rules[name] = _rules(table, f"{source}: {where}", inherited, more=("key",))
+        users |= {name} if is_user else set()
+    keyed = {each.client for each in found}
+    for name in rules.keys() - keyed - users:
+        if found or rules[name].users:
+            why = "although others have" if found else "by which its word for its users could be believed"
+            raise _wrong(f"{source}: [clients.{name}] has no key {why}; give it one")
+    clients_said = Clients(rules=rules, defaults=defaults, urgency=urgency)
+    return _keyed(found, source, clients_said, again="give each its own")
+
+
+def _keyed(found: Iterable[_Key], source: str, clients: Clients, *, again: str) -> Clients:
+    """Return the clients with their keys, once each key and name has been looked at."""
+    owners: dict[bytes, _Key] = {}
+    places: dict[str, str] = {}
+    weak: list[str] = []
+    for each in found:
+        here = f"{source}: {each.where}"
+        _check_name(each.client, here)
+        _check_key(each.key, here)
+        hashed = digest(each.key.encode())
+        if hashed in owners:
+            raise _wrong(f"{here} has the same key as {owners[hashed].where}; {again}")
+        if each.client in places:
+            raise _wrong(f"{here} has the same name as {places[each.client]}; {again}")
+        owners[hashed], places[each.client] = each, each.where
+        if len(each.key) < GOOD_KEY_CHARS:
+            weak.append(each.client)
+    return replace(clients, keys={hashed: each.client for hashed, each in owners.items()}, weak=tuple(weak))
+
+
+def _check_name(name: str, where: str) -> None:
+    if not name:
+        raise _wrong(f"{where} has an empty name; write name:key")
+    if not one_word(name):
+        raise _wrong(f"{where} has a name with blanks or control characters in it; take them out")
+    if len(name) > NAME_CHARS:
+        raise _wrong(f"{where} has a name of more than {NAME_CHARS} characters; shorten it")
+
+
+def _check_key(key: str, where: str) -> None:
+    if not key:
+        raise _wrong(f"{where} has an empty key; make one with: head -c 24 /dev/urandom | base64")
+    if not one_word(key):
+        raise _wrong(f"{where} has a key with blanks or control characters in it; take them out")
+    if len(key) < MIN_KEY_CHARS:
+        raise _wrong(f"{where} has a key of fewer than {MIN_KEY_CHARS} characters; make it longer")
+
+
+# -- tables -----------------------------------------------------------------------------------------
+
+
+def _rules(
+    table: Mapping[str, Any], where: str, defaults: ClientRules, more: tuple[str, ...] = ()
+) -> ClientRules:
+    _checked(table, ClientRules, where, more)
+    return replace(defaults, **{key: _kept(key, value) for key, value in table.items()})
+
+
+def _urgency(tables: Any, source: str) -> Iterator[UrgencyRule]:
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise _wrong(f"{source}: urgency must be tables, as in [[urgency]]")
+    if len(tables) > MAX_RULES:
+        raise _wrong(f"{source}: there are more than {MAX_RULES} tables [[urgency]]; write fewer, with *")
+    for number, table in enumerate(tables, 1):
+        where = f"{source}: [[urgency]] table {number}"
+        if "level" not in table:
+            raise _wrong(f"{where} has no level; give it one from 0 (immediate) to 4")
+        _checked(table, UrgencyRule, where)
+        yield UrgencyRule(**table)
+
+
+def _checked(table: Mapping[str, Any], record: type, where: str, more: tuple[str, ...] = ()) -> None:
+    known = settings_of(record)
+    _known(table, (*known, *more), where, "key")
+    for key, value in table.items():
+        for holds, wanted in known[key].checks:
+            if not holds(value):
+                raise _wrong(f"{where} {key} must {wanted}; it is {str(value)[:40]!r}")
+
+
+def _kept(key: str, value: Any) -> Any:
+    if key in ("priority", "urgency", "predicted_urgency"):
+        return tuple(value)
+    return float(value) if key in ("weight", "tau_s") else value
+
+
+def _table(data: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+    table = data.get(name, {})
+    if not isinstance(table, dict):
+        raise _wrong(f"{where}: {name} must be a table, as in [{name}]")
+    return table
+
+
+def _known(table: Mapping[str, Any], known: Iterable[str], where: str, what: str) -> None:
+    known = tuple(known)
+    for name in table:
+        if name not in known:
+            choices = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+            raise _wrong(f"{where}{':' if what == 'section' else ''} unknown {what} {name!r}{choices}")
+
+
+def _wrong(message: str) -> ClairvoyantError:
+    return ClairvoyantError(message, ExitCode.USAGE)

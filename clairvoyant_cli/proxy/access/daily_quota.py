@@ -1,0 +1,102 @@
+"""How many answer tokens each client has had since midnight, and what is under way for it.
+
+Rule 1: a day begins at local midnight, by the wall clock.
+Rule 2: memory is bounded: of more clients than can be told apart, those with the fewest tokens are forgotten.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.scheduler.client_counts import trimmed
+
+Earlier = Callable[[str], int]
+"""How many tokens a client had today before this daemon started."""
+
+
+@dataclass(slots=True)
+class Today:
+    """Answer tokens by client. `clock` is the wall clock, in epoch seconds."""
+
+    clock: Callable[[], float] = time.time
+    _earlier: Earlier | None = None
+    _had: dict[str, int] = field(default_factory=dict)
+    _under_way: dict[str, int] = field(default_factory=dict)
+    _until: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._until = midnight_after(self.clock())
+
+    def take_up(self, earlier: Earlier) -> None:
+        """Count what a client had today before this daemon started, too."""
+        self._earlier = earlier
+
+    def had(self, client: str) -> int:
+        """Return a client's answer tokens since midnight."""
+        self._turn_over()
+        had = self._had.get(client)
+        if had is None:
+            return 0 if self._earlier is None else self._earlier(client)
+        return had
+
+    def spent(self, client: str) -> int:
+        """Return what a client had since midnight, and what is predicted of all that it has under way."""
+        return self.had(client) + self._under_way.get(client, 0)
+
+    def begun(self, client: str, expected: int) -> None:
+        """Take note of a request that has joined the queue, and of the tokens predicted of it."""
+        self._under_way[client] = self._under_way.get(client, 0) + expected
+
+    def ended(self, client: str, expected: int, tokens: int) -> None:
+        """Take note of its end, and of the tokens it had in truth."""
+        left = self._under_way.pop(client, 0) - expected
+        if left > 0:
+            self._under_way[client] = left
+        if not tokens:
+            return
+        self._had[client] = self.had(client) + tokens
+        self._had = trimmed(self._had)
+
+    @property
+    def clients(self) -> frozenset[str]:
+        """Those who had anything since midnight, as far as this daemon saw."""
+        self._turn_over()
+        return frozenset(self._had)
+
+    def refusal(self, quota: int) -> Refusal:
+        """Return what is said to a client that has spent its quota."""
+        wait_s = self._until - self.clock()
+        message = (
+            f"clairvoyant: this client has spent its {quota:,} answer tokens for today; "
+            f"they come back at midnight, in {_span(wait_s)}"
+        )
+        return Refusal(429, message, wait_s)
+
+    def _turn_over(self) -> None:
+        now = self.clock()
+        if now >= self._until or now < self._until - LONGEST_DAY_S:
+            self._had.clear()
+            self._earlier = None
+            self._until = midnight_after(now)
+
+
+LONGEST_DAY_S = 25 * 3600.0
+"""The day on which clocks are set back."""
+
+
+def midnight_before(now: float) -> float:
+    """Return when the local day began, in epoch seconds."""
+    then = time.localtime(now)
+    return time.mktime((then.tm_year, then.tm_mon, then.tm_mday, 0, 0, 0, 0, 0, -1))
+
+
+def midnight_after(now: float) -> float:
+    """Return when the local day ends, in epoch seconds."""
+    then = time.localtime(now)
+    return time.mktime((then.tm_year, then.tm_mon, then.tm_mday + 1, 0, 0, 0, 0, 0, -1))
+
+
+def _span(seconds: float) -> str:
+    minutes = max(1, round(seconds / 60))
+    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min"

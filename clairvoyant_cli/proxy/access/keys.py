@@ -1,0 +1,179 @@
+"""Who may do what: API keys for requests, an admin token for the daemon, and walls against web pages.
+
+Rule 1: a secret is never logged, and compared as the bytes that came: by its hash, or in constant time.
+Rule 2: a request without a key is let in only where none is needed, and not from just any web page: see
+`origins`. A page has no key that its visitor did not give it.
+Rule 3: a web page must not reach the daemon's own routes: the Host must be ours by name (DNS rebinding), a
+browser's Origin must be ours, nothing may come from another page without one, and a change needs a JSON
+content type, which a page cannot send across sites unasked.
+Rule 4: where requests need a key, so does the daemon: whoever reaches the port must not do more without a key
+than with one. A token that nobody has given is made, for one run and for the account that runs it.
+"""
+
+import hmac
+import os
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from clairvoyant_cli.addresses import is_loopback
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.files import opened, read_all, text_of
+from clairvoyant_cli.http.heads import RequestHead
+from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.protocols.chores import CHORE_HEADER
+from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.protocols.printable import decoded, printable
+from clairvoyant_cli.proxy.access.clients import Clients, find_key, parse_clients, parse_key_file
+from clairvoyant_cli.proxy.access.origins import Walls
+from clairvoyant_cli.system import command_to_close, is_open_to_others
+
+PRIORITY_HEADER = b"x-clairvoyant-priority"
+URGENCY_HEADER = b"x-clairvoyant-urgency"
+CLIENT_HEADER = b"x-clairvoyant-client"
+BACKEND_HEADER = b"x-clairvoyant-backend"
+
+THIS_MACHINE = "127.0.0.1"
+"""The client of all requests that come from a loopback address: a program can choose any of 16 million."""
+
+NO_ADMIN_TOKEN = "the admin token is missing or wrong; pass it with --token-file"  # noqa: S105 - says so
+NO_RUN_TOKEN = "only the account that runs this daemon may; for others start it with --admin-token-file"  # noqa: S105 - says so
+NO_KEY = Refusal(401, "clairvoyant: missing or unknown API key")
+
+
+@dataclass(slots=True)
+class Access:
+    """The daemon's keys and walls. `clients` is exchanged as a whole when their file is read again.
+
+    `admin_token` is the operator's own. Without one, `run_token` is asked for as long as there are keys.
+    """
+
+    clients: Clients = field(default_factory=Clients)
+    admin_token: bytes | None = field(default=None, repr=False)
+    walls: Walls = field(default_factory=Walls)
+    run_token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+
+    @property
+    def consumed_headers(self) -> tuple[bytes, ...]:
+        """Headers that were meant for us and do not go on to the backend."""
+        own = (PRIORITY_HEADER, URGENCY_HEADER, CLIENT_HEADER, BACKEND_HEADER, CHORE_HEADER)
+        return (*own, b"authorization", b"x-api-key") if self.clients.keys else own
+
+    def admit(self, request: Request) -> str | Refusal:
+        """Return the client that a request counts for, or why it is refused: the owner of its key or, without
+        keys, its address.
+        """
+        head = request.head
+        if self.clients.keys:
+            key = bearer(head) or head.get(b"x-api-key")
+            client = self.clients.owner_of(key) if key else None
+            return NO_KEY if client is None else self.clients.user_of(client, head)
+        objection = self.walls.objection(head)
+        if objection is not None:
+            return Refusal(403, f"clairvoyant: {objection}")
+        peer = request.connection.peer
+        return THIS_MACHINE if is_loopback(peer) else peer
+
+    def shown_name(self, head: RequestHead, client: str) -> str:
+        """Return the name that a request is shown under. Without keys that is what it calls itself: a claim
+        that nothing else may depend on.
+        """
+        named = None if self.clients.keys else head.get(CLIENT_HEADER)
+        return printable(decoded(named)) if named else client
+
+    def priority_of(self, request: Request, client: str, default: int) -> int:
+        """Return the priority that the client asked for, as far as it may; what is no number is not heard."""
+        given = request.head.get(PRIORITY_HEADER)
+        try:
+            priority = default if given is None else int(given)
+        except ValueError:
+            priority = default
+        return self.clients.rules_of(client).clamped(priority)
+
+    def stands_back(self, client: str) -> int:
+        """Return the levels of priority that a client's chores wait behind others."""
+        return self.clients.rules_of(client).background
+
+    def admin_objection(self, head: RequestHead) -> str | None:
+        """Say why a request may not have the daemon's own routes; None if it carries what they take."""
+        if self.admin_token is None and not self.clients.keys:
+            return None
+        return self.operator_objection(bearer(head))
+
+    def operator_objection(self, token: bytes) -> str | None:
+        """Say why a token is not the operator's; None if it is. What decides who reads the requests takes it
+        even where nobody has keys.
+        """
+        wanted, why = self.run_token.encode(), NO_RUN_TOKEN
+        if self.admin_token is not None:
+            wanted, why = self.admin_token, NO_ADMIN_TOKEN
+        return None if hmac.compare_digest(token, wanted) else why
+
+
+def bearer(head: RequestHead) -> bytes:
+    """Return the bearer token of a request, nothing if its first Authorization has none."""
+    return bearer_of(head.get(b"authorization") or b"")
+
+
+def bearer_of(authorization: bytes) -> bytes:
+    """Return the bearer token of the value of an Authorization, nothing if it is of another scheme."""
+    scheme, _, token = authorization.partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else b""
+
+
+def read_secret(path: Path, what: str) -> str:
+    """Return the secret that a file holds; it must be the owner's alone, and one line."""
+    text, mode = _read(path, what)
+    _demand_owner_alone(path, what, mode)
+    text = text.strip()
+    if not text:
+        raise ClairvoyantError(f"the {what} file {path} is empty", ExitCode.USAGE)
+    if not text.isprintable():
+        raise ClairvoyantError(
+            f"the {what} file {path} must hold one line without control characters", ExitCode.USAGE
+        )
+    return text
+
+
+def read_backend_key(path: Path | str | None) -> str | None:
+    """Return the API key of a backend that a file holds; None where there is no file."""
+    return None if path is None else read_secret(Path(path), "backend key")
+
+
+def read_keys(path: Path) -> Clients:
+    """Read API keys, one a line as `name:key` or just `key`."""
+    text, mode = _read(path, "API key")
+    _demand_owner_alone(path, "API key", mode)
+    return parse_key_file(text, f"the API key file {path}")
+
+
+def read_clients(path: Path) -> Clients:
+    """Read a clients' file; one that holds keys must be the owner's alone."""
+    text, mode = _read(path, "clients")
+    clients = parse_clients(text, str(path))
+    if clients.keys:
+        _demand_owner_alone(path, "clients", mode)
+    return clients
+
+
+def read_key_of(path: Path, client: str) -> str:
+    """Return the key of a client in a clients' file or a list of keys."""
+    text, _ = _read(path, "clients")
+    key = find_key(text, client)
+    if key is None:
+        raise ClairvoyantError(f"{path} has no key of a client {client!r}", ExitCode.USAGE)
+    return key
+
+
+def _read(path: Path, what: str) -> tuple[str, int]:
+    """Return a file's text and mode."""
+    what = f"the {what} file"
+    with opened(path, what) as file:
+        mode = os.fstat(file.fileno()).st_mode
+        return text_of(read_all(file, path, what), path, what), mode
+
+
+def _demand_owner_alone(path: Path, what: str, mode: int) -> None:
+    if is_open_to_others(path, mode):
+        close = command_to_close(path)
+        raise ClairvoyantError(f"the {what} file {path} is open to others; run: {close}", ExitCode.USAGE)

@@ -1,0 +1,36 @@
+"""The file by which `status` and `top` find a running daemon, readable by its owner alone."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import msgspec
+
+from clairvoyant_cli.proxy.access.keys import Access
+from clairvoyant_cli.state.client import Word, state_dir
+from clairvoyant_cli.system import create_for_owner, remove
+
+
+@contextmanager
+def announced(base_url: str, port: int, access: Access) -> Iterator[None]:
+    """Leave word of a daemon while the block runs, with its token for this run if there is one."""
+    token = access.run_token if access.admin_token is None else None
+    path = state_dir() / f"daemon-{port}.json"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        remove(path)
+        with os.fdopen(create_for_owner(path), "wb") as file:
+            file.write(msgspec.json.encode(Word(base_url, os.getpid(), token)))
+    except OSError as error:  # a read-only home costs a convenience, not the service
+        if token is not None and access.clients.keys:
+            logging.getLogger("clairvoyant").warning(
+                "cannot write %s (%s), so nobody can see or steer this daemon; give --admin-token-file",
+                path,
+                error.strerror or error,
+            )
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            remove(path)

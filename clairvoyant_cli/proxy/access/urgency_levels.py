@@ -1,0 +1,82 @@
+"""How urgent a request is as it comes in: by the operator's rules, or as its client says, or as predicted."""
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from clairvoyant_cli.http.heads import RequestHead
+from clairvoyant_cli.protocols.request_parsing import ParsedRequest
+from clairvoyant_cli.proxy.access.keys import URGENCY_HEADER, Access
+from clairvoyant_cli.scheduler.client_counts import Tally
+from clairvoyant_cli.scheduler.urgency import LEVELS, Said
+from predictor.record import Task, UrgencyPredictor
+
+if TYPE_CHECKING:  # numpy comes with it
+    from predictor.semantic.opinion import Opinion
+
+log = logging.getLogger("clairvoyant")
+
+Level = tuple[int | None, Said]
+"""How urgent, None where nobody says; and who said so."""
+
+
+@dataclass(slots=True)
+class Levels:
+    """Says how urgent requests are. `asked` counts the clients' levels beyond what they may say, `capped` the
+    predictor's beyond what it may say of them.
+    """
+
+    access: Access
+    predictor: UrgencyPredictor | None = None
+    asked: Tally = field(default_factory=Tally)
+    capped: Tally = field(default_factory=Tally)
+
+    def at_arrival(self, head: RequestHead, client: str, parsed: ParsedRequest) -> Level:
+        """Return what is said of a request as it comes in."""
+        clients = self.access.clients
+        for rule in clients.urgency:
+            if rule.fits(client, parsed.model, head):
+                return rule.level, Said.RULE
+        wish = _wish(head.get(URGENCY_HEADER))
+        if wish is not None:
+            level = _clamped(wish, clients.rules_of(client).urgency)
+            if level > wish:
+                self.asked.add(client)
+            return level, Said.CLIENT
+        return self.predicted(client, parsed)
+
+    def predicted(self, client: str, parsed: ParsedRequest, opinion: "Opinion | None" = None) -> Level:
+        """Return what its text says, by its words, or better by an encoder's opinion of it."""
+        view = parsed.view
+        if self.predictor is None or view is None or view.task is Task.EMBEDDING or not view.prompt:
+            return None, Said.NOBODY
+        try:
+            thought = self.predictor.level(view, opinion)
+        except Exception:
+            log.exception("the urgency predictor failed; nobody says how urgent the request is")
+            return None, Said.NOBODY
+        level = _clamped(thought, self.access.clients.rules_of(client).predicted_urgency)
+        if level > thought:
+            self.capped.add(client)
+        return level, Said.PREDICTOR
+
+    def overruled(self, client: str, refused: Tally) -> int:
+        """Return how often a client was given less urgency than was asked for it, its share included."""
+        return sum(each.of(client) for each in (self.asked, self.capped, refused))
+
+    def totals(self, refused: Tally) -> tuple[tuple[str, int], ...]:
+        """Return how often anybody was, by why."""
+        return ("range", self.asked.total), ("cap", self.capped.total), ("share", refused.total)
+
+
+def _wish(given: bytes | None) -> int | None:
+    """Return the level that a header says, None if it says none."""
+    try:
+        level = int(given or b"")
+    except ValueError:
+        return None
+    return _clamped(level, (0, LEVELS - 1))
+
+
+def _clamped(level: int, levels: tuple[int, int]) -> int:
+    return max(levels[0], min(level, levels[1]))

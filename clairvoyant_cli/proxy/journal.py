@@ -1,0 +1,33 @@
+"""The daemon's clocks and its log of events, which front ends show too."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from clairvoyant_cli.state.snapshot import MAX_LOG, LogEvent
+
+log = logging.getLogger("clairvoyant")
+
+
+@dataclass(slots=True)
+class Journal:
+    """Dates and records events. `clock` is the event loop's; `wall` gives epoch seconds."""
+
+    clock: Callable[[], float]
+    wall: Callable[[], float] = time.time
+    events: deque[LogEvent] = field(default_factory=lambda: deque(maxlen=MAX_LOG))
+
+    def at(self, clock_s: float) -> float:
+        """Convert a time of the event loop's clock to epoch seconds.
+
+        The offset between the two clocks is taken at the call: the wall clock may be set, and the loop's
+        clock stands still while the machine sleeps.
+        """
+        return self.wall() - (self.clock() - clock_s)
+
+    def event(self, level: int, text: str) -> None:
+        """Log a line and keep it for the dashboards. It must not contain prompt text."""
+        log.log(level, text)
+        self.events.append(LogEvent(self.wall(), logging.getLevelName(level).lower(), text))

@@ -1,0 +1,400 @@
+"""What outlives the daemon: what it starts from, what it learns, what it records.
+
+Rule 1: nothing here waits for a disk, and nothing here can fail a request.
+Rule 2: what the operator set (`--tau`, an action) is never overruled by what was measured or learned.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+from urllib.parse import urlsplit
+
+import msgspec
+
+from clairvoyant_cli.backends.speeds import decode_rate
+from clairvoyant_cli.proxy.access.daily_quota import midnight_before
+from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
+from clairvoyant_cli.proxy.learning.tau_learning import (
+    DEFAULT_TAU_S,
+    Learned,
+    Learner,
+    learned_of,
+    state_name,
+)
+from clairvoyant_cli.proxy.observing.arrival_order import ShadowRun
+from clairvoyant_cli.proxy.observing.request_stats import RequestStats
+from clairvoyant_cli.proxy.queue.exchange import End, Exchange, Outcome
+from clairvoyant_cli.proxy.queue.operation import Operation
+from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker
+from clairvoyant_cli.state.snapshot import LoadedModel
+from predictor.errors import ModelError
+from predictor.record import LengthClass, Predictor
+from profiles.records import Finished, Profile, place_of
+
+SAVE_EVERY_S = 20.0
+FOLLOW_EVERY_S = 2.0
+
+
+class Persistence(Protocol):
+    """Where a daemon keeps what is to outlive it. No method waits for a disk but `profiles`, `load` and
+    `answered_since`, which are asked at the start, or on a thread.
+    """
+
+    def profiles(self, backend: str, url: str) -> Sequence[Profile]:
+        """Return what was measured of this server on this machine: the one to use first."""
+        ...
+
+    def stale(self, profile: Profile, version: str) -> str:
+        """Say why a profile may no longer hold, "" if it does."""
+        ...
+
+    def finished(self, record: Finished) -> None:
+        """Record a request that has ended."""
+        ...
+
+    def answered_since(self, at: float) -> Callable[[str], int]:
+        """Return what tells of a client how many answer tokens it had from a moment on, epoch seconds."""
+        ...
+
+    def load(self, name: str) -> bytes | None:
+        """Return a state kept by an earlier daemon, None if there is none."""
+        ...
+
+    def save(self, name: str, state: bytes) -> None:
+        """Keep a state for later daemons."""
+        ...
+
+    def forgotten(self) -> bool:
+        """Say whether what was learned has been erased since this was last asked."""
+        ...
+
+    def measured_anew(self) -> bool:
+        """Say whether there are other profiles, or other ones chosen, than when this was last asked."""
+        ...
+
+
+@runtime_checkable
+class StatefulPredictor(Protocol):
+    """A predictor whose learning can outlive it."""
+
+    def export_state(self) -> bytes:
+        """Return what it has learned."""
+        ...
+
+    def import_state(self, state: bytes) -> None:
+        """Take up what an earlier one had learned; ValueError if it cannot be read."""
+        ...
+
+
+@dataclass(slots=True)
+class WorkerMemory:
+    """What is known of one worker: its profiles, the one in use, and what traffic has taught since."""
+
+    worker: Worker
+    profiles: Sequence[Profile]
+    learner: Learner
+    used: Profile | None = None
+    followed: tuple[LoadedModel, ...] = ()
+
+    @property
+    def state_name(self) -> str:
+        """The name under which what was learned of it is kept."""
+        return state_name(self.worker.backend.adapter.name, self.worker.backend.base_url)
+
+    def take(self, profiles: Sequence[Profile]) -> None:
+        """Go on with other profiles: what was learned under those that stay, stays."""
+        self.profiles = self.worker.profiles = profiles
+        self.learner = Learner(profiles, DEFAULT_TAU_S, self.learner.learned())
+        self.followed = ()
+
+    def forget(self) -> None:
+        """Learn anew, from the profiles alone."""
+        self.learner = Learner(self.profiles, DEFAULT_TAU_S, Learned())
+        self.followed = ()
+
+
+class StateSaver:
+    """Starts a daemon from what is known, and records what it does. `took_over` are told of each worker for
+    which another profile was found while it runs.
+    """
+
+    def __init__(
+        self,
+        persistence: Persistence,
+        pool: BackendPool,
+        operation: Operation,
+        stats: RequestStats,
+        predictor: Predictor,
+        learn_queue: LearnQueue,
+        *,
+        freeze: bool,
+        record_prompts: bool,
+    ) -> None:
+        self._persistence = persistence
+        self._pool = pool
+        self._operation = operation
+        self._stats = stats
+        self._predictor = predictor
+        self._learn_queue = learn_queue
+        self._freeze = freeze
+        self._record_prompts = record_prompts
+        self._memories = {worker.name: self._memory_of(worker) for worker in pool}
+        self.took_over: list[Callable[[Worker], None]] = []
+        self._announced = ""
+        self._saved_ago_s = 0.0
+        self._unlearned = b""
+
+    def _memory_of(self, worker: Worker) -> WorkerMemory:
+        backend = worker.backend
+        profiles = self._profiles_of(worker)
+        learned = learned_of(self._persistence.load(state_name(backend.adapter.name, backend.base_url)))
+        return WorkerMemory(worker, profiles, Learner(profiles, DEFAULT_TAU_S, learned))
+
+    def _profiles_of(self, worker: Worker) -> Sequence[Profile]:
+        url = worker.backend.base_url
+        profiles = self._persistence.profiles(worker.backend.adapter.name, url)
+        return measured_at(url, profiles) if len(self._pool) > 1 else profiles
+
+    def begin(self) -> None:
+        """Take up what was measured and learned before, and listen to what ends from now on."""
+        for memory in self._memories.values():
+            self._take_up(memory)
+        today = self._stats.today
+        today.take_up(self._persistence.answered_since(midnight_before(today.clock())))
+        if isinstance(self._predictor, StatefulPredictor):
+            self._unlearned = self._predictor.export_state()
+        self._restore_predictor()
+        self._operation.dispatcher.ended.append(self.ended)
+        self._stats.shadow_ran.append(self.in_order_of_arrival)
+
+    def take_in(self, worker: Worker) -> None:
+        """Take up what is known of a worker that has come later. What is known of one that leaves stays: it
+        is saved with the rest, and requests that it answered may still be looked at.
+        """
+        memory = self._memories[worker.name] = self._memory_of(worker)
+        self._take_up(memory)
+
+    async def run(self) -> None:
+        """Follow the models that are loaded, and save what is learned, again and again."""
+        while True:
+            await asyncio.sleep(FOLLOW_EVERY_S)
+            if self._persistence.forgotten():
+                self.forget()
+            if self._persistence.measured_anew():
+                await self.take_over()
+            self.follow_the_loaded_models()
+            self._saved_ago_s += FOLLOW_EVERY_S
+            if self._saved_ago_s >= SAVE_EVERY_S:
+                self.save()
+
+    async def take_over(self) -> None:
+        """Go on with the profiles that there are now: `calibrate` has measured, or one was chosen."""
+        self._announced = self._announced or self._operation.tau_source
+        for worker in list(self._pool):
+            profiles = await asyncio.to_thread(self._profiles_of, worker)
+            memory = self._memories[worker.name]
+            if list(profiles) == list(memory.profiles):
+                continue
+            memory.take(profiles)
+            first = self._loaded_profile(memory) or next(iter(profiles), None)
+            if first is None:
+                memory.used = None
+                self._set_tau(memory, "")
+                self._say(memory, "its profile is gone, so defaults hold")
+            elif first != memory.used:
+                self._use(memory, first)
+            for listener in self.took_over:
+                listener(worker)
+
+    def save(self) -> None:
+        """Have all that was learned written."""
+        self._saved_ago_s = 0.0
+        if self._freeze:
+            return
+        for memory in self._memories.values():
+            self._persistence.save(memory.state_name, msgspec.json.encode(memory.learner.learned()))
+            for line in memory.learner.drift():
+                self._stats.journal.event(logging.WARNING, line)
+        predictor = self._predictor
+        if isinstance(predictor, StatefulPredictor):
+            self._persistence.save(f"predictor {predictor.name}", predictor.export_state())
+
+    def forget(self) -> None:
+        """Start afresh: what was learned has been erased from the disk, and is not to come back from here."""
+        self._learn_queue.clear()
+        if isinstance(self._predictor, StatefulPredictor):
+            self._predictor.import_state(self._unlearned)
+            self._operation.review_predictor()
+        for memory in self._memories.values():
+            memory.forget()
+            self._set_tau(memory, "" if memory.used is None else memory.used.served.model)
+        self._stats.journal.event(logging.INFO, "what was learned has been erased; learning starts afresh")
+
+    def ended(self, exchange: Exchange, end: End) -> None:
+        """Record a finished exchange, and learn from it."""
+        self._persistence.finished(self._record(exchange, end))
+        totals, model = exchange.totals, exchange.asked.parsed.model
+        if end.outcome is not Outcome.COMPLETED or not totals.complete or not totals.tokens:
+            return
+        memory = self._memories[_worker_of(exchange)]
+        learner = memory.learner
+        if not exchange.job.stands_back:  # or its wait would pass for drift
+            learner.judge(totals.tokens, exchange.sojourn_s(end.at_s), exchange.asked.prediction.p_long)
+        rate = decode_rate(totals.tokens, totals.decode_s)
+        if not self._freeze and rate is not None:
+            learner.learn_speed(model, totals.tokens, rate)
+        self._set_tau(memory, model)
+
+    def in_order_of_arrival(self, run: ShadowRun) -> None:
+        """Learn mu_short from how a request would have fared first-come-first-served.
+
+        That is how a profile's was measured; served shortest-first, short ones hardly queue.
+        """
+        exchange = run.exchange
+        if not self._freeze and LengthClass.of(exchange.totals.tokens or 0) is LengthClass.SHORT:
+            learner = self._memories[_worker_of(exchange)].learner
+            learner.learn_short(exchange.asked.parsed.model, run.wait_s, run.wait_s + run.service_s)
+
+    # -- taking up -------------------------------------------------------------------------------------
+
+    def _take_up(self, memory: WorkerMemory) -> None:
+        memory.worker.profiles = memory.profiles
+        memory.worker.backend.speeds.frozen = self._freeze
+        if memory.profiles:
+            self._use(memory, memory.profiles[0])
+            return
+        news = "no profile fits, so defaults hold; measure one: clairvoyant calibrate"
+        self._say(memory, news)
+
+    def _say(self, memory: WorkerMemory, news: str, level: int = logging.INFO) -> None:
+        whose = f"{memory.worker.name}: " if len(self._pool) > 1 else ""
+        self._stats.journal.event(level, whose + news)
+
+    def _use(self, memory: WorkerMemory, profile: Profile) -> None:
+        backend = memory.worker.backend
+        speeds = backend.speeds
+        speeds.decode_tokens_per_s = profile.decode_tokens_per_s
+        speeds.prefill_tokens_per_s = profile.prefill_tokens_per_s
+        speeds.measured = (profile.decode_tokens_per_s, profile.prefill_tokens_per_s)
+        # A server that tells its slots may have been started with others since.
+        if not backend.slots_fixed and not backend.adapter.REPORTS_SLOTS:
+            backend.slots = profile.slots
+            self._pool.share_out()
+        age_days = max(0.0, self._stats.journal.wall() - profile.measured_at) / 86_400
+        self._say(memory, f"using profile {profile.name}, measured {age_days:.1f} days ago")
+        if why := self._persistence.stale(profile, backend.version):
+            self._say_stale(memory, profile, why)
+        self._set_tau(memory, profile.served.model)
+        memory.used = profile
+
+    def follow_the_loaded_models(self) -> None:
+        """Use the profile of the model that each backend has loaded, once that is known."""
+        for memory in self._memories.values():
+            self._follow(memory)
+
+    def _follow(self, memory: WorkerMemory) -> None:
+        loaded, used = memory.worker.backend.models, memory.used
+        if used is None or loaded == memory.followed or not loaded:
+            return
+        memory.followed = loaded
+        profile = self._loaded_profile(memory)
+        if profile is not None:
+            if profile is not used:
+                self._use(memory, profile)
+            model = next(each for each in loaded if memory.learner.prefer(each.name) is profile)
+            if model.digest and profile.served.digest and model.digest != profile.served.digest:
+                self._say_stale(memory, profile, f"{model.name} has been changed since")
+            return
+        names = ", ".join(model.name for model in loaded)
+        self._say_stale(memory, used, f"it is of {used.served.model}, and {names} is loaded")
+
+    def _loaded_profile(self, memory: WorkerMemory) -> Profile | None:
+        """Return the profile of a model that is loaded, None if there is none."""
+        found = (memory.learner.prefer(model.name) for model in memory.worker.backend.models)
+        return next((profile for profile in found if profile is not None), None)
+
+    def _say_stale(self, memory: WorkerMemory, profile: Profile, why: str) -> None:
+        news = f"profile {profile.name} may be stale ({why}); run: clairvoyant calibrate"
+        self._say(memory, news, logging.WARNING)
+
+    def _set_tau(self, memory: WorkerMemory, model: str) -> None:
+        """Set tau by what is known of a model: on the worker of which more was just learned, or, where there
+        are others, by the mean over all their slots, for any of these may fall free first.
+        """
+        tau_s, source = memory.learner.tau_of(model)
+        mu_short_s = memory.learner.mu_short_of(model)
+        if len(self._pool) > 1:
+            of_all = [(each.backend.slots, self._memories[each.name].learner) for each in self._pool]
+            slots = sum(count for count, _ in of_all)
+            tau_s = sum(count * learner.tau_of(model)[0] for count, learner in of_all) / slots
+            mu_short_s = sum(count * learner.mu_short_of(model) for count, learner in of_all) / slots
+        if not self._operation.learn_tau(tau_s, mu_short_s, source):
+            return
+        if self._announced and source != self._announced:
+            self._stats.journal.event(logging.INFO, f"tau is {tau_s:.3g} s, from {source}")
+        self._announced = source
+
+    def _restore_predictor(self) -> None:
+        predictor = self._predictor
+        if not isinstance(predictor, StatefulPredictor):
+            return
+        state = self._persistence.load(f"predictor {predictor.name}")
+        if state is None:
+            return
+        try:
+            predictor.import_state(state)
+        except (ValueError, ModelError) as error:
+            self._stats.journal.event(logging.WARNING, f"what the predictor had learned is lost: {error}")
+
+    # -- recording -------------------------------------------------------------------------------------
+
+    def _record(self, exchange: Exchange, end: End) -> Finished:
+        asked, totals, now = exchange.asked, exchange.totals, end.at_s
+        prediction, view = asked.prediction, asked.parsed.view
+        whole = totals.tokens if totals.complete else None
+        return Finished(
+            finished_at=self._stats.journal.at(now),
+            request=exchange.id,
+            outcome=end.outcome.value,
+            status=end.status,
+            endpoint=asked.route.name,
+            backend=_worker_of(exchange) or self._pool.first.name,
+            model=asked.parsed.model,
+            client=exchange.client,
+            predicted_class=prediction.length_class.value,
+            p_long=prediction.p_long,
+            expected_tokens=prediction.expected_tokens,
+            q90_tokens=prediction.q90_tokens,
+            source=prediction.source,
+            tokens=whole if whole is not None else exchange.generated(now) or None,
+            prompt_tokens=totals.prompt_tokens,
+            length_class="" if whole is None else LengthClass.of(whole).value,
+            policy=self._operation.policy,
+            dispatched_by=exchange.dispatched_by,
+            waited_s=exchange.waited_s(now),
+            sojourn_s=exchange.sojourn_s(now),
+            ttft_s=exchange.ttft_s,
+            decode_s=totals.decode_s,
+            prefill_s=totals.prefill_s,
+            # The ends of a prompt would teach a predictor a wrong length.
+            cuts=len(exchange.cuts),
+            repeats=exchange.repeats,
+            urgency=exchange.job.urgency,
+            urgency_by=exchange.job.urgency_by,
+            prompt=view.prompt if self._record_prompts and view is not None and not view.cut else None,
+        )
+
+
+def measured_at(url: str, profiles: Sequence[Profile]) -> list[Profile]:
+    """Return the profiles that may be a server's that has others beside it: those measured at its own port
+    first, and none of another machine.
+    """
+    here = [each for each in profiles if not each.served.url or place_of(each.served.url) == place_of(url)]
+    port = urlsplit(url).port
+    return sorted(here, key=lambda each: bool(each.served.url) and urlsplit(each.served.url).port != port)
+
+
+def _worker_of(exchange: Exchange) -> str:
+    return "" if exchange.attempt is None else exchange.attempt.worker

@@ -1,0 +1,1 @@
+"""What the daemon reports about itself: state, statistics, metrics, events."""

@@ -1,0 +1,254 @@
+"""What the daemon remembers of what it has done: counts, recent requests, waits by class. All bounded."""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from clairvoyant_cli.protocols import printable as plain
+from clairvoyant_cli.proxy.access.daily_quota import Today
+from clairvoyant_cli.proxy.journal import Journal
+from clairvoyant_cli.proxy.observing.arrival_order import Shadow, ShadowRun
+from clairvoyant_cli.proxy.queue.exchange import Attempt, End, Exchange, Outcome
+from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.state.snapshot import (
+    MAX_RECENT,
+    ClassStats,
+    Counters,
+    FinishedRequest,
+    Part,
+    Percentiles,
+)
+from predictor.record import LengthClass
+from profiles.percentiles import percentile
+
+log = logging.getLogger("clairvoyant")
+
+WINDOW = 1000
+STATS_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The three times a client feels, in seconds."""
+
+    wait_s: float
+    sojourn_s: float
+    ttft_s: float | None
+
+
+@dataclass(slots=True)
+class RequestStats:
+    """Counts, recent requests and times by class of the requests that the daemon has served. All bounded."""
+
+    journal: Journal
+    model_of: Callable[[Exchange], str] = lambda exchange: exchange.asked.parsed.model
+    shadow_ran: list[Callable[[ShadowRun], None]] = field(default_factory=list)
+    counts: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
+    submitted: int = 0
+    passed_through: int = 0
+    cuts: int = 0
+    resumes: int = 0
+    recomputed_tokens: int = 0
+    repeats: int = 0
+    recent: deque[FinishedRequest] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))
+    times: dict[LengthClass, deque[Times]] = field(
+        default_factory=lambda: {each: deque(maxlen=WINDOW) for each in LengthClass}
+    )
+    shadow: Shadow = field(default_factory=lambda: Shadow(1))
+    times_fcfs: dict[LengthClass, deque[Times]] = field(
+        default_factory=lambda: {each: deque(maxlen=WINDOW) for each in LengthClass}
+    )
+    services_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))
+    busy: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    today: Today = field(default_factory=Today)
+    _stats: tuple[float, tuple[ClassStats, ...], tuple[ClassStats, ...]] | None = None
+
+    def repeated(self, exchange: Exchange, why: str) -> None:
+        """Note that an answer broke off and is asked for again, without its client noticing."""
+        self.repeats += 1
+        worker = "" if exchange.attempt is None else exchange.attempt.worker
+        how = "goes on" if exchange.has_begun else "is asked for again"
+        self.journal.event(
+            logging.WARNING, f"{worker} broke off the answer to {exchange.id} ({why}): it {how}"
+        )
+
+    def arrived(self, exchange: Exchange) -> None:
+        """Enter a request that has joined the queue."""
+        self.submitted += 1
+        self.shadow.arrived(exchange)
+        self.today.begun(exchange.job.client, round(exchange.job.tokens))
+
+    def reestimated(self, exchange: Exchange, before: Job) -> None:
+        """Book what is predicted of a request now, in place of what was."""
+        self.today.ended(before.client, round(before.tokens), 0)
+        self.today.begun(before.client, round(exchange.job.tokens))
+
+    def ended(self, exchange: Exchange, end: End) -> None:
+        """Enter a finished exchange: one line in the log, one record in the books."""
+        now, asked = end.at_s, exchange.asked
+        self.counts[end.outcome] += 1
+        self.today.ended(exchange.job.client, round(exchange.job.tokens), exchange.generated(now))
+        backend = "" if exchange.attempt is None else exchange.attempt.worker
+        waited_s, sojourn_s, ttft_s = exchange.waited_s(now), exchange.sojourn_s(now), exchange.ttft_s
+        tokens = exchange.totals.tokens if exchange.totals.complete else None
+        if exchange.dispatched_s is not None:
+            self.services_s.append(exchange.service_s(now))
+            self.busy.extend((each.granted_s, each.ended_s or now) for each in exchange.held_slots)
+        if _counts(exchange):
+            self.times[LengthClass.of(tokens or 0)].append(Times(waited_s, sojourn_s, ttft_s))
+        self._run_shadow()
+        self.recent.append(
+            FinishedRequest(
+                id=exchange.id,
+                finished_at=self.journal.at(now),
+                outcome=end.outcome.value,
+                status=end.status,
+                endpoint=asked.route.name,
+                model=self.model_of(exchange),
+                client=exchange.client,
+                predicted=exchange.prediction_state,
+                waited_s=waited_s,
+                sojourn_s=sojourn_s,
+                ttft_s=ttft_s,
+                tokens=tokens,
+                dispatched_by=exchange.dispatched_by,
+                cuts=len(exchange.cuts),
+                parts=self.parts(exchange),
+                urgency=exchange.job.urgency,
+                urgency_by=exchange.job.urgency_by,
+                backend=backend,
+                slot=None if exchange.attempt is None else exchange.attempt.slot,
+                expected_s=None if exchange.attempt is None else exchange.attempt.expected_s,
+                real_class="" if tokens is None else LengthClass.of(tokens).value,
+            )
+        )
+        log.info(
+            "%s %s %d %s model=%s class=%s expected=%d tokens=%s "
+            "wait=%.3fs ttft=%s total=%.3fs by=%s backend=%s cuts=%d repeats=%d urgency=%s client=%s",
+            exchange.id,
+            asked.route.name,
+            end.status,
+            end.outcome.value,
+            plain.field(asked.parsed.model),
+            asked.prediction.length_class.value,
+            asked.prediction.expected_tokens,
+            "-" if tokens is None else tokens,
+            waited_s,
+            "-" if ttft_s is None else f"{ttft_s:.3f}s",
+            sojourn_s,
+            exchange.dispatched_by or "-",
+            backend or "-",
+            len(exchange.cuts),
+            exchange.repeats,
+            "-" if exchange.job.urgency is None else f"{exchange.job.urgency}/{exchange.job.urgency_by}",
+            plain.field(exchange.client),
+        )
+
+    def parts(self, exchange: Exchange) -> tuple[Part, ...]:
+        """Return the parts that an answer came in; none of one that was not cut."""
+        if not exchange.cuts:
+            return ()
+        return tuple(self._part(each, each.ended_s or exchange.ended_s) for each in exchange.held_slots)
+
+    def _part(self, of: Attempt, ended_s: float | None) -> Part:
+        return Part(
+            self.journal.at(of.granted_s),
+            None if ended_s is None else self.journal.at(ended_s),
+            of.tokens,
+            of.worker,
+            of.slot,
+        )
+
+    def _run_shadow(self) -> None:
+        for run in self.shadow.ended():
+            exchange = run.exchange
+            if not _counts(exchange):
+                continue
+            ttft_s = None
+            begun_s = exchange.answer_begun_s
+            if begun_s is not None:
+                ttft_s = run.wait_s + begun_s
+            for listener in self.shadow_ran:
+                listener(run)
+            times = Times(run.wait_s, run.wait_s + run.service_s, ttft_s)
+            self.times_fcfs[LengthClass.of(exchange.totals.tokens or 0)].append(times)
+
+    def rejected_at_the_door(self, endpoint: str, status: int) -> None:
+        """Enter a request that never joined the queue."""
+        self.submitted += 1
+        self.counts[Outcome.REJECTED] += 1
+        log.info("- %s %d rejected", endpoint, status)
+
+    def counters(self) -> Counters:
+        """Return the counts since the start."""
+        counts = {outcome.value: n for outcome, n in self.counts.items()}
+        return Counters(
+            submitted=self.submitted,
+            passed_through=self.passed_through,
+            cuts=self.cuts,
+            resumes=self.resumes,
+            recomputed_tokens=self.recomputed_tokens,
+            repeats=self.repeats,
+            **counts,
+        )
+
+    def stats(self) -> tuple[tuple[ClassStats, ...], tuple[ClassStats, ...]]:
+        """Return the percentiles of each class of real answer length: as it was, and had the same requests
+        been served in order of arrival. At most a second old: sorting is not for every snapshot.
+        """
+        now = self.journal.clock()
+        if self._stats is None or now - self._stats[0] > STATS_EVERY_S:
+            self._stats = (now, class_stats(self.times), class_stats(self.times_fcfs))
+        return self._stats[1:]
+
+    def mu_short_s(self) -> float | None:
+        """Mean sojourn time of the recent Short answers (Clairvoyant, section 3.4)."""
+        times = self.times[LengthClass.SHORT]
+        return sum(t.sojourn_s for t in times) / len(times) if times else None
+
+    def retry_after_s(self, waiting: int) -> float:
+        """Guess when there will be room: the time the queue needs to work off a tenth of itself."""
+        mean_s = sum(self.services_s) / len(self.services_s) if self.services_s else 2.0
+        return max(1.0, min(60.0, mean_s * max(1, waiting // 10)))
+
+    def utilisation(self, slots: int, over_s: float, running: Iterable[float] = ()) -> float:
+        """Share of the slots' time spent at work over the last `over_s` seconds (rho); `running` is when the
+        slots that are at work now were granted.
+        """
+        now = self.journal.clock()
+        since = now - over_s
+        work_s = sum(end - max(start, since) for start, end in self.busy if end > since)
+        work_s += sum(now - max(start, since) for start in running)
+        return min(1.0, work_s / (over_s * max(1, slots)))
+
+
+def class_stats(times: Mapping[LengthClass, Iterable[Times]]) -> tuple[ClassStats, ...]:
+    """Return the percentiles of each class's times."""
+    return tuple(
+        ClassStats(
+            length_class=each.value,
+            wait=percentiles([t.wait_s for t in of_class]),
+            sojourn=percentiles([t.sojourn_s for t in of_class]),
+            ttft=percentiles([t.ttft_s for t in of_class if t.ttft_s is not None]),
+        )
+        for each, of_class in times.items()
+    )
+
+
+def _counts(exchange: Exchange) -> bool:
+    """Whether a request's times belong into the statistics: answered whole, its length known."""
+    return (
+        exchange.end is not None
+        and exchange.end.outcome is Outcome.COMPLETED
+        and exchange.totals.complete
+        and exchange.totals.tokens is not None
+    )
+
+
+def percentiles(values: list[float]) -> Percentiles:
+    """Return P50, P95 and P99."""
+    if not values:
+        return Percentiles()
+    ordered = sorted(values)
+    return Percentiles(len(ordered), *(percentile(ordered, share) for share in (0.50, 0.95, 0.99)))

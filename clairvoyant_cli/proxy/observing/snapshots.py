@@ -1,0 +1,316 @@
+"""Draws the snapshot: what the daemon is doing right now, as the front ends see it."""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from heapq import nsmallest
+
+from clairvoyant_cli import __version__
+from clairvoyant_cli.proxy.access.clients import EVERYBODY
+from clairvoyant_cli.proxy.access.keys import Access
+from clairvoyant_cli.proxy.access.urgency_levels import Levels
+from clairvoyant_cli.proxy.observing.gain import Gain
+from clairvoyant_cli.proxy.observing.groups import Groups
+from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS, Row, WaitingRows, Window, moves
+from clairvoyant_cli.proxy.observing.request_stats import RequestStats
+from clairvoyant_cli.proxy.observing.status_sentence import verdict
+from clairvoyant_cli.proxy.observing.stepwise_drawing import Steps, at_once
+from clairvoyant_cli.proxy.observing.urgency_stats import UrgencyStats
+from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, Phase
+from clairvoyant_cli.proxy.queue.operation import Operation
+from clairvoyant_cli.proxy.queue.predictor_trust import quality_of, whose
+from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
+from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
+from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker
+from clairvoyant_cli.scheduler.placement import left_s
+from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
+from clairvoyant_cli.state.selection import Selection
+from clairvoyant_cli.state.snapshot import (
+    BackendState,
+    ClientState,
+    PredictorState,
+    QueuedRequest,
+    RunningRequest,
+    ShouterState,
+    Snapshot,
+    TauState,
+    UrgencyState,
+)
+from predictor.record import Predictor
+
+FIRINGS_SHOWN = 60
+CLIENTS_SHOWN = 50
+EXPLAINED = 8
+EXPLAINED_AFTER_S = 0.25
+"""Nobody reads why of a request that is gone in the blink of an eye, and the reasons take a millisecond."""
+
+EVERYTHING = Window()
+
+
+@dataclass(slots=True)
+class SnapshotBuilder:
+    """Makes snapshots of a daemon. With `show_prompts`, what drove a prediction may quote the prompt."""
+
+    operation: Operation
+    pool: BackendPool
+    stats: RequestStats
+    access: Access
+    predictor: Predictor
+    levels: Levels
+    urgency_stats: UrgencyStats
+    engines: EngineQueues
+    listen: str
+    started_s: float
+    gain: Gain
+    groups: Groups
+    show_prompts: bool = False
+    service_level: ServiceLevel | None = None
+
+    def snapshot(self, window: Window = EVERYTHING) -> Snapshot:
+        """Return the state as it is now, with that part of the queue."""
+        return at_once(self.drawing(window))
+
+    def drawing(self, window: Window = EVERYTHING) -> Steps[Snapshot]:
+        """Draw the state in steps. What all that waits comes to, and its order, are of one moment, and so is
+        the rest, of a later one: a few hundredths of a second where thousands wait.
+        """
+        operation, stats = self.operation, self.stats
+        scheduler = operation.dispatcher.scheduler
+        groups = self.groups.state(operation.dispatcher.live.values())
+        urgency = self._urgency(stats.journal.clock())
+        yield
+        rows = WaitingRows(operation, self.pool, stats, stats.journal.clock())
+        yield
+        waiting = rows.summed()
+        queue, selected = yield from self._queue(rows, window)
+        now = stats.journal.clock()
+        by_class, by_class_fcfs = stats.stats()
+        alone = Counter[str]()
+        for lane in scheduler.line.lanes.values():
+            alone[lane.id.pinned_to] += lane.live
+        state = Snapshot(
+            taken_at=stats.journal.at(now),
+            daemon_version=__version__,
+            pid=os.getpid(),
+            listen=self.listen,
+            mode=operation.mode,
+            uptime_s=now - self.started_s,
+            policy=operation.policy,
+            policies=SERVABLE,
+            tau=self._tau(now),
+            predictor=self._predictor(),
+            backends=tuple(self._backend(worker, alone[worker.name]) for worker in self.pool),
+            running=tuple(self._running(now, explains=window.explains)),
+            queue=queue,
+            selected=selected,
+            recent=tuple(stats.recent),
+            stats=by_class,
+            stats_fcfs=by_class_fcfs,
+            clients=self._clients(),
+            counters=stats.counters(),
+            queue_capacity=scheduler.capacity,
+            utilisation=self._utilisation(now),
+            log=tuple(stats.journal.events),
+            service_level=None if self.service_level is None else self.service_level.state(),
+            urgency=urgency,
+            waiting=waiting,
+            gain=self.gain.state(),
+            groups=groups,
+            summaries=tuple(POLICIES[name].summary for name in SERVABLE),
+            displaced_policy=operation.fallback.displaced or "",
+        )
+        return replace(state, verdict=verdict(state, stopping=operation.stopping))
+
+    def _utilisation(self, now: float) -> float:
+        over_s = min(300.0, max(1.0, now - self.started_s))
+        live = self.operation.dispatcher.live.values()
+        running = [exchange.attempt.granted_s for exchange in live if exchange.attempt is not None]
+        return self.stats.utilisation(self.pool.slots, over_s, running)
+
+    def _backend(self, worker: Worker, waiting: int) -> BackendState:
+        backend = worker.backend
+        return BackendState(
+            name=backend.name,
+            kind=backend.adapter.name,
+            url=backend.base_url,
+            state=backend.state,
+            slots=backend.room,
+            busy=len(self.operation.dispatcher.attempts_on(worker.name)),
+            version=backend.version,
+            detail=backend.detail or worker.remark,
+            models=backend.models,
+            decode_tokens_per_s=backend.speeds.decode_tokens_per_s,
+            prefill_tokens_per_s=backend.speeds.prefill_tokens_per_s,
+            swaps_total=backend.swaps,
+            standing=worker.standing,
+            waiting=waiting,
+            offered=None if backend.offered is None else len(backend.offered),
+            weight=worker.weight,
+            stamped=backend.stamps is not None,
+            engine=backend.engine if backend.stamps is not None else None,
+            heeded=self.engines.heeded(worker),
+        )
+
+    def _tau(self, now: float) -> TauState:
+        operation = self.operation
+        firings = operation.dispatcher.firings
+        return TauState(
+            tau_s=operation.tau_s,
+            mu_short_s=operation.mu_short_s or self.stats.mu_short_s(),
+            source=operation.tau_source,
+            firings_total=operation.dispatcher.scheduler.tau_firings,
+            firings_last_minute=sum(now - at <= 60 for at in firings),
+            recent=tuple(self.stats.journal.at(at) for at in firings[-FIRINGS_SHOWN:]),
+            guards=operation.dispatcher.scheduler.policy.guarded,
+        )
+
+    def _urgency(self, now: float) -> UrgencyState:
+        dispatcher, stats, predictor = self.operation.dispatcher, self.urgency_stats, self.levels.predictor
+        claims = dispatcher.scheduler.claims
+        loud = claims.shouter(now)
+        return UrgencyState(
+            levels=stats.levels(list(dispatcher.live.values())),
+            predictor="" if predictor is None else predictor.name,
+            target_s=stats.target_s,
+            late=stats.late,
+            overruled=self.levels.totals(claims.refused),
+            heeded=dispatcher.scheduler.policy.by_level,
+            shouter=None if loud is None else ShouterState(loud.client, loud.unbelieved, loud.share),
+        )
+
+    def _predictor(self) -> PredictorState:
+        name = self.predictor.name
+        quality = quality_of(self.predictor)
+        if quality is None:
+            return PredictorState(name)
+        return PredictorState(
+            name,
+            quality.judged,
+            quality.ranking_accuracy,
+            quality.q90_coverage,
+            quality.trusted,
+            distrusted=tuple(map(whose, quality.distrusted[:CLIENTS_SHOWN])),
+        )
+
+    def _clients(self) -> tuple[ClientState, ...]:
+        """Return the busiest of those that have something here, had something today, or have a rule."""
+        clients, today = self.access.clients, self.stats.today
+        here = self.operation.dispatcher.scheduler.clients
+        names = here.keys() | today.clients | clients.rules.keys()
+        busiest = nsmallest(
+            CLIENTS_SHOWN, names, key=lambda name: (-sum(here.get(name, (0, 0))), -today.had(name), name)
+        )
+        return tuple(self._client(name, *here.get(name, (0, 0))) for name in busiest)
+
+    def _client(self, name: str, waiting: int, running: int) -> ClientState:
+        rules = self.access.clients.rules_of(name)
+        return ClientState(
+            name=name,
+            waiting=waiting,
+            running=running,
+            tokens_today=self.stats.today.had(name),
+            late=0 if self.service_level is None else self.service_level.missed_by_client.of(name),
+            weight=rules.weight,
+            max_waiting=rules.max_waiting,
+            max_running=rules.max_running,
+            tau_s=rules.tau_s,
+            priority=rules.priority,
+            tokens_per_day=rules.tokens_per_day,
+            ruled=rules != EVERYBODY,
+            urgency=rules.urgency,
+            overruled=self.levels.overruled(name, self.operation.dispatcher.scheduler.claims.refused),
+        )
+
+    def _explain(self, exchange: Exchange, now: float) -> None:
+        """Have the prediction explained, once and only while somebody looks.
+
+        The telling words of a prompt are prompt text.
+        """
+        explain = getattr(self.predictor, "explain", None)
+        view = exchange.asked.parsed.view
+        if explain is None or view is None or exchange.is_explained:
+            return
+        if now - exchange.job.arrival_s < EXPLAINED_AFTER_S:
+            return
+        shown = self.show_prompts
+        reasons = explain(view)
+        exchange.explained(
+            tuple((what, by) for what, by in reasons if shown or not what.startswith("words:"))
+        )
+
+    def _running(self, now: float, *, explains: bool) -> list[RunningRequest]:
+        live = self.operation.dispatcher.live.values()
+        running = [(exchange, exchange.attempt) for exchange in live if exchange.attempt is not None]
+        for exchange, _ in running[:EXPLAINED] if explains else ():
+            self._explain(exchange, now)
+        inside_s = self.engines.ends_in_s(now)
+        return [
+            self._one_running(exchange, attempt, inside_s.get(exchange.id), now)
+            for exchange, attempt in running
+        ]
+
+    def _one_running(
+        self, exchange: Exchange, attempt: Attempt, inside_s: float | None, now: float
+    ) -> RunningRequest:
+        tokens, first_byte_s = attempt.tokens, attempt.first_byte_s  # of the part that runs
+        rate = None
+        if first_byte_s is not None and now - first_byte_s > 0.2 and tokens > 1:
+            rate = tokens / (now - first_byte_s)
+        elapsed_s = now - attempt.granted_s
+        if inside_s is None:
+            inside_s = left_s(self.operation.dispatcher.scheduler.running[exchange.id], now)
+        releasing = exchange.phase is Phase.RELEASING
+        state, tokens_shown, estimated = exchange.phase.value, exchange.tokens, False
+        if exchange.phase is Phase.PREFILL and not exchange.asked.parsed.stream:
+            tokens_shown, estimated = self._unseen_tokens(exchange, attempt, now), True
+            state = Phase.DECODING.value if tokens_shown else state
+        return RunningRequest(
+            id=exchange.id,
+            backend=attempt.worker,
+            state=state,
+            endpoint=exchange.asked.route.name,
+            model=self.pool.model_of(exchange),
+            client=exchange.client,
+            predicted=exchange.prediction_state,
+            waited_s=exchange.waited_s(now),
+            elapsed_s=elapsed_s,
+            ttft_s=exchange.ttft_s,
+            tokens=tokens_shown,
+            tokens_per_s=rate,
+            eta_s=None if releasing else max(0.0, inside_s),
+            stamp=attempt.priority,
+            dispatched_by=exchange.dispatched_by,
+            streaming=exchange.asked.parsed.stream,
+            moves=moves(attempt.moves, self.stats),
+            prompt=exchange.asked.prompt,
+            slot=attempt.slot,
+            cuts=len(exchange.cuts),
+            parts=self.stats.parts(exchange),
+            uncut=exchange.uncut_because,
+            urgency=exchange.job.urgency,
+            urgency_by=exchange.job.urgency_by,
+            estimated=estimated,
+        )
+
+    def _unseen_tokens(self, exchange: Exchange, attempt: Attempt, now: float) -> int:
+        """Guess how far an answer is that comes in one piece, by its server's speeds."""
+        speeds = self.pool.worker_of(exchange).backend.speeds
+        prefill_s = speeds.seconds(exchange.asked.parsed.prompt_tokens, 0.0)
+        whole_s = speeds.seconds(0.0, exchange.job.tokens)
+        return int(exchange.job.tokens * max(0.0, now - attempt.granted_s - prefill_s) / max(whole_s, 1e-9))
+
+    def _queue(
+        self, rows: WaitingRows, window: Window
+    ) -> Steps[tuple[tuple[QueuedRequest, ...], Selection | None]]:
+        first = max(0, window.first - 1)
+        part = slice(first, first + min(window.rows, MAX_ROWS))
+        shown: Sequence[Row]
+        if window.order.is_natural:
+            shown, selected = rows.rows(part), None
+        else:
+            chosen = yield from rows.chosen(window.order)
+            shown, selected = chosen[part], Selection(window.order, window.first, len(chosen))
+        for row in shown[:EXPLAINED] if window.explains else ():
+            self._explain(row.exchange, rows.now)
+        return (yield from rows.drawn(shown)), selected

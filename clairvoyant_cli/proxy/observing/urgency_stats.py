@@ -1,0 +1,76 @@
+"""What is remembered of the levels of urgency: how long each waits, and what waits too long."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from clairvoyant_cli.proxy.observing.request_stats import percentiles
+from clairvoyant_cli.proxy.queue.exchange import End, Exchange, Phase
+from clairvoyant_cli.scheduler.urgency import LEVELS, level_of
+from clairvoyant_cli.state.snapshot import LevelState
+
+WINDOW = 500
+
+
+@dataclass(slots=True)
+class UrgencyStats:
+    """Waits by level, and one word on each request of level 0 that waits beyond `target_s`; `late` counts
+    those. Of its first wait, that is: what was cut has begun.
+    """
+
+    clock: Callable[[], float]
+    say: Callable[[int, str], None]
+    target_s: float
+    late: int = 0
+    _waits_s: list[deque[float]] = field(
+        default_factory=lambda: [deque(maxlen=WINDOW) for _ in range(LEVELS)]
+    )
+    _watched: set[str] = field(default_factory=set)
+
+    def watch(self, exchange: Exchange) -> None:
+        """Look after a request that waits, if it is one of level 0; to be called whenever it becomes one."""
+        if exchange.job.urgency != 0 or exchange.phase is not Phase.QUEUED or exchange.cuts:
+            return
+        if exchange.id not in self._watched:
+            self._watched.add(exchange.id)
+            due_s = exchange.job.arrival_s + self.target_s - self.clock()
+            asyncio.get_running_loop().call_later(max(due_s, 0.0), self._due, exchange)
+
+    def _due(self, exchange: Exchange) -> None:
+        if exchange.attempts or exchange.end is not None or exchange.job.urgency != 0:
+            self._watched.discard(exchange.id)
+            return
+        self.late += 1
+        age_s = self.clock() - exchange.job.arrival_s
+        news = f"request {exchange.id} of level 0 has waited {age_s:.1f} s, and may {self.target_s:g} s"
+        self.say(logging.WARNING, news)
+
+    def ended(self, exchange: Exchange, end: End) -> None:
+        """Enter a request that had a slot."""
+        self._watched.discard(exchange.id)
+        if exchange.dispatched_s is not None:
+            self._waits_s[level_of(exchange.job)].append(exchange.waited_s(end.at_s))
+
+    def levels(self, live: list[Exchange]) -> tuple[LevelState, ...]:
+        """Return the state of each level, given what waits and runs."""
+        now = self.clock()
+        ages: list[list[float]] = [[] for _ in range(LEVELS)]
+        running = [0] * LEVELS
+        for exchange in live:
+            level = level_of(exchange.job)
+            if exchange.attempt is None:
+                ages[level].append(now - exchange.job.arrival_s)
+            else:
+                running[level] += 1
+        return tuple(
+            LevelState(
+                level,
+                len(ages[level]),
+                running[level],
+                max(ages[level], default=0.0),
+                percentiles(list(waits_s)),
+            )
+            for level, waits_s in enumerate(self._waits_s)
+        )

@@ -1,0 +1,354 @@
+"""The record of a scheduled request: what was asked, each attempt to have it answered, and how it ended."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from math import ceil
+
+from clairvoyant_cli.http.upstream import UpstreamConnection
+from clairvoyant_cli.protocols.request_parsing import ParsedRequest
+from clairvoyant_cli.protocols.routes import Route, Work
+from clairvoyant_cli.protocols.splice import Splice
+from clairvoyant_cli.protocols.usage import Totals, UsageReader
+from clairvoyant_cli.scheduler.job import Dispatch, Estimates, Job, Move
+from clairvoyant_cli.state.snapshot import PredictionState
+from predictor.record import Prediction
+
+
+class Phase(StrEnum):
+    """Where a request is. It only ever moves down this list, but back to the queue to be tried again."""
+
+    QUEUED = "queued"
+    CONNECTING = "connecting"
+    PREFILL = "prefill"
+    DECODING = "decoding"
+    RELEASING = "releasing"
+    ENDED = "ended"
+
+
+class Outcome(StrEnum):
+    """How a request ended; each ends exactly once."""
+
+    COMPLETED = "completed"
+    CLIENT_CANCELLED = "client_cancelled"
+    UPSTREAM_ERROR = "upstream_error"
+    REJECTED = "rejected"
+    TIMEOUT = "timeout"
+
+
+class AttemptEnd(StrEnum):
+    """Why an attempt ended without ending its request: the backend never took it up, it was cut, or it broke
+    off and is made again.
+    """
+
+    UNREACHABLE = "unreachable"
+    NOT_READY = "not_ready"
+    CUT = "cut"
+    BROKEN = "broken"
+
+
+class OperatorCancelledError(Exception):
+    """An operator took the request out of the queue, or stopped it."""
+
+
+class DisplacedError(Exception):
+    """The queue is full, and the request gave way to another."""
+
+
+class DrainingError(Exception):
+    """The daemon is going down; what still waits is sent away."""
+
+
+class OutageError(Exception):
+    """Every backend has been away for longer than a request is kept waiting for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a client asked, and what was predicted of it. `prompt` is kept only where it may be shown.
+    `shown_name` is what its client is called in views and records; `job.client` is whose share it takes.
+    """
+
+    job: Job
+    route: Route
+    parsed: ParsedRequest
+    prediction: Prediction
+    predicted_in_s: float = 0.0
+    prompt: str | None = None
+    shown_name: str = ""
+
+    def without_text(self) -> "Asked":
+        """Return the numbers and names alone."""
+        return replace(self, parsed=replace(self.parsed, view=None), prompt=None)
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """A slot that was granted to a request, and what came of it. Times are on the daemon's clock.
+
+    `expected_s` is what its worker was predicted to need for it. `end` is None while it lasts, and of the
+    attempt that ended its request. `is_cutting` says that it will end at the next good place, for another to
+    have its slot. `priority` is what it was stamped with, for a worker that orders its own queue;
+    `reread_tokens` is what seems to have been read again for it. `server_gone`: its server went with it.
+    """
+
+    dispatch: Dispatch
+    slot: int
+    granted_s: float
+    expected_s: float
+    moves: tuple[Move, ...] = ()
+    connection: UpstreamConnection | None = None
+    first_byte_s: float | None = None
+    usage: UsageReader | None = None
+    totals: Totals = field(default_factory=Totals)
+    end: AttemptEnd | None = None
+    ended_s: float | None = None
+    is_cutting: bool = False
+    cut_tokens: int = 0
+    priority: int | None = None
+    reread_tokens: int = 0
+    server_gone: bool = False
+
+    @property
+    def worker(self) -> str:
+        """The worker's name."""
+        return self.dispatch.worker
+
+    @property
+    def tokens(self) -> int:
+        """Tokens so far, by counting the stream's events."""
+        return self.usage.events if self.usage is not None else self.cut_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a request ended, with what status, and when."""
+
+    outcome: Outcome
+    status: int
+    at_s: float
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """One scheduled request. `attempt` is the one that holds a slot, or held it in the end; None while it
+    waits. `granted` resolves when it begins, and is made anew each time the request goes back to the queue.
+    `splice` is what its answer is put together in; None where it is not to be cut, `uncut_because` says why.
+    `only_as_asked`: nothing but the client's own request may be sent for it any more.
+    """
+
+    asked: Asked
+    granted: "asyncio.Future[None]"
+    task: "asyncio.Task[None] | None" = None
+    phase: Phase = Phase.QUEUED
+    attempts: list[Attempt] = field(default_factory=list)
+    attempt: Attempt | None = None
+    end: End | None = None
+    splice: Splice | None = None
+    uncut_because: str = ""
+    only_as_asked: bool = False
+    stopped_by_operator: bool = False
+    is_explained: bool = False
+    _prediction_state: PredictionState | None = None
+
+    @property
+    def job(self) -> Job:
+        """The request as the scheduler knows it."""
+        return self.asked.job
+
+    @property
+    def id(self) -> str:
+        """The request's id, the same in logs, headers and snapshots."""
+        return self.asked.job.id
+
+    @property
+    def client(self) -> str:
+        """The name that its client is shown under."""
+        return self.asked.shown_name or self.job.client
+
+    @property
+    def totals(self) -> Totals:
+        """What its backend said of the answer."""
+        return NO_TOTALS if self.attempt is None else self.attempt.totals
+
+    @property
+    def dispatched_s(self) -> float | None:
+        """When it was granted the slot that it has, or had in the end."""
+        return None if self.attempt is None else self.attempt.granted_s
+
+    @property
+    def dispatched_by(self) -> str:
+        """Why it was granted that slot, "" if it was not."""
+        return "" if self.attempt is None else self.attempt.dispatch.reason.value
+
+    @property
+    def first_byte_s(self) -> float | None:
+        """When the first byte of the answer's body came."""
+        return next((each.first_byte_s for each in self.attempts if each.first_byte_s is not None), None)
+
+    @property
+    def cuts(self) -> list[Attempt]:
+        """The attempts that were cut: each brought a part of the answer."""
+        return [each for each in self.attempts if each.end is AttemptEnd.CUT]
+
+    @property
+    def parts(self) -> list[Attempt]:
+        """The attempts before this one that worked on the answer: they were cut, or broke off."""
+        return [each for each in self.attempts if each.end in (AttemptEnd.CUT, AttemptEnd.BROKEN)]
+
+    @property
+    def repeats(self) -> int:
+        """How many of its attempts broke off and were made again."""
+        return sum(each.end is AttemptEnd.BROKEN for each in self.attempts)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has a part of its answer that was read, from which it can go on."""
+        return self.splice is not None and bool(self.splice.pieces)
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether it has a part of its answer, and waits to go on."""
+        return self.attempt is None and self.end is None and self.has_begun
+
+    @property
+    def tokens(self) -> int:
+        """Tokens so far, by counting the stream's events."""
+        return sum(each.tokens for each in self.attempts)
+
+    @property
+    def held_slots(self) -> list[Attempt]:
+        """The attempts that did the work, the one that has or had it in the end among them."""
+        return [*self.parts, *([] if self.attempt is None else [self.attempt])]
+
+    def service_s(self, now: float) -> float:
+        """Seconds that it has held slots for its answer."""
+        return sum((each.ended_s or self.ended_s or now) - each.granted_s for each in self.held_slots)
+
+    @property
+    def answer_begun_s(self) -> float | None:
+        """Seconds from the first slot that did any work to the answer's first byte."""
+        for each in self.held_slots:
+            if each.first_byte_s is not None:
+                return each.first_byte_s - each.granted_s
+        return None
+
+    @property
+    def ended_s(self) -> float | None:
+        """When it ended."""
+        return None if self.end is None else self.end.at_s
+
+    @property
+    def not_ready_since_s(self) -> float | None:
+        """When a backend first said that it could not answer yet."""
+        ended = (each.ended_s for each in self.attempts if each.end is AttemptEnd.NOT_READY)
+        return next(ended, None)
+
+    def begin(self, attempt: Attempt) -> None:
+        """It was granted a slot."""
+        self.attempts.append(attempt)
+        self.attempt = attempt
+        self.phase = Phase.CONNECTING
+        if not self.granted.done():
+            self.granted.set_result(None)
+
+    def wait_again(self, why: AttemptEnd, now: float) -> None:
+        """Go back to the queue. An attempt of which nothing is kept has brought nothing."""
+        attempt = self.attempt
+        if attempt is not None:
+            attempt.end, attempt.ended_s = why, now
+            attempt.connection = None
+            attempt.cut_tokens, attempt.usage = attempt.tokens, None
+            if not self.has_begun:
+                attempt.cut_tokens, attempt.first_byte_s = 0, None
+        self.attempt = None
+        self.granted = asyncio.get_running_loop().create_future()
+        self.phase = Phase.QUEUED
+
+    def shed(self) -> None:
+        """Let go of the request's and the answer's text; only numbers are remembered of what has ended."""
+        self.asked = self.asked.without_text()
+        self.task = None
+        self.splice = None
+        if self.attempt is not None:
+            self.attempt.usage = None
+            self.attempt.connection = None
+
+    # -- what can be said of it ------------------------------------------------------------------------
+
+    @property
+    def prediction_state(self) -> PredictionState:
+        """What was predicted, as the front ends want it; made once, drawn in every snapshot."""
+        if self._prediction_state is None:
+            prediction = self.asked.prediction
+            self._prediction_state = PredictionState(
+                length_class=prediction.length_class.value,
+                p_short=prediction.p_short,
+                p_medium=prediction.p_medium,
+                p_long=prediction.p_long,
+                expected_tokens=prediction.expected_tokens,
+                q90_tokens=prediction.q90_tokens,
+                source=prediction.source,
+            )
+        return self._prediction_state
+
+    def set_urgency(self, level: int | None, by: str) -> None:
+        """Take note of how urgent it is said to be."""
+        job = self.asked.job
+        if (job.urgency, job.urgency_by) != (level, by):
+            self.asked = replace(self.asked, job=replace(job, urgency=level, urgency_by=by))
+
+    def predicted_anew(self, prediction: Prediction) -> None:
+        """Take a better prediction than the first: it is shown, judged and learnt from."""
+        self.asked = replace(self.asked, prediction=prediction)
+        self._prediction_state, self.is_explained = None, False
+
+    def reestimated(self, estimates: Estimates) -> None:
+        """The queue goes by other estimates from now on."""
+        self.asked = replace(self.asked, job=replace(self.job, **estimates))
+
+    def explained(self, features: tuple[tuple[str, float], ...]) -> None:
+        """Keep what drove the prediction, for the front ends."""
+        self._prediction_state = replace(self.prediction_state, features=features)
+        self.is_explained = True
+
+    def generated(self, now: float) -> int:
+        """Return the tokens of the answer; of one that was given up, those so far.
+
+        Where the backend did not tell (the answer is too long to be read, or in a coding) its events are
+        counted; where it did not stream, its time, at the speed that was predicted.
+        """
+        attempt, job = self.attempt, self.job
+        if self.asked.route.work is not Work.GENERATE:
+            return 0
+        if attempt is None:
+            return self.tokens
+        if attempt.usage is not None and not attempt.usage.is_answer:
+            return 0
+        counted = (attempt.totals.tokens if attempt.totals.complete else None) or self.tokens
+        if counted:
+            return counted
+        share = (now - attempt.granted_s) / job.cost_s if job.cost_s > 0 else 1.0
+        outcome = None if self.end is None else self.end.outcome
+        if outcome is Outcome.CLIENT_CANCELLED:
+            share = min(1.0, share)  # no longer than it was predicted to take: the backend may have been slow
+        elif outcome is not Outcome.COMPLETED:
+            return 0
+        return ceil(job.tokens * share)
+
+    def waited_s(self, now: float) -> float:
+        """Seconds spent in the queue up to now, or to its end, however often it was served."""
+        served_s = sum((each.ended_s or now) - each.granted_s for each in self.parts)
+        return (self.dispatched_s or self.ended_s or now) - self.job.arrival_s - served_s
+
+    def sojourn_s(self, now: float) -> float:
+        """Seconds since arrival, queue and service together."""
+        return (self.ended_s or now) - self.job.arrival_s
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Seconds from arrival to the answer's first byte of body."""
+        return None if self.first_byte_s is None else self.first_byte_s - self.job.arrival_s
+
+
+NO_TOTALS = Totals()

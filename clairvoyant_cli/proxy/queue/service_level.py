@@ -1,0 +1,150 @@
+"""The service level that was promised (`--slo`): who cannot be served within it is told so at the door.
+
+Rule 1: what is forecast is the first token: when the scheduler, as it stands, would start a request, and how
+long reading its prompt takes. What becomes of the forecasts corrects them, class by class, until the promised
+share of requests stays within them.
+Rule 2: nobody is refused whom an idle server would keep waiting as long: to come back later would not help.
+Rule 3: what was promised is counted for all that were let in, those included that left before it came.
+"""
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import ceil, inf
+from typing import NamedTuple
+
+from clairvoyant_cli.config import SLO
+from clairvoyant_cli.protocols.routes import Work
+from clairvoyant_cli.proxy.queue.exchange import End, Exchange, Outcome
+from clairvoyant_cli.scheduler.client_counts import Tally
+from clairvoyant_cli.scheduler.quantile_coverage import Coverage
+from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.state.snapshot import LevelMet, ServiceLevelState
+
+FIRST_TOKEN_S = 0.1
+"""Of every forecast: connecting, and the first token itself. A correction needs something to multiply."""
+
+RECENT = 200
+MIN_RECENT = 20
+"""Requests that an alert looks back on, and how many there must be."""
+
+MAX_RETRY_S = 600.0
+
+
+class Objective(NamedTuple):
+    """So large a share of the requests shall have its first token within so many seconds."""
+
+    share: float
+    ttft_s: float
+
+
+def objective_of(text: str) -> Objective:
+    """Read `ttft-p95=2s`; ValueError if it is none."""
+    found = SLO.fullmatch(text)
+    if found is None:
+        raise ValueError(text)
+    percent, number, unit = found.groups()
+    return Objective(float(percent) / 100.0, float(number) / (1000.0 if unit == "ms" else 1.0))
+
+
+@dataclass(slots=True)
+class ServiceLevel:
+    """Forecasts, refuses and counts. `say` takes a level of logging and a line."""
+
+    text: str
+    scheduler: Scheduler
+    clock: Callable[[], float]
+    say: Callable[[int, str], None]
+    refused: int = 0
+    alerting: bool = False
+    judged: Counter[str] = field(default_factory=Counter)
+    missed: Counter[str] = field(default_factory=Counter)
+    missed_by_client: Tally = field(default_factory=Tally)
+    objective: Objective = field(init=False)
+    _coverage: Coverage = field(init=False)
+    _forecasts: dict[str, float] = field(default_factory=dict)
+    _recent: deque[bool] = field(default_factory=lambda: deque(maxlen=RECENT))
+
+    def __post_init__(self) -> None:
+        self.objective = objective_of(self.text)
+        self._coverage = Coverage(self.objective.share)
+
+    def retry_after_s(self, exchange: Exchange) -> float | None:
+        """Return in how many seconds a request that arrives could be served in time, were nothing else to
+        come; None if it can be now, or never could.
+        """
+        if exchange.asked.route.work is not Work.GENERATE or exchange.job.stands_back:
+            return None  # nobody waits for its first token
+        wait_s, read_s = self.scheduler.forecast(exchange.job, self.clock())
+        if wait_s == inf:
+            return None  # nobody is there: how long that lasts, an outage's own rules say
+        regime = exchange.asked.prediction.length_class.value
+        factor = self._coverage.corrected(regime, 1.0)
+        forecast_s = factor * (wait_s + read_s + FIRST_TOKEN_S)
+        least_s = factor * (read_s + FIRST_TOKEN_S)
+        if forecast_s <= self.objective.ttft_s or least_s > self.objective.ttft_s or not wait_s:
+            self._forecasts[exchange.id] = forecast_s
+            return None
+        self.refused += 1
+        return min(float(ceil((forecast_s - self.objective.ttft_s) / factor)), MAX_RETRY_S)
+
+    def ended(self, exchange: Exchange, end: End) -> None:
+        """Take note of when the first token came."""
+        forecast_s = self._forecasts.pop(exchange.id, None)
+        actual_s = _first_token_s(exchange, end)
+        if forecast_s is None or actual_s is None:
+            return
+        regime = exchange.asked.prediction.length_class.value
+        self._coverage.learn(regime, forecast_s, actual_s)
+        missed = actual_s > self.objective.ttft_s
+        self.judged[regime] += 1
+        self._recent.append(missed)
+        if missed:
+            self.missed[regime] += 1
+            self.missed_by_client.add(exchange.job.client)
+        self._alert()
+
+    def forget(self, exchange: Exchange) -> None:
+        """A request that was let in found no place in the queue."""
+        self._forecasts.pop(exchange.id, None)
+
+    @property
+    def recent_missed(self) -> float:
+        """The share of the recent requests whose first token came too late."""
+        return sum(self._recent) / len(self._recent) if self._recent else 0.0
+
+    def state(self) -> ServiceLevelState:
+        """Return what front ends show."""
+        classes = sorted(self.judged)
+        return ServiceLevelState(
+            objective=self.text,
+            alert=self.alerting,
+            recent_missed=self.recent_missed,
+            refused=self.refused,
+            classes=tuple(LevelMet(name, self.judged[name], self.missed[name]) for name in classes),
+        )
+
+    def _alert(self) -> None:
+        broken = len(self._recent) >= MIN_RECENT and self.recent_missed > 1.0 - self.objective.share + 1e-9
+        if broken == self.alerting:
+            return
+        self.alerting = broken
+        share = f"{self.recent_missed:.0%} of the last {len(self._recent)} requests"
+        if broken:
+            self.say(logging.WARNING, f"the service level {self.text} is not met: {share} were too late")
+        else:
+            self.say(logging.INFO, f"the service level {self.text} is met again: {share} were too late")
+
+
+def _first_token_s(exchange: Exchange, end: End) -> float | None:
+    """Return the seconds from arrival to the first token, or to the end of a wait for it that was given up;
+    None where that cannot be told: an answer in one piece tells only if its server does.
+    """
+    if end.outcome is not Outcome.COMPLETED and exchange.first_byte_s is None:
+        gave_up = end.outcome in (Outcome.CLIENT_CANCELLED, Outcome.TIMEOUT)
+        return exchange.sojourn_s(end.at_s) if gave_up else None
+    if exchange.asked.parsed.stream:
+        return exchange.ttft_s
+    prefill_s = exchange.totals.prefill_s
+    return None if prefill_s is None else exchange.waited_s(end.at_s) + prefill_s

@@ -1,0 +1,312 @@
+"""Cutting what runs for what had better run first, and going on with it later.
+
+Which answer is cut when is the scheduler's decision; whether one may be cut at all is decided here, from what
+its request holds and what a calibration has proved of the worker. Everybody else is spared.
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import dataclass, field
+from math import inf
+
+import msgspec
+
+from clairvoyant_cli.backends.continuation import Onward, streamed
+from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.protocols.can_continue import Continuable, continuable
+from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES
+from clairvoyant_cli.protocols.routes import Work
+from clairvoyant_cli.protocols.splice import Splice
+from clairvoyant_cli.protocols.summed_totals import Earlier
+from clairvoyant_cli.protocols.usage import Totals
+from clairvoyant_cli.proxy.observing.request_stats import RequestStats
+from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
+from clairvoyant_cli.proxy.queue.exchange import Attempt, AttemptEnd, End, Exchange, Phase
+from clairvoyant_cli.proxy.queue.operation import Operation
+from clairvoyant_cli.proxy.requests.spliced_relay import UnfitError
+from clairvoyant_cli.proxy.servers.pool import BackendPool, ProvenWay, Worker
+from clairvoyant_cli.scheduler.kept_contexts import CutPrice, price_of_cut
+
+LOOK_EVERY_S = 0.1
+"""How often it is looked whether something that runs has become longer than what waits."""
+
+ASIDE_S = 3.0
+"""Limit on what is asked only to go on sooner or to count better: the slot is held meanwhile."""
+
+MAX_PLAIN = 1000
+
+KEPT_RUNNING = b"x-conversation-id"
+"""With it llama.cpp goes on with a stream whose client has left, and keeps it to be read again."""
+
+TELLING_S = 0.1
+"""A context that is read in less leaves no trace in when the first of an answer comes."""
+
+TEMPLATE_TOKENS = 48.0
+SHARED_CHARS_A_TOKEN = 3.0
+"""At most so many tokens come from a chat's template; at least so many characters make one of its prompts."""
+
+
+@dataclass(slots=True)
+class Preemption:
+    """Cuts, and goes on. Without `enabled` nothing is cut, whatever was proved."""
+
+    dispatcher: Dispatcher
+    pool: BackendPool
+    operation: Operation
+    stats: RequestStats
+    spawn: Spawn
+    enabled: bool = True
+    _undecided: asyncio.Event = field(default_factory=asyncio.Event)
+    _plain: set[tuple[str, str]] = field(default_factory=set)
+
+    # -- before an answer begins -----------------------------------------------------------------------
+
+    def consider(self, exchange: Exchange, request: Request, worker: Worker) -> None:
+        """Decide whether the answer that is about to begin may be cut; if not, it is spared."""
+        if exchange.only_as_asked:
+            exchange.uncut_because = "its server is asked as its client asked"
+        elif not self.enabled or not self.dispatcher.scheduler.policy.interrupts:
+            exchange.uncut_because = "the policy" if self.enabled else "--no-preempt"
+        elif worker.backend.stamps is not None:
+            exchange.uncut_because = "the engine itself says what runs"
+        elif (found := worker.continuation_of(exchange.job.model)) is None:
+            exchange.uncut_because = "nothing proves that the server can go on with it"
+        else:
+            self._judge(exchange, request, worker, found)
+        if exchange.splice is None:
+            self.dispatcher.scheduler.spare(exchange.id)
+
+    def streams_more(self, worker: Worker, model: str) -> None:
+        """Note that a model streams more than text: none is asked for on behalf of clients that want none."""
+        if len(self._plain) < MAX_PLAIN:
+            self._plain.add((worker.name, model))
+
+    def _judge(self, exchange: Exchange, request: Request, worker: Worker, found: ProvenWay) -> None:
+        route = exchange.asked.route
+        body = request.whole(SMALL_BYTES)
+        if body is None:
+            exchange.uncut_because = "its body is too long"
+            return
+        adapter = worker.backend.adapter
+        defaults = adapter.defaults(found.settings, route.shape)
+        asked = continuable(body, route.shape, streams=route.streams, defaults=defaults, caps=adapter.CAPS)
+        if not isinstance(asked, Continuable):
+            exchange.uncut_because = asked
+        elif not asked.streamed and adapter.json_type(route.shape) is None:
+            exchange.uncut_because = "it is not streamed"
+        elif not asked.streamed and (worker.name, exchange.job.model) in self._plain:
+            exchange.uncut_because = "what its server streams is more than its answer"
+        elif request.head.get(KEPT_RUNNING) is not None:
+            exchange.uncut_because = "its server goes on without its client"
+        elif asked.is_greedy and worker.is_asked_again(asked) and not found.proof.repeats_are_exact:
+            exchange.uncut_because = "its server has answered it before"
+        else:
+            exchange.splice = Splice(asked)
+
+    # -- while answers run -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Look again and again while there is anything to decide."""
+        while True:
+            await self._undecided.wait()
+            await asyncio.sleep(LOOK_EVERY_S)
+            self.look()
+
+    def look(self) -> None:
+        """Cut what the scheduler says, as soon as that goes unnoticed."""
+        scheduler = self.dispatcher.scheduler
+        interrupts = self.enabled and scheduler.policy.interrupts and not self.operation.draining
+        if not interrupts or not len(scheduler):
+            self._undecided.clear()
+            return
+        self._undecided.set()
+        now = self.stats.journal.clock()
+        for job_id in scheduler.running:
+            exchange = self.dispatcher.live[job_id]
+            if exchange.splice is not None and exchange.splice.why_not and exchange.attempt is not None:
+                exchange.attempt.is_cutting = False
+                self._spare(exchange, exchange.splice.why_not)
+            scheduler.progress(job_id, exchange.tokens, *self._price(exchange))
+        for preempt in scheduler.preemptions(now):
+            exchange = self.dispatcher.live[preempt.job_id]
+            cutting = any(each.is_cutting for each in self.dispatcher.attempts_on(preempt.worker))
+            # Before it has been sent nobody knows whether it may be cut: there it is looked at again.
+            if not cutting and exchange.phase is not Phase.CONNECTING and not _is_too_early(exchange):
+                self._decided(exchange)
+
+    def _price(self, exchange: Exchange) -> CutPrice:
+        """Return what it costs to cut an answer now and go on with it, as far as that is known.
+
+        What another chat shares more than half of is not kept by llama.cpp when that takes the slot, and has
+        to be read again: an answer that is shorter than its prompt by now, at worst.
+        """
+        worker = self.pool.worker_of(exchange)
+        found = worker.continuation_of(exchange.job.model)
+        if exchange.splice is None or found is None:
+            return CutPrice(0.0)  # it is spared
+        tokens, resume_s = _context_tokens(exchange), found.proof.resume_s
+        price = price_of_cut(worker.contexts.kept, tokens, resume_s, worker.read_s)
+        if exchange.tokens < exchange.job.prompt_tokens:
+            return price._replace(resume_s=max(price.resume_s, resume_s + worker.read_s(tokens)))
+        return price
+
+    def _decided(self, exchange: Exchange) -> None:
+        """Cut, once it is known that the answer would go on the same."""
+        attempt, splice = exchange.attempt, exchange.splice
+        if attempt is None or splice is None:
+            self._cut(exchange)
+        else:
+            attempt.is_cutting = True
+            self.spawn(self._cut_if_exact(exchange, attempt, splice))
+
+    async def _cut_if_exact(self, exchange: Exchange, attempt: Attempt, splice: Splice) -> None:
+        worker = self.pool[attempt.worker]
+        splice.read()
+        pieces = tuple(splice.pieces)  # more come meanwhile
+        asked = await worker.bounded(exchange.job.model, splice.asked, pieces)
+        alike = None
+        if splice.asked.is_greedy and isinstance(asked, Continuable):
+            alike = await worker.backend.adapter.reads_as_written(worker.ask, asked, pieces)
+        attempt.is_cutting = False  # for all that is known yet: it may turn out that it cannot be cut
+        if exchange.attempt is not attempt or exchange.id not in self.dispatcher.scheduler.running:
+            return
+        if isinstance(asked, str):
+            self._spare(exchange, asked)
+        elif alike is False:
+            self._spare(exchange, "its server would read it in other tokens than it wrote")
+        else:
+            splice.asked = asked
+            self._cut(exchange)
+
+    def _cut(self, exchange: Exchange) -> None:
+        attempt, splice = exchange.attempt, exchange.splice
+        if attempt is None or splice is None or not splice.want_cut():
+            self._spare(exchange, exchange.uncut_because if splice is None else splice.why_not)
+        else:
+            attempt.is_cutting = True
+
+    def _spare(self, exchange: Exchange, why: str) -> None:
+        exchange.uncut_because = why
+        self.dispatcher.scheduler.spare(exchange.id)
+
+    def suspended(self, exchange: Exchange, attempt: Attempt) -> None:
+        """Take note that an answer was cut: what its server keeps of it may cost others theirs."""
+        self.stats.cuts += 1
+        self.stats.recomputed_tokens += attempt.reread_tokens
+        self._left(exchange, attempt.worker, waits=True)
+
+    def ended(self, exchange: Exchange, end: End) -> None:
+        """Take note of what an answer that has ended leaves behind at its server."""
+        if not self.enabled:
+            return
+        if exchange.attempt is not None and exchange.asked.route.work is Work.GENERATE:
+            self._left(exchange, exchange.attempt.worker, waits=False)
+        elif exchange.cuts and (worker := self.pool.get(exchange.cuts[-1].worker)) is not None:
+            worker.contexts.ended(exchange.id)
+
+    def _left(self, exchange: Exchange, worker_name: str, *, waits: bool) -> None:
+        worker, scheduler = self.pool.get(worker_name), self.dispatcher.scheduler
+        if worker is None:
+            return
+        tokens, waited_for = _context_tokens(exchange), not exchange.job.stands_back
+        for job_id in worker.contexts.left(exchange.id, tokens, waits=waits, waited_for=waited_for):
+            other = self.dispatcher.live.get(job_id)
+            found = None if other is None else worker.continuation_of(other.job.model)
+            if other is not None and other.is_suspended and found is not None:
+                owed_s = found.proof.resume_s + worker.read_s(_context_tokens(other))
+                scheduler.owe(job_id, owed_s, self.stats.journal.clock())
+
+    # -- when it goes on -------------------------------------------------------------------------------
+
+    def first(self, exchange: Exchange) -> Onward | None:
+        """Return the request to send for an answer that begins; None if it is the client's own."""
+        splice = exchange.splice
+        if splice is None or splice.asked.streamed:
+            return None
+        return Onward(streamed(splice.asked), splice.asked.shape)
+
+    async def onward(self, exchange: Exchange, worker: Worker) -> Onward:
+        """Return the request that goes on with an answer; UnfitError if the server cannot be asked to."""
+        splice, adapter, counted = exchange.splice, worker.backend.adapter, None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ASIDE_S):
+                await worker.see_settings()  # it may have been started again meanwhile
+        found = worker.continuation_of(exchange.job.model)
+        if splice is None or found is None:
+            raise UnfitError("it cannot go on with an answer any more")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ASIDE_S):
+                if (lookup := adapter.cache_lookup(splice.asked)) is not None:
+                    await worker.ask(lookup[0], ASIDE_S, lookup[1])
+                counted = await adapter.said_tokens(worker.ask, splice.asked, splice.said)
+        tokens = max(splice.tokens, counted or 0)  # an event may bring a letter of several tokens
+        onward = await found.way.onward(worker.ask, splice.asked, splice.said, tokens)
+        if onward is None:
+            raise UnfitError("it did not say how it renders the prompt: its model may be gone")
+        splice.continue_in(onward.shape, _earlier(exchange, tokens, counted))
+        return onward
+
+    def goes_on(self, exchange: Exchange, attempt: Attempt) -> None:
+        """Take note of the first that comes of an answer after a cut: how long that took shows whether its
+        context was there, where reading it would have taken long enough to tell.
+        """
+        self.stats.resumes += exchange.parts[-1].end is AttemptEnd.CUT
+        worker = self.pool[attempt.worker]
+        found = worker.continuation_of(exchange.job.model)
+        was_there = None
+        if found is not None and attempt.first_byte_s is not None:
+            tokens, resume_s = _context_tokens(exchange), found.proof.resume_s
+            read_s, took_s = worker.read_s(tokens), attempt.first_byte_s - attempt.granted_s
+            if read_s > max(resume_s, TELLING_S):
+                was_there = took_s < resume_s + read_s / 2.0
+            if was_there is False:
+                attempt.reread_tokens = round(tokens)
+        room, before = worker.contexts.room, worker.contexts.room.tokens
+        worker.contexts.went_on(exchange.id, was_there)
+        if before == inf and room.tokens < inf:
+            news = f"{worker.name} read an answer again that was cut: its cache is taken to hold"
+            self.stats.journal.event(logging.INFO, f"{news} about {room.tokens:.0f} tokens")
+
+    def ran_on(self, last: Totals, exchange: Exchange) -> None:
+        """Count what was read again for the last part of an answer: as its server tells, or as it seemed.
+
+        Since June 2026 Ollama counts all of a prompt as read; only later versions say what its cache had.
+        """
+        if exchange.has_begun and exchange.attempt is not None:
+            tells = last.prefill_s is not None and last.prefilled_tokens != last.prompt_tokens
+            told = last.prefilled_tokens if tells else None
+            self.stats.recomputed_tokens += told or exchange.attempt.reread_tokens
+
+
+def _context_tokens(exchange: Exchange) -> float:
+    """Return how many tokens of a request its server has, or had, in a slot: its prompt and its answer."""
+    return exchange.job.prompt_tokens + exchange.tokens
+
+
+def _is_too_early(exchange: Exchange) -> bool:
+    """Whether the text of a greedy answer might be another one if it were cut now.
+
+    llama.cpp keeps what a slot holds for later only where less than half of it is the same as the next chat
+    has, and rounds otherwise where it has to read tokens again that it has written itself.
+    """
+    splice = exchange.splice
+    if splice is None or not splice.asked.is_greedy:
+        return False
+    shared = 2.0 * splice.asked.shared_chars / SHARED_CHARS_A_TOKEN
+    return exchange.job.prompt_tokens + exchange.tokens < TEMPLATE_TOKENS + shared
+
+
+def encoded(onward: Onward) -> bytes:
+    """Return the body to send."""
+    return msgspec.json.encode(onward.body)
+
+
+def _earlier(exchange: Exchange, tokens: int, counted: int | None) -> Earlier:
+    """Return what the parts before took, as seen from here."""
+    earlier = Earlier()
+    for part in exchange.parts:
+        ended_s = part.ended_s or part.granted_s
+        begun_s = part.first_byte_s or ended_s
+        earlier = earlier.then(tokens, begun_s - part.granted_s, ended_s - begun_s, counted)
+    return earlier

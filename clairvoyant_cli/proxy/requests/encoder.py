@@ -1,0 +1,138 @@
+"""The encoder's word on what waits: read on a thread of its own, and placed anew when it has spoken.
+
+Rule 1: nobody waits for it. A request stands in the queue by its first prediction at once; what starts before
+its turn to be read comes is not read any more.
+Rule 2: one prompt at a time, for two would take turns on the same core; that of the shortest predicted answer
+first, for it starts first.
+Rule 3: who sends thousands at once does not have the core: behind the first few dozens it is read at leisure.
+Rule 4: where the reading says how urgent a request is neither holds: it is read in the order of arrival.
+"""
+
+import asyncio
+import logging
+import time
+from asyncio import sleep
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING
+
+from clairvoyant_cli.proxy.access.urgency_levels import Levels
+from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
+from clairvoyant_cli.proxy.queue.exchange import Exchange
+from clairvoyant_cli.proxy.servers.pool import BackendPool
+from clairvoyant_cli.scheduler.urgency import Said
+from predictor.record import LoadedPredictor, PromptView, Task
+
+if TYPE_CHECKING:  # numpy comes with it
+    from predictor.semantic.opinion import Opinion
+
+log = logging.getLogger("clairvoyant")
+
+Encode = Callable[[str, int], "Opinion"]
+"""Reads a prompt that was so many characters longer; takes milliseconds, on any thread."""
+
+MIN_SERVICE_S = 0.05
+"""What is served sooner than this is not worth a second opinion: to form one takes some 5 ms."""
+
+AT_ONCE = 50
+"""While more are unread it rests after each, `REST_SHARE` times as long as that took: thousands take 4 % of a
+core for some minutes, and no second of all of it; a server starts fewer than are read meanwhile."""
+
+REST_SHARE = 24
+
+AT_ARRIVAL = 0.0
+"""The turn of those that are read by the order of their arrival; the others' is their predicted cost."""
+
+
+class SecondOpinions:
+    """Has waiting requests read by an encoder."""
+
+    def __init__(
+        self,
+        encode: Encode,
+        predictor: LoadedPredictor,
+        pool: BackendPool,
+        dispatcher: Dispatcher,
+        levels: Levels,
+    ) -> None:
+        self._encode = encode
+        self._predictor = predictor
+        self._pool = pool
+        self._dispatcher = dispatcher
+        self._levels = levels
+        self._unread: list[tuple[float, int, Exchange]] = []  # a heap
+        self._number = count()
+        self._some = asyncio.Event()
+        self._given_up = False
+
+    def arrived(self, exchange: Exchange) -> None:
+        """Have a request read if it waits."""
+        view = exchange.asked.parsed.view
+        if self._given_up or not self._may_read(exchange):
+            return
+        if view is None or view.task is Task.EMBEDDING or not view.prompt or view.chore is not None:
+            return
+        if exchange.job.cost_s >= MIN_SERVICE_S:
+            if len(self._unread) > AT_ONCE + 2 * len(self._dispatcher.live):  # what has ended is let go
+                self._unread = [each for each in self._unread if self._may_read(each[-1])]
+                heapify(self._unread)
+            turn = AT_ARRIVAL if exchange.job.urgency_by == Said.PREDICTOR else exchange.job.cost_s
+            heappush(self._unread, (turn, next(self._number), exchange))
+            self._some.set()
+
+    async def run(self) -> None:
+        """Read for ever; a prompt that cannot be read ends it, and first predictions hold."""
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1, thread_name_prefix="encoder") as thread:
+            while True:
+                await self._some.wait()
+                exchange = self._next()
+                if exchange is None or exchange.asked.parsed.view is None:
+                    continue
+                view = exchange.asked.parsed.view
+                try:
+                    opinion, took_s = await loop.run_in_executor(thread, self._read, view)
+                    self._heard(exchange, opinion)
+                except Exception as error:
+                    log.warning("the encoder gives no second opinions: %s", error)
+                    self._given_up = True
+                    self._unread.clear()
+                    return
+                if len(self._unread) > AT_ONCE and self._unread[0][0] > AT_ARRIVAL:
+                    await sleep(REST_SHARE * took_s)
+
+    def _read(self, view: PromptView) -> "tuple[Opinion, float]":
+        """Return the opinion of a prompt, and the seconds that this thread has worked for it."""
+        begun_s = time.thread_time()
+        opinion = self._encode(view.prompt, view.cut)
+        return opinion, time.thread_time() - begun_s
+
+    def _next(self) -> Exchange | None:
+        """Return whose turn it is of those that still wait."""
+        while self._unread:
+            *_, exchange = heappop(self._unread)
+            if self._may_read(exchange):
+                return exchange
+        self._some.clear()
+        return None
+
+    def _may_read(self, exchange: Exchange) -> bool:
+        """Whether a request still waits; of one that runs only how urgent it is would matter any more."""
+        waits = exchange.attempt is None or exchange.job.urgency_by == Said.PREDICTOR
+        return waits and exchange.end is None
+
+    def _heard(self, exchange: Exchange, opinion: "Opinion") -> None:
+        """Predict anew; of what has started meanwhile, too, for it will be learnt from."""
+        view = exchange.asked.parsed.view
+        if view is None or exchange.end is not None:
+            return
+        prediction = self._predictor.predict(view, opinion)
+        exchange.predicted_anew(prediction)
+        if self._dispatcher.reestimate(exchange, self._pool.estimates(exchange.asked.parsed, prediction)):
+            self._dispatcher.moved()
+        if exchange.job.urgency_by == Said.PREDICTOR:
+            level, by = self._levels.predicted(exchange.job.client, exchange.asked.parsed, opinion)
+            if level != exchange.job.urgency and self._dispatcher.set_urgency(exchange, level, by):
+                self._dispatcher.moved()

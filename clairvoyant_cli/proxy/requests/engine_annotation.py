@@ -1,0 +1,123 @@
+"""Where an engine orders its own queue nothing is held back: each request is stamped with when it is due.
+
+Rule 1: the stamp is one field of the body, and nothing else of it changes.
+Rule 2: who may not set that field is refused, and so is a body in which nobody can see whether it is set.
+Rule 3: what is stamped does not depend on this run: a daemon that starts anew goes on with the same numbers.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
+
+from clairvoyant_cli.backends.priority import FIELD
+from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.protocols.inject_field import Stamp, stamp_of
+from clairvoyant_cli.protocols.request_parsing import ParsedRequest
+from clairvoyant_cli.protocols.routes import Route
+from clairvoyant_cli.proxy.access.clients import PRIORITIES, Clients
+from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange
+from clairvoyant_cli.proxy.queue.operation import CHOSEN, Operation
+from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker
+from clairvoyant_cli.scheduler.due import due_s
+from clairvoyant_cli.scheduler.job import Reason
+
+IN_ARRIVAL_ORDER = "fcfs"
+
+USUAL_TOKENS = 300.0
+USUAL_FOR = 10
+MEAN_OVER = 50
+"""The mean cost is that of a usual answer at first, as if so many had been; it follows the last fifty."""
+
+MIN_COST_S = 1e-3
+
+SET_HERE = Refusal(
+    400,
+    f"clairvoyant: `{FIELD}` is set here for everybody; leave it out, and say X-Clairvoyant-Priority instead",
+)
+UNREADABLE = Refusal(
+    400, f"clairvoyant: no `{FIELD}` can be put into this body; send it as a JSON object, in UTF-8"
+)
+
+
+@dataclass(slots=True)
+class Annotation:
+    """Stamps. `dated` turns a time of the daemon's clock into epoch seconds; `say` tells the operator."""
+
+    pool: BackendPool
+    operation: Operation
+    dated: Callable[[float], float]
+    say: Callable[[int, str], None]
+    _told: dict[str, str] = field(default_factory=dict)
+    _mean_s: float = 0.0
+    _stamped: int = USUAL_FOR
+
+    def objection(
+        self, parsed: ParsedRequest, route: Route, client: str, clients: Clients, *, whole: bool
+    ) -> Refusal | None:
+        """Say why a request cannot be stamped; None if it can, or need not be. `whole` says that all of its
+        body was there to be read: one that is too long for that is stamped as it is.
+        """
+        stamped = any(each is not None and route.shape in each.shapes for each in self.pool.stamps)
+        if not stamped or clients.rules_of(client).engine_priority:
+            return None
+        if parsed.ranks_itself:
+            return SET_HERE
+        unseen = parsed.ranks_itself is None or not parsed.opening
+        return UNREADABLE if whole and unseen else None
+
+    def tell(self) -> None:
+        """Say what is done with each worker's requests, when that is new."""
+        for worker in self.pool:
+            news = _news(worker)
+            if self._told.get(worker.name, "") != news:
+                self._told[worker.name] = news
+                self.say(logging.INFO, news)
+
+    def stamp(self, exchange: Exchange, attempt: Attempt, worker: Worker) -> Stamp | None:
+        """Return what is put into a request's body for a worker; None if it goes as it is."""
+        priority, parsed = worker.backend.stamps, exchange.asked.parsed
+        if priority is None or exchange.asked.route.shape not in priority.shapes:
+            return None
+        if not parsed.opening or parsed.ranks_itself:
+            return None
+        dispatch = attempt.dispatch
+        level = PRIORITIES.start if dispatch.reason is Reason.PROMOTED else int(dispatch.job.rank)
+        if not self._mean_s:
+            self._mean_s = worker.service_s(0.0, USUAL_TOKENS)
+        due = self._due_s(dispatch.job.arrival_s, max(MIN_COST_S, dispatch.job.cost_s))
+        attempt.priority = priority.number(self.dated(due), level)
+        return stamp_of(FIELD, attempt.priority, parsed.opening)
+
+    def _due_s(self, arrival_s: float, cost_s: float) -> float:
+        self._stamped += 1
+        self._mean_s += (cost_s - self._mean_s) / min(self._stamped, MEAN_OVER)
+        return due_s(arrival_s, cost_s, self._mean_s, self._window_s())
+
+    def _window_s(self) -> float | None:
+        """Return for how long who waits may be passed; None where nobody has chosen a tau."""
+        operation = self.operation
+        if operation.policy == IN_ARRIVAL_ORDER:
+            return 0.0
+        if operation.tau_source not in CHOSEN:
+            return None
+        return inf if operation.tau_s is None else operation.tau_s
+
+
+def _news(worker: Worker) -> str:
+    """Return what is done with a worker's requests, "" where there is nothing to be said of it."""
+    backend = worker.backend
+    name, priority, heeding = worker.name, backend.adapter.PRIORITY, backend.heeding
+    if backend.annotate == "off" or backend.state in ("unknown", "down"):
+        return ""
+    if priority is None:
+        return f"{name} has no order by priority, so requests wait here" if backend.annotate == "on" else ""
+    flag = priority.flag
+    if backend.stamps is None and heeding.known:
+        return f"{name} does not order by priority ({heeding.why}): requests wait here; start it with {flag}"
+    if backend.stamps is None:
+        return f"{name} may order by priority: if it was started with {flag}, say --annotate on"
+    sure = heeding.why if heeding.priority is not None else f"if it was started with {flag}"
+    if heeding.known and heeding.priority is None:
+        sure = f"but {heeding.why}: start it with {flag}"
+    return f"{name} orders by the priority that each request gets here ({sure}), {backend.room} at once"

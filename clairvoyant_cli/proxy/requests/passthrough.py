@@ -1,0 +1,145 @@
+"""Requests that need no slot, where there are several servers: which gets them, and lists that are of all.
+
+Rule: where one server could do as well as another, reading goes to one that is there; what may change a
+server goes to the first, or to the one that is named, and the answer says which that was.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+import msgspec
+
+from clairvoyant_cli.http.heads import ResponseHead
+from clairvoyant_cli.http.own_requests import Collected
+from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.http.upstream import UpstreamError
+from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.protocols.model_lists import LISTS, merged
+from clairvoyant_cli.protocols.printable import decoded, printable
+from clairvoyant_cli.protocols.probes import ANSWER_BYTES
+from clairvoyant_cli.protocols.routes import Family, Route, plainly_spelled, unescaped
+from clairvoyant_cli.proxy.access.keys import BACKEND_HEADER, Access
+from clairvoyant_cli.proxy.requests.forwarding import forward, pass_on
+from clairvoyant_cli.proxy.requests.refusals import IN_A_LOOP, Refusals
+from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker
+
+LIST_TIMEOUT_S = 5.0
+"""A server that takes longer is left out of a list."""
+
+SHOW = "/api/show"
+"""Asks what is known of one model, which its body names."""
+
+SHOW_BYTES = 64 * 1024
+
+ONE_MODEL = "/v1/models/"
+"""What follows is the name of the model that is asked about."""
+
+READING = (b"GET", b"HEAD", b"OPTIONS")
+
+
+class _Shown(msgspec.Struct, gc=False):
+    """As much of a body of `/api/show` as is looked at: `name` is the model's older spelling."""
+
+    model: str = ""
+    name: str = ""
+
+
+@dataclass(slots=True)
+class Passing:
+    """Passes on what does not wait in the queue."""
+
+    pool: BackendPool
+    access: Access
+    refusals: Refusals
+
+    async def pass_on(self, request: Request, route: Route, model: str = "") -> None:
+        """Have a request answered by the server that it is for; `model` is the one it names, if known."""
+        pool, head = self.pool, request.head
+        path = plainly_spelled(unescaped(head.path, pool.first.backend.prefix))
+        named = head.get(BACKEND_HEADER)
+        is_list = head.method == b"GET" and not head.has_body and path in LISTS
+        of_all = is_list and named is None and len(pool) > 1
+        if of_all and await self._listed(request, path):
+            return
+        worker = await self._worker(request, route, path, model)
+        if isinstance(worker, Refusal):
+            self.refusals.send(request, route, worker)
+            return
+        if worker.backend.leads_back:
+            self.refusals.send(request, route, IN_A_LOOP)
+            return
+        await pass_on(request, route, worker, self.access, self.refusals, *self.refusals.by(worker))
+        if head.method not in READING:
+            worker.watch.look_now()  # it may have another model by now
+
+    async def _worker(self, request: Request, route: Route, path: str, model: str) -> Worker | Refusal:
+        pool, head = self.pool, request.head
+        named = head.get(BACKEND_HEADER)
+        if named is not None:
+            name = printable(decoded(named))
+            found = next((worker for worker in pool if worker.name == name), None)
+            return found or Refusal(
+                400, f"clairvoyant: no server is called {name}; see: clairvoyant backends list"
+            )
+        if len(pool) == 1:
+            return pool.first
+        if path == SHOW and head.method == b"POST":
+            pieces = await request.read(SHOW_BYTES)
+            model = _model_in(b"".join(pieces or ()))
+        elif head.method in READING and path.startswith(ONE_MODEL):
+            model = unescaped(head.path, pool.first.backend.prefix)[len(ONE_MODEL) :]
+        if model:
+            return _one_that_is_there(pool.able(route.family, model))
+        return _one_that_is_there(list(pool)) if head.method in READING else pool.first
+
+    async def _listed(self, request: Request, path: str) -> bool:
+        """Answer with the lists of all servers that give one; False if none does."""
+        asked = [each for each in self._listing(LISTS[path]) if not each.leaving]
+        answers = await asyncio.gather(*(self._collected(request, worker) for worker in asked))
+        lists = [
+            (worker, *answer)
+            for worker, answer in zip(asked, answers, strict=True)
+            if answer is not None and answer[0].status == 200 and merged(path, [answer[1]]) is not None
+        ]
+        body = merged(path, [text for _, _, text in lists])
+        if body is None:
+            return False
+        names = b", ".join(worker.name.encode() for worker, _, _ in lists)
+        head = lists[0][1]
+        kept = [field for field in head.headers if field[0].lower() not in (b"content-length", b"etag")]
+        extra = (b"X-Clairvoyant-Backend", names)
+        request.connection.respond(ResponseHead(200, head.reason, kept), body, extra)
+        return True
+
+    def _listing(self, family: Family) -> list[Worker]:
+        speak = [worker for worker in self.pool if family in worker.backend.adapter.SPEAKS]
+        return [worker for worker in speak or self.pool if worker.backend.state != "down"]
+
+    async def _collected(self, request: Request, worker: Worker) -> tuple[ResponseHead, bytes] | None:
+        """Return a server's answer to a request without a body; None if it gave none that can be read."""
+        try:
+            async with asyncio.timeout(LIST_TIMEOUT_S):
+                upstream = await worker.backend.upstream.connect()
+                answer = Collected(upstream, ANSWER_BYTES)
+                try:
+                    drop = (*self.access.consumed_headers, b"accept-encoding")
+                    forward(request, upstream, answer, worker, drop=drop)
+                    await answer.finished
+                except asyncio.CancelledError:
+                    upstream.abort()
+                    raise
+        except (TimeoutError, UpstreamError):
+            return None
+        return None if answer.text is None else (answer.begun, answer.text)
+
+
+def _one_that_is_there(workers: list[Worker]) -> Worker:
+    return next((worker for worker in workers if not worker.backend.away), workers[0])
+
+
+def _model_in(body: bytes) -> str:
+    try:
+        shown = msgspec.json.decode(body, type=_Shown)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    return shown.model or shown.name

@@ -1,0 +1,115 @@
+"""What the proxy itself says when it does not serve a request, and how that reaches the client."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from clairvoyant_cli.http.fields import Header
+from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.protocols.routes import Route
+from clairvoyant_cli.proxy.observing.request_stats import RequestStats
+from clairvoyant_cli.proxy.queue.exchange import Exchange
+from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker
+
+NO_CONNECT = Refusal(405, "clairvoyant: CONNECT is not spoken here")
+IN_A_LOOP = Refusal(
+    508, "clairvoyant: the backend's address leads back to this proxy; give --backend the LLM server itself"
+)
+DRAINING = Refusal(503, "clairvoyant is draining; try again in a moment", 5)
+GOING_DOWN = Refusal(503, "clairvoyant is going down; try again in a moment", 5)
+STOPPED = Refusal(499, "request canceled by the operator")
+AWAY_RETRY_S = 5.0
+UNREACHABLE_RETRY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """Writes refusals. `overload_status` is that of those for want of room, 503 or 429."""
+
+    pool: BackendPool
+    stats: RequestStats
+    overload_status: int = 503
+
+    def full(self) -> Refusal:
+        """The queue has no place."""
+        return self._overload("clairvoyant: the queue is full")
+
+    def client_full(self, client: str) -> Refusal:
+        """The client has as many waiting as it may have."""
+        message = f"clairvoyant: as many requests of {client} wait as may; try again when one is answered"
+        return self._overload(message, busy=False)
+
+    def waited_too_long(self, max_wait_s: float) -> Refusal:
+        """No slot became free in the time that a request may wait."""
+        return self._overload(f"clairvoyant: no slot became free within {max_wait_s:g} s")
+
+    def too_late(self, objective: str, retry_after_s: float) -> Refusal:
+        """Its first token would come later than was promised."""
+        message = f"clairvoyant: it could not begin to answer in time ({objective}); try again later"
+        return Refusal(self.overload_status, message, retry_after_s, busy=True)
+
+    def _overload(self, message: str, *, busy: bool = True) -> Refusal:
+        wait_s = self.stats.retry_after_s(len(self.pool.queue))
+        return Refusal(self.overload_status, message, wait_s, busy=busy)
+
+    def away(self, worker: Worker | None = None) -> Refusal:
+        """No worker has been there for longer than requests are kept."""
+        worker = worker or self.pool.first
+        why = worker.backend.detail or "no connection"
+        return Refusal(503, f"{_place(worker)} is not reachable ({why})", AWAY_RETRY_S)
+
+    def draining_alone(self, workers: Sequence[Worker]) -> Refusal:
+        """Whoever could serve it is being drained."""
+        if len(workers) == len(self.pool):
+            return DRAINING
+        names = " and ".join(worker.name for worker in workers)
+        message = f"clairvoyant: only {names} can answer this, and takes nothing new; try again later"
+        return Refusal(503, message, AWAY_RETRY_S)
+
+    def of_draining(self, groups: Iterable[tuple[str, str]]) -> Refusal:
+        """The operator takes nothing new of its client, or for its model."""
+        names = " and ".join(f"{kind} {name}" for kind, name in sorted(groups))
+        message = f"clairvoyant takes nothing new for {names} at the moment; try again later"
+        return Refusal(503, message, AWAY_RETRY_S)
+
+    def unreachable(self, worker: Worker, why: str) -> Refusal:
+        """No connection could be made."""
+        return Refusal(503, f"{_place(worker)} is not reachable ({why})", UNREACHABLE_RETRY_S)
+
+    def broken_off(self, worker: Worker, why: str) -> Refusal:
+        """The connection ended before an answer began."""
+        return Refusal(502, f"{_place(worker)} broke off: {why}")
+
+    def send(
+        self, request: Request, route: Route, refusal: Refusal, exchange: Exchange | None = None
+    ) -> None:
+        """Answer a request with a refusal, in the shape that its dialect's clients understand; `exchange` is
+        its record if it has one.
+
+        An answer that has begun is cut short instead, and its client must see that: no faked ending.
+        """
+        if request.connection.head_sent:
+            request.connection.cut()
+            return
+        head, body = self.pool.speaker(route.family).backend.adapter.render(refusal, route)
+        request.connection.respond(head, body, *(() if exchange is None else self.about(exchange)))
+
+    def about(self, exchange: Exchange) -> tuple[Header, ...]:
+        """Return the headers that say what was predicted of a request, and how long it waited."""
+        prediction = exchange.asked.prediction
+        waited_ms = exchange.waited_s(self.stats.journal.clock()) * 1000
+        return (
+            (b"X-Clairvoyant-Request-Id", exchange.id.encode()),
+            (b"X-Clairvoyant-Class", prediction.length_class.encode()),
+            (b"X-Clairvoyant-Tokens", b"%d" % round(prediction.expected_tokens)),
+            (b"X-Clairvoyant-Queue-Ms", b"%.1f" % waited_ms),
+            *(() if exchange.attempt is None else self.by(self.pool.worker_of(exchange))),
+        )
+
+    def by(self, worker: Worker) -> tuple[Header, ...]:
+        """Return the header that names the worker of an answer, where there are several."""
+        return ((b"X-Clairvoyant-Backend", worker.name.encode()),) if len(self.pool) > 1 else ()
+
+
+def _place(worker: Worker) -> str:
+    return f"clairvoyant: {worker.backend.adapter.title} at {worker.backend.upstream.url}"

@@ -1,0 +1,326 @@
+"""A queued request on its way: it waits for a slot, is sent to a worker, and its answer is passed on.
+
+What follows from each thing that happens is decided in `serving_rules`; here it is carried out.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+import msgspec
+
+from clairvoyant_cli.backends.continuation import Onward
+from clairvoyant_cli.http.heads import ResponseHead
+from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.http.upstream import NotReadyError, UnreachableError, UpstreamConnection, UpstreamError
+from clairvoyant_cli.protocols.routes import Route, Shape, Work
+from clairvoyant_cli.protocols.summed_totals import summed_totals
+from clairvoyant_cli.protocols.usage import Totals, UsageReader
+from clairvoyant_cli.proxy.access.keys import Access
+from clairvoyant_cli.proxy.observing.request_stats import RequestStats
+from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Release
+from clairvoyant_cli.proxy.queue.exchange import (
+    Attempt,
+    AttemptEnd,
+    DisplacedError,
+    DrainingError,
+    Exchange,
+    OperatorCancelledError,
+    OutageError,
+    Outcome,
+    Phase,
+)
+from clairvoyant_cli.proxy.requests.cutting import KEPT_RUNNING, Preemption, encoded
+from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
+from clairvoyant_cli.proxy.requests.forwarding import forward, forward_anew
+from clairvoyant_cli.proxy.requests.refusals import Refusals
+from clairvoyant_cli.proxy.requests.relay import Relay
+from clairvoyant_cli.proxy.requests.serving_rules import (
+    Abandon,
+    Answered,
+    BrokenOff,
+    ClientLeft,
+    Command,
+    CutOff,
+    Event,
+    Finish,
+    NotGranted,
+    NotTaken,
+    ServingRules,
+    WaitAgain,
+)
+from clairvoyant_cli.proxy.requests.spliced_relay import CutError, SplicedRelay, UnfitError
+from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
+from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker
+
+
+class Stored(msgspec.Struct):
+    """Whether a server is to keep its answer."""
+
+    store: bool | None = None
+
+
+STORED = msgspec.json.Decoder(Stored)
+
+
+@dataclass(slots=True)
+class Serving:
+    """Serves what has been admitted."""
+
+    access: Access
+    pool: BackendPool
+    dispatcher: Dispatcher
+    refusals: Refusals
+    rules: ServingRules
+    preemption: Preemption
+    annotation: Annotation
+    engines: EngineQueues
+    stats: RequestStats
+
+    async def serve(self, exchange: Exchange, request: Request) -> None:
+        """See an exchange through to its end, through as many attempts as that takes."""
+        dispatcher = self.dispatcher
+        command: Command | None = None
+        try:
+            while command is None or isinstance(command, WaitAgain):
+                event = await self._wait(exchange) or await self._attempt(exchange, request)
+                command = self.rules.after(exchange, event)
+                if isinstance(event, BrokenOff) and isinstance(command, WaitAgain):
+                    self.stats.repeated(exchange, event.why)
+                carry_out(command, exchange, dispatcher, self.pool.released)
+        except Exception:
+            dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, 500)
+            raise
+        if isinstance(event, ClientLeft) and (command.refusal is None or request.connection.head_sent):
+            raise asyncio.CancelledError
+        if command.refusal is not None:
+            self.refusals.send(request, exchange.asked.route, command.refusal, exchange)
+
+    async def _wait(self, exchange: Exchange) -> Event | None:
+        """Wait for a slot; what happened instead, None if there is one."""
+        patience_s = None if exchange.is_suspended else self.rules.max_wait_s
+        if patience_s is not None:
+            patience_s -= self.stats.journal.clock() - exchange.job.arrival_s
+        try:
+            if exchange.granted.done():
+                exchange.granted.result()
+                return None
+            async with asyncio.timeout(patience_s):
+                await exchange.granted
+        except (TimeoutError, DisplacedError, DrainingError, OutageError, OperatorCancelledError) as why:
+            return NotGranted(why)
+        except asyncio.CancelledError:
+            return ClientLeft()
+        return None
+
+    async def _attempt(self, exchange: Exchange, request: Request) -> Event:
+        """Have a granted exchange answered; what came of it."""
+        attempt = exchange.attempt
+        assert attempt is not None  # noqa: S101 - what has been granted is an attempt
+        if request.connection.gone:
+            return ClientLeft()
+        worker = self.pool[attempt.worker]
+        relay: Relay | None = None
+        try:
+            onward = await self._onward(exchange, request, worker)
+            upstream = attempt.connection = await worker.backend.upstream.connect()
+            request.holds_slot = True
+            relay = self._relay(exchange, attempt, upstream, request)
+            drop = self.access.consumed_headers
+            if onward is None:
+                stamp = self.annotation.stamp(exchange, attempt, worker)
+                keep = relay.may_wait or (request.complete and exchange.asked.route.work is not Work.OPAQUE)
+                forward(request, upstream, relay, worker, drop=drop, keep=keep, stamp=stamp)
+            else:
+                forward_anew(request, upstream, relay, worker, encoded(onward), onward.path, drop=drop)
+            exchange.phase = Phase.PREFILL
+            await relay.finished
+        except CutError:
+            return await self._cut(exchange, attempt, relay)
+        except UnreachableError as error:
+            worker.watch.lost(str(error))
+            return NotTaken(AttemptEnd.UNREACHABLE, str(error))
+        except NotReadyError:
+            worker.watch.not_ready()
+            return NotTaken(AttemptEnd.NOT_READY)
+        except UpstreamError as error:
+            return await self._broken_off(exchange, request, attempt, relay, error)
+        except asyncio.CancelledError:
+            return self._left(exchange, attempt, relay)
+        return self._answered(exchange, attempt, relay.status)
+
+    async def _onward(self, exchange: Exchange, request: Request, worker: Worker) -> Onward | None:
+        """Return what to ask in the client's name; None if its own request is sent."""
+        if exchange.has_begun:
+            return await self.preemption.onward(exchange, worker)
+        if exchange.splice is None:
+            self.preemption.consider(exchange, request, worker)
+        return self.preemption.first(exchange)
+
+    async def _cut(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> Event:
+        """Wait until the slot of an answer that was cut is free; its client may leave meanwhile."""
+        try:
+            self.preemption.suspended(exchange, attempt)
+            await self.pool.released(exchange)
+        except asyncio.CancelledError:
+            return ClientLeft(at_work=True, status=relay.status if relay is not None else 0)
+        return CutOff()
+
+    async def _broken_off(
+        self,
+        exchange: Exchange,
+        request: Request,
+        attempt: Attempt,
+        relay: Relay | None,
+        error: UpstreamError,
+    ) -> Event:
+        """See what an answer that broke off leaves: its server, and what its client has of it."""
+        worker, status = self.pool[attempt.worker], relay.status if relay is not None else 0
+        try:
+            if isinstance(error, UnfitError) and attempt.connection is not None:
+                await self.pool.released(exchange)  # the server may be at it still
+            elif not await self._is_there(worker, str(error)):
+                if isinstance(error, UnfitError):
+                    return NotTaken(AttemptEnd.UNREACHABLE, str(error))
+                attempt.server_gone = True
+        except asyncio.CancelledError:
+            return ClientLeft(at_work=True, status=status)
+        return BrokenOff(str(error), status, self._is_repeatable(exchange, request))
+
+    async def _is_there(self, worker: Worker, why: str) -> bool:
+        """Whether a worker that broke off can still be reached; it counts as down if not."""
+        worker.watch.look_now()
+        try:
+            (await worker.backend.upstream.connect(fresh=True)).close()
+        except UnreachableError:
+            worker.watch.lost(why)
+            return False
+        except UpstreamError:
+            pass  # it is this machine that can open no more
+        return True
+
+    def _is_repeatable(self, exchange: Exchange, request: Request) -> bool:
+        """Whether the client would notice nothing of another attempt; from its own request, if nothing of an
+        answer is kept.
+        """
+        splice = exchange.splice
+        if request.connection.head_sent:
+            return splice is not None and splice.asked.streamed and splice.can_go_on
+        if splice is not None and not splice.asked.streamed:
+            exchange.only_as_asked = True
+            if splice.holds_more:
+                self.preemption.streams_more(self.pool.worker_of(exchange), exchange.job.model)
+        exchange.splice = None
+        return request.complete and has_no_side_effects(request, exchange.asked.route)
+
+    def _left(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> Event:
+        """What it means that the client has left, or the operator stopped the answer, just now."""
+        if relay is not None and relay.whole:
+            # It left with the last byte. The connection may serve another request by now.
+            return self._answered(exchange, attempt, relay.status)
+        if relay is None or relay.broken or attempt.connection is None:
+            return ClientLeft()
+        attempt.connection.let_go()
+        return ClientLeft(at_work=True, heard_all=self._has_heard_all(exchange, attempt), status=relay.status)
+
+    def _answered(self, exchange: Exchange, attempt: Attempt, status: int) -> Answered:
+        """The answer has been passed on whole: read what it says of itself."""
+        if attempt.usage is not None:
+            self._take_totals(exchange, attempt, attempt.usage.totals())
+        residents = self.pool[attempt.worker].residents
+        if residents is not None:
+            residents.answered(exchange, status)
+        return Answered(status, attempt.totals.error)
+
+    def _has_heard_all(self, exchange: Exchange, attempt: Attempt) -> bool:
+        """Whether a client that left had its whole answer: OpenAI's SDK leaves with the last event of a
+        stream, before the end of the message. Takes note of the totals if so.
+        """
+        usage = attempt.usage
+        if usage is None or not usage.streaming:
+            return False
+        totals = usage.totals()
+        if totals.complete:
+            self._take_totals(exchange, attempt, totals)
+        return totals.complete
+
+    def _take_totals(self, exchange: Exchange, attempt: Attempt, totals: Totals) -> None:
+        """Take note of what an answer said of itself; of one in parts, of all of them together."""
+        if exchange.splice is not None:
+            self.preemption.ran_on(totals, exchange)
+            totals = summed_totals(totals, exchange.splice.earlier)
+        attempt.totals = totals
+
+    def _relay(
+        self, exchange: Exchange, attempt: Attempt, upstream: UpstreamConnection, request: Request
+    ) -> Relay:
+        worker = self.pool[attempt.worker]
+        may_wait, resumes = self._may_wait(exchange, worker, request), exchange.has_begun
+
+        def on_head(head: ResponseHead) -> UsageReader:
+            worker.watch.answered()
+            if head.status < 500:
+                worker.health.began()
+            attempt.usage = UsageReader(head)
+            return attempt.usage
+
+        def on_first_byte() -> None:
+            attempt.first_byte_s = self.stats.journal.clock()
+            self.engines.begun(exchange, attempt, attempt.first_byte_s)
+            if resumes:
+                self.preemption.goes_on(exchange, attempt)
+            exchange.phase = Phase.DECODING
+
+        if exchange.splice is not None:
+            return SplicedRelay(
+                request,
+                upstream,
+                *self.refusals.about(exchange),
+                splice=exchange.splice,
+                resumes=resumes,
+                content_type=worker.backend.adapter.json_type(exchange.splice.asked.shape) or b"",
+                on_head=on_head,
+                on_first_byte=on_first_byte,
+                may_wait=may_wait,
+            )
+        return Relay(
+            request,
+            upstream,
+            *self.refusals.about(exchange),
+            on_head=on_head,
+            on_first_byte=on_first_byte,
+            may_wait=may_wait,
+            holds_head=request.complete,
+        )
+
+    def _may_wait(self, exchange: Exchange, worker: Worker, request: Request) -> bool:
+        """Whether an answer that says "not yet" is heard by us alone, and the request sent again later."""
+        if not request.complete or not worker.backend.adapter.REPORTS_LOADING or worker.outage.over:
+            return False
+        # Others may have been served since: one model may be missing for good.
+        since_s = exchange.not_ready_since_s
+        return since_s is None or self.stats.journal.clock() - since_s < worker.outage.grace_s
+
+
+def carry_out(command: Command, exchange: Exchange, dispatcher: Dispatcher, release: Release) -> None:
+    """Do with an exchange what is commanded; `release` waits for a worker that is still at it."""
+    match command:
+        case WaitAgain(why, able):
+            dispatcher.wait_again(exchange, why, able)
+        case Finish(outcome, status):
+            dispatcher.end(exchange, outcome, status)
+        case Abandon(outcome, status):
+            dispatcher.abandon(exchange, outcome, status, release)
+
+
+def has_no_side_effects(request: Request, route: Route) -> bool:
+    """Whether a request may be sent again that a server has seen: not if the server keeps the answer, as it
+    does a stored response (`store`, by default) and a stream that outlives its client (llama.cpp).
+    """
+    if route.work not in (Work.GENERATE, Work.EMBED) or request.head.get(KEPT_RUNNING) is not None:
+        return False
+    if route.shape not in (Shape.RESPONSES, Shape.LMSTUDIO_CHAT):
+        return True
+    try:
+        return STORED.decode(b"".join(request.arrived)).store is False
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False

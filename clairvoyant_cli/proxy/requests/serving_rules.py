@@ -1,0 +1,193 @@
+"""What follows from what happens to a request in the queue or on a worker: events in, commands out.
+
+Nothing here waits or touches a socket; `serving` says what happened and carries out what is commanded.
+
+Rule 1: what no backend took up goes back to the queue, at its old place.
+Rule 2: so does an answer that broke off, if its client notices nothing: none of it was passed on, or another
+part can follow. Generating has no side effects, so RFC 9110, 9.2.2 allows it. `MAX_REPEATS` times, and never
+a request with which two servers went down.
+Rule 3: every request ends with exactly one `Finish` or `Abandon`.
+"""
+
+from dataclasses import dataclass
+
+from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.proxy.queue.exchange import (
+    AttemptEnd,
+    DisplacedError,
+    DrainingError,
+    Exchange,
+    OperatorCancelledError,
+    OutageError,
+    Outcome,
+)
+from clairvoyant_cli.proxy.queue.operation import Operation
+from clairvoyant_cli.proxy.requests.refusals import GOING_DOWN, STOPPED, Refusals
+from clairvoyant_cli.proxy.servers.pool import BackendPool
+
+CLIENT_CLOSED = 499
+"""nginx's and Ollama's status for a client that left before its answer."""
+
+BAD_GATEWAY = 502
+
+MAX_REPEATS = 2
+MAX_SERVERS_GONE = 1
+"""Servers that may go down while they answer a request before it counts as the cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotGranted:
+    """It waited and will get no slot; `why` is TimeoutError or one of the errors in `exchange`."""
+
+    why: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class NotTaken:
+    """Its worker never took it up: it could not be reached (`why` in words), or said "not yet"."""
+
+    end: AttemptEnd
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CutOff:
+    """Its answer was cut for another to have its slot, which is free by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenOff:
+    """The answer ended before it was whole; `status` is 0 if it had not begun. `repeatable`: its client would
+    notice nothing of another attempt.
+    """
+
+    why: str
+    status: int = 0
+    repeatable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The whole answer was passed on; `failed` if it holds an error."""
+
+    status: int
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLeft:
+    """Nobody waits for the answer any more, or the operator stopped it.
+
+    `at_work` says that a worker is at it; `heard_all` that the client had the whole answer, and only the end
+    of the message was still to come. `status` is 0 if no answer had begun.
+    """
+
+    at_work: bool = False
+    heard_all: bool = False
+    status: int = 0
+
+
+Event = NotGranted | NotTaken | CutOff | BrokenOff | Answered | ClientLeft
+
+
+@dataclass(frozen=True, slots=True)
+class WaitAgain:
+    """Put it back into the queue, for the workers in `able` if there are any."""
+
+    why: AttemptEnd
+    able: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """End it, and give back its place or its slot; then say `refusal` if no answer has begun, else cut it."""
+
+    outcome: Outcome
+    status: int
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """End it, and give back its slot when the worker has stopped; `refusal` as for `Finish`."""
+
+    outcome: Outcome
+    status: int
+    refusal: Refusal | None = None
+
+
+Command = WaitAgain | Finish | Abandon
+
+
+@dataclass(frozen=True, slots=True)
+class ServingRules:
+    """Decides. `max_wait_s` is how long a request may wait for a slot; None: as long as it takes."""
+
+    pool: BackendPool
+    operation: Operation
+    refusals: Refusals
+    max_wait_s: float | None = None
+
+    def after(self, exchange: Exchange, event: Event) -> Command:
+        """Return what is to be done after an event."""
+        match event:
+            case NotGranted(why):
+                return self._not_granted(exchange, why)
+            case NotTaken():
+                return self._not_taken(exchange, event)
+            case CutOff():
+                return WaitAgain(AttemptEnd.CUT)
+            case BrokenOff():
+                return self._broken_off(exchange, event)
+            case Answered(status, failed):
+                good = not failed and status < 500
+                return Finish(Outcome.COMPLETED if good else Outcome.UPSTREAM_ERROR, status)
+            case ClientLeft():
+                return self._left(exchange, event)
+
+    def _left(self, exchange: Exchange, event: ClientLeft) -> Finish | Abandon:
+        end = Abandon if event.at_work else Finish
+        if event.heard_all:
+            return end(Outcome.COMPLETED, event.status)
+        if self.operation.stopped:  # it was us who hung up
+            return end(Outcome.REJECTED, event.status or GOING_DOWN.status)
+        refusal = STOPPED if exchange.stopped_by_operator else None
+        return end(Outcome.CLIENT_CANCELLED, event.status or CLIENT_CLOSED, refusal)
+
+    def _not_granted(self, exchange: Exchange, why: Exception) -> Finish:
+        outcome = Outcome.REJECTED
+        if isinstance(why, DisplacedError):
+            refusal = self.refusals.full()
+        elif isinstance(why, DrainingError):
+            refusal = GOING_DOWN
+        elif isinstance(why, OutageError):
+            outcome, refusal = (
+                Outcome.UPSTREAM_ERROR,
+                self.refusals.away(next(iter(self.pool.serving(exchange)), None)),
+            )
+        elif isinstance(why, OperatorCancelledError):
+            outcome, refusal = Outcome.CLIENT_CANCELLED, STOPPED
+        else:
+            outcome, refusal = Outcome.TIMEOUT, self.refusals.waited_too_long(self.max_wait_s or 0.0)
+        return Finish(outcome, refusal.status, refusal)
+
+    def _broken_off(self, exchange: Exchange, event: BrokenOff) -> WaitAgain | Finish:
+        gone = sum(attempt.server_gone for attempt in exchange.attempts)
+        again = event.repeatable and exchange.repeats < MAX_REPEATS and gone <= MAX_SERVERS_GONE
+        lost = gone and not self.pool.waits_for(exchange)
+        if again and not lost and not self.operation.stopping and not self.pool.has_given_up(exchange):
+            return WaitAgain(AttemptEnd.BROKEN, self.pool.able_for(exchange))
+        refusal = self.refusals.broken_off(self.pool.worker_of(exchange), event.why)
+        return Finish(Outcome.UPSTREAM_ERROR, event.status or BAD_GATEWAY, refusal)
+
+    def _not_taken(self, exchange: Exchange, event: NotTaken) -> WaitAgain | Finish:
+        worker = self.pool.worker_of(exchange)
+        if event.end is AttemptEnd.UNREACHABLE and not self.pool.waits_for(exchange):
+            refusal = self.refusals.unreachable(worker, event.why)
+            return Finish(Outcome.UPSTREAM_ERROR, refusal.status, refusal)
+        if self.operation.stopping:
+            return Finish(Outcome.REJECTED, GOING_DOWN.status, GOING_DOWN)
+        if self.pool.has_given_up(exchange):
+            refusal = self.refusals.away(worker)
+            return Finish(Outcome.UPSTREAM_ERROR, refusal.status, refusal)
+        return WaitAgain(event.end)

@@ -1,0 +1,134 @@
+"""One part of an answer that may be cut and continued, on its way from the backend to the client."""
+
+from collections.abc import Callable
+
+from clairvoyant_cli.http.fields import Header
+from clairvoyant_cli.http.heads import ResponseHead
+from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.http.upstream import UpstreamConnection, UpstreamError
+from clairvoyant_cli.protocols.splice import PartError, Splice
+from clairvoyant_cli.protocols.usage import UsageReader
+from clairvoyant_cli.proxy.requests.relay import Relay
+
+OF_THE_STREAM = frozenset(
+    (
+        b"content-type",
+        b"content-length",
+        b"transfer-encoding",
+        b"connection",
+        b"keep-alive",
+        b"cache-control",
+        b"x-accel-buffering",
+    )
+)
+"""Headers of a stream that an answer in one piece has otherwise, or not at all."""
+
+
+class CutError(Exception):
+    """The answer was cut, as was wanted; its request waits again."""
+
+
+class UnfitError(UpstreamError):
+    """What the server sent is no part of the answer, and none of it was passed on."""
+
+
+class SplicedRelay(Relay):
+    """Feeds a client from one upstream connection after another; `resumes` says that this is not the first.
+
+    The answer to a client's own request passes as it is if it is no stream of events. The answer to a request
+    of ours, a later part or the stream behind an unstreamed answer, must be one: `finished` fails with
+    `UnfitError` if it is not, and with `CutError` at a cut. A client that does not stream gets its answer at
+    the end, as `content_type`.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        upstream: UpstreamConnection,
+        *extra: Header,
+        splice: Splice,
+        resumes: bool,
+        content_type: bytes,
+        on_head: Callable[[ResponseHead], UsageReader],
+        on_first_byte: Callable[[], None],
+        may_wait: bool,
+    ) -> None:
+        super().__init__(
+            request, upstream, *extra, on_first_byte=on_first_byte, may_wait=may_wait, holds_head=True
+        )
+        self._read_head = on_head
+        self._splice = splice
+        self._resumes = resumes
+        self._content_type = content_type
+        self._answer_head: ResponseHead | None = None
+        self._spliced = False
+
+    def data(self, data: bytes) -> None:
+        """Pass on what the client gets of a piece of the body, up to a cut."""
+        if not self._spliced:
+            super().data(data)
+            return
+        if self._usage is not None:
+            self._usage.feed(data)
+        try:
+            out = self._splice.feed(data)
+        except PartError as error:
+            if error.before:
+                self._client.send_body(error.before)
+            self._unfit(str(error))
+            return
+        if out:
+            self._send_head()
+            self._client.send_body(out)
+        self._note_first_byte(data)
+        if self._splice.is_cut and not self.finished.done():
+            self._upstream.let_go()
+            self._client.fed_by(None)
+            self.finished.set_exception(CutError())
+
+    def end(self, trailers: list[Header]) -> None:
+        """Pass on the end; to a client that does not stream, the answer."""
+        if not self._spliced:
+            super().end(trailers)
+            return
+        try:
+            last = self._splice.end()
+        except PartError as error:
+            self._unfit(str(error))
+            return
+        if self._answer_head is not None:
+            head = _in_one_piece(self._answer_head, self._content_type)
+            self._client.respond(head, last, *self._extra)
+            self._ended()
+            return
+        if last:
+            self._send_head()
+            self._client.send_body(last)
+        super().end(trailers)
+
+    def _begin(self, head: ResponseHead) -> None:
+        usage = self._read_head(head)
+        self._usage, self.status = usage, head.status
+        self._spliced = head.status == 200 and usage.streaming and usage.readable
+        if not self._spliced and (self._resumes or not self._splice.asked.streamed):
+            self._unfit(f"HTTP {head.status} instead of a stream")
+        elif not self._spliced:
+            self._splice.why_not = "its answer is no stream"
+            super()._begin(head)
+        elif not self._splice.asked.streamed:
+            self._answer_head = head
+        elif self._resumes:
+            self._client.fed_by(self._upstream)
+        else:
+            super()._begin(head)
+
+    def _unfit(self, why: str) -> None:
+        self._spliced = False
+        self._upstream.abort()
+        self.failed(UnfitError(why))
+
+
+def _in_one_piece(stream: ResponseHead, content_type: bytes) -> ResponseHead:
+    """Return the head of an answer in one piece, made of that of its stream."""
+    kept = [header for header in stream.headers if header[0].lower() not in OF_THE_STREAM]
+    return ResponseHead(200, stream.reason, [(b"Content-Type", content_type), *kept])

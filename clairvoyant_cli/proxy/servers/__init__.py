@@ -1,0 +1,1 @@
+"""The LLM servers behind the proxy: health, slots, loaded models, cache contents."""

@@ -1,0 +1,102 @@
+"""What is known of the queue inside an engine: when our requests there will have ended, and whether it
+starts them by the numbers that they were sent with.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from math import inf
+
+from clairvoyant_cli.backends.priority import Priority
+from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
+from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange
+from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker
+from clairvoyant_cli.scheduler.engine_priority import Inside, ends_in_s
+
+JUDGED = 20
+"""Starts that went against the order of arrival, or against the numbers, by which an engine is judged."""
+
+SENT_BEFORE_S = 0.1
+"""A request that was sent so much earlier than another is in the engine's queue before it."""
+
+STARTING_S = 1.0
+PREFILLS = 3.0
+"""Who has waited for longer than a second, and than three times as long as the prompt of another takes to be
+read, was there before that one was started."""
+
+
+@dataclass(slots=True)
+class EngineQueues:
+    """Follows the engines that order their own queues; `say` tells the operator."""
+
+    dispatcher: Dispatcher
+    pool: BackendPool
+    say: Callable[[int, str], None]
+    _judged: dict[str, deque[bool]] = field(default_factory=dict)
+    _warned: set[str] = field(default_factory=set)
+
+    def ends_in_s(self, now: float) -> dict[str, float]:
+        """Return in how many seconds each request that such an engine has will have its answer, by id."""
+        found: dict[str, float] = {}
+        for worker in self.pool:
+            priority = worker.backend.stamps
+            if priority is not None:
+                inside = (_inside(*each, priority, now) for each in self._there(worker))
+                found |= ends_in_s(inside, worker.backend.at_once)
+        return found
+
+    def heeded(self, worker: Worker) -> float | None:
+        """Return the share of the last starts that followed the numbers; None if too few tell."""
+        judged = self._judged.get(worker.name, ())
+        return sum(judged) / JUDGED if len(judged) == JUDGED else None
+
+    def begun(self, exchange: Exchange, attempt: Attempt, now: float) -> None:
+        """Judge by whom a request has passed, and who has been passed by it, now that its answer begins."""
+        worker = self.pool[attempt.worker]
+        priority = worker.backend.stamps
+        if priority is None or attempt.priority is None or not exchange.asked.parsed.stream:
+            return
+        number = _rank(attempt, priority)
+        long_ago_s = now - STARTING_S - PREFILLS * worker.service_s(exchange.job.prompt_tokens, 0.0)
+        heeded = ignored = False
+        for _, other in self._there(worker, waiting=True):
+            rank = _rank(other, priority)
+            heeded = heeded or (rank > number and other.granted_s < attempt.granted_s - SENT_BEFORE_S)
+            ignored = ignored or (rank < number and attempt.granted_s < other.granted_s < long_ago_s)
+        if heeded is not ignored:
+            self._judge(worker, heeded)
+
+    def _judge(self, worker: Worker, heeded: bool) -> None:
+        self._judged.setdefault(worker.name, deque(maxlen=JUDGED)).append(heeded)
+        share, priority = self.heeded(worker), worker.backend.stamps
+        if share is not None and share < 0.5 and worker.name not in self._warned and priority is not None:
+            self._warned.add(worker.name)
+            news = f"{worker.name} starts requests in order of arrival, whatever their priority"
+            self.say(logging.WARNING, f"{news} ({share:.0%} heeded): start it with {priority.flag}")
+
+    def _there(self, worker: Worker, *, waiting: bool = False) -> Iterator[tuple[Exchange, Attempt]]:
+        """Yield what a worker has of ours; if `waiting`, only what was stamped and would be seen to begin."""
+        for job_id in self.dispatcher.scheduler.running:
+            exchange = self.dispatcher.live[job_id]
+            attempt = exchange.attempt
+            if attempt is None or attempt.worker != worker.name:
+                continue
+            seen = attempt.first_byte_s is not None or not exchange.asked.parsed.stream
+            if not waiting or (attempt.priority is not None and not seen):
+                yield exchange, attempt
+
+
+def _rank(attempt: Attempt, priority: Priority) -> float:
+    """Return what orders a request there, lowest first; without a number vLLM takes it for 0, SGLang last."""
+    if attempt.priority is None:
+        return 0.0 if priority.lower_first else inf
+    return float(attempt.priority if priority.lower_first else -attempt.priority)
+
+
+def _inside(exchange: Exchange, attempt: Attempt, priority: Priority, now: float) -> Inside:
+    begun_s, unseen_s = attempt.first_byte_s, 0.0
+    if begun_s is None and not exchange.asked.parsed.stream:
+        unseen_s = now - attempt.granted_s
+    remaining_s = attempt.expected_s - (0.0 if begun_s is None else now - begun_s)
+    return Inside(exchange.id, _rank(attempt, priority), max(0.0, remaining_s), begun_s is not None, unseen_s)

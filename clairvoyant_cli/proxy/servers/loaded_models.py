@@ -1,0 +1,80 @@
+"""What is loaded in a backend that swaps models, and what swapping costs, as the scheduler must know it.
+
+Ollama loads a model on demand and may throw another out for it, which takes 5 to 30 s; a queue that does
+not know goes back and forth between two models and serves neither.
+"""
+
+from collections.abc import Iterable
+
+from clairvoyant_cli.backends.ollama import full_name
+from clairvoyant_cli.protocols.request_parsing import ParsedRequest
+from clairvoyant_cli.proxy.queue.exchange import Exchange, Phase
+from clairvoyant_cli.scheduler.queue import Scheduler
+
+ASSUMED_LOAD_S = 8.0
+"""Until a load has been measured: a 5 GB model from an ordinary SSD."""
+
+MIN_LOAD_S = 0.5
+"""Ollama reports a few milliseconds of `load_duration` for a model that was there already."""
+
+LONGEST_LOAD_S = 600.0
+"""Ollama gives up after five minutes (OLLAMA_LOAD_TIMEOUT): what says it took longer is wrong."""
+
+MAX_AFFINITIES = 200
+"""So many prices are remembered, those used last: clients choose the runner's options, if not the models."""
+
+
+class Residents:
+    """Keeps a scheduler's residency in step with one backend.
+
+    A price of its own has only what the backend has answered for, or lists as loaded; all else has the
+    assumed one, and counts as loaded only once it was answered well. So nothing that a client makes up
+    moves anybody else's price.
+    """
+
+    def __init__(self, scheduler: Scheduler, worker: str) -> None:
+        self._residency = scheduler.residency
+        self._residency.unknown_s = ASSUMED_LOAD_S
+        self._worker = worker
+        self._affinity_of: dict[str, str] = {}  # a model's listed name -> what was asked of it last
+
+    def affinity_of(self, parsed: ParsedRequest) -> str:
+        """Return what a request needs loaded: one name for a model, however it is written."""
+        return full_name(parsed.model) + parsed.affinity.removeprefix(parsed.model) if parsed.model else ""
+
+    def answered(self, exchange: Exchange, status: int) -> None:
+        """An answer tells whether its model had to be loaded, and how long that took; an error does not."""
+        job_id, affinity, load_s = exchange.job.id, exchange.job.affinity, exchange.totals.load_s
+        if not 200 <= status < 300 or exchange.totals.error:
+            self._residency.not_loaded(self._worker, job_id)
+            return
+        if not affinity:
+            return
+        if load_s is not None and load_s < MIN_LOAD_S:
+            self._residency.was_there(self._worker, job_id)
+        else:
+            self._residency.loaded(self._worker, job_id)
+        learned = load_s is not None and MIN_LOAD_S <= load_s <= LONGEST_LOAD_S
+        self._remember(affinity, load_s if learned else None)
+        self._affinity_of[full_name(exchange.asked.parsed.model)] = affinity
+
+    def listed(self, names: Iterable[str], live: Iterable[Exchange]) -> None:
+        """The backend has listed its loaded models; while one may be loading, the list tells nothing."""
+        if any(each.phase in (Phase.CONNECTING, Phase.PREFILL) for each in live):
+            return
+        names = [full_name(name) for name in names]
+        loaded = frozenset(self._affinity_of.get(name, name) for name in names)
+        for affinity in loaded:
+            self._remember(affinity, None)
+        if loaded:
+            self._residency.set(self._worker, loaded)
+
+    def _remember(self, affinity: str, load_s: float | None) -> None:
+        """Keep a price, the one there is where None is given, as the one used last."""
+        prices = self._residency.load_s
+        known_s = prices.pop(affinity, ASSUMED_LOAD_S)
+        if len(prices) >= MAX_AFFINITIES:
+            forgotten = next(iter(prices))
+            del prices[forgotten]
+            self._affinity_of = {n: kept for n, kept in self._affinity_of.items() if kept != forgotten}
+        prices[affinity] = known_s if load_s is None else load_s

@@ -1,0 +1,104 @@
+"""What an operator does to the servers while the daemon runs: add one, drain it, bring it up, remove it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from clairvoyant_cli.config import BackendConfig
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.proxy.servers.pool import BackendPool
+from clairvoyant_cli.proxy.servers.server_registry import Joining
+from clairvoyant_cli.settings import read_table
+
+DEEDS = ("add", "drain", "up", "remove")
+
+MODEL_TIMEOUT_S = 600.0
+"""Ollama gives up loading one after five minutes."""
+
+SECRETS = frozenset({"key"})
+"""Arguments that are never shown."""
+
+
+class RefusedError(Exception):
+    """An action that cannot be carried out as things stand; the message says why."""
+
+    status = 409
+
+
+class InvalidError(RefusedError):
+    """An action whose arguments could never do."""
+
+    status = 422
+
+
+@dataclass(frozen=True, slots=True)
+class BackendActions:
+    """Carries out `actions/backend`."""
+
+    pool: BackendPool
+    joining: Joining
+
+    async def run(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Do what `do` says to the server that `name` says. To add one takes what a table `[[backends]]` has,
+        with the `key` itself in place of `key_file`: no file of this machine is read for whoever asks.
+        """
+        deed = arguments.get("do")
+        if deed not in DEEDS:
+            raise InvalidError(f"do must be one of {', '.join(DEEDS)}")
+        if deed == "add":
+            return await self._add({key: value for key, value in arguments.items() if key != "do"})
+        name = arguments.get("name")
+        try:
+            if deed == "drain":
+                self.pool.drain(str(name))
+            elif deed == "up":
+                self.pool.bring_up(str(name))
+            else:
+                self.pool.remove(str(name))
+        except KeyError:
+            names = ", ".join(worker.name for worker in self.pool)
+            raise RefusedError(f"no backend is called {name}; there are {names}") from None
+        except ValueError:
+            raise RefusedError(f"{name} is the only one that stays; add another first") from None
+        here = next((worker for worker in self.pool if worker.name == name), None)
+        return {"done": "backend", "name": name, "standing": "gone" if here is None else here.standing}
+
+    async def keep_model(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Have a model loaded, or unloaded, by the servers that do so when asked: by all that list it, or
+        have it, or by the one that `backend` names.
+        """
+        deed, model, only = (arguments.get(name) for name in ("do", "name", "backend"))
+        if deed not in ("load", "unload") or not isinstance(model, str) or not model:
+            raise InvalidError("do must be load or unload, and name a model")
+        able = [each for each in self.pool if each.backend.adapter.UNLOADS_MODELS]
+        if only is not None:
+            able = [each for each in able if each.name == only]
+        if deed == "load":
+            able = [each for each in able if each.backend.lists(model) or each.backend.may_have(model)]
+        else:
+            able = [each for each in able if any(has.name == model for has in each.backend.models)]
+        if not able:
+            raise RefusedError(f"no server here can {deed} {model} when asked")
+        for worker in able:
+            path, body = worker.backend.adapter.keep_request(model, loaded=deed == "load")
+            answer = await worker.ask(path, MODEL_TIMEOUT_S, body)
+            if answer.status != 200:
+                raise RefusedError(f"{worker.name} did not {deed} {model} (status {answer.status})")
+            worker.watch.look_now()
+        return {"done": "model", "do": deed, "name": model, "backends": [worker.name for worker in able]}
+
+    async def _add(self, table: dict[str, Any]) -> dict[str, Any]:
+        key = table.pop("key", None)
+        if "key_file" in table:
+            raise InvalidError("give the key itself, as key; no file is read for this")
+        if not (key is None or (isinstance(key, str) and key and key.isprintable())):
+            raise InvalidError("key must be a line of text")
+        if "url" not in table:
+            raise InvalidError('add needs the server\'s url, as {"do": "add", "url": "http://..."}')
+        try:
+            given = {name: value for name, value in table.items() if value is not None}
+            worker = await self.joining.add(BackendConfig(**read_table(BackendConfig, given, "backend")), key)
+        except ClairvoyantError as error:
+            refused = InvalidError if error.exit_code is ExitCode.USAGE else RefusedError
+            raise refused(str(error)) from None
+        backend = worker.backend
+        return {"done": "backend", "name": worker.name, "kind": backend.adapter.name, "slots": backend.room}

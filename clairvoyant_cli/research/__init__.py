@@ -1,0 +1,1 @@
+"""Research code: benchmarks, the simulator and the replay backend. Nothing that serves imports it."""

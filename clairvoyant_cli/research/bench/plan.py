@@ -1,0 +1,106 @@
+"""What is asked when: the paper's burst, its Poisson arrivals, and recorded arrivals. Seeded, no I/O."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from clairvoyant_cli.research.bench.demo_questions import Question
+from clairvoyant_cli.research.simulator.traces import Trace
+from clairvoyant_cli.research.simulator.workload import MIN_SERVICE_S, TwoNormals
+from predictor.record import LengthClass
+
+PAPER = TwoNormals()
+Pools = Mapping[LengthClass, Sequence[Question]]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A question and when it comes, in seconds from the start."""
+
+    at_s: float
+    question: Question
+
+
+Plan = tuple[Arrival, ...]
+
+Draw = Callable[[LengthClass, Random], Question]
+"""Draws a question of a class."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaperAnswers:
+    """Service times of the paper (section 5.5), expressed as answers of a backend with this decode rate.
+
+    A long answer is one drawn as long: at these times the classes are the paper's, not those of a length.
+    """
+
+    pools: Pools
+    service: TwoNormals = PAPER
+    tokens_per_s: float = 50.0
+
+    def __call__(self, kind: LengthClass, rng: Random) -> Question:
+        """Draw a prompt of the class, and the length of its answer."""
+        times = self.service
+        short = kind is LengthClass.SHORT
+        mean_s = times.short_mean_s if short else times.long_mean_s
+        service_s = rng.gauss(mean_s, times.short_sd_s if short else times.long_sd_s)
+        tokens = round(max(MIN_SERVICE_S, service_s) * self.tokens_per_s)
+        return replace(rng.choice(self.pools[kind]), tokens=tokens, known_class=kind)
+
+
+def as_written(pools: Pools) -> Draw:
+    """Return a draw of the prompts with the lengths they come with."""
+
+    def draw(kind: LengthClass, rng: Random) -> Question:
+        return rng.choice(pools[kind])
+
+    return draw
+
+
+def without_repeats(draw: Draw, pools: Pools) -> Draw:
+    """Return a draw that repeats no prompt before all of its class have been asked."""
+    left: dict[LengthClass, set[str]] = {}
+
+    def fresh(kind: LengthClass, rng: Random) -> Question:
+        unused = left.get(kind) or {question.prompt for question in pools[kind]}
+        while (question := draw(kind, rng)).prompt not in unused:
+            pass
+        unused.discard(question.prompt)
+        left[kind] = unused
+        return question
+
+    return fresh
+
+
+def burst(count: int, gap_s: float, draw: Draw, rng: Random) -> Plan:
+    """Return `count` questions, half short and half long (an odd one short), in random order.
+
+    They come `gap_s` apart: enough, if it is not 0, that all arms get them in the same order.
+    """
+    longs = count // 2
+    kinds = [LengthClass.SHORT] * (count - longs) + [LengthClass.LONG] * longs
+    rng.shuffle(kinds)
+    return tuple(Arrival(i * gap_s, draw(kind, rng)) for i, kind in enumerate(kinds))
+
+
+def poisson(count: int, rate_per_s: float, draw: Draw, rng: Random) -> Plan:
+    """Return `count` questions, each short or long with even chances, arriving as a Poisson process."""
+    at_s, plan = 0.0, []
+    for _ in range(count):
+        at_s += rng.expovariate(rate_per_s)
+        plan.append(Arrival(at_s, draw(rng.choice((LengthClass.SHORT, LengthClass.LONG)), rng)))
+    return tuple(plan)
+
+
+def replayed(recorded: Trace, draw: Draw, stretch: float, rng: Random) -> Plan:
+    """Return questions at recorded times, `stretch` times as far apart, with the recorded lengths.
+
+    A trace holds no prompts: lengths below 200 tokens get a short question, the others a long one.
+    """
+    plan = []
+    for at_s, tokens in zip(recorded.arrival_s.tolist(), recorded.tokens.tolist(), strict=True):
+        length_class = LengthClass.of(tokens)
+        kind = LengthClass.SHORT if length_class is LengthClass.SHORT else LengthClass.LONG
+        question = replace(draw(kind, rng), tokens=max(1, int(tokens)), known_class=length_class)
+        plan.append(Arrival(at_s * stretch, question))
+    return tuple(plan)

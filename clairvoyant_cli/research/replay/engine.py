@@ -1,0 +1,217 @@
+"""The replay engine: a serial LLM server without the LLM, and a journal of what it served.
+
+Rule 1: at most `slots` answers at once; the rest wait first-come-first-served, as inside Ollama.
+Rule 2: token i is due at t0 + i / rate, counted from one t0: a late timer is caught up, never added.
+Rule 3: the same seed and prompt give the same answer, token for token.
+Rule 4: prompt text is not kept; the journal knows a prompt by its digest.
+Rule 5: asked with the beginning of its own answer, it goes on with the rest of it.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from math import ceil, inf
+from random import Random
+from string import ascii_lowercase
+
+from clairvoyant_cli.research.replay.journal import Counts, Outcome, Service
+from clairvoyant_cli.research.replay.lengths import WORDS, AnswerTokens, digest, heavy_tailed, words_of
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How fast the engine reads prompts and writes answers; `inf` means at once."""
+
+    prefill_tokens_per_s: float = inf
+    decode_tokens_per_s: float = inf
+
+    def prefill_s(self, tokens: int) -> float:
+        """Return the seconds it takes to read a prompt of this many tokens."""
+        return tokens / self.prefill_tokens_per_s
+
+    def decode_s(self, tokens: int) -> float:
+        """Return the seconds it takes to write this many tokens."""
+        return tokens / self.decode_tokens_per_s
+
+
+@dataclass(eq=False)
+class Engine:
+    """Slots, a clock and a journal. One event loop only.
+
+    `stride` is how many tokens are sent at a time after the first, the last of them when it is due.
+    `resume_s` is what it costs to take up an answer that was cut; None: its prompt, and what was said, are
+    read anew.
+    """
+
+    slots: int = 1
+    speed: Speed = field(default_factory=Speed)
+    stride: int = 1
+    answer_tokens: AnswerTokens = heavy_tailed
+    seed: int = 0
+    resume_s: float | None = None
+    journal: list[Service] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
+
+    def __post_init__(self) -> None:
+        self._free = asyncio.Semaphore(self.slots)
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._changed = asyncio.Event()
+        self._asked: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<Engine {len(self.waiting)} waiting, {len(self.running)} running, {self.counts}>"
+
+    # -- what tests and shows look at ------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> list[Service]:
+        """The requests without a slot, in the order they came."""
+        return [s for s in self.journal if s.outcome is Outcome.WAITING]
+
+    @property
+    def running(self) -> list[Service]:
+        """The requests that hold a slot, in the order they came."""
+        return [s for s in self.journal if s.outcome is Outcome.RUNNING]
+
+    @property
+    def started(self) -> list[Service]:
+        """The requests that got a slot, in the order they got it."""
+        return sorted(
+            (s for s in self.journal if s.start_order is not None), key=lambda s: s.start_order or 0
+        )
+
+    async def wait_until(self, reached: Callable[[Counts], bool], timeout_s: float = 10.0) -> None:
+        """Return once `reached(self.counts)` holds; TimeoutError naming the state if it never does."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not reached(self.counts):
+                    await self._changed.wait()
+        except TimeoutError:
+            raise TimeoutError(f"the replay backend did not get there in {timeout_s} s: {self!r}") from None
+
+    # -- controls --------------------------------------------------------------------------------------
+
+    def freeze(self) -> None:
+        """Send no more tokens until `thaw`; slots stay taken."""
+        self._flowing.clear()
+
+    def thaw(self) -> None:
+        """Send tokens again."""
+        self._flowing.set()
+
+    # -- serving ---------------------------------------------------------------------------------------
+
+    def arrive(self, route: str, prompt: str, text_chars: int, cap: int | None, said: str = "") -> Service:
+        """Enter a request into the journal. `cap` limits its answer, None leaves it alone; `said` is how the
+        answer begins, its characters not counted in `text_chars`.
+        """
+        rng = Random(f"{self.seed}:{digest(prompt)}")  # noqa: S311 - replays, keeps no secret
+        said_tokens = len(said.split())
+        wanted = max(0, self.answer_tokens(prompt, rng) - said_tokens)
+        service = Service(
+            route=route,
+            digest=digest(prompt),
+            prompt_tokens=max(1, ceil(text_chars / 4)) + said_tokens,
+            planned_tokens=wanted if cap is None else min(wanted, cap),
+            arrived_s=asyncio.get_running_loop().time(),
+            capped=cap is not None and cap < wanted,
+            said_tokens=said_tokens,
+            words=self._words(digest(prompt), said_tokens, said),
+        )
+        self.journal.append(service)
+        self.counts.arrived += 1
+        self._tell()
+        return service
+
+    @asynccontextmanager
+    async def slot(self, service: Service) -> AsyncIterator[None]:
+        """Hold a slot for the request; cancellation, waiting or running, gives up the place at once."""
+        try:
+            async with self._free:
+                service.outcome = Outcome.RUNNING
+                service.start_order = self.counts.started
+                service.started_s = asyncio.get_running_loop().time()
+                self.counts.started += 1
+                self._tell()
+                yield
+            service.outcome = Outcome.COMPLETED
+            self.counts.completed += 1
+        except asyncio.CancelledError:
+            service.outcome = Outcome.CANCELLED
+            self.counts.cancelled += 1
+            raise
+        except BaseException:
+            service.outcome = Outcome.FAILED
+            self.counts.failed += 1
+            raise
+        finally:
+            service.ended_s = asyncio.get_running_loop().time()
+            self._tell()
+
+    def split(self, text: str) -> tuple[str, str]:
+        """Return the prompt of a text, and the beginning of its answer, "" if there is none behind it: it is
+        known from the prompt only if that was asked before.
+        """
+        begins = len(text.rstrip(ascii_lowercase + " "))
+        for at in range(begins, len(text)):
+            if text.startswith(WORDS, at) and digest(text[:at]) in self._asked:
+                return text[:at], text[at:]
+        self._asked.add(digest(text))
+        return text, ""
+
+    def prefill_s(self, service: Service) -> float:
+        """Return the seconds from when a request has its slot until its answer is written."""
+        if service.said_tokens and self.resume_s is not None:
+            return self.resume_s
+        return self.speed.prefill_s(service.prompt_tokens)
+
+    async def prefill(self, service: Service) -> None:
+        """Take the time that reading the prompt takes."""
+        await asyncio.sleep(self.prefill_s(service))
+        await self._flowing.wait()
+
+    async def decode(self, service: Service) -> AsyncGenerator[list[str], None]:
+        """Yield the tokens of the answer when they are due, in batches where timers are too coarse."""
+        words = islice(words_of(f"{self.seed}:{service.words}:words"), service.said_tokens, None)
+        clock = asyncio.get_running_loop().time
+        begun_s, frozen_s = clock(), 0.0
+        last = service.planned_tokens
+        while service.tokens < last:
+            step = self.stride if service.tokens else 1
+            next_due_s = begun_s + frozen_s + self.speed.decode_s(min(last, service.tokens + step))
+            await asyncio.sleep(max(0.0, next_due_s - clock()))
+            frozen_s += await self._while_frozen()
+            due = self._due_tokens(clock() - begun_s - frozen_s)
+            batch = max(1, min(last, due) - service.tokens)
+            yield list(islice(words, batch))
+            self._sent(service, batch)
+
+    def _words(self, prompt: str, said_tokens: int, said: str) -> str:
+        begun = "".join(islice(words_of(f"{self.seed}:{prompt}:words"), said_tokens))
+        return prompt if begun == said else f"{prompt}:{digest(said)}"
+
+    def _due_tokens(self, elapsed_s: float) -> int:
+        rate = self.speed.decode_tokens_per_s
+        # An endless rate still goes out in pieces, so that a reader sees a stream and a leaver is noticed.
+        return int(elapsed_s * rate) if rate != inf else 0
+
+    async def _while_frozen(self) -> float:
+        if self._flowing.is_set():
+            return 0.0
+        clock = asyncio.get_running_loop().time
+        frozen_at_s = clock()
+        await self._flowing.wait()
+        return clock() - frozen_at_s
+
+    def _sent(self, service: Service, tokens: int) -> None:
+        if service.tokens == 0:
+            self.counts.first_token += 1
+        service.tokens += tokens
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

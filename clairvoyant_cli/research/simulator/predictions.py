@@ -1,0 +1,111 @@
+"""What the scheduler is told of each request before it runs: by an oracle, by a noisy guesser, by a model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import pi, sin
+from statistics import NormalDist
+
+import numpy as np
+
+from clairvoyant_cli.research.simulator.workload import SHORT, Floats, Workload, no_floats
+from predictor.record import Predictor, PromptView
+
+STANDARD_NORMAL = NormalDist()
+
+TOKENS_PER_S = 40.0
+"""What a second of service counts for in tokens where a workload knows seconds alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """Columns beside a workload's: P(Long), expected and upper-quantile seconds, expected and upper-quantile
+    tokens; the last may be missing.
+    """
+
+    p_long: Floats
+    cost_s: Floats
+    cost_q90_s: Floats
+    tokens: Floats
+    tokens_q90: Floats = field(default_factory=no_floats)
+
+
+def oracle(workload: Workload) -> Predictions:
+    """Return the truth itself; P(Long) orders by true service time."""
+    service_s = workload.service_s
+    tokens = workload.tokens if len(workload.tokens) else service_s * TOKENS_PER_S
+    return Predictions(service_s / max(float(service_s.max()), 1e-9), service_s, service_s, tokens)
+
+
+def noisy_class(
+    rng: np.random.Generator, workload: Workload, accuracy: float, short_s: float, long_s: float
+) -> Predictions:
+    """Return a two-class guess that is right with probability `accuracy`, and calibrated.
+
+    P(Long) is `accuracy` or its complement, the cost the mean that follows from it; within a class nothing
+    is known. `short_s` and `long_s` are the classes' mean service times.
+    """
+    said_long = (workload.kind != SHORT) ^ (rng.random(len(workload)) >= accuracy)
+    return from_p_long(np.where(said_long, accuracy, 1.0 - accuracy), short_s, long_s)
+
+
+def noisy_score(
+    rng: np.random.Generator, workload: Workload, accuracy: float, short_s: float, long_s: float
+) -> Predictions:
+    """Return a graded guess: P(Long) of a normal score that tells the classes apart with `accuracy`.
+
+    Unlike `noisy_class` it knows how sure it is, as a real classifier does.
+    """
+    gap = 2.0 * STANDARD_NORMAL.inv_cdf(min(accuracy, 0.9999))
+    score = rng.normal(np.where(workload.kind != SHORT, gap / 2.0, -gap / 2.0))
+    return from_p_long(1.0 / (1.0 + np.exp(-gap * score)), short_s, long_s)
+
+
+def from_p_long(p_long: Floats, short_s: float, long_s: float) -> Predictions:
+    """Return the prediction that follows from P(Long) when the classes' mean service times are known."""
+    cost_s = short_s + (long_s - short_s) * p_long
+    q90_s = np.where(p_long >= 0.1, long_s, short_s)
+    return Predictions(p_long, cost_s, q90_s, cost_s * TOKENS_PER_S, q90_s * TOKENS_PER_S)
+
+
+def gaussian_tokens(
+    rng: np.random.Generator, workload: Workload, sigma_tokens: float, cap_tokens: float
+) -> Predictions:
+    """Return true tokens plus normal noise, between 1 and the cap (RR-SJF, section 3.5)."""
+    noisy = (
+        workload.tokens + rng.normal(0.0, sigma_tokens, len(workload)) if sigma_tokens else workload.tokens
+    )
+    tokens = np.clip(noisy, 1.0, cap_tokens)
+    return from_tokens(tokens, workload)
+
+
+def ranked_tokens(rng: np.random.Generator, workload: Workload, kendall_tau: float) -> Predictions:
+    """Return a guess whose Kendall rank correlation with the true tokens is `kendall_tau`, about.
+
+    Normal scores of the true ranks, mixed with noise: two jointly normal variables of correlation r have
+    Kendall's tau 2 / pi * asin(r), so r = sin(pi * tau / 2).
+    """
+    n = len(workload)
+    order = np.argsort(np.argsort(workload.tokens + rng.uniform(0.0, 0.5, n)))
+    normal = np.array([STANDARD_NORMAL.inv_cdf((rank + 0.5) / n) for rank in order])
+    r = sin(pi * kendall_tau / 2.0)
+    score = r * normal + (1.0 - r * r) ** 0.5 * rng.standard_normal(n)
+    guessed = np.sort(workload.tokens)[np.argsort(np.argsort(score))]
+    return from_tokens(guessed, workload)
+
+
+def from_tokens(tokens: Floats, workload: Workload) -> Predictions:
+    """Return the prediction that follows from a guess of the tokens, at the workload's own mean speed."""
+    total = float(workload.tokens.sum())
+    seconds_per_token = float((workload.service_s).sum()) / total if total else 0.0
+    cost_s = tokens * seconds_per_token
+    p_long = tokens / max(float(tokens.max()), 1e-9)
+    return Predictions(p_long, cost_s, cost_s, tokens)
+
+
+def of_model(model: Predictor, prompts: Sequence[PromptView], seconds_per_token: float) -> Predictions:
+    """Return what a real model predicts of real prompts, one a request."""
+    rows = [model.predict(view) for view in prompts]
+    tokens = np.array([row.expected_tokens for row in rows], dtype=np.float64)
+    q90 = np.array([row.q90_tokens for row in rows], dtype=np.float64)
+    p_long = np.array([row.p_long for row in rows], dtype=np.float64)
+    return Predictions(p_long, tokens * seconds_per_token, q90 * seconds_per_token, tokens, q90)

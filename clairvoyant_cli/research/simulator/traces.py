@@ -1,0 +1,202 @@
+"""Recorded requests as workloads: a history of one's own, the Azure and the Mooncake traces.
+
+A file is CSV with a header, or JSON lines; .gz is read as it is. A column is known by any of its names below.
+Prompt text is looked at only where a model is to predict from it, and kept nowhere.
+"""
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.files import LARGE_BYTES, opened
+from clairvoyant_cli.research.simulator.predictions import Predictions
+from clairvoyant_cli.research.simulator.workload import LONG, MEDIUM, SHORT, Floats, Workload
+from predictor.errors import ModelError
+from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS
+from predictor.text_lines import lines_of
+
+ARRIVAL = ("arrival_s", "at", "timestamp_ms", "timestamp", "TIMESTAMP")
+TOKENS = ("output_tokens", "tokens", "completion_tokens", "output_length", "GeneratedTokens")
+PROMPT_TOKENS = ("prompt_tokens", "input_length", "ContextTokens")
+MILLISECONDS = {"timestamp_ms", "timestamp"}
+"""Mooncake counts milliseconds in `timestamp`; a history of one's own says `arrival_s`, or `at`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How fast the backend is, for files that give tokens and no `service_s`."""
+
+    prefill_tokens_per_s: float = 1000.0
+    decode_tokens_per_s: float = 40.0
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A recorded workload, the predictions made at the time if it has them, and its prompts if asked for."""
+
+    workload: Workload
+    predictions: Predictions | None = None
+    prompts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """When requests came, seconds after the first, and how many tokens answered each; both of shape (n,)."""
+
+    arrival_s: Floats
+    tokens: Floats
+
+
+Row = Mapping[str, object]
+Made = TypeVar("Made")
+
+
+def read_history(
+    path: Path, speed: Speed | None = None, limit: int | None = None, prompts: bool = False
+) -> History:
+    """Read a file of recorded requests; ClairvoyantError if it cannot be read or lacks what is needed.
+
+    Needs the answer's tokens or `service_s`. Without arrival times all arrive at once. `client`, `urgency`,
+    and the predictions `p_long` and `predicted_tokens` are read if they are there.
+    """
+    return _made(path, limit, lambda rows: _history(rows, speed or Speed(), prompts))
+
+
+def read_trace(path: Path, limit: int) -> Trace:
+    """Read the first `limit` requests of a file; ClairvoyantError if there are not two, with their times."""
+    trace = _made(path, limit, _trace)
+    if len(trace.tokens) < 2:
+        raise ClairvoyantError(f"{path} holds fewer than two requests", ExitCode.USAGE)
+    return trace
+
+
+def _made(path: Path, limit: int | None, make: Callable[[list[Row]], Made]) -> Made:
+    rows = list(_rows(path, limit))
+    if not rows:
+        raise ClairvoyantError(f"{path} holds no requests", ExitCode.USAGE)
+    try:
+        return make(rows)
+    except KeyError as error:
+        raise ClairvoyantError(
+            f"cannot use {path}: a request lacks {error.args[0]}", ExitCode.USAGE
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise ClairvoyantError(f"cannot use {path}: {error}", ExitCode.USAGE) from error
+
+
+def _rows(path: Path, limit: int | None) -> Iterator[Row]:
+    with opened(path, "the requests", LARGE_BYTES):
+        lines = lines_of(path)
+    rows: Iterator[Row]
+    if ".json" in path.name:
+        rows = (json.loads(line) for line in lines if line.strip())
+    else:
+        rows = csv.DictReader(lines)
+    try:
+        yield from islice(rows, limit)
+    except ModelError as error:
+        raise ClairvoyantError(str(error), ExitCode.USAGE) from error
+    except (ValueError, csv.Error, RecursionError) as error:
+        raise ClairvoyantError(f"{path} is neither CSV nor JSON lines: {error}", ExitCode.USAGE) from error
+
+
+def _trace(rows: list[Row]) -> Trace:
+    arrives, answered = _named(rows[0], ARRIVAL), _named(rows[0], TOKENS)
+    arrival_s = _times(rows, arrives)
+    order = np.argsort(arrival_s, kind="stable")
+    return Trace((arrival_s - arrival_s.min())[order], _column(rows, answered, 0.0)[order])
+
+
+def _history(rows: list[Row], speed: Speed, with_prompts: bool) -> History:
+    first = rows[0]
+    arrival_s = _arrivals(rows)
+    prompt_tokens = _column(rows, _known(first, PROMPT_TOKENS), 0.0)
+    named = _known(first, TOKENS)
+    if named is None and "service_s" not in first:
+        raise KeyError(f"service_s or one of {', '.join(TOKENS)}")
+    tokens = _column(rows, named, 0.0)
+    prefill_s = prompt_tokens / speed.prefill_tokens_per_s
+    if "service_s" in first:
+        service_s = _column(rows, "service_s", 0.0)
+        tokens = tokens if named else service_s * speed.decode_tokens_per_s
+    else:
+        service_s = prefill_s + tokens / speed.decode_tokens_per_s
+    order = np.argsort(arrival_s, kind="stable")
+    kind = np.where(tokens < SHORT_BELOW_TOKENS, SHORT, np.where(tokens >= LONG_FROM_TOKENS, LONG, MEDIUM))
+    clients: dict[str, int] = {}
+    client = np.array([clients.setdefault(str(row.get("client", "")), len(clients)) for row in rows])
+    urgency = _column(rows, "urgency" if "urgency" in first else None, 2.0).astype(np.int64)
+    workload = Workload(
+        arrival_s[order] - arrival_s[order[0]],
+        np.maximum(service_s, 1e-3)[order],
+        kind.astype(np.int64)[order],
+        tokens[order],
+        prompt_tokens[order],
+        prefill_s[order],
+        client[order],
+        urgency=urgency[order],
+    )
+    texts = tuple(str(rows[i]["prompt"]) for i in order) if with_prompts else ()
+    return History(workload, _recorded_forecast(rows, workload, order.tolist()), texts)
+
+
+def _recorded_forecast(rows: list[Row], workload: Workload, order: list[int]) -> Predictions | None:
+    first = rows[0]
+    if "predicted_tokens" not in first:
+        return None
+    tokens = _column(rows, "predicted_tokens", 0.0)[order]
+    seconds_per_token = float(workload.service_s.sum() / max(float(workload.tokens.sum()), 1.0))
+    p_long = (
+        _column(rows, "p_long", 0.5)[order] if "p_long" in first else tokens / max(float(tokens.max()), 1.0)
+    )
+    cost_s = tokens * seconds_per_token
+    return Predictions(p_long, cost_s, cost_s, tokens)
+
+
+def _arrivals(rows: list[Row]) -> np.ndarray:
+    named = _known(rows[0], ARRIVAL)
+    if named is None or not str(rows[0][named])[:1].isdigit():
+        return np.zeros(len(rows))
+    return _times(rows, named)
+
+
+def _times(rows: list[Row], named: str) -> np.ndarray:
+    if named == "TIMESTAMP":
+        return np.array([_moment(str(row[named])) for row in rows])
+    seconds = _column(rows, named, 0.0)
+    return seconds / 1000.0 if named in MILLISECONDS else seconds
+
+
+def _moment(text: str) -> float:
+    """Return the seconds of an Azure time stamp, whose seven decimals Python does not read."""
+    whole, _, fraction = text.partition(".")
+    moment = datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp()
+    return moment + (float(f"0.{fraction}") if fraction else 0.0)
+
+
+def _known(row: Row, names: tuple[str, ...]) -> str | None:
+    return next((name for name in names if name in row), None)
+
+
+def _named(row: Row, names: tuple[str, ...]) -> str:
+    name = _known(row, names)
+    if name is None:
+        raise KeyError(f"one of {', '.join(names)}")
+    return name
+
+
+def _column(rows: list[Row], name: str | None, missing: float) -> np.ndarray:
+    if name is None:
+        return np.full(len(rows), missing)
+    column = np.array([float(str(row[name])) for row in rows])
+    if not np.isfinite(column).all():
+        raise ValueError(f"{name} is not a number everywhere")
+    return column

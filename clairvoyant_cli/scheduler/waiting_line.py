@@ -1,0 +1,299 @@
+"""The line of those who wait: lane by lane, and who of them starts next where.
+
+A lane holds jobs that compete on equal terms (`LaneId`); a decision compares the heads of the lanes that a
+worker may serve, and then asks where the best of them is predicted to end first (`placement`).
+"""
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from math import inf
+from operator import attrgetter
+
+from clairvoyant_cli.scheduler.ages import Ages, AgesByClient
+from clairvoyant_cli.scheduler.fairness import EVERYBODY, Tenant, rules_for
+from clairvoyant_cli.scheduler.job import Reason
+from clairvoyant_cli.scheduler.lane import Lane
+from clairvoyant_cli.scheduler.placement import MAX_PASSED, Fleet, Station, Verdict
+from clairvoyant_cli.scheduler.policy import Policy
+from clairvoyant_cli.scheduler.queue_drop import Place
+from clairvoyant_cli.scheduler.queued_job import FIRST, Choice, Entry, LaneId, Standing
+from clairvoyant_cli.scheduler.urgency import outranks
+
+IDLE_LANES = 32
+"""Beyond so many lanes, one that falls empty is forgotten."""
+
+
+class Line:
+    """Waiting jobs in their lanes. `now` is the time of the last decision; `since_promotion` counts the
+    starts by policy since tau forced one. After `choose`, `deferring` says that a slot is left free although
+    jobs wait, each for a better one.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        fleet: Fleet,
+        tau_s: float | None,
+        tenants: Mapping[str, Tenant],
+        everybody: Tenant,
+        is_believed: Callable[[Entry, float], bool],
+    ) -> None:
+        """Start empty. `is_believed` says of a job that would start by what its client says of it whether
+        that counts; if not, it has seen to it that the job stands where it belongs.
+        """
+        self.policy = policy
+        self.tau_s = tau_s
+        self.tenants = dict(tenants)
+        self.everybody = everybody
+        self.now = 0.0
+        self.since_promotion = 1 << 30
+        self.clients_running: dict[str, int] = {}
+        self.lanes: dict[LaneId, Lane] = {}
+        self.deferring = False
+        self._fleet = fleet
+        self._is_believed = is_believed
+
+    # -- standing in line ---------------------------------------------------------------------------
+
+    def push(self, entry: Entry) -> LaneId:
+        """Let a job stand in its lane; return which that is."""
+        lane = self._lane_for(entry)
+        entry.lane = lane.id
+        lane.push(entry)
+        return lane.id
+
+    def drop(self, entry: Entry) -> None:
+        """Take a job out of its lane, if it is in one."""
+        lane_id, entry.lane = entry.lane, None
+        if lane_id is None:
+            return
+        lane = self.lanes[lane_id]
+        lane.drop(entry)
+        if not lane.live and len(self.lanes) > IDLE_LANES:
+            del self.lanes[lane_id]
+
+    def _lane_for(self, entry: Entry) -> Lane:
+        job = entry.job
+        client = job.client if self.rules_of(job.client).apart else ""
+        band = self.policy.band(entry) if self.policy.band is not None else 0
+        pinned_to = job.worker or entry.routed
+        lane_id = LaneId(pinned_to, job.affinity, client, band, frozenset() if pinned_to else job.able)
+        lane = self.lanes.get(lane_id)
+        if lane is None:
+            ages = (AgesByClient if self.policy.by_share else Ages)() if self.policy.guarded else None
+            lane = self.lanes[lane_id] = Lane(lane_id, ages)
+        return lane
+
+    def pinned_s(self) -> dict[str, float]:
+        """Return the predicted seconds of work that wait for each worker alone, and under "" for any."""
+        pinned_s: dict[str, float] = {}
+        for lane in self.lanes.values():
+            if lane.live:
+                pinned_to = lane.id.pinned_to
+                pinned_s[pinned_to] = pinned_s.get(pinned_to, 0.0) + lane.cost_s
+        return pinned_s
+
+    def rules_of(self, client: str) -> Tenant:
+        """Return what a client may take."""
+        return rules_for(client, self.tenants, self.everybody) if client else EVERYBODY
+
+    # -- choosing -----------------------------------------------------------------------------------
+
+    def choose(self, now: float, waiting: int) -> tuple[Entry, str, Reason] | None:
+        """Return who starts where now: by turns who comes first, and where that is predicted to end first.
+
+        `waiting` is how many wait in all.
+        """
+        free = self._fleet.free()
+        passed, ahead_s = dict[str, tuple[Entry, Verdict]](), self.pinned_s()
+        while free and (first := self._first(free, now, passed)) is not None:
+            choice, station = first
+            entry, reason = choice.entry, choice.reason
+            verdict = self._fleet.best(entry, now, self._able(entry, station, free, now), ahead_s)
+            there = verdict.waits_for
+            if reason is Reason.POLICY and now < entry.job.not_before_s:
+                passed[entry.job.id] = entry, verdict._replace(gain_s=inf)
+            elif there is None or reason is not Reason.POLICY or self.is_overdue(entry):
+                return entry, verdict.station.name, reason
+            else:
+                passed[entry.job.id] = entry, verdict
+                ahead_s[there.name] = ahead_s.get(there.name, 0.0) + verdict.takes_s
+            if len(passed) == MAX_PASSED < waiting:
+                entry, verdict = min(passed.values(), key=lambda each: each[1].gain_s)
+                return entry, verdict.station.name, Reason.POLICY
+        self.deferring = bool(passed)
+        return None
+
+    def _first(
+        self, free: Sequence[Station], now: float, passed: Container[str]
+    ) -> tuple[Choice, Station] | None:
+        """Return what would start first on any free station, those passed over left out, and on which."""
+        lanes, residency = self.lanes.values(), self._fleet.residency
+        apart = any(lane.live and not lane.for_any_worker for lane in lanes)
+        best: tuple[Choice, Station] | None = None
+        seen = set[tuple[object, ...]]()
+        for station in free:
+            alone = apart or station.apart
+            view = (station.name if alone else "", *residency.view(station.name, now))
+            if view not in seen:  # where all is as on another, the choice is the same
+                seen.add(view)
+                choice = self.choose_for(station.name, now, passed)
+                if choice is not None and (best is None or choice.order[:3] < best[0].order[:3]):
+                    best = choice, station
+        return best
+
+    def _able(self, entry: Entry, station: Station, free: list[Station], now: float) -> list[Station]:
+        """Return the free stations that a job may start on; `station` is one."""
+        if entry.lane is None or len(free) == 1:
+            return [station]
+        lane, fleet = entry.lane, self._fleet
+        return [
+            each
+            for each in free
+            if each is station or (self._may_serve(lane, each.name) and fleet.open_to(entry, each, now))
+        ]
+
+    def next_up(self, now: float) -> Choice | None:
+        """Return what would start now if each worker had a free slot, None if nothing may. No claim to
+        urgency is decided by asking.
+        """
+        workers = [station.name for station in self._fleet.stations.values() if station.slots]
+        choices = (self.choose_for(worker, now, for_good=False) for worker in workers)
+        return min((each for each in choices if each), key=lambda each: each.order[:3], default=None)
+
+    def may_start(self, entry: Entry) -> bool:
+        """Say whether any worker that is there may serve a waiting job that is not held."""
+        lane, stations = entry.lane, self._fleet.stations.values()
+        return lane is not None and any(s.slots and self._may_serve(lane, s.name) for s in stations)
+
+    def choose_for(
+        self, worker: str, now: float, passed: Container[str] = (), *, for_good: bool = True
+    ) -> Choice | None:
+        """Return what a slot of this worker would start now, by the operator, by tau or by policy; unless
+        `for_good`, every claim to urgency is taken at its word.
+        """
+        while lanes := self.open_lanes(worker, now):
+            standing = min(self._standings(lanes, worker, now, passed), default=None)
+            if standing is None:
+                return None
+            entry = standing[-1]
+            if not for_good or self._is_believed(entry, now):
+                break
+        else:
+            return None
+        if entry.promoted:
+            return Choice(standing, entry, Reason.PROMOTED)
+        if self.policy.guard is not None:
+            overdue = self._longest_overdue(lanes, now)
+            if overdue is not None and overdue is not entry and self.guard_allows(overdue, entry, now):
+                price_s = self._fleet.residency.price_s(worker, overdue.job.affinity)
+                return Choice((FIRST, price_s, overdue.seq, overdue), overdue, Reason.TAU)
+        return Choice(standing, entry, Reason.POLICY)
+
+    def guard_allows(self, overdue: Entry, other: Entry, now: float) -> bool:
+        """Say whether the guard lets a job past its tau start before another, which the policy would start.
+
+        Of the same client it does not wait for its turn to do so where the other is there only by what was
+        written of urgency: without keys, anybody may be that client.
+        """
+        policy, since = self.policy, self.since_promotion
+        if policy.guard is None:
+            return False
+        client = other.job.client
+        if policy.by_level and client == overdue.job.client != "" and outranks(other.job, overdue.job):
+            since = policy.guard.every
+        return policy.guard.allows(now - overdue.job.arrival_s, now - other.job.arrival_s, since)
+
+    def had_turn(self, entry: Entry, now: float) -> None:
+        """The guard starts a waiting job."""
+        ages = None if entry.lane is None else self.lanes[entry.lane].ages
+        if isinstance(ages, AgesByClient):
+            ages.had_turn(entry.job.client, now)
+
+    def open_lanes(self, worker: str, now: float) -> list[Lane]:
+        """Return the lanes a slot of this worker may serve.
+
+        While what is loaded must stay, only what needs nothing else; a job the operator promoted goes anyway.
+        """
+        every, shares = self.lanes.values(), not self._fleet.stations[worker].apart
+        lanes = [e for e in every if e.live and ((e.for_all and shares) or self._may_serve(e.id, worker))]
+        if len(lanes) > 1 and self._fleet.residency.must_stay(worker, now):
+            price_s = self._fleet.residency.price_s
+            stays = [n for n in lanes if price_s(worker, n.id.affinity) == 0.0 or n.first().promoted]
+            return stays or lanes
+        return lanes
+
+    def _may_serve(self, lane_id: LaneId, worker: str) -> bool:
+        if not self._fleet.may_take(worker, lane_id):
+            return False
+        if not lane_id.client:
+            return True
+        limit = self.rules_of(lane_id.client).max_running
+        return limit is None or self.clients_running.get(lane_id.client, 0) < limit
+
+    def _standings(
+        self, lanes: list[Lane], worker: str, now: float, passed: Container[str] = ()
+    ) -> list[Standing]:
+        """Return the heads of the lanes, those passed over left out, each with what orders it now."""
+        heads = [head for lane in lanes if (head := lane.first_but(passed) if passed else lane.first())]
+        score = self.policy.score
+        if score is not None:
+            return [(e.rank, e.key if e.rank == FIRST else score(e, now), e.seq, e) for e in heads]
+        if not self.policy.in_seconds or not self._fleet.residency.prices:
+            return [(e.rank, e.key, e.seq, e) for e in heads]
+        price_s = self._fleet.residency.price_s
+        return [(e.rank, e.key + price_s(worker, e.job.affinity), e.seq, e) for e in heads]
+
+    def place_of(self, entry: Entry, now: float | None = None) -> Place:
+        """Return what orders a waiting job, were none to age: the lowest starts first. By default it is that
+        of the last decision.
+        """
+        score = self.policy.score
+        if score is None or entry.promoted:
+            return entry.rank, entry.key, entry.seq
+        return entry.rank, score(entry, self.now if now is None else now), entry.seq
+
+    def in_order(self, waiting: Iterable[Entry], now: float | None = None) -> list[Entry]:
+        """Return waiting jobs as `place_of` orders them, held ones last."""
+        if self.policy.score is None:
+            ordered = list(waiting)
+            for name in ("seq", "key", "rank", "held"):  # each keeps what the one before has sorted
+                ordered.sort(key=attrgetter(name))  # a fourth of the time that tuples of all take
+            return ordered
+        return sorted(waiting, key=lambda entry: (entry.held, *self.place_of(entry, now)))
+
+    def is_overdue(self, entry: Entry) -> bool:
+        """Say whether a waiting job is past its tau; one that stands back never is."""
+        if not self.policy.guarded or entry.job.stands_back:
+            return False
+        tau_s = self.tau_of(entry.job.client)
+        return tau_s is not None and self.now - entry.job.arrival_s > tau_s
+
+    def tau_of(self, client: str) -> float | None:
+        """Return a client's starvation timeout, None if it has none."""
+        own = self.rules_of(client).tau_s if client else None
+        return self.tau_s if own is None else own
+
+    def _longest_overdue(self, lanes: list[Lane], now: float) -> Entry | None:
+        """Return the job furthest past its tau, None if none is."""
+        longest, most_s = None, 0.0
+        alone = not self.policy.by_share or _only_one_client(lanes)
+        for lane in lanes:
+            tau_s = self.tau_of(lane.id.client)
+            found = None if tau_s is None or lane.ages is None else lane.ages.longest(alone=alone)
+            if tau_s is None or found is None:
+                continue
+            entry, since_s = found
+            overdue_s = now - since_s - tau_s
+            if overdue_s > most_s:
+                longest, most_s = entry, overdue_s
+        return longest
+
+
+def _only_one_client(lanes: Iterable[Lane]) -> bool:
+    clients = set[str]()
+    for lane in lanes:
+        if isinstance(lane.ages, AgesByClient):
+            if len(lane.ages.clients) > 1:
+                return False
+            clients |= lane.ages.clients
+    return len(clients) <= 1

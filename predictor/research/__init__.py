@@ -1,0 +1,1 @@
+"""Research code: training and judging predictors. Nothing that serves imports it."""

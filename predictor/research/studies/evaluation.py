@@ -1,0 +1,132 @@
+"""Judge a predictor on files of prompts and real answer lengths."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.lexical.cues import NAMES, read
+from predictor.ranking import DELTA, kendall_tau_b, pair_ranking, ranking_accuracy
+from predictor.record import LengthClass, LoadedPredictor, Prediction, PromptView
+from predictor.research.training.dataset import Dataset
+
+if TYPE_CHECKING:
+    from predictor.semantic.model import Encoder
+
+CALIBRATION_BINS = 10
+
+MIN_STATED_TOKENS = 60.0
+"""Of a length asked for in words: who asks for less wants a line, not a length."""
+
+_STATED = NAMES.index("asked_length")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a predictor does on one file; an accuracy is None where there is nothing to count.
+
+    `ranking_accuracy` counts ties half, and `tied_share` of the (Short, Long) pairs were tied. A file with
+    several models' answers is judged on each prompt's median. `pair_accuracy` and `pair_tau_b` count only the
+    `n_pairs` pairs whose lengths differ by at least `min_length_difference` (PARS). `calibration_error` is
+    the expected calibration error of the three class probabilities; `q90_coverage` the share of answers
+    within q90. `n_stated` prompts say in words how long an answer they want, of `MIN_STATED_TOKENS` at least;
+    `stated_error` is the median relative error of the expected tokens there.
+    """
+
+    file: str
+    n: int
+    n_short: int
+    n_long: int
+    ranking_accuracy: float | None
+    tied_share: float | None
+    kendall_tau_b: float | None
+    class_accuracy: float | None
+    min_length_difference: float
+    n_pairs: int
+    pair_accuracy: float | None
+    pair_tau_b: float | None
+    calibration_error: float | None
+    q90_coverage: float | None
+    n_stated: int
+    stated_error: float | None
+
+
+def evaluate(
+    predictor: LoadedPredictor,
+    data: Dataset,
+    path: Path,
+    delta: float = DELTA,
+    encoder: "Encoder | None" = None,
+) -> Report:
+    """Predict every prompt of a dataset, with an encoder's opinion if there is one, and compare."""
+    opinions = (encoder.encode(prompt) if encoder is not None else None for prompt in data.prompts)
+    predictions = [
+        predictor.predict(PromptView(prompt), opinion)
+        for prompt, opinion in zip(data.prompts, opinions, strict=True)
+    ]
+    return judge(str(path), predictions, data, delta)
+
+
+def judge(file: str, predictions: Iterable[Prediction], data: Dataset, delta: float = DELTA) -> Report:
+    """Compare predictions, in the order of the dataset's prompts, with the real answers.
+
+    `delta` is the least relative difference of length of a pair that counts for `pair_accuracy`.
+    """
+    rows = np.array(
+        [[p.score, p.p_short, p.p_medium, p.p_long, p.q90_tokens, p.expected_tokens] for p in predictions],
+        np.float64,
+    )
+    tokens = data.typical_tokens()
+    scores, chances, q90 = rows[:, 0], rows[:, 1:4], rows[:, 4]
+    real = np.array([_CLASSES.index(LengthClass.of(count)) for count in tokens])
+    stated = np.expm1([read(prompt)[1][_STATED] for prompt in data.prompts]) >= MIN_STATED_TOKENS
+    errors = np.abs(rows[stated, 5] / np.maximum(tokens[stated], 1) - 1)
+    ranking, paired = ranking_accuracy(scores, tokens), pair_ranking(scores, tokens, delta)
+    return Report(
+        file=file,
+        n=len(tokens),
+        n_short=ranking.n_short,
+        n_long=ranking.n_long,
+        ranking_accuracy=_number(ranking.accuracy),
+        tied_share=_number(ranking.tied_share),
+        kendall_tau_b=_number(kendall_tau_b(scores, tokens)),
+        class_accuracy=_number(float((chances.argmax(axis=1) == real).mean())),
+        min_length_difference=delta,
+        n_pairs=paired.pairs,
+        pair_accuracy=_number(paired.accuracy),
+        pair_tau_b=_number(paired.tau_b),
+        calibration_error=_number(calibration_error(chances, real)),
+        q90_coverage=_number(float((tokens <= q90).mean())),
+        n_stated=int(stated.sum()),
+        stated_error=float(np.median(errors)) if len(errors) else None,
+    )
+
+
+def figures(report: Report) -> dict[str, float]:
+    """Return the numbers of a report, for a model's card; none of stated lengths where none is stated."""
+    numbers = {name: value for name, value in asdict(report).items() if isinstance(value, (int, float))}
+    return numbers if report.n_stated else {key: numbers[key] for key in numbers if key != "n_stated"}
+
+
+_CLASSES = list(LengthClass)
+
+
+def calibration_error(chances: npt.NDArray[np.float64], real: npt.NDArray[np.intp]) -> float:
+    """Return the expected calibration error of class probabilities (n, classes) against real classes (n,).
+
+    The mean over the classes of the weighted gap between probability and frequency, in ten equal bins.
+    """
+    gaps = []
+    for index in range(chances.shape[1]):
+        chance, happened = chances[:, index], real == index
+        bins = np.minimum((chance * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
+        sums = np.bincount(bins, chance - happened, CALIBRATION_BINS)
+        gaps.append(np.abs(sums).sum() / len(chance))
+    return float(np.mean(gaps))
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else value

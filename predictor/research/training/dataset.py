@@ -1,0 +1,94 @@
+"""Prompts and answer lengths from files: one JSON object a line, plain or gzipped."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.errors import ModelError
+from predictor.text_lines import lines_of
+
+CHARACTERS_A_TOKEN = 4
+"""The papers' run-time approximation, for data that counts characters only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Prompts and their answers. `tokens` has shape (prompts, models), NaN where a model gave no answer."""
+
+    name: str
+    prompts: list[str]
+    models: list[str]
+    tokens: npt.NDArray[np.float64]
+
+    def typical_tokens(self) -> npt.NDArray[np.float64]:
+        """Return the median over the models for each prompt, in tokens."""
+        median: npt.NDArray[np.float64] = np.nanmedian(self.tokens, axis=1)
+        return median
+
+    def rows(self, rows: list[int]) -> "Dataset":
+        """Return the dataset of some of its prompts."""
+        return Dataset(self.name, [self.prompts[row] for row in rows], self.models, self.tokens[rows])
+
+
+def read_dataset(path: Path) -> Dataset:
+    """Read a file of prompts.
+
+    A line holds `prompt` and either `output_tokens`, or `tokens` or `chars` by model's name (characters
+    count a quarter). Raises ModelError with the line's number where that is not so.
+    """
+    prompts: list[str] = []
+    answers: list[dict[str, float]] = []
+    for number, line in numbered_lines(path):
+        try:
+            row = json.loads(line)
+            prompt, lengths = row["prompt"], _lengths(row)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise ModelError(
+                f"{path}, line {number}: expected an object with `prompt` and `output_tokens`"
+            ) from None
+        if not isinstance(prompt, str):
+            raise ModelError(f"{path}, line {number}: `prompt` is not a text")
+        if lengths:
+            prompts.append(prompt)
+            answers.append(lengths)
+    if not prompts:
+        raise ModelError(f"{path} holds no prompts with `output_tokens`")
+    models = sorted({model for lengths in answers for model in lengths})
+    tokens = np.array([[lengths.get(model, np.nan) for model in models] for lengths in answers])
+    return Dataset(path.name.split(".")[0], prompts, models, tokens)
+
+
+def join(datasets: list[Dataset]) -> Dataset:
+    """Return the prompts of several datasets as one, each with the median of its answers."""
+    return Dataset(
+        name=", ".join(data.name for data in datasets),
+        prompts=[prompt for data in datasets for prompt in data.prompts],
+        models=[""],
+        tokens=np.concatenate([data.typical_tokens() for data in datasets])[:, None],
+    )
+
+
+def _lengths(row: dict[str, object]) -> dict[str, float]:
+    if "output_tokens" in row:
+        return {"": _tokens(row["output_tokens"])}
+    chars, tokens = row.get("chars"), row.get("tokens")
+    if isinstance(chars, dict) and chars:
+        return {model: _tokens(count) // CHARACTERS_A_TOKEN for model, count in chars.items()}
+    if isinstance(tokens, dict):
+        return {model: _tokens(count) for model, count in tokens.items()}
+    raise KeyError("output_tokens")
+
+
+def _tokens(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
+        raise TypeError("not a count")
+    return float(value)
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file that hold anything, with their numbers; ModelError if it cannot be read."""
+    return ((number, line) for number, line in enumerate(lines_of(path), start=1) if line.strip())

@@ -1,0 +1,292 @@
+"""Train an urgency model.
+
+`python -m predictor.research.training.urgency_model` trains the shipped one in minutes.
+
+Two multinomial logistic regressions, of words and of the shipped encoder's embedding, are fitted on the same
+cases; both are judged on complaints and phrases that they had not seen, and the shipped one on cases that
+were written apart. What is shipped learns from the cases that `urgency_cases` writes and from nothing else.
+Needs the `train` extra.
+"""
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from warnings import catch_warnings, simplefilter
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.card import Calibration, Card, read_card
+from predictor.errors import ModelError, from_the_train_extra
+from predictor.loading import MODELS, SEMANTIC, URGENCY, load_encoder
+from predictor.research.studies.urgency import Verdict, judge
+from predictor.research.training.card_writing import file_hashes, write_card
+from predictor.research.training.urgency_cases.complaints import read_lists
+from predictor.research.training.urgency_cases.day import read_day
+from predictor.research.training.urgency_cases.writing import read_apart, write_cases
+from predictor.research.training.urgency_data import Case
+from predictor.urgency.model import (
+    EMBEDDING_SCALE,
+    FEATURES_VERSION,
+    LEVELS,
+    SHARE,
+    SHARE_OF_PATIENT,
+    TABLE_BITS,
+    WEIGHTS,
+    WORDS_SCALE,
+    buckets_of,
+    costs,
+    least_cost,
+    softmax,
+    telling_words,
+    words_of,
+)
+from predictor.urgency.vitals import NAMES, cues, read_signs
+
+with from_the_train_extra():
+    import scipy.sparse as sparse
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+WORDS_FREEDOM, EMBEDDING_FREEDOM = 0.5, 0.5
+"""The inverse of each regression's penalty. These, the shares, and what being too late costs were chosen on
+written cases alone: with complaints and styles held out together, on half of `triage.txt` by a model of the
+rest, on `apart.txt`, and on `day.txt` in records that are worded as no training case is."""
+
+MAX_SPREAD = 0.2
+"""A word that comes with patients of a larger share of the sources is how records are put, not what they say,
+as are those that `lists.txt` names. What a hospital puts otherwise must not count either, so no word does
+that came with no patient."""
+
+MAX_STEPS = 80
+"""Of the search for the weights, which are held back by stopping early, too."""
+
+TRIED = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Costs of being too late that are shown beside the one in use."""
+
+FOLDS = 4
+MIN_A_LEVEL = 20
+
+Numbers = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Cases as the model reads them: `words` (n, 2 ** TABLE_BITS), `embedding` (n, 384), `seen` (n, cues)."""
+
+    words: sparse.csr_matrix
+    embedding: Numbers
+    seen: Numbers
+    levels: npt.NDArray[np.intp]
+    weights: Numbers
+    folds: npt.NDArray[np.intp]
+
+    @property
+    def shares(self) -> Numbers:
+        """The encoder's share of each case's scores, (n, 1)."""
+        of_patient = self.seen[:, [NAMES.index("patient")]] > 0.0
+        return np.where(of_patient, SHARE_OF_PATIENT, SHARE)
+
+    def rows(self, rows: npt.NDArray[np.bool_]) -> "Readings":
+        """Return the readings of some cases."""
+        return Readings(
+            self.words[rows],
+            self.embedding[rows],
+            self.seen[rows],
+            self.levels[rows],
+            self.weights[rows],
+            self.folds[rows],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What the two regressions found: weights of each feature for each level, the constant last."""
+
+    words: Numbers
+    embedding: Numbers
+
+    def scores(self, readings: Readings) -> tuple[Numbers, Numbers]:
+        """Return the scores by words and by embedding, each (n, LEVELS)."""
+        rest = np.hstack([readings.seen, np.ones((len(readings.seen), 1))])
+        size, width = readings.words.shape[1], readings.embedding.shape[1]
+        by_words = WORDS_SCALE * (readings.words @ self.words[:size]) + rest @ self.words[size:]
+        by_embedding = EMBEDDING_SCALE * (readings.embedding @ self.embedding[:width])
+        return by_words, by_embedding + rest @ self.embedding[width:]
+
+    def together(self, readings: Readings) -> Numbers:
+        """Return the scores of both, (n, LEVELS)."""
+        by_words, by_embedding = self.scores(readings)
+        both: Numbers = (1.0 - readings.shares) * by_words + readings.shares * by_embedding
+        return both
+
+
+def find_telling(cases: list[Case]) -> frozenset[int]:
+    """Return the hashes of the words that tell patients apart."""
+    sources: dict[bytes, set[str]] = defaultdict(set)
+    patients = [case for case in cases if read_signs(case.text).of_patient]
+    for case in patients:
+        for word in words_of(case.text):
+            sources[word].add(case.source)
+    put = {word for line in read_lists()["put"] for word in words_of(line)}
+    most = MAX_SPREAD * len({case.source for case in patients})
+    return frozenset(crc32(word) for word, them in sources.items() if len(them) <= most and word not in put)
+
+
+def read_all(cases: list[Case], telling: Set[int]) -> Readings:
+    """Read cases, each some 5 ms for the encoder."""
+    encoder = load_encoder()
+    signs = [read_signs(case.text) for case in cases]
+    grams = [
+        buckets_of(telling_words(case.text, its, telling)) for case, its in zip(cases, signs, strict=True)
+    ]
+    counts = np.array([len(each) for each in grams])
+    words = sparse.csr_matrix(
+        (
+            np.repeat(1.0 / np.sqrt(counts), counts),
+            np.concatenate(grams).astype(np.int64),
+            np.concatenate([[0], np.cumsum(counts)]),
+        ),
+        shape=(len(cases), 1 << TABLE_BITS),
+    )
+    return Readings(
+        words,
+        np.array([encoder.encode(case.text).embedding for case in cases], np.float64),
+        np.array([cues(case.text, its) for case, its in zip(cases, signs, strict=True)], np.float64),
+        np.array([case.level for case in cases]),
+        np.array([case.weight for case in cases]),
+        np.array([crc32(case.source.encode()) % FOLDS for case in cases]),
+    )
+
+
+def fit(readings: Readings) -> Fitted:
+    """Fit both regressions."""
+    rest, size = readings.seen, readings.words.shape[1]
+    used = np.unique(readings.words.indices)
+    words = sparse.hstack([WORDS_SCALE * readings.words[:, used], rest]).tocsr()
+    of_used = _regression(words, readings, WORDS_FREEDOM)
+    table = np.zeros((size, LEVELS))
+    table[used] = of_used[: len(used)]
+    embedding = np.hstack([EMBEDDING_SCALE * readings.embedding, rest])
+    return Fitted(
+        np.vstack([table, of_used[len(used) :]]), _regression(embedding, readings, EMBEDDING_FREEDOM)
+    )
+
+
+def _regression(features: object, readings: Readings, freedom: float) -> Numbers:
+    found = LogisticRegression(C=freedom, max_iter=MAX_STEPS)
+    with catch_warnings():
+        simplefilter("ignore", ConvergenceWarning)  # it stops early on purpose
+        found.fit(features, readings.levels, sample_weight=readings.weights)
+    weights: Numbers = np.vstack([found.coef_.T, found.intercept_[None]])
+    return weights
+
+
+def held_out(readings: Readings) -> list[Verdict]:
+    """Return how the words alone, and both together, do on phrases that they were not fitted on; and how both
+    would do if being too late cost less or more.
+    """
+    n = len(readings.levels)
+    by_words, both = np.zeros((n, LEVELS)), np.zeros((n, LEVELS))
+    for fold in range(FOLDS):
+        unseen = readings.folds == fold
+        if unseen.any():
+            fitted, rest = fit(readings.rows(~unseen)), readings.rows(unseen)
+            by_words[unseen], both[unseen] = fitted.scores(rest)[0], fitted.together(rest)
+    levels, chances = readings.levels, softmax(both.astype(np.float32))
+    return [
+        judge("words and encoder", levels, least_cost(chances)),
+        judge("words alone", levels, least_cost(softmax(by_words.astype(np.float32)))),
+        *(judge(f"if too late cost {cost:g}", levels, least_cost(chances, costs(cost))) for cost in TRIED),
+    ]
+
+
+def train_urgency(
+    cases: list[Case],
+    out: Path,
+    licence: str,
+    data: str,
+    progress: Callable[[str], None],
+    apart: Mapping[str, Sequence[Case]] | None = None,
+) -> list[Verdict]:
+    """Train on cases, write a model directory, and return how it does on cases that it had not seen: of other
+    sources, and those that stand `apart`, by name, if any.
+
+    ModelError if a level has too few cases, or all are of one source.
+    """
+    counts = np.bincount([case.level for case in cases], minlength=LEVELS)
+    if counts.min() < MIN_A_LEVEL:
+        least = int(counts.argmin())
+        raise ModelError(
+            f"only {counts[least]} cases are of level {least}; a model needs {MIN_A_LEVEL} of each"
+        )
+    progress(f"{len(cases)} cases; the encoder reads them")
+    telling = find_telling(cases)
+    readings = read_all(cases, telling)
+    progress("held out")
+    verdicts = held_out(readings)
+    figures = verdicts[0].figures()
+    progress("all cases")
+    fitted = fit(readings)
+    for name, others in (apart or {}).items():
+        other = read_all(list(others), telling)
+        said = least_cost(softmax(fitted.together(other).astype(np.float32)))
+        verdicts.append(judge(name, other.levels, said))
+        figures |= verdicts[-1].figures(name)
+    out.mkdir(parents=True, exist_ok=True)
+    _save_weights(fitted, telling, out / WEIGHTS)
+    card = Card(
+        out.name,
+        "urgency",
+        FEATURES_VERSION,
+        Calibration(0.0, 1.0, 1.0),
+        [data],
+        licence,
+        {"prompts": float(len(cases)), **figures},
+        file_hashes(out, [WEIGHTS]),
+        sources={"encoder": read_card(MODELS / SEMANTIC).sha256["encoder.onnx"]},
+    )
+    write_card(card, out)
+    return verdicts
+
+
+def _save_weights(fitted: Fitted, telling: Set[int], path: Path) -> None:
+    size = 1 << TABLE_BITS
+    words = fitted.words[:size].astype(np.float16)
+    used = np.flatnonzero(np.abs(words).max(axis=1) > 0.004)
+    width = len(fitted.embedding) - (len(fitted.words) - size)
+    np.savez_compressed(
+        path,
+        buckets=used.astype(np.uint16),
+        words=words[used],
+        telling=np.array(sorted(telling), np.uint32),
+        words_rest=fitted.words[size:].astype(np.float32),
+        embedding=fitted.embedding[:width].astype(np.float32),
+        embedding_rest=fitted.embedding[width:].astype(np.float32),
+    )
+
+
+def main() -> None:
+    """Make the shipped model."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--out", type=Path, default=MODELS / URGENCY, help="where the model directory goes")
+    options = parser.parse_args()
+    data = "cases written for it (predictor/research/training/urgency_cases)"
+    verdicts = train_urgency(
+        write_cases(),
+        options.out,
+        "MIT",
+        data,
+        lambda line: print(line, file=sys.stderr),  # noqa: T201
+        {"apart": read_apart(), "day": read_day()},
+    )
+    for verdict in verdicts:
+        sys.stdout.write(f"{verdict}\n")
+
+
+if __name__ == "__main__":
+    main()

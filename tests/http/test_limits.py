@@ -1,0 +1,118 @@
+"""How long clients are waited for, how many there may be, and what their bodies may take."""
+
+from dataclasses import dataclass, field
+
+from clairvoyant_cli.http.body import BLOCK_BYTES, SHORT_BYTES, WaitingBody
+from clairvoyant_cli.http.limits import Budget, ConnectionTable, Patience
+
+
+def seconds_held(pace_bytes_per_s: float, timeout_s: float = 30.0, what: str | None = "body") -> int:
+    """Return after how many seconds a client is given up that moves so many bytes a second; 1000 if never."""
+    patience, moved = Patience(), 0.0
+    for second in range(1000):
+        if not patience.lasts(what, int(moved), timeout_s, 1.0):
+            return second
+        moved += pace_bytes_per_s
+    return 1000
+
+
+def test_who_sends_nothing_is_given_up_after_the_timeout() -> None:
+    assert seconds_held(0) == 30
+
+
+def test_who_dribbles_is_given_up_hardly_later() -> None:
+    assert seconds_held(0.2) <= 31
+    assert seconds_held(100) < 60
+
+
+def test_who_keeps_moving_is_never_given_up() -> None:
+    assert seconds_held(501) == 1000
+    assert seconds_held(1e6) == 1000
+
+
+def test_nobody_is_given_up_who_is_not_waited_for() -> None:
+    assert seconds_held(0, what=None) == 1000
+
+
+def test_each_turn_begins_with_fresh_patience() -> None:
+    patience = Patience()
+    for _ in range(25):
+        assert patience.lasts("body", 0, 30.0, 1.0)
+    assert patience.lasts(None, 0, 30.0, 1.0)
+    for _ in range(29):
+        assert patience.lasts("reader", 0, 30.0, 1.0)
+
+
+def test_a_shorter_timeout_holds_for_who_is_waited_for_already() -> None:
+    patience = Patience()
+    patience.lasts("reader", 0, 30.0, 1.0)
+    assert not [patience.lasts("reader", 0, 5.0, 1.0) for _ in range(6)][-1]
+
+
+@dataclass(eq=False)
+class Client:
+    """A connection as the table sees it."""
+
+    aborted: list["Client"] = field(default_factory=list)
+    idle: bool = True
+    unsent: int = 0
+
+    def tick(self, now: float, elapsed_s: float) -> None:
+        """Do nothing."""
+
+    def retire(self) -> None:
+        """Do nothing."""
+
+    def abort(self) -> None:
+        """Take note."""
+        self.aborted.append(self)
+
+
+def test_who_never_asked_makes_room_before_who_did() -> None:
+    table = ConnectionTable(most=3)
+    asked, silent, newer = Client(), Client(), Client()
+    for each in (asked, silent, newer):
+        assert table.admit(each)
+    table.busy(asked)
+    table.rests(asked)
+    late = [Client() for _ in range(3)]
+    assert all(table.admit(each) for each in late)
+    assert (silent.aborted, newer.aborted, asked.aborted) == ([silent], [newer], [])
+    assert table.admit(Client())
+    assert (late[0].aborted, asked.aborted) == ([late[0]], [])
+
+
+def test_nobody_makes_room_whose_request_is_served() -> None:
+    table = ConnectionTable(most=2)
+    for each in (Client(), Client()):
+        table.admit(each)
+        table.busy(each)
+    refused = Client()
+    assert not table.admit(refused)
+    assert refused not in table.every
+
+
+def test_a_body_is_what_was_sent_however_it_came() -> None:
+    whole = bytes(range(256)) * 12_000
+    for step in (1000, 65_536, 3 * BLOCK_BYTES):
+        body = WaitingBody()
+        for at in range(0, len(whole), step):
+            body.append(whole[at : at + step])
+        assert (b"".join(body.pieces), body.size) == (whole, len(whole))
+        assert body.charged == len(whole) - SHORT_BYTES
+        body.clear()
+        assert (body.pieces, body.size, body.charged) == ([], 0, 0)
+
+
+def test_a_short_body_costs_nothing_of_the_budget() -> None:
+    body = WaitingBody()
+    body.append(bytes(SHORT_BYTES))
+    assert body.charged == 0
+
+
+def test_a_budget_is_spent_and_given_back() -> None:
+    budget = Budget(100)
+    budget.used_bytes += 100
+    assert budget.spent
+    budget.used_bytes -= 1
+    assert not budget.spent

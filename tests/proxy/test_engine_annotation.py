@@ -1,0 +1,221 @@
+"""Before an engine that orders its own queue: nothing is held back, everything says when it is due."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clairvoyant_cli.backends.priority import LEVEL_S, Heeding, Priority
+from clairvoyant_cli.backends.vllm import ADAPTER as VLLM
+from clairvoyant_cli.config import BackendConfig
+from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.scheduler.policy import POLICIES
+from clairvoyant_cli.state.snapshot import EngineState
+from tests.fakes.raw_http import Message, get, post, raw_client
+from tests.fakes.scripted_upstream import Conversation, answer, scripted
+from tests.fakes.serving import serving, until
+
+CHAT = "/v1/chat/completions"
+
+KNOWN = {
+    b"/version": b'{"version":"0.32.0"}',
+    b"/metrics": b'vllm:num_requests_running{engine="0"} 8.0\nvllm:num_requests_waiting{engine="0"} 40.0\n'
+    b'vllm:num_preemptions_total{engine="0"} 3.0\nvllm:kv_cache_usage_perc{engine="0"} 0.5\n',
+}
+"""What the engine says of itself."""
+
+
+def chat(prompt: str, **fields: Any) -> bytes:
+    return json.dumps({"model": "m", "messages": [{"role": "user", "content": prompt}], **fields}).encode()
+
+
+class Engine:
+    """Takes note of all that it is asked, and answers when it is let."""
+
+    def __init__(self) -> None:
+        self.asked: list[Message] = []
+        self.come = asyncio.Condition()
+        self.answers = asyncio.Event()
+
+    async def script(self, conversation: Conversation) -> None:
+        while True:
+            message = await conversation.request()
+            if message.target in KNOWN:
+                conversation.send(answer(KNOWN[message.target]))
+                continue
+            self.asked.append(message)
+            async with self.come:
+                self.come.notify_all()
+            await self.answers.wait()
+            conversation.send(answer(b"{}"))
+
+    async def has_been_asked(self, times: int) -> list[int]:
+        """Return the priorities of the requests, once so many have come."""
+        async with asyncio.timeout(30.0), self.come:
+            await self.come.wait_for(lambda: len(self.asked) >= times)
+        return [json.loads(each.body)["priority"] for each in self.asked]
+
+
+@asynccontextmanager
+async def before_an_engine(**settings: Any) -> AsyncIterator[tuple[Daemon, Engine]]:
+    """Run the proxy before what it is told is a vLLM."""
+    engine = Engine()
+    async with scripted(engine.script) as upstream:
+        server = BackendConfig("engine", upstream.base_url, "vllm", settings.pop("slots", None))
+        async with serving(None, backends=(server,), **({"annotate": "on"} | settings)) as daemon:
+            yield daemon, engine
+
+
+async def test_nothing_waits_and_the_shorter_are_due_first() -> None:
+    async with before_an_engine() as (daemon, engine), AsyncExitStack() as clients:
+        numbers: list[int] = []
+        for come, prompt in enumerate(("0.9 an essay", "0.0 a word", "0.5 a page"), 1):
+            client = await clients.enter_async_context(raw_client(daemon.base_url))
+            client.send(post(CHAT, chat(prompt)))
+            numbers = await engine.has_been_asked(come)
+        essay, word, page = numbers
+        assert word < page < essay
+        engine.answers.set()
+        await until(daemon, lambda state: state.counters.completed == 3)
+
+
+async def test_the_body_has_one_field_more_and_says_how_long_it_is() -> None:
+    body = b'\r\n{ "messages":[{"role":"user","content":"0.1 \\u00e9 \xc3\xa9"}],"temperature":1.50}'
+    async with before_an_engine() as (daemon, engine), raw_client(daemon.base_url) as client:
+        engine.answers.set()
+        assert (await client.ask(post(CHAT, body, "Digest: sha-256=old"))).status == 200
+        client.send(
+            b"POST %b HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n" % CHAT.encode()
+        )
+        for piece in (body[:3], body[3:5], body[5:]):
+            client.send(b"%x\r\n%b\r\n" % (len(piece), piece))
+        client.send(b"0\r\n\r\n")
+        assert (await client.response(b"POST")).status == 200
+    for message, number in zip(engine.asked, await engine.has_been_asked(2), strict=True):
+        stamp = b'"priority":%d,' % number
+        assert message.body == body[:3] + stamp + body[3:]
+        assert message.value("digest") is None
+    assert [each.framing for each in engine.asked] == ["length", "chunked"]
+
+
+async def test_who_sets_the_priority_itself_is_refused_unless_it_may(tmp_path: Path) -> None:
+    rules = tmp_path / "clients.toml"
+    keys = '[clients.app]\nkey = "key-of-app"\n[clients.ops]\nkey = "key-of-ops"\n'
+    rules.write_text(keys + "engine_priority = true\n")
+    rules.chmod(0o600)
+    async with (
+        before_an_engine(clients=str(rules)) as (daemon, engine),
+        raw_client(daemon.base_url) as client,
+    ):
+        engine.answers.set()
+        own = chat("0.1 now!", priority=-5)
+        refused = await client.ask(post(CHAT, own, "X-Api-Key: key-of-app"))
+        assert refused.status == 400
+        assert "leave it out" in json.loads(refused.body)["error"]["message"]
+        assert (await client.ask(post(CHAT, own, "X-Api-Key: key-of-ops"))).status == 200
+        assert [each.body for each in engine.asked] == [own]
+
+
+@pytest.mark.parametrize("body", [b'{"messages":[],"top_p":NaN,"priority":-5}', b"", b"{}", b"[]"])
+async def test_what_cannot_be_stamped_is_refused(body: bytes) -> None:
+    async with before_an_engine() as (daemon, engine), raw_client(daemon.base_url) as client:
+        refused = await client.ask(post(CHAT, body))
+        assert refused.status == 400
+        assert "JSON object" in json.loads(refused.body)["error"]["message"]
+        assert not engine.asked
+
+
+async def test_a_body_too_long_to_be_read_is_stamped_unread() -> None:
+    body = chat("x" * (2 << 20))
+    async with (
+        before_an_engine(body_limit_mib=1) as (daemon, engine),
+        raw_client(daemon.base_url) as client,
+    ):
+        engine.answers.set()
+        assert (await client.ask(post(CHAT, body))).status == 200
+        number = (await engine.has_been_asked(1))[0]
+        assert engine.asked[0].body == body[:1] + b'"priority":%d,' % number + body[1:]
+
+
+async def test_what_has_no_such_field_and_what_is_no_generation_goes_as_it_is() -> None:
+    async with before_an_engine() as (daemon, engine), raw_client(daemon.base_url) as client:
+        engine.answers.set()
+        message = chat("0.1 hello", max_tokens=5)
+        assert (await client.ask(post("/v1/messages", message))).status == 200
+        assert (await client.ask(post("/tokenize", chat("x", priority=1)))).status == 200
+        assert (await client.ask(get("/load"))).status == 200
+        assert [each.body for each in engine.asked if each.body] == [message, chat("x", priority=1)]
+        assert b"/load" in [each.target for each in engine.asked]
+
+
+async def test_past_the_cap_requests_wait_here_by_our_policy() -> None:
+    async with before_an_engine(slots=1, policy="bounded") as (daemon, engine), AsyncExitStack() as clients:
+        for prompt in ("0.9 an essay", "0.8 another", "0.1 a word"):
+            client = await clients.enter_async_context(raw_client(daemon.base_url))
+            client.send(post(CHAT, chat(prompt)))
+            await until(daemon, lambda state: bool(state.running))
+        state = await until(daemon, lambda state: len(state.queue) == 2)
+        assert state.queue[0].predicted.p_long == 0.1
+        assert len(engine.asked) == 1
+        engine.answers.set()
+        await until(daemon, lambda state: state.counters.completed == 3)
+        prompts = [json.loads(each.body)["messages"][0]["content"] for each in engine.asked]
+        assert prompts == ["0.9 an essay", "0.1 a word", "0.8 another"]
+
+
+async def test_a_level_outweighs_any_time_and_arrival_order_is_kept_where_it_is_the_policy() -> None:
+    async with before_an_engine(policy="fcfs") as (daemon, engine), AsyncExitStack() as clients:
+        asks = [("0.9 an essay", "5"), ("0.0 a word", "6"), ("0.9 an essay", "0"), ("0.0 a word", "0")]
+        for come, (prompt, level) in enumerate(asks, 1):
+            client = await clients.enter_async_context(raw_client(daemon.base_url))
+            client.send(post(CHAT, chat(prompt), f"X-Clairvoyant-Priority: {level}"))
+            numbers = await engine.has_been_asked(come)
+        # Within a millisecond two have one number, and the engine keeps their order itself.
+        assert numbers[2] <= numbers[3] < numbers[0] < numbers[1]
+        assert isinstance(VLLM.PRIORITY, Priority)
+        assert numbers[1] - numbers[0] >= LEVEL_S * VLLM.PRIORITY.per_s
+        daemon.operation.dispatcher.scheduler.set_policy(POLICIES["fcfs"], 0.0)
+        engine.answers.set()
+
+
+async def test_the_state_and_the_metrics_say_what_is_inside_the_engine_and_by_what_it_is_ordered() -> None:
+    async with before_an_engine() as (daemon, engine), raw_client(daemon.base_url) as client:
+        client.send(post(CHAT, chat("0.1 a word")))
+        (number,) = await engine.has_been_asked(1)
+        state = await until(daemon, lambda state: state.backends[0].engine is not None)
+        assert state.backends[0].stamped
+        assert state.backends[0].engine == EngineState(8, 40, 3, 0.5)
+        assert [each.stamp for each in state.running] == [number]
+        async with raw_client(daemon.base_url) as other:
+            metrics = (await other.ask(get("/_clairvoyant/metrics", host="localhost"))).body
+        assert b'clairvoyant_engine_requests{backend="engine",state="waiting"} 40.0' in metrics
+        assert b'clairvoyant_engine_kv_cache_usage_ratio{backend="engine"} 0.5' in metrics
+        engine.answers.set()
+        assert (await client.response(b"POST")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("annotate", "heeding", "room"),
+    [
+        ("auto", Heeding(known=True, priority=VLLM.PRIORITY, why="seen"), 1024),
+        ("auto", Heeding(known=True, why="seen"), 1),
+        ("auto", Heeding(known=False), 1),
+        ("on", Heeding(known=False), 1024),
+        ("off", Heeding(known=True, priority=VLLM.PRIORITY, why="seen"), 1),
+    ],
+)
+async def test_an_engine_gets_all_at_once_where_it_is_seen_to_heed_or_said_to(
+    annotate: str, heeding: Heeding, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def seen(*_: object) -> Heeding:
+        return heeding
+
+    monkeypatch.setattr(type(VLLM), "heeding", seen)
+    async with before_an_engine(annotate=annotate) as (daemon, _):
+        state = await until(daemon, lambda state: state.backends[0].state == "up")
+        assert state.backends[0].slots == room
+        assert bool(daemon.pool.stamped) is (room == 1024)

@@ -1,0 +1,210 @@
+"""With two models and a slow load, the queue does not go back and forth between them."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Coroutine
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, cast
+
+import pytest
+
+from clairvoyant_cli.backends.adapters import adapter_of
+from clairvoyant_cli.backends.ollama import full_name
+from clairvoyant_cli.protocols.request_parsing import ParsedRequest
+from clairvoyant_cli.protocols.usage import Totals
+from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
+from clairvoyant_cli.proxy.queue.exchange import Asked, AttemptEnd, Exchange, Outcome, Phase
+from clairvoyant_cli.proxy.requests.admission import UNKNOWN
+from clairvoyant_cli.proxy.servers.loaded_models import ASSUMED_LOAD_S, MAX_AFFINITIES, Residents
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.replay import Engine, Replay, tabled
+from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
+from clairvoyant_cli.scheduler.queue import Scheduler
+from tests.fakes.raw_http import post, raw_client
+from tests.fakes.serving import serving
+
+
+class Record:
+    """As much of an exchange as residency looks at."""
+
+    def __init__(self, model: str, affinity: str = "", number: int = 0) -> None:
+        self.job = Job(f"{model}-{number}", float(number), cost_s=1.0, affinity=affinity or model)
+        route = adapter_of("ollama").route_of(b"POST", "/api/chat")
+        self.asked = Asked(self.job, route, ParsedRequest(model=model), UNKNOWN)
+        self.totals = Totals()
+        self.phase = Phase.QUEUED
+
+
+def asked(model: str, affinity: str = "", number: int = 0) -> Exchange:
+    return cast(Exchange, Record(model, affinity, number))
+
+
+def scheduler() -> Scheduler:
+    return Scheduler(POLICIES[DEFAULT_POLICY], workers={"ollama": 1})
+
+
+def test_a_loaded_model_is_served_before_another_is_loaded() -> None:
+    queue = scheduler()
+    Residents(queue, "ollama")
+    waiting = [asked("a" if number % 2 else "b", number=number) for number in range(8)]
+    for each in waiting:
+        queue.submit(each.job, each.job.arrival_s)
+    order = []
+    for now in range(10, 18):
+        dispatch = queue.next(float(now))
+        assert dispatch is not None
+        order.append(dispatch.job.affinity)
+        queue.finish(dispatch.job.id, float(now))
+    assert sum(one != other for one, other in pairwise(order)) == 1
+
+
+def learned_s(queue: Scheduler, *answers: tuple[float | None, int]) -> float:
+    """Return the price of "a" after answers that said so long a load, with such a status."""
+    residents = Residents(queue, "ollama")
+    exchange = asked("a")
+    for load_s, status in answers:
+        cast(Any, exchange).totals = replace(exchange.totals, load_s=load_s)
+        residents.answered(exchange, status)
+    return queue.residency.price_s("another worker", "a")
+
+
+def test_what_a_load_took_is_learned_and_a_warm_answer_teaches_nothing() -> None:
+    assert learned_s(scheduler()) == ASSUMED_LOAD_S
+    assert learned_s(scheduler(), (0.02, 200)) == ASSUMED_LOAD_S
+    assert learned_s(scheduler(), (14.0, 200), (None, 200), (0.02, 200)) == 14.0
+    assert learned_s(scheduler(), (14.0, 200), (400_000.0, 200)) == 14.0
+
+
+def test_an_error_teaches_nothing() -> None:
+    assert learned_s(scheduler(), (14.0, 404), (14.0, 500)) == ASSUMED_LOAD_S
+    queue = scheduler()
+    residents = Residents(queue, "ollama")
+    exchange = asked("a")
+    cast(Any, exchange).totals = replace(exchange.totals, load_s=14.0, error=True)
+    residents.answered(exchange, 200)
+    assert queue.residency.load_s == {}
+
+
+def test_the_servers_list_is_believed_unless_a_model_may_be_loading() -> None:
+    queue = scheduler()
+    residents = Residents(queue, "ollama")
+    first, second = asked("llama3", "llama3:latest num_ctx=8192"), asked("qwen")
+    for each in (first, second):
+        residents.answered(each, 200)
+    second.phase = Phase.PREFILL
+    residents.listed(["llama3:latest"], [second])
+    assert queue.residency.price_s("ollama", first.job.affinity) > 0
+    second.phase = Phase.DECODING
+    residents.listed(["llama3:latest"], [second])
+    assert queue.residency.price_s("ollama", first.job.affinity) == 0
+    assert queue.residency.price_s("ollama", second.job.affinity) > 0
+
+
+def test_what_the_server_lists_is_loaded_before_anybody_has_asked_for_it() -> None:
+    queue = scheduler()
+    residents = Residents(queue, "ollama")
+    residents.listed(["llama3:latest"], [])
+    assert (
+        queue.residency.price_s("ollama", residents.affinity_of(ParsedRequest("llama3", affinity="llama3")))
+        == 0
+    )
+    assert queue.residency.load_s == {"llama3:latest": ASSUMED_LOAD_S}
+
+
+@pytest.mark.parametrize(
+    "name", ["m", "m:latest", "M:Latest", "library/m", "registry.ollama.ai/library/m", "Library/M:latest"]
+)
+def test_a_model_is_one_however_it_is_written(name: str) -> None:
+    affinity = Residents(scheduler(), "ollama").affinity_of
+    assert affinity(ParsedRequest(name, affinity=name)) == "m:latest"
+    assert affinity(ParsedRequest(name, affinity=f"{name} num_ctx=9")) == "m:latest num_ctx=9"
+    assert affinity(ParsedRequest("", affinity="")) == ""
+    assert full_name("host:5000/me/m") == "host:5000/me/m:latest"
+
+
+def test_the_price_used_longest_ago_is_forgotten_when_there_are_too_many() -> None:
+    queue = scheduler()
+    residents = Residents(queue, "ollama")
+    mine = asked("mine")
+    cast(Any, mine).totals = replace(mine.totals, load_s=14.0)
+    residents.answered(mine, 200)
+    for number in range(3 * MAX_AFFINITIES):
+        residents.answered(asked(f"real-{number}"), 200)
+        residents.answered(asked(f"junk-{number}"), 404)
+        residents.answered(mine, 200)
+    prices = queue.residency.load_s
+    assert len(prices) == MAX_AFFINITIES == len(residents._affinity_of)
+    assert prices["mine"] == 14.0
+    assert {f"real-{3 * MAX_AFFINITIES - n}" for n in range(1, MAX_AFFINITIES)} == prices.keys() - {"mine"}
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "counts"),
+    [
+        ("ended", 200, True),
+        ("ended", 404, False),
+        ("ended", 502, False),
+        ("left", 499, False),
+        ("left", 200, True),  # in mid-answer
+        ("sent back", 0, False),
+    ],
+)
+async def test_a_start_counts_only_if_an_answer_began(how: str, status: int, counts: bool) -> None:
+    queue = scheduler()
+    Residents(queue, "ollama")
+    queue.residency.load_s["a"] = 10.0
+
+    async def released(_: Exchange) -> None:
+        return
+
+    async with asyncio.TaskGroup() as tasks:
+
+        def spawn(work: Awaitable[None]) -> asyncio.Task[None]:
+            return tasks.create_task(cast("Coroutine[None, None, None]", work))
+
+        dispatcher = Dispatcher(queue, clock=lambda: 1.0, spawn=spawn)
+        exchange = Exchange(asked("a").asked, asyncio.get_running_loop().create_future())
+        dispatcher.submit(exchange)
+        assert queue.residency.price_s("ollama", "a") == 0.0
+        queue.pause()
+        if how == "ended":
+            dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, status)
+        elif how == "left":
+            dispatcher.abandon(exchange, Outcome.CLIENT_CANCELLED, status, released)
+        else:
+            dispatcher.wait_again(exchange, AttemptEnd.UNREACHABLE)
+    assert (queue.residency.price_s("ollama", "a") == 0.0) is counts
+    assert queue.residency.must_stay("ollama", 2.0) is counts
+
+
+async def test_models_that_do_not_exist_keep_nobody_waiting() -> None:
+    """Each 404 leaves what is loaded as it was, and the others' requests where they were."""
+    backend = Replay(Engine(answer_tokens=tabled({"short": 3})), ("real:latest", "other:latest"))
+    backend.engine.thaw()
+
+    def body(model: str) -> bytes:
+        asks = {"model": model, "messages": [{"role": "user", "content": "short"}], "stream": False}
+        return post("/api/chat", json.dumps(asks).encode())
+
+    async with (
+        serve_app(backend.app) as url,
+        serving(url) as daemon,
+        raw_client(daemon.base_url) as client,
+    ):
+        residency = daemon.dispatcher.scheduler.residency
+
+        def prices() -> list[float]:
+            return [residency.price_s("ollama", f"{name}:latest") for name in ("real", "other", "junk")]
+
+        assert (await client.ask(body("real"))).status == 200
+        before = prices()
+        assert before == [0.0, ASSUMED_LOAD_S, ASSUMED_LOAD_S]
+        for number in range(5):
+            assert (await client.ask(body("junk"))).status == 404
+            assert (await client.ask(body(f"junk-{number}"))).status == 404
+        assert prices() == before
+        assert set(residency.load_s) == {"real:latest"}
+        assert (await client.ask(body("other"))).status == 200
+        assert prices()[1] == 0.0

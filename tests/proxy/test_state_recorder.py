@@ -1,0 +1,47 @@
+"""The keeper of the past goes on, whatever one state does to it."""
+
+import asyncio
+import logging
+from typing import cast
+
+import pytest
+
+from clairvoyant_cli.proxy.observing import state_recorder as hindsight
+from clairvoyant_cli.proxy.observing.queue_rows import Window
+from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
+from clairvoyant_cli.proxy.observing.state_recorder import Hindsight
+from clairvoyant_cli.proxy.observing.stepwise_drawing import Steps
+from clairvoyant_cli.state.snapshot import Snapshot
+from tests.tui.board import stage
+
+
+class Failing:
+    """Draws a state at the third attempt."""
+
+    def __init__(self) -> None:
+        self.left = 2
+
+    def drawing(self, window: Window) -> Steps[Snapshot]:
+        """Draw, or fail."""
+        yield
+        if self.left:
+            self.left -= 1
+            raise KeyError("gone meanwhile")
+        return stage().snapshot()
+
+
+async def test_a_state_that_cannot_be_drawn_is_left_out_and_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(hindsight, "EVERY_S", 0.0)
+    keeper = Hindsight(cast(SnapshotBuilder, Failing()))
+    running = asyncio.create_task(keeper.run())
+    kept = asyncio.create_task(keeper.kept.wait())
+    with caplog.at_level(logging.WARNING, "clairvoyant"):
+        await asyncio.wait((running, kept), return_when=asyncio.FIRST_COMPLETED)
+    assert kept.done()
+    assert not running.done()
+    assert keeper.failures == 2
+    assert [line for line in caplog.messages if "gone meanwhile" in line] == caplog.messages
+    assert len(caplog.messages) == 1
+    running.cancel()

@@ -1,0 +1,207 @@
+"""`clairvoyant bench` from end to end, on the simulated backend, a real llama.cpp and a running daemon."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from clairvoyant_cli.commands.bench import command
+from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.proxy.daemon import running_daemon
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.replay import Engine, Replay, Speed
+from predictor import load
+from tests.fakes.llamacpp_server import LlamaServer
+
+REPLAY = ("--backend", "replay", "--speedup", "1000", "--runs", "1")
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(command, words)
+
+
+def findings(*words: str) -> dict[str, Any]:
+    done = run(*words, "--json")
+    assert done.exit_code == 0, f"{done.output}{done.exception!r}"
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said
+
+
+def arms(said: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {each["arm"]: each["figures"]["all"] for each in said["arms"]}
+
+
+def test_a_burst_on_the_simulated_backend_answers_everything_under_every_arm() -> None:
+    said = findings("burst", *REPLAY, "--requests", "8")
+    assert list(arms(said)) == ["direct", "fcfs", "bounded:36", "sjf:10.5", "oracle"]
+    for figures in arms(said).values():
+        assert (figures["answered"]["mean"], figures["failed"]["mean"]) == (8, 0)
+    notes = " ".join(said["notes"])
+    assert "simulated" in notes
+    assert "not shown that limit" in notes
+    assert "project's own" in notes
+
+
+def test_the_arms_are_told_what_they_may_know() -> None:
+    said = findings(
+        "burst", *REPLAY, "--requests", "20", "--arm", "fcfs@classes", "--arm", "oracle", "--arm", "direct"
+    )
+    # Classes are known for certain; real lengths of short and long overlap, but for few pairs.
+    assert arms(said)["fcfs@classes"]["ranking"]["mean"] == 1.0
+    assert arms(said)["oracle"]["ranking"]["mean"] > 0.9
+    assert "ranking" not in arms(said)["direct"]
+
+
+def test_poisson_takes_several_utilisations(tmp_path: Path) -> None:
+    words = ("poisson", *REPLAY, "--requests", "6", "--arm", "fcfs", "--arm", "sjf")
+    files = ("--plot", str(tmp_path / "p.svg"), "--csv", str(tmp_path / "c.csv"))
+    said = findings(*words, "--rho", "0.5", "--rho", "0.8", *files)
+    assert {each["load"] for each in said["arms"]} == {"rho 0.5", "rho 0.8"}
+    assert "Gain over load" in (tmp_path / "p.svg").read_text()
+    assert len((tmp_path / "c.csv").read_text().splitlines()) == 1 + 6 * 4
+
+
+def test_a_trace_is_replayed_at_a_utilisation(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("".join(f'{{"at": {i * 60}, "tokens": {50 + 450 * (i % 3)}}}\n' for i in range(6)))
+    said = findings("trace", str(trace), *REPLAY, "--arm", "fcfs", "--rho", "0.8")
+    (only,) = said["arms"]
+    assert only["load"] == "trace at rho 0.8"
+    assert set(only["figures"]) == {"short", "medium", "long", "all"}
+
+
+def test_a_second_call_with_the_same_file_measures_nothing_again(tmp_path: Path) -> None:
+    words = ("burst", *REPLAY, "--requests", "4", "--arm", "fcfs", "--resume", str(tmp_path / "b.part"))
+    first = findings(*words)
+    before = (tmp_path / "b.part").read_bytes()
+    assert findings(*words)["arms"] == first["arms"]
+    assert (tmp_path / "b.part").read_bytes() == before
+
+
+async def test_real_answers_end_at_the_limit_of_their_prompt_and_the_oracle_knows_where(
+    tmp_path: Path,
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    limits = [{"prompt": "Ramble.", "max_tokens": 50}, {"prompt": "One word, please.", "max_tokens": 90}]
+    limits += [{"prompt": text, "max_tokens": 60, "class": "long"} for text in ("Tell a tale.", "More.")]
+    prompts.write_text("\n".join(json.dumps(each) for each in limits))
+    # One answer ends before its limit: who takes the limit for its length orders it wrongly.
+    engine = Engine(
+        speed=Speed(decode_tokens_per_s=10_000),
+        answer_tokens=lambda prompt, rng: 9 if "One" in prompt else 999,
+    )
+    async with serve_app(Replay(engine).app) as url:
+        words = ("--backend", url, "--prompts", str(prompts), "--arm", "fcfs", "--arm", "oracle")
+        said = await asyncio.to_thread(findings, "burst", *words, "--runs", "1", "--requests", "4")
+    for each in said["arms"]:
+        assert each["figures"]["short"]["tokens mean"]["mean"] == (50 + 9) / 2
+        assert each["figures"]["long"]["tokens mean"]["mean"] == 60
+    assert arms(said)["oracle"]["ranking"]["mean"] == 1.0
+
+
+@pytest.mark.real
+def test_lengths_are_set_on_a_real_server_where_no_prediction_sees_them(
+    llama: LlamaServer, tmp_path: Path
+) -> None:
+    lengths = {"Is 1013 a prime number?": 9, "Name a colour.": 12, "Tell a tale.": 810, "Explain tides.": 800}
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("\n".join(json.dumps({"prompt": p, "tokens": n}) for p, n in lengths.items()))
+    said = findings(
+        *("burst", "--backend", llama.base_url, "--set-lengths", "--runs", "1", "--requests", "2"),
+        *("--prompts", str(prompts), "--arm", "direct", "--arm", "bounded", "--arm", "oracle"),
+    )
+    assert [figures["failed"]["mean"] for figures in arms(said).values()] == [0, 0, 0], said["notes"]
+    assert len({figures["tokens mean"]["mean"] for figures in arms(said).values()}) == 1
+    assert arms(said)["oracle"]["ranking"]["mean"] == 1.0
+    assert said["about"]["backend"].startswith("llamacpp")
+
+
+@pytest.mark.parametrize(("tau", "source"), [(77.0, "flag"), (None, "default"), (None, "operator")])
+async def test_a_running_daemon_is_measured_and_left_as_it_was(tau: float | None, source: str) -> None:
+    engine = Engine(speed=Speed(decode_tokens_per_s=10_000), answer_tokens=lambda prompt, rng: len(prompt))
+    async with serve_app(Replay(engine).app) as backend_url:
+        config = ServeConfig(backend=backend_url, listen="127.0.0.1:0", policy="aging", tau=tau)
+        async with running_daemon(config, load()) as daemon:
+            if source == "operator":
+                daemon.operation.choose_tau(5.0)
+            before = daemon.snapshot().tau
+            words = ("burst", "--daemon", daemon.base_url, "--runs", "1", "--requests", "6")
+            said = await asyncio.to_thread(findings, *words)
+            after = daemon.snapshot()
+    assert list(arms(said)) == ["direct", "fcfs", "bounded", "sjf"]
+    assert (after.policy, after.tau.tau_s, after.tau.source) == ("aging", before.tau_s, source)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("burst", "--backend", "http://127.0.0.1:1"),
+        ("burst", "--backend", "replay", "--arm", "sfj"),
+        ("burst", "--daemon", "http://127.0.0.1:1"),
+        ("burst", "--daemon", "http://127.0.0.1:1", "--backend", "replay"),
+        ("trace", "missing.csv", "--backend", "replay"),
+        ("burst", "--backend", "replay", "--prompts", "missing.jsonl"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_one_line(words: tuple[str, ...]) -> None:
+    done = run(*words, "--quick")
+    assert isinstance(done.exception, ClairvoyantError)
+    assert "\n" not in str(done.exception)
+
+
+def test_a_sweep_lays_the_simulator_beside_what_was_measured(tmp_path: Path) -> None:
+    words = ("sweep", "--backend", "replay", "--virtual-time", "--runs", "1", "--requests", "16")
+    arms = ("--arm", "fcfs", "--arm", "bounded@classes:36", "--arm", "oracle")
+    files = ("--plot", str(tmp_path / "p.svg"), "--report", str(tmp_path / "r.md"))
+    said = findings(*words, *arms, "--rho", "0.6..0.9", "--points", "2", *files)
+    assert {each["load"] for each in said["arms"]} == {"rho 0.6", "rho 0.9"}
+    measured, simulated = (
+        {(each["load"], each["arm"]): each["figures"] for each in said[name]}
+        for name in ("arms", "simulated")
+    )
+    assert measured.keys() == simulated.keys()
+    for key, figures in measured.items():
+        for kind in ("short", "long"):
+            p50 = simulated[key][kind]["sojourn p50"]["mean"]
+            assert figures[kind]["sojourn p50"]["mean"] == pytest.approx(p50, rel=0.02, abs=0.1)
+    drawn = (tmp_path / "p.svg").read_text()
+    assert "bounded@classes:36, simulated" in drawn
+    assert "stroke-dasharray" in drawn
+    assert "short p50, change against fcfs" in (tmp_path / "r.md").read_text()
+
+
+def test_answers_are_cut_where_the_server_goes_on_with_them() -> None:
+    words = ("poisson", "--backend", "replay", "--virtual-time", "--runs", "1", "--requests", "40")
+    said = findings(*words, "--seed", "3", "--arm", "fcfs", "--arm", "srpt@lengths:35")
+    measured, simulated = arms(said), {each["arm"]: each["figures"] for each in said["simulated"]}
+    figures = measured["srpt@lengths:35"]
+    assert figures["failed"]["mean"] == 0
+    assert figures["cuts"]["mean"] == figures["resumes"]["mean"] > 0
+    assert figures["busy"]["mean"] == pytest.approx(measured["fcfs"]["busy"]["mean"], rel=0.02)
+    assert "cuts" not in measured["fcfs"]
+    (cut,) = (each for each in said["arms"] if each["arm"] != "fcfs")
+    short = "short", "sojourn p50"
+    assert cut["figures"][short[0]][short[1]]["mean"] == pytest.approx(
+        simulated["srpt@lengths:35"][short[0]][short[1]]["mean"], rel=0.1
+    )
+    assert "cut at a word's end" in " ".join(said["notes"])
+
+
+async def test_nothing_is_cut_where_nothing_proves_that_it_can_be() -> None:
+    engine = Engine(speed=Speed(decode_tokens_per_s=10_000), answer_tokens=lambda prompt, rng: len(prompt))
+    async with serve_app(Replay(engine).app) as url:
+        words = ("burst", "--backend", url, "--runs", "1", "--requests", "4", "--arm", "srpt", "--json")
+        done = await asyncio.to_thread(run, *words)
+    assert "clairvoyant calibrate --continuation" in done.stderr
+    assert json.loads(done.stdout)["arms"][0]["figures"]["all"]["cuts"]["mean"] == 0
+
+
+@pytest.mark.parametrize("span", ["0.3", "0.9..0.3", "0.3..1.2", "low..high", "0..0.5"])
+def test_a_span_of_utilisations_that_is_none_is_refused_in_one_line(span: str) -> None:
+    done = run("sweep", "--backend", "replay", "--quick", "--rho", span)
+    assert isinstance(done.exception, ClairvoyantError)
+    assert "LOW..HIGH" in str(done.exception)

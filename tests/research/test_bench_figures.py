@@ -1,0 +1,196 @@
+"""What is made of a bench's cells: figures, comparisons, the file that is resumed, tables and charts."""
+
+import csv
+import io
+import json
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clairvoyant_cli.confidence import jain
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.research.bench.measures import Spread, figures_of, ranking_accuracy, summarise
+from clairvoyant_cli.research.bench.page import html, markdown, write_page
+from clairvoyant_cli.research.bench.report import (
+    Findings,
+    page_of,
+    percent,
+    shown,
+    tables_of,
+    to_csv,
+    to_json,
+    verdicts_of,
+)
+from clairvoyant_cli.research.bench.results import Answer, Cell, open_ledger, settings_in
+
+
+def answer(kind: str, sojourn_s: float, tokens: int = 10, predicted: float | None = None) -> Answer:
+    return Answer(kind, tokens, 0.0, sojourn_s, sojourn_s / 2, predicted)
+
+
+def cell(arm: str, run: int = 0, load: str = "burst", scale: float = 1.0) -> Cell:
+    shorts = [answer("short", scale * s, 10, 20.0) for s in (1.0, 2.0, 3.0)]
+    longs = [answer("long", scale * s, 100, 900.0) for s in (10.0, 20.0)]
+    return Cell(load, run, arm, 1.0, 2, (*shorts, *longs))
+
+
+def test_figures_are_by_class_and_of_all() -> None:
+    figures = figures_of(cell("fcfs"))
+    assert figures["short", "sojourn p50"] == 2.0
+    assert figures["short", "ttft p50"] == 1.0
+    assert figures["long", "per token mean"] == pytest.approx(0.15)
+    assert figures["all", "answered"] == 5
+    assert figures["all", "tau firings"] == 2
+    assert figures["all", "ranking"] == 1.0
+
+
+def test_what_failed_is_counted_and_is_in_no_other_figure() -> None:
+    failed = Answer("short", 0, 0.0, None, None, None, "HTTP 502")
+    with_failure = replace(cell("fcfs"), answers=(*cell("fcfs").answers, failed))
+    figures, clean = figures_of(with_failure), figures_of(cell("fcfs"))
+    assert figures["all", "failed"] == 1
+    assert {key: value for key, value in figures.items() if key != ("all", "failed")} == {
+        key: value for key, value in clean.items() if key != ("all", "failed")
+    }
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=30))
+def test_jain_is_one_for_equals_and_never_below_one_in_n(values: list[float]) -> None:
+    assert 1 / len(values) - 1e-9 <= jain(np.array(values)) <= 1 + 1e-9
+    assert jain(np.full(len(values), 3.0)) == pytest.approx(1.0)
+
+
+def test_ranking_counts_pairs_and_ties_by_half() -> None:
+    pairs = [answer("short", 1, predicted=5), answer("long", 1, predicted=5), answer("long", 1, predicted=9)]
+    assert ranking_accuracy(pairs) == 0.75
+    assert ranking_accuracy([answer("short", 1)]) is None
+
+
+def test_changes_are_paired_by_run_and_shares_are_of_the_bounds_gain() -> None:
+    cells = [cell("fcfs"), cell("fcfs", 1, scale=2.0)]
+    cells += [cell("half", scale=0.5), cell("half", 1, scale=1.0)]
+    cells += [cell("oracle", scale=0.25), cell("oracle", 1, scale=0.5)]
+    summaries = {summary.arm: summary for summary in summarise(cells, "fcfs", "oracle")}
+    change = summaries["half"].changes["short", "sojourn p50"]
+    assert (change.mean, change.sd, change.runs) == (-0.5, 0.0, 2)
+    assert summaries["half"].share_of_bound == pytest.approx(0.5 / 0.75)
+    assert summaries["oracle"].share_of_bound == 1.0
+    spread = summaries["fcfs"].figures["short", "sojourn p50"]
+    assert spread.mean == 3.0
+    assert spread.sd == pytest.approx(float(np.std([2.0, 4.0], ddof=1)))
+
+
+def test_without_a_baseline_there_are_no_changes() -> None:
+    (summary,) = summarise([cell("sjf")], "fcfs", "oracle")
+    assert (summary.changes, summary.baseline, summary.share_of_bound) == ({}, None, None)
+
+
+SETTINGS = {"kind": "burst", "runs": 2, "arms": ("fcfs", "sjf")}
+
+
+def test_an_interrupted_bench_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    file = tmp_path / "bench.part"
+    ledger = open_ledger(file, SETTINGS)
+    ledger.add(cell("fcfs"))
+    ledger.add(cell("sjf"))
+    file.write_bytes(file.read_bytes()[:-30])  # killed while it wrote
+    resumed = open_ledger(file, SETTINGS)
+    assert list(resumed.cells.values()) == [cell("fcfs")]
+    assert settings_in(file) == {"kind": "burst", "runs": 2, "arms": ["fcfs", "sjf"]}
+    resumed.add(cell("sjf"))
+    assert len(open_ledger(file, SETTINGS).cells) == 2
+
+
+def test_another_bench_or_another_file_is_not_resumed(tmp_path: Path) -> None:
+    file = tmp_path / "bench.part"
+    open_ledger(file, SETTINGS)
+    with pytest.raises(ClairvoyantError, match="runs 2, not 3"):
+        open_ledger(file, SETTINGS | {"runs": 3})
+    other = tmp_path / "notes.txt"
+    other.write_text("dear diary\n")
+    with pytest.raises(ClairvoyantError, match="no unfinished bench"):
+        open_ledger(other, SETTINGS)
+    assert other.read_text() == "dear diary\n"
+    with pytest.raises(ClairvoyantError, match="cannot keep"):
+        open_ledger(tmp_path / "missing" / "bench.part", SETTINGS)
+
+
+def findings(loads: tuple[str, ...] = ("burst",)) -> Findings:
+    cells = [cell(arm, run, load) for load in loads for run in (0, 1) for arm in ("fcfs", "sjf", "oracle")]
+    summaries = summarise(cells, "fcfs", "oracle")
+    return Findings("Bench <1>", "clairvoyant bench", {"cpu": "a|b"}, {}, ("A note.",), summaries, cells)
+
+
+def test_a_report_begins_with_what_came_out_good_bad_or_nothing_to_tell() -> None:
+    scales = {"fcfs": (1.0, 1.0), "bounded": (0.4, 0.41), "sjf": (1.29, 1.31), "aging": (0.5, 1.6)}
+    cells = [cell(arm, run, scale=scale) for arm, both in scales.items() for run, scale in enumerate(both)]
+
+    def verdict(*arms: str) -> str:
+        found = summarise([each for each in cells if each.arm in ("fcfs", *arms)], "fcfs", None)
+        [said] = verdicts_of(replace(findings(), summaries=found))
+        return said
+
+    assert verdict("sjf", "bounded").startswith(
+        "burst, bounded against fcfs, at the median: short answers 60%"
+    )
+    assert "short answers 30% later, long answers 30% later." in verdict("sjf")
+    assert "neither sooner nor later" in verdict("aging")
+    assert list(verdicts_of(replace(findings(), summaries=summarise(cells[:2], "fcfs", None)))) == []
+
+
+def test_a_report_is_the_same_in_markdown_and_html(tmp_path: Path) -> None:
+    page = page_of(findings(("rho 0.5", "rho 0.74")))
+    text, hypertext = markdown(page, ["chart.svg"]), html(page)
+    for word in ("fcfs", "oracle", "A note.", "Gain over load", "short p50", "clairvoyant bench"):
+        assert word in text
+        assert word in hypertext
+    assert "Bench &lt;1&gt;" in hypertext
+    assert "<script" not in hypertext
+    write_page(page, tmp_path / "report.md")
+    ElementTree.parse(tmp_path / "report.svg")  # noqa: S314 - our own file
+    write_page(page, tmp_path / "report.html")
+    assert {path.name for path in tmp_path.iterdir()} == {"report.md", "report.svg", "report.html"}
+
+
+def test_the_gain_over_load_is_drawn_from_two_utilisations_on() -> None:
+    titles = [[b.caption for b in page_of(findings(loads)).blocks if hasattr(b, "caption")] for loads in (
+        ("rho 0.5",), ("rho 0.5", "rho 0.74"), ("burst",)
+    )]  # fmt: skip
+    assert ["Gain over load" in captions[0] for captions in titles] == [False, True, False]
+
+
+def test_json_and_csv_hold_it_all() -> None:
+    found = findings()
+    plain = json.loads(json.dumps(to_json(found)))
+    assert {each["arm"] for each in plain["arms"]} == {"fcfs", "sjf", "oracle"}
+    assert plain["arms"][0]["figures"]["short"]["sojourn p50"] == {"mean": 2.0, "sd": 0.0, "runs": 2}
+    text = io.StringIO()
+    csv.writer(text).writerows(to_csv(found.cells))
+    rows = list(csv.DictReader(io.StringIO(text.getvalue())))
+    assert len(rows) == sum(len(each.answers) for each in found.cells)
+    assert rows[0]["class"] == "short"
+
+
+def test_tables_name_the_baseline_and_leave_it_out_of_the_changes() -> None:
+    tables = tables_of(findings().of_load("burst"))
+    changes = next(table for table in tables if table.header[0].startswith("Change"))
+    assert changes.header[0] == "Change against fcfs"
+    assert [row[0] for row in changes.rows] == ["sjf", "oracle"]
+
+
+def test_figures_are_shown_with_three_digits_or_so() -> None:
+    assert shown(Spread(123.456, 7.8, 3)) == "123 ± 8"
+    assert shown(Spread(1.23456, float("nan"), 1)) == "1.23"
+    assert shown(Spread(0.0123, 0.0004, 2)) == "0.0123 ± 0.0004"
+    assert percent(Spread(-0.5, 0.01, 3)) == "-50.0 % ± 1.0"
+
+
+def test_the_interval_of_a_mean_narrows_with_the_runs() -> None:
+    assert Spread(1.0, 2.0, 5).half_width == pytest.approx(2.776 * 2.0 / 5**0.5, rel=1e-3)
+    assert not isfinite(Spread.of([1.0]).half_width)

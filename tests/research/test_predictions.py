@@ -1,0 +1,109 @@
+"""Forecasts are as good as they claim, and estimates as sure."""
+
+import math
+
+import numpy as np
+import pytest
+
+from clairvoyant_cli.confidence import change_of, jain, mean_of, student_t
+from clairvoyant_cli.research.simulator.predictions import (
+    gaussian_tokens,
+    noisy_class,
+    noisy_score,
+    of_model,
+    ranked_tokens,
+)
+from clairvoyant_cli.research.simulator.workload import Floats, TwoNormals, Workload, poisson
+from predictor.record import Prediction, PromptView
+from tests.research.theory import covers
+
+
+def two_classes(n: int = 20_000) -> Workload:
+    """Return a large workload of two classes."""
+    return poisson(np.random.default_rng(5), n, 0.1, TwoNormals())
+
+
+@pytest.mark.parametrize("accuracy", [0.76, 0.85])
+def test_class_accuracy_is_what_was_asked_for_and_the_guess_is_calibrated(accuracy: float) -> None:
+    workload = two_classes()
+    for make in (noisy_class, noisy_score):
+        predictions = make(np.random.default_rng(1), workload, accuracy, 3.5, 8.9)
+        said_long = predictions.p_long > 0.5
+        assert (said_long == (workload.kind == 1)).mean() == pytest.approx(accuracy, abs=0.01)
+        assert predictions.p_long.mean() == pytest.approx(workload.kind.mean(), abs=0.01)
+        assert predictions.cost_s.mean() == pytest.approx(workload.service_s.mean(), rel=0.01)
+
+
+def kendall(one: Floats, other: Floats) -> float:
+    """Return Kendall's tau of two samples without ties, by counting pairs."""
+    signs = np.sign(one[:, None] - one[None, :]) * np.sign(other[:, None] - other[None, :])
+    n = len(one)
+    return float(signs.sum() / (n * (n - 1)))
+
+
+@pytest.mark.parametrize("wanted", [0.09, 0.5, 0.96])
+def test_rank_correlation_is_what_was_asked_for(wanted: float) -> None:
+    rng = np.random.default_rng(3)
+    tokens = rng.lognormal(5.0, 1.0, 1500)
+    workload = Workload(np.zeros(1500), tokens / 40.0, np.zeros(1500, dtype=np.int64), tokens)
+    guess = ranked_tokens(rng, workload, wanted).tokens
+    assert kendall(tokens, guess) == pytest.approx(wanted, abs=0.04)
+
+
+def test_gaussian_noise_stays_within_its_limits() -> None:
+    rng = np.random.default_rng(3)
+    tokens = rng.uniform(1.0, 1024.0, 1000)
+    workload = Workload(np.zeros(1000), tokens / 40.0, np.zeros(1000, dtype=np.int64), tokens)
+    guess = gaussian_tokens(rng, workload, 400.0, 1024.0).tokens
+    assert guess.min() >= 1.0
+    assert guess.max() <= 1024.0
+    assert gaussian_tokens(rng, workload, 0.0, 1024.0).tokens.tolist() == tokens.tolist()
+
+
+class Guesser:
+    """A predictor that counts letters."""
+
+    name = "letters"
+
+    def predict(self, view: PromptView) -> Prediction:
+        """Predict one token a letter."""
+        n = float(len(view.prompt))
+        return Prediction(0.5, 0.25, 0.25, n, n, 2.0 * n, self.name)
+
+    def learn(self, prediction: Prediction, tokens: int) -> None:
+        """Learn nothing."""
+
+
+def test_a_real_model_predicts_from_prompts() -> None:
+    predictions = of_model(Guesser(), [PromptView("abc"), PromptView("abcdef")], 0.5)
+    assert predictions.tokens.tolist() == [3.0, 6.0]
+    assert predictions.cost_s.tolist() == [1.5, 3.0]
+    assert predictions.cost_q90_s.tolist() == [3.0, 6.0]
+    assert predictions.tokens_q90.tolist() == [6.0, 12.0]
+
+
+@pytest.mark.parametrize(
+    ("freedom", "tabulated"), [(1, 12.706), (2, 4.303), (4, 2.776), (9, 2.262), (19, 2.093)]
+)
+def test_students_t(freedom: int, tabulated: float) -> None:
+    assert student_t(freedom) == pytest.approx(tabulated, rel=2e-3)
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(0)
+    covered = [covers(mean_of(rng.normal(3.0, 1.0, 8).tolist()), 3.0) for _ in range(2000)]
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.02)
+
+
+def test_a_change_is_surer_than_its_parts() -> None:
+    base = [10.0, 20.0, 30.0]
+    change = change_of([8.0, 16.0, 24.0], base)
+    assert change.mean == pytest.approx(-0.2)
+    assert change.half_width == pytest.approx(0.0, abs=1e-12)
+    assert math.isnan(change_of([1.0], [0.0]).mean)
+    assert math.isnan(mean_of([1.0]).half_width)
+
+
+def test_jains_index() -> None:
+    assert jain(np.ones(4)) == pytest.approx(1.0)
+    assert jain(np.array([1.0, 0.0, 0.0, 0.0])) == pytest.approx(0.25)

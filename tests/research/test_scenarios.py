@@ -1,0 +1,97 @@
+"""The papers' experiments run, and the figures the project stands on hold."""
+
+from math import isfinite
+
+import pytest
+
+from clairvoyant_cli.commands.simulate import SCENARIOS, run_scenario
+from clairvoyant_cli.research.simulator.report import Report, Table, shown
+from clairvoyant_cli.research.simulator.trial import Options
+
+
+def value(report: Report, title: str, row: str, column: str) -> float:
+    """Return one figure of a report."""
+    [table] = [table for table in report.tables if table.title == title]
+    [cell] = [cell for cell in table.cells if (cell.row, cell.column) == (row, column)]
+    return cell.ours.mean
+
+
+@pytest.fixture(scope="module")
+def table9() -> Report:
+    """Return the steady state of Clairvoyant's Table 9 over a few seeds."""
+    return run_scenario("clairvoyant-table9", Options(seeds=5, requests=1000))
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "paper", "tolerance"),
+    [
+        ("sjf no tau", "short P50", -0.38, 0.06),
+        ("sjf tau 3 x 3.5 s", "short P50", -0.17, 0.06),
+        ("sjf tau 3 x 3.5 s", "short P95", 0.0, 0.02),
+        ("bounded @85%", "short P50", -0.30, 0.06),
+        ("bounded @85%", "short P95", -0.40, 0.10),
+        ("bounded @85%", "long P95", 0.20, 0.05),
+        ("bounded @76%", "short P50", -0.28, 0.06),
+        ("bounded @76%", "short P95", -0.28, 0.10),
+        ("bounded @76%", "long P95", 0.18, 0.06),
+    ],
+)
+def test_the_steady_state(table9: Report, row: str, column: str, paper: float, tolerance: float) -> None:
+    assert value(table9, "Change against fcfs", row, column) == pytest.approx(paper, abs=tolerance)
+
+
+def test_in_a_burst_the_papers_guard_collapses_and_the_default_does_not() -> None:
+    report = run_scenario("clairvoyant-table8", Options(seeds=4))
+    assert value(report, "Change against fcfs", "sjf tau 10.5 s", "short P50") == pytest.approx(0.0, abs=0.01)
+    assert value(report, "Change against fcfs", "bounded", "short P50") == pytest.approx(-0.7, abs=0.07)
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "clairvoyant-table9"])
+def test_every_scenario_reports_finite_figures_beside_the_papers(name: str) -> None:
+    done: list[int] = []
+    report = run_scenario(name, Options(seeds=1, requests=120, tick=done.append))
+    cells = [cell for table in report.tables for cell in table.cells]
+    assert report.name == name
+    assert cells
+    assert report.notes
+    assert sum(done) > 0
+    assert any(cell.paper is not None for cell in cells) == (name != "preemption")  # which no paper has
+    assert all(isfinite(cell.ours.mean) and shown(cell) for cell in cells)
+    assert all(_rectangular(table) for table in report.tables if "states" not in table.title)
+
+
+@pytest.fixture(scope="module")
+def frontier() -> Report:
+    """Return what preemption buys, over a few seeds."""
+    return run_scenario("preemption", Options(seeds=3, requests=600))
+
+
+@pytest.mark.parametrize("said", ["", " @85%"])
+def test_preemption_buys_short_requests_more_than_order_alone(frontier: Report, said: str) -> None:
+    title = "Change against fcfs, and work lost to cuts"
+    srpt, bounded = f"srpt{said}", f"bounded{said}"
+    short_p50 = value(frontier, title, srpt, "short P50")
+    assert short_p50 < value(frontier, title, bounded, "short P50") - 0.15
+    assert short_p50 < -0.45
+    assert value(frontier, title, srpt, "long P95") < value(
+        frontier, title, f"srpt, no guard{said}", "long P95"
+    )
+    assert value(frontier, title, srpt, "lost") < 0.02
+
+
+def test_the_dearer_and_the_rarer_the_traffic_the_fewer_the_cuts(frontier: Report) -> None:
+    cuts = [value(frontier, "Cuts a request", load, "srpt @85%") for load in ("0.1", "0.3", "0.5")]
+    assert cuts == sorted(cuts)
+    assert cuts[0] < 0.05
+    assert value(frontier, "By the price of a cut", "500 ms srpt @85%", "lost") < 0.02
+
+
+def test_where_nothing_is_kept_little_is_read_again(frontier: Report) -> None:
+    title = "By the tokens that the server keeps of answers that left their slot"
+    assert value(frontier, title, "0 srpt @85%", "lost") < 0.012  # 0.023 with the price of one that is kept
+    assert value(frontier, title, "2000 srpt @85%", "lost") < 0.002
+    assert value(frontier, title, "0 srpt @85%", "short P50") < -0.4
+
+
+def _rectangular(table: Table) -> bool:
+    return len({(cell.row, cell.column) for cell in table.cells}) == len(table.cells)

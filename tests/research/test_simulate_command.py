@@ -1,0 +1,176 @@
+"""`clairvoyant simulate` as a user meets it."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner, Result
+
+from clairvoyant_cli.commands.simulate import command
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.research.simulator.plot import ticks
+
+SMALL = ["--seeds", "2", "--requests", "60"]
+
+
+def simulate(*arguments: str) -> Result:
+    """Run the command; an exception it does not expect is the test's."""
+    return CliRunner().invoke(command, list(arguments), catch_exceptions=False)
+
+
+def test_a_scenario_as_a_table() -> None:
+    result = simulate("--scenario", "clairvoyant-table8", *SMALL)
+    assert result.exit_code == 0
+    assert "[-70.0]" in result.stdout
+    assert "In brackets: the paper's figure." in result.stdout
+
+
+def test_json_is_data_and_nothing_else() -> None:
+    result = simulate("--scenario", "clairvoyant-table8", *SMALL, "--json")
+    found = json.loads(result.stdout)
+    assert found["name"] == "clairvoyant-table8"
+    [cell] = [
+        cell
+        for table in found["tables"]
+        for cell in table["cells"]
+        if (table["title"], cell["row"], cell["column"]) == ("Change against fcfs", "sjf no tau", "short P50")
+    ]
+    assert cell["paper"] == -70.0
+    assert -100.0 < cell["ours"] < -30.0
+
+
+def test_csv_has_a_line_a_figure() -> None:
+    rows = list(csv.reader(io.StringIO(simulate(*SMALL, "--policy", "sjf", "--csv").stdout)))
+    assert rows[0] == ["table", "row", "column", "unit", "ours", "half_width", "runs", "paper"]
+    assert {row[1] for row in rows[1:]} == {"fcfs", "sjf"}
+
+
+def test_a_workload_of_ones_own_with_several_backends_and_preemption() -> None:
+    result = simulate(
+        *SMALL, "--policy", "srpt", "--workers", "2", "--slots", "2", "--preempt", "0.1", "--tau", "0"
+    )
+    assert result.exit_code == 0
+    assert "4 slots" in result.stdout
+
+
+def test_a_burst() -> None:
+    result = simulate(
+        *SMALL, "--workload", "burst", "--long-share", "0.25", "--predictor", "oracle", "--json"
+    )
+    figures = json.loads(result.stdout)["tables"][1]["cells"]
+    assert any(f["row"] == "bounded" and f["column"] == "short P50" and f["ours"] < -40.0 for f in figures)
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "history.csv"
+    lines = [f"{n * 0.5},{20 if n % 2 else 900},{30 if n % 2 else 700}" for n in range(40)]
+    path.write_text("\n".join(["arrival_s,tokens,predicted_tokens", *lines]))
+    found = json.loads(simulate("--workload", str(path), "--predictor", "recorded", "--json").stdout)
+    change = {(c["row"], c["column"]): c["ours"] for c in found["tables"][1]["cells"]}
+    assert change["bounded", "short P50"] < -50.0
+
+
+def test_advice_names_a_policy_what_it_buys_and_when_to_leave_it_off() -> None:
+    found = json.loads(
+        simulate("--advise", "--workload", "poisson", "--seeds", "4", "--requests", "800", "--json").stdout
+    )
+    assert found["notes"][0].startswith("Use ")
+    assert "Long requests: P95" in found["notes"][2]
+    assert "leave it off" in found["notes"][3]
+
+
+def test_advice_for_a_backend_that_is_hardly_used() -> None:
+    found = json.loads(
+        simulate(
+            "--advise",
+            "--workload",
+            "poisson",
+            "--load",
+            "0.2",
+            "--seeds",
+            "4",
+            "--requests",
+            "800",
+            "--json",
+        ).stdout
+    )
+    assert found["notes"][0].startswith("Leave it at fcfs")
+
+
+def test_one_run_has_no_interval_and_the_json_is_still_json() -> None:
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
+    printed = simulate(
+        "--advise", "--workload", "poisson", "--seeds", "1", "--requests", "60", "--json"
+    ).stdout
+    found = json.loads(printed, parse_constant=refuse)
+    assert found["plots"][0]["curves"][0]["points"][0]["half_width"] is None
+
+
+def test_advice_on_a_file_without_long_answers(tmp_path: Path) -> None:
+    path = tmp_path / "history.csv"
+    lines = [f"{n * 0.5},{20 if n % 2 else 500}" for n in range(40)]
+    path.write_text("\n".join(["arrival_s,tokens", *lines]))
+    found = json.loads(simulate("--advise", "--workload", str(path), *SMALL, "--json").stdout)
+    assert found["notes"]
+
+
+def test_a_plot_has_axes_with_units_and_error_bars(tmp_path: Path) -> None:
+    path = tmp_path / "out.svg"
+    simulate("--scenario", "clairvoyant-figure3", *SMALL, "--plot", str(path))
+    drawing = ElementTree.parse(path)  # noqa: S314 - written by ourselves
+    texts = {element.text for element in drawing.iter() if element.tag.endswith("text")}
+    assert {"utilisation (1)", "change (%)", "bounded"} <= texts
+
+
+def test_a_report_without_curves_is_drawn_by_its_rows(tmp_path: Path) -> None:
+    path = tmp_path / "out.svg"
+    simulate("--scenario", "clairvoyant-table8", *SMALL, "--plot", str(path))
+    texts = {element.text for element in ElementTree.parse(path).iter()}  # noqa: S314 - written by ourselves
+    assert {"Change against fcfs", "(%)", "bounded @85%", "short P50"} <= texts
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--policy", "nosuch"], "is none of bounded, sjf"),
+        (["--predictor", "tarot"], "is not oracle"),
+        (["--predictor", "class:2"], "accuracy from 0.5 to 1"),
+        (["--predictor", "model"], "need a --workload FILE"),
+        (["--preempt", "perhaps"], "is not none, keep"),
+        (["--workload", "nowhere.csv"], "cannot read the requests nowhere.csv"),
+    ],
+)
+def test_what_cannot_be_done_is_one_clear_line(arguments: list[str], complaint: str) -> None:
+    with pytest.raises(ClairvoyantError, match=complaint) as caught:
+        simulate(*SMALL, *arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_plot_is_svg_or_refused_before_the_work() -> None:
+    refused = simulate("--advise", "--workload", "poisson", "--plot", "out.png", *SMALL)
+    assert refused.exit_code == 2
+    assert "'out.png' must end in .svg" in refused.stderr
+
+
+@pytest.mark.parametrize("text", ["x", "1", "1,2,3", "-1,2", "3,-1"])
+def test_a_mean_and_spread_must_be_two_sound_numbers(text: str) -> None:
+    result = simulate("--short", text)
+    assert result.exit_code == 2
+    assert "--short" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.0, 1.0, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]),
+        (0.3, 0.9, [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]),
+        (5.0, 5.0, [5.0, 6.0]),
+    ],
+)
+def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
+    assert ticks(low, high) == pytest.approx(expected)

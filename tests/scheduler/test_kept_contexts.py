@@ -1,0 +1,85 @@
+"""Which contexts a server keeps, who loses his, and what a cut costs by that."""
+
+from itertools import count
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clairvoyant_cli.scheduler.kept_contexts import MAX_CONTEXTS, CutPrice, KeptContexts, price_of_cut
+
+
+def test_the_oldest_goes_first_and_what_runs_again_takes_no_room() -> None:
+    kept = KeptContexts(100.0)
+    assert kept.left("a", 40.0) == []
+    assert kept.left("b", 40.0) == []
+    kept.taken("a")
+    assert kept.left("c", 40.0) == []
+    assert kept.left("a", 50.0) == [("b", 130.0)]
+    assert kept.waiting == {"c", "a"}
+    assert kept.left("x", 30.0, waits=False) == [("c", 120.0)]
+    kept.ended("a")
+    assert kept.left("y", 100.0, waits=False) == []
+    assert (kept.waiting, kept.used_tokens) == (set(), 100.0)
+
+
+def test_with_keys_the_highest_goes_first() -> None:
+    kept = KeptContexts(100.0)
+    kept.left("urgent", 60.0, key=1.0)
+    assert kept.left("later", 60.0, key=4.0) == [("later", 120.0)]
+
+
+def test_what_is_over_the_room_is_not_kept_and_nothing_goes_for_it() -> None:
+    kept = KeptContexts(100.0)
+    kept.left("a", 90.0)
+    assert kept.left("long", 101.0) == [("long", 101.0)]
+    assert kept.waiting == {"a"}
+
+
+def test_memory_is_bounded_where_the_room_is_not() -> None:
+    kept = KeptContexts()
+    for number in range(3 * MAX_CONTEXTS):
+        kept.left(str(number), 10.0, waits=False)
+    assert kept.used_tokens == 10.0 * MAX_CONTEXTS
+
+
+@given(st.lists(st.tuples(st.integers(1, 60), st.booleans()), max_size=12), st.integers(1, 120))
+def test_what_would_be_lost_is_lost(left: list[tuple[int, bool]], tokens: int) -> None:
+    kept = KeptContexts(100.0)
+    names = map(str, count())
+    sizes: dict[str, int] = {}
+    for size, waits in left:
+        name = next(names)
+        sizes[name] = size
+        kept.left(name, size, waits=waits)
+    would = list(kept.would_lose(tokens))
+    assert kept.used_tokens <= 100.0
+    assert would == [sizes[job_id] for job_id, _ in kept.left("new", tokens, waits=False)]
+
+
+def test_a_cut_costs_reading_again_where_there_is_no_room() -> None:
+    kept = KeptContexts(100.0)
+    assert price_of_cut(kept, 90.0, 0.1, lambda n: n / 10.0) == CutPrice(0.1, 0.0)
+    kept.left("waits", 60.0)
+    assert price_of_cut(kept, 90.0, 0.1, lambda n: n / 10.0) == CutPrice(0.1, 6.0)
+    for _ in range(100):
+        kept.left("ended", 20.0, waits=False)
+    assert price_of_cut(kept, 90.0, 0.1, lambda n: n / 10.0) == CutPrice(0.1 + 9.0, 6.0)
+    assert price_of_cut(KeptContexts(), 90.0, 0.1, lambda n: inf) == CutPrice(0.1, 0.0)
+
+
+def test_nobody_pays_for_the_context_of_what_nobody_waits_for() -> None:
+    kept = KeptContexts(100.0)
+    kept.left("title", 30.0, waited_for=False)
+    kept.left("answer", 30.0)
+    assert list(kept.would_lose(60.0)) == []
+    assert list(kept.would_lose(90.0)) == [30.0]
+    assert kept.left("new", 60.0) == [("title", 120.0)], "which is lost all the same"
+
+
+def test_what_a_context_needs_to_be_kept_is_all_that_goes_after_it() -> None:
+    kept = KeptContexts()
+    for number, tokens in enumerate((10.0, 20.0, 30.0)):
+        kept.left(str(number), tokens)
+    assert [kept.room_for(str(number)) for number in range(4)] == pytest.approx([60.0, 50.0, 30.0, 0.0])

@@ -44,7 +44,6 @@ def installed(site: Path, overwritten: str, text: str) -> None:
     ("name", "text", "command"),
     [
         ("tui", PYTHON_2, "top --once"),
-        ("tui", PYTHON_2, "top --demo"),
         ("predictor", "", "predict hello"),
         ("profiles", "raise AttributeError", "history"),
     ],

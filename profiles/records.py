@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from urllib.parse import urlsplit
 
-TAU_PER_MU_SHORT = 3.0
-"""tau = 3 x mu_short (Clairvoyant, section 3.4)."""
-
 MAX_SLOTS = 1024
 """More requests at once no server of this kind answers; a larger number is a mistake."""
 

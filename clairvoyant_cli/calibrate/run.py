@@ -30,10 +30,11 @@ from clairvoyant_cli.calibrate.slots import probe_slots
 from clairvoyant_cli.calibrate.speed_bands import measure_bands
 from clairvoyant_cli.calibrate.survey import Survey, load_model, survey
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.scheduler.starvation import tau_from_sojourn
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
 from profiles.ranking import pairs_in_order
-from profiles.records import TAU_PER_MU_SHORT, Band, Host, Mix, Profile, Sample
+from profiles.records import Band, Host, Mix, Profile, Sample
 
 WARM_UP = Question("warm-up", "Count from one to twenty, in words.", 24)
 """The first answer after a pause pays for caches and clocks that the others find warm."""
@@ -148,7 +149,7 @@ def _profile(session: Session, findings: Findings, host: Host) -> Profile:
         method=findings.method,
         concurrency=in_flight,
         mu_short_s=mu_short,
-        tau_s=None if mu_short is None else TAU_PER_MU_SHORT * mu_short.mean,
+        tau_s=None if mu_short is None else tau_from_sojourn(mu_short.mean),
         decode_tokens_per_s=session.decode_tokens_per_s,
         prefill_tokens_per_s=median(session.prefill_rates) if session.prefill_rates else None,
         ttft_s=median(service.sample.ttft_s for service in findings.services),

@@ -91,7 +91,9 @@ def look_up(wanted: Wanted) -> Known:
         busy = load(connection, span)
     assert busy is not None  # noqa: S101 - there are answers
     if config.tau is not None:
-        tau_s = config.tau or None
+        from clairvoyant_cli.scheduler.starvation import tau_from_setting
+
+        tau_s = tau_from_setting(config.tau)
     slots = wanted.slots or config.slots or profile.slots
     return Known(profile, busy, answers, slots, config.policy or answers[0].policy, tau_s)
 
@@ -177,7 +179,7 @@ def _in_force(
     connection: "sqlite3.Connection", name: str | None, answers: "Sequence[Answer]"
 ) -> "tuple[Profile, float | None]":
     """Return the profile that `serve` would use for what was answered last, and the tau it has by now."""
-    from clairvoyant_cli.proxy.learning.tau_learning import DEFAULT_TAU_S, Learner, learned_of, state_name
+    from clairvoyant_cli.proxy.learning.tau_learning import Learner, learned_of, state_name
     from profiles.host import this_host
     from profiles.states import load_state
     from profiles.store import fitting, named
@@ -188,13 +190,13 @@ def _in_force(
         found = [named(connection, name)]
     else:
         found = fitting(connection, host=this_host().key, backend=backend)
-    profile = Learner(found, DEFAULT_TAU_S, learned_of(None)).profile_of(model)
+    profile = Learner(found, learned_of(None)).profile_of(model)
     if profile is None:
         raise ClairvoyantError(
             f"no profile of {backend} on this machine; run: clairvoyant calibrate, or name one with --profile"
         )
     state = load_state(connection, state_name(profile.served.backend, profile.served.url))
-    return profile, Learner([profile], DEFAULT_TAU_S, learned_of(state)).tau_of(model)[0]
+    return profile, Learner([profile], learned_of(state)).tau_of(model)[0]
 
 
 def _present(known: Known, forecaster: "Forecaster") -> "Variant | None":

@@ -74,7 +74,7 @@ def run_study(mix: Mix, options: "Options") -> "Report":
         mean_by_class,
         with_models,
     )
-    from clairvoyant_cli.scheduler.starvation import SHORT_SERVICES_PER_TAU
+    from clairvoyant_cli.scheduler.starvation import tau_from_service, tau_from_setting
 
     history = None if mix.generated else mix.history(options.requests)
     short_s, long_s = mix.short_s[0], mix.long_s[0]
@@ -86,7 +86,7 @@ def run_study(mix: Mix, options: "Options") -> "Report":
         draw, load_s = with_models(draw, mix.models), dict.fromkeys(range(mix.models), mix.load_time)
     study = Study(
         policies_of(mix.policies),
-        SHORT_SERVICES_PER_TAU * short_s if mix.tau is None else mix.tau or None,
+        tau_from_setting(mix.tau, tau_from_service(short_s)),
         forecaster_of(mix, history, short_s, long_s),
         {f"worker{number}": mix.slots for number in range(mix.workers)},
         preemption_of(mix.preempt),

@@ -33,6 +33,7 @@ from clairvoyant_cli.proxy.observing.stepwise_drawing import Drawings, Steps
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.servers.server_actions import SECRETS, BackendActions, InvalidError, RefusedError
 from clairvoyant_cli.scheduler.policy import SERVABLE
+from clairvoyant_cli.scheduler.starvation import tau_from_setting
 from clairvoyant_cli.scheduler.urgency import LEVELS, Said
 from clairvoyant_cli.state.client import ACTIONS, AUTO, PREFIX, encode
 from clairvoyant_cli.state.selection import SORTS, Order
@@ -176,7 +177,7 @@ class Actions:
         elif arguments.get("tau_s") == AUTO:
             operation.release_tau()
         else:
-            operation.choose_tau(_number(arguments, "tau_s", 0, 86_400) or None)
+            operation.choose_tau(tau_from_setting(_number(arguments, "tau_s", 0, 86_400)))
         return {"done": action}
 
     def _reload(self) -> dict[str, Any]:

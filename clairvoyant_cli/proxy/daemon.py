@@ -22,7 +22,6 @@ from clairvoyant_cli.proxy.control_api import Actions, Changes, ControlApi
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning.persistence import Persistence, StateSaver
-from clairvoyant_cli.proxy.learning.tau_learning import DEFAULT_TAU_S
 from clairvoyant_cli.proxy.listening_socket import BACKLOG, listen, max_connections
 from clairvoyant_cli.proxy.observing.gain import Gain
 from clairvoyant_cli.proxy.observing.groups import Groups
@@ -60,6 +59,7 @@ from clairvoyant_cli.scheduler.policy import (
     in_turns_of,
 )
 from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.scheduler.starvation import tau_from_setting
 from clairvoyant_cli.settings import did_you_mean
 from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.system import raise_open_files, start_accepting
@@ -285,7 +285,7 @@ def _queue(
     scheduler = Scheduler(
         policy,
         workers={},
-        tau_s=DEFAULT_TAU_S if config.tau is None else config.tau or None,
+        tau_s=tau_from_setting(config.tau),
         capacity=config.queue_capacity,
         tenants=access.clients.tenants,
         everybody=access.clients.defaults.tenant,

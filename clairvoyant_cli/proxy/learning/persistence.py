@@ -17,7 +17,6 @@ from clairvoyant_cli.backends.speeds import decode_rate
 from clairvoyant_cli.proxy.access.daily_quota import midnight_before
 from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning.tau_learning import (
-    DEFAULT_TAU_S,
     Learned,
     Learner,
     learned_of,
@@ -28,6 +27,7 @@ from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.exchange import End, Exchange, Outcome
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker
+from clairvoyant_cli.scheduler.starvation import mean_over_slots, tau_from_sojourn
 from clairvoyant_cli.state.snapshot import LoadedModel
 from predictor.errors import ModelError
 from predictor.record import LengthClass, Predictor
@@ -106,12 +106,12 @@ class WorkerMemory:
     def take(self, profiles: Sequence[Profile]) -> None:
         """Go on with other profiles: what was learned under those that stay, stays."""
         self.profiles = self.worker.profiles = profiles
-        self.learner = Learner(profiles, DEFAULT_TAU_S, self.learner.learned())
+        self.learner = Learner(profiles, self.learner.learned())
         self.followed = ()
 
     def forget(self) -> None:
         """Learn anew, from the profiles alone."""
-        self.learner = Learner(self.profiles, DEFAULT_TAU_S, Learned())
+        self.learner = Learner(self.profiles, Learned())
         self.followed = ()
 
 
@@ -150,7 +150,7 @@ class StateSaver:
         backend = worker.backend
         profiles = self._profiles_of(worker)
         learned = learned_of(self._persistence.load(state_name(backend.adapter.name, backend.base_url)))
-        return WorkerMemory(worker, profiles, Learner(profiles, DEFAULT_TAU_S, learned))
+        return WorkerMemory(worker, profiles, Learner(profiles, learned))
 
     def _profiles_of(self, worker: Worker) -> Sequence[Profile]:
         url = worker.backend.base_url
@@ -326,10 +326,9 @@ class StateSaver:
         tau_s, source = memory.learner.tau_of(model)
         mu_short_s = memory.learner.mu_short_of(model)
         if len(self._pool) > 1:
-            of_all = [(each.backend.slots, self._memories[each.name].learner) for each in self._pool]
-            slots = sum(count for count, _ in of_all)
-            tau_s = sum(count * learner.tau_of(model)[0] for count, learner in of_all) / slots
-            mu_short_s = sum(count * learner.mu_short_of(model) for count, learner in of_all) / slots
+            learners = [(each.backend.slots, self._memories[each.name].learner) for each in self._pool]
+            mu_short_s = mean_over_slots((slots, learner.mu_short_of(model)) for slots, learner in learners)
+            tau_s = tau_from_sojourn(mu_short_s)
         if not self._operation.learn_tau(tau_s, mu_short_s, source):
             return
         if self._announced and source != self._announced:

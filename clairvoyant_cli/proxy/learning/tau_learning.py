@@ -16,13 +16,11 @@ import msgspec
 
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.speeds import near
+from clairvoyant_cli.scheduler.starvation import DEFAULT_TAU_S, TAU_PER_MU_SHORT, tau_from_sojourn
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
 from profiles.ranking import pairs_in_order
-from profiles.records import TAU_PER_MU_SHORT, Profile
-
-DEFAULT_TAU_S = 120.0
-"""Before anything was measured: the paper's value for an Apple M1 (Clairvoyant, section 3.4)."""
+from profiles.records import Profile
 
 WEIGHT = 0.02
 """Of one Short answer in the running mean: it follows about the last fifty."""
@@ -80,13 +78,12 @@ def learned_of(state: bytes | None) -> Learned:
 class Learner:
     """Learns mu_short of each model; pure, told of each whole answer."""
 
-    def __init__(self, profiles: Sequence[Profile], default_tau_s: float, learned: Learned) -> None:
+    def __init__(self, profiles: Sequence[Profile], learned: Learned) -> None:
         self._first = profiles[0] if profiles else None
         self._by_model: dict[str, Profile] = {}
         for profile in profiles:
             for name in (profile.served.model, profile.served.model.rsplit("/", 1)[-1]):
                 self._by_model.setdefault(name, profile)
-        self._default_mu_s = default_tau_s / TAU_PER_MU_SHORT
         self._learned = learned
         self._sojourns: deque[float] = deque(maxlen=JUDGED)
         self._scores: dict[LengthClass, deque[float]] = {each: deque(maxlen=JUDGED) for each in LengthClass}
@@ -141,7 +138,7 @@ class Learner:
             source += f", decoding {'slower' if slowdown > 1.0 else 'faster'} since"
         if known is not None and known.queued >= MIN_QUEUED:
             source += ", learned since"
-        return TAU_PER_MU_SHORT * self.mu_short_of(model), source
+        return tau_from_sojourn(self.mu_short_of(model)), source
 
     def judge(self, tokens: int, sojourn_s: float, p_long: float) -> None:
         """Take note of how well an answer was predicted, and how long it took."""
@@ -210,7 +207,7 @@ class Learner:
         """Return mu_short as measured, corrected for a speed outside of what was measured."""
         profile = self.profile_of(model)
         if profile is None or profile.mu_short_s is None:
-            return self._default_mu_s
+            return DEFAULT_TAU_S / TAU_PER_MU_SHORT
         return profile.mu_short_s.mean * self._slowdown(model, profile)
 
     def _slowdown(self, model: str, profile: Profile) -> float:

@@ -1,7 +1,4 @@
-"""Who has waited longest of the jobs in a lane: what the starvation guard asks.
-
-Removal is lazy, as in the lanes themselves.
-"""
+"""The longest-waiting job of a lane, for the starvation guard. Removal is lazy, as in the lanes."""
 
 from collections.abc import KeysView
 from heapq import heapify, heappop, heappush, heapreplace
@@ -10,10 +7,10 @@ from math import inf
 from clairvoyant_cli.scheduler.queued_job import Entry
 
 SLACK = 64
-"""Dead items a heap may hold before it is worth rebuilding at all."""
+"""Dead items below which a heap is not rebuilt."""
 
 Longest = tuple[Entry, float]
-"""A waiting job, and the time from which tau counts for it."""
+"""A waiting job, and the time from which its tau counts."""
 
 
 class Ages:
@@ -29,14 +26,14 @@ class Ages:
         heappush(self._heap, (entry.job.arrival_s, entry.seq, entry.version, entry))
 
     def drop(self, _: Entry) -> None:
-        """Take out an entry, whose version has changed."""
+        """Remove an entry; its version has changed already."""
         self.live -= 1
         if len(self._heap) > SLACK + 2 * self.live:
             self._heap = [item for item in self._heap if item[2] == item[3].version]
             heapify(self._heap)
 
     def longest(self, *, alone: bool = True) -> Longest | None:
-        """Return the entry that has waited longest, None if there is none."""
+        """Return the longest-waiting entry, None if there is none."""
         heap = self._heap
         while heap and heap[0][2] != heap[0][3].version:
             heappop(heap)
@@ -44,8 +41,8 @@ class Ages:
 
 
 class AgesByClient:
-    """Waiting jobs by age where who floods the queue makes way: while several clients wait, the guard starts
-    one job of a client, and tau begins anew for its others.
+    """Waiting jobs by age, fair between clients: while several clients wait, a start by the guard restarts
+    tau for the other jobs of that client.
     """
 
     def __init__(self) -> None:
@@ -55,7 +52,7 @@ class AgesByClient:
 
     @property
     def clients(self) -> KeysView[str]:
-        """Those who have jobs here."""
+        """The clients with jobs in the lane."""
         return self._of.keys()
 
     def push(self, entry: Entry) -> None:
@@ -72,21 +69,21 @@ class AgesByClient:
                 heapify(self._longest)
 
     def drop(self, entry: Entry) -> None:
-        """Take out an entry, whose version has changed."""
+        """Remove an entry; its version has changed already."""
         client = entry.job.client
         self._of[client].drop(entry)
         if not self._of[client].live:
             del self._of[client]
-            self._turn_s.pop(client, None)  # what comes later begins to wait later
+            self._turn_s.pop(client, None)  # its later jobs start with a full tau
 
     def had_turn(self, client: str, now: float) -> None:
-        """The guard has started a job of a client."""
+        """Record that the guard has started a job of a client."""
         if client in self._of:
             self._turn_s[client] = now
 
     def longest(self, *, alone: bool = False) -> Longest | None:
-        """Return the entry that has waited longest since its client had a turn; where one client waits
-        `alone`, since it came.
+        """Return the entry that has waited longest since its client's last turn; since its arrival if one
+        client waits `alone`.
         """
         items = self._longest
         while items:

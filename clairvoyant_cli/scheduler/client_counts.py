@@ -1,15 +1,13 @@
-"""Counts by client, in bounded memory: with names that clients choose themselves there may be any number."""
+"""Counts per client in bounded memory, as clients may choose any number of names."""
 
 from heapq import nlargest
 
 MAX_CLIENTS = 2000
-"""Clients that are counted."""
+"""The most clients counted."""
 
 
 def trimmed(counts: dict[str, int]) -> dict[str, int]:
-    """Return counts by client; of more clients than can be told apart, those with the fewest are left out,
-    and of equals who came first: who has just been counted stays.
-    """
+    """Return counts of at most MAX_CLIENTS clients; those with the fewest, then the oldest, are dropped."""
     if len(counts) <= MAX_CLIENTS:
         return counts
     most = nlargest(MAX_CLIENTS // 2, reversed(counts.items()), key=lambda item: item[1])
@@ -17,7 +15,7 @@ def trimmed(counts: dict[str, int]) -> dict[str, int]:
 
 
 class Tally:
-    """How often something happened to each client, and in all."""
+    """A count per client and in total."""
 
     def __init__(self) -> None:
         self.total = 0

@@ -1,14 +1,52 @@
-"""What becomes of requests in an engine that runs several at once and orders the rest by their numbers."""
+"""Priorities for an engine that orders its own queue, and when its requests will have ended.
+
+Such an engine (vLLM, SGLang) orders requests by a number that is sent with each of them and cannot be changed
+later. So the number must age by itself, as arrival times do, and include the predicted cost c, as
+shortest-first does:
+
+    due = arrival + w(c),    w(c) = s ln(c / m), clipped to half a window W on either side of 0
+
+where m is the mean predicted cost and s = 4 m. The lowest number runs first; later arrivals start from a
+later time, so that fewer and fewer of them pass a given request.
+
+No request starves: i passes j only where due_i < due_j, that is arrival_i - arrival_j < w(c_j) - w(c_i) <= W.
+A request that arrives W or more after j runs after j, whatever either costs. An engine that answers one
+request at a time, has V seconds of work when j arrives and receives at most sigma + rho t seconds of work in
+any t seconds after, completes nothing else before j: j starts within V + sigma + rho W, plus or minus the
+running request.
+
+The logarithm depends on the factor between costs, which is what a prediction knows, and keeps w within a few
+means where costs span a factor of a thousand. A linear w = a c gains as much for short requests and makes the
+longest ones wait longer: `python -m tests.perf.perf_due` compares them.
+"""
 
 import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import log
+
+MEANS_A_FACTOR_E = 4.0
+"""s in means: an answer e times as long lets requests pass that arrive up to four mean answers later."""
+
+WINDOW_MEANS = 20.0
+"""W in means, unless tau is set: costs from a twelfth of the mean to twelve times the mean."""
+
+
+def due_s(arrival_s: float, cost_s: float, mean_s: float, window_s: float | None = None) -> float:
+    """Return when a request is due, on the clock of its arrival; the lowest goes first.
+
+    `cost_s` and `mean_s` are predicted seconds, its own and the mean, above 0; `window_s` is W, None for 20
+    means. A window of 0 gives arrival order.
+    """
+    half_s = (WINDOW_MEANS * mean_s if window_s is None else window_s) / 2.0
+    weighted_s = MEANS_A_FACTOR_E * mean_s * log(cost_s / mean_s)
+    return arrival_s + min(half_s, max(-half_s, weighted_s))
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
-    """A request that an engine has: the `number` it was sent with, lowest first; seconds it is still to take
-    once it runs; whether it is seen to run. An answer that does not stream may run unseen, `unseen_s` so far.
+class EngineRequest:
+    """A request inside an engine: its priority `number`, the seconds of service left, and whether tokens of
+    it have been seen. An unstreamed answer may have run unseen for `unseen_s`.
     """
 
     id: str
@@ -18,14 +56,13 @@ class Inside:
     unseen_s: float = 0.0
 
 
-def ends_in_s(requests: Iterable[Inside], sequences: int) -> dict[str, float]:
-    """Return in how many seconds each will have ended, if the engine runs so many at once and no more come.
+def ends_in_s(requests: Iterable[EngineRequest], sequences: int) -> dict[str, float]:
+    """Return the seconds until each request ends, if the engine runs `sequences` at once and none arrive.
 
-    Those that are seen to run do; others run in the order of their numbers, each in the place that is free
-    first.
+    Requests with `begun` run already; the others start in the order of their numbers as places fall free.
     """
     ends: dict[str, float] = {}
-    waiting: list[Inside] = []
+    waiting: list[EngineRequest] = []
     for each in requests:
         if each.begun:
             ends[each.id] = each.remaining_s

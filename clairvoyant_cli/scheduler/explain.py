@@ -1,7 +1,7 @@
-"""Where each waiting job stands, and why: the queue's own decision, told for all of them at one moment.
+"""The place of each waiting job and the reason, from the scheduler's own decision at one moment.
 
-First stands what would start now, the rest in the order of the next starts were none to age.
-Beside it stands the place that each would have under first-come-first-served, by the same predictions.
+The job that would start now is first, the others follow in the order of their starts, were none to age. Each
+has its place under first-come-first-served beside it, by the same predictions.
 """
 
 from bisect import bisect_right
@@ -17,25 +17,25 @@ from clairvoyant_cli.scheduler.queued_job import Entry
 
 
 class Cause(StrEnum):
-    """What decides of a waiting job's place, the strongest first."""
+    """What decides the place of a waiting job, the strongest first."""
 
     HELD = "held"
-    CANNOT = "cannot"  # its worker is away, or its client has all the slots it may have
+    CANNOT = "cannot"  # its worker is down, or its client is at its slot limit
     PROMOTED = "promoted"
     GUARD = "guard"  # the guard starts it next
-    OVERDUE = "overdue"  # past tau, but the guard lets others go first
-    PRIORITY = "priority"  # another than most have
+    OVERDUE = "overdue"  # past tau, but the guard starts others first
+    PRIORITY = "priority"  # not the default priority
     POLICY = "policy"
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A waiting job's place. `rank` counts from 1, `start_s` is the predicted wait from now on in seconds,
+    """The place of a waiting job. `rank` counts from 1; `start_s` is the predicted wait from now in seconds,
     None while it is held; `rank_fcfs` and `start_fcfs_s` are those of arrival order.
 
-    Before it stand `ahead_urgent` jobs of a better priority, sent to the top or picked by the guard, and
-    `ahead_policy` of its own priority that the policy puts first. `overdue_s` is how long it is past its tau,
-    negative before that, None where no guard looks; `overdue_more` counts those that are past theirs by more.
+    Before it are `ahead_urgent` jobs of a better priority, promoted or started by the guard, and
+    `ahead_policy` jobs of its priority that the policy puts first. `overdue_s` is the time past its tau,
+    negative before, None without a guard; `overdue_more` counts jobs that are past theirs by more.
     """
 
     entry: Entry
@@ -51,16 +51,16 @@ class Standing:
 
 
 class Standings(Sequence[Standing]):
-    """The standing of each waiting job, the next to start first; held ones last. One is worked out when it is
-    looked at: of thousands that wait, a screen shows some tens.
+    """The standings of the waiting jobs, the next to start first; held ones last. Each is computed on access:
+    a screen shows few of thousands.
 
-    `entries` are the jobs in this order, `work_s` the predicted seconds until all of it, and what runs, is
-    done by one slot. What is changed in the queue afterwards is not heeded.
+    `entries` are the jobs in this order; `work_s` is the predicted work of waiting and running jobs in
+    seconds. Later changes of the queue are not reflected.
     """
 
     def __init__(self, scheduler: Scheduler, now: float, running_s: float, slots: int) -> None:
-        """`running_s` is the predicted time until all that runs has ended, summed over so many slots. Costs
-        O(n log n) in those who wait, some 2 microseconds for each.
+        """`running_s` is the predicted work left of running jobs, summed over `slots`. Costs O(n log n) in
+        the waiting jobs, some 2 microseconds each.
         """
         self.entries = list(scheduler.waiting(now))
         self._scheduler = scheduler
@@ -83,7 +83,7 @@ class Standings(Sequence[Standing]):
 
     @property
     def work_s(self) -> float:
-        """Predicted seconds of all that waits and runs."""
+        """Predicted work of all waiting and running jobs, in seconds."""
         return self._before_s[-1]
 
     def __len__(self) -> int:
@@ -113,15 +113,15 @@ class Standings(Sequence[Standing]):
         )
 
     def start_s(self, place: int) -> float | None:
-        """Return the predicted wait of what stands at a place, from 0; None while it is held."""
+        """Return the predicted wait of the job at a place, from 0; None while it is held."""
         return None if self.entries[place].held else self._before_s[place] / self._slots
 
     def rank_fcfs(self, place: int) -> int:
-        """Return the rank under first-come-first-served, which knows no hold, of what stands at a place."""
+        """Return the rank in arrival order of the job at a place; holds do not count."""
         return self._place_fcfs[place] + 1
 
     def _levels(self) -> Iterator[int]:
-        """Yield of each how many stand before it by a better priority, or as they are started first."""
+        """Yield for each job how many are before it by priority or promotion."""
         level, above = None, 0
         for place, entry in enumerate(self.entries):
             if entry.rank != level and entry is not self._by_guard:
@@ -129,7 +129,7 @@ class Standings(Sequence[Standing]):
             yield above
 
     def _late_s(self, entry: Entry) -> float | None:
-        """Return for how long a job is past its tau; None where no guard looks."""
+        """Return the time since a job passed its tau; None without a guard."""
         if entry.held or entry.job.stands_back or not self._scheduler.policy.guarded:
             return None
         client = entry.job.client
@@ -139,7 +139,7 @@ class Standings(Sequence[Standing]):
         return None if tau_s is None else self._now - entry.job.arrival_s - tau_s
 
     def _later_than(self, late_s: float) -> int:
-        """Return how many are past their tau by more."""
+        """Return how many jobs are past their tau by more."""
         if self._latest is None:
             found = map(self._late_s, self.entries)
             self._latest = sorted(late for late in found if late is not None and late > 0.0)
@@ -147,8 +147,9 @@ class Standings(Sequence[Standing]):
 
 
 def _next_to_front(scheduler: Scheduler, order: list[Entry], now: float) -> Entry | None:
-    """Move what would start now to the front, which is not always what stands there by its key: a model may
-    have to be loaded for that, and the guard may take another. Return it if it is the guard that does.
+    """Move the job that would start now to the front; return it if the guard starts it.
+
+    It is not always the first by key: its model may not be loaded, or the guard may start another.
     """
     choice = scheduler.line.next_up(now)
     if choice is None:

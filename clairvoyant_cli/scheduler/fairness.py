@@ -1,15 +1,14 @@
-"""What each client has been served of late, and what a client may take.
+"""Accounts of the service that each client received, and the limits of clients.
 
-Rule 1: a job is charged at its predicted cost when it is submitted and corrected when it ends, so that a
-client who sends a hundred requests at once pays for the queued ones too (QUARTZ charges at the first token;
-a burst would then be free).
-Rule 2: what is given back of a charge has decayed as the charge has. Otherwise a large one that is taken back
-a while later would wipe out what its client owes for other jobs.
-Rule 3: charges decay exponentially, and a client whose charge has decayed to nothing is forgotten (QUARTZ,
-section 4.3), so an old debt never starves and memory follows the active clients alone.
-Rule 4: what nobody waits for is charged apart. It starts where no question could, or as one start in four,
-and nobody's question comes later for the titles of its own chats (as a fair share of Slurm's counts no work
-of a scavenger's QOS, whose UsageFactor is 0).
+Rule 1: a job is charged its predicted cost when it is submitted, corrected when it ends. So a client that
+sends a hundred requests at once pays for the queued ones too (QUARTZ charges at the first token, which makes
+bursts free).
+Rule 2: a refund has decayed as its charge has. Otherwise refunding a large charge later would cancel what the
+client owes for other jobs.
+Rule 3: charges decay exponentially and vanish (QUARTZ, section 4.3): old debt never starves a client, and
+memory follows the active clients.
+Rule 4: background jobs have an account of their own: a chat's titles do not delay its user's questions (as
+with Slurm's UsageFactor 0).
 """
 
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ HALF_LIFE_S = 60.0
 """After this long, half of a charge is forgiven."""
 
 SERVICE_MEMORY_S = HALF_LIFE_S / log(2.0)
-"""What turns a client's decayed seconds of service into a rate, QUARTZ's moving average."""
+"""Divide decayed seconds of service by this to get a rate (QUARTZ's moving average)."""
 
 FORGOTTEN_S = 1e-3
 """A charge below this is nothing."""
@@ -36,11 +35,10 @@ SWEEP_EVERY = 1024
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """What an operator grants one client; the fields left alone follow everybody's rules.
+    """The limits of one client; unset fields follow the rules of all clients.
 
-    `tau_s` is its own starvation timeout, `weight` its share under `fair` and of a full queue (2 is served,
-    or waits, twice as much), `max_running` and `max_waiting` its quotas of slots and of places in the queue
-    (Clairvoyant, section 7).
+    `tau_s` is its own starvation timeout (infinite: no guard), `weight` its share under `fair` and of a full
+    queue, `max_running` and `max_waiting` its limits of slots and queue places (Clairvoyant, section 7).
     """
 
     tau_s: float | None = None
@@ -50,16 +48,16 @@ class Tenant:
 
     @property
     def apart(self) -> bool:
-        """Whether its jobs cannot compete on equal terms with everybody's."""
+        """Whether its jobs need lanes of their own."""
         return self.tau_s is not None or self.max_running is not None
 
 
 EVERYBODY = Tenant()
-"""The rules for a client nobody has set rules for."""
+"""The rules of a client without its own."""
 
 
 def rules_for(client: str, known: Mapping[str, Rules], everybody: Rules) -> Rules:
-    """Return the rules of a client: its own, those of the client whose user it is, or everybody's.
+    """Return the rules of a client: its own, those of the client whose user it is, or the default.
 
     `webui/ann` is a user of `webui`.
     """
@@ -70,7 +68,7 @@ def rules_for(client: str, known: Mapping[str, Rules], everybody: Rules) -> Rule
 
 
 class ServiceCounters:
-    """Seconds of service per client, decaying with time."""
+    """Seconds of service per client, with exponential decay."""
 
     def __init__(self, half_life_s: float = HALF_LIFE_S) -> None:
         self._rate = log(2.0) / half_life_s
@@ -90,11 +88,11 @@ class ServiceCounters:
         self._add(client, seconds, now)
 
     def give_back(self, client: str, seconds: float, charged_s: float, now: float) -> None:
-        """Take back what is left of a charge made at `charged_s`."""
+        """Refund what is left of a charge made at `charged_s`."""
         self._add(client, -seconds * self._left(now - charged_s), now)
 
     def _add(self, client: str, seconds: float, now: float) -> None:
-        # Rounding may leave a hair less than nothing of what is given back.
+        # Rounding may leave slightly less than 0.
         self._charges[client] = (max(self.used_s(client, now) + seconds, 0.0), now)
         self._until_sweep -= 1
         if self._until_sweep <= 0:
@@ -102,7 +100,7 @@ class ServiceCounters:
             self._forget(now)
 
     def _left(self, age_s: float) -> float:
-        """Return how much of a second charged is left after a while."""
+        """Return what is left of a charge of one second at this age."""
         return exp(-self._rate * max(age_s, 0.0))
 
     def _forget(self, now: float) -> None:
@@ -111,9 +109,7 @@ class ServiceCounters:
 
 
 class Accounts:
-    """What clients are charged: for what somebody waits for, and for what nobody does. Who has no name has no
-    account.
-    """
+    """The charges of clients, for interactive and background jobs apart. Unnamed clients have none."""
 
     def __init__(self) -> None:
         self._waited_for, self._behind = ServiceCounters(), ServiceCounters()
@@ -129,12 +125,12 @@ class Accounts:
             self._of(entry).charge(entry.job.client, entry.job.cost_s, now)
 
     def give_back(self, entry: Entry, now: float) -> None:
-        """Take back what is left of what `charge` charged."""
+        """Refund what is left of the charge of a job."""
         if entry.job.client:
             self._of(entry).give_back(entry.job.client, entry.job.cost_s, entry.charged_s, now)
 
     def settle(self, entry: Entry, now: float) -> None:
-        """Charge what a job was served in place of its predicted cost."""
+        """Replace the predicted cost of a job by the service it received."""
         self.give_back(entry, now)
         if entry.job.client:
             self._of(entry).charge(entry.job.client, entry.served_s, now)

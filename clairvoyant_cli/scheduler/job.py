@@ -1,4 +1,4 @@
-"""A request as the scheduler sees it, and what is said of it: numbers and names, no text, no sockets."""
+"""A request as the scheduler sees it: numbers and names, no text, no sockets."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -9,17 +9,16 @@ from clairvoyant_cli.scheduler.prefixes import Chain
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is known of a request when it joins the queue. Times are seconds on the caller's clock.
+    """A request as it joins the queue. Times are seconds on the caller's clock.
 
     `p_long` is the paper's key (Clairvoyant, section 3.4). `cost_s` is the predicted service time and
     `cost_high_s` its upper quantile; `tokens` is the expected answer length and `tokens_q90` its upper
-    quantile, 0 where the spread is not known. `affinity` names what must be resident to run it (model and
-    runner options); `worker` pins it to one backend, "" lets any take it. `urgency` is a level, 0 the most
-    urgent, None where nobody said; `urgency_by` is who said so (`urgency.Said`). `priority` is the client's
-    own wish, lower is sooner, 0 the default. `able` names the workers that can run it, none: all can.
-    `prefix` tells the conversation it goes on with. `stands_back` are levels of priority that it waits
-    behind others of its own, until it has waited for tau. `not_before_s` is the earliest time that it starts,
-    unless it is promoted.
+    quantile, 0 if the spread is unknown. `affinity` names what must be loaded to run it (model and runner
+    options); `worker` pins it to one worker, "" means any; `able` names the workers that can run it, empty
+    means all. `urgency` is a level, 0 the most urgent, None if unset, and `urgency_by` its source
+    (`urgency.Said`). `priority` is set by the client, lower is sooner. `prefix` identifies the conversation.
+    `stands_back` is the number of priority levels that a background job waits behind others, until it has
+    waited for tau. `not_before_s` is its earliest start, unless it is promoted.
     """
 
     id: str
@@ -44,17 +43,17 @@ class Job:
 
     @property
     def rank(self) -> float:
-        """What comes before any policy: the lowest goes first."""
+        """The order before any policy: the lowest goes first."""
         return float(self.priority + self.stands_back)
 
     def run_by(self, able: frozenset[str]) -> "Job":
-        """Return it as these workers can run it, all if none is named: it waits for no other any more."""
+        """Return the job as one that these workers can run, all if empty; a pin to another is dropped."""
         pinned = self.worker if not able or self.worker in able else ""
         return replace(self, able=able, worker=pinned)
 
 
 class Estimates(TypedDict):
-    """What of a job is predicted, and may be predicted anew; see `Job`."""
+    """The predicted fields of a job; see `Job`."""
 
     p_long: float
     cost_s: float
@@ -64,7 +63,7 @@ class Estimates(TypedDict):
 
 
 class Reason(StrEnum):
-    """Why a job was the next to run."""
+    """Why a job was started."""
 
     POLICY = "policy"
     TAU = "tau"
@@ -83,14 +82,14 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """A decision for a backend that can carry it out: stop this job on this worker, then `requeue` it."""
+    """A decision: stop this job on this worker, then `requeue` it."""
 
     job_id: str
     worker: str
 
 
 class MoveKind(StrEnum):
-    """What happened to a job on its way through the queue."""
+    """Events of a job in the queue."""
 
     SUBMITTED = "submitted"
     PROMOTED = "promoted"
@@ -107,7 +106,7 @@ class MoveKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One entry of a job's history in the queue."""
+    """One event in a job's history."""
 
     at_s: float
     kind: MoveKind
@@ -115,8 +114,8 @@ class Move:
 
 
 class QueueFullError(Exception):
-    """The queue is full and nobody gives way; the job was not taken."""
+    """The queue is full and no job can be dropped; the new job was not taken."""
 
 
 class ClientFullError(QueueFullError):
-    """The client has as many jobs waiting as it may have; the job was not taken."""
+    """The client has reached its queue limit; the new job was not taken."""

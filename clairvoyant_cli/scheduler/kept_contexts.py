@@ -1,9 +1,8 @@
-"""Which contexts (KV caches) a server still keeps of jobs that left its slots, and what a cut costs by that.
+"""Which contexts (KV cache entries) a server keeps of jobs that left its slots, and what a cut costs.
 
-A cache is bounded. llama.cpp's on the host lets the one go first that was put there first; semantic
-scheduling (section 3.3) lets the one go that will run last, by a second heap in the dual order of its queue.
-`key` says who goes: the highest first. A job whose context is gone has its prompt, and what it has said, read
-again.
+The cache is bounded. llama.cpp's host cache evicts the oldest entry first; semantic scheduling (section 3.3)
+evicts the one that will run last. The entry with the highest `key` goes first. A job whose context is gone
+has its prompt and its answer so far read again.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,10 +12,10 @@ from math import inf
 from typing import NamedTuple
 
 MAX_CONTEXTS = 1000
-"""Beyond so many the next to go is forgotten, room or not."""
+"""The most contexts tracked, whatever the room."""
 
 USUAL_WEIGHT = 0.1
-"""Of the latest in the running mean."""
+"""Weight of the latest value in the running mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +27,14 @@ class _Context:
 
 
 class Lost(NamedTuple):
-    """A waiting job whose context has gone, and how many tokens the cache would have to hold to keep it."""
+    """A waiting job whose context was evicted, and the cache size in tokens that would have kept it."""
 
     job_id: str
     room_tokens: float
 
 
 class KeptContexts:
-    """The contexts in a cache of `room_tokens`, in tokens. `usual_tokens` is a running mean of what jobs that
-    have ended leave behind.
-    """
+    """The contexts in a cache of `room_tokens`. `usual_tokens` is the running mean context of ended jobs."""
 
     def __init__(self, room_tokens: float = inf) -> None:
         self.room_tokens = room_tokens
@@ -59,11 +56,10 @@ class KeptContexts:
         waited_for: bool = True,
         key: float | None = None,
     ) -> list[Lost]:
-        """Keep what a job leaves behind in its slot; return who that waits to go on loses its own, itself
-        perhaps. `waited_for` says whether anybody minds should it be read again.
+        """Keep the context of a job that leaves its slot; return the waiting jobs that lose theirs.
 
-        `key` None lets the oldest go first. What is over the room by itself is not kept, and nothing goes for
-        it, as in llama.cpp.
+        `waits`: the job will be resumed; `waited_for`: it is interactive. With `key` None the oldest is
+        evicted first. A context larger than the cache is not kept and evicts nothing, as in llama.cpp.
         """
         self.taken(job_id)
         if not waits:
@@ -85,25 +81,25 @@ class KeptContexts:
         return lost
 
     def taken(self, job_id: str) -> _Context:
-        """Take out what a job left: it runs again."""
+        """Remove the context of a job, which runs again."""
         context = self._kept.pop(job_id, NOTHING)
         self.used_tokens = self.used_tokens - context.tokens if self._kept else 0.0
         return context
 
     def ended(self, job_id: str) -> None:
-        """A job will not go on; what it left is kept all the same, as a server does that does not know."""
+        """Record that a job will not be resumed; its context stays, as the server does not know."""
         context = self._kept.get(job_id)
         if context is not None:
             self._kept[job_id] = replace(context, waits=False)
 
     @property
     def waiting(self) -> set[str]:
-        """The jobs that wait to go on, of those whose contexts are here."""
+        """The jobs with a context here that wait to be resumed."""
         return {job_id for job_id, context in self._kept.items() if context.waits}
 
     def room_for(self, job_id: str) -> float:
-        """Return the tokens that a cache must hold to have kept this context: its own, and those of all that
-        go after it; 0 if it is not here.
+        """Return the cache size in tokens that keeps this context: its own and all that are evicted after it;
+        0 if it is not here.
         """
         context = self._kept.get(job_id)
         if context is None:
@@ -111,9 +107,7 @@ class KeptContexts:
         return sum(each.tokens for each in self._kept.values() if each.key <= context.key)
 
     def would_lose(self, tokens: float) -> Iterator[float]:
-        """Yield the tokens of each job whose context would go if so many more were kept, and that somebody
-        waits for.
-        """
+        """Yield the tokens of each interactive waiting job whose context `tokens` more would evict."""
         if self.used_tokens + tokens <= self.room_tokens or tokens > self.room_tokens:
             return
         over = self.used_tokens + tokens - self.room_tokens
@@ -133,7 +127,7 @@ NOTHING = _Context(0.0, 0.0, waits=False, waited_for=False)
 
 
 class CutPrice(NamedTuple):
-    """What a cut costs in seconds: the job itself when it goes on, and others whose contexts go for it."""
+    """The cost of a cut in seconds: to resume the job, and of the contexts it evicts."""
 
     resume_s: float
     evicts_s: float = 0.0
@@ -142,12 +136,11 @@ class CutPrice(NamedTuple):
 def price_of_cut(
     kept: KeptContexts, tokens: float, resume_s: float, reread_s: Callable[[float], float]
 ) -> CutPrice:
-    """Return what it costs to cut a job of so many tokens now, prompt and answer.
+    """Return the cost of cutting a job now that has `tokens` of context, prompt and answer.
 
-    It is kept if there is room for what the job that takes its slot leaves behind, too. `resume_s` is the
-    price of going on with a context that is kept, `reread_s` that of reading so many tokens. Bringing back
-    what is kept is the cheaper wherever it was measured (the threshold of semantic scheduling, Eq. 3), and
-    where it is not kept there is no choice.
+    Its context survives if the cache also has room for that of the job that takes its slot. `resume_s` is the
+    cost of resuming from a kept context, `reread_s(tokens)` that of prefill. Resuming from the cache was
+    cheaper wherever it was measured (semantic scheduling, Eq. 3).
     """
     lost = tokens + kept.usual_tokens > kept.room_tokens
     evicts_s = sum(reread_s(each) for each in kept.would_lose(tokens))

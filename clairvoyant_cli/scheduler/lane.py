@@ -1,7 +1,7 @@
 """A lane: waiting jobs that compete on equal terms, in two heaps, by policy and by age.
 
-Removal is lazy: an item counts while its version is its entry's. Heaps that are mostly dead are rebuilt, so
-that every operation is O(log n) amortised and memory follows the living.
+Removal is lazy: an item is live while its version is its entry's. Heaps of mostly dead items are rebuilt, so
+that every operation is O(log n) amortised and memory is O(live items).
 """
 
 from collections.abc import Container
@@ -12,8 +12,9 @@ from clairvoyant_cli.scheduler.queued_job import Entry, LaneId
 
 
 class Lane:
-    """Waiting jobs of one kind. `live` counts them and `cost_s` sums their predicted seconds; `for_all`
-    says that any worker may serve them at any time. `ages` has those that do not stand back, by age.
+    """Waiting jobs of one lane: `live` counts them, `cost_s` sums their predicted seconds.
+
+    `for_all`: any worker may serve them at any time. `ages` has the interactive ones by age.
     """
 
     __slots__ = ("_by_policy", "ages", "cost_s", "for_all", "for_any_worker", "id", "live")
@@ -29,7 +30,7 @@ class Lane:
         self._by_policy: list[tuple[float, float, int, int, Entry]] = []
 
     def push(self, entry: Entry) -> None:
-        """Add an entry, or add it anew after its rank or key has changed and `drop` was called."""
+        """Add an entry. After a change of its rank or key, call `drop` first."""
         entry.version += 1
         self.live += 1
         self.cost_s += entry.job.cost_s
@@ -38,7 +39,7 @@ class Lane:
             self.ages.push(entry)
 
     def drop(self, entry: Entry) -> None:
-        """Take out an entry that is in the lane."""
+        """Remove an entry of the lane."""
         entry.version += 1
         self.live -= 1
         self.cost_s = self.cost_s - entry.job.cost_s if self.live else 0.0
@@ -49,16 +50,16 @@ class Lane:
             self.ages.drop(entry)
 
     def first(self) -> Entry:
-        """Return the entry the policy would start; IndexError if the lane is empty."""
+        """Return the first entry by policy; IndexError if the lane is empty."""
         heap = self._by_policy
         while heap[0][3] != heap[0][4].version:
             heappop(heap)
         return heap[0][4]
 
     def first_but(self, passed: Container[str]) -> Entry | None:
-        """Return the entry the policy would start, those with these ids left out; None if none is left.
+        """Return the first entry by policy whose id is not in `passed`; None if there is none.
 
-        The heap is searched from its top, so that costs grow with how many are passed over, not with all.
+        Searches from the top of the heap: the cost grows with the number passed over.
         """
         heap = self._by_policy
         frontier = [(*heap[0][:4], 0)] if heap else []

@@ -1,8 +1,8 @@
 """Where a job runs: the worker on which it is predicted to end first, counted from now.
 
-A free worker need not be that one: a fast worker, or one that has the model loaded or the conversation in its
-cache, may be sooner even if it has to be waited for. So a slot may stay free for a moment, but only where it
-gains the job that waits more than a margin (`queue`, rule 3).
+This need not be a free worker: a fast one, or one that has the model loaded or the conversation in its KV
+cache, may be sooner even after a wait. So a slot may stay free for a moment, where the waiting job gains more
+than a margin (`queue`, rule 3).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,34 +17,34 @@ from clairvoyant_cli.scheduler.residency import Residency
 from clairvoyant_cli.scheduler.residual_life import mean_residual
 
 WAIT_MARGIN = 0.3
-"""The share of its own time on the best free worker that a job must gain by waiting for another: a slot that
-stays free costs the others, and predictions are not exact. Of 0.1 to 0.5 the best for one or two fast workers
-and one or three that are 2, 4 or 10 times as slow, at utilisations of 0.3, 0.6 and 0.85 together."""
+"""A job waits for another worker if it gains this share of its time on the best free one: an idle slot costs
+other jobs, and predictions are not exact. The best of 0.1 to 0.5 over one or two fast workers and one or
+three that are 2, 4 or 10 times slower, at utilisations of 0.3, 0.6 and 0.85."""
 
 MAX_PASSED = 3
-"""Jobs that may be left waiting for a better worker at one decision. If more wait than that, there is work
-enough for all, and the free worker takes the one of them that loses least. A fourth gains nothing more."""
+"""Jobs that may be left waiting for a better worker at one decision. If more wait, the free worker takes the
+one of them that loses least. A fourth gains nothing."""
 
 EVERY = 1 << 30
-"""As the number of workers a job may be routed among: all there are."""
+"""As a number of routing candidates: all workers."""
 
 
 class Speed(Protocol):
     """How fast a worker works."""
 
     def seconds(self, prompt_tokens: float, tokens: float) -> float:
-        """Return how long it takes to read so many tokens and to write so many."""
+        """Return the predicted seconds of prefill and decoding."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class Station:
-    """A worker as the queue sees it: its slots, what runs there, and when the first of that should end.
+    """A worker as the scheduler sees it: its slots, its running jobs, and when the first of them should end.
 
-    One that is `apart` starts only what is pinned to it, or what no other that has slots can run; `weight` is
-    its share among those that would be as soon. Without a `speed` it takes as long for a job as was predicted
-    of it. `keeps` is the number of conversations that its cache holds for each slot. One that orders its own
-    queue has more slots than it answers `at_once`: the rest waits inside, the shorter first.
+    One set `apart` starts only jobs pinned to it, or that no other available worker can run. `weight` is its
+    share among equally good workers. Without a `speed`, a job takes its predicted cost. `keeps` is the number
+    of conversations that its KV cache holds per slot. A worker that orders its own queue has more slots than
+    it serves `at_once`: the other jobs wait inside it, the shorter first.
     """
 
     name: str
@@ -59,33 +59,34 @@ class Station:
 
     @property
     def load(self) -> float:
-        """Share of what it answers at once that it would have if it started another job, for its weight."""
+        """Its load per weight if it started one more job."""
         return (len(self.running) + 1) / (self.at_once * self.weight)
 
     def inside_s(self, own_s: float, now: float) -> float:
-        """Return the expected seconds that a job of so many seconds would wait in its own queue."""
+        """Return the expected wait of a job of `own_s` seconds inside this worker's own queue."""
         if len(self.running) < self.at_once:
             return 0.0
         before_s = sum(left_s(each, now) for each in self.running.values() if each.expected_s <= own_s)
         return max(self.next_free_s(now), before_s / self.at_once)
 
     def next_free_s(self, now: float) -> float:
-        """Return the expected seconds until one of its slots, all of them taken, is free."""
+        """Return the expected seconds until one of its slots is free, where all are taken."""
         return min((left_s(entry, now) for entry in self.running.values()), default=0.0)
 
     def left_s(self, now: float) -> float:
-        """Return the expected seconds of work that its slots still have."""
+        """Return the expected seconds of work left in its slots."""
         return sum(max(e.started_s + e.expected_s - now, 0.0) for e in self.running.values())
 
     def note_ends(self) -> None:
-        """Work out anew when the first of what runs should end."""
+        """Recompute when the first running job should end."""
         ends = (entry.started_s + entry.expected_s for entry in self.running.values())
         self.next_end_s = min(ends, default=0.0)
 
 
 class Verdict(NamedTuple):
-    """The best free station for a job, and the busy one that it had better wait for, if any: there it would
-    end `gain_s` sooner, and keep that station for `takes_s` more.
+    """The best free station for a job, and the busy one that it should wait for instead, if any.
+
+    There it would end `gain_s` sooner and occupy the station for `takes_s`.
     """
 
     station: Station
@@ -96,8 +97,8 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A worker as a router sees it: seconds of expected work ahead, and for this job a cautious (quantile)
-    estimate of its own time there and a penalty for undesirable states such as KV-cache pressure.
+    """A worker as a router sees it: the expected backlog, the upper quantile of this job's own time there,
+    and a penalty for undesirable states such as KV cache pressure, in seconds.
     """
 
     worker: str
@@ -107,7 +108,7 @@ class Candidate:
 
     @property
     def score_s(self) -> float:
-        """The cautious completion time (QUARTZ, Eq. 4): means add up, so only the job's own is a quantile."""
+        """The cautious completion time (QUARTZ, Eq. 4): only the job's own time is a quantile, as means add."""
         return self.backlog_s + self.quantile_s + self.penalty_s
 
 
@@ -120,7 +121,7 @@ def best_worker(candidates: Sequence[Candidate]) -> str:
 
 
 class Fleet:
-    """All workers, and what is known of each that decides how long a job takes there."""
+    """All workers, with the state that decides how long a job takes on each."""
 
     def __init__(self, slots: Mapping[str, int], load_s: Mapping[str, float]) -> None:
         self.stations = {name: Station(name, count, count) for name, count in slots.items()}
@@ -128,9 +129,7 @@ class Fleet:
         self.prefixes = Prefixes()
 
     def copied(self) -> "Fleet":
-        """Return workers of their own, as these are now, on which nothing runs yet; which conversations
-        their caches hold is left behind.
-        """
+        """Return an independent copy in which nothing runs, without the contents of the KV caches."""
         fleet = Fleet({}, {})
         fleet.stations = {name: replace(each, running={}) for name, each in self.stations.items()}
         fleet.residency = deepcopy(self.residency)
@@ -142,7 +141,7 @@ class Fleet:
         return {name: station.slots for name, station in self.stations.items()}
 
     def set(self, worker: str, slots: int, *, apart: bool, weight: float, at_once: int) -> None:
-        """Set what a worker may be given, 0 slots if it is down; what runs already is left alone."""
+        """Set the limits of a worker, 0 slots if it is down; running jobs are not affected."""
         station = self.stations.setdefault(worker, Station(worker, slots, slots))
         station.slots, station.apart, station.weight = slots, apart, weight
         station.at_once = min(at_once, slots) or slots
@@ -158,7 +157,7 @@ class Fleet:
         self.prefixes.forget(worker)
 
     def may_take(self, worker: str, lane: LaneId) -> bool:
-        """Say whether what waits in a lane may run on a worker."""
+        """Return whether the jobs of a lane may run on a worker."""
         if lane.worker:
             return lane.worker == worker
         able = lane.able
@@ -171,7 +170,7 @@ class Fleet:
         )
 
     def started(self, entry: Entry, worker: str, now: float) -> None:
-        """Take note that a job starts on a worker."""
+        """Record the start of a job on a worker."""
         station = self.stations[worker]
         entry.worker = worker
         entry.started_s = now
@@ -183,7 +182,7 @@ class Fleet:
         self.prefixes.served(worker, entry.job.prefix, station.keeps * station.slots)
 
     def ended(self, entry: Entry, *, served: bool) -> None:
-        """Take note that a job holds its slot no longer; `served` says that it was run."""
+        """Record that a job has left its slot; `served` means that it ran."""
         station = self.stations[entry.worker]
         del station.running[entry.job.id]
         station.note_ends()
@@ -193,15 +192,15 @@ class Fleet:
             self.residency.not_loaded(entry.worker, entry.job.id)
 
     def free(self) -> list[Station]:
-        """Return the stations with a free slot, first the one that would be least busy for its weight."""
+        """Return the stations with a free slot, the least loaded per weight first."""
         free = [each for each in self.stations.values() if len(each.running) < each.slots]
         if len(free) > 1:
             free.sort(key=lambda station: station.load)
         return free
 
     def own_s(self, entry: Entry, station: Station, cached: Mapping[str, float] | None = None) -> float:
-        """Return the predicted seconds that a job takes on a station: loading its model there, reading what
-        of its prompt is not cached there, and writing what is still due of its answer.
+        """Return the predicted seconds of a job on a station: model loading, prefill of the tokens that are
+        not cached there, and decoding of the rest of its answer.
         """
         job = entry.job
         price_s = self.residency.price_s(station.name, job.affinity)
@@ -217,8 +216,8 @@ class Fleet:
     def best(
         self, entry: Entry, now: float, free: Sequence[Station], ahead_s: Mapping[str, float]
     ) -> Verdict:
-        """Say where a job is predicted to end first; `free` are the stations that it could start on now, in
-        order of preference, `ahead_s` the seconds of work that stand before it on each other.
+        """Return where a job is predicted to end first. `free` are the stations that it could start on now,
+        in order of preference; `ahead_s` is the work before it on each other station, in seconds.
         """
         job = entry.job
         cached = self.prefixes.cached_tokens(job.prefix)
@@ -230,11 +229,11 @@ class Fleet:
             if own_s < best_s:
                 best, best_s = station, own_s
         sooner_s, waits_for, takes_s = best_s * (1.0 - WAIT_MARGIN), None, 0.0
-        # Nowhere does it take less than on the fastest worker, which its cost is of, unless some is cached.
+        # Its cost is that of the fastest worker: nowhere does it take less, unless some of it is cached.
         least_s = 0.0 if entry.done_tokens else job.cost_s
         for station in self._worth_asking(entry, now, sooner_s, least_s, cached):
             wait_s = ahead_s[station.name] / station.slots if station.name in ahead_s else 0.0
-            # Whatever may be known without a closer look comes first: there may be dozens.
+            # Cheap bounds first: there may be dozens of stations.
             free_s = station.next_end_s - now + wait_s
             if free_s + (0.0 if station.name in cached else least_s) >= sooner_s:
                 continue
@@ -248,8 +247,8 @@ class Fleet:
     def _worth_asking(
         self, entry: Entry, now: float, within_s: float, least_s: float, cached: Mapping[str, float]
     ) -> list[Station]:
-        """Return the stations without a free slot that may run a job, and could have done so in that time: it
-        takes `least_s` there, or, where some of it is cached, as little as may be.
+        """Return the full stations that could run a job within `within_s`. It takes at least `least_s` there,
+        or less where some of it is cached.
         """
         job, before_s = entry.job, now + within_s
         if job.worker or entry.routed or (within_s <= least_s and not cached):
@@ -264,8 +263,8 @@ class Fleet:
         ]
 
     def forecast(self, entry: Entry, before: Sequence[Entry], now: float) -> tuple[float, float]:
-        """Return in how many seconds a job could start behind those before it, and how long it then takes to
-        read its prompt; endless where no worker is there that can run it.
+        """Return the seconds until a job could start behind those before it, and of its prefill; infinite if
+        no available worker can run it.
         """
         slots: list[tuple[float, int, Station]] = []
         for station in self.stations.values():
@@ -288,24 +287,24 @@ class Fleet:
         return free_s, read_s
 
     def open_to(self, entry: Entry, station: Station, now: float) -> bool:
-        """Say whether a station may load what a job needs, if that is not there."""
+        """Return whether a station may load the model of a job, if it is not loaded."""
         residency = self.residency
         return not residency.must_stay(station.name, now) or not residency.price_s(
             station.name, entry.job.affinity
         )
 
     def takes(self, worker: str, able: frozenset[str]) -> bool:
-        """Say whether a worker is there, and takes jobs that these can run."""
+        """Return whether a worker is available for a job that `able` can run."""
         station = self.stations.get(worker)
         return (
             station is not None and station.slots > 0 and not station.apart and (not able or worker in able)
         )
 
     def route(self, entry: Entry, among: int, now: float, waiting_s: Callable[[str], float]) -> str:
-        """Return the worker a job should wait at: of `among` workers drawn by its number, the one where its
-        cautious completion is soonest (QUARTZ, Algorithm 1); "" if there is no worker that can run it.
+        """Return the worker that a job should wait for: of `among` workers drawn by its number, the one with
+        the soonest cautious completion (QUARTZ, Algorithm 1); "" if none can run it.
 
-        `waiting_s` says for a worker how many seconds of work wait there.
+        `waiting_s` returns the seconds of work that wait for a worker.
         """
         job = entry.job
         able = [s for s in self.stations.values() if s.slots and (not job.able or s.name in job.able)]
@@ -333,14 +332,14 @@ class Fleet:
 
 
 def left_s(entry: Entry, now: float) -> float:
-    """Return the expected seconds until a running job ends, given how long it runs by now."""
+    """Return the expected seconds until a running job ends, given its age."""
     job = entry.job
     spread = job.tokens_q90 / job.tokens if job.tokens > 0.0 else 0.0
     return mean_residual(now - entry.started_s, entry.expected_s, entry.expected_s * spread)
 
 
 def _drawn(able: Sequence[Station], count: int, number: int) -> list[Station]:
-    """Return so many of the stations, by a number that says nothing of them: equal chances for all."""
+    """Return `count` of the stations, drawn by a hash of `number`."""
     left, drawn = list(able), []
     for _ in range(count):
         number = (number + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF  # splitmix64's steps

@@ -1,8 +1,8 @@
-"""Ordering policies: a job's key when it joins the queue; the lowest key runs first, ties by arrival.
+"""Ordering policies: a key for each job when it joins the queue; the lowest key runs first, ties by arrival.
 
-A policy is a key function and a few flags, nothing more: keys are fixed when a job joins the queue, so that
-a heap holds them. The one exception is `hrrn`, whose order changes with time: its jobs lie in bands of like
-cost, first come first served within a band, and the heads of the bands are compared at each decision.
+A policy is a key function and a few flags. Keys are fixed when a job joins the queue, so that a heap can hold
+them. The exception is `hrrn`, whose order changes with time: its jobs are in bands of similar cost, in
+arrival order within a band, and the heads of the bands are compared at each decision.
 """
 
 from collections.abc import Callable
@@ -21,10 +21,10 @@ GENTLE_AGING_RATE = 0.02
 """The aging coefficient of QUARTZ (Table 3): a job 1 s shorter may come up to 50 s later and pass."""
 
 FAIR_WEIGHT = 1.0
-"""Seconds of disadvantage per second the client has been served of late (beta of QUARTZ Eq. 8)."""
+"""Seconds of disadvantage per second of the client's recent service (beta of QUARTZ Eq. 8)."""
 
 QUARTZ_FAIRNESS = 0.10
-"""Seconds of disadvantage for each second of service that its client has a second (beta: QUARTZ, Table 3)."""
+"""Seconds of disadvantage per second of the client's service rate (beta: QUARTZ, Table 3)."""
 
 QUARTZ_CANDIDATES = 2
 """Workers among which a job is routed: the power of two choices (K of QUARTZ, Table 3)."""
@@ -40,37 +40,36 @@ QUANTUM_TOKENS = 100.0
 outside, a cut costs 10 to 150 ms: at 50 ms and 40 tokens/s, a hundred tokens keep it to 2 % of the time."""
 
 CUT_MARGIN = 0.1
-"""The share of the waiting job's own time that a cut must gain beyond its price: below that, jobs of like
-length would change places for nothing. 0.35 (see `BAND_RATIO`) would cost 5 points of short P50 at 85 %."""
+"""A cut must gain this share of the waiting job's own time beyond its cost; otherwise jobs of similar length
+would swap for nothing. 0.35 (see `BAND_RATIO`) would cost 5 points of short P50 at 85 % accuracy."""
 
 MAX_CUTS = 4
-"""Times a job may be cut: then whoever waits behind it waits for its end, and its reader reads on."""
+"""Cuts per job, so that its reader is not interrupted without end."""
 
 BAND_RATIO = 1.35
-"""Costs within 35 % of each other lie in one band of `hrrn`: closer than a predicted length ever is, and few
-enough bands (31 for costs from 10 ms to 100 s) to look at each at every decision."""
+"""Costs within 35 % share a band of `hrrn`: predictions are never that exact, and 31 bands (for 10 ms to 100
+s) are few enough to compare at every decision."""
 
 MIN_COST_S = 1e-3
-"""A floor under predicted costs where they divide or enter a logarithm."""
+"""Lower bound of predicted costs in divisions and logarithms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A named ordering, and what it does in one sentence: `summary`.
+    """A named ordering; `summary` describes it in a sentence or two.
 
-    `key` orders jobs, lowest first. `guard` says how tau may overrule it, None that it may not. `in_seconds`
-    says that the key is in seconds, so that the price of loading a model can be added to it. `band` and
-    `score` serve an order that changes with time: `score(entry, now)` compares the heads of the bands. With
-    `by_level`, what is more urgent comes first, and clients' claims are held to their share; with `by_share`,
-    who floods the queue makes way for others, whatever lengths are predicted.
+    `key` orders jobs, lowest first. `guard` is how tau may overrule it, None: never. `in_seconds`: the key is
+    in seconds, so that the cost of loading a model can be added. `band` and `score` are for an order that
+    changes with time: `score(entry, now)` compares the heads of the bands. `by_level`: urgent jobs first, and
+    clients' claims are limited to their share. `by_share`: fair between clients, whatever the lengths.
 
-    With `candidates`, a job waits for one worker from its arrival on, the best of so many that are drawn
-    (QUARTZ, Algorithm 1); without, for whichever it is predicted to end on first when a slot falls free.
+    With `candidates`, a job waits for one worker from its arrival, the best of this many drawn (QUARTZ,
+    Algorithm 1); without, for the worker where it is predicted to end first when a slot falls free.
 
-    For backends that can stop a job and resume it: with `preemptive`, a waiting job takes the slot of a
-    running one where that gains more than it costs and a `margin` (see `preemption`); with `quantum_tokens`,
-    a running job makes way for any waiting one once it has produced so many tokens since it was started, the
-    highest `yields` first. A job is cut at most `max_cuts` times, None sets no limit.
+    For backends that can stop and resume a job: with `preemptive`, a waiting job takes the slot of a running
+    one where that gains more than its cost and a `margin` (see `preemption`); with `quantum_tokens`, a
+    running job yields to any waiting one after this many tokens, the highest `yields` first. `max_cuts`
+    limits the cuts per job, None: no limit.
     """
 
     name: str
@@ -91,17 +90,17 @@ class Policy:
 
     @property
     def guarded(self) -> bool:
-        """Whether tau means anything under this policy."""
+        """Whether the policy uses tau."""
         return self.guard is not None
 
     @property
     def interrupts(self) -> bool:
-        """Whether it stops jobs that run."""
+        """Whether it stops running jobs."""
         return self.preemptive or self.quantum_tokens is not None
 
 
 def arrival(entry: Entry) -> float:
-    """Order by arrival: what every local LLM server does today."""
+    """Order by arrival, as local LLM servers do."""
     return entry.job.arrival_s
 
 
@@ -116,21 +115,21 @@ def cost(entry: Entry) -> float:
 
 
 def gently_aged_cost(entry: Entry) -> float:
-    """Order by predicted service time, give or take age: equals keep their order of arrival."""
+    """Order by predicted service time, slightly aged: equals keep their order of arrival."""
     return entry.job.cost_s + GENTLE_AGING_RATE * entry.job.arrival_s
 
 
 def aged_cost(entry: Entry) -> float:
     """Order by predicted service time plus rate x arrival (QUARTZ, Eq. 7, on the mean).
 
-    The mean, not QUARTZ's upper quantile: where a class is wrong more often than the quantile's tail is wide,
-    every quantile is that of a long answer and the order is lost.
+    The mean, not QUARTZ's upper quantile: with uncertain classes every upper quantile is that of a long
+    answer, and the order is lost.
     """
     return entry.job.cost_s + AGING_RATE * entry.job.arrival_s
 
 
 def fair_share(entry: Entry) -> float:
-    """Order by gently aged cost plus what the client has been served of late (QUARTZ, Eq. 8)."""
+    """Order by gently aged cost plus the client's recent service (QUARTZ, Eq. 8)."""
     return gently_aged_cost(entry) + FAIR_WEIGHT * entry.usage_s
 
 
@@ -140,7 +139,7 @@ def quartz_key(
     """Return the order of QUARTZ, by default with the coefficients of its Table 3 (Eq. 6 to 8): the upper
     quantile of the service time, arrival-adjusted, plus a share of the rate at which the client was served.
 
-    The service is the whole answer's: a slot that is held is not free again after the first token.
+    The service is that of the whole answer: a slot is not free after the first token.
     """
 
     def key(entry: Entry) -> float:
@@ -155,18 +154,15 @@ def remaining_of_size(entry: Entry) -> float:
 
     The geometric mean of the two is in seconds and orders as their product does: the policy RS of the class
     SMART, whose mean sojourn is near SRPT's and whose short jobs wait less (Wierman, Harchol-Balter and
-    Osogami, SIGMETRICS 2005). By remaining time alone a long answer holds its slot as soon as it has less
-    left than a short one has in all. Equals keep their order of arrival.
+    Osogami, SIGMETRICS 2005). By remaining time alone a long answer keeps its slot as soon as it has less
+    left than a short one needs in total. Equals keep their order of arrival.
     """
     aged_s = GENTLE_AGING_RATE * entry.job.arrival_s
     return sqrt(max(entry.remaining_s * entry.size_s, 0.0)) + aged_s
 
 
 def fair_remaining(entry: Entry) -> float:
-    """Order as `remaining_of_size` does, plus what the client has been served of late, as `fair_share` does.
-
-    Who floods the queue pays for what it has there already, so a question of somebody else cuts in.
-    """
+    """Order as `remaining_of_size`, plus the client's recent service as in `fair_share`."""
     return remaining_of_size(entry) + FAIR_WEIGHT * entry.usage_s
 
 
@@ -206,15 +202,15 @@ def response_ratio(entry: Entry, now: float) -> float:
 
 
 def in_turns_of(policy: Policy, tokens: float) -> Policy:
-    """Return the policy with turns of so many tokens, if turns is what it gives."""
+    """Return the policy with this quantum, if it has one."""
     return policy if policy.quantum_tokens is None else replace(policy, quantum_tokens=tokens)
 
 
 DEFAULT_POLICY = "bounded"
-"""Chosen from evidence, the paper's steady state over 20 seeds (`clairvoyant simulate --scenario
-clairvoyant-table9`): it comes nearest to what pure shortest-first buys short requests while it bounds what
-long ones pay. Unlike the paper's guard it does not fall back to arrival order in a burst, and unlike a fixed
-ration of promotions its bound on waiting needs no knowledge of the load (see `starvation`)."""
+"""Measured in the paper's steady state over 20 seeds (`clairvoyant simulate --scenario clairvoyant-table9`):
+it comes nearest to pure shortest-first for short requests while it bounds the wait of long ones. Unlike the
+paper's guard it does not fall back to arrival order in a burst; unlike a fixed ration of promotions its bound
+does not depend on the load (see `starvation`)."""
 
 POLICIES = {
     policy.name: policy
@@ -222,42 +218,42 @@ POLICIES = {
         Policy(
             "bounded",
             gently_aged_cost,
-            "Shortest predicted seconds first; whoever has waited longer than tau, and five times as long as "
-            "the request it would displace, goes before it.",
+            "Shortest predicted service time first. A request that has waited longer than tau, and five "
+            "times as long as the one it would displace, goes before it.",
             Guard(stretch=5.0),
             in_seconds=True,
         ),
         Policy(
             "sjf",
             probability_long,
-            "Lowest P(Long) first, as in the Clairvoyant paper; once somebody has waited longer than tau, "
-            "whoever has waited longest.",
+            "Lowest P(Long) first, as in the Clairvoyant paper. Once a request has waited longer than tau, "
+            "the longest-waiting one goes first.",
             Guard(),
         ),
         Policy(
             "sjf-rationed",
             probability_long,
-            "Like `sjf`, but of three starts at most one goes to whoever is past tau.",
+            "Like `sjf`, but at most one start in three goes to a request past tau.",
             Guard(every=2),
         ),
         Policy(
             "aging",
             aged_cost,
-            "Shortest predicted seconds first, less a tenth of a second for each second of waiting.",
+            "Shortest predicted service time first, minus a tenth of a second per second of waiting.",
             in_seconds=True,
         ),
         Policy(
             "hrrn",
             arrival,
-            "Highest response ratio first, which is the wait so far over the predicted seconds.",
+            "Highest response ratio first: the wait so far divided by the predicted service time.",
             band=cost_band,
             score=response_ratio,
         ),
         Policy(
             "fair",
             fair_share,
-            "Shortest predicted seconds first, plus the seconds that its client was served of late; of three "
-            "starts at most one goes to whoever is past tau, one of each client in tau while others wait.",
+            "Shortest predicted service time first, plus the recent service of its client. At most one start "
+            "in three goes to a request past tau, and one per client and tau while others wait.",
             Guard(every=2),
             in_seconds=True,
             by_share=True,
@@ -265,8 +261,8 @@ POLICIES = {
         Policy(
             "urgency",
             urgency_then_remaining,
-            "The most urgent level first, least predicted seconds still due among equals; interrupts what "
-            "runs; of five starts at most one goes to whoever is past tau.",
+            "Most urgent level first, then shortest predicted remaining time. Interrupts running requests. "
+            "At most one start in five goes to a request past tau.",
             Guard(every=4),
             in_seconds=True,
             preemptive=True,
@@ -276,8 +272,8 @@ POLICIES = {
         Policy(
             "srpt",
             remaining_of_size,
-            "Least predicted seconds still due first, weighed by the whole answer's; interrupts what runs "
-            "where that gains more than it costs; of three starts at most one goes to whoever is past tau.",
+            "Shortest predicted remaining time first, weighted by the total. Interrupts a running request "
+            "where that gains more than it costs. At most one start in three goes to a request past tau.",
             Guard(every=2),
             in_seconds=True,
             preemptive=True,
@@ -286,8 +282,8 @@ POLICIES = {
         Policy(
             "fair-srpt",
             fair_remaining,
-            "Like `srpt`, plus the seconds that its client was served of late: who floods the queue makes "
-            "way, and tau starts one request of each client in tau while others wait.",
+            "Like `srpt`, plus the recent service of its client. Tau starts one request per client and tau "
+            "while others wait.",
             Guard(every=2),
             in_seconds=True,
             by_share=True,
@@ -297,15 +293,15 @@ POLICIES = {
         Policy(
             "quartz",
             quartz_key(),
-            "Lowest upper quantile of the predicted seconds first, with some age and some fairness among "
-            "clients; each request waits for the better of two servers, drawn as it comes.",
+            "Lowest upper quantile of the predicted service time first, with some aging and fairness. Each "
+            "request waits for the better of two servers, drawn at its arrival.",
             in_seconds=True,
             candidates=QUARTZ_CANDIDATES,
         ),
         Policy(
             "rr",
             joined,
-            "Turns of so many tokens as `--quantum` says, in the order of joining the queue.",
+            "Round robin: turns of `--quantum` tokens, in the order of joining the queue.",
             in_seconds=True,
             max_cuts=None,
             quantum_tokens=QUANTUM_TOKENS,
@@ -314,15 +310,15 @@ POLICIES = {
         Policy(
             "rr-sjf",
             joined_then_short,
-            "Turns of so many tokens as `--quantum` says; the shorter goes first among those that joined "
-            "together, and the longest predicted answer makes way first.",
+            "Turns of `--quantum` tokens, the shorter first among requests that joined together; the longest "
+            "predicted answer yields first.",
             in_seconds=True,
             max_cuts=None,
             quantum_tokens=QUANTUM_TOKENS,
             yields=longest,
         ),
-        Policy("oracle", cost, "The shortest real time first, as if it were known.", in_seconds=True),
-        Policy("fcfs", arrival, "In order of arrival, as the servers themselves do.", in_seconds=True),
+        Policy("oracle", cost, "Shortest real service time first, for simulations.", in_seconds=True),
+        Policy("fcfs", arrival, "Arrival order, as the servers themselves do.", in_seconds=True),
     )
 }
 
@@ -330,7 +326,7 @@ PREEMPTIVE_POLICY = "srpt"
 """The default where answers can be cut and continued."""
 
 URGENCY_POLICY = "urgency"
-"""The default where a predictor says how urgent requests are."""
+"""The default with an urgency predictor."""
 
 SERVABLE = tuple(name for name in POLICIES if name != "oracle")
-"""The policies a proxy can carry out: it does not know real lengths."""
+"""The policies of a proxy, which does not know real lengths."""

@@ -1,7 +1,7 @@
-"""When what waits would start if another policy ordered it: the scheduler played on, by its own predictions.
+"""Predicted start times of the waiting jobs under another policy, by simulating the scheduler.
 
-Rule 1: nothing comes in between, every answer is as long as predicted, and none is cut for another.
-Rule 2: of a long queue one job in so many is played, and its time counts as many times: the medians hold.
+Rule 1: no arrivals, answers as long as predicted, no preemption.
+Rule 2: of a long queue only every k-th job is simulated and its time scaled by k; the medians hold.
 """
 
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 MAX_PLAYED = 200
-"""Jobs that are played: some ten milliseconds for a policy."""
+"""Jobs simulated: some ten milliseconds per policy."""
 
 
 def starts(scheduler: Scheduler, policy: Policy, now: float) -> Iterator[tuple[str, float]]:
-    """Yield the ids of what waits unheld, or of some of it, each with the predicted seconds until it starts;
-    of what cannot start any more, nothing.
+    """Yield ids of unheld waiting jobs with the predicted seconds until their start; jobs that cannot start
+    are left out.
     """
     every = max(1, ceil(len(scheduler) / MAX_PLAYED))
     trial = scheduler.under(policy, now, every)

@@ -1,8 +1,8 @@
-"""Which running job makes way for the job that would start next.
+"""Which running job is preempted ("cut") for the job that would start next.
 
-Cutting v for w ends w earlier and v later, and whoever waits besides waits longer by what resuming v costs:
-one price each for all that wait for the slot. Where the keys are seconds, the cut gains key(v) - key(w) less
-those prices, and is made where that is more than a margin.
+Cutting v for w ends w earlier and v later, and delays each other waiting job by the cost of resuming v. With
+keys in seconds the gain is key(v) - key(w) minus that cost per waiting job; a cut is made if the gain exceeds
+a margin.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,14 +13,14 @@ from clairvoyant_cli.scheduler.queued_job import Entry
 from clairvoyant_cli.scheduler.urgency import level_of
 
 TOKENS_A_CUT = 500.0
-"""Beyond the cuts that every answer may have, one for so many tokens that it has brought."""
+"""One more cut is allowed for each this many tokens of an answer."""
 
 
 def may_be_cut(entry: Entry, policy: Policy) -> bool:
-    """Say whether a running job may be cut at all.
+    """Return whether a running job may be cut at all.
 
-    Not if it is spared, nor if tau or the operator started it, nor if it was cut as often as may be; what
-    nobody waits for is cut for whoever asks, unless the operator started it.
+    Not if it is spared, was started by tau or the operator, or was cut as often as allowed. Background jobs
+    may always be cut, unless the operator started them.
     """
     if entry.spared or entry.reason is Reason.PROMOTED:
         return False
@@ -32,20 +32,19 @@ def may_be_cut(entry: Entry, policy: Policy) -> bool:
 
 
 def most_cuts(max_cuts: int, done_tokens: float) -> int:
-    """Return how often an answer may be cut: the longer it goes on, the more often.
-
-    Or one without an end, cut as often as may be, would hold everybody after all.
+    """Return how often an answer may be cut. Longer answers may be cut more often: otherwise one without an
+    end, once cut MAX_CUTS times, would block the slot.
     """
     return max_cuts + int(done_tokens / TOKENS_A_CUT)
 
 
 def gain_s(victim: Entry, waiting: Entry, policy: Policy, waiters: float) -> float:
-    """Return the seconds that a cut gains, less its price and margin: worth it above 0.
+    """Return the seconds that a cut gains, minus its cost and margin; worth it above 0.
 
-    `waiters` is the number of jobs that wait for each slot, the one that would start included. Between jobs
-    of different priorities the keys do not count: worth it unless the victim ends as soon anyway. Nor do
-    those who wait besides keep one of a more urgent level from it. Where nobody waits for the victim nobody
-    pays for its resuming; one of those that came forward goes on only for as long as it was predicted to.
+    `waiters` is the number of waiting jobs per slot, the one that would start included. Between different
+    priorities the keys do not count: the cut is worth it unless the victim ends as soon anyway. For a more
+    urgent job the other waiting jobs do not count. Resuming a background victim costs nothing; one promoted
+    from the background is protected only up to its predicted length.
     """
     once_s = victim.evicts_s + (victim.resume_s if victim.waited_for else 0.0)
     price_s = once_s * waiters
@@ -63,9 +62,9 @@ def gain_s(victim: Entry, waiting: Entry, policy: Policy, waiters: float) -> flo
 def worthwhile(
     able: Iterable[tuple[Entry, Sequence[Entry]]], policy: Policy, waiters: float
 ) -> list[Preempt]:
-    """Return the cuts that are worth it, the best first: one at most for each job that waits.
+    """Return the cuts that are worth it, the best first, at most one per waiting job.
 
-    `able` has for each worker the job it would start next, and the running ones that may be cut for it.
+    `able` has for each worker the job it would start next and the running jobs that may be cut for it.
     """
     best: dict[str, tuple[float, Preempt]] = {}
     for waiting, victims in able:
@@ -77,7 +76,7 @@ def worthwhile(
 
 
 def spent(running: Iterable[Entry], policy: Policy, quantum_tokens: float) -> list[Preempt]:
-    """Return the cuts of those that have had their quantum, those first that yield first."""
+    """Return the cuts of jobs that have used their quantum, ordered by the policy's `yields`."""
     yields = policy.yields or policy.key
     done = [e for e in running if e.done_tokens - e.slice_start_tokens >= quantum_tokens]
     done.sort(key=lambda e: (e.rank, yields(e), e.seq), reverse=True)

@@ -1,8 +1,8 @@
-"""Which conversation each worker's KV cache is believed to hold, so that its next turn goes back there.
+"""Which conversations each worker's KV cache is assumed to hold, so that their next turns go there.
 
-A conversation is known by a chain of hashes, one for its system prompt and one for each of the user's
-turns; two that begin alike share the beginning of their chains, and a cache that holds the one holds that
-much of the other. Hashes alone come here, no text.
+A conversation is identified by a chain of hashes: one for its system prompt and one per user turn.
+Conversations with a common beginning share the beginning of their chains and of their cache entries. Only
+hashes are stored, no text.
 """
 
 from collections import OrderedDict
@@ -11,9 +11,7 @@ from typing import NamedTuple
 
 
 class Link(NamedTuple):
-    """The beginning of a conversation, up to a turn of the user's: its hash, and its tokens with the answer
-    to that turn, as far as they are known.
-    """
+    """The beginning of a conversation up to a user turn: its hash, and its tokens including the answer."""
 
     hash: int
     tokens: float
@@ -25,14 +23,14 @@ NOTHING: Mapping[str, float] = {}
 
 
 class Prefixes:
-    """The conversations that were last served on each worker, as many as its cache keeps."""
+    """The last conversations served on each worker, as many as its KV cache keeps."""
 
     def __init__(self) -> None:
         self._kept: dict[str, OrderedDict[int, Chain]] = {}
         self._where: dict[int, dict[str, int]] = {}  # hash -> worker -> how many kept chains have it
 
     def served(self, worker: str, chain: Chain, keeps: int) -> None:
-        """Take note that a worker holds this conversation now, and the last `keeps` in all."""
+        """Record that a worker now holds this conversation, and the last `keeps` in total."""
         if not chain:
             return
         kept = self._kept.setdefault(worker, OrderedDict())
@@ -45,12 +43,12 @@ class Prefixes:
             self._drop(worker, kept.popitem(last=False)[1])
 
     def forget(self, worker: str) -> None:
-        """Take note that a worker holds nothing any more: it is gone, or was restarted."""
+        """Record that a worker lost its cache: it is gone or was restarted."""
         for chain in self._kept.pop(worker, OrderedDict()).values():
             self._drop(worker, chain)
 
     def cached_tokens(self, chain: Chain) -> Mapping[str, float]:
-        """Return how many tokens of a conversation each worker holds, of those that hold any."""
+        """Return the tokens of a conversation that each worker holds; workers without any are left out."""
         if not chain or not self._where:
             return NOTHING
         found: dict[str, float] = {}
@@ -70,5 +68,5 @@ class Prefixes:
 
 
 def _conversation(chain: Chain, kept: Mapping[int, Chain]) -> int:
-    """Return under which hash an earlier turn of a conversation is kept, its own if none is."""
+    """Return the hash under which an earlier turn is kept, its own if none is."""
     return next((link.hash for link in reversed(chain) if link.hash in kept), chain[-1].hash)

@@ -1,7 +1,7 @@
-"""Whether upper quantiles of service times are met as often as they promise, and what corrects them online.
+"""Online correction of upper quantiles of service times, and whether they are met.
 
-QUARTZ, sections 3.5 and 4.2: a table of corrections, by regime, follows the residuals; where too many
-requests take longer than their quantile all the same, predictions are not to be relied upon for the moment.
+QUARTZ, sections 3.5 and 4.2: a table of corrections by regime follows the residuals. While too many requests
+exceed their corrected quantile, predictions are not trusted.
 """
 
 from collections import deque
@@ -9,28 +9,28 @@ from dataclasses import dataclass, field
 from math import exp
 
 ALPHA = 0.95
-"""The share of requests that should take no longer than their quantile (QUARTZ, Table 3)."""
+"""The share of requests that should not exceed their quantile (QUARTZ, Table 3)."""
 
 DELTA = 0.05
-"""So much more than 1 - alpha may be missed before predictions are distrusted (QUARTZ, Table 3)."""
+"""Predictions are distrusted above a miss rate of 1 - alpha + delta (QUARTZ, Table 3)."""
 
 RATE = 0.08
-"""How far one outcome moves a correction, on the logarithm."""
+"""Step of the log correction per outcome."""
 
 WINDOW = 128
 MIN_JUDGED = 64
-"""Outcomes that are looked at for trust, and how many there must be."""
+"""Outcomes used for trust, and the least number needed."""
 
 MAX_FACTOR = 16.0
-"""A correction goes no further than so many times up or down: what lies beyond is no question of spread."""
+"""Limit of a correction, up or down."""
 
 
 @dataclass(slots=True)
 class Coverage:
-    """Corrections of quantiles by regime, and how often the corrected ones were missed of late.
+    """Corrections of quantiles by regime, and the recent rate of misses.
 
-    A correction rises after a miss and falls otherwise so that `alpha` is met in the long run, whatever the
-    distribution: stochastic quantile tracking.
+    Stochastic quantile tracking: a correction rises after a miss and falls otherwise, so that `alpha` is met
+    in the long run for any distribution.
     """
 
     alpha: float = ALPHA
@@ -39,11 +39,11 @@ class Coverage:
     _missed: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     def corrected(self, regime: str, quantile: float) -> float:
-        """Return a quantile, in any unit, as the outcomes of its regime correct it."""
+        """Return a quantile, in any unit, with the correction of its regime."""
         return quantile * self._factors.get(regime, 1.0)
 
     def learn(self, regime: str, corrected: float, actual: float) -> None:
-        """Take note of what became of a request whose corrected quantile was this."""
+        """Learn from the outcome of a request with this corrected quantile."""
         missed = actual > corrected
         factor = self._factors.get(regime, 1.0) * exp(RATE * (missed - (1.0 - self.alpha)))
         self._factors[regime] = min(max(factor, 1.0 / MAX_FACTOR), MAX_FACTOR)
@@ -51,10 +51,10 @@ class Coverage:
 
     @property
     def missed(self) -> float:
-        """The share of the recent ones that took longer than their quantile."""
+        """The share of recent requests that exceeded their quantile."""
         return sum(self._missed) / len(self._missed) if self._missed else 0.0
 
     @property
     def trusted(self) -> bool:
-        """Whether the quantiles are missed no more often than is bearable."""
+        """Whether the miss rate is within its limit."""
         return len(self._missed) < MIN_JUDGED or self.missed <= 1.0 - self.alpha + self.delta

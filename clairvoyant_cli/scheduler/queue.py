@@ -1,15 +1,15 @@
 """The queue and its decisions.
 
 Rule 1: no I/O and no clock. `now` is an argument, in seconds; a decision is a return value.
-Rule 2: a job is waiting, held, running or gone, and in exactly one of these at any time.
-Rule 3: `next` never leaves a slot idle while an unheld job that may use it waits, unless paused, or unless
-each of the few that wait is predicted to end sooner by waiting for another worker (`placement`) or is not to
-start yet; whoever is past its tau or was promoted waits for no better one. A job may not use a slot of a
-worker that it may not run on (`Fleet`), nor any while its client has all it may have.
-Rule 4: every operation costs O(log n) amortised in the jobs of a lane and O(lanes + workers), and there is a
-lane for each affinity, set of workers and client with a tau or slots of its own (and cost band, under hrrn).
-Rule 5: a full queue is shared: see `crowd` for who gives way to a newcomer.
-Rule 6: a job's age counts from its arrival, whatever happened to it since; a preemption does not restart tau.
+Rule 2: a job is in exactly one state: waiting, held, running or gone.
+Rule 3: `next` leaves no slot idle while an unheld job that may use it waits. Exceptions: the queue is paused;
+each of the few waiting jobs is predicted to end sooner on another worker (`placement`); or its earliest start
+has not come. A job past tau or promoted never waits for a better worker. A job may not use a worker that it
+cannot run on (`Fleet`), nor any slot while its client is at its limit of running jobs.
+Rule 4: an operation costs O(log n) amortised in the jobs of a lane, and O(lanes + workers). There is a lane
+for each affinity, set of workers and client with its own tau or slot limit (and cost band, under hrrn).
+Rule 5: a full queue is shared between clients: see `queue_drop`.
+Rule 6: a job's age counts from its arrival; a preemption does not restart tau.
 """
 
 from collections import deque
@@ -30,10 +30,10 @@ from clairvoyant_cli.scheduler.urgency import Claims, Said, unbelieved
 from clairvoyant_cli.scheduler.waiting_line import Line
 
 MAX_BACK_S = 600.0
-"""So long at most a job stands back, where tau is longer or there is none."""
+"""The longest that a background job waits behind others, where tau is longer or not set."""
 
 FORWARD_EVERY = 4
-"""Of so many starts at most one is for a job that stood back and has come forward."""
+"""At most one start in this many goes to a background job that has waited for tau."""
 
 
 class Scheduler:
@@ -68,9 +68,9 @@ class Scheduler:
         self._waiting: dict[str, Entry] = {}  # insertion order is arrival order
         self._running: dict[str, Entry] = {}
         self._crowds = Crowds()
-        self._back: deque[Entry] = deque()  # those that stand back, the oldest first
+        self._back: deque[Entry] = deque()  # background jobs, the oldest first
         self._since_forward = FORWARD_EVERY
-        self._waited_for = 0  # those that wait and do not stand back
+        self._waited_for = 0  # waiting jobs that are not in the background
 
     def __repr__(self) -> str:
         counts = f"{len(self._waiting)} waiting, {len(self._running)} running"
@@ -79,14 +79,14 @@ class Scheduler:
     # -- jobs ---------------------------------------------------------------------------------------
 
     def submit(self, job: Job, now: float) -> Job | None:
-        """Take a job into the queue; return the one that gave way to it, None if there was room.
+        """Add a job to the queue; return the job dropped for it, None if there was room.
 
-        QueueFullError if the queue is full and nobody gives way, ClientFullError if the client has all the
-        places it may have; ValueError if the id is here already.
+        Raises QueueFullError if the queue is full and no job can be dropped, ClientFullError if the client
+        has reached its queue limit, ValueError if the id is in use.
         """
         client, rules = job.client, self._line.rules_of(job.client)
         if job.id in self:
-            raise ValueError(f"a job {job.id!r} is here already")
+            raise ValueError(f"a job {job.id!r} is in the queue already")
         crowd = self._crowds.get(client)
         if rules.max_waiting is not None and crowd is not None and crowd.waiting >= rules.max_waiting:
             raise ClientFullError
@@ -108,7 +108,7 @@ class Scheduler:
         return None if displaced is None else displaced.job
 
     def next(self, now: float) -> Dispatch | None:
-        """Decide which job takes which free slot now, and mark it running; None if nothing can start."""
+        """Decide which job takes which free slot now and mark it running; None if nothing can start."""
         self._line.now = now
         self._line.deferring = False
         if self.paused or not self._waiting:
@@ -138,15 +138,16 @@ class Scheduler:
         return Dispatch(job, worker, reason, now - entry.queued_s)
 
     def finish(self, job_id: str, now: float, *, served: bool = True) -> None:
-        """Give back the slot of a running job; KeyError if it does not run.
+        """Free the slot of a running job; KeyError if it is not running.
 
-        `served` says that the worker did run it, so that what it needs is loaded there.
+        `served` means that the worker ran it, so that its model is loaded there.
         """
         self.accounts.settle(self._stop(job_id, now, served=served), now)
 
     def progress(self, job_id: str, tokens_done: float, resume_s: float = 0.0, evicts_s: float = 0.0) -> None:
-        """Take note of how far a running job is, and what it would cost to resume it, and besides, if it were
-        preempted now: see `Entry`. KeyError if it does not run.
+        """Record the progress of a running job and what a preemption now would cost: see `Entry`.
+
+        KeyError if it is not running.
         """
         entry = self._running[job_id]
         entry.done_tokens = tokens_done
@@ -155,7 +156,7 @@ class Scheduler:
             entry.owed_s = 0.0
 
     def owe(self, job_id: str, owed_s: float, now: float) -> None:
-        """Take note that resuming a waiting job costs something else by now; KeyError if it does not wait."""
+        """Set the cost of resuming a waiting job, in seconds; KeyError if it is not waiting."""
         entry = self._waiting[job_id]
         entry.owed_s = owed_s
         self._line.now = now
@@ -163,7 +164,7 @@ class Scheduler:
         self._place(entry)
 
     def spare(self, job_id: str) -> None:
-        """Let a running job not be cut before it ends or is requeued; KeyError if it does not run."""
+        """Exempt a running job from preemption until it ends or is requeued; KeyError if it is not running."""
         self._running[job_id].spared = True
 
     def requeue(
@@ -175,10 +176,11 @@ class Scheduler:
         worker: str = "",
         able: frozenset[str] | None = None,
     ) -> None:
-        """Give back the slot of a running job and let it wait again; KeyError if it does not run.
+        """Free the slot of a running job and queue it again; KeyError if it is not running.
 
-        With `worker` it was cut there and waits for it: its cache is there. Without, it was not taken up, or
-        broke off; `able` can run it from now on, None: as before. `served` as in `finish`.
+        With `worker` it was preempted there and waits for that worker, which has its KV cache. Without, it
+        was not taken up or broke off; `able` names the workers that can run it from now on, None leaves them
+        as they were. `served` as in `finish`.
         """
         entry = self._stop(job_id, now, served=served)
         entry.queued_s, entry.spared = now, False
@@ -188,7 +190,9 @@ class Scheduler:
             entry.cuts += 1
             entry.owed_s, entry.resume_s = entry.resume_s, 0.0
             entry.job = replace(entry.job, worker=worker)
-            self._stand_back(entry, entry.behind)  # where it came forward, it has had its turn
+            self._stand_back(
+                entry, entry.behind
+            )  # if it was promoted from the background, it has had its turn
         entry.moves.append(Move(now, MoveKind.PREEMPTED if worker else MoveKind.RETURNED, worker))
         self._wait(entry)
         if entry.job.stands_back:
@@ -205,9 +209,9 @@ class Scheduler:
         tokens: float,
         tokens_q90: float,
     ) -> bool:
-        """Predict a waiting job anew, as `Job` has it; its place and its client's charge follow.
+        """Replace the predictions of a waiting job, its place and its client's charge; see `Job`.
 
-        False if it does not wait.
+        False if it is not waiting.
         """
         entry = self._waiting.get(job_id)
         if entry is None:
@@ -229,7 +233,7 @@ class Scheduler:
         return True
 
     def cancel(self, job_id: str, now: float) -> bool:
-        """Remove a waiting or held job; False if it does not wait here (any more)."""
+        """Remove a waiting or held job; False if it is not in the queue."""
         entry = self._waiting.get(job_id)
         if entry is None:
             return False
@@ -238,7 +242,7 @@ class Scheduler:
         return True
 
     def promote(self, job_id: str, now: float) -> bool:
-        """Put a waiting job before all that are not promoted; False if it does not wait."""
+        """Move a waiting job before all that are not promoted; False if it is not waiting."""
         entry = self._waiting.get(job_id)
         if entry is None:
             return False
@@ -251,7 +255,7 @@ class Scheduler:
         return True
 
     def reprioritise(self, job_id: str, priority: int, now: float) -> bool:
-        """Give a waiting job another priority, lower is sooner; False if it does not wait."""
+        """Set the priority of a waiting job, lower is sooner; False if it is not waiting."""
         entry = self._waiting.get(job_id)
         if entry is None:
             return False
@@ -263,7 +267,7 @@ class Scheduler:
         return True
 
     def set_urgency(self, job_id: str, level: int | None, by: Said, now: float) -> bool:
-        """Say how urgent a job is; False if it is not here, or a predictor says so after somebody else."""
+        """Set the urgency of a job; False if it is gone, or a predictor would overrule another source."""
         entry = self._waiting.get(job_id) or self._running.get(job_id)
         if entry is None or (by is Said.PREDICTOR and entry.job.urgency_by != by):
             return False
@@ -277,9 +281,7 @@ class Scheduler:
         return True
 
     def _is_believed(self, entry: Entry, now: float) -> bool:
-        """Say whether what would start may do so by the urgency that its client claims; if not, it has the
-        level of one that claims none from now on.
-        """
+        """Return whether a job may start by the urgency that its client claims; if not, drop the claim."""
         if not self.policy.by_level or entry.promoted:
             return True
         client = entry.job.client
@@ -291,7 +293,7 @@ class Scheduler:
         return False
 
     def hold(self, job_id: str, now: float) -> bool:
-        """Keep a waiting job from running until it is released; False if it does not wait."""
+        """Keep a waiting job from running until it is released; False if it is not waiting."""
         entry = self._waiting.get(job_id)
         if entry is None or entry.held:
             return False
@@ -301,7 +303,7 @@ class Scheduler:
         return True
 
     def release(self, job_id: str, now: float) -> bool:
-        """Let a held job run again, at its old place; False if it is not held."""
+        """Return a held job to its place in the queue; False if it is not held."""
         entry = self._waiting.get(job_id)
         if entry is None or not entry.held:
             return False
@@ -311,12 +313,12 @@ class Scheduler:
         return True
 
     def preemptions(self, now: float) -> list[Preempt]:
-        """Return the preemptions worth making now, the best first; empty if there are none.
+        """Return the preemptions worth making now, the best first.
 
-        Only a backend that can stop a job and resume it later should ask, once `next` starts nothing more.
-        Stop the jobs, `requeue` them, ask `next` for those that take their slots, and ask again. `may_be_cut`
-        says what may be, unless it runs on a worker that is down or runs more than it has slots for; what is
-        past its tau and waited for is cut for nobody before whom the guard would start it.
+        For backends that can stop a job and resume it later. Call it once `next` starts nothing more; stop
+        the jobs, `requeue` them, call `next` for the jobs that take their slots, and call it again.
+        `may_be_cut` says which jobs qualify, except on a worker that is down or runs more than its slots. An
+        interactive job past tau is not cut for a job that the guard would start after it.
         """
         policy = self.policy
         if self.paused or not self._waiting or not policy.interrupts:
@@ -341,8 +343,9 @@ class Scheduler:
         return worthwhile(able, policy, max(1, self._waited_for) / sum(self.slots.values())) if able else []
 
     def _may_pass(self, waiting: Entry, running: Entry, now: float) -> bool:
-        """Say whether the guard would let one that waits start before a running job, did that wait too; of
-        who floods the queue what runs by the policy makes way for others past its tau as well.
+        """Return whether the guard would start `waiting` before `running`, were both waiting.
+
+        Under `by_share` policies a flooding client's running jobs can always be passed.
         """
         tau_s = self._line.tau_of(running.job.client)
         if tau_s is None or self.policy.by_share or waiting.promoted or not running.waited_for:
@@ -360,7 +363,7 @@ class Scheduler:
         self.paused = False
 
     def set_policy(self, policy: Policy, now: float) -> None:
-        """Order the waiting jobs by another policy; promoted ones stay in front."""
+        """Change the policy; promoted jobs stay in front."""
         self._line.now = now
         self._line.policy = policy
         self._place_all()
@@ -372,12 +375,12 @@ class Scheduler:
         everybody: Tenant = EVERYBODY,
         priority_of: Callable[[Job], int] | None = None,
     ) -> None:
-        """Give clients other rules; what waits follows them. Nothing that waits or runs is sent away.
+        """Change the clients' rules and apply them to waiting jobs. No job is dropped.
 
-        `priority_of` says what priority a job may have from now on; what the operator promoted or set stays.
+        `priority_of` returns the priority that a job may have from now on; the operator's settings stay.
         """
         self._line.now = now
-        here = [*self._waiting.values(), *self._running.values()]  # what runs may come back
+        here = [*self._waiting.values(), *self._running.values()]  # running jobs may be requeued
         weights = {entry.job.client: self._line.rules_of(entry.job.client).weight for entry in here}
         self._line.tenants = dict(tenants)
         self._line.everybody = everybody
@@ -395,9 +398,9 @@ class Scheduler:
     def set_slots(
         self, worker: str, slots: int, *, apart: bool = False, weight: float = 1.0, at_once: int = 0
     ) -> None:
-        """Set how many jobs a worker is given at once, 0 if it is down; what runs already is left alone.
+        """Set how many jobs a worker may have, 0 if it is down; running jobs are not affected.
 
-        `at_once` says how many of these it answers together, where the others wait inside it.
+        `at_once` is how many of these it serves concurrently; the others wait in its own queue.
         """
         self.fleet.set(worker, slots, apart=apart, weight=weight, at_once=at_once)
         for entry in self._waiting.values():
@@ -410,14 +413,14 @@ class Scheduler:
         self.fleet.remove(worker)
 
     def set_able(self, able: Callable[[Job], frozenset[str]], now: float) -> None:
-        """Let `able` say anew which workers can run each job that is here, as `Job` has it."""
+        """Recompute which workers can run each job."""
         self._line.now = now
         for entry in (*self._waiting.values(), *self._running.values()):
             entry.job = entry.job.run_by(able(entry.job))
         self._place_all()
 
     def set_speed(self, worker: str, speed: Speed, keeps: int = 1) -> None:
-        """Say how fast a worker is, and how many conversations its cache keeps for each of its slots."""
+        """Set a worker's speed, and how many conversations its KV cache keeps per slot."""
         station = self.fleet.stations[worker]
         station.speed, station.keeps = speed, keeps
 
@@ -444,12 +447,12 @@ class Scheduler:
 
     @property
     def deferring(self) -> bool:
-        """Whether a slot is left free since `next` was asked, as what waits does so for a better one."""
+        """Whether the last `next` left a slot free because waiting jobs wait for a better one."""
         return self._line.deferring
 
     @property
     def clients(self) -> dict[str, tuple[int, int]]:
-        """How many jobs each client has waiting and running, of those that have any."""
+        """The numbers of waiting and running jobs of each client that has any."""
         waiting = self._crowds.waiting()
         names = waiting.keys() | self._line.clients_running.keys()
         return {name: (waiting.get(name, 0), self._line.clients_running.get(name, 0)) for name in names}
@@ -471,11 +474,10 @@ class Scheduler:
         return job_id in self._waiting or job_id in self._running
 
     def forecast(self, job: Job, now: float) -> tuple[float, float]:
-        """Return in how many seconds a job would start if it were submitted now and nothing else came, and
-        how long reading its prompt would take it there, both as predicted.
+        """Return the predicted seconds until a job would start, were it submitted now, and of its prefill.
 
-        Who stands before it takes the slots in order as they fall free; that some may wait for a better
-        worker is left out. O(n log n) in those who wait.
+        Jobs before it take the slots in order as they fall free; waiting for a better worker is ignored.
+        O(n log n) in the waiting jobs.
         """
         self._line.now = now
         entry = Entry(job, next(self._seq), job.rank, job.arrival_s)
@@ -486,19 +488,21 @@ class Scheduler:
         return self.fleet.forecast(entry, before, now)
 
     def waiting(self, now: float | None = None) -> Iterator[Entry]:
-        """Yield the waiting jobs in the order they would start, were none to age; held ones last. `now` is
-        that of the last decision, if it is not given.
+        """Yield the waiting jobs in the order of their starts, were none to age; held ones last.
+
+        `now` defaults to the time of the last decision.
         """
         yield from self._line.in_order(self._waiting.values(), now)
 
     @property
     def line(self) -> Line:
-        """The waiting jobs, lane by lane: to look at."""
+        """The waiting jobs, lane by lane. Read only."""
         return self._line
 
     def under(self, policy: Policy, now: float, every: int = 1) -> "Scheduler":
-        """Return a scheduler of its own in which the same jobs run, and those that wait unheld (one of so
-        many, in order of arrival) are ordered by another policy. It may be played on; this one stays.
+        """Return an independent copy under another policy, for simulation.
+
+        It runs the same jobs; of the unheld waiting jobs it has one in `every`, in order of arrival.
         """
         of = self._line
         trial = Scheduler(policy, workers={}, tau_s=self.tau_s, capacity=self.capacity)
@@ -516,8 +520,9 @@ class Scheduler:
         return trial
 
     def backlog_s(self, worker: str, now: float) -> float:
-        """Return the predicted seconds of work pinned to a worker, what waits for it and what it runs; of ""
-        what waits for any.
+        """Return the predicted seconds of work pinned to a worker, waiting and running.
+
+        For "", that of the jobs that wait for any worker.
         """
         station = self.fleet.stations.get(worker)
         return self._line.pinned_s().get(worker, 0.0) + (station.left_s(now) if station else 0.0)
@@ -537,13 +542,11 @@ class Scheduler:
         self._route(entry)
         if not entry.held:
             lane = self._line.push(entry)
-            if not entry.promoted and not entry.cuts:  # half of an answer is never sent away
+            if not entry.promoted and not entry.cuts:  # a partial answer is never dropped
                 self._crowds.place(entry, lane.band)
 
     def _let_forward(self, now: float) -> None:
-        """Let one stand back no longer that has waited for tau, unless one came forward a few starts ago:
-        none waits for ever, and no question behind a row of them.
-        """
+        """Promote the oldest background job once it has waited for tau, at most one in FORWARD_EVERY starts."""
         back = self._back
         while back and (back[0].job.id not in self._waiting or not back[0].job.stands_back):
             back.popleft()
@@ -561,13 +564,13 @@ class Scheduler:
         self._place(entry)
 
     def _stand_back(self, entry: Entry, levels: int) -> None:
-        """Let what is in no lane stand so many levels back."""
+        """Set the background levels of a job that is in no lane."""
         entry.job = replace(entry.job, stands_back=levels)
         if not entry.promoted and not entry.by_operator:
             entry.rank = entry.job.rank
 
     def _route(self, entry: Entry) -> None:
-        """Choose the worker that a job waits for, under a policy that routes; a good choice stays."""
+        """Choose the worker that a job waits for, under a policy that routes; a valid choice stays."""
         among, routed = self.policy.candidates, entry.routed
         if among is None or entry.job.worker:
             entry.routed = ""
@@ -576,7 +579,7 @@ class Scheduler:
             entry.routed = self.fleet.route(entry, among, self._line.now, lambda to: waiting_s.get(to, 0.0))
 
     def _place_all(self) -> None:
-        """Place every waiting job anew, after a change of what orders them."""
+        """Rebuild the order of the waiting jobs."""
         self._line.lanes.clear()
         self._crowds.reweigh(lambda client: self._line.rules_of(client).weight)
         for entry in self._waiting.values():

@@ -1,14 +1,14 @@
-"""Who gives way when the queue is full: the client with the most waiting jobs for its weight.
+"""Which job is dropped when the queue is full: one of the client with the most waiting jobs per weight.
 
-Rule 1: the largest crowd gives way, and only to a client that would still have fewer (longest queue drop:
-Suter et al., INFOCOM 1998; the stochastic fairness queueing of McKenney, 1990). So no client fills more than
-its share while others wait, and a client that is alone may fill the whole queue.
-Rule 2: of a crowd, the job that would start last goes; never one that the operator has promoted or holds.
-One past its tau is spared while others of its crowd can go. When all that could go are past it, the latest
-arrival goes nevertheless if the crowd has more than its fair share of the queue, for who fills a queue and
-waits would keep everybody else out; but never a client's only job.
-Rule 3: joining and leaving cost O(log n) amortised, and so does finding who gives way: what no longer counts
-is dropped from the heaps when it comes up, or when it outweighs the rest.
+Rule 1: the client with the longest queue loses a job, and only to a client that would still have fewer
+(longest queue drop: Suter et al., INFOCOM 1998; stochastic fairness queueing: McKenney, 1990). So no client
+has more than its share while others wait, and a client that is alone may fill the whole queue.
+Rule 2: of that client the job that would start last is dropped; never a promoted or held one. Jobs past tau
+are spared while others can be dropped. If all are past tau, the latest arrival is dropped if the client has
+more than its fair share; otherwise a client that fills the queue would lock out all others. A client's only
+job is never dropped.
+Rule 3: joining, leaving and finding the job to drop cost O(log n) amortised; dead heap items are removed when
+they come up or outnumber the rest.
 """
 
 from collections.abc import Callable
@@ -20,11 +20,11 @@ from clairvoyant_cli.scheduler.job import QueueFullError
 from clairvoyant_cli.scheduler.queued_job import Entry
 
 SLACK = 64
-"""Outdated items a heap may hold before it is worth rebuilding at all."""
+"""Dead items below which a heap is not rebuilt."""
 
 MAX_ASKED = 8
-"""Crowds that are looked at before a newcomer is refused: one whose jobs are all spared has none to give.
-One of a single job is not counted: it is not looked at again before it grows."""
+"""Clients looked at before a new job is refused; those whose jobs are all spared have none to drop. Clients
+with a single job are not counted."""
 
 Place = tuple[float, float, int]
 """What orders a waiting job: rank, score, sequence; the highest starts last."""
@@ -35,9 +35,9 @@ _Late = list[tuple[float, int, int, Entry]]
 
 
 class Crowd:
-    """One client's waiting jobs: how many, and which of them would start last.
+    """One client's waiting jobs: their number, and which would start last.
 
-    Within a band of the policy the order does not change with time, so each band has a heap.
+    Within a cost band the order does not change with time, so each band has a heap.
     """
 
     __slots__ = ("_late", "_rears", "client", "listed", "listing", "waiting", "weight")
@@ -58,7 +58,7 @@ class Crowd:
         return self.waiting / self.weight
 
     def add(self, entry: Entry, band: int) -> None:
-        """Let a job be one that may give way."""
+        """Add a job that may be dropped."""
         rear = self._rears.setdefault(band, [])
         heappush(rear, (-entry.rank, -entry.key, -entry.seq, entry.version, entry))
         if len(rear) > SLACK + 2 * self.waiting:
@@ -66,14 +66,14 @@ class Crowd:
             heapify(rear)
 
     def clear(self) -> None:
-        """Forget which jobs may give way: all of them are about to be added anew."""
+        """Forget which jobs may be dropped; the caller adds them again."""
         self._rears.clear()
         self._late.clear()
 
     def last(self, place_of: Callable[[Entry], Place], overdue: Callable[[Entry], bool]) -> Entry | None:
-        """Return the job that would start last of those that are not overdue; None if there is none.
+        """Return the job that would start last of those not overdue; None if there is none.
 
-        What is overdue when it comes up is set aside, and stays there whatever becomes of its tau.
+        Overdue jobs are set aside, and stay there if tau changes.
         """
         heads = []
         for band, rear in list(self._rears.items()):
@@ -90,7 +90,7 @@ class Crowd:
         return max(heads, key=place_of, default=None)
 
     def latest_overdue(self) -> Entry | None:
-        """Return the latest arrival of what `last` has set aside; all that may go, once `last` finds none."""
+        """Return the latest arrival of the jobs that `last` has set aside."""
         late = self._late
         while late and late[0][2] != late[0][3].version:
             heappop(late)
@@ -105,7 +105,7 @@ class Crowd:
 
 
 class Crowds:
-    """Every client's crowd, and the largest of them at hand."""
+    """The waiting jobs of all clients, with quick access to the client that has most."""
 
     def __init__(self) -> None:
         self._by_client: dict[str, Crowd] = {}
@@ -117,19 +117,19 @@ class Crowds:
         return len(self._by_client)
 
     def get(self, client: str) -> Crowd | None:
-        """Return a client's crowd, None if nothing of it waits."""
+        """Return a client's waiting jobs, None if it has none."""
         return self._by_client.get(client)
 
     def waiting(self) -> dict[str, int]:
-        """Return how many jobs wait of each client that has any."""
+        """Return the number of waiting jobs of each client that has any."""
         return {crowd.client: crowd.waiting for crowd in self._by_client.values()}
 
     def weight_with(self, client: str, weight: float) -> float:
-        """Return the weights of all that wait, and that of a client that would like to, taken together."""
+        """Return the sum of the weights of all waiting clients, this one included."""
         return self._weight if client in self._by_client else self._weight + weight
 
     def share_of(self, client: str, weight: float) -> float:
-        """Return a client's weight over that of all that wait, itself included."""
+        """Return a client's share of the weight of all waiting clients, itself included."""
         return weight / self.weight_with(client, weight)
 
     def join(self, client: str, weight: float) -> None:
@@ -143,23 +143,23 @@ class Crowds:
             self._list(crowd)
 
     def place(self, entry: Entry, band: int) -> None:
-        """Let a job that has been counted be one that may give way; call it after its lane took it."""
+        """Let a counted job be dropped; call it after its lane has taken it."""
         crowd = self._by_client[entry.job.client]
         crowd.add(entry, band)
-        if crowd.listing < 0:  # its only job was held, and can be given now
+        if crowd.listing < 0:  # its only job was held and may be dropped now
             self._list(crowd)
 
     def leave(self, client: str) -> None:
-        """Count a job that leaves the queue. The list learns of it when the crowd comes up."""
+        """Count a job that leaves the queue. The heap is corrected when the client comes up."""
         crowd = self._by_client[client]
         crowd.waiting -= 1
         if not crowd.waiting:
             del self._by_client[client]
-            # Nothing of rounding is left over when nobody waits.
+            # An empty queue leaves no rounding error.
             self._weight = self._weight - crowd.weight if self._by_client else 0.0
 
     def reweigh(self, weight_of: Callable[[str], float]) -> None:
-        """Take other weights, and forget which jobs may give way: all are about to be added anew."""
+        """Change the weights and forget which jobs may be dropped; the caller adds them again."""
         self._largest.clear()
         for crowd in self._by_client.values():
             crowd.weight = weight_of(crowd.client)
@@ -175,7 +175,7 @@ class Crowds:
         place_of: Callable[[Entry], Place],
         overdue: Callable[[Entry], bool],
     ) -> Entry:
-        """Return the job that gives way to a newcomer; QueueFullError if none does.
+        """Return the job to drop for a new one; QueueFullError if there is none.
 
         Either one of a client that has more than the newcomer's would have, or, where there is none, one of
         the newcomer's own that would start after it. A client's fair share of the capacity is by its weight.
@@ -219,7 +219,7 @@ class Crowds:
         return found
 
     def _first(self) -> Crowd | None:
-        """Return the largest crowd. One that has shrunk since it was listed is listed anew as it comes up."""
+        """Return the client with most jobs per weight; stale heap items are corrected as they come up."""
         items = self._largest
         while items:
             _, listing, crowd = items[0]

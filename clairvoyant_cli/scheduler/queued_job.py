@@ -1,4 +1,4 @@
-"""A job on its way through the queue: the job itself and all that changes about it."""
+"""The state of a job in the queue: the job itself and everything about it that changes."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -7,13 +7,14 @@ from clairvoyant_cli.scheduler.job import Job, Move, Reason
 from clairvoyant_cli.scheduler.residual_life import mean_residual
 
 FIRST = float("-inf")
-"""The rank of a promoted job: before every priority a client may wish for."""
+"""The rank of a promoted job: before every priority that a client can set."""
 
 
 class LaneId(NamedTuple):
-    """What sets jobs apart: where they may run, what they need loaded, whose special rules, which band.
+    """What distinguishes lanes: workers, affinity, a client with its own rules, cost band.
 
-    `worker` is the one that they are pinned to; without, it is any of `able`, or any at all.
+    `worker` is the one that its jobs are pinned to; without it, any of `able`, or any at all if that is
+    empty.
     """
 
     worker: str
@@ -24,25 +25,23 @@ class LaneId(NamedTuple):
 
     @property
     def pinned_to(self) -> str:
-        """The one worker that can have them, "" where there is more than one."""
+        """The only worker that can run these jobs, "" if there are several."""
         return self.worker or (next(iter(self.able)) if len(self.able) == 1 else "")
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A job in the queue. Heap items made before a change carry an older `version` and count no more.
+    """A job in the queue. Heap items with an older `version` than the entry's are dead.
 
-    `rank` is the client's priority, or FIRST once the operator has promoted the job; `by_operator` says that
-    the operator has set it; `key` orders equals. `queued_s` is when it last joined the queue: its arrival, or
-    its preemption; its age counts from its arrival all the same. `usage_s` is what its client had been
-    served, in decayed seconds for its weight, when it was submitted and charged for, at `charged_s`.
-    `served_s` is the time it has held a slot in earlier runs, `slice_start_tokens` its progress when this run
-    started, `resume_s` what resuming it would cost were it cut now, `evicts_s` what that would cost others
-    whose contexts would go for its own, and `owed_s` what resuming costs since it was cut, until it has been
-    paid. `cuts` counts how often it was cut; `spared` says that this run will not be. `behind` are the levels
-    that it stands back, or did before it came forward. `lane` is where it waits, None while it is held or
-    runs; `routed` names the worker that a policy which routes has it wait at.
-    `expected_s` is what it was predicted to take on its worker when it started there.
+    `rank` is the client's priority, or FIRST once promoted (`by_operator`: set by the operator); `key` orders
+    equal ranks. `queued_s` is when it last joined the queue, by arrival or preemption; its age counts from
+    its arrival. `usage_s` is the client's decayed service per weight when it was submitted and charged, at
+    `charged_s`. `served_s` is the slot time of earlier runs, `slice_start_tokens` the progress when this run
+    started, `expected_s` the predicted duration of this run. Seconds of a preemption: `resume_s` to resume
+    it, `evicts_s` for jobs whose contexts would be evicted, `owed_s` still due since the last cut. `cuts`
+    counts preemptions; a `spared` run is not cut. `behind` is the number of background levels, kept when it
+    is promoted from the background. `lane` is None while it is held or runs; `routed` is the worker that a
+    routing policy chose.
     """
 
     job: Job
@@ -74,24 +73,25 @@ class Entry:
 
     @property
     def promoted(self) -> bool:
-        """Whether the operator has put it before all others."""
+        """Whether the operator has promoted it."""
         return self.rank == FIRST
 
     @property
     def waited_for(self) -> bool:
-        """Whether somebody waits for it: it neither stands back nor did so before it came forward."""
+        """Whether a person waits for it: it is not, and never was, a background job."""
         return not self.behind
 
     @property
     def size_s(self) -> float:
-        """Predicted seconds of service in all, or what it has had of them if that is more."""
+        """Predicted seconds of service in total, at least those already received."""
         job = self.job
         return job.cost_s * max(self.done_tokens / job.tokens, 1.0) if job.tokens > 0.0 else job.cost_s
 
     @property
     def remaining_s(self) -> float:
-        """Predicted seconds of service still due, what resuming it costs included; of an answer that outlives
-        its prediction they grow again.
+        """Predicted seconds of service still due, including `owed_s`.
+
+        They grow again for an answer that outlives its prediction (mean residual life).
         """
         job = self.job
         if self.done_tokens <= 0.0 or job.tokens <= 0.0:
@@ -105,7 +105,7 @@ Standing = tuple[float, float, int, Entry]
 
 
 class Choice(NamedTuple):
-    """A job that could start, and where it stands among what other workers could start."""
+    """A job that could start, and its order among the choices of other workers."""
 
     order: Standing
     entry: Entry

@@ -1,4 +1,4 @@
-"""What is loaded on each worker, and what loading another model would cost."""
+"""The models loaded on each worker, and the cost of loading another."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ at most a quarter of a busy worker's time."""
 
 
 MAX_TOGETHER = 64
-"""So many affinities may be known to be loaded beside each other; clients choose the runner's options."""
+"""Limit of affinities known to be loaded on one worker; clients choose the runner's options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class _Loaded:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """A job that runs and may have had its affinity loaded; `believed` if that is assumed meanwhile."""
+    """A running job that may have loaded its affinity; `believed` if that is assumed until it is known."""
 
     job_id: str
     affinity: str
@@ -31,8 +31,8 @@ class _Start:
 
 @dataclass(slots=True)
 class _Worker:
-    """What a worker is known to have loaded, what runs there that may change it (in the order it started),
-    and what is assumed of the two.
+    """What a worker is known to have loaded, its running jobs that may change that in order of their starts,
+    and what follows from both.
     """
 
     known: _Loaded = field(default_factory=_Loaded)
@@ -40,7 +40,7 @@ class _Worker:
     assumed: _Loaded = field(default_factory=_Loaded)
 
     def take(self, job_id: str) -> tuple[int, _Start] | None:
-        """Take out a start; return it and where it stood, None if it is not here."""
+        """Remove a start; return it and its position, None if it is not listed."""
         for place, start in enumerate(self.starts):
             if start.job_id == job_id:
                 del self.starts[place]
@@ -48,12 +48,12 @@ class _Worker:
         return None
 
     def assume(self) -> None:
-        """Work out anew what is assumed."""
+        """Recompute what is assumed."""
         self.assumed = _after(self.known, self.starts)
 
 
 def _after(loaded: _Loaded, starts: Iterable[_Start]) -> _Loaded:
-    """Return what is loaded once all these have started: what each needs, in place of all else."""
+    """Return what is loaded after these starts: each replaces everything else."""
     for start in starts:
         if start.believed and start.affinity not in loaded.affinities:
             stays_until_s = start.at_s + (1.0 + SWAP_PATIENCE) * start.price_s
@@ -93,24 +93,24 @@ class Residency:
         return 0.0 if there is not None and affinity in there.assumed.affinities else price_s
 
     def view(self, worker: str, now: float) -> tuple[object, ...]:
-        """Return what tells workers apart by what they have loaded; nothing where that is free."""
+        """Return a key of what a worker has loaded; empty if loading is free."""
         there = self._workers.get(worker) if self.prices else None
         return () if there is None else (there.assumed.affinities, now < there.assumed.stays_until_s)
 
     def must_stay(self, worker: str, now: float) -> bool:
-        """Say whether what is loaded should stay while it has work, for it was loaded a moment ago."""
+        """Return whether the loaded model should stay while it has work, as it was loaded recently."""
         there = self._workers.get(worker)
         return there is not None and now < there.assumed.stays_until_s
 
     def set(self, worker: str, affinities: frozenset[str]) -> None:
-        """Take note of what the worker itself says is loaded."""
+        """Set what the worker itself reports as loaded."""
         there = self._workers.setdefault(worker, _Worker())
         there.known = _Loaded(affinities, there.assumed.stays_until_s)
         there.starts.clear()
         there.assume()
 
     def dispatched(self, worker: str, job_id: str, affinity: str, now: float) -> None:
-        """Take note that a job starts: what it needs is loaded from now on, in place of all else."""
+        """Record the start of a job: its affinity is assumed to be loaded, in place of everything else."""
         price_s = self._load_s_of(worker, affinity)
         if price_s == 0.0:
             return
@@ -120,7 +120,7 @@ class Residency:
             there.assume()
 
     def loaded(self, worker: str, job_id: str) -> None:
-        """Take note that a job was run: what it needs was loaded when it started."""
+        """Record that a job ran: its affinity was loaded when it started."""
         there = self._workers.get(worker)
         found = there.take(job_id) if there is not None else None
         if there is None or found is None:
@@ -128,16 +128,14 @@ class Residency:
         place, start = found
         before = [each for each in there.starts[:place] if not each.believed]
         there.known = _after(there.known, (*there.starts[:place], replace(start, believed=True)))
-        there.starts[:place] = before  # of which nobody knows yet whether they load anything
+        there.starts[:place] = before  # whether these load anything is not known yet
         there.assume()
 
     def was_there(self, worker: str, job_id: str) -> None:
-        """Take note that a job was run and nothing was loaded for it: what it needs was there beside the
-        rest, perhaps as the same under another name.
-        """
+        """Record that a job ran without a load: its affinity was loaded beside the others already."""
         there = self._workers.get(worker)
         if there is None or not there.starts or there.starts[0].job_id != job_id:
-            self.loaded(worker, job_id)  # whether it was there before the others started, nobody knows
+            self.loaded(worker, job_id)  # whether it was loaded before the other starts is not known
             return
         start = there.starts.pop(0)
         if len(there.known.affinities) < MAX_TOGETHER:
@@ -145,7 +143,7 @@ class Residency:
         there.assume()
 
     def not_loaded(self, worker: str, job_id: str) -> None:
-        """Take note that a job was not run after all: nothing was loaded for it."""
+        """Record that a job did not run: nothing was loaded for it."""
         there = self._workers.get(worker)
         if there is not None and there.take(job_id) is not None:
             there.assume()

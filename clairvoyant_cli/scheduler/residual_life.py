@@ -1,8 +1,8 @@
-"""How much of an answer is still to come, given that it has come so far: the mean residual life.
+"""Mean residual life of an answer: the expected tokens still to come, given the tokens so far.
 
 Answer lengths are taken to be log-normal, fixed by the predicted mean and 90 % quantile. The hazard of a
-log-normal falls in the tail: an answer that has outlived its estimate is longer than was thought, the more so
-the longer it runs (the conditional mean exceeds the age by about age x sigma^2 / ln(age / median)).
+log-normal falls in the tail: the longer an answer outlives its estimate, the more is still to come (the
+conditional mean exceeds the age by about age x sigma^2 / ln(age / median)).
 """
 
 from math import erfc, exp, log, pi, sqrt
@@ -11,21 +11,21 @@ Z90 = 1.2815515655446004
 """The 90 % quantile of the standard normal distribution."""
 
 MIN_SIGMA = 0.3
-"""No prediction is surer than this (35 %, see `policy.BAND_RATIO`): a tighter spread would say of an answer
-beyond it that it ends any moment, for as long as it runs."""
+"""The least spread (35 %, see `policy.BAND_RATIO`): with a tighter one, an answer beyond its prediction would
+be expected to end at any moment, however long it runs."""
 
 MIN_SHARE = 0.1
-"""Without a spread, the least share of what has come, or of the estimate, that is taken to be still due."""
+"""Without a spread, at least this share of the tokens so far, or of the estimate, is still due."""
 
 FAR = 6.0
-"""From here on the continued fraction gives Mills' ratio to ten digits, and `erfc` loses some."""
+"""From here on the continued fraction for Mills' ratio is more exact than `erfc`."""
 
 
 def mean_residual(done: float, mean: float, q90: float) -> float:
-    """Return the tokens still to come of an answer of `mean` tokens that has had `done` of them.
+    """Return the expected tokens still to come, of `mean` expected and `done` so far.
 
-    `q90` is the 90 % quantile of its length, 0 if that is not known: then the estimate less what has come,
-    and at least a tenth of either.
+    `q90` is the 90 % quantile of the length. If it is 0 (unknown), the result is mean - done, and at least a
+    tenth of either.
     """
     if done <= 0.0 or mean <= 0.0:
         return max(mean, 0.0)

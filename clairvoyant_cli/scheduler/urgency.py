@@ -1,14 +1,13 @@
-"""How urgent a request is, who said so, and how far a client's own word goes.
+"""Levels of urgency, their sources, and the limit on what clients may claim.
 
-Rule 1: level 0 is immediate, 4 whenever there is time: the Emergency Severity Index from 0 instead of 1
-(semantic scheduling, section 3.1).
-Rule 2: by saying that its requests are urgent a client gains no more than its share. While others wait, what
-it says is believed as long as the seconds that its urgent requests have had of late are within its share of
-all there were; beyond that they count as if nobody had said anything, or, where that was read in texts, as
-if there was time: whose texts are honest has most of them read as less urgent than the middle.
-What the operator says always counts.
-Rule 3: whether a claim is believed is decided when its request would start, for only then is it known who
-else waits; one that is not believed then is not believed later.
+Rule 1: levels run from 0, immediate, to 4, not urgent: the Emergency Severity Index minus 1 (semantic
+scheduling, section 3.1).
+Rule 2: claims of urgency gain a client no more than its share. While others wait, its claims count as long as
+the recent service of its urgent requests is within its share of all service. Beyond that they count as
+unset; a level that was predicted from the text counts as the least urgent. The operator's levels always
+count.
+Rule 3: a claim is decided when its request would start, because only then is it known who else waits. The
+decision is final.
 """
 
 from collections import Counter, deque
@@ -24,61 +23,59 @@ from clairvoyant_cli.scheduler.job import Job
 LEVELS = 5
 
 UNSAID_URGENCY = 2
-"""The level of a job whose urgency nobody said: the middle of the five."""
+"""The level of a job without one: the middle of the five."""
 
 CLAIM_HALF_LIFE_S = 60.0
-"""After this long, half of what a client was served as urgent is forgotten."""
+"""Half-life of a client's recorded urgent service."""
 
 CLAIM_WINDOW_S = CLAIM_HALF_LIFE_S / log(2.0)
-"""What a counter of this half-life tends to for a slot that is never idle."""
+"""The limit of such a counter for a slot that is never idle."""
 
 REMEMBERED_S = 60.0
-"""How long a claim that was not believed tells who shouts."""
+"""How long an ignored claim counts for `shouter`."""
 
 MIN_REMEMBERED = 3
-"""So many claims of a client within that time were not believed before it is one that shouts."""
+"""Ignored claims within that time from which a client is reported."""
 
 MAX_REMEMBERED = 1000
 
 
 class Said(StrEnum):
-    """Who said how urgent a request is, the strongest first."""
+    """Sources of a level of urgency, the strongest first."""
 
     OPERATOR = "operator"
     RULE = "rule"
     CLIENT = "client"
     PREDICTOR = "predictor"
     SHARE = "share"
-    """Nobody any more: its client has had its share of urgency."""
+    """The claim is ignored: its client has used its urgent share."""
     NOBODY = ""
 
 
 def level_of(job: Job) -> int:
-    """Return the level that a job counts as."""
+    """Return the effective level of a job."""
     return UNSAID_URGENCY if job.urgency is None else job.urgency
 
 
 def is_claim(job: Job) -> bool:
-    """Say whether a job goes before others because of what its client wrote."""
+    """Return whether a job goes before others because of a claim of its client."""
     return level_of(job) < UNSAID_URGENCY and job.urgency_by in (Said.CLIENT, Said.PREDICTOR)
 
 
 def outranks(job: Job, other: Job) -> bool:
-    """Say whether a job goes before another by what was written of its urgency, and by no word of the
-    operator's: it claims to be urgent, or is more so than the other.
-    """
+    """Return whether a job precedes another by its claim of urgency, and not by the operator's word."""
     by_operator = job.urgency_by in (Said.OPERATOR, Said.RULE)
     return not by_operator and level_of(job) < max(level_of(other), UNSAID_URGENCY)
 
 
 def unbelieved(job: Job) -> int | None:
-    """Return the level of a job whose claim is not believed, None for that of which nothing was said."""
+    """Return the level of a job whose claim is ignored; None means unset."""
     return LEVELS - 1 if job.urgency_by == Said.PREDICTOR else None
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A claim that was not believed; `share` is what its client's were held to, of the slots' time."""
+    """A claim that was ignored; `share` is the client's limit, as a fraction of the slots' time."""
 
     at_s: float
     client: str
@@ -87,7 +84,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Shouter:
-    """Who claims more than its share, and how many claims of its were not believed in `REMEMBERED_S`."""
+    """A client that exceeds its urgent share, and how many of its claims were ignored in `REMEMBERED_S`."""
 
     client: str
     unbelieved: int
@@ -95,7 +92,7 @@ class Shouter:
 
 
 class Claims:
-    """The seconds that each client's claims were served of late. `refused` counts those not believed."""
+    """The recent service of each client's claims. `refused` counts ignored claims."""
 
     def __init__(self) -> None:
         self.refused = Tally()
@@ -103,20 +100,18 @@ class Claims:
         self._served = ServiceCounters(CLAIM_HALF_LIFE_S)
 
     def believes(self, job: Job, share: float, slots: Iterable[int], now: float) -> bool:
-        """Say whether a job may go before others now by what its client says; `share` is its client's among
-        those who wait, itself included.
-        """
+        """Return whether a job's claim counts now; `share` is its client's among the waiting clients."""
         if share >= 1.0 or not is_claim(job):
             return True
         return self._served.used_s(job.client, now) <= share * sum(slots) * CLAIM_WINDOW_S
 
     def refuse(self, client: str, share: float, now: float) -> None:
-        """Note that a claim is not believed."""
+        """Record an ignored claim."""
         self.refused.add(client)
         self._lately.append(Refusal(now, client, share))
 
     def shouter(self, now: float) -> Shouter | None:
-        """Return the client whose claims were refused most often of late, None if hardly any were."""
+        """Return the client with the most ignored claims of late, None below MIN_REMEMBERED."""
         lately = [each for each in self._lately if now - each.at_s <= REMEMBERED_S]
         loudest = Counter(each.client for each in lately).most_common(1)
         if not loudest or loudest[0][1] < MIN_REMEMBERED:
@@ -125,18 +120,18 @@ class Claims:
         return Shouter(client, times, next(each.share for each in reversed(lately) if each.client == client))
 
     def started(self, job: Job, now: float) -> None:
-        """Charge a claim that starts with what it is predicted to take."""
+        """Charge a claim that starts its predicted cost."""
         if is_claim(job):
             self._served.charge(job.client, job.cost_s, now)
 
     def exchanged(self, before: Job, after: Job, started_s: float, now: float) -> None:
-        """Charge what runs by what is said of it from now on."""
+        """Change the charge of a running job whose level changes."""
         if is_claim(before):
             self._served.give_back(before.client, before.cost_s, started_s, now)
         self.started(after, now)
 
     def stopped(self, job: Job, started_s: float, now: float) -> None:
-        """Charge it with what it took instead."""
+        """Replace the predicted cost by the service received."""
         if is_claim(job):
             self._served.give_back(job.client, job.cost_s, started_s, now)
             self._served.charge(job.client, now - started_s, now)

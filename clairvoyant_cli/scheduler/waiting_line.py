@@ -1,7 +1,7 @@
-"""The line of those who wait: lane by lane, and who of them starts next where.
+"""The waiting jobs, lane by lane, and the choice of the next job and its worker.
 
-A lane holds jobs that compete on equal terms (`LaneId`); a decision compares the heads of the lanes that a
-worker may serve, and then asks where the best of them is predicted to end first (`placement`).
+A lane holds jobs that compete on equal terms (`LaneId`). A decision compares the heads of the lanes that a
+worker may serve, and then finds where the best of them is predicted to end first (`placement`).
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -19,13 +19,14 @@ from clairvoyant_cli.scheduler.queued_job import FIRST, Choice, Entry, LaneId, S
 from clairvoyant_cli.scheduler.urgency import outranks
 
 IDLE_LANES = 32
-"""Beyond so many lanes, one that falls empty is forgotten."""
+"""With more lanes than this, empty ones are removed."""
 
 
 class Line:
-    """Waiting jobs in their lanes. `now` is the time of the last decision; `since_promotion` counts the
-    starts by policy since tau forced one. After `choose`, `deferring` says that a slot is left free although
-    jobs wait, each for a better one.
+    """Waiting jobs in their lanes.
+
+    `now` is the time of the last decision; `since_promotion` counts the starts by policy since the last one
+    by tau. `deferring`: the last `choose` left a slot free because each waiting job waits for a better one.
     """
 
     def __init__(
@@ -37,8 +38,8 @@ class Line:
         everybody: Tenant,
         is_believed: Callable[[Entry, float], bool],
     ) -> None:
-        """Start empty. `is_believed` says of a job that would start by what its client says of it whether
-        that counts; if not, it has seen to it that the job stands where it belongs.
+        """Start empty. `is_believed` decides whether a job may start by its client's claim of urgency; if
+        not, it has moved the job to the place it has without the claim.
         """
         self.policy = policy
         self.tau_s = tau_s
@@ -55,14 +56,14 @@ class Line:
     # -- standing in line ---------------------------------------------------------------------------
 
     def push(self, entry: Entry) -> LaneId:
-        """Let a job stand in its lane; return which that is."""
+        """Add a job to its lane; return the lane's id."""
         lane = self._lane_for(entry)
         entry.lane = lane.id
         lane.push(entry)
         return lane.id
 
     def drop(self, entry: Entry) -> None:
-        """Take a job out of its lane, if it is in one."""
+        """Remove a job from its lane, if it is in one."""
         lane_id, entry.lane = entry.lane, None
         if lane_id is None:
             return
@@ -84,7 +85,7 @@ class Line:
         return lane
 
     def pinned_s(self) -> dict[str, float]:
-        """Return the predicted seconds of work that wait for each worker alone, and under "" for any."""
+        """Return the predicted seconds of work waiting for each worker; under "", for any worker."""
         pinned_s: dict[str, float] = {}
         for lane in self.lanes.values():
             if lane.live:
@@ -93,15 +94,16 @@ class Line:
         return pinned_s
 
     def rules_of(self, client: str) -> Tenant:
-        """Return what a client may take."""
+        """Return a client's rules."""
         return rules_for(client, self.tenants, self.everybody) if client else EVERYBODY
 
     # -- choosing -----------------------------------------------------------------------------------
 
     def choose(self, now: float, waiting: int) -> tuple[Entry, str, Reason] | None:
-        """Return who starts where now: by turns who comes first, and where that is predicted to end first.
+        """Return the job to start now, its worker and the reason; None if nothing can start.
 
-        `waiting` is how many wait in all.
+        Takes the first job in order and finds the worker where it is predicted to end first; a job that
+        should wait for a busy worker is passed over. `waiting` is the number of waiting jobs.
         """
         free = self._fleet.free()
         passed, ahead_s = dict[str, tuple[Entry, Verdict]](), self.pinned_s()
@@ -126,7 +128,7 @@ class Line:
     def _first(
         self, free: Sequence[Station], now: float, passed: Container[str]
     ) -> tuple[Choice, Station] | None:
-        """Return what would start first on any free station, those passed over left out, and on which."""
+        """Return the first choice over all free stations, without the jobs passed over, and its station."""
         lanes, residency = self.lanes.values(), self._fleet.residency
         apart = any(lane.live and not lane.for_any_worker for lane in lanes)
         best: tuple[Choice, Station] | None = None
@@ -134,7 +136,7 @@ class Line:
         for station in free:
             alone = apart or station.apart
             view = (station.name if alone else "", *residency.view(station.name, now))
-            if view not in seen:  # where all is as on another, the choice is the same
+            if view not in seen:  # equal workers make the same choice
                 seen.add(view)
                 choice = self.choose_for(station.name, now, passed)
                 if choice is not None and (best is None or choice.order[:3] < best[0].order[:3]):
@@ -142,7 +144,7 @@ class Line:
         return best
 
     def _able(self, entry: Entry, station: Station, free: list[Station], now: float) -> list[Station]:
-        """Return the free stations that a job may start on; `station` is one."""
+        """Return the free stations that a job may start on, including `station`."""
         if entry.lane is None or len(free) == 1:
             return [station]
         lane, fleet = entry.lane, self._fleet
@@ -153,23 +155,25 @@ class Line:
         ]
 
     def next_up(self, now: float) -> Choice | None:
-        """Return what would start now if each worker had a free slot, None if nothing may. No claim to
-        urgency is decided by asking.
+        """Return what would start now if each worker had a free slot, None if nothing may.
+
+        Claims of urgency are not decided by this.
         """
         workers = [station.name for station in self._fleet.stations.values() if station.slots]
         choices = (self.choose_for(worker, now, for_good=False) for worker in workers)
         return min((each for each in choices if each), key=lambda each: each.order[:3], default=None)
 
     def may_start(self, entry: Entry) -> bool:
-        """Say whether any worker that is there may serve a waiting job that is not held."""
+        """Return whether any available worker may serve a waiting job; False if it is held."""
         lane, stations = entry.lane, self._fleet.stations.values()
         return lane is not None and any(s.slots and self._may_serve(lane, s.name) for s in stations)
 
     def choose_for(
         self, worker: str, now: float, passed: Container[str] = (), *, for_good: bool = True
     ) -> Choice | None:
-        """Return what a slot of this worker would start now, by the operator, by tau or by policy; unless
-        `for_good`, every claim to urgency is taken at its word.
+        """Return what a slot of this worker would start now: promoted, by tau or by policy.
+
+        Unless `for_good`, claims of urgency are accepted without a check.
         """
         while lanes := self.open_lanes(worker, now):
             standing = min(self._standings(lanes, worker, now, passed), default=None)
@@ -190,10 +194,10 @@ class Line:
         return Choice(standing, entry, Reason.POLICY)
 
     def guard_allows(self, overdue: Entry, other: Entry, now: float) -> bool:
-        """Say whether the guard lets a job past its tau start before another, which the policy would start.
+        """Return whether the guard starts a job past tau before the job that the policy would start.
 
-        Of the same client it does not wait for its turn to do so where the other is there only by what was
-        written of urgency: without keys, anybody may be that client.
+        The guard's ration does not apply between two jobs of one client if the other is first only by a claim
+        of urgency: without keys, anyone may use that client's name.
         """
         policy, since = self.policy, self.since_promotion
         if policy.guard is None:
@@ -204,15 +208,15 @@ class Line:
         return policy.guard.allows(now - overdue.job.arrival_s, now - other.job.arrival_s, since)
 
     def had_turn(self, entry: Entry, now: float) -> None:
-        """The guard starts a waiting job."""
+        """Record that the guard starts a waiting job."""
         ages = None if entry.lane is None else self.lanes[entry.lane].ages
         if isinstance(ages, AgesByClient):
             ages.had_turn(entry.job.client, now)
 
     def open_lanes(self, worker: str, now: float) -> list[Lane]:
-        """Return the lanes a slot of this worker may serve.
+        """Return the lanes that a slot of this worker may serve.
 
-        While what is loaded must stay, only what needs nothing else; a job the operator promoted goes anyway.
+        While the loaded model must stay, only lanes that need no other; promoted jobs are exempt.
         """
         every, shares = self.lanes.values(), not self._fleet.stations[worker].apart
         lanes = [e for e in every if e.live and ((e.for_all and shares) or self._may_serve(e.id, worker))]
@@ -233,7 +237,7 @@ class Line:
     def _standings(
         self, lanes: list[Lane], worker: str, now: float, passed: Container[str] = ()
     ) -> list[Standing]:
-        """Return the heads of the lanes, those passed over left out, each with what orders it now."""
+        """Return the heads of the lanes, without the jobs passed over, each with its current order."""
         heads = [head for lane in lanes if (head := lane.first_but(passed) if passed else lane.first())]
         score = self.policy.score
         if score is not None:
@@ -244,8 +248,9 @@ class Line:
         return [(e.rank, e.key + price_s(worker, e.job.affinity), e.seq, e) for e in heads]
 
     def place_of(self, entry: Entry, now: float | None = None) -> Place:
-        """Return what orders a waiting job, were none to age: the lowest starts first. By default it is that
-        of the last decision.
+        """Return the order of a waiting job, were none to age: the lowest starts first.
+
+        `now` defaults to the time of the last decision.
         """
         score = self.policy.score
         if score is None or entry.promoted:
@@ -256,13 +261,13 @@ class Line:
         """Return waiting jobs as `place_of` orders them, held ones last."""
         if self.policy.score is None:
             ordered = list(waiting)
-            for name in ("seq", "key", "rank", "held"):  # each keeps what the one before has sorted
-                ordered.sort(key=attrgetter(name))  # a fourth of the time that tuples of all take
+            for name in ("seq", "key", "rank", "held"):  # sorts are stable
+                ordered.sort(key=attrgetter(name))  # four times as fast as sorting by tuples
             return ordered
         return sorted(waiting, key=lambda entry: (entry.held, *self.place_of(entry, now)))
 
     def is_overdue(self, entry: Entry) -> bool:
-        """Say whether a waiting job is past its tau; one that stands back never is."""
+        """Return whether a waiting job is past its tau; background jobs never are."""
         if not self.policy.guarded or entry.job.stands_back:
             return False
         tau_s = self.tau_of(entry.job.client)

@@ -10,7 +10,7 @@ from functools import partial
 from math import inf, log
 from random import Random
 
-from clairvoyant_cli.scheduler.due import due_s
+from clairvoyant_cli.scheduler.engine_priority import due_s
 from profiles.percentiles import percentile
 from tests.fakes.priority_engine import Arrival, ends_of
 

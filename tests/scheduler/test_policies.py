@@ -31,10 +31,10 @@ def test_what_serves_needs_no_foresight() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-def test_each_policy_is_summed_up_in_one_sentence(policy: Policy) -> None:
+def test_each_policy_has_a_short_summary(policy: Policy) -> None:
     assert policy.summary.endswith(".")
     assert policy.summary[0].isupper()
-    assert ". " not in policy.summary
+    assert len(policy.summary) < 220
 
 
 def test_sjf_orders_by_the_probability_of_a_long_answer() -> None:

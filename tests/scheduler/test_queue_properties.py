@@ -385,7 +385,7 @@ def test_a_cancelled_job_never_runs() -> None:
 def test_an_id_cannot_wait_twice() -> None:
     scheduler = Scheduler(POLICIES["sjf"], workers={"a": 1})
     scheduler.submit(Job("a", 0.0), 0.0)
-    with pytest.raises(ValueError, match="here already"):
+    with pytest.raises(ValueError, match="in the queue already"):
         scheduler.submit(Job("a", 0.0), 0.0)
 
 

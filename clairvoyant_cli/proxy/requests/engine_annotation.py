@@ -19,7 +19,7 @@ from clairvoyant_cli.proxy.access.clients import PRIORITIES, Clients
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange
 from clairvoyant_cli.proxy.queue.operation import CHOSEN, Operation
 from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker
-from clairvoyant_cli.scheduler.due import due_s
+from clairvoyant_cli.scheduler.engine_priority import due_s
 from clairvoyant_cli.scheduler.job import Reason
 
 IN_ARRIVAL_ORDER = "fcfs"

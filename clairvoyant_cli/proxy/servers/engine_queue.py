@@ -12,7 +12,7 @@ from clairvoyant_cli.backends.priority import Priority
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange
 from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker
-from clairvoyant_cli.scheduler.engine_priority import Inside, ends_in_s
+from clairvoyant_cli.scheduler.engine_priority import EngineRequest, ends_in_s
 
 JUDGED = 20
 """Starts that went against the order of arrival, or against the numbers, by which an engine is judged."""
@@ -94,9 +94,11 @@ def _rank(attempt: Attempt, priority: Priority) -> float:
     return float(attempt.priority if priority.lower_first else -attempt.priority)
 
 
-def _inside(exchange: Exchange, attempt: Attempt, priority: Priority, now: float) -> Inside:
+def _inside(exchange: Exchange, attempt: Attempt, priority: Priority, now: float) -> EngineRequest:
     begun_s, unseen_s = attempt.first_byte_s, 0.0
     if begun_s is None and not exchange.asked.parsed.stream:
         unseen_s = now - attempt.granted_s
     remaining_s = attempt.expected_s - (0.0 if begun_s is None else now - begun_s)
-    return Inside(exchange.id, _rank(attempt, priority), max(0.0, remaining_s), begun_s is not None, unseen_s)
+    return EngineRequest(
+        exchange.id, _rank(attempt, priority), max(0.0, remaining_s), begun_s is not None, unseen_s
+    )

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from clairvoyant_cli.backends.priority import Priority
 from clairvoyant_cli.backends.sglang import ADAPTER as SGLANG
 from clairvoyant_cli.backends.vllm import ADAPTER as VLLM
-from clairvoyant_cli.scheduler.due import WINDOW_MEANS, due_s
-from clairvoyant_cli.scheduler.engine_priority import Inside, ends_in_s
+from clairvoyant_cli.scheduler.engine_priority import WINDOW_MEANS, EngineRequest, due_s, ends_in_s
 from tests.fakes.priority_engine import Arrival, ends_of
 
 COSTS = st.floats(1e-3, 1e4)
@@ -82,9 +81,9 @@ def test_numbers_order_by_level_then_by_time_in_either_direction_and_every_reade
 
 def test_when_an_engine_will_have_answered_follows_its_numbers() -> None:
     inside = [
-        Inside("runs", 7.0, 10.0, begun=True),
-        Inside("late", 9.0, 2.0, begun=False),
-        Inside("soon", 1.0, 3.0, begun=False),
+        EngineRequest("runs", 7.0, 10.0, begun=True),
+        EngineRequest("late", 9.0, 2.0, begun=False),
+        EngineRequest("soon", 1.0, 3.0, begun=False),
     ]
     assert ends_in_s(inside, 1) == {"runs": 10.0, "soon": 13.0, "late": 15.0}
     assert ends_in_s(inside, 2) == {"runs": 10.0, "soon": 3.0, "late": 5.0}
@@ -92,8 +91,8 @@ def test_when_an_engine_will_have_answered_follows_its_numbers() -> None:
 
 
 def test_what_runs_unseen_is_taken_to_run_and_a_full_engine_is_waited_for() -> None:
-    unseen = Inside("unstreamed", 1.0, 8.0, begun=False, unseen_s=5.0)
-    waits = Inside("waits", 2.0, 1.0, begun=False, unseen_s=5.0)
+    unseen = EngineRequest("unstreamed", 1.0, 8.0, begun=False, unseen_s=5.0)
+    waits = EngineRequest("waits", 2.0, 1.0, begun=False, unseen_s=5.0)
     assert ends_in_s([unseen, waits], 1) == {"unstreamed": 3.0, "waits": 4.0}
-    crowd = [Inside(str(each), 0.0, float(each), begun=True) for each in (1, 2, 3)]
+    crowd = [EngineRequest(str(each), 0.0, float(each), begun=True) for each in (1, 2, 3)]
     assert ends_in_s([*crowd, waits], 2)["waits"] == 3.0

@@ -17,7 +17,7 @@ from textual_serve.server import Server
 
 from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.proxy.access.origins import Walls
+from clairvoyant_cli.proxy.access.origins import AllowedOrigins
 from clairvoyant_cli.state.client import as_its_owner
 
 USUAL_ADDRESS = "127.0.0.1:7118"
@@ -42,7 +42,7 @@ class Pages(Server):
     def __init__(self, command: Sequence[str], host: str, port: int, token: str | None) -> None:
         super().__init__(f"exec {shlex.join(command)}", host, port, title="clairvoyant top")
         self._token = token
-        self._walls = Walls()
+        self._walls = AllowedOrigins()
         self._open = 0
 
     def initialize_logging(self) -> None:

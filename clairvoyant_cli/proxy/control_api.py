@@ -287,7 +287,7 @@ class ControlApi:
     def _guard(self, request: Request) -> tuple[int, str] | None:
         head = request.head
         host = head.authority.decode("latin-1")
-        if not self._access.walls.is_ours(host):
+        if not self._access.origins.is_ours(host):
             return 403, f"unknown Host {printable(host)!r}; allow it with --allow-host"
         if not from_our_own_page(head):
             return 403, "requests from other sites' pages are refused"

@@ -14,10 +14,10 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.limits import Budget, ConnectionTable
 from clairvoyant_cli.http.listener import ServerConnection
 from clairvoyant_cli.proxy.access.clients import Clients
-from clairvoyant_cli.proxy.access.clients_file import Roster, access_of, roster_of
+from clairvoyant_cli.proxy.access.clients_file import ClientsFile, access_of, clients_file_of
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.access.run_file import announced as word_of
-from clairvoyant_cli.proxy.access.urgency_levels import Levels
+from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
 from clairvoyant_cli.proxy.control_api import Actions, Changes, ControlApi
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
@@ -33,7 +33,7 @@ from clairvoyant_cli.proxy.observing.urgency_stats import UrgencyStats
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import DrainingError, Phase
 from clairvoyant_cli.proxy.queue.operation import Operation
-from clairvoyant_cli.proxy.queue.predictor_trust import Fallback
+from clairvoyant_cli.proxy.queue.predictor_trust import PredictorTrust
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
 from clairvoyant_cli.proxy.requests.admission import Admission
 from clairvoyant_cli.proxy.requests.cutting import Preemption
@@ -169,7 +169,7 @@ async def running_daemon(
         budget=Budget(config.body_budget_mib * 1024 * 1024),
     )
     host, port = config.address()
-    roster = roster_of(config, exposed=not is_loopback(host))
+    roster = clients_file_of(config, exposed=not is_loopback(host))
     access = access_of(config, roster)
     listener = listen(host, port)
     servers: list[Server] = []
@@ -303,7 +303,7 @@ def _compose(
     config: ServeConfig,
     predictor: Predictor,
     access: Access,
-    roster: Roster,
+    roster: ClientsFile,
     queue: _Queue,
     joining: Joining,
     table: ConnectionTable,
@@ -314,7 +314,11 @@ def _compose(
     dispatcher.changed.append(changes.note)
     tau_source = "default" if config.tau is None else "flag"
     operation = Operation(
-        dispatcher, Fallback(predictor, pool.coverage), stats.journal.clock, stats.journal.event, tau_source
+        dispatcher,
+        PredictorTrust(predictor, pool.coverage),
+        stats.journal.clock,
+        stats.journal.event,
+        tau_source,
     )
     operation.quantum_tokens = config.quantum
     learn_queue = LearnQueue(predictor, operation.review_predictor)
@@ -330,7 +334,7 @@ def _compose(
         return roster.read_again(access.clients, take_clients, stats.journal)
 
     host, port = address
-    levels = Levels(access)
+    levels = UrgencyLevels(access)
     urgency_stats = UrgencyStats(stats.journal.clock, stats.journal.event, config.urgency_target)
     dispatcher.ended.append(urgency_stats.ended)
     dispatcher.urgency_set.append(urgency_stats.watch)

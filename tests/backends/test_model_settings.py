@@ -95,13 +95,13 @@ async def test_a_llamacpp_started_otherwise_is_noticed(other: dict[str, Any], pa
     [
         {"media_marker": "yet another"},
         {"default_generation_settings": PROPS["default_generation_settings"] | {"n_ctx": 2048}},
-        {"rendered": "Today is 24 December 2026"},
+        {"rendered": "DailyTokens is 24 December 2026"},
         {"rendered": None},
     ],
 )
 async def test_the_same_llamacpp_started_again_is_the_same(other: dict[str, Any]) -> None:
-    first = await settings_of(llamacpp(rendered="Today is 7 March 2025"))
-    again = await settings_of(llamacpp(**{"rendered": "Today is 8 May 2026"} | other))
+    first = await settings_of(llamacpp(rendered="DailyTokens is 7 March 2025"))
+    again = await settings_of(llamacpp(**{"rendered": "DailyTokens is 8 May 2026"} | other))
     assert not changed_parts(first.fingerprint, again.fingerprint)
 
 

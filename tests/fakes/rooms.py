@@ -16,14 +16,14 @@ from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.access.clients import ClientRules, Clients
 from clairvoyant_cli.proxy.access.keys import Access
-from clairvoyant_cli.proxy.access.urgency_levels import Levels
+from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.urgency_stats import UrgencyStats
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
-from clairvoyant_cli.proxy.queue.predictor_trust import Fallback
+from clairvoyant_cli.proxy.queue.predictor_trust import PredictorTrust
 from clairvoyant_cli.proxy.requests.admission import Admission, PassOn, ReadBody, Refused
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.refusals import Refusals
@@ -117,12 +117,12 @@ def rooms(
         pool.add(_worker(pool, name, adapter_of(kind), number, slots, grace_s, clock))
     dispatcher.ended += [stats.ended, pool.ended]
     predictor = ByFirstWord()
-    operation = Operation(dispatcher, Fallback(predictor), clock, stats.journal.event)
+    operation = Operation(dispatcher, PredictorTrust(predictor), clock, stats.journal.event)
     refusals = Refusals(pool, stats)
     urgency = UrgencyStats(clock, stats.journal.event, target_s=10.0)
     annotation = Annotation(pool, operation, stats.journal.at, stats.journal.event)
     admission = Admission(
-        access, pool, predictor, operation, stats, refusals, Levels(access), urgency, annotation
+        access, pool, predictor, operation, stats, refusals, UrgencyLevels(access), urgency, annotation
     )
     rules = ServingRules(pool, operation, refusals, max_wait_s)
     return Rooms(dispatcher, pool, operation, stats, admission, rules, now, tasks)

@@ -1,4 +1,4 @@
-"""Levels from text: what is read of it, what is made of that, and how it is judged and taught."""
+"""UrgencyLevels from text: what is read of it, what is made of that, and how it is judged and taught."""
 
 import json
 import re

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.proxy.access.daily_quota import Today, midnight_after
+from clairvoyant_cli.proxy.access.daily_quota import DailyTokens, midnight_after
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.replay import Engine, Replay, Speed, tabled
@@ -124,9 +124,9 @@ async def test_hosts_and_origins_that_were_allowed_are_let_in() -> None:
 @pytest.mark.parametrize(
     ("setting", "given", "words"),
     [
-        ("allow_host", "a.b:80", "'a.b:80' is none"),
-        ("allow_host", "*.b", "'*.b' is none"),
-        ("allow_origin", "https://a, chat.example", "'chat.example' is none"),
+        ("allow_host", "a.b:80", "'a.b:80' is not one"),
+        ("allow_host", "*.b", "'*.b' is not one"),
+        ("allow_origin", "https://a, chat.example", "'chat.example' is not one"),
     ],
 )
 async def test_what_could_never_match_does_not_start(setting: str, given: str, words: str) -> None:
@@ -313,7 +313,7 @@ async def test_a_spent_day_is_refused_until_midnight_in_the_words_of_the_route(
         raw_client(daemon.base_url) as client,
     ):
         now = midnight_after(1_800_000_000.0) - 3600.0
-        daemon.stats.today = Today(lambda: now)
+        daemon.stats.today = DailyTokens(lambda: now)
         assert (await client.ask(raw)).status == 200
         state = await until(daemon, lambda s: s.counters.completed == 1)
         assert [(each.name, each.tokens_today) for each in state.clients] == [("127.0.0.1", 3)]
@@ -321,8 +321,8 @@ async def test_a_spent_day_is_refused_until_midnight_in_the_words_of_the_route(
         assert (refused.status, refused.value("retry-after")) == (429, b"3600")
         error = json.loads(refused.body)["error"]
         assert (error if isinstance(error, str) else error["message"]) == (
-            "clairvoyant: this client has spent its 3 answer tokens for today; "
-            "they come back at midnight, in 1 h 00 min"
+            "clairvoyant: this client has used its 3 answer tokens for today; "
+            "the quota resets at midnight, in 1 h 00 min"
         )
         now += 3600.0
         assert (await client.ask(raw)).status == 200
@@ -430,7 +430,7 @@ async def test_a_file_that_is_read_again_holds_at_once(tmp_path: Path) -> None:
         await until(daemon, lambda s: len(s.queue) == 1)
         secret(path, '[clients.ann]\nkey = "another-key"\n[clients.cyd]\nkey = "key-of-cyd"\nweight = 3\n')
         told = await control.act("reload")
-        assert told["note"] == f"read {path} again: 2 clients, 2 keys"
+        assert told["note"] == f"reloaded {path}: 2 clients, 2 keys"
         assert (await two.ask(chat(f"X-Api-Key: {ANN}"))).status == 401
         assert (await two.ask(chat(f"X-Api-Key: {BEN}"))).status == 401
         two.send(chat("X-Api-Key: another-key"))
@@ -448,7 +448,7 @@ async def test_a_file_that_is_read_again_holds_at_once(tmp_path: Path) -> None:
             await control.act("reload")
         state = daemon.snapshot()
         assert [each.name for each in state.clients if each.weight == 3.0] == ["cyd"]
-        assert sum("the clients stay as they were: " in event.text for event in state.log) == 2
+        assert sum("the clients are unchanged: " in event.text for event in state.log) == 2
 
 
 def _emptied(path: Path) -> None:
@@ -483,7 +483,7 @@ async def test_a_file_that_has_lost_its_keys_lets_nobody_in(
             daemon.reload()
         assert (await client.ask(chat())).status == 401
         assert (await client.ask(chat(f"X-Api-Key: {ANN}"))).status == 200
-        [line] = [each.text for each in daemon.snapshot().log if "clients stay as they were" in each.text]
+        [line] = [each.text for each in daemon.snapshot().log if "clients are unchanged" in each.text]
         assert str(path) in line
         assert "\n" not in line
 
@@ -547,7 +547,7 @@ async def test_beyond_loopback_keys_are_demanded_and_short_ones_are_warned_of(
     path, token = tmp_path / "clients.toml", secret(tmp_path / "token", "token")
     settings: dict[str, Any] = {"listen": "0.0.0.0:0", "admin_token_file": token, "clients": str(path)}
     secret(path, "[clients.ann]\n")
-    with pytest.raises(ClairvoyantError, match="holds no API keys"):
+    with pytest.raises(ClairvoyantError, match="has no API keys"):
         async with serving("http://127.0.0.1:9", **settings):
             pass
     secret(path, f'[clients.ann]\nkey = "{ANN}"\n[clients.ben]\nkey = "a-key-that-is-long-enough"\n')
@@ -556,7 +556,7 @@ async def test_beyond_loopback_keys_are_demanded_and_short_ones_are_warned_of(
         assert warned.endswith("for: ann")
         assert ANN not in warned
         secret(path, "[clients.ann]\n")
-        with pytest.raises(ClairvoyantError, match="holds no API keys"):
+        with pytest.raises(ClairvoyantError, match="has no API keys"):
             daemon.reload()
         assert daemon.access.clients.keys
 
@@ -572,11 +572,11 @@ async def test_sighup_reads_the_file_again(tmp_path: Path) -> None:
         assert (await client.ask(chat(f"X-Api-Key: {BEN}"))).status == 401
         secret(keys, f"ben:{BEN}\n")
         process.signal(signal.SIGHUP)
-        await asyncio.to_thread(process.await_line, f"read {keys} again: 1 client, 1 key")
+        await asyncio.to_thread(process.await_line, f"reloaded {keys}: 1 client, 1 key")
         assert (await client.ask(chat(f"X-Api-Key: {BEN}"))).status == 200
         secret(keys, "ben:\n")
         process.signal(signal.SIGHUP)
-        await asyncio.to_thread(process.await_line, "the clients stay as they were")
+        await asyncio.to_thread(process.await_line, "the clients are unchanged")
         assert (await client.ask(chat(f"X-Api-Key: {BEN}"))).status == 200
     assert not any(BEN in line for line in process.lines)
 

@@ -47,8 +47,8 @@ def test_a_key_counts_by_its_bytes_on_the_wire() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "holds no key; write one a line"),
-        ("# nothing\n\n", "holds no key"),
+        ("", "has no key; write one per line"),
+        ("# nothing\n\n", "has no key"),
         ("ann:secret-1\nben:\n", "line 2 has an empty key"),
         ("ben: \n", "line 1 has an empty key"),
         (":secret-1", "line 1 has an empty name"),

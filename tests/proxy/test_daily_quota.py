@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from clairvoyant_cli.proxy.access.daily_quota import Today, midnight_after, midnight_before
+from clairvoyant_cli.proxy.access.daily_quota import DailyTokens, midnight_after, midnight_before
 from clairvoyant_cli.scheduler.client_counts import MAX_CLIENTS
 
 HOUR_S = 3600.0
@@ -32,7 +32,7 @@ class Clock:
 
 
 def test_what_is_under_way_counts_as_predicted_and_what_has_ended_as_it_was() -> None:
-    today = Today(Clock())
+    today = DailyTokens(Clock())
     today.begun("ann", 500)
     today.begun("ann", 100)
     assert (today.had("ann"), today.spent("ann"), today.spent("ben")) == (0, 600, 0)
@@ -45,7 +45,7 @@ def test_what_is_under_way_counts_as_predicted_and_what_has_ended_as_it_was() ->
 
 def test_the_day_ends_at_local_midnight() -> None:
     clock = Clock()
-    today = Today(clock)
+    today = DailyTokens(clock)
     today.ended("ann", 0, 50)
     assert today.refusal(40).retry_after_s == 10 * HOUR_S
     assert "in 10 h 00 min" in today.refusal(40).message
@@ -64,7 +64,7 @@ def test_the_day_ends_at_local_midnight() -> None:
 def test_a_day_on_which_the_clocks_change_is_shorter_or_longer(noon: float, day_s: float) -> None:
     assert midnight_after(noon) - midnight_before(noon) == day_s
     clock = Clock(noon)
-    today = Today(clock)
+    today = DailyTokens(clock)
     today.ended("ann", 0, 5)
     clock.now = midnight_after(noon) - 1
     assert today.had("ann") == 5
@@ -72,7 +72,7 @@ def test_a_day_on_which_the_clocks_change_is_shorter_or_longer(noon: float, day_
 
 def test_a_clock_that_is_set_back_by_more_than_a_day_begins_another_day() -> None:
     clock = Clock()
-    today = Today(clock)
+    today = DailyTokens(clock)
     today.ended("ann", 0, 5)
     clock.now -= 2 * HOUR_S
     assert today.had("ann") == 5
@@ -83,7 +83,7 @@ def test_a_clock_that_is_set_back_by_more_than_a_day_begins_another_day() -> Non
 
 def test_what_was_had_before_the_start_counts_for_this_day_alone() -> None:
     clock = Clock()
-    today = Today(clock)
+    today = DailyTokens(clock)
     today.take_up({"ann": 70}.__getitem__)
     assert today.had("ann") == 70
     today.begun("ann", 9)
@@ -94,7 +94,7 @@ def test_what_was_had_before_the_start_counts_for_this_day_alone() -> None:
 
 
 def test_of_too_many_clients_those_with_the_most_tokens_are_kept() -> None:
-    today = Today(Clock())
+    today = DailyTokens(Clock())
     for number in range(10 * MAX_CLIENTS):
         today.ended(f"c{number}", 0, 1 + number % 7)
     today.ended("ann", 0, 1000)

@@ -5,9 +5,11 @@ import pytest
 from clairvoyant_cli.http.fields import Fields, Header
 from clairvoyant_cli.http.framing import request_head
 from clairvoyant_cli.http.heads import RequestHead
-from clairvoyant_cli.proxy.access.origins import Walls, from_our_own_page, origin_patterns
+from clairvoyant_cli.proxy.access.origins import AllowedOrigins, from_our_own_page, origin_patterns
 
-WALLS = Walls(frozenset({"box.example"}), origin_patterns(["https://chat.example", "chrome-extension://*"]))
+WALLS = AllowedOrigins(
+    frozenset({"box.example"}), origin_patterns(["https://chat.example", "chrome-extension://*"])
+)
 
 
 def head(*headers: Header, method: bytes = b"POST", host: bytes | None = b"localhost:8080") -> RequestHead:
@@ -68,7 +70,7 @@ def test_a_request_without_a_host_is_answered() -> None:
 
 def test_another_host_is_refused_with_the_flag_that_lets_it_in() -> None:
     assert WALLS.objection(head(host=b"evil.example:80")) == (
-        "requests for Host 'evil.example:80' are refused; let them in with --allow-host evil.example:80"
+        "requests for Host 'evil.example:80' are refused; allow them with --allow-host evil.example:80"
     )
     told = WALLS.objection(head(host=b"\x1b[31m.evil" + b"x" * 5000))
     assert told is not None
@@ -114,7 +116,7 @@ def test_origins(origin: str, let_in: bool) -> None:
     told = WALLS.objection(head((b"Origin", origin.encode())))
     assert (told is None) is let_in
     if told is not None:
-        assert told.endswith(f"let them in with --allow-origin {origin}")
+        assert told.endswith(f"allow them with --allow-origin {origin}")
 
 
 def test_a_page_of_the_host_that_was_asked_for_is_ours() -> None:
@@ -204,7 +206,7 @@ def test_a_page_without_an_origin_is_told_by_what_the_browser_says(
 
 
 def test_a_star_lets_every_page_in() -> None:
-    walls = Walls(origins=origin_patterns(["*"]))
+    walls = AllowedOrigins(origins=origin_patterns(["*"]))
     assert walls.objection(head((b"Origin", b"null"))) is None
     assert walls.objection(head((b"Origin", b"https://evil.example"))) is None
     assert walls.objection(head(*fetched(b"no-cors", b"image"), method=b"GET")) is None
@@ -224,7 +226,7 @@ def test_a_star_lets_every_page_in() -> None:
     ],
 )
 def test_patterns(pattern: str, origin: str, matches: bool) -> None:
-    walls = Walls(origins=origin_patterns([pattern]))
+    walls = AllowedOrigins(origins=origin_patterns([pattern]))
     assert (walls.objection(head((b"Origin", origin.encode()))) is None) is matches
 
 

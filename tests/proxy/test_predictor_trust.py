@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from clairvoyant_cli.proxy.queue.predictor_trust import Fallback
+from clairvoyant_cli.proxy.queue.predictor_trust import PredictorTrust
 from clairvoyant_cli.scheduler.quantile_coverage import MIN_JUDGED, Coverage
 from predictor.record import Distrusted, Prediction, PromptView, Quality
 
@@ -37,13 +37,13 @@ class Desk:
     def say(self, level: int, text: str) -> None:
         self.said.append(text)
 
-    def review(self, fallback: Fallback) -> None:
+    def review(self, fallback: PredictorTrust) -> None:
         fallback.review(self.policy, self.choose, self.say)
 
 
 def test_it_is_said_whose_requests_the_predictor_is_not_trusted_with_and_the_policy_stays() -> None:
     predictor, desk = Judged(), Desk()
-    fallback = Fallback(predictor)
+    fallback = PredictorTrust(predictor)
     desk.review(fallback)
     assert desk.said == []
     predictor.distrusted = (Distrusted("eve", "llama3", 57, 0.49), Distrusted("a\nb", "", 40, None))
@@ -55,12 +55,12 @@ def test_it_is_said_whose_requests_the_predictor_is_not_trusted_with_and_the_pol
     assert "answers to a?b no better" in other
     predictor.distrusted = predictor.distrusted[1:]
     desk.review(fallback)
-    assert desk.said[2:] == ["the predictor is trusted with the requests of eve (llama3) again"]
+    assert desk.said[2:] == ["the predictor is trusted again for the requests of eve (llama3)"]
 
 
 def test_the_operators_choice_holds() -> None:
     coverage, desk = Coverage(), Desk("quartz")
-    fallback = Fallback(Judged(), coverage)
+    fallback = PredictorTrust(Judged(), coverage)
     for _ in range(MIN_JUDGED):
         coverage.learn("short", 1.0, 2.0)
     desk.review(fallback)
@@ -86,18 +86,18 @@ def test_a_predictor_that_keeps_no_count_is_followed() -> None:
             pass
 
     desk = Desk()
-    desk.review(Fallback(Plain()))
+    desk.review(PredictorTrust(Plain()))
     assert (desk.policy, desk.said) == ("bounded", [])
 
 
 def test_quartz_goes_by_arrival_while_its_quantiles_do_not_hold() -> None:
     coverage, desk = Coverage(), Desk("quartz")
-    fallback = Fallback(Judged(), coverage)
+    fallback = PredictorTrust(Judged(), coverage)
     for _ in range(MIN_JUDGED):
         coverage.learn("short", 1.0, 2.0)
     desk.review(fallback)
     assert desk.policy == "fcfs"
-    assert "100% of the answers took longer" in desk.said[0]
+    assert "100% of the answers exceeded" in desk.said[0]
     for _ in range(2 * MIN_JUDGED):
         coverage.learn("short", 1.0, 0.5)
     desk.review(fallback)
@@ -108,5 +108,5 @@ def test_other_policies_go_by_no_quantiles() -> None:
     coverage, desk = Coverage(), Desk()
     for _ in range(MIN_JUDGED):
         coverage.learn("short", 1.0, 2.0)
-    desk.review(Fallback(Judged(), coverage))
+    desk.review(PredictorTrust(Judged(), coverage))
     assert desk.policy == "bounded"

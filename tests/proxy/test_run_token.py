@@ -152,9 +152,9 @@ async def test_a_home_that_cannot_be_written_is_said_where_it_costs_the_control_
     monkeypatch.setenv("XDG_STATE_HOME", secret(tmp_path / "a-file", ""))
     async with serving(NOWHERE, announced=True):
         pass
-    assert "nobody can see or steer" not in caplog.text
+    assert "cannot be controlled" not in caplog.text
     async with keyed(tmp_path):
-        assert "nobody can see or steer" in caplog.text
+        assert "cannot be controlled" in caplog.text
 
 
 def left(url: str, **word: object) -> None:

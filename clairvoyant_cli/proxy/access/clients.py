@@ -1,9 +1,8 @@
-"""Who the clients are and what each may do: the records, and how the two kinds of file that say so are read.
+"""Clients and their limits: the records, and the parsers of the clients file and the API key file.
 
-Rule 1: a file is taken whole or not at all. What is wrong with it is said in one line that names the file,
-the table and the key (or the line), and what to do.
-Rule 2: an API key is never kept and never said: of it there is only the SHA-256 of its bytes on the wire,
-which are UTF-8.
+Rule 1: a file is accepted as a whole or not at all. An error is one line that names the file, the table and
+the key (or the line), and what to do.
+Rule 2: an API key is never stored or printed; only the SHA-256 of its UTF-8 bytes is kept.
 """
 
 import hashlib
@@ -24,23 +23,23 @@ from clairvoyant_cli.scheduler.urgency import LEVELS, UNSAID_URGENCY
 from clairvoyant_cli.settings import Check, did_you_mean, one_word, setting, settings_of
 
 PRIORITIES = range(-100, 101)
-"""What a client may ask for at all; lower is sooner."""
+"""Valid priorities; lower is sooner."""
 
 OWN_PRIORITIES = (0, 100)
-"""What a client may ask for unless told otherwise: to wait for others, not to be before them."""
+"""Default range of a client's priorities: it may yield to others, not go before them."""
 
 OWN_LEVELS = (UNSAID_URGENCY, LEVELS - 1)
-"""How urgent a client may call its requests unless told otherwise: no more than who says nothing."""
+"""Default range of a client's urgency levels: no more urgent than an unset level."""
 
 HEADER = re.compile(r"[A-Za-z0-9-]+")
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 UUID_CHARS = 8
 MAX_USER_CHARS = 320
-"""As long as an e-mail address may be (RFC 3696, erratum 1690)."""
+"""The longest e-mail address (RFC 3696, erratum 1690)."""
 
 MIN_KEY_CHARS = 6
 GOOD_KEY_CHARS = 16
-"""Of 62 letters and digits, 16 hold 95 bits; six would be found in days over a fast network."""
+"""16 of 62 letters and digits have 95 bits; six could be guessed in days over a fast network."""
 
 LONGEST_TAU_S = 86_400.0
 
@@ -66,87 +65,84 @@ _COUNT: Check = (_is_count, "be a whole number of at least 1; leave it out for n
 
 @dataclass(frozen=True, slots=True)
 class ClientRules:
-    """What one client may do."""
+    """The limits of one client."""
 
     weight: float = setting(
         1.0,
         "NUMBER",
-        "Its share of a full queue, and of the slots under `fair`, from 0.01 to 100.",
+        "Share of a full queue, and of the slots under `fair`, from 0.01 to 100.",
         (lambda value: _is_number(value) and 0.01 <= value <= 100, "be a number from 0.01 to 100"),
     )
-    max_waiting: int | None = setting(
-        None, "N", "Its requests that may wait at once. Unset: as many as there is room for.", _COUNT
-    )
-    max_running: int | None = setting(None, "N", "Slots it may have at once. Unset: all.", _COUNT)
+    max_waiting: int | None = setting(None, "N", "Maximum queued requests. Unset: no limit.", _COUNT)
+    max_running: int | None = setting(None, "N", "Maximum running requests. Unset: no limit.", _COUNT)
     tau_s: float | None = setting(
         None,
         "SECONDS",
-        "Its own starvation timeout. 0: none. Unset: everybody's.",
+        "Starvation timeout of its requests. 0: none. Unset: as for all clients.",
         (lambda value: _is_number(value) and 0 <= value <= LONGEST_TAU_S, "be seconds up to a day, 0: none"),
     )
     priority: tuple[int, int] = setting(
         OWN_PRIORITIES,
         "[SOONEST, LATEST]",
-        "The soonest and the latest it may ask for, from -100 to 100.",
+        "Range of the priorities that it may set, from -100 to 100.",
         (_is_range, "be [SOONEST, LATEST], two whole numbers from -100 to 100, the lower first"),
     )
     tokens_per_day: int | None = setting(
-        None, "N", "Answer tokens from one local midnight to the next. Unset: no limit.", _COUNT
+        None, "N", "Answer tokens per day, from local midnight. Unset: no limit.", _COUNT
     )
     urgency: tuple[int, int] = setting(
         OWN_LEVELS,
         "[MOST, LEAST]",
-        "The most and the least urgent level it may give its own requests with `X-Clairvoyant-Urgency`, "
-        "from 0 (immediate) to 4.",
+        "Range of the urgency levels that it may set with `X-Clairvoyant-Urgency`, from 0 (immediate) to 4.",
         _LEVELS,
     )
     predicted_urgency: tuple[int, int] = setting(
         (0, LEVELS - 1),
         "[MOST, LEAST]",
-        "The most and the least urgent level that the urgency predictor may give them.",
+        "Range of the levels that the urgency predictor may set.",
         _LEVELS,
     )
     users: str = setting(
         "",
         "HEADER",
-        "The header in which this front end names its users, such as `X-OpenWebUI-User-Email`. Each is a "
-        "client `NAME/user` then, with these rules or with a table of its own.",
+        "Header in which this front end names its users, such as `X-OpenWebUI-User-Email`. Each user becomes "
+        "a client `NAME/user`, with these limits or its own table.",
         (lambda value: isinstance(value, str) and bool(HEADER.fullmatch(value)), "be the name of a header"),
     )
     background: int = setting(
         10,
         "N",
-        "Levels of priority that its chores, such as titles, wait behind others: nobody waits for them.",
+        "Priority levels that background requests, such as titles, wait behind others.",
         (lambda value: type(value) is int and 0 <= value <= 100, "be a whole number from 0 to 100"),
     )
     engine_priority: bool = setting(
         False,
         None,
-        "May set the `priority` of vLLM and SGLang itself, where it is set here for all others.",
+        "Let it set the `priority` of vLLM and SGLang itself; it is overwritten for other clients.",
         (lambda value: isinstance(value, bool), "be true or false"),
     )
 
     @property
     def tenant(self) -> Tenant:
-        """What of it the scheduler keeps to."""
+        """The limits that the scheduler enforces. Infinity stands for no tau."""
         tau_s = float("inf") if self.tau_s == 0 else self.tau_s
         return Tenant(tau_s, self.weight, self.max_running, self.max_waiting)
 
     def clamped(self, priority: int) -> int:
-        """Return the nearest priority that may be asked for."""
+        """Return the nearest priority that the client may set."""
         soonest, latest = self.priority
         return max(soonest, min(latest, priority))
 
 
 EVERYBODY = ClientRules()
-"""What a client may do of whom nobody has said anything."""
+"""The limits of clients without rules."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """The clients of a daemon. `keys` maps the SHA-256 of an API key to its client's name; without any,
-    everybody is let in and names itself. `rules` are those of the named clients, `defaults` those of the
-    others; `weak` names the clients whose keys are short. Of `urgency`, the first rule that fits counts.
+    """The clients of a daemon. `keys` maps the SHA-256 of an API key to its client's name; without keys every
+    request is accepted. `rules` are those of named clients, `defaults` those of all others; `weak` names
+    clients with short keys. The first matching rule of `urgency` counts.
     """
 
     keys: Mapping[bytes, str] = field(default_factory=dict)
@@ -156,12 +152,12 @@ class Clients:
     urgency: tuple[UrgencyRule, ...] = ()
 
     def rules_of(self, client: str) -> ClientRules:
-        """Return what a client may do."""
+        """Return the limits of a client."""
         return rules_for(client, self.rules, self.defaults)
 
     def user_of(self, client: str, head: RequestHead) -> str:
-        """Return whose request it is that came with a client's key: one of its users', as its header names
-        them, or its own.
+        """Return the client that a request with this client's key counts for: a user named in its header, or
+        the client itself.
         """
         header = self.rules_of(client).users
         named = head.get(header.lower().encode()) if header else None
@@ -170,37 +166,35 @@ class Clients:
 
     @property
     def unproven(self) -> tuple[str, ...]:
-        """The names for which rules are written although no key proves who bears them: without keys clients
-        are known by their addresses, so these rules never apply.
-        """
+        """Names with rules that never apply: without keys, clients are identified by their addresses."""
         named = () if self.keys else {*self.rules, *(rule.client for rule in self.urgency)} - {"*"}
         return tuple(sorted(name for name in named if not is_address(name)))
 
     def owner_of(self, key: bytes) -> str | None:
-        """Return whose key this is, None if nobody's."""
+        """Return the client of a key, None if it is unknown."""
         return self.keys.get(digest(key))
 
     @property
     def tenants(self) -> dict[str, Tenant]:
-        """What the scheduler keeps to, of each named client."""
+        """The limits that the scheduler enforces, by client."""
         return {name: rules.tenant for name, rules in self.rules.items()}
 
 
 def user_name(given: str) -> str:
-    """Return a front end's name for a user as one word: its escapes undone, of a UUID the beginning."""
+    """Return a user's name from a header as one word: unquoted, a UUID shortened."""
     name = "_".join(printable(unquote(given), MAX_USER_CHARS).split())
     return name[:UUID_CHARS] if UUID.fullmatch(name) else name
 
 
 def _short(name: str) -> str:
-    """Return a name that can be shown; of one that is too long the end is a hash, or two would be one."""
+    """Shorten a long name; a hash at its end keeps it unique."""
     if len(name) <= NAME_CHARS:
         return name
     return f"{name[: NAME_CHARS - 9]}~{digest(name.encode('utf-8', 'replace')).hex()[:8]}"
 
 
 def digest(key: bytes) -> bytes:
-    """Return what is kept of a key."""
+    """Return the SHA-256 of a key."""
     return hashlib.sha256(key).digest()
 
 
@@ -212,7 +206,7 @@ class _Key:
 
 
 def parse_key_file(text: str, source: str) -> Clients:
-    """Read API keys, one a line as `name:key` or just the key; ClairvoyantError with the line's number."""
+    """Parse API keys, one per line as `name:key` or `key`. ClairvoyantError names the line."""
     found: list[_Key] = []
     for number, line in enumerate(text.split("\n"), 1):
         line = line.strip(" \t\r")
@@ -223,12 +217,12 @@ def parse_key_file(text: str, source: str) -> Clients:
             name, key = f"key-{number}", line
         found.append(_Key(name.rstrip(" \t"), key.lstrip(" \t"), f"line {number}"))
     if not found:
-        raise _wrong(f"{source} holds no key; write one a line, as name:key")
-    return _keyed(found, source, Clients(), again="write one line for each client, as name:key")
+        raise _wrong(f"{source} has no key; write one per line, as name:key")
+    return _keyed(found, source, Clients(), again="write one line per client, as name:key")
 
 
 def find_key(text: str, client: str) -> str | None:
-    """Return a client's key from either kind of file, for those who may read it; None where it has none."""
+    """Return a client's key from either kind of file, None if it has none."""
     try:
         found = parse_toml(text).get("clients", {})[client]["key"]
     except ValueError:
@@ -240,9 +234,7 @@ def find_key(text: str, client: str) -> str | None:
 
 
 def parse_clients(text: str, source: str) -> Clients:
-    """Read a clients' file: [defaults], [clients.NAME] and [[urgency]]; ClairvoyantError with the table and
-    the key.
-    """
+    """Parse a clients file: [defaults], [clients.NAME], [[urgency]]. ClairvoyantError names table and key."""
     try:
         data = parse_toml(text)
     except ValueError as error:
@@ -254,7 +246,7 @@ def parse_clients(text: str, source: str) -> Clients:
     found: list[_Key] = []
     users: set[str] = set()
     clients = _table(data, "clients", source)
-    for name in sorted(clients, key=lambda name: "/" in name):  # who has users comes before them
+    for name in sorted(clients, key=lambda name: "/" in name):  # a client before its users
         where = f"[clients.{name}]"
         _check_name(name, f"{source}: [clients.{name!r}]")
         owner = rules.get(name.partition("/")[0])
@@ -265,7 +257,7 @@ def parse_clients(text: str, source: str) -> Clients:
             if not isinstance(key, str):
                 raise _wrong(f"{source}: {where} key must be text, in quotes")
             if is_user:
-                raise _wrong(f"{source}: {where} comes by the key of its front end; take its own out")
+                raise _wrong(f"{source}: {where} uses the key of its front end; remove its own")
             found.append(_Key(name, key, where))
         inherited = owner if owner is not None and is_user else defaults
         rules[name] = _rules(table, f"{source}: {where}", inherited, more=("key",))
@@ -273,14 +265,14 @@ def parse_clients(text: str, source: str) -> Clients:
     keyed = {each.client for each in found}
     for name in rules.keys() - keyed - users:
         if found or rules[name].users:
-            why = "although others have" if found else "by which its word for its users could be believed"
+            why = "although others have one" if found else "to prove the users that it names"
             raise _wrong(f"{source}: [clients.{name}] has no key {why}; give it one")
     clients_said = Clients(rules=rules, defaults=defaults, urgency=urgency)
     return _keyed(found, source, clients_said, again="give each its own")
 
 
 def _keyed(found: Iterable[_Key], source: str, clients: Clients, *, again: str) -> Clients:
-    """Return the clients with their keys, once each key and name has been looked at."""
+    """Check each key and name, and return the clients with their keys."""
     owners: dict[bytes, _Key] = {}
     places: dict[str, str] = {}
     weak: list[str] = []
@@ -303,7 +295,7 @@ def _check_name(name: str, where: str) -> None:
     if not name:
         raise _wrong(f"{where} has an empty name; write name:key")
     if not one_word(name):
-        raise _wrong(f"{where} has a name with blanks or control characters in it; take them out")
+        raise _wrong(f"{where} has a name with blanks or control characters; remove them")
     if len(name) > NAME_CHARS:
         raise _wrong(f"{where} has a name of more than {NAME_CHARS} characters; shorten it")
 
@@ -312,7 +304,7 @@ def _check_key(key: str, where: str) -> None:
     if not key:
         raise _wrong(f"{where} has an empty key; make one with: head -c 24 /dev/urandom | base64")
     if not one_word(key):
-        raise _wrong(f"{where} has a key with blanks or control characters in it; take them out")
+        raise _wrong(f"{where} has a key with blanks or control characters; remove them")
     if len(key) < MIN_KEY_CHARS:
         raise _wrong(f"{where} has a key of fewer than {MIN_KEY_CHARS} characters; make it longer")
 
@@ -331,7 +323,7 @@ def _urgency(tables: Any, source: str) -> Iterator[UrgencyRule]:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise _wrong(f"{source}: urgency must be tables, as in [[urgency]]")
     if len(tables) > MAX_RULES:
-        raise _wrong(f"{source}: there are more than {MAX_RULES} tables [[urgency]]; write fewer, with *")
+        raise _wrong(f"{source}: there are more than {MAX_RULES} tables [[urgency]]; use fewer, with *")
     for number, table in enumerate(tables, 1):
         where = f"{source}: [[urgency]] table {number}"
         if "level" not in table:

@@ -1,8 +1,4 @@
-"""How many answer tokens each client has had since midnight, and what is under way for it.
-
-Rule 1: a day begins at local midnight, by the wall clock.
-Rule 2: memory is bounded: of more clients than can be told apart, those with the fewest tokens are forgotten.
-"""
+"""Answer tokens per client since local midnight, for daily quotas. Memory is bounded by `client_counts`."""
 
 import time
 from collections.abc import Callable
@@ -12,11 +8,11 @@ from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.scheduler.client_counts import trimmed
 
 Earlier = Callable[[str], int]
-"""How many tokens a client had today before this daemon started."""
+"""Returns a client's tokens of today before this daemon started."""
 
 
 @dataclass(slots=True)
-class Today:
+class DailyTokens:
     """Answer tokens by client. `clock` is the wall clock, in epoch seconds."""
 
     clock: Callable[[], float] = time.time
@@ -29,7 +25,7 @@ class Today:
         self._until = midnight_after(self.clock())
 
     def take_up(self, earlier: Earlier) -> None:
-        """Count what a client had today before this daemon started, too."""
+        """Include the tokens from before this daemon started."""
         self._earlier = earlier
 
     def had(self, client: str) -> int:
@@ -41,15 +37,15 @@ class Today:
         return had
 
     def spent(self, client: str) -> int:
-        """Return what a client had since midnight, and what is predicted of all that it has under way."""
+        """Return a client's tokens since midnight, plus the predicted tokens of its current requests."""
         return self.had(client) + self._under_way.get(client, 0)
 
     def begun(self, client: str, expected: int) -> None:
-        """Take note of a request that has joined the queue, and of the tokens predicted of it."""
+        """Record a request that has joined the queue, with its predicted tokens."""
         self._under_way[client] = self._under_way.get(client, 0) + expected
 
     def ended(self, client: str, expected: int, tokens: int) -> None:
-        """Take note of its end, and of the tokens it had in truth."""
+        """Record the end of a request, with its predicted and real tokens."""
         left = self._under_way.pop(client, 0) - expected
         if left > 0:
             self._under_way[client] = left
@@ -60,16 +56,16 @@ class Today:
 
     @property
     def clients(self) -> frozenset[str]:
-        """Those who had anything since midnight, as far as this daemon saw."""
+        """The clients with tokens since midnight, as far as this daemon saw."""
         self._turn_over()
         return frozenset(self._had)
 
     def refusal(self, quota: int) -> Refusal:
-        """Return what is said to a client that has spent its quota."""
+        """Return the refusal for a client that has used its quota."""
         wait_s = self._until - self.clock()
         message = (
-            f"clairvoyant: this client has spent its {quota:,} answer tokens for today; "
-            f"they come back at midnight, in {_span(wait_s)}"
+            f"clairvoyant: this client has used its {quota:,} answer tokens for today; "
+            f"the quota resets at midnight, in {_span(wait_s)}"
         )
         return Refusal(429, message, wait_s)
 
@@ -82,7 +78,7 @@ class Today:
 
 
 LONGEST_DAY_S = 25 * 3600.0
-"""The day on which clocks are set back."""
+"""The day when clocks are set back."""
 
 
 def midnight_before(now: float) -> float:

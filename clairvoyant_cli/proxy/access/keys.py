@@ -1,13 +1,13 @@
-"""Who may do what: API keys for requests, an admin token for the daemon, and walls against web pages.
+"""Authorization: API keys for requests, an admin token for the control API, and checks of web origins.
 
-Rule 1: a secret is never logged, and compared as the bytes that came: by its hash, or in constant time.
-Rule 2: a request without a key is let in only where none is needed, and not from just any web page: see
-`origins`. A page has no key that its visitor did not give it.
-Rule 3: a web page must not reach the daemon's own routes: the Host must be ours by name (DNS rebinding), a
-browser's Origin must be ours, nothing may come from another page without one, and a change needs a JSON
+Rule 1: a secret is never logged. It is compared as received: by its hash, or in constant time.
+Rule 2: without keys, requests are accepted by their origin only: see `origins`. A web page has no key that
+its visitor did not give it.
+Rule 3: a web page must not reach the control API. The Host must name this daemon (DNS rebinding), a browser's
+Origin must be this daemon's, nothing may come from another page without one, and a change needs a JSON
 content type, which a page cannot send across sites unasked.
-Rule 4: where requests need a key, so does the daemon: whoever reaches the port must not do more without a key
-than with one. A token that nobody has given is made, for one run and for the account that runs it.
+Rule 4: where requests need a key, the control API needs a token: without an admin token, one is generated per
+run for the account that runs the daemon.
 """
 
 import hmac
@@ -25,7 +25,7 @@ from clairvoyant_cli.protocols.chores import CHORE_HEADER
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.printable import decoded, printable
 from clairvoyant_cli.proxy.access.clients import Clients, find_key, parse_clients, parse_key_file
-from clairvoyant_cli.proxy.access.origins import Walls
+from clairvoyant_cli.proxy.access.origins import AllowedOrigins
 from clairvoyant_cli.system import command_to_close, is_open_to_others
 
 PRIORITY_HEADER = b"x-clairvoyant-priority"
@@ -34,55 +34,51 @@ CLIENT_HEADER = b"x-clairvoyant-client"
 BACKEND_HEADER = b"x-clairvoyant-backend"
 
 THIS_MACHINE = "127.0.0.1"
-"""The client of all requests that come from a loopback address: a program can choose any of 16 million."""
+"""The client of all requests from loopback addresses: a program can choose any of 16 million."""
 
 NO_ADMIN_TOKEN = "the admin token is missing or wrong; pass it with --token-file"  # noqa: S105 - says so
-NO_RUN_TOKEN = "only the account that runs this daemon may; for others start it with --admin-token-file"  # noqa: S105 - says so
+NO_RUN_TOKEN = "only the account that runs this daemon may do this, unless it has --admin-token-file"  # noqa: S105 - says so
 NO_KEY = Refusal(401, "clairvoyant: missing or unknown API key")
 
 
 @dataclass(slots=True)
 class Access:
-    """The daemon's keys and walls. `clients` is exchanged as a whole when their file is read again.
+    """The daemon's keys and allowed origins. `clients` is replaced as a whole when their file is reloaded.
 
-    `admin_token` is the operator's own. Without one, `run_token` is asked for as long as there are keys.
+    `admin_token` is set by the operator. Without one, `run_token` is required as long as there are keys.
     """
 
     clients: Clients = field(default_factory=Clients)
     admin_token: bytes | None = field(default=None, repr=False)
-    walls: Walls = field(default_factory=Walls)
+    origins: AllowedOrigins = field(default_factory=AllowedOrigins)
     run_token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
     @property
     def consumed_headers(self) -> tuple[bytes, ...]:
-        """Headers that were meant for us and do not go on to the backend."""
+        """Headers for this proxy, which are not forwarded to the backend."""
         own = (PRIORITY_HEADER, URGENCY_HEADER, CLIENT_HEADER, BACKEND_HEADER, CHORE_HEADER)
         return (*own, b"authorization", b"x-api-key") if self.clients.keys else own
 
     def admit(self, request: Request) -> str | Refusal:
-        """Return the client that a request counts for, or why it is refused: the owner of its key or, without
-        keys, its address.
-        """
+        """Return the client of a request, the owner of its key or without keys its address; or its refusal."""
         head = request.head
         if self.clients.keys:
             key = bearer(head) or head.get(b"x-api-key")
             client = self.clients.owner_of(key) if key else None
             return NO_KEY if client is None else self.clients.user_of(client, head)
-        objection = self.walls.objection(head)
+        objection = self.origins.objection(head)
         if objection is not None:
             return Refusal(403, f"clairvoyant: {objection}")
         peer = request.connection.peer
         return THIS_MACHINE if is_loopback(peer) else peer
 
     def shown_name(self, head: RequestHead, client: str) -> str:
-        """Return the name that a request is shown under. Without keys that is what it calls itself: a claim
-        that nothing else may depend on.
-        """
+        """Return the displayed name of a request's client. Without keys it is self-chosen and proves nothing."""
         named = None if self.clients.keys else head.get(CLIENT_HEADER)
         return printable(decoded(named)) if named else client
 
     def priority_of(self, request: Request, client: str, default: int) -> int:
-        """Return the priority that the client asked for, as far as it may; what is no number is not heard."""
+        """Return the priority that the client set, within its range; invalid numbers are ignored."""
         given = request.head.get(PRIORITY_HEADER)
         try:
             priority = default if given is None else int(given)
@@ -91,18 +87,18 @@ class Access:
         return self.clients.rules_of(client).clamped(priority)
 
     def stands_back(self, client: str) -> int:
-        """Return the levels of priority that a client's chores wait behind others."""
+        """Return the priority levels that a client's background requests wait behind others."""
         return self.clients.rules_of(client).background
 
     def admin_objection(self, head: RequestHead) -> str | None:
-        """Say why a request may not have the daemon's own routes; None if it carries what they take."""
+        """Return why a request may not use the control API; None if it may."""
         if self.admin_token is None and not self.clients.keys:
             return None
         return self.operator_objection(bearer(head))
 
     def operator_objection(self, token: bytes) -> str | None:
-        """Say why a token is not the operator's; None if it is. What decides who reads the requests takes it
-        even where nobody has keys.
+        """Return why a token is not the operator's; None if it is. Needed even without keys for actions that
+        decide who can read requests.
         """
         wanted, why = self.run_token.encode(), NO_RUN_TOKEN
         if self.admin_token is not None:
@@ -111,18 +107,18 @@ class Access:
 
 
 def bearer(head: RequestHead) -> bytes:
-    """Return the bearer token of a request, nothing if its first Authorization has none."""
+    """Return the bearer token of a request, empty if its first Authorization has none."""
     return bearer_of(head.get(b"authorization") or b"")
 
 
 def bearer_of(authorization: bytes) -> bytes:
-    """Return the bearer token of the value of an Authorization, nothing if it is of another scheme."""
+    """Return the bearer token of an Authorization value, empty for other schemes."""
     scheme, _, token = authorization.partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b""
 
 
 def read_secret(path: Path, what: str) -> str:
-    """Return the secret that a file holds; it must be the owner's alone, and one line."""
+    """Read a secret from a file, which must be one line and private to its owner."""
     text, mode = _read(path, what)
     _demand_owner_alone(path, what, mode)
     text = text.strip()
@@ -136,19 +132,19 @@ def read_secret(path: Path, what: str) -> str:
 
 
 def read_backend_key(path: Path | str | None) -> str | None:
-    """Return the API key of a backend that a file holds; None where there is no file."""
+    """Read the API key of a backend from a file; None without a file."""
     return None if path is None else read_secret(Path(path), "backend key")
 
 
 def read_keys(path: Path) -> Clients:
-    """Read API keys, one a line as `name:key` or just `key`."""
+    """Read API keys, one per line as `name:key` or `key`."""
     text, mode = _read(path, "API key")
     _demand_owner_alone(path, "API key", mode)
     return parse_key_file(text, f"the API key file {path}")
 
 
 def read_clients(path: Path) -> Clients:
-    """Read a clients' file; one that holds keys must be the owner's alone."""
+    """Read a clients file; one with keys must be private to its owner."""
     text, mode = _read(path, "clients")
     clients = parse_clients(text, str(path))
     if clients.keys:
@@ -157,7 +153,7 @@ def read_clients(path: Path) -> Clients:
 
 
 def read_key_of(path: Path, client: str) -> str:
-    """Return the key of a client in a clients' file or a list of keys."""
+    """Return the key of a client from a clients file or an API key file."""
     text, _ = _read(path, "clients")
     key = find_key(text, client)
     if key is None:

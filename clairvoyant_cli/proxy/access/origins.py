@@ -1,13 +1,13 @@
-"""Walls against web pages: which Host we answer to, and pages of which origins may send requests.
+"""Checks against requests from web pages: accepted Host names, and accepted origins of pages.
 
-A page of any site can have its visitor's browser send requests to this machine. Ollama refuses those (its
-OLLAMA_ORIGINS); llama.cpp, vLLM and others do not, and behind us none of them can tell.
+A page of any site can make its visitor's browser send requests to this machine. Ollama refuses those (its
+OLLAMA_ORIGINS); llama.cpp, vLLM and others do not, and behind a proxy none of them can tell.
 
-Rule 1: a Host must be one that no public site can have, or DNS rebinding would make a page of that site one
-of ours (RFC 6761: .localhost, .test; RFC 6762: .local; RFC 8375: .home.arpa; ICANN 2024: .internal).
-Rule 2: a page must be one of ours, of this machine, of an app that brings its own pages (Ollama's default
-schemes), or of an origin that the operator has let in.
-Rule 3: what does not come from a page is not asked where it comes from.
+Rule 1: a Host must be a name that no public site can have; otherwise DNS rebinding would give a page of that
+site our origin (RFC 6761: .localhost, .test; RFC 6762: .local; RFC 8375: .home.arpa; ICANN 2024: .internal).
+Rule 2: a page must be of this daemon, this machine, an app with its own pages (Ollama's default schemes), or
+an origin that the operator allowed.
+Rule 3: requests that do not come from a page are not checked.
 """
 
 import ipaddress
@@ -31,38 +31,38 @@ LONGEST_ADDRESS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Walls:
-    """What stands between web pages and us. `hosts` are names we answer to besides addresses and localhost;
-    `origins` the pages' origins that are let in besides our own.
-    """
+class AllowedOrigins:
+    """Accepted names and origins: `hosts` besides addresses and localhost, `origins` besides our own."""
 
     hosts: frozenset[str] = frozenset()
     origins: tuple[re.Pattern[str], ...] = ()
 
     def objection(self, head: RequestHead) -> str | None:
-        """Say why a request without a key is refused, and which flag would let it in; None if it is not."""
+        """Return why a request without a key is refused, with the flag that allows it; None if it is
+        accepted.
+        """
         host = head.authority.decode("latin-1").lower()
         if not self.answers_to(host):
             shown = printable(host)
-            return f"requests for Host {shown!r} are refused; let them in with --allow-host {shown}"
+            return f"requests for Host {shown!r} are refused; allow them with --allow-host {shown}"
         pages = [origin for origin in _origins(head) if origin == "null" or "://" in origin]
         for origin in pages:
             if not self._trusts(origin, host):
                 shown = printable(origin)
-                return f"web pages of {shown} are refused; let them in with --allow-origin {shown}"
+                return f"web pages of {shown} are refused; allow them with --allow-origin {shown}"
         if not pages and _sent_by_page(head, ("cross-site",)) and not self._let_in(""):
-            return "web pages of other sites are refused; let an origin in with --allow-origin"
+            return "web pages of other sites are refused; allow an origin with --allow-origin"
         return None
 
     def answers_to(self, host: str) -> bool:
-        """Whether a Host header can be meant for us: one of ours, or one that no public site can have."""
+        """Whether a Host header is one of ours, or one that no public site can have."""
         name = host_name(host)
         if not host or name is None:
             return not host
         return self.is_ours(host) or "." not in name or name.endswith(LOCAL_SUFFIXES)
 
     def is_ours(self, host: str) -> bool:
-        """Whether a Host header surely names this daemon: an address, localhost, or a name we were given."""
+        """Whether a Host header names this daemon: an address, localhost, or a configured name."""
         name = host_name(host)
         return name is not None and (
             name in self.hosts or name == "localhost" or address_of(name) is not None
@@ -81,7 +81,7 @@ class Walls:
 def from_our_own_page(head: RequestHead) -> bool:
     """Whether a request comes from a page of this daemon, by its only Origin, or from no page at all.
 
-    An image or a script of another page bears no Origin, and in all but the oldest browsers a Sec-Fetch-Site.
+    Images and scripts of another page have no Origin, but in all but the oldest browsers a Sec-Fetch-Site.
     """
     origins = _origins(head)
     if origins:
@@ -93,10 +93,7 @@ def from_our_own_page(head: RequestHead) -> bool:
 
 
 def origin_patterns(given: Iterable[str]) -> tuple[re.Pattern[str], ...]:
-    """Return what matches the origins that an operator lets in, where `*` stands for any text.
-
-    ValueError for one that no page could have.
-    """
+    """Return patterns of the allowed origins; `*` matches any text. ValueError for an impossible origin."""
     patterns = []
     for text in given:
         if not ORIGIN.fullmatch(text):
@@ -106,7 +103,7 @@ def origin_patterns(given: Iterable[str]) -> tuple[re.Pattern[str], ...]:
 
 
 def host_name(host: str) -> str | None:
-    """Return the name or the address in a Host header, in lower case; None if it is not a well-formed one."""
+    """Return the name or address in a Host header, in lower case; None if it is malformed."""
     found = HOST.fullmatch(host)
     if found is None:
         return None
@@ -116,7 +113,7 @@ def host_name(host: str) -> str | None:
 
 
 def address_of(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the address that a name is, None if it is none."""
+    """Return a name as an address, None if it is not one."""
     return _address_of(name) if len(name) <= LONGEST_ADDRESS else None
 
 
@@ -141,8 +138,8 @@ def _is_this_machine(authority: str) -> bool:
 
 
 def _sent_by_page(head: RequestHead, sites: tuple[str, ...]) -> bool:
-    """Whether a page of such a site sent it (Fetch Metadata), and not a user who follows a link: an answer to
-    that is shown to the user, not to the page.
+    """Whether a page of such a site sent the request (Fetch Metadata), other than by a followed link, whose
+    answer the page cannot read.
     """
     if _text(head, b"sec-fetch-site") not in sites:
         return False
@@ -151,7 +148,7 @@ def _sent_by_page(head: RequestHead, sites: tuple[str, ...]) -> bool:
 
 
 def _origins(head: RequestHead) -> list[str]:
-    """Return what all its Origin fields say; a browser sends one."""
+    """Return all Origin fields; a browser sends one."""
     if head.get(b"origin") is None:
         return []
     fields = zip(head.fields.keys, head.fields.items, strict=True)

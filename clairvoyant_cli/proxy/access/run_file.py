@@ -1,4 +1,4 @@
-"""The file by which `status` and `top` find a running daemon, readable by its owner alone."""
+"""The file by which `status` and `top` find a running daemon; only its owner can read it."""
 
 import logging
 import os
@@ -14,7 +14,7 @@ from clairvoyant_cli.system import create_for_owner, remove
 
 @contextmanager
 def announced(base_url: str, port: int, access: Access) -> Iterator[None]:
-    """Leave word of a daemon while the block runs, with its token for this run if there is one."""
+    """Publish a daemon while the block runs, with its run token if it has one."""
     token = access.run_token if access.admin_token is None else None
     path = state_dir() / f"daemon-{port}.json"
     try:
@@ -22,10 +22,10 @@ def announced(base_url: str, port: int, access: Access) -> Iterator[None]:
         remove(path)
         with os.fdopen(create_for_owner(path), "wb") as file:
             file.write(msgspec.json.encode(Word(base_url, os.getpid(), token)))
-    except OSError as error:  # a read-only home costs a convenience, not the service
+    except OSError as error:  # a read-only home must not stop the service
         if token is not None and access.clients.keys:
             logging.getLogger("clairvoyant").warning(
-                "cannot write %s (%s), so nobody can see or steer this daemon; give --admin-token-file",
+                "cannot write %s (%s), so this daemon cannot be controlled; give --admin-token-file",
                 path,
                 error.strerror or error,
             )

@@ -1,4 +1,4 @@
-"""How urgent a request is as it comes in: by the operator's rules, or as its client says, or as predicted."""
+"""The urgency level of an arriving request: by the operator's rules, its client, or the predictor."""
 
 import logging
 from dataclasses import dataclass, field
@@ -17,14 +17,12 @@ if TYPE_CHECKING:  # numpy comes with it
 log = logging.getLogger("clairvoyant")
 
 Level = tuple[int | None, Said]
-"""How urgent, None where nobody says; and who said so."""
+"""A level, None if unset, and its source."""
 
 
 @dataclass(slots=True)
-class Levels:
-    """Says how urgent requests are. `asked` counts the clients' levels beyond what they may say, `capped` the
-    predictor's beyond what it may say of them.
-    """
+class UrgencyLevels:
+    """Sets urgency levels. `asked` counts clients' levels out of their range, `capped` predicted ones."""
 
     access: Access
     predictor: UrgencyPredictor | None = None
@@ -32,7 +30,7 @@ class Levels:
     capped: Tally = field(default_factory=Tally)
 
     def at_arrival(self, head: RequestHead, client: str, parsed: ParsedRequest) -> Level:
-        """Return what is said of a request as it comes in."""
+        """Return the level of an arriving request."""
         clients = self.access.clients
         for rule in clients.urgency:
             if rule.fits(client, parsed.model, head):
@@ -46,14 +44,14 @@ class Levels:
         return self.predicted(client, parsed)
 
     def predicted(self, client: str, parsed: ParsedRequest, opinion: "Opinion | None" = None) -> Level:
-        """Return what its text says, by its words, or better by an encoder's opinion of it."""
+        """Return the level predicted from the text, with the encoder's opinion if there is one."""
         view = parsed.view
         if self.predictor is None or view is None or view.task is Task.EMBEDDING or not view.prompt:
             return None, Said.NOBODY
         try:
             thought = self.predictor.level(view, opinion)
         except Exception:
-            log.exception("the urgency predictor failed; nobody says how urgent the request is")
+            log.exception("the urgency predictor failed; the level of the request is unset")
             return None, Said.NOBODY
         level = _clamped(thought, self.access.clients.rules_of(client).predicted_urgency)
         if level > thought:
@@ -61,16 +59,16 @@ class Levels:
         return level, Said.PREDICTOR
 
     def overruled(self, client: str, refused: Tally) -> int:
-        """Return how often a client was given less urgency than was asked for it, its share included."""
+        """Return how often a client's urgency was reduced, by range, cap or share."""
         return sum(each.of(client) for each in (self.asked, self.capped, refused))
 
     def totals(self, refused: Tally) -> tuple[tuple[str, int], ...]:
-        """Return how often anybody was, by why."""
+        """Return the total numbers of reductions by cause."""
         return ("range", self.asked.total), ("cap", self.capped.total), ("share", refused.total)
 
 
 def _wish(given: bytes | None) -> int | None:
-    """Return the level that a header says, None if it says none."""
+    """Return the level in a header, None if there is none."""
     try:
         level = int(given or b"")
     except ValueError:

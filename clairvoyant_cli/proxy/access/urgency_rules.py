@@ -1,4 +1,4 @@
-"""What the operator says of how urgent requests are: a rule of the clients' file."""
+"""Urgency rules of the clients file."""
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -10,16 +10,16 @@ from clairvoyant_cli.scheduler.urgency import LEVELS
 from clairvoyant_cli.settings import Check, setting
 
 MAX_RULES = 1000
-"""Each request is held against each rule."""
+"""Each request is compared with each rule."""
 
 
 def is_level(value: Any) -> bool:
-    """Whether a value of a file is a level of urgency."""
+    """Whether a value is a level of urgency."""
     return type(value) is int and 0 <= value < LEVELS
 
 
 def is_level_range(value: Any) -> bool:
-    """Whether a value of a file is the most and the least urgent of some levels."""
+    """Whether a value is a range of levels, [most, least] urgent."""
     return isinstance(value, list) and len(value) == 2 and all(map(is_level, value)) and value[0] <= value[1]
 
 
@@ -32,12 +32,12 @@ def _is_header(value: Any) -> bool:
     return bool(name.strip() and colon and wanted.strip()) and name.isascii()
 
 
-_PATTERN: Check = (_is_pattern, "be text, in which * stands for any")
+_PATTERN: Check = (_is_pattern, "be text; * matches anything")
 
 
 @dataclass(frozen=True, slots=True)
 class UrgencyRule:
-    """What all requests that it fits have as their level; what is left out fits all."""
+    """The level of all requests that match; omitted fields match everything."""
 
     level: int | None = setting(
         None, "0..4", "The level, 0 the most urgent.", (is_level, "be a whole number from 0 to 4")
@@ -48,12 +48,12 @@ class UrgencyRule:
     header: str = setting(
         "",
         "NAME: VALUE",
-        "A header of the request. Any client can send one: name the client, too.",
-        (_is_header, "be NAME: VALUE, in which * stands for any value"),
+        "A header of the request. Any client can send it, so name the client too.",
+        (_is_header, "be NAME: VALUE; * matches any value"),
     )
 
     def fits(self, client: str, model: str, head: RequestHead) -> bool:
-        """Whether a request is one that this says something of."""
+        """Whether a request matches."""
         named = fnmatchcase(client, self.client) and fnmatchcase(model, self.model)
         return named and fnmatchcase(head.path, self.route) and self._header_fits(head)
 

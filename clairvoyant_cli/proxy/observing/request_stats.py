@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from clairvoyant_cli.protocols import printable as plain
-from clairvoyant_cli.proxy.access.daily_quota import Today
+from clairvoyant_cli.proxy.access.daily_quota import DailyTokens
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.observing.arrival_order import Shadow, ShadowRun
 from clairvoyant_cli.proxy.queue.exchange import Attempt, End, Exchange, Outcome
@@ -61,7 +61,7 @@ class RequestStats:
     )
     services_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))
     busy: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    today: Today = field(default_factory=Today)
+    today: DailyTokens = field(default_factory=DailyTokens)
     _stats: tuple[float, tuple[ClassStats, ...], tuple[ClassStats, ...]] | None = None
 
     def repeated(self, exchange: Exchange, why: str) -> None:

@@ -9,7 +9,7 @@ from heapq import nsmallest
 from clairvoyant_cli import __version__
 from clairvoyant_cli.proxy.access.clients import EVERYBODY
 from clairvoyant_cli.proxy.access.keys import Access
-from clairvoyant_cli.proxy.access.urgency_levels import Levels
+from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
 from clairvoyant_cli.proxy.observing.gain import Gain
 from clairvoyant_cli.proxy.observing.groups import Groups
 from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS, Row, WaitingRows, Window, moves
@@ -57,7 +57,7 @@ class SnapshotBuilder:
     stats: RequestStats
     access: Access
     predictor: Predictor
-    levels: Levels
+    levels: UrgencyLevels
     urgency_stats: UrgencyStats
     engines: EngineQueues
     listen: str

@@ -1,8 +1,8 @@
-"""The queue's asyncio side: who waits is granted a slot when the scheduler says so.
+"""The asyncio side of the queue: grants slots to waiting requests as the scheduler decides.
 
-Rule 1: a slot is given back exactly once, whatever way a request ends.
-Rule 2: a slot whose client left in mid-answer is given back only when the backend has really stopped.
-Rule 3: each request ends exactly once, and all who listen are told how.
+Rule 1: a slot is freed exactly once, however a request ends.
+Rule 2: the slot of a request whose client left during the answer is freed once the backend has stopped.
+Rule 3: each request ends exactly once, and all listeners are notified.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.urgency import Said
 
 Release = Callable[[Exchange], Awaitable[None]]
-"""Waits until the backend has stopped working for a request whose client is gone."""
+"""Waits until the backend has stopped working on an abandoned request."""
 
 Spawn = Callable[[Awaitable[None]], "asyncio.Task[None]"]
 
@@ -32,15 +32,14 @@ Ended = Callable[[Exchange, End], None]
 MAX_FIRINGS = 200
 
 LOOK_AGAIN_S = 0.25
-"""While a slot is left free for a better one, it is looked at this often whether that still holds."""
+"""How often the scheduler is asked again while a slot is left free for a better one."""
 
 
 class Dispatcher:
     """Grants slots to waiting exchanges in the scheduler's order.
 
-    `ended` are told of each exchange that ends, `changed` after each change of the queue, `reestimated` of
-    each exchange that was predicted anew, and of its job before, `urgency_set` of each of which somebody has
-    said anew how urgent it is.
+    Listeners: `ended` of each exchange that ends, `changed` after each change of the queue, `reestimated` of
+    each exchange with a new prediction and its job before, `urgency_set` of each new urgency level.
     """
 
     def __init__(
@@ -65,9 +64,8 @@ class Dispatcher:
         return f"<Dispatcher {self.scheduler!r}>"
 
     def submit(self, exchange: Exchange) -> None:
-        """Queue an exchange; QueueFullError if there is no room. It may be granted before this returns.
-
-        Where another had to give way to it, that one is sent away.
+        """Queue an exchange, and reject the one that was dropped for it, if any. QueueFullError if there is
+        no room. It may be granted before this returns.
         """
         displaced = self.scheduler.submit(exchange.job, self._clock())
         if displaced is not None:
@@ -105,17 +103,17 @@ class Dispatcher:
             del self.firings[:-MAX_FIRINGS]
 
     def _free_slot(self, worker: str) -> int:
-        # The backend names no slots to us; ours are numbered so that a dashboard's rows stay where they are.
+        # Backends do not name their slots. The lowest free number keeps a dashboard's rows stable.
         taken = {each.slot for each in self.attempts_on(worker)}
         return next(number for number in range(len(taken) + 1) if number not in taken)
 
     def attempts_on(self, worker: str) -> list[Attempt]:
-        """Return what holds a worker's slots."""
+        """Return the attempts in a worker's slots."""
         running = (self.live[job_id].attempt for job_id in self.scheduler.running)
         return [each for each in running if each is not None and each.worker == worker]
 
     def end(self, exchange: Exchange, outcome: Outcome, status: int) -> None:
-        """Note how an exchange ended, and give back what it held: its place in the queue, or its slot."""
+        """Record the end of an exchange and free its place in the queue or its slot."""
         if exchange.end is not None:
             return
         try:
@@ -128,7 +126,7 @@ class Dispatcher:
             self._forget(exchange)
 
     def abandon(self, exchange: Exchange, outcome: Outcome, status: int, release: Release) -> None:
-        """End an exchange whose backend is still at work; its slot follows when `release` returns."""
+        """End an exchange whose backend is still working; its slot is freed when `release` returns."""
         if exchange.end is not None:
             return
         exchange.phase = Phase.RELEASING
@@ -136,7 +134,7 @@ class Dispatcher:
         self._tell(exchange, outcome, status)
 
     def cancel(self, job_id: str) -> bool:
-        """Take a waiting or running exchange away on the operator's word."""
+        """Cancel a waiting or running exchange for the operator."""
         exchange = self.live.get(job_id)
         if exchange is None or exchange.phase in (Phase.RELEASING, Phase.ENDED):
             return False
@@ -148,8 +146,8 @@ class Dispatcher:
         return True
 
     def wait_again(self, exchange: Exchange, why: AttemptEnd, able: frozenset[str] | None = None) -> None:
-        """Take a slot back from an exchange, which keeps its age. One that was cut goes on where it was, on
-        the worker that has its beginning in its cache; `able` says who can take another, None if as before.
+        """Requeue a running exchange, which keeps its age. One that was cut goes on with the worker that has
+        its context in the KV cache; `able` names the workers for any other, None if unchanged.
         """
         now = self._clock()
         worker = "" if exchange.attempt is None or why is not AttemptEnd.CUT else exchange.attempt.worker
@@ -158,7 +156,7 @@ class Dispatcher:
         self.moved()
 
     def reestimate(self, exchange: Exchange, estimates: Estimates) -> bool:
-        """Place a waiting exchange by better estimates; False if it does not wait."""
+        """Replace the estimates of a waiting exchange; False if it is not waiting."""
         if not self.scheduler.reestimate(exchange.id, self._clock(), **estimates):
             return False
         before = exchange.job
@@ -168,7 +166,7 @@ class Dispatcher:
         return True
 
     def set_urgency(self, exchange: Exchange, level: int | None, by: Said) -> bool:
-        """Say how urgent an exchange is, waiting or running; False if it is neither."""
+        """Set the urgency of a waiting or running exchange; False if it is neither."""
         if not self.scheduler.set_urgency(exchange.id, level, by, self._clock()):
             return False
         exchange.set_urgency(level, by)
@@ -177,8 +175,8 @@ class Dispatcher:
         return True
 
     def send_away_waiting(self, why: Callable[[], Exception], *, suspended: bool = True) -> int:
-        """Have everything that still waits refused for a reason; return how many. Without `suspended` what
-        has a part of its answer is left to go on.
+        """Reject all waiting exchanges with an error; return their number. Unless `suspended`, those with a
+        partial answer stay.
         """
         waiting = [
             exchange
@@ -190,13 +188,13 @@ class Dispatcher:
         return len(waiting)
 
     def send_away(self, exchange: Exchange, why: Exception) -> None:
-        """Tell a waiting exchange's task that it will not be served; it ends the exchange."""
+        """Reject a waiting exchange: its task receives the error and ends it."""
         if not exchange.granted.done():
             exchange.granted.set_exception(why)
-            exchange.granted.exception()  # a task that is cancelled in the same moment never asks
+            exchange.granted.exception()  # retrieved, in case the task is cancelled at the same moment
 
     def moved(self) -> None:
-        """Look again after something changed."""
+        """Grant slots and notify listeners after a change."""
         self.pump()
         for listener in self.changed:
             listener()
@@ -221,5 +219,5 @@ class Dispatcher:
 
 
 def _is_success(status: int) -> bool:
-    """Whether the backend began an answer that is no error: then it had loaded what that needs."""
+    """Whether the backend began a successful answer, for which it had loaded the model."""
     return 200 <= status < 300

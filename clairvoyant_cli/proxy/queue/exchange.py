@@ -1,4 +1,4 @@
-"""The record of a scheduled request: what was asked, each attempt to have it answered, and how it ended."""
+"""The record of a scheduled request: what was asked, the attempts to answer it, and how it ended."""
 
 import asyncio
 from dataclasses import dataclass, field, replace
@@ -16,7 +16,7 @@ from predictor.record import Prediction
 
 
 class Phase(StrEnum):
-    """Where a request is. It only ever moves down this list, but back to the queue to be tried again."""
+    """The phase of a request. It moves down this list, and back to QUEUED for another attempt."""
 
     QUEUED = "queued"
     CONNECTING = "connecting"
@@ -37,9 +37,7 @@ class Outcome(StrEnum):
 
 
 class AttemptEnd(StrEnum):
-    """Why an attempt ended without ending its request: the backend never took it up, it was cut, or it broke
-    off and is made again.
-    """
+    """Why an attempt ended without ending its request."""
 
     UNREACHABLE = "unreachable"
     NOT_READY = "not_ready"
@@ -48,25 +46,25 @@ class AttemptEnd(StrEnum):
 
 
 class OperatorCancelledError(Exception):
-    """An operator took the request out of the queue, or stopped it."""
+    """The operator cancelled the request."""
 
 
 class DisplacedError(Exception):
-    """The queue is full, and the request gave way to another."""
+    """The queue is full, and the request was dropped for another."""
 
 
 class DrainingError(Exception):
-    """The daemon is going down; what still waits is sent away."""
+    """The daemon is shutting down; waiting requests are rejected."""
 
 
 class OutageError(Exception):
-    """Every backend has been away for longer than a request is kept waiting for one."""
+    """Every backend has been down for longer than requests are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a client asked, and what was predicted of it. `prompt` is kept only where it may be shown.
-    `shown_name` is what its client is called in views and records; `job.client` is whose share it takes.
+    """A client's request and its prediction. `prompt` is kept only if it may be shown. `shown_name` is the
+    client's displayed name; `job.client` is the principal whose share it uses.
     """
 
     job: Job
@@ -78,18 +76,18 @@ class Asked:
     shown_name: str = ""
 
     def without_text(self) -> "Asked":
-        """Return the numbers and names alone."""
+        """Return a copy without prompt text."""
         return replace(self, parsed=replace(self.parsed, view=None), prompt=None)
 
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """A slot that was granted to a request, and what came of it. Times are on the daemon's clock.
+    """One use of a slot by a request. Times are on the daemon's clock.
 
-    `expected_s` is what its worker was predicted to need for it. `end` is None while it lasts, and of the
-    attempt that ended its request. `is_cutting` says that it will end at the next good place, for another to
-    have its slot. `priority` is what it was stamped with, for a worker that orders its own queue;
-    `reread_tokens` is what seems to have been read again for it. `server_gone`: its server went with it.
+    `expected_s` is the predicted service time. `end` is None while it lasts, and for the attempt that ends
+    its request. `is_cutting`: it will be cut at the next possible token. `priority` is the number sent to an
+    engine that orders its own queue; `reread_tokens` is the prefill that appears to have been repeated.
+    `server_gone`: its server went down with it.
     """
 
     dispatch: Dispatch
@@ -122,7 +120,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a request ended, with what status, and when."""
+    """How a request ended, its status and time."""
 
     outcome: Outcome
     status: int
@@ -131,10 +129,10 @@ class End:
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """One scheduled request. `attempt` is the one that holds a slot, or held it in the end; None while it
-    waits. `granted` resolves when it begins, and is made anew each time the request goes back to the queue.
-    `splice` is what its answer is put together in; None where it is not to be cut, `uncut_because` says why.
-    `only_as_asked`: nothing but the client's own request may be sent for it any more.
+    """One scheduled request. `attempt` holds a slot, or was the last to; None while it waits. `granted`
+    resolves when an attempt begins and is replaced whenever the request is requeued. `splice` joins the parts
+    of its answer; None if it must not be cut, for the reason `uncut_because`. `only_as_asked`: from now on
+    only the client's own request may be sent for it.
     """
 
     asked: Asked
@@ -163,17 +161,17 @@ class Exchange:
 
     @property
     def client(self) -> str:
-        """The name that its client is shown under."""
+        """The displayed name of its client."""
         return self.asked.shown_name or self.job.client
 
     @property
     def totals(self) -> Totals:
-        """What its backend said of the answer."""
+        """The backend's totals of the answer."""
         return NO_TOTALS if self.attempt is None else self.attempt.totals
 
     @property
     def dispatched_s(self) -> float | None:
-        """When it was granted the slot that it has, or had in the end."""
+        """When it was granted its current or last slot."""
         return None if self.attempt is None else self.attempt.granted_s
 
     @property
@@ -266,7 +264,7 @@ class Exchange:
         self.phase = Phase.QUEUED
 
     def shed(self) -> None:
-        """Let go of the request's and the answer's text; only numbers are remembered of what has ended."""
+        """Drop the text of request and answer; ended requests keep numbers only."""
         self.asked = self.asked.without_text()
         self.task = None
         self.splice = None
@@ -274,11 +272,11 @@ class Exchange:
             self.attempt.usage = None
             self.attempt.connection = None
 
-    # -- what can be said of it ------------------------------------------------------------------------
+    # -- derived values ----------------------------------------------------------------------------------
 
     @property
     def prediction_state(self) -> PredictionState:
-        """What was predicted, as the front ends want it; made once, drawn in every snapshot."""
+        """The prediction for front ends; cached, as every snapshot has it."""
         if self._prediction_state is None:
             prediction = self.asked.prediction
             self._prediction_state = PredictionState(
@@ -293,30 +291,30 @@ class Exchange:
         return self._prediction_state
 
     def set_urgency(self, level: int | None, by: str) -> None:
-        """Take note of how urgent it is said to be."""
+        """Set the urgency level and its source."""
         job = self.asked.job
         if (job.urgency, job.urgency_by) != (level, by):
             self.asked = replace(self.asked, job=replace(job, urgency=level, urgency_by=by))
 
-    def predicted_anew(self, prediction: Prediction) -> None:
-        """Take a better prediction than the first: it is shown, judged and learnt from."""
+    def repredicted(self, prediction: Prediction) -> None:
+        """Replace the prediction by a better one, which is shown, judged and learned from."""
         self.asked = replace(self.asked, prediction=prediction)
         self._prediction_state, self.is_explained = None, False
 
     def reestimated(self, estimates: Estimates) -> None:
-        """The queue goes by other estimates from now on."""
+        """Replace the estimates that the scheduler uses."""
         self.asked = replace(self.asked, job=replace(self.job, **estimates))
 
     def explained(self, features: tuple[tuple[str, float], ...]) -> None:
-        """Keep what drove the prediction, for the front ends."""
+        """Set the features that explain the prediction, for front ends."""
         self._prediction_state = replace(self.prediction_state, features=features)
         self.is_explained = True
 
     def generated(self, now: float) -> int:
-        """Return the tokens of the answer; of one that was given up, those so far.
+        """Return the tokens of the answer, or those so far if it was abandoned.
 
-        Where the backend did not tell (the answer is too long to be read, or in a coding) its events are
-        counted; where it did not stream, its time, at the speed that was predicted.
+        Without totals from the backend (the answer is too long to parse, or compressed) its events are
+        counted; an unstreamed answer is estimated from its time at the predicted speed.
         """
         attempt, job = self.attempt, self.job
         if self.asked.route.work is not Work.GENERATE:
@@ -331,23 +329,23 @@ class Exchange:
         share = (now - attempt.granted_s) / job.cost_s if job.cost_s > 0 else 1.0
         outcome = None if self.end is None else self.end.outcome
         if outcome is Outcome.CLIENT_CANCELLED:
-            share = min(1.0, share)  # no longer than it was predicted to take: the backend may have been slow
+            share = min(1.0, share)  # at most the predicted length: the backend may have been slow
         elif outcome is not Outcome.COMPLETED:
             return 0
         return ceil(job.tokens * share)
 
     def waited_s(self, now: float) -> float:
-        """Seconds spent in the queue up to now, or to its end, however often it was served."""
+        """Total seconds in the queue until now or its end."""
         served_s = sum((each.ended_s or now) - each.granted_s for each in self.parts)
         return (self.dispatched_s or self.ended_s or now) - self.job.arrival_s - served_s
 
     def sojourn_s(self, now: float) -> float:
-        """Seconds since arrival, queue and service together."""
+        """Seconds since arrival: queueing and service."""
         return (self.ended_s or now) - self.job.arrival_s
 
     @property
     def ttft_s(self) -> float | None:
-        """Seconds from arrival to the answer's first byte of body."""
+        """Seconds from arrival to the first byte of the answer's body."""
         return None if self.first_byte_s is None else self.first_byte_s - self.job.arrival_s
 
 

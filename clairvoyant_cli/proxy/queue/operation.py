@@ -1,6 +1,6 @@
-"""How the daemon is being run: its policy, its tau and where that is from, and whether it takes work.
+"""The operating state of the daemon: policy, tau and its source, and whether it accepts work.
 
-Rule: what an operator chose holds; what was measured, learned or judged moves only what nobody chose.
+Rule: the operator's choices hold; measured or learned values change only what was not chosen.
 """
 
 from collections import defaultdict
@@ -10,28 +10,28 @@ from statistics import median
 
 from clairvoyant_cli.proxy.access.clients import Clients
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
-from clairvoyant_cli.proxy.queue.predictor_trust import Fallback
+from clairvoyant_cli.proxy.queue.predictor_trust import PredictorTrust
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES, QUANTUM_TOKENS, in_turns_of
 from clairvoyant_cli.scheduler.policy_forecast import starts
 from clairvoyant_cli.state.snapshot import PolicyOutlook
 
 CHOSEN = ("flag", "operator")
-"""Sources of a tau that somebody set."""
+"""Sources of a tau that was set, not learned."""
 
 
 @dataclass(slots=True)
 class Operation:
-    """What an operator sees and changes. `tau_source` says in words where tau is from; `mu_short_s` is what
-    it was computed from, None if nothing was learned or measured. A turn brings `quantum_tokens` under
-    policies that give turns. `policy_chosen` once an operator has chosen one. While `draining` nothing new is
-    taken; when `stopping`, the daemon ends with what it has, and once it has `stopped` we end whatever runs.
-    Nothing new is taken of `draining_groups`: pairs
-    as in ("client", its name), ("model", ...).
+    """What an operator sees and changes.
+
+    `tau_source` describes where tau is from; `mu_short_s` is the value behind it, None if unknown.
+    `quantum_tokens` is the turn of round-robin policies. `policy_chosen`: the operator chose the policy.
+    While `draining`, new requests are rejected; when `stopping`, the daemon ends after its last request, and
+    once `stopped`, it ends running ones. `draining_groups` are pairs such as ("client", its name).
     """
 
     dispatcher: Dispatcher
-    fallback: Fallback
+    fallback: PredictorTrust
     clock: Callable[[], float]
     say: Callable[[int, str], None]
     tau_source: str = "default"
@@ -49,33 +49,33 @@ class Operation:
 
     @property
     def mode(self) -> str:
-        """What the daemon does with requests: "serving", "paused" or "draining"."""
+        """ "serving", "paused" or "draining"."""
         if self.draining:
             return "draining"
         return "paused" if self.dispatcher.scheduler.paused else "serving"
 
     @property
     def policy(self) -> str:
-        """The policy that orders what waits."""
+        """The name of the policy."""
         return self.dispatcher.scheduler.policy.name
 
     @property
     def tau_s(self) -> float | None:
-        """The starvation timeout in seconds, None where there is none."""
+        """The starvation timeout in seconds, None if there is none."""
         return self.dispatcher.scheduler.tau_s
 
     def choose_policy(self, name: str) -> None:
-        """Order by another policy on the operator's word, whatever the predictor is worth."""
+        """Set the policy for the operator."""
         self.fallback.chosen_by_operator()
         self.policy_chosen = True
         self._order_by(name)
 
     def prefer_policy(self, name: str) -> None:
-        """Order by another policy, as nobody has chosen one."""
+        """Set the policy, where the operator has not."""
         self._order_by(name)
 
     def outlook(self, name: str) -> PolicyOutlook:
-        """Return when what waits now would start if a policy ordered it."""
+        """Return the predicted starts of the waiting requests under another policy."""
         live, kinds = self.dispatcher.live, defaultdict[str, list[float]](list)
         policy = in_turns_of(POLICIES[name], self.quantum_tokens)
         for job_id, start_s in starts(self.dispatcher.scheduler, policy, self.clock()):
@@ -84,20 +84,20 @@ class Operation:
         return PolicyOutlook(name, short_s, long_s, policy.interrupts)
 
     def review_predictor(self) -> None:
-        """Fall back to arrival order, or return from there, as the predictor's record demands."""
+        """Let the predictor's record decide on the fallback to arrival order."""
         self.fallback.review(self.policy, self._order_by, self.say)
 
     def choose_tau(self, tau_s: float | None) -> None:
-        """Set tau on the operator's word; None is no guard."""
+        """Set tau for the operator; None means no guard."""
         self.dispatcher.scheduler.tau_s = tau_s
         self.tau_source = "operator"
 
     def release_tau(self) -> None:
-        """Take back the operator's word on tau: what a flag said holds, or what was measured and learned."""
+        """Return to the tau of the flag, or else to the learned one."""
         self.dispatcher.scheduler.tau_s, self.tau_source = self._own_tau
 
     def learn_tau(self, tau_s: float, mu_short_s: float, source: str) -> bool:
-        """Set tau as it was measured or learned; False, and it stays, if somebody has chosen one."""
+        """Set a measured or learned tau; False if it was chosen and stays."""
         if self._own_tau[1] not in CHOSEN:
             self._own_tau = tau_s, source
         if self.tau_source in CHOSEN:

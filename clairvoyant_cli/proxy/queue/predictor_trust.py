@@ -1,10 +1,10 @@
-"""Says with whose requests the predictor is not trusted, and falls back to arrival order where the upper
-bounds that a policy goes by do not hold.
+"""Reports clients whose answers the predictor cannot rank, and falls back to arrival order while the upper
+bounds that a policy uses do not hold.
 
-Rule 1: predictions go on and are judged all the while, so that the predictor can regain trust.
-Rule 2: what an operator chooses in the meantime holds.
-Rule 3: a client whose answers cannot be ranked loses its own order alone: all of its requests are predicted
-alike (`predictor.trust`), and no policy is set aside for it.
+Rule 1: predictions continue and are judged, so that trust can return.
+Rule 2: the operator's choice of a policy holds.
+Rule 3: for a client whose answers cannot be ranked, all requests get the same prediction (`predictor.trust`);
+the policy does not change.
 """
 
 import logging
@@ -20,7 +20,7 @@ FALLBACK_POLICY = "fcfs"
 
 
 def quality_of(predictor: Predictor) -> Quality | None:
-    """Return how a predictor does on this traffic; None from one that does not keep count."""
+    """Return a predictor's quality on this traffic, None if it does not measure it."""
     quality: Callable[[], Quality] | None = getattr(predictor, "quality", None)
     return None if quality is None else quality()
 
@@ -32,10 +32,8 @@ def whose(distrusted: Distrusted) -> str:
 
 
 @dataclass(slots=True)
-class Fallback:
-    """Watches a predictor's quality. `displaced` is the policy that waits until its upper bounds hold again,
-    if any does.
-    """
+class PredictorTrust:
+    """Watches a predictor's quality. `displaced` is the policy to restore once its upper bounds hold again."""
 
     predictor: Predictor
     coverage: Coverage | None = None
@@ -43,7 +41,7 @@ class Fallback:
     _distrusted: frozenset[str] = field(default_factory=frozenset)
 
     def review(self, policy: str, choose: Callable[[str], None], say: Callable[[int, str], None]) -> None:
-        """Look at the predictor's quality, and change the policy if upper bounds call for it."""
+        """Report changes of trust, and change the policy if upper bounds require it."""
         self._name_distrusted(say)
         coverage = self.coverage
         if coverage is None:
@@ -52,14 +50,14 @@ class Fallback:
             self.displaced = policy
             choose(FALLBACK_POLICY)
             news = (
-                f"the predictor knows no upper bounds on this traffic ({coverage.missed:.0%} of the answers "
-                f"took longer than their quantile, {1.0 - coverage.alpha:.0%} should)"
+                f"predicted upper bounds do not hold on this traffic ({coverage.missed:.0%} of the answers "
+                f"exceeded their quantile, {1.0 - coverage.alpha:.0%} should)"
             )
-            say(logging.WARNING, f"{news}: ordering by arrival until it does")
+            say(logging.WARNING, f"{news}: using arrival order until they do")
         elif self.displaced is not None and coverage.trusted:
             policy, self.displaced = self.displaced, None
             choose(policy)
-            say(logging.INFO, f"the predictor's upper bounds hold again: policy {policy} again")
+            say(logging.INFO, f"predicted upper bounds hold again: back to policy {policy}")
 
     def _name_distrusted(self, say: Callable[[int, str], None]) -> None:
         quality = quality_of(self.predictor)
@@ -70,12 +68,12 @@ class Fallback:
             say(
                 logging.WARNING,
                 f"the predictor ranks the answers to {name} no better than chance (ranking accuracy {ranked} "
-                f"over {distrusted[name].judged}): its requests are predicted alike until it does",
+                f"over {distrusted[name].judged}): its requests get equal predictions until it does",
             )
         for name in self._distrusted - distrusted.keys():
-            say(logging.INFO, f"the predictor is trusted with the requests of {name} again")
+            say(logging.INFO, f"the predictor is trusted again for the requests of {name}")
         self._distrusted = frozenset(distrusted)
 
     def chosen_by_operator(self) -> None:
-        """The operator's choice holds, whatever was displaced."""
+        """Forget the displaced policy: the operator has chosen one."""
         self.displaced = None

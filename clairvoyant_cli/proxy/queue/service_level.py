@@ -1,10 +1,9 @@
-"""The service level that was promised (`--slo`): who cannot be served within it is told so at the door.
+"""The service level objective (`--slo`): rejects requests whose predicted TTFT exceeds the target.
 
-Rule 1: what is forecast is the first token: when the scheduler, as it stands, would start a request, and how
-long reading its prompt takes. What becomes of the forecasts corrects them, class by class, until the promised
-share of requests stays within them.
-Rule 2: nobody is refused whom an idle server would keep waiting as long: to come back later would not help.
-Rule 3: what was promised is counted for all that were let in, those included that left before it came.
+Rule 1: the forecast of TTFT is the scheduler's predicted start plus the prefill. Outcomes correct the
+forecasts per class, until the promised share of requests stays within them.
+Rule 2: a request that would miss the target on an idle server is not rejected: a retry would not help.
+Rule 3: the objective is counted over all accepted requests, including those whose client left before it.
 """
 
 import logging
@@ -23,24 +22,24 @@ from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.state.snapshot import LevelMet, ServiceLevelState
 
 FIRST_TOKEN_S = 0.1
-"""Of every forecast: connecting, and the first token itself. A correction needs something to multiply."""
+"""Part of every forecast: connecting and the first token, so that a correction has something to multiply."""
 
 RECENT = 200
 MIN_RECENT = 20
-"""Requests that an alert looks back on, and how many there must be."""
+"""Requests that an alert is based on, and the least number needed."""
 
 MAX_RETRY_S = 600.0
 
 
 class Objective(NamedTuple):
-    """So large a share of the requests shall have its first token within so many seconds."""
+    """A share of the requests, and their TTFT in seconds."""
 
     share: float
     ttft_s: float
 
 
 def objective_of(text: str) -> Objective:
-    """Read `ttft-p95=2s`; ValueError if it is none."""
+    """Parse an objective such as `ttft-p95=2s`; ValueError if it is invalid."""
     found = SLO.fullmatch(text)
     if found is None:
         raise ValueError(text)
@@ -50,7 +49,7 @@ def objective_of(text: str) -> Objective:
 
 @dataclass(slots=True)
 class ServiceLevel:
-    """Forecasts, refuses and counts. `say` takes a level of logging and a line."""
+    """Forecasts, rejects and counts. `say` takes a logging level and a line."""
 
     text: str
     scheduler: Scheduler
@@ -71,14 +70,14 @@ class ServiceLevel:
         self._coverage = Coverage(self.objective.share)
 
     def retry_after_s(self, exchange: Exchange) -> float | None:
-        """Return in how many seconds a request that arrives could be served in time, were nothing else to
-        come; None if it can be now, or never could.
+        """Return the seconds after which an arriving request could meet the target without further arrivals;
+        None if it meets it now or never could.
         """
         if exchange.asked.route.work is not Work.GENERATE or exchange.job.stands_back:
-            return None  # nobody waits for its first token
+            return None  # background, or no text is generated
         wait_s, read_s = self.scheduler.forecast(exchange.job, self.clock())
         if wait_s == inf:
-            return None  # nobody is there: how long that lasts, an outage's own rules say
+            return None  # no server is available: the rules of an outage apply
         regime = exchange.asked.prediction.length_class.value
         factor = self._coverage.corrected(regime, 1.0)
         forecast_s = factor * (wait_s + read_s + FIRST_TOKEN_S)
@@ -90,7 +89,7 @@ class ServiceLevel:
         return min(float(ceil((forecast_s - self.objective.ttft_s) / factor)), MAX_RETRY_S)
 
     def ended(self, exchange: Exchange, end: End) -> None:
-        """Take note of when the first token came."""
+        """Learn from the TTFT of an ended request."""
         forecast_s = self._forecasts.pop(exchange.id, None)
         actual_s = _first_token_s(exchange, end)
         if forecast_s is None or actual_s is None:
@@ -106,16 +105,16 @@ class ServiceLevel:
         self._alert()
 
     def forget(self, exchange: Exchange) -> None:
-        """A request that was let in found no place in the queue."""
+        """Drop the forecast of a request that found no place in the queue."""
         self._forecasts.pop(exchange.id, None)
 
     @property
     def recent_missed(self) -> float:
-        """The share of the recent requests whose first token came too late."""
+        """The share of recent requests that missed the target."""
         return sum(self._recent) / len(self._recent) if self._recent else 0.0
 
     def state(self) -> ServiceLevelState:
-        """Return what front ends show."""
+        """Return the published state."""
         classes = sorted(self.judged)
         return ServiceLevelState(
             objective=self.text,
@@ -132,14 +131,14 @@ class ServiceLevel:
         self.alerting = broken
         share = f"{self.recent_missed:.0%} of the last {len(self._recent)} requests"
         if broken:
-            self.say(logging.WARNING, f"the service level {self.text} is not met: {share} were too late")
+            self.say(logging.WARNING, f"objective {self.text} is not met: {share} were late")
         else:
-            self.say(logging.INFO, f"the service level {self.text} is met again: {share} were too late")
+            self.say(logging.INFO, f"objective {self.text} is met again: {share} were late")
 
 
 def _first_token_s(exchange: Exchange, end: End) -> float | None:
-    """Return the seconds from arrival to the first token, or to the end of a wait for it that was given up;
-    None where that cannot be told: an answer in one piece tells only if its server does.
+    """Return TTFT in seconds, or the wait of a client that left before; None if it is unknown: an unstreamed
+    answer has it only if the server reports its prefill time.
     """
     if end.outcome is not Outcome.COMPLETED and exchange.first_byte_s is None:
         gave_up = end.outcome in (Outcome.CLIENT_CANCELLED, Outcome.TIMEOUT)

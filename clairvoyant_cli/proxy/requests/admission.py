@@ -20,7 +20,7 @@ from clairvoyant_cli.protocols.inject_field import opening_of
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest, parse_request
 from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.proxy.access.keys import Access
-from clairvoyant_cli.proxy.access.urgency_levels import Levels
+from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.urgency_stats import UrgencyStats
 from clairvoyant_cli.proxy.queue.exchange import Asked, Exchange
@@ -89,7 +89,7 @@ class Admission:
     operation: Operation
     stats: RequestStats
     refusals: Refusals
-    levels: Levels
+    levels: UrgencyLevels
     urgency_stats: UrgencyStats
     annotation: Annotation
     body_limit_bytes: int = 64 * 1024 * 1024

@@ -18,7 +18,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING
 
-from clairvoyant_cli.proxy.access.urgency_levels import Levels
+from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.servers.pool import BackendPool
@@ -55,7 +55,7 @@ class SecondOpinions:
         predictor: LoadedPredictor,
         pool: BackendPool,
         dispatcher: Dispatcher,
-        levels: Levels,
+        levels: UrgencyLevels,
     ) -> None:
         self._encode = encode
         self._predictor = predictor
@@ -129,7 +129,7 @@ class SecondOpinions:
         if view is None or exchange.end is not None:
             return
         prediction = self._predictor.predict(view, opinion)
-        exchange.predicted_anew(prediction)
+        exchange.repredicted(prediction)
         if self._dispatcher.reestimate(exchange, self._pool.estimates(exchange.asked.parsed, prediction)):
             self._dispatcher.moved()
         if exchange.job.urgency_by == Said.PREDICTOR:

@@ -108,7 +108,7 @@ class Candidate:
 
     @property
     def score_s(self) -> float:
-        """The cautious completion time (QUARTZ, Eq. 4): only the job's own time is a quantile, as means add."""
+        """Cautious completion time (QUARTZ, Eq. 4): means add, so only the job's own is a quantile."""
         return self.backlog_s + self.quantile_s + self.penalty_s
 
 

@@ -17,9 +17,19 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
 from itertools import count, islice
+from typing import Unpack
 
 from clairvoyant_cli.scheduler.fairness import EVERYBODY, Accounts, Tenant
-from clairvoyant_cli.scheduler.job import ClientFullError, Dispatch, Job, Move, MoveKind, Preempt, Reason
+from clairvoyant_cli.scheduler.job import (
+    ClientFullError,
+    Dispatch,
+    Estimates,
+    Job,
+    Move,
+    MoveKind,
+    Preempt,
+    Reason,
+)
 from clairvoyant_cli.scheduler.placement import Fleet, Speed
 from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.preemption import may_be_cut, spent, worthwhile
@@ -164,7 +174,7 @@ class Scheduler:
         self._place(entry)
 
     def spare(self, job_id: str) -> None:
-        """Exempt a running job from preemption until it ends or is requeued; KeyError if it is not running."""
+        """Exempt a running job from preemption until it is requeued; KeyError if it is not running."""
         self._running[job_id].spared = True
 
     def requeue(
@@ -198,17 +208,7 @@ class Scheduler:
         if entry.job.stands_back:
             self._back.appendleft(entry)
 
-    def reestimate(
-        self,
-        job_id: str,
-        now: float,
-        *,
-        p_long: float,
-        cost_s: float,
-        cost_high_s: float,
-        tokens: float,
-        tokens_q90: float,
-    ) -> bool:
+    def reestimate(self, job_id: str, now: float, **estimates: Unpack[Estimates]) -> bool:
         """Replace the predictions of a waiting job, its place and its client's charge; see `Job`.
 
         False if it is not waiting.
@@ -219,14 +219,7 @@ class Scheduler:
         self._line.now = now
         self._line.drop(entry)
         self.accounts.give_back(entry, now)
-        entry.job = replace(
-            entry.job,
-            p_long=p_long,
-            cost_s=cost_s,
-            cost_high_s=cost_high_s,
-            tokens=tokens,
-            tokens_q90=tokens_q90,
-        )
+        entry.job = replace(entry.job, **estimates)
         self.accounts.charge(entry, now)
         entry.moves.append(Move(now, MoveKind.REESTIMATED))
         self._place(entry)
@@ -546,7 +539,7 @@ class Scheduler:
                 self._crowds.place(entry, lane.band)
 
     def _let_forward(self, now: float) -> None:
-        """Promote the oldest background job once it has waited for tau, at most one in FORWARD_EVERY starts."""
+        """Promote the oldest background job past tau, at most one in FORWARD_EVERY starts."""
         back = self._back
         while back and (back[0].job.id not in self._waiting or not back[0].job.stands_back):
             back.popleft()

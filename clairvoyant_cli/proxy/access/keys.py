@@ -60,7 +60,7 @@ class Access:
         return (*own, b"authorization", b"x-api-key") if self.clients.keys else own
 
     def admit(self, request: Request) -> str | Refusal:
-        """Return the client of a request, the owner of its key or without keys its address; or its refusal."""
+        """Return the client of a request, the owner of its key or its address, or its refusal."""
         head = request.head
         if self.clients.keys:
             key = bearer(head) or head.get(b"x-api-key")
@@ -73,7 +73,7 @@ class Access:
         return THIS_MACHINE if is_loopback(peer) else peer
 
     def shown_name(self, head: RequestHead, client: str) -> str:
-        """Return the displayed name of a request's client. Without keys it is self-chosen and proves nothing."""
+        """Return the displayed name of a client. Without keys it is self-chosen."""
         named = None if self.clients.keys else head.get(CLIENT_HEADER)
         return printable(decoded(named)) if named else client
 

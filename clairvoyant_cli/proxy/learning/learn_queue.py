@@ -1,8 +1,7 @@
-"""What answers teach the predictor, learned a little later: off the way of any request.
+"""Feeds answers to the predictor's online learning, outside the path of requests.
 
-Learning from an answer costs less than half a millisecond, and never a whole refit. A serial backend finishes
-a few answers a second, so one lesson at a time, with a rest in between, keeps up; what comes faster than that
-for long is sampled.
+Learning from an answer takes under half a millisecond. Answers are learned one at a time with a pause between
+them; if they arrive faster than that for long, some are skipped.
 """
 
 import asyncio
@@ -16,13 +15,13 @@ from predictor.record import Prediction, Predictor
 log = logging.getLogger("clairvoyant")
 
 REST_S = 0.025
-"""Between two lessons: learning takes at most about two hundredths of the daemon's time."""
+"""Pause between two answers: learning takes at most 2 % of the daemon's time."""
 
 MAX_WAITING = 500
 
 
 class LearnQueue:
-    """Answers on their way to the predictor. `learned` is called after each."""
+    """Answers waiting to be learned. `learned` is called after each."""
 
     def __init__(self, predictor: Predictor, learned: Callable[[], None]) -> None:
         self._predictor = predictor
@@ -31,7 +30,7 @@ class LearnQueue:
         self._next: asyncio.TimerHandle | None = None
 
     def add(self, prediction: Prediction, tokens: int) -> None:
-        """Take note of an answer; it is learned soon, unless too many wait already."""
+        """Queue an answer; it is skipped if MAX_WAITING wait already."""
         if len(self._waiting) >= MAX_WAITING:
             return
         self._waiting.append((prediction, tokens))
@@ -39,17 +38,17 @@ class LearnQueue:
             self._next = asyncio.get_running_loop().call_later(REST_S, self._one)
 
     def ended(self, exchange: Exchange, end: End) -> None:
-        """Take note of a request that has ended, if its answer was whole."""
+        """Queue the answer of an ended request, if it is complete."""
         totals, prediction = exchange.totals, exchange.asked.prediction
         if totals.complete and totals.tokens is not None and prediction.memo is not None:
             self.add(prediction, totals.tokens)
 
     def clear(self) -> None:
-        """Learn nothing from what waits: it is of requests that are to be forgotten."""
+        """Drop the queue: its requests are to be forgotten."""
         self._waiting.clear()
 
     def flush(self) -> None:
-        """Learn now what waits: the daemon goes down and what it knows is saved."""
+        """Learn the queue now, before the daemon shuts down and saves its state."""
         if self._next is not None:
             self._next.cancel()
             self._next = None
@@ -69,5 +68,5 @@ class LearnQueue:
             self._predictor.learn(prediction, tokens)
             self._learned()
         except Exception:
-            # A predictor that cannot learn still predicts; no request pays for its fault.
+            # A predictor that cannot learn still predicts; no request fails for it.
             log.exception("the predictor could not learn from an answer")

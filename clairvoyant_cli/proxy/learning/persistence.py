@@ -1,7 +1,7 @@
-"""What outlives the daemon: what it starts from, what it learns, what it records.
+"""What the daemon keeps over a restart: profiles to start from, learned state, and the history.
 
-Rule 1: nothing here waits for a disk, and nothing here can fail a request.
-Rule 2: what the operator set (`--tau`, an action) is never overruled by what was measured or learned.
+Rule 1: nothing here waits for a disk or can fail a request.
+Rule 2: measured or learned values never overrule what the operator set (`--tau`, an action).
 """
 
 import asyncio
@@ -38,59 +38,59 @@ FOLLOW_EVERY_S = 2.0
 
 
 class Persistence(Protocol):
-    """Where a daemon keeps what is to outlive it. No method waits for a disk but `profiles`, `load` and
-    `answered_since`, which are asked at the start, or on a thread.
+    """A daemon's storage. Only `profiles`, `load` and `answered_since` wait for a disk; they are called at
+    the start or on a thread.
     """
 
     def profiles(self, backend: str, url: str) -> Sequence[Profile]:
-        """Return what was measured of this server on this machine: the one to use first."""
+        """Return the profiles of this server on this machine, the one to use first."""
         ...
 
     def stale(self, profile: Profile, version: str) -> str:
-        """Say why a profile may no longer hold, "" if it does."""
+        """Return why a profile may be stale, "" if it is not."""
         ...
 
     def finished(self, record: Finished) -> None:
-        """Record a request that has ended."""
+        """Record an ended request."""
         ...
 
     def answered_since(self, at: float) -> Callable[[str], int]:
-        """Return what tells of a client how many answer tokens it had from a moment on, epoch seconds."""
+        """Return a function from client to its answer tokens since a time in epoch seconds."""
         ...
 
     def load(self, name: str) -> bytes | None:
-        """Return a state kept by an earlier daemon, None if there is none."""
+        """Return a stored state, None if there is none."""
         ...
 
     def save(self, name: str, state: bytes) -> None:
-        """Keep a state for later daemons."""
+        """Store a state."""
         ...
 
     def forgotten(self) -> bool:
-        """Say whether what was learned has been erased since this was last asked."""
+        """Return whether the learned state was erased since the last call."""
         ...
 
     def measured_anew(self) -> bool:
-        """Say whether there are other profiles, or other ones chosen, than when this was last asked."""
+        """Return whether profiles were measured or chosen since the last call."""
         ...
 
 
 @runtime_checkable
 class StatefulPredictor(Protocol):
-    """A predictor whose learning can outlive it."""
+    """A predictor whose learned state can be stored."""
 
     def export_state(self) -> bytes:
-        """Return what it has learned."""
+        """Return the learned state."""
         ...
 
     def import_state(self, state: bytes) -> None:
-        """Take up what an earlier one had learned; ValueError if it cannot be read."""
+        """Restore a learned state; ValueError if it cannot be read."""
         ...
 
 
 @dataclass(slots=True)
 class WorkerMemory:
-    """What is known of one worker: its profiles, the one in use, and what traffic has taught since."""
+    """The profiles of one worker, the one in use, and what was learned since."""
 
     worker: Worker
     profiles: Sequence[Profile]
@@ -100,24 +100,24 @@ class WorkerMemory:
 
     @property
     def state_name(self) -> str:
-        """The name under which what was learned of it is kept."""
+        """The name of its stored state."""
         return state_name(self.worker.backend.adapter.name, self.worker.backend.base_url)
 
     def take(self, profiles: Sequence[Profile]) -> None:
-        """Go on with other profiles: what was learned under those that stay, stays."""
+        """Change the profiles; what was learned under those that stay is kept."""
         self.profiles = self.worker.profiles = profiles
         self.learner = Learner(profiles, self.learner.learned())
         self.followed = ()
 
     def forget(self) -> None:
-        """Learn anew, from the profiles alone."""
+        """Drop what was learned; the profiles stay."""
         self.learner = Learner(self.profiles, Learned())
         self.followed = ()
 
 
 class StateSaver:
-    """Starts a daemon from what is known, and records what it does. `took_over` are told of each worker for
-    which another profile was found while it runs.
+    """Initialises a daemon from storage and records what it does. `took_over` listeners are called for each
+    worker whose profile changed while the daemon runs.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class StateSaver:
         return measured_at(url, profiles) if len(self._pool) > 1 else profiles
 
     def begin(self) -> None:
-        """Take up what was measured and learned before, and listen to what ends from now on."""
+        """Load profiles and learned state, and listen to requests that end."""
         for memory in self._memories.values():
             self._take_up(memory)
         today = self._stats.today
@@ -170,14 +170,12 @@ class StateSaver:
         self._stats.shadow_ran.append(self.in_order_of_arrival)
 
     def take_in(self, worker: Worker) -> None:
-        """Take up what is known of a worker that has come later. What is known of one that leaves stays: it
-        is saved with the rest, and requests that it answered may still be looked at.
-        """
+        """Load the profiles and learned state of a worker that was added. Those of a removed one stay."""
         memory = self._memories[worker.name] = self._memory_of(worker)
         self._take_up(memory)
 
     async def run(self) -> None:
-        """Follow the models that are loaded, and save what is learned, again and again."""
+        """Follow the loaded models and save what is learned, periodically."""
         while True:
             await asyncio.sleep(FOLLOW_EVERY_S)
             if self._persistence.forgotten():
@@ -190,7 +188,7 @@ class StateSaver:
                 self.save()
 
     async def take_over(self) -> None:
-        """Go on with the profiles that there are now: `calibrate` has measured, or one was chosen."""
+        """Load the profiles again after `calibrate` or a choice of another profile."""
         self._announced = self._announced or self._operation.tau_source
         for worker in list(self._pool):
             profiles = await asyncio.to_thread(self._profiles_of, worker)
@@ -202,14 +200,14 @@ class StateSaver:
             if first is None:
                 memory.used = None
                 self._set_tau(memory, "")
-                self._say(memory, "its profile is gone, so defaults hold")
+                self._say(memory, "its profile was deleted; using defaults")
             elif first != memory.used:
                 self._use(memory, first)
             for listener in self.took_over:
                 listener(worker)
 
     def save(self) -> None:
-        """Have all that was learned written."""
+        """Store everything that was learned."""
         self._saved_ago_s = 0.0
         if self._freeze:
             return
@@ -222,7 +220,7 @@ class StateSaver:
             self._persistence.save(f"predictor {predictor.name}", predictor.export_state())
 
     def forget(self) -> None:
-        """Start afresh: what was learned has been erased from the disk, and is not to come back from here."""
+        """Drop the learned state: it was erased from the database and must not be written again."""
         self._learn_queue.clear()
         if isinstance(self._predictor, StatefulPredictor):
             self._predictor.import_state(self._unlearned)
@@ -230,17 +228,17 @@ class StateSaver:
         for memory in self._memories.values():
             memory.forget()
             self._set_tau(memory, "" if memory.used is None else memory.used.served.model)
-        self._stats.journal.event(logging.INFO, "what was learned has been erased; learning starts afresh")
+        self._stats.journal.event(logging.INFO, "the learned state was erased; learning starts again")
 
     def ended(self, exchange: Exchange, end: End) -> None:
-        """Record a finished exchange, and learn from it."""
+        """Record an ended exchange and learn from it."""
         self._persistence.finished(self._record(exchange, end))
         totals, model = exchange.totals, exchange.asked.parsed.model
         if end.outcome is not Outcome.COMPLETED or not totals.complete or not totals.tokens:
             return
         memory = self._memories[_worker_of(exchange)]
         learner = memory.learner
-        if not exchange.job.stands_back:  # or its wait would pass for drift
+        if not exchange.job.stands_back:  # a background job's wait is no drift
             learner.judge(totals.tokens, exchange.sojourn_s(end.at_s), exchange.asked.prediction.p_long)
         rate = decode_rate(totals.tokens, totals.decode_s)
         if not self._freeze and rate is not None:
@@ -248,16 +246,16 @@ class StateSaver:
         self._set_tau(memory, model)
 
     def in_order_of_arrival(self, run: ShadowRun) -> None:
-        """Learn mu_short from how a request would have fared first-come-first-served.
+        """Learn mu_short from the sojourn time of a request under first-come-first-served.
 
-        That is how a profile's was measured; served shortest-first, short ones hardly queue.
+        Profiles are measured that way; under shortest-first, short requests hardly queue.
         """
         exchange = run.exchange
         if not self._freeze and LengthClass.of(exchange.totals.tokens or 0) is LengthClass.SHORT:
             learner = self._memories[_worker_of(exchange)].learner
             learner.learn_short(exchange.asked.parsed.model, run.wait_s, run.wait_s + run.service_s)
 
-    # -- taking up -------------------------------------------------------------------------------------
+    # -- profiles ---------------------------------------------------------------------------------------
 
     def _take_up(self, memory: WorkerMemory) -> None:
         memory.worker.profiles = memory.profiles
@@ -265,7 +263,7 @@ class StateSaver:
         if memory.profiles:
             self._use(memory, memory.profiles[0])
             return
-        news = "no profile fits, so defaults hold; measure one: clairvoyant calibrate"
+        news = "no matching profile, using defaults; measure one: clairvoyant calibrate"
         self._say(memory, news)
 
     def _say(self, memory: WorkerMemory, news: str, level: int = logging.INFO) -> None:
@@ -278,7 +276,7 @@ class StateSaver:
         speeds.decode_tokens_per_s = profile.decode_tokens_per_s
         speeds.prefill_tokens_per_s = profile.prefill_tokens_per_s
         speeds.measured = (profile.decode_tokens_per_s, profile.prefill_tokens_per_s)
-        # A server that tells its slots may have been started with others since.
+        # A server that reports its slots may have been restarted with other slots since.
         if not backend.slots_fixed and not backend.adapter.REPORTS_SLOTS:
             backend.slots = profile.slots
             self._pool.share_out()
@@ -290,7 +288,7 @@ class StateSaver:
         memory.used = profile
 
     def follow_the_loaded_models(self) -> None:
-        """Use the profile of the model that each backend has loaded, once that is known."""
+        """Use the profile of the model that each backend has loaded."""
         for memory in self._memories.values():
             self._follow(memory)
 
@@ -305,13 +303,13 @@ class StateSaver:
                 self._use(memory, profile)
             model = next(each for each in loaded if memory.learner.prefer(each.name) is profile)
             if model.digest and profile.served.digest and model.digest != profile.served.digest:
-                self._say_stale(memory, profile, f"{model.name} has been changed since")
+                self._say_stale(memory, profile, f"{model.name} has changed since")
             return
         names = ", ".join(model.name for model in loaded)
-        self._say_stale(memory, used, f"it is of {used.served.model}, and {names} is loaded")
+        self._say_stale(memory, used, f"it is for {used.served.model}, but {names} is loaded")
 
     def _loaded_profile(self, memory: WorkerMemory) -> Profile | None:
-        """Return the profile of a model that is loaded, None if there is none."""
+        """Return the profile of a loaded model, None if there is none."""
         found = (memory.learner.prefer(model.name) for model in memory.worker.backend.models)
         return next((profile for profile in found if profile is not None), None)
 
@@ -320,9 +318,7 @@ class StateSaver:
         self._say(memory, news, logging.WARNING)
 
     def _set_tau(self, memory: WorkerMemory, model: str) -> None:
-        """Set tau by what is known of a model: on the worker of which more was just learned, or, where there
-        are others, by the mean over all their slots, for any of these may fall free first.
-        """
+        """Set tau for a model: of this worker, or with several workers, the mean over all slots."""
         tau_s, source = memory.learner.tau_of(model)
         mu_short_s = memory.learner.mu_short_of(model)
         if len(self._pool) > 1:
@@ -345,7 +341,7 @@ class StateSaver:
         try:
             predictor.import_state(state)
         except (ValueError, ModelError) as error:
-            self._stats.journal.event(logging.WARNING, f"what the predictor had learned is lost: {error}")
+            self._stats.journal.event(logging.WARNING, f"the predictor's learned state is lost: {error}")
 
     # -- recording -------------------------------------------------------------------------------------
 
@@ -377,7 +373,7 @@ class StateSaver:
             ttft_s=exchange.ttft_s,
             decode_s=totals.decode_s,
             prefill_s=totals.prefill_s,
-            # The ends of a prompt would teach a predictor a wrong length.
+            # A truncated prompt would teach a predictor a wrong length.
             cuts=len(exchange.cuts),
             repeats=exchange.repeats,
             urgency=exchange.job.urgency,
@@ -387,8 +383,8 @@ class StateSaver:
 
 
 def measured_at(url: str, profiles: Sequence[Profile]) -> list[Profile]:
-    """Return the profiles that may be a server's that has others beside it: those measured at its own port
-    first, and none of another machine.
+    """Return the profiles that may be of this server beside others: those measured at its port first, none
+    of another machine.
     """
     here = [each for each in profiles if not each.served.url or place_of(each.served.url) == place_of(url)]
     port = urlsplit(url).port

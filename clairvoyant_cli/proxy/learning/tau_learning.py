@@ -1,10 +1,9 @@
-"""mu_short and tau of each model, from its profile and the traffic since; within bounds.
+"""Learns mu_short and tau of each model, from its profile and the traffic since, within bounds.
 
-Rule 1: a profile is the anchor. What is learned moves mu_short no further than a factor of two from it,
-after correction for a speed that is no longer the measured one. What was learned before the profile was
-measured says nothing of it, and is learned anew.
-Rule 2: only Short answers that had to queue say something of mu_short: it is a time in a queue
-(Clairvoyant, section 3.4), and an idle evening must not teach a tau of seconds.
+Rule 1: learning moves mu_short at most a factor of two from the profile, after correction for a changed
+speed. What was learned before the profile was measured is dropped.
+Rule 2: only Short answers that had to queue count: mu_short is a sojourn time under load (Clairvoyant,
+section 3.4), and an idle evening must not lead to a tau of seconds.
 """
 
 from collections import deque
@@ -23,7 +22,7 @@ from profiles.ranking import pairs_in_order
 from profiles.records import Profile
 
 WEIGHT = 0.02
-"""Of one Short answer in the running mean: it follows about the last fifty."""
+"""Weight of one Short answer in the running mean, which follows about the last fifty."""
 
 QUEUED_S = 0.05
 MIN_TOKENS = 16
@@ -33,21 +32,19 @@ MAX_FROM_DEFAULT = 8.0
 MAX_BY_SPEED = 4.0
 MAX_MODELS = 50
 WORTH_SAYING = 0.1
-"""A change of speed, relative, that is named beside a tau that follows from it."""
+"""Relative change of speed from which the source of tau mentions it."""
 
 JUDGED = 400
 MIN_JUDGED = 50
 DRIFT_P99 = 2.0
-"""The P99 of short answers may be so many times the profile's before it is drift."""
+"""P99 of short answers relative to the profile's, above which drift is reported."""
 
 DRIFT_ACCURACY = 0.10
 
 
 @dataclass(slots=True)
 class LearnedModel:
-    """What traffic has taught of one model since its profile was measured: `since`, epoch seconds, 0 if it
-    had none.
-    """
+    """What was learned of a model since its profile was measured, at `since` (epoch seconds, 0: none)."""
 
     mu_short_s: float = 0.0
     queued: int = 0
@@ -57,18 +54,18 @@ class LearnedModel:
 
 @dataclass(slots=True)
 class Learned:
-    """What traffic has taught; outlives the daemon."""
+    """What was learned of all models; it is kept over a restart."""
 
     models: dict[str, LearnedModel] = field(default_factory=dict)
 
 
 def state_name(backend: str, url: str) -> str:
-    """Return the name under which what was learned of a server is kept."""
+    """Return the name of the stored state of a server."""
     return f"learned {backend} {url}"
 
 
 def learned_of(state: bytes | None) -> Learned:
-    """Return what was kept; nothing learned if nothing was kept, or it cannot be read."""
+    """Decode a stored state; empty if there is none or it cannot be read."""
     if state is not None:
         with suppress(msgspec.DecodeError, ValueError, RecursionError):
             return msgspec.json.decode(state, type=Learned)
@@ -76,7 +73,7 @@ def learned_of(state: bytes | None) -> Learned:
 
 
 class Learner:
-    """Learns mu_short of each model; pure, told of each whole answer."""
+    """Learns mu_short of each model from complete answers. No I/O."""
 
     def __init__(self, profiles: Sequence[Profile], learned: Learned) -> None:
         self._first = profiles[0] if profiles else None
@@ -91,36 +88,36 @@ class Learner:
         self.judged = 0
 
     def learned(self) -> Learned:
-        """Return what is to outlive the daemon."""
+        """Return the state to store."""
         return self._learned
 
     def prefer(self, model: str) -> Profile | None:
-        """Take a model's own profile for the first; return it, None if there is none."""
+        """Make a model's own profile the default; return it, None if there is none."""
         profile = self._by_model.get(model) or self._by_model.get(f"{model}:latest")
         if profile is not None:
             self._first = profile
         return profile
 
     def profile_of(self, model: str) -> Profile | None:
-        """Return the profile to use for a model: its own, or the first there is."""
+        """Return the profile for a model: its own, or the default."""
         return self._by_model.get(self._full_name(model)) or self._first
 
     def learn_speed(self, model: str, tokens: int, decode_tokens_per_s: float) -> None:
-        """Take note of how fast an answer was written."""
+        """Learn from the decoding speed of an answer."""
         known = self._known(model)
         if known is not None and tokens >= MIN_TOKENS:
             before = known.decode_tokens_per_s
             known.decode_tokens_per_s = _towards(before, near(decode_tokens_per_s, before))
 
     def learn_short(self, model: str, wait_s: float, sojourn_s: float) -> None:
-        """Take note of how a Short answer would have fared first-come-first-served."""
+        """Learn from the wait and sojourn time of a Short answer under first-come-first-served."""
         known = self._known(model)
         if known is not None and wait_s >= QUEUED_S:
             known.mu_short_s = _towards(known.mu_short_s or self._anchor_s(model), sojourn_s)
             known.queued += 1
 
     def mu_short_of(self, model: str) -> float:
-        """Return mu_short of a model in seconds, learned within its bounds."""
+        """Return mu_short of a model in seconds, within its bounds."""
         anchor_s = self._anchor_s(model)
         known = self._learned_of(model)
         if known is None or known.queued < MIN_QUEUED:
@@ -129,7 +126,7 @@ class Learner:
         return min(max(known.mu_short_s, anchor_s / most), anchor_s * MAX_FROM_PROFILE)
 
     def tau_of(self, model: str) -> tuple[float, str]:
-        """Return tau for a model in seconds, and in words where it is from."""
+        """Return tau for a model in seconds, and a description of its source."""
         known = self._learned_of(model)
         profile = self.profile_of(model)
         source = f"profile {profile.name}" if profile and self._mu_measured(model) else "default"
@@ -141,7 +138,7 @@ class Learner:
         return tau_from_sojourn(self.mu_short_of(model)), source
 
     def judge(self, tokens: int, sojourn_s: float, p_long: float) -> None:
-        """Take note of how well an answer was predicted, and how long it took."""
+        """Record the prediction and the sojourn time of an answer, to detect drift."""
         length_class = LengthClass.of(tokens)
         self._scores[length_class].append(p_long)
         if length_class is LengthClass.SHORT:
@@ -154,7 +151,7 @@ class Learner:
         return pairs_in_order(tuple(self._scores[LengthClass.SHORT]), tuple(self._scores[LengthClass.LONG]))
 
     def drift(self) -> Iterator[str]:
-        """Yield what has just become worse than the profile says, one line each; each is said once."""
+        """Yield a line for each figure that has become worse than the profile's, once."""
         profile = self._first
         if profile is None or len(self._sojourns) < MIN_JUDGED:
             return
@@ -172,11 +169,11 @@ class Learner:
         if wrong and not before[1]:
             yield (
                 f"ranking accuracy is {accuracy:.2f}, {profile.ranking_accuracy:.2f} in {profile.name}; "
-                f"train on this traffic, or calibrate anew"
+                f"train on this traffic, or calibrate again"
             )
 
     def _known(self, model: str) -> LearnedModel | None:
-        """Return what is known of a model; clients choose the names, so there is an end to them."""
+        """Return what was learned of a model, None beyond MAX_MODELS, as clients choose the names."""
         name, models = self._full_name(model), self._learned.models
         if name not in models and len(models) >= MAX_MODELS:
             return None
@@ -185,7 +182,7 @@ class Learner:
         return models[name]
 
     def _learned_of(self, model: str) -> LearnedModel | None:
-        """Return what was learned of a model since its profile was measured, None if nothing was."""
+        """Return what was learned since the model's profile was measured, None if nothing."""
         name = self._full_name(model)
         known = self._learned.models.get(name)
         return known if known is not None and known.since == self._measured_at(name) else None
@@ -194,7 +191,7 @@ class Learner:
         return self._by_model[name].measured_at if name in self._by_model else 0.0
 
     def _full_name(self, model: str) -> str:
-        """Return the one name of a model: clients leave out Ollama's tag, and tell llama.cpp anything."""
+        """Return the canonical name of a model: Ollama's tag may be omitted, llama.cpp accepts any name."""
         if self._first is not None and adapter_of(self._first.served.backend).ANSWERS_ANY_MODEL:
             return self._first.served.model
         return f"{model}:latest" if f"{model}:latest" in self._by_model else model
@@ -204,7 +201,7 @@ class Learner:
         return profile is not None and profile.mu_short_s is not None
 
     def _anchor_s(self, model: str) -> float:
-        """Return mu_short as measured, corrected for a speed outside of what was measured."""
+        """Return the measured mu_short, corrected for a speed outside the measured range."""
         profile = self.profile_of(model)
         if profile is None or profile.mu_short_s is None:
             return DEFAULT_TAU_S / TAU_PER_MU_SHORT
@@ -216,7 +213,7 @@ class Learner:
         alone, queued = profile.decode_tokens_per_s, profile.queued_decode_tokens_per_s
         if live is None or not alone:
             return 1.0
-        # Between the speed alone and that in a full queue nothing has changed but the load.
+        # Between the speeds when idle and under load, only the load has changed.
         slow, fast = sorted((alone, queued or alone))
         change = slow / live if live < slow else fast / live if live > fast else 1.0
         return min(MAX_BY_SPEED, max(1 / MAX_BY_SPEED, change))

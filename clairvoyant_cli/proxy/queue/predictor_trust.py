@@ -33,7 +33,7 @@ def whose(distrusted: Distrusted) -> str:
 
 @dataclass(slots=True)
 class PredictorTrust:
-    """Watches a predictor's quality. `displaced` is the policy to restore once its upper bounds hold again."""
+    """Watches a predictor's quality. `displaced` is the policy to restore once its bounds hold."""
 
     predictor: Predictor
     coverage: Coverage | None = None

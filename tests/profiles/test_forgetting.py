@@ -129,7 +129,7 @@ async def test_a_running_daemon_forgets(tmp_path: Path, stopped_at_once: bool) -
             await until(lambda: len(requests(path)) == 30)
             await erase(path)
             if not stopped_at_once:
-                await asyncio.to_thread(daemon.await_line, "learning starts afresh")
+                await asyncio.to_thread(daemon.await_line, "learning starts again")
                 await ask(daemon, "Name a bird.")
             daemon.signal(signal.SIGTERM)
             await asyncio.to_thread(daemon.wait)

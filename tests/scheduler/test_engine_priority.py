@@ -1,4 +1,4 @@
-"""The number that ages by itself: what it orders, and that nobody starves of it."""
+"""Priorities for an engine: their order, and that no request starves."""
 
 from itertools import accumulate
 from random import Random
@@ -16,7 +16,7 @@ COSTS = st.floats(1e-3, 1e4)
 TIMES = st.floats(0.0, 4e9)
 
 
-def test_the_shorter_of_two_goes_first_and_the_earlier_of_two_alike() -> None:
+def test_shorter_goes_first_then_earlier() -> None:
     assert due_s(100.0, 1.0, 5.0) < due_s(100.0, 9.0, 5.0) < due_s(200.0, 1.0, 5.0)
     assert due_s(100.0, 3.0, 5.0) < due_s(100.1, 3.0, 5.0)
 
@@ -26,14 +26,14 @@ def test_without_a_window_it_is_the_time_of_arrival() -> None:
 
 
 @given(TIMES, COSTS, COSTS, COSTS, st.none() | st.floats(0.0, 1e4))
-def test_who_comes_a_window_later_comes_after(
+def test_a_request_one_window_later_goes_after(
     at_s: float, cost_s: float, other_s: float, mean_s: float, window_s: float | None
 ) -> None:
     later_s = at_s + (WINDOW_MEANS * mean_s if window_s is None else window_s) + 1e-3
     assert due_s(at_s, cost_s, mean_s, window_s) < due_s(later_s, other_s, mean_s, window_s)
 
 
-def test_a_long_one_among_ever_new_short_ones_starts_within_the_bound() -> None:
+def test_a_long_request_among_short_ones_starts_within_the_bound() -> None:
     mean_s, window_s = 1.0, 20.0
     # A second of short ones for each second, for ever: by cost alone the long one would never start.
     short = [Arrival(each / 2.0, 0.5, 0.5) for each in range(2000)]
@@ -90,7 +90,7 @@ def test_when_an_engine_will_have_answered_follows_its_numbers() -> None:
     assert ends_in_s([], 4) == {}
 
 
-def test_what_runs_unseen_is_taken_to_run_and_a_full_engine_is_waited_for() -> None:
+def test_unseen_running_requests_count_as_running() -> None:
     unseen = EngineRequest("unstreamed", 1.0, 8.0, begun=False, unseen_s=5.0)
     waits = EngineRequest("waits", 2.0, 1.0, begun=False, unseen_s=5.0)
     assert ends_in_s([unseen, waits], 1) == {"unstreamed": 3.0, "waits": 4.0}

@@ -1,4 +1,4 @@
-"""Where the waiting stand and why is what the queue then does."""
+"""The place of each waiting job and its reason match what the queue then does."""
 
 import pytest
 from hypothesis import given, settings
@@ -33,7 +33,7 @@ def standing(scheduler: Scheduler, now: float, running_s: float = 0.0) -> dict[s
     st.sampled_from([None, 5.0, 30.0]),
     st.floats(50.0, 90.0),
 )
-def test_the_first_is_what_starts_next_and_by_the_reason_it_is_given(
+def test_the_first_standing_is_the_next_start_with_its_reason(
     policy: str, asked: list[tuple[float, float, int]], tau_s: float | None, now: float
 ) -> None:
     jobs = [
@@ -50,7 +50,7 @@ def test_the_first_is_what_starts_next_and_by_the_reason_it_is_given(
         scheduler.finish(started.job.id, now)
 
 
-def test_only_the_one_that_the_guard_starts_is_said_to_be_started_by_it() -> None:
+def test_only_the_job_started_by_the_guard_has_cause_guard() -> None:
     jobs = [Job(f"{n}", float(n), p_long=1.0 - n / 10.0, cost_s=10.0 - n) for n in range(5)]
     found = standing(waiting("sjf", jobs, tau_s=10.0), 12.5)
     assert [(each.cause, each.rank, each.overdue_more) for each in (found[n] for n in "01234")] == [
@@ -69,7 +69,7 @@ def test_a_policy_without_a_guard_knows_no_tau() -> None:
     assert {each.overdue_s for each in found.values()} == {None}
 
 
-def test_waits_are_told_beside_those_of_arrival_order() -> None:
+def test_waits_are_shown_beside_those_of_arrival_order() -> None:
     jobs = [Job("long", 0.0, cost_s=30.0), Job("short", 1.0, cost_s=2.0)]
     found = standing(waiting("bounded", jobs), 2.0, running_s=4.0)
     assert (found["short"].rank, found["short"].start_s) == (1, 4.0)
@@ -77,7 +77,7 @@ def test_waits_are_told_beside_those_of_arrival_order() -> None:
     assert (found["long"].start_s, found["long"].start_fcfs_s) == (6.0, 4.0)
 
 
-def test_what_the_operator_and_the_clients_rules_do_is_told() -> None:
+def test_operator_actions_and_client_limits_are_explained() -> None:
     jobs = [Job(name, 0.0, cost_s=1.0, client="c" if name == "quota" else "") for name in ("runs", "quota")]
     tenants = {"c": Tenant(max_running=1)}
     scheduler = waiting("bounded", [Job("first", 0.0, client="c"), *jobs], tenants=tenants)

@@ -1,4 +1,4 @@
-"""Which contexts a server keeps, who loses his, and what a cut costs by that."""
+"""Contexts in a KV cache, evictions, and the cost of a cut."""
 
 from itertools import count
 from math import inf
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from clairvoyant_cli.scheduler.kept_contexts import MAX_CONTEXTS, CutPrice, KeptContexts, price_of_cut
 
 
-def test_the_oldest_goes_first_and_what_runs_again_takes_no_room() -> None:
+def test_the_oldest_context_is_evicted_first() -> None:
     kept = KeptContexts(100.0)
     assert kept.left("a", 40.0) == []
     assert kept.left("b", 40.0) == []
@@ -24,20 +24,20 @@ def test_the_oldest_goes_first_and_what_runs_again_takes_no_room() -> None:
     assert (kept.waiting, kept.used_tokens) == (set(), 100.0)
 
 
-def test_with_keys_the_highest_goes_first() -> None:
+def test_with_keys_the_highest_is_evicted_first() -> None:
     kept = KeptContexts(100.0)
     kept.left("urgent", 60.0, key=1.0)
     assert kept.left("later", 60.0, key=4.0) == [("later", 120.0)]
 
 
-def test_what_is_over_the_room_is_not_kept_and_nothing_goes_for_it() -> None:
+def test_a_context_larger_than_the_cache_is_not_kept() -> None:
     kept = KeptContexts(100.0)
     kept.left("a", 90.0)
     assert kept.left("long", 101.0) == [("long", 101.0)]
     assert kept.waiting == {"a"}
 
 
-def test_memory_is_bounded_where_the_room_is_not() -> None:
+def test_tracked_contexts_are_bounded() -> None:
     kept = KeptContexts()
     for number in range(3 * MAX_CONTEXTS):
         kept.left(str(number), 10.0, waits=False)
@@ -45,7 +45,7 @@ def test_memory_is_bounded_where_the_room_is_not() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.booleans()), max_size=12), st.integers(1, 120))
-def test_what_would_be_lost_is_lost(left: list[tuple[int, bool]], tokens: int) -> None:
+def test_predicted_evictions_match_real_ones(left: list[tuple[int, bool]], tokens: int) -> None:
     kept = KeptContexts(100.0)
     names = map(str, count())
     sizes: dict[str, int] = {}
@@ -58,7 +58,7 @@ def test_what_would_be_lost_is_lost(left: list[tuple[int, bool]], tokens: int) -
     assert would == [sizes[job_id] for job_id, _ in kept.left("new", tokens, waits=False)]
 
 
-def test_a_cut_costs_reading_again_where_there_is_no_room() -> None:
+def test_a_cut_without_room_costs_a_prefill() -> None:
     kept = KeptContexts(100.0)
     assert price_of_cut(kept, 90.0, 0.1, lambda n: n / 10.0) == CutPrice(0.1, 0.0)
     kept.left("waits", 60.0)
@@ -69,7 +69,7 @@ def test_a_cut_costs_reading_again_where_there_is_no_room() -> None:
     assert price_of_cut(KeptContexts(), 90.0, 0.1, lambda n: inf) == CutPrice(0.1, 0.0)
 
 
-def test_nobody_pays_for_the_context_of_what_nobody_waits_for() -> None:
+def test_background_contexts_are_free_to_evict() -> None:
     kept = KeptContexts(100.0)
     kept.left("title", 30.0, waited_for=False)
     kept.left("answer", 30.0)
@@ -78,7 +78,7 @@ def test_nobody_pays_for_the_context_of_what_nobody_waits_for() -> None:
     assert kept.left("new", 60.0) == [("title", 120.0)], "which is lost all the same"
 
 
-def test_what_a_context_needs_to_be_kept_is_all_that_goes_after_it() -> None:
+def test_room_for_a_context_includes_later_evictions() -> None:
     kept = KeptContexts()
     for number, tokens in enumerate((10.0, 20.0, 30.0)):
         kept.left(str(number), tokens)

@@ -62,7 +62,7 @@ def test_a_job_waits_for_the_fast_worker_only_where_it_ends_sooner_there() -> No
         assert scheduler.deferring == (not placed)
 
 
-def test_who_waits_for_the_fast_worker_gets_it() -> None:
+def test_a_job_that_waits_for_the_fast_worker_gets_it() -> None:
     scheduler = unequal()
     scheduler.submit(long_for(1.0, "first"), 0.0)
     started(scheduler, 0.0)
@@ -73,7 +73,7 @@ def test_who_waits_for_the_fast_worker_gets_it() -> None:
     assert not scheduler.deferring
 
 
-def test_who_waits_for_one_that_takes_longer_than_predicted_gives_up_at_last() -> None:
+def test_waiting_for_a_worker_ends_when_its_job_outlives_its_prediction() -> None:
     scheduler = unequal()
     scheduler.submit(long_for(2.0, "first"), 0.0)
     started(scheduler, 0.0)
@@ -82,7 +82,7 @@ def test_who_waits_for_one_that_takes_longer_than_predicted_gives_up_at_last() -
     assert started(scheduler, 90.0) == {"x": "slow"}
 
 
-def test_whoever_is_past_its_tau_or_promoted_waits_for_no_better_worker() -> None:
+def test_overdue_and_promoted_jobs_do_not_wait_for_a_better_worker() -> None:
     for promoted, now in ((False, 11.0), (True, 1.0)):
         scheduler = unequal(tau_s=10.0)
         scheduler.submit(long_for(20.0, "first"), 0.0)
@@ -101,7 +101,7 @@ def test_no_worker_stays_idle_where_many_wait() -> None:
     assert set(started(scheduler, 0.0).values()) == {"fast", "slow"}
 
 
-def test_those_before_it_are_counted_when_a_job_would_wait() -> None:
+def test_waiting_for_a_worker_counts_the_jobs_before() -> None:
     scheduler = unequal()
     scheduler.submit(long_for(1.0, "first"), 0.0)
     started(scheduler, 0.0)
@@ -169,7 +169,7 @@ def test_a_cache_holds_as_many_conversations_as_it_has_room_for() -> None:
     assert not prefixes._where
 
 
-def test_a_pinned_job_waits_for_its_worker_and_holds_up_nobody() -> None:
+def test_a_pinned_job_waits_without_blocking_others() -> None:
     scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 1, "b": 0})
     scheduler.submit(Job("pinned", 0.0, worker="b"), 0.0)
     scheduler.submit(Job("free", 1.0), 1.0)
@@ -212,7 +212,7 @@ def test_the_price_of_loading_keeps_a_shorter_job_of_another_model_waiting() -> 
     assert started(scheduler, 2.0) == {"same": "a"}
 
 
-def test_what_was_loaded_a_moment_ago_stays_but_for_the_operator() -> None:
+def test_a_recently_loaded_model_stays_except_for_promoted_jobs() -> None:
     scheduler = Scheduler(POLICIES["bounded"], workers={"a": 1}, load_s={"m": 10.0, "n": 10.0})
     for number, affinity in enumerate("mnm"):
         scheduler.submit(Job(str(number), 0.0, cost_s=5.0 - number, affinity=affinity), 0.0)
@@ -239,7 +239,7 @@ def swapping(*names: str) -> Scheduler:
     return scheduler
 
 
-def test_a_start_that_came_to_nothing_was_none() -> None:
+def test_a_failed_start_changes_nothing_loaded() -> None:
     scheduler = swapping("n", "m", "n")
     scheduler.promote("n0", 0.0)
     assert started(scheduler, 0.0) == {"n0": "a", "n2": "a"}
@@ -250,7 +250,7 @@ def test_a_start_that_came_to_nothing_was_none() -> None:
     assert next(iter(started(scheduler, 0.1))) == "m1"
 
 
-def test_of_two_starts_the_one_that_was_served_counts() -> None:
+def test_of_two_starts_only_the_served_one_changes_what_is_loaded() -> None:
     for first_served in (True, False):
         scheduler = swapping("n", "n")
         assert started(scheduler, 0.0) == {"n0": "a", "n1": "a"}
@@ -272,7 +272,7 @@ def swapping_to_and_fro() -> Scheduler:
     return scheduler
 
 
-def test_what_started_last_is_loaded_whoever_ends_first() -> None:
+def test_the_last_start_decides_what_is_loaded() -> None:
     for order in (("n0", "m1"), ("m1", "n0")):
         scheduler = swapping_to_and_fro()
         for name in order:
@@ -281,7 +281,7 @@ def test_what_started_last_is_loaded_whoever_ends_first() -> None:
             assert scheduler.residency.price_s("a", "n") == 10.0
 
 
-def test_what_was_reloaded_only_because_of_a_failed_start_may_go_at_once() -> None:
+def test_a_model_reloaded_after_a_failed_start_may_be_replaced_at_once() -> None:
     scheduler = swapping_to_and_fro()
     assert scheduler.residency.must_stay("a", 1.0)
     scheduler.finish("n0", 1.0, served=False)
@@ -290,7 +290,7 @@ def test_what_was_reloaded_only_because_of_a_failed_start_may_go_at_once() -> No
     assert scheduler.residency.price_s("a", "m") == 0.0
 
 
-def test_a_model_nobody_knows_moves_nobodys_price_before_it_is_served() -> None:
+def test_an_unknown_model_changes_no_load_cost_before_it_is_served() -> None:
     scheduler = swapping("junk", "m", "junk")
     scheduler.promote("junk0", 0.0)
     assert list(started(scheduler, 0.0)) == ["junk0", "m1"]
@@ -303,7 +303,7 @@ def test_a_model_nobody_knows_moves_nobodys_price_before_it_is_served() -> None:
     assert scheduler.residency.must_stay("a", 31.0)
 
 
-def test_what_was_served_without_a_load_is_loaded_beside_the_rest() -> None:
+def test_a_model_served_without_a_load_is_resident_beside_others() -> None:
     scheduler = swapping("alias")
     started(scheduler, 0.0)
     scheduler.residency.was_there("a", "alias0")
@@ -312,14 +312,14 @@ def test_what_was_served_without_a_load_is_loaded_beside_the_rest() -> None:
     assert not scheduler.residency.must_stay("a", 1.0)
 
 
-def test_what_was_there_when_another_may_have_loaded_it_tells_nothing_of_the_rest() -> None:
+def test_a_resident_model_after_a_possible_load_implies_nothing_about_others() -> None:
     scheduler = swapping("n", "n")
     started(scheduler, 0.0)
     scheduler.residency.was_there("a", "n1")
     assert scheduler.residency.price_s("a", "m") == 10.0
 
 
-def test_what_is_known_to_be_loaded_together_is_bounded() -> None:
+def test_known_resident_models_are_bounded() -> None:
     residency = swapping().residency
     for number in range(500):
         residency.dispatched("a", str(number), f"alias {number}", 0.0)
@@ -384,7 +384,7 @@ def in_debt() -> Scheduler:
     return scheduler
 
 
-def test_a_job_that_is_taken_back_takes_no_debt_with_it() -> None:
+def test_a_cancelled_job_refunds_only_its_own_charge() -> None:
     scheduler = in_debt()
     scheduler.submit(Job("phantom", 60.0, cost_s=27_000.0, client="a"), 60.0)
     scheduler.cancel("phantom", 70.0)
@@ -395,7 +395,7 @@ def test_a_job_that_is_taken_back_takes_no_debt_with_it() -> None:
     assert started(scheduler, 70.0) == {"b1": "w"}
 
 
-def test_a_job_that_was_shorter_than_predicted_takes_no_debt_with_it() -> None:
+def test_a_short_job_refunds_only_its_own_charge() -> None:
     scheduler = in_debt()
     scheduler.finish("blocker", 60.0)
     scheduler.submit(Job("predicted long", 50.0, cost_s=27_000.0, client="a"), 60.0)
@@ -404,7 +404,7 @@ def test_a_job_that_was_shorter_than_predicted_takes_no_debt_with_it() -> None:
     assert scheduler.accounts.used_s("a", 91.0) == pytest.approx(in_debt().accounts.used_s("a", 91.0) + 1.0)
 
 
-def test_what_gives_way_takes_no_debt_with_it() -> None:
+def test_a_dropped_job_refunds_only_its_own_charge() -> None:
     scheduler = in_debt()
     for number in range(3):
         scheduler.submit(Job(f"a{number}", 60.0, cost_s=9_000.0, client="a"), 60.0)
@@ -414,7 +414,7 @@ def test_what_gives_way_takes_no_debt_with_it() -> None:
     assert scheduler.accounts.used_s("a", 90.0) == pytest.approx(in_debt().accounts.used_s("a", 90.0))
 
 
-def test_memory_follows_the_living() -> None:
+def test_memory_is_bounded_by_live_jobs() -> None:
     scheduler = Scheduler(POLICIES["sjf"], workers={"a": 1}, tau_s=1e9)
     for number in range(5000):
         scheduler.submit(Job(str(number), float(number), p_long=number % 7 / 7), float(number))
@@ -426,7 +426,7 @@ def test_memory_follows_the_living() -> None:
     assert len(lane._by_policy) + len(lane.ages._heap) < 200
 
 
-def test_backlog_counts_what_waits_and_what_is_left_to_run() -> None:
+def test_backlog_counts_waiting_and_running_work() -> None:
     scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 1, "b": 1})
     scheduler.submit(Job("x", 0.0, cost_s=4.0, worker="a"), 0.0)
     scheduler.submit(Job("y", 0.0, cost_s=3.0, worker="a"), 0.0)
@@ -453,7 +453,7 @@ def beside_an_engine(at_once: int) -> Scheduler:
     return scheduler
 
 
-def test_an_engine_that_queues_inside_does_not_draw_all_because_it_takes_all() -> None:
+def test_an_engine_with_its_own_queue_does_not_attract_every_job() -> None:
     scheduler = beside_an_engine(at_once=2)
     placed: dict[str, str] = {}
     for number in range(4):
@@ -462,7 +462,7 @@ def test_an_engine_that_queues_inside_does_not_draw_all_because_it_takes_all() -
     assert placed == {"j0": "engine", "j1": "engine", "j2": "held", "j3": "engine"}
 
 
-def test_a_long_job_avoids_an_engine_where_shorter_ones_wait_before_it() -> None:
+def test_a_long_job_avoids_an_engine_with_shorter_jobs_queued() -> None:
     scheduler = beside_an_engine(at_once=1)
     scheduler.submit(replace(long_for(1.0, "held up"), worker="held"), 0.0)
     for number in range(5):
@@ -473,7 +473,7 @@ def test_a_long_job_avoids_an_engine_where_shorter_ones_wait_before_it() -> None
     assert started(scheduler, 0.5) == {"long": "held"}
 
 
-def test_what_waits_inside_an_engine_is_waited_for() -> None:
+def test_jobs_queued_inside_an_engine_count_as_backlog() -> None:
     scheduler = Scheduler(POLICIES["bounded"], workers={"engine": 1024})
     scheduler.set_speed("engine", Times())
     scheduler.set_slots("engine", 1024, at_once=2)

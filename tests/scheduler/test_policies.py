@@ -26,7 +26,7 @@ def test_the_default_exists() -> None:
     assert all(name == policy.name for name, policy in POLICIES.items())
 
 
-def test_what_serves_needs_no_foresight() -> None:
+def test_servable_policies_need_no_oracle() -> None:
     assert set(POLICIES) - set(SERVABLE) == {"oracle"}
 
 
@@ -51,7 +51,7 @@ def test_the_papers_guard_falls_back_to_arrival_order_once_all_are_past_tau() ->
     assert drain(scheduler, 100.0) == ["0", "1", "2"]
 
 
-def test_a_ration_lets_two_by_policy_between_promotions() -> None:
+def test_a_ration_allows_two_policy_starts_between_promotions() -> None:
     scheduler = one_slot("sjf-rationed", tau_s=10.0)
     for number in range(6):
         scheduler.submit(Job(str(number), float(number), p_long=1.0 - number / 10), 0.0)
@@ -65,7 +65,7 @@ def test_the_default_does_not_fall_back_to_arrival_order_in_a_burst() -> None:
     assert drain(scheduler, 100.0) == ["3", "2", "1", "0"]
 
 
-def test_the_default_promotes_who_waited_five_times_as_long() -> None:
+def test_the_default_promotes_after_five_times_the_wait() -> None:
     scheduler = one_slot("bounded", tau_s=10.0)
     scheduler.submit(Job("long", 0.0, cost_s=9.0), 0.0)
     scheduler.submit(Job("short", 41.0, cost_s=2.0), 41.0)
@@ -74,7 +74,7 @@ def test_the_default_promotes_who_waited_five_times_as_long() -> None:
     assert (dispatch.job.id, dispatch.reason, dispatch.waited_s) == ("long", Reason.TAU, 50.0)
 
 
-def test_aging_lets_the_old_catch_up() -> None:
+def test_aging_lets_old_jobs_catch_up() -> None:
     scheduler = one_slot("aging")
     scheduler.submit(Job("long", 0.0, cost_s=9.0, cost_high_s=9.0), 0.0)
     scheduler.submit(Job("soon", 50.0, cost_s=3.0, cost_high_s=3.0), 50.0)
@@ -141,7 +141,7 @@ def test_a_preemption_does_not_restart_tau() -> None:
     assert (dispatch.job.id, dispatch.reason, dispatch.waited_s) == ("long", Reason.TAU, 3.0)
 
 
-def test_among_the_overdue_the_first_to_arrive_goes_first_though_it_was_preempted() -> None:
+def test_among_overdue_jobs_the_first_arrival_goes_first_even_if_preempted() -> None:
     scheduler = one_slot("srpt", tau_s=10.0)
     scheduler.submit(Job("first", 0.0, cost_s=9.0, tokens=9.0), 0.0)
     scheduler.next(0.0)
@@ -163,7 +163,7 @@ def test_a_preemption_does_not_restart_the_response_ratio() -> None:
     assert drain(scheduler, 51.0) == ["old", "short", "alike"]
 
 
-def test_what_tau_started_is_not_preempted() -> None:
+def test_a_job_started_by_tau_is_not_preempted() -> None:
     scheduler = one_slot("srpt", tau_s=5.0)
     scheduler.submit(Job("long", 0.0, cost_s=10.0, tokens=100.0), 0.0)
     scheduler.submit(Job("short", 9.0, cost_s=3.0), 9.0)
@@ -205,7 +205,7 @@ def test_rr_sjf_breaks_ties_of_waiting_time_by_length_and_preempts_the_longest()
     assert scheduler.preemptions(1.0) == [Preempt("3", "a"), Preempt("1", "a")]
 
 
-def test_who_floods_the_queue_makes_way_for_others_also_where_it_runs() -> None:
+def test_a_flooding_clients_running_jobs_are_preempted() -> None:
     scheduler = one_slot("fair-srpt")
     for number in range(5):
         scheduler.submit(Job(f"ann {number}", 0.0, cost_s=4.0, tokens=40.0, client="ann"), 0.0)
@@ -234,7 +234,7 @@ def test_fair_policies_start_a_request_past_tau_however_many_short_ones_others_s
 
 
 @pytest.mark.parametrize("name", ["fair", "fair-srpt"])
-def test_a_flood_past_tau_has_one_start_in_tau_while_others_wait_and_hides_nobody(name: str) -> None:
+def test_a_flood_past_tau_gets_one_start_per_tau_while_others_wait(name: str) -> None:
     scheduler = one_slot(name, tau_s=10.0)
     for number in range(50):
         scheduler.submit(Job(f"ann {number}", 0.0, cost_s=90.0, client="ann"), 0.0)

@@ -1,4 +1,4 @@
-"""What waits, played on under another policy."""
+"""Forecasts of start times under another policy."""
 
 import pytest
 
@@ -17,14 +17,14 @@ def queue(policy: str = "fcfs", *costs_s: float, slots: int = 1) -> Scheduler:
     return scheduler
 
 
-def test_each_starts_when_those_before_it_are_predicted_to_have_ended() -> None:
+def test_forecast_starts_follow_predicted_ends() -> None:
     scheduler = queue("fcfs", 4.0, 10.0, 1.0, 2.0)
     assert dict(starts(scheduler, POLICIES["fcfs"], 1.0)) == {"j1": 3.0, "j2": 13.0, "j3": 14.0}
     assert dict(starts(scheduler, POLICIES["sjf"], 1.0)) == {"j2": 3.0, "j3": 4.0, "j1": 6.0}
 
 
 @pytest.mark.parametrize("policy", SERVABLE)
-def test_the_queue_itself_stays_as_it_is(policy: str) -> None:
+def test_a_forecast_does_not_change_the_queue(policy: str) -> None:
     scheduler = queue("sjf", 4.0, 10.0, 1.0, 2.0)
     scheduler.hold("j3", 0.0)
     assert {job_id for job_id, _ in starts(scheduler, POLICIES[policy], 1.0)} == {"j1", "j2"}
@@ -37,7 +37,7 @@ def test_the_queue_itself_stays_as_it_is(policy: str) -> None:
     assert dispatch.job.id == "j2"
 
 
-def test_of_a_long_queue_some_are_played_and_the_median_holds() -> None:
+def test_a_long_queue_is_sampled_and_the_median_holds() -> None:
     scheduler = queue("fcfs", *[1.0] * (10 * MAX_PLAYED + 4), slots=4)
     played = sorted(start_s for _, start_s in starts(scheduler, POLICIES["fcfs"], 0.0))
     assert len(played) <= MAX_PLAYED

@@ -1,4 +1,4 @@
-"""Who is cut for whom, and who never is."""
+"""Preemption: which jobs are cut, and for which."""
 
 import statistics
 from collections import Counter
@@ -42,7 +42,7 @@ def cut(scheduler: Scheduler, now: float) -> Dispatch:
     return dispatch
 
 
-def test_a_short_one_is_worth_a_cut_and_the_cut_one_comes_back_with_its_progress() -> None:
+def test_a_short_job_preempts_a_long_one_which_resumes() -> None:
     scheduler = one_runs()
     scheduler.submit(job("short", 2.0, 1.0), 1.0)
     scheduler.progress("long", 10.0, 0.05)
@@ -57,7 +57,7 @@ def test_a_short_one_is_worth_a_cut_and_the_cut_one_comes_back_with_its_progress
     assert scheduler.running["long"].remaining_s == pytest.approx(8.8)  # what was owed has been paid
 
 
-def test_the_price_counts_once_for_each_that_waits() -> None:
+def test_the_cost_of_a_cut_counts_per_waiting_job() -> None:
     scheduler = one_runs(4.0)
     scheduler.submit(job("short", 3.0, 0.0), 0.0)
     gain_s = 4.0 - 3.0 - CUT_MARGIN * 3.0
@@ -69,7 +69,7 @@ def test_the_price_counts_once_for_each_that_waits() -> None:
     assert scheduler.preemptions(0.0) == [Preempt("long", "a")]
 
 
-def test_what_others_lose_by_a_cut_is_part_of_its_price() -> None:
+def test_evicted_contexts_are_part_of_the_cost_of_a_cut() -> None:
     scheduler = one_runs(4.0)
     scheduler.submit(job("short", 2.0), 0.0)
     scheduler.progress("long", 0.0, 0.1, 3.0)
@@ -80,7 +80,7 @@ def test_what_others_lose_by_a_cut_is_part_of_its_price() -> None:
     assert waiting.remaining_s == pytest.approx(4.1)
 
 
-def test_one_whose_context_is_lost_goes_on_after_one_whose_is_not() -> None:
+def test_a_job_with_a_lost_context_resumes_later() -> None:
     scheduler = one_runs(10.0)
     scheduler.submit(job("second", 8.0), 0.0)
     cut(scheduler, 0.0)
@@ -95,13 +95,13 @@ def test_one_whose_context_is_lost_goes_on_after_one_whose_is_not() -> None:
     assert again.job.id == "long"
 
 
-def test_a_gain_within_the_margin_is_none() -> None:
+def test_a_gain_within_the_margin_makes_no_cut() -> None:
     scheduler = one_runs(3.2)
     scheduler.submit(job("short", 3.0), 0.0)
     assert scheduler.preemptions(0.0) == []
 
 
-def test_what_has_outlived_its_estimate_makes_way() -> None:
+def test_a_job_that_outlived_its_estimate_is_cut() -> None:
     scheduler = Scheduler(SRPT, workers={"a": 1})
     scheduler.submit(job("endless", 4.0, tokens_q90=80.0), 0.0)
     scheduler.next(0.0)
@@ -112,7 +112,7 @@ def test_what_has_outlived_its_estimate_makes_way() -> None:
     assert scheduler.preemptions(20.0) == [Preempt("endless", "a")]  # some 8 s left, of 20 and more
 
 
-def test_who_is_spared_is_not_cut_until_it_waits_again() -> None:
+def test_a_spared_job_is_not_cut_until_requeued() -> None:
     scheduler = one_runs()
     scheduler.submit(job("short", 2.0), 0.0)
     scheduler.spare("long")
@@ -127,7 +127,7 @@ def test_who_is_spared_is_not_cut_until_it_waits_again() -> None:
     assert scheduler.preemptions(2.0) == [Preempt("long", "a")]
 
 
-def test_one_that_nobody_took_up_is_neither_cut_nor_pinned() -> None:
+def test_a_returned_job_is_neither_cut_nor_pinned() -> None:
     scheduler = one_runs()
     scheduler.requeue("long", 1.0, served=False)
     [waiting] = scheduler.waiting()
@@ -135,7 +135,7 @@ def test_one_that_nobody_took_up_is_neither_cut_nor_pinned() -> None:
     assert waiting.moves[-1].kind is MoveKind.RETURNED
 
 
-def test_a_cut_one_waits_for_its_own_worker() -> None:
+def test_a_cut_job_waits_for_its_worker() -> None:
     scheduler = Scheduler(SRPT, workers={"a": 1, "b": 1})
     scheduler.submit(job("long", 10.0), 0.0)
     scheduler.submit(job("other", 9.0, 0.0, worker="b"), 0.0)
@@ -148,7 +148,7 @@ def test_a_cut_one_waits_for_its_own_worker() -> None:
     assert scheduler.next(3.0) is not None
 
 
-def test_what_was_cut_often_enough_runs_to_its_end() -> None:
+def test_a_job_at_max_cuts_runs_to_its_end() -> None:
     scheduler = one_runs(1000.0)
     for number in range(MAX_CUTS):
         scheduler.submit(job(str(number), 1.0, float(number)), float(number))
@@ -159,7 +159,7 @@ def test_what_was_cut_often_enough_runs_to_its_end() -> None:
     assert scheduler.preemptions(9.0) == []
 
 
-def test_what_goes_on_and_on_may_be_cut_again() -> None:
+def test_a_very_long_job_may_be_cut_more_often() -> None:
     assert most_cuts(4, 499.0) == 4
     assert most_cuts(4, 40_960.0) == 85
 
@@ -175,7 +175,7 @@ def test_nothing_is_cut_where_slots_were_taken_away_or_are_free(slots: int) -> N
     assert scheduler.preemptions(0.0) == []
 
 
-def test_nothing_is_cut_while_paused_or_for_what_is_held() -> None:
+def test_nothing_is_cut_while_paused_or_for_held_jobs() -> None:
     scheduler = one_runs()
     scheduler.submit(job("short", 2.0), 0.0)
     scheduler.hold("short", 0.0)
@@ -204,7 +204,7 @@ def test_a_promoted_one_takes_the_slot_and_keeps_it() -> None:
     assert scheduler.preemptions(0.0) == []
 
 
-def test_a_better_priority_is_worth_a_cut_unless_the_other_ends_as_soon() -> None:
+def test_a_better_priority_preempts_unless_the_victim_ends_as_soon() -> None:
     scheduler = one_runs(10.0)
     scheduler.submit(job("wanted", 30.0, priority=-1), 0.0)
     scheduler.progress("long", 0.0, 11.0)
@@ -213,7 +213,7 @@ def test_a_better_priority_is_worth_a_cut_unless_the_other_ends_as_soon() -> Non
     assert scheduler.preemptions(0.0) == [Preempt("long", "a")]
 
 
-def test_one_past_its_tau_is_cut_for_nobody_the_guard_would_start_it_before() -> None:
+def test_an_overdue_job_is_not_cut_for_jobs_that_the_guard_starts_later() -> None:
     scheduler = one_runs(100.0, tau_s=20.0)
     scheduler.submit(job("short", 2.0, 30.0), 30.0)
     assert scheduler.preemptions(30.0) == []
@@ -221,7 +221,7 @@ def test_one_past_its_tau_is_cut_for_nobody_the_guard_would_start_it_before() ->
     assert scheduler.preemptions(30.0) == [Preempt("long", "a")]
 
 
-def test_half_an_answer_is_never_sent_away_however_many_wait() -> None:
+def test_a_partial_answer_is_never_dropped() -> None:
     scheduler = one_runs(1000.0, capacity=2)
     scheduler.submit(job("short", 2.0), 0.0)
     cut(scheduler, 0.0)
@@ -238,7 +238,7 @@ def test_half_an_answer_is_never_sent_away_however_many_wait() -> None:
     assert "long" in scheduler
 
 
-def test_a_better_prediction_gives_a_waiting_job_its_place_and_its_client_the_charge() -> None:
+def test_a_new_prediction_updates_place_and_charge() -> None:
     scheduler = Scheduler(POLICIES["bounded"], workers={"a": 1})
     scheduler.submit(job("first", 5.0, client="ann"), 0.0)
     scheduler.submit(job("second", 9.0, client="bob"), 0.0)
@@ -259,7 +259,7 @@ def test_a_better_prediction_gives_a_waiting_job_its_place_and_its_client_the_ch
     assert scheduler.backlog_s("", 33.0) == 5.0
 
 
-def test_a_better_prediction_neither_releases_nor_demotes() -> None:
+def test_a_new_prediction_keeps_hold_and_promotion() -> None:
     scheduler = Scheduler(SRPT, workers={"a": 1})
     for name in ("held", "wanted", "plain"):
         scheduler.submit(job(name, 5.0), 0.0)
@@ -329,7 +329,7 @@ def watched(seed: int, count: int, price_s: float, tau_s: float | None) -> tuple
 
 @given(st.integers(0, 1 << 20), st.sampled_from([0.0, 0.01, 0.15]), st.sampled_from([None, 0.0, 20.0, 60.0]))
 @settings(max_examples=40, deadline=None)
-def test_each_ends_once_and_the_guard_holds_with_preemption(
+def test_with_preemption_each_job_ends_once_and_the_guard_holds(
     seed: int, price_s: float, tau_s: float | None
 ) -> None:
     scheduler, run = watched(seed, 60, price_s, tau_s)
@@ -338,14 +338,14 @@ def test_each_ends_once_and_the_guard_holds_with_preemption(
     assert (run.sojourn_s >= run.workload.service_s - 1e-9).all()
 
 
-def test_the_watched_runs_do_cut() -> None:
+def test_the_property_runs_include_cuts() -> None:
     scheduler, _ = watched(1, 400, 0.01, 60.0)
     assert scheduler.cuts.total() > 40
     assert max(scheduler.cuts.values()) > 1
     assert scheduler.tau_firings > 10
 
 
-def test_a_decision_does_not_grow_with_the_queue() -> None:
+def test_the_cost_of_a_decision_is_independent_of_the_queue() -> None:
     def median_s(waiting: int) -> float:
         scheduler = one_runs(1e6, capacity=waiting + 1, tau_s=1e9)
         for number in range(waiting):

@@ -21,14 +21,14 @@ def waiting_for(scheduler: Scheduler) -> dict[str, str]:
     return {entry.job.id: entry.routed for entry in scheduler.waiting()}
 
 
-def test_of_two_that_wait_at_a_worker_the_lower_quantile_goes_first() -> None:
+def test_the_lower_quantile_goes_first() -> None:
     scheduler = quartz(1)
     scheduler.submit(Job("wide", 0.0, cost_s=2.0, cost_high_s=9.0), 0.0)
     scheduler.submit(Job("narrow", 0.0, cost_s=3.0, cost_high_s=4.0), 0.0)
     assert started(scheduler, 0.0) == {"narrow": "w0"}
 
 
-def test_a_client_that_was_served_much_waits_longer() -> None:
+def test_a_recently_served_client_waits_longer() -> None:
     scheduler = quartz(1)
     scheduler.submit(Job("blocker", 0.0, cost_s=500.0, client="greedy"), 0.0)
     started(scheduler, 0.0)
@@ -38,7 +38,7 @@ def test_a_client_that_was_served_much_waits_longer() -> None:
     assert list(started(scheduler, 500.0)) == ["other"]
 
 
-def test_a_job_waits_at_the_better_of_two_and_work_spreads() -> None:
+def test_a_job_is_routed_to_the_better_of_two_workers() -> None:
     scheduler = quartz(8, 1000)
     for number in range(400):
         scheduler.submit(Job(str(number), 0.0, cost_s=1.0, cost_high_s=2.0), 0.0)
@@ -49,7 +49,7 @@ def test_a_job_waits_at_the_better_of_two_and_work_spreads() -> None:
     assert len(placed) == 8
 
 
-def test_what_waits_at_a_worker_that_goes_waits_at_another() -> None:
+def test_jobs_of_a_removed_worker_are_routed_again() -> None:
     for goes in ({"slots": 0}, {"slots": 1, "apart": True}):
         scheduler = quartz(2)
         for number in range(40):
@@ -60,7 +60,7 @@ def test_what_waits_at_a_worker_that_goes_waits_at_another() -> None:
         assert started(scheduler, 0.0) == {"0": "w1"}
 
 
-def test_what_nobody_can_run_now_goes_to_whoever_is_there_first() -> None:
+def test_an_unroutable_job_goes_to_the_first_able_worker() -> None:
     scheduler = quartz(2)
     for worker in ("w0", "w1"):
         scheduler.set_slots(worker, 0)
@@ -70,7 +70,7 @@ def test_what_nobody_can_run_now_goes_to_whoever_is_there_first() -> None:
     assert started(scheduler, 0.0) == {"x": "w1"}
 
 
-def test_another_policy_takes_what_was_routed_wherever_it_ends_first() -> None:
+def test_a_change_of_policy_releases_routed_jobs() -> None:
     scheduler = quartz(2)
     for number in range(9):
         scheduler.submit(Job(str(number), 0.0, cost_s=1.0, cost_high_s=2.0), 0.0)
@@ -80,7 +80,7 @@ def test_another_policy_takes_what_was_routed_wherever_it_ends_first() -> None:
 
 
 @pytest.mark.parametrize("spread", [0.3, 1.2])
-def test_corrected_quantiles_are_met_as_often_as_they_promise(spread: float) -> None:
+def test_corrected_quantiles_have_their_nominal_coverage(spread: float) -> None:
     rng, coverage, missed = Random(1), Coverage(), 0
     for number in range(4000):
         actual_s = rng.lognormvariate(0.0, spread)
@@ -91,7 +91,7 @@ def test_corrected_quantiles_are_met_as_often_as_they_promise(spread: float) -> 
     assert coverage.trusted
 
 
-def test_quantiles_that_are_missed_too_often_are_not_trusted_until_they_hold() -> None:
+def test_missed_quantiles_lose_and_regain_trust() -> None:
     coverage = Coverage()
     for number in range(MIN_JUDGED):
         assert coverage.trusted

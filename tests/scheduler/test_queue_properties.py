@@ -1,4 +1,4 @@
-"""Whatever happens to the queue, its laws hold (see the rules at the head of queue.py)."""
+"""The rules of the queue hold under random operations (see the rules in queue.py)."""
 
 import random
 from collections import Counter
@@ -268,7 +268,7 @@ def test_no_job_is_lost_or_duplicated(name: str, script: list[tuple[Any, ...]]) 
 
 
 @pytest.mark.parametrize("name", [name for name, policy in POLICIES.items() if policy.interrupts])
-def test_ten_thousand_random_acts_of_a_busy_queue(name: str) -> None:
+def test_random_operations_keep_the_rules_of_a_busy_queue(name: str) -> None:
     """Mostly arrivals, starts, progress and cuts: cuts are many, and each job is in one place all along."""
     rng = random.Random(name)
     tale = story(name)
@@ -382,14 +382,14 @@ def test_a_cancelled_job_never_runs() -> None:
     assert scheduler.next(2.0) is None
 
 
-def test_an_id_cannot_wait_twice() -> None:
+def test_a_duplicate_id_is_rejected() -> None:
     scheduler = Scheduler(POLICIES["sjf"], workers={"a": 1})
     scheduler.submit(Job("a", 0.0), 0.0)
     with pytest.raises(ValueError, match="in the queue already"):
         scheduler.submit(Job("a", 0.0), 0.0)
 
 
-def test_the_papers_guard_promotes_whoever_waited_longest() -> None:
+def test_the_papers_guard_promotes_the_longest_waiting_job() -> None:
     scheduler = Scheduler(POLICIES["sjf"], workers={"a": 1}, tau_s=10.0)
     scheduler.submit(Job("long", 0.0, p_long=0.9), 0.0)
     scheduler.submit(Job("short", 5.0, p_long=0.1), 5.0)

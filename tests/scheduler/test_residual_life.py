@@ -48,7 +48,7 @@ def test_it_is_positive_and_finite_however_long_it_runs(mean: float, ratio: floa
 
 
 @given(st.floats(1.0, 1e5), SPREADS, st.floats(0.01, 1e4))
-def test_what_runs_on_is_thought_longer_in_all(mean: float, ratio: float, share: float) -> None:
+def test_a_running_answer_raises_its_expected_total(mean: float, ratio: float, share: float) -> None:
     done = share * mean
     later = 1.05 * done
     whole = done + mean_residual(done, mean, ratio * mean)
@@ -56,18 +56,18 @@ def test_what_runs_on_is_thought_longer_in_all(mean: float, ratio: float, share:
 
 
 @given(st.floats(1.0, 1e5), st.floats(1.5, 3.0))
-def test_beyond_its_estimate_there_is_ever_more_to_come(mean: float, ratio: float) -> None:
+def test_the_residual_grows_beyond_the_estimate(mean: float, ratio: float) -> None:
     left = [mean_residual(share * mean, mean, ratio * mean) for share in (4.0, 8.0, 40.0, 4000.0)]
     assert left == sorted(left)
 
 
-def test_without_a_spread_it_is_what_is_missing_and_at_least_a_tenth() -> None:
+def test_without_a_spread_the_residual_is_the_rest_or_a_tenth() -> None:
     assert mean_residual(30.0, 100.0, 0.0) == 70.0
     assert mean_residual(95.0, 100.0, 0.0) == 10.0
     assert mean_residual(400.0, 100.0, 0.0) == 40.0
 
 
-def test_a_job_has_seconds_left_in_the_measure_of_its_tokens() -> None:
+def test_remaining_seconds_scale_with_remaining_tokens() -> None:
     entry = Entry(Job("a", 0.0, cost_s=10.0, tokens=100.0, tokens_q90=180.0), 0, 0.0, 0.0)
     assert entry.remaining_s == 10.0
     entry.done_tokens = 300.0

@@ -1,4 +1,4 @@
-"""What is urgent goes first and cuts in, nobody starves, and a client's own word buys it its share."""
+"""Urgent jobs go first and preempt; claims are limited to a share; no job starves."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def started(scheduler: Scheduler, now: float) -> str:
     return dispatch.job.id
 
 
-def test_an_urgent_one_cuts_in_however_short_the_other_and_however_many_wait() -> None:
+def test_an_urgent_job_preempts_whatever_runs_or_waits() -> None:
     scheduler = Scheduler(URGENCY, workers={"a": 1})
     scheduler.submit(job("chat", 4, 2.0), 0.0)
     scheduler.next(0.0)
@@ -41,7 +41,7 @@ def test_an_urgent_one_cuts_in_however_short_the_other_and_however_many_wait() -
     assert scheduler.preemptions(1.8) == []
 
 
-def test_an_answer_makes_way_so_often_and_then_no_more() -> None:
+def test_an_answer_is_cut_at_most_max_cuts_times() -> None:
     scheduler = Scheduler(URGENCY, workers={"a": 1})
     scheduler.submit(job("essay", 4, 100.0), 0.0)
     scheduler.next(0.0)
@@ -55,7 +55,7 @@ def test_an_answer_makes_way_so_often_and_then_no_more() -> None:
     assert scheduler.preemptions(0.0) == []
 
 
-def test_the_operator_may_say_otherwise_of_what_waits_and_of_what_runs() -> None:
+def test_the_operator_can_set_urgency_of_waiting_and_running_jobs() -> None:
     scheduler = Scheduler(URGENCY, workers={"a": 1})
     scheduler.submit(job("runs", 4, 9.0), 0.0)
     scheduler.next(0.0)
@@ -120,7 +120,7 @@ def shouting(level: int | None, by: Said, seconds: int, modestly: int | None = N
     return urgent_s, modest
 
 
-def test_shouting_buys_no_more_than_a_share() -> None:
+def test_excess_urgency_claims_gain_no_more_than_a_share() -> None:
     seconds = 2000
     urgent_s, modest = shouting(0, Said.CLIENT, seconds)
     assert urgent_s <= 0.5 * seconds + CLAIM_WINDOW_S
@@ -141,9 +141,7 @@ def test_shouting_buys_no_more_than_a_share() -> None:
         (Said.CLIENT, 3, ["late", "claims 0", "claims 1"]),
     ],
 )
-def test_within_a_client_no_claim_keeps_a_request_past_tau_waiting(
-    by: Said, level: int, order: list[str]
-) -> None:
+def test_within_a_client_claims_do_not_delay_overdue_requests(by: Said, level: int, order: list[str]) -> None:
     scheduler = Scheduler(URGENCY, workers={"a": 1}, tau_s=5.0)
     for name in ("late", "later"):
         scheduler.submit(job(name, 3, 9.0, urgency_by=Said.PREDICTOR, client="home"), 0.0)
@@ -152,7 +150,7 @@ def test_within_a_client_no_claim_keeps_a_request_past_tau_waiting(
     assert [started(scheduler, 6.0) for _ in range(3)] == order
 
 
-def test_a_claim_that_is_not_believed_is_shown_as_such_and_alone_all_are_believed() -> None:
+def test_ignored_claims_are_shown_and_a_lone_clients_claims_count() -> None:
     scheduler = Scheduler(URGENCY, workers={"a": 1})
     for number in range(200):
         scheduler.submit(job(f"loud {number}", 0, 1.0, client="loud", urgency_by=Said.CLIENT), 0.0)

@@ -1,4 +1,4 @@
-"""A full queue is shared: who gives way to whom, and who does not."""
+"""Which job is dropped when the queue is full."""
 
 import pytest
 
@@ -40,13 +40,13 @@ def displaced(scheduler: Scheduler, newcomer: Job, now: float = 0.0) -> str:
     return gone.id
 
 
-def test_the_last_job_of_the_largest_crowd_gives_way() -> None:
+def test_the_last_job_of_the_longest_queue_is_dropped() -> None:
     scheduler = full_of(job("a1", 3.0), job("a2", 9.0), job("a3", 1.0), job("b1", 50.0))
     assert displaced(scheduler, job("c1", 20.0)) == "a2"
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_what_is_last_is_what_the_policy_would_start_last(policy: str) -> None:
+def test_the_dropped_job_is_the_last_by_policy(policy: str) -> None:
     jobs = [
         Job(f"a{n}", n / 10, n * 0.1, 8.0 / (n + 1), tokens=9.0 - n, client="a", urgency=n) for n in range(8)
     ]
@@ -56,24 +56,24 @@ def test_what_is_last_is_what_the_policy_would_start_last(policy: str) -> None:
     assert displaced(scheduler, job("b"), 1.0) == last
 
 
-def test_who_has_as_many_already_displaces_nobody() -> None:
+def test_a_client_with_as_many_jobs_drops_nobody() -> None:
     scheduler = full_of(job("a1"), job("a2"), job("b1"), job("b2"))
     assert displaced(scheduler, job("b3", 100.0)) == "nobody"
     assert displaced(scheduler, job("c1", 100.0)) == "a2"
 
 
-def test_a_client_with_one_job_does_not_give_way_to_another_with_none() -> None:
+def test_a_clients_only_job_is_not_dropped() -> None:
     assert displaced(full_of(job("a1", 9.0), job("b1", 9.0)), job("c1")) == "nobody"
 
 
-def test_alone_a_client_keeps_what_would_start_first() -> None:
+def test_alone_a_client_keeps_its_first_jobs() -> None:
     scheduler = full_of(job("a1", 3.0), job("a2", 9.0))
     assert displaced(scheduler, job("a3", 20.0)) == "nobody"
     assert displaced(scheduler, job("a4", 1.0)) == "a2"
     assert displaced(scheduler, job("a5", 2.0)) == "a1"
 
 
-def test_a_lower_priority_is_the_first_to_go() -> None:
+def test_a_lower_priority_is_dropped_first() -> None:
     scheduler = full_of(job("a1", 9.0), job("a2", 1.0, priority=10), job("a3", 5.0))
     assert displaced(scheduler, job("b1", 30.0)) == "a2"
 
@@ -85,7 +85,7 @@ def test_a_weight_is_a_larger_share() -> None:
     assert displaced(full_of(*jobs), job("c1", 9.0))[0] == "a"
 
 
-def test_what_is_promoted_or_held_stays_and_what_is_overdue_goes_after_the_rest() -> None:
+def test_promoted_and_held_jobs_stay_and_overdue_ones_are_dropped_last() -> None:
     scheduler = full_of(job("a1", 9.0), job("a2", 8.0), job("a3", 7.0), job("a4", 2.0, at=5.0), tau_s=10.0)
     scheduler.promote("a1", 6.0)
     scheduler.hold("a2", 6.0)
@@ -96,14 +96,14 @@ def test_what_is_promoted_or_held_stays_and_what_is_overdue_goes_after_the_rest(
     assert displaced(scheduler, job("d2", 1.0, at=30.0), 30.0) == "a2"
 
 
-def test_who_fills_the_queue_and_waits_keeps_nobody_out() -> None:
+def test_a_client_with_an_overdue_full_queue_does_not_lock_out_others() -> None:
     scheduler = full_of(*(job(f"a{n}", 9.0 - n, at=float(n)) for n in range(6)), tau_s=5.0)
     gone = [displaced(scheduler, job(f"b{n}", 50.0, at=20.0), 20.0) for n in range(4)]
     assert gone == ["a5", "a4", "a3", "nobody"]
     assert displaced(scheduler, job("a6", 0.1, at=20.0), 20.0) == "nobody"
 
 
-def test_what_is_overdue_is_set_aside_but_not_lost() -> None:
+def test_overdue_jobs_are_set_aside_and_not_lost() -> None:
     scheduler = full_of(*(job(f"a{n}", at=float(n)) for n in range(5)), tau_s=5.0)
     assert displaced(scheduler, job("b1", at=20.0), 20.0) == "a4"
     scheduler.cancel("a3", 20.0)
@@ -116,7 +116,7 @@ def test_what_is_overdue_is_set_aside_but_not_lost() -> None:
     assert dispatch.job.id == "a2"
 
 
-def test_what_is_overdue_is_spared_up_to_a_fair_share() -> None:
+def test_overdue_jobs_are_spared_up_to_a_fair_share() -> None:
     """The fair share of three clients in a queue of six is two: b has that, or one more."""
 
     def gives_way(of_a: int, of_b: int) -> str:
@@ -146,7 +146,7 @@ def test_an_only_job_that_is_overdue_stays_whatever_its_weight() -> None:
     assert displaced(full_of(job("a1"), job("a2"), tau_s=5.0, a=light), job("b1", at=9.0), 9.0) == "a2"
 
 
-def test_an_only_job_that_was_held_may_give_way_once_it_is_released() -> None:
+def test_a_released_only_job_may_be_dropped() -> None:
     scheduler = full_of(job("a1"), a=Tenant(weight=0.1))
     scheduler.hold("a1", 0.0)
     assert displaced(scheduler, job("b1")) == "nobody"
@@ -154,7 +154,7 @@ def test_an_only_job_that_was_held_may_give_way_once_it_is_released() -> None:
     assert displaced(scheduler, job("b1")) == "a1"
 
 
-def test_many_light_clients_with_an_overdue_job_each_do_not_hide_a_crowd() -> None:
+def test_many_small_clients_do_not_hide_a_large_one() -> None:
     light = {name: Tenant(weight=0.1) for name in "cdefghijklmn"}
     young = [job(f"a{n}", at=5.0) for n in range(4)]
     scheduler = full_of(*(job(f"{name}1") for name in light), *young, tau_s=5.0)
@@ -171,7 +171,7 @@ def test_tau_means_nothing_under_a_policy_without_a_guard() -> None:
     assert displaced(scheduler, job("b1", at=99.0), 99.0) == "a2"
 
 
-def test_a_crowd_that_is_spared_leaves_it_to_the_next() -> None:
+def test_a_spared_client_passes_the_drop_to_the_next() -> None:
     scheduler = full_of(*(job(f"a{n}") for n in range(3)), job("b1", at=9.0), job("b2", at=9.0), tau_s=5.0)
     for number in range(3):
         scheduler.promote(f"a{number}", 9.0)
@@ -188,7 +188,7 @@ def test_the_operators_choices_stay_whatever_they_are() -> None:
     assert displaced(scheduler, job("b1")) == "a2"
 
 
-def test_a_crowd_that_was_passed_over_is_asked_again() -> None:
+def test_a_spared_client_is_considered_again() -> None:
     scheduler = full_of(*(job(f"a{n}") for n in range(3)), job("b1"), job("b2"))
     for number in range(3):
         scheduler.hold(f"a{number}", 0.0)
@@ -198,7 +198,7 @@ def test_a_crowd_that_was_passed_over_is_asked_again() -> None:
     assert displaced(scheduler, job("d1")) == "a2"
 
 
-def test_a_crowd_that_has_shrunk_is_not_the_largest_any_more() -> None:
+def test_a_shrunk_queue_is_not_the_longest() -> None:
     scheduler = full_of(*(job(f"a{n}") for n in range(4)), job("b1"), job("b2"))
     for number in range(3):
         scheduler.cancel(f"a{number}", 0.0)
@@ -207,13 +207,13 @@ def test_a_crowd_that_has_shrunk_is_not_the_largest_any_more() -> None:
     assert displaced(scheduler, job("e1")) == "b3"
 
 
-def test_another_weight_is_another_share_of_what_waits_already() -> None:
+def test_a_new_weight_applies_to_waiting_jobs() -> None:
     scheduler = full_of(*(job(f"a{n}") for n in range(4)), *(job(f"b{n}") for n in range(3)))
     scheduler.set_tenants({"a": Tenant(weight=2.0)}, 0.0)
     assert displaced(scheduler, job("c1")) == "b2"
 
 
-def test_a_crowd_follows_what_happens_to_its_jobs() -> None:
+def test_queue_lengths_follow_every_operation() -> None:
     scheduler = full_of(job("a1", 1.0), job("a2", 2.0), job("a3", 3.0))
     scheduler.reprioritise("a1", 5, 0.0)
     assert displaced(scheduler, job("b1")) == "a1"
@@ -227,13 +227,13 @@ def test_a_crowd_follows_what_happens_to_its_jobs() -> None:
     assert scheduler.clients == {}
 
 
-def test_what_gave_way_is_not_paid_for() -> None:
+def test_a_dropped_job_is_not_charged() -> None:
     scheduler = full_of(job("a1", 60.0), job("a2", 60.0), policy="fair")
     displaced(scheduler, job("b1", 1.0))
     assert scheduler.accounts.used_s("a", 0.0) == pytest.approx(60.0)
 
 
-def test_new_limits_hold_for_what_waits() -> None:
+def test_new_limits_apply_to_waiting_jobs() -> None:
     scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 3}, tenants={"a": Tenant(max_running=1)})
     for name in ("a1", "a2", "b1", "b2"):
         scheduler.submit(job(name), 0.0)
@@ -250,7 +250,7 @@ def test_new_limits_hold_for_what_waits() -> None:
         scheduler.submit(job("b3"), 1.0)
 
 
-def test_new_priorities_hold_for_what_waits_and_what_comes_back() -> None:
+def test_new_priorities_apply_to_waiting_and_requeued_jobs() -> None:
     """But for what the operator has promoted, or given a priority."""
     scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 1})
     for number, name in enumerate(("a0", "a1", "a2", "a3", "a4", "b1")):
@@ -271,7 +271,7 @@ def test_new_priorities_hold_for_what_waits_and_what_comes_back() -> None:
     assert order == list(ranks)
 
 
-def test_a_range_that_is_given_back_gives_back_the_place() -> None:
+def test_a_restored_priority_range_restores_the_place() -> None:
     scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 1})
     scheduler.submit(job("a1", priority=-10), 0.0)
     scheduler.set_tenants({}, 1.0, priority_of=lambda job: max(job.priority, 50))
@@ -281,7 +281,7 @@ def test_a_range_that_is_given_back_gives_back_the_place() -> None:
     assert [move.note for move in entry.moves] == ["", "50", "-10"]
 
 
-def test_rules_for_everybody_hold_for_each_client_by_itself() -> None:
+def test_default_rules_apply_per_client() -> None:
     scheduler = Scheduler(POLICIES["fcfs"], workers={"a": 9}, everybody=Tenant(max_running=1, max_waiting=1))
     for name in ("a1", "b1"):
         scheduler.submit(job(name), 0.0)
@@ -292,7 +292,7 @@ def test_rules_for_everybody_hold_for_each_client_by_itself() -> None:
     assert scheduler.next(0.0) is None
 
 
-def test_another_weight_reorders_what_waits_under_fair() -> None:
+def test_a_new_weight_reorders_the_queue_under_fair() -> None:
     def next_after(weight: float) -> str:
         scheduler = Scheduler(POLICIES["fair"], workers={"a": 1})
         for name, cost_s in (("a0", 30.0), ("b0", 10.0), ("a1", 1.0), ("b1", 1.0)):
@@ -307,7 +307,7 @@ def test_another_weight_reorders_what_waits_under_fair() -> None:
     assert (next_after(1.0), next_after(4.0)) == ("b1", "a1")
 
 
-def test_the_books_of_a_full_queue_stay_small() -> None:
+def test_memory_of_a_full_queue_is_bounded() -> None:
     scheduler = full_of(*(job(f"a{n}") for n in range(20)))
     for number in range(5000):
         displaced(scheduler, Job(str(number), 0.0, cost_s=0.5, client=f"c{number % 200}"))
@@ -321,7 +321,7 @@ def test_the_books_of_a_full_queue_stay_small() -> None:
     assert sum(map(len, crowd._rears.values())) < 300
 
 
-def test_the_books_of_what_is_overdue_stay_small() -> None:
+def test_memory_of_overdue_jobs_is_bounded() -> None:
     scheduler = full_of(*(job(f"a{n}") for n in range(20)), tau_s=5.0)
     for number in range(2000):
         now = 10.0 * (number + 1)

@@ -1,4 +1,4 @@
-"""Workers that differ: which can run what, which are left alone, and which take more."""
+"""Which workers can run which jobs, workers set apart, and weights."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def fleet(**slots: int) -> Scheduler:
     return Scheduler(POLICIES["fcfs"], workers=slots)
 
 
-def test_a_job_waits_for_those_that_can_run_it_and_holds_up_nobody() -> None:
+def test_a_job_waits_for_able_workers_without_blocking_others() -> None:
     scheduler = fleet(a=1, b=1, c=1)
     scheduler.submit(Job("1", 0.0, able=frozenset("bc")), 0.0)
     scheduler.submit(Job("2", 1.0, able=frozenset("bc")), 1.0)
@@ -25,7 +25,7 @@ def test_a_job_waits_for_those_that_can_run_it_and_holds_up_nobody() -> None:
     assert started(scheduler, 6.0) == {"3": "b"}
 
 
-def test_who_can_run_what_may_change_while_it_waits() -> None:
+def test_able_workers_may_change_while_a_job_waits() -> None:
     scheduler = fleet(a=1, b=0)
     scheduler.submit(Job("x", 0.0, able=frozenset("b")), 0.0)
     assert started(scheduler, 1.0) == {}
@@ -33,7 +33,7 @@ def test_who_can_run_what_may_change_while_it_waits() -> None:
     assert started(scheduler, 2.0) == {"x": "a"}
 
 
-def test_one_that_is_set_apart_takes_only_what_nobody_else_can() -> None:
+def test_a_worker_set_apart_takes_only_jobs_that_no_other_can_run() -> None:
     scheduler = fleet(a=1, b=3)
     scheduler.set_slots("b", 3, apart=True)
     for number, job in enumerate(
@@ -58,7 +58,7 @@ def test_a_heavier_worker_takes_more() -> None:
     assert sorted(started(scheduler, 0.0).values()) == ["heavy", "heavy", "heavy", "light"]
 
 
-def test_a_worker_leaves_when_it_has_nothing_left() -> None:
+def test_a_worker_is_removed_only_when_idle() -> None:
     scheduler = fleet(a=1, b=1)
     scheduler.submit(Job("x", 0.0, able=frozenset("b")), 0.0)
     assert started(scheduler, 0.0) == {"x": "b"}
@@ -69,7 +69,7 @@ def test_a_worker_leaves_when_it_has_nothing_left() -> None:
     assert dict(scheduler.slots) == {"a": 1}
 
 
-def test_nothing_is_ever_loaded_where_what_there_is_stays() -> None:
+def test_a_worker_with_fixed_models_never_loads() -> None:
     scheduler = Scheduler(POLICIES["bounded"], workers={"swaps": 1, "fixed": 1}, load_s={"m": 8.0, "n": 8.0})
     scheduler.residency.fixed.add("fixed")
     for number, affinity in enumerate("mnm"):

@@ -1,4 +1,4 @@
-"""What nobody waits for goes behind what somebody waits for, and not for ever."""
+"""Background jobs wait for interactive ones, but not for ever."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -22,7 +22,7 @@ def title(name: str = "title") -> Job:
 
 @pytest.mark.parametrize("name", SERVABLE)
 @pytest.mark.parametrize(("tau_s", "within_s"), [(100.0, 140.0), (None, MAX_BACK_S + 40.0)])
-def test_it_waits_for_all_that_somebody_waits_for_but_not_beyond_tau(
+def test_background_jobs_wait_for_interactive_ones_until_tau(
     name: str, tau_s: float | None, within_s: float
 ) -> None:
     scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=tau_s)
@@ -43,7 +43,7 @@ def test_it_waits_for_all_that_somebody_waits_for_but_not_beyond_tau(
 
 @pytest.mark.parametrize("name", SERVABLE)
 @pytest.mark.parametrize("tau_s", [100.0, None])
-def test_no_row_of_them_is_ever_before_a_question(name: str, tau_s: float | None) -> None:
+def test_consecutive_background_jobs_never_delay_a_question(name: str, tau_s: float | None) -> None:
     scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=tau_s)
     titles = {f"title {n}" for n in range(5)}
     for each in sorted(titles):
@@ -62,7 +62,7 @@ def test_no_row_of_them_is_ever_before_a_question(name: str, tau_s: float | None
 
 
 @pytest.mark.parametrize("name", ["srpt", "fair-srpt"])
-def test_many_that_nobody_waits_for_do_not_make_a_cut_dearer(name: str) -> None:
+def test_background_jobs_do_not_raise_the_cost_of_a_cut(name: str) -> None:
     scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
     scheduler.submit(question(1, 0.0), 0.0)
     assert scheduler.next(0.0) is not None
@@ -74,7 +74,7 @@ def test_many_that_nobody_waits_for_do_not_make_a_cut_dearer(name: str) -> None:
     assert [cut.job_id for cut in scheduler.preemptions(1.0)] == ["question 1"]
 
 
-def test_a_question_cuts_it_and_that_does_not_make_it_wait_for_ever() -> None:
+def test_a_question_cuts_a_background_job_which_still_ends() -> None:
     scheduler = Scheduler(POLICIES["srpt"], workers={"a": 1}, tau_s=50.0)
     scheduler.submit(title(), 0.0)
     assert scheduler.next(0.0) is not None
@@ -89,7 +89,7 @@ def test_a_question_cuts_it_and_that_does_not_make_it_wait_for_ever() -> None:
 
 
 @pytest.mark.parametrize("name", ["srpt", "fair-srpt"])
-def test_a_question_cuts_it_however_dear_it_is_to_read_again(name: str) -> None:
+def test_a_question_cuts_a_background_job_whatever_its_prefill(name: str) -> None:
     scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
     scheduler.submit(title(), 0.0)
     assert scheduler.next(0.0) is not None
@@ -101,7 +101,7 @@ def test_a_question_cuts_it_however_dear_it_is_to_read_again(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["srpt", "fair-srpt"])
-def test_one_that_came_forward_goes_on_for_as_long_as_was_predicted(name: str) -> None:
+def test_a_promoted_background_job_is_protected_for_its_predicted_length(name: str) -> None:
     scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
     scheduler.submit(replace(title(), tokens_q90=20.0), 0.0)
     assert scheduler.next(700.0).job.stands_back == 0  # type: ignore[union-attr]
@@ -113,7 +113,7 @@ def test_one_that_came_forward_goes_on_for_as_long_as_was_predicted(name: str) -
 
 
 @pytest.mark.parametrize("name", ["fair", "fair-srpt"])
-def test_nobodys_question_comes_later_for_what_stands_back_of_their_own(name: str) -> None:
+def test_background_work_does_not_delay_its_clients_questions(name: str) -> None:
     scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
     for number in range(3):
         scheduler.submit(question(number, 0.0), 0.0)
@@ -126,7 +126,7 @@ def test_nobodys_question_comes_later_for_what_stands_back_of_their_own(name: st
 
 
 @pytest.mark.parametrize("name", ["fair", "fair-srpt"])
-def test_they_have_fair_shares_among_themselves(name: str) -> None:
+def test_background_jobs_share_fairly(name: str) -> None:
     scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
     for number in range(5):
         scheduler.submit(title(f"title {number}"), 0.0)
@@ -137,7 +137,7 @@ def test_they_have_fair_shares_among_themselves(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["fair", "fair-srpt"])
-def test_nor_for_one_that_came_forward(name: str) -> None:
+def test_promoted_background_work_does_not_delay_its_clients_questions(name: str) -> None:
     scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
     scheduler.submit(replace(title(), cost_s=30.0), 0.0)
     assert scheduler.next(700.0).job.stands_back == 0  # type: ignore[union-attr]
@@ -147,7 +147,7 @@ def test_nor_for_one_that_came_forward(name: str) -> None:
     assert scheduler.next(731.0).job.id == "question 1"  # type: ignore[union-attr]
 
 
-def test_who_leaves_pays_for_what_was_served_before_a_cut() -> None:
+def test_a_cancelled_job_is_charged_for_service_before_a_cut() -> None:
     scheduler = Scheduler(POLICIES["fair-srpt"], workers={"a": 1})
     scheduler.submit(question(1, 0.0), 0.0)
     assert scheduler.next(0.0) is not None
@@ -159,7 +159,7 @@ def test_who_leaves_pays_for_what_was_served_before_a_cut() -> None:
 
 
 @pytest.mark.parametrize("name", SERVABLE)
-def test_a_title_lets_the_question_pass_that_it_came_before(name: str) -> None:
+def test_a_title_waits_for_a_question_that_arrives_after_it(name: str) -> None:
     scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
     scheduler.submit(replace(title(), not_before_s=0.25), 0.0)
     assert scheduler.next(0.0) is None
@@ -172,7 +172,7 @@ def test_a_title_lets_the_question_pass_that_it_came_before(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in SERVABLE if POLICIES[name].preemptive])
-def test_nothing_is_cut_for_what_does_not_start_yet(name: str) -> None:
+def test_nothing_is_cut_before_a_jobs_earliest_start(name: str) -> None:
     scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=100.0)
     scheduler.submit(replace(title("long"), cost_s=50.0, tokens=500.0), 0.0)
     assert scheduler.next(0.0) is not None
@@ -182,7 +182,7 @@ def test_nothing_is_cut_for_what_does_not_start_yet(name: str) -> None:
     assert [cut.job_id for cut in scheduler.preemptions(1.25)] == ["long"]
 
 
-def test_the_operator_starts_it_at_once() -> None:
+def test_a_promoted_job_ignores_its_earliest_start() -> None:
     scheduler = Scheduler(POLICIES["bounded"], workers={"a": 1})
     scheduler.submit(replace(title(), not_before_s=0.25), 0.0)
     scheduler.promote("title", 0.0)
@@ -190,7 +190,7 @@ def test_the_operator_starts_it_at_once() -> None:
 
 
 @pytest.mark.parametrize("name", ["srpt", "fair-srpt"])
-def test_an_endless_one_is_cut_for_each_question_and_stands_back_again(name: str) -> None:
+def test_an_endless_background_job_is_cut_for_each_question(name: str) -> None:
     scheduler = Scheduler(POLICIES[name], workers={"a": 1}, tau_s=50.0)
     scheduler.submit(replace(title("endless"), cost_s=60.0, tokens=500.0), 0.0)
     now, forward = 0.0, 0

@@ -414,7 +414,7 @@ def _hand_out(findings: Findings, outputs: Outputs) -> None:
 
     from clairvoyant_cli.commands.console import PlainConsole
     from clairvoyant_cli.research.bench.page import write_page
-    from clairvoyant_cli.research.simulator.plot import svg
+    from clairvoyant_cli.research.report.svg import svg
 
     try:
         if outputs.csv_file is not None:

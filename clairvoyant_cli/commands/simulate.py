@@ -1,47 +1,36 @@
 """`clairvoyant simulate`: the serving scheduler in virtual time, on the papers' workloads or your own."""
 
+import csv
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
-from clairvoyant_cli.commands.options import db_option, json_option, output_file
-from clairvoyant_cli.commands.time_spans import when
+from clairvoyant_cli.commands.options import json_option, output_file
 from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.research.simulator.scenarios import SCENARIOS, run_scenario
+from clairvoyant_cli.settings import did_you_mean
 
 if TYPE_CHECKING:
-    from clairvoyant_cli.commands.history_advice import Wanted
-    from clairvoyant_cli.commands.workload_options import Mix
-    from clairvoyant_cli.research.simulator.report import Report
-    from clairvoyant_cli.research.simulator.trial import Options
+    from clairvoyant_cli.research.report import Report
+    from clairvoyant_cli.research.simulator.comparison import Draw, Forecaster, Options
+    from clairvoyant_cli.research.simulator.engine import Preemption
+    from clairvoyant_cli.research.simulator.traces import History
 
-# name -> module and function under clairvoyant_cli.research.simulator.scenarios
-SCENARIOS = {
-    "clairvoyant-table9": ("clairvoyant", "table9"),
-    "clairvoyant-figure3": ("clairvoyant", "figure3"),
-    "clairvoyant-table8": ("clairvoyant", "table8"),
-    "rr-sjf": ("rr_sjf", "figures"),
-    "pars": ("pars", "burst"),
-    "semantic": ("semantic", "tables"),
-    "quartz": ("quartz", "ablation"),
-    "preemption": ("preemption", "frontier"),
-}
-
-BY_HAND = {"workload", "short_s", "long_s", "long_share"}
-"""Options that describe a mix: without any of them, --advise looks at what was recorded."""
-
-OF_THE_DATABASE = {"since", "client", "model", "profile", "db_file"}
+SEEDS = 10
+REQUESTS = 2000
+BURST_SPREAD_S = 0.05
 
 WORKLOAD_HELP = "Generated arrivals, all at once, or a FILE: a history, an Azure or a Mooncake trace."
 PREDICTOR_HELP = (
-    "What the scheduler knows: oracle, class:ACCURACY, score:ACCURACY (knows how sure it is), recorded"
-    " (the FILE's own predictions), or model (the shipped model on the FILE's prompts)."
+    "What the scheduler knows: oracle, class:ACCURACY, score:ACCURACY (graded, as a real classifier),"
+    " recorded (the FILE's own predictions), or model (the shipped model on the FILE's prompts)."
 )
 
 
@@ -65,11 +54,31 @@ class MeanAndSpread(click.ParamType[tuple[float, float]]):
         return mean, spread
 
 
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """A workload, its predictions and its backends, as the options describe them."""
+
+    workload: str
+    policies: tuple[str, ...]
+    tau: float | None
+    predictor: str
+    load: float
+    short_s: tuple[float, float]
+    long_s: tuple[float, float]
+    long_share: float
+    slots: int
+    workers: int
+    prefill_rate: float
+    decode_rate: float
+    speed_up: float
+    preempt: str
+
+
 @contextmanager
-def progress() -> Iterator[Callable[[int], None] | None]:
-    """Show on stderr how many requests have been simulated, if anybody is there to see it."""
+def progress() -> Iterator[Callable[[int], None]]:
+    """Show on a terminal how many requests have been simulated."""
     if not sys.stderr.isatty():
-        yield None
+        yield lambda done: None
         return
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -81,32 +90,20 @@ def progress() -> Iterator[Callable[[int], None] | None]:
         yield lambda done: bar.advance(task, done)
 
 
-def run_scenario(name: str, options: "Options") -> "Report":
-    """Run a named scenario and return its report."""
-    from importlib import import_module
-
-    module, function = SCENARIOS[name]
-    found = getattr(import_module(f"clairvoyant_cli.research.simulator.scenarios.{module}"), function)
-    report: Report = found(options)
-    return report
+POSITIVE = click.FloatRange(min=0, min_open=True)
 
 
 @click.command(name="simulate")
-@click.option("--scenario", type=click.Choice(list(SCENARIOS)), help="An experiment: of a paper, or our own.")
-@click.option(
-    "--advise",
-    is_flag=True,
-    help="Say which policy and tau suit the recorded history, or a mix that is given, and whether any does.",
-)
+@click.option("--scenario", type=click.Choice(list(SCENARIOS)), help="Reproduce an experiment.")
 @click.option(
     "--workload", metavar="poisson|burst|FILE", default="poisson", show_default=True, help=WORKLOAD_HELP
 )
-@click.option("--policy", "policies", multiple=True, help="A policy to compare with fcfs; may be repeated.")
+@click.option("--policy", "policies", multiple=True, help="A policy to compare with fcfs; repeatable.")
 @click.option("--tau", type=click.FloatRange(min=0), metavar="SECONDS", help="Starvation timeout; 0: none.")
 @click.option("--predictor", default="class:0.85", show_default=True, metavar="KIND", help=PREDICTOR_HELP)
 @click.option(
     "--load",
-    type=click.FloatRange(min=0, min_open=True),
+    type=POSITIVE,
     default=0.74,
     show_default=True,
     help="Utilisation per slot of a Poisson workload.",
@@ -135,144 +132,193 @@ def run_scenario(name: str, options: "Options") -> "Report":
     help="Share of requests that are long.",
 )
 @click.option(
-    "--slots",
-    type=click.IntRange(1, MAX_SLOTS),
-    default=1,
-    show_default=True,
-    help="Requests a worker runs at once.",
+    "--slots", type=click.IntRange(1, MAX_SLOTS), default=1, show_default=True, help="Slots per backend."
 )
 @click.option("--workers", type=click.IntRange(1, MAX_SLOTS), default=1, show_default=True, help="Backends.")
 @click.option(
     "--prefill-rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=POSITIVE,
     default=1000.0,
     show_default=True,
     help="Prompt tokens per second, for a FILE without service_s.",
 )
 @click.option(
     "--decode-rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=POSITIVE,
     default=40.0,
     show_default=True,
     help="Answer tokens per second, for a FILE without service_s.",
 )
-@click.option(
-    "--speed-up",
-    type=click.FloatRange(min=0, min_open=True),
-    default=1.0,
-    show_default=True,
-    help="Replay a FILE's arrivals so many times as fast.",
-)
-@click.option(
-    "--arrivals",
-    type=click.Choice(["recorded", "poisson", "burst"]),
-    default="recorded",
-    show_default=True,
-    help="When the requests of a FILE arrive; poisson and burst draw from its service times.",
-)
-@click.option(
-    "--models",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Models the requests ask for, at random; a worker holds one at a time.",
-)
-@click.option(
-    "--load-time",
-    type=click.FloatRange(min=0),
-    default=10.0,
-    show_default=True,
-    help="Seconds it takes to load a model, with --models.",
-)
+@click.option("--speed-up", type=POSITIVE, default=1.0, show_default=True, help="Speed up a FILE's arrivals.")
 @click.option(
     "--preempt",
     metavar="none|keep|recompute|SECONDS",
     default="none",
     show_default=True,
-    help="What the backend can do, and what resuming costs it.",
+    help="How the backend preempts, and what resuming costs.",
 )
-@click.option(
-    "--long-limit",
-    type=click.FloatRange(min=0),
-    default=0.20,
-    show_default=True,
-    help="With --advise: how much slower long requests may get at P95, as a fraction.",
-)
-@click.option(
-    "--since",
-    type=when,
-    metavar="WHEN",
-    help="With --advise: only what was recorded since then: 90m, 12h, 7d ago, or a date.",
-)
-@click.option("--client", help="With --advise: only recorded requests of this client.")
-@click.option("--model", help="With --advise: only recorded requests for this model.")
-@click.option("--profile", help="With --advise: this measured profile, not the one `serve` would use.")
-@db_option
-@click.option("--seeds", type=click.IntRange(min=1), help="Independent runs; more narrow the intervals.")
-@click.option("--requests", type=click.IntRange(min=2), help="Requests a run.")
+@click.option("--seeds", type=click.IntRange(min=1), help="Independent runs. More give narrower intervals.")
+@click.option("--requests", type=click.IntRange(min=2), help="Requests per run.")
 @json_option("Print JSON.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, one figure a line.")
-@click.option("--plot", type=output_file(".svg"), help="Draw the plots, as SVG.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, one figure per line.")
+@click.option("--plot", type=output_file(".svg"), help="Draw the plots as SVG.")
 def command(
     scenario: str | None,
-    advise: bool,
     seeds: int | None,
     requests: int | None,
     as_json: bool,
     as_csv: bool,
     plot: Path | None,
-    **rest: Any,
+    **mix: Any,
 ) -> None:
     """Run the serving scheduler in virtual time and compare policies.
 
-    With --scenario, an experiment of one of the papers, its figures in brackets beside ours. With --advise,
-    which policy and tau suit this machine, by its profile and its recorded history. Otherwise, or with
-    --advise and one of --workload, --short, --long or --long-share, a workload of your own: generated, or a
-    FILE of recorded requests (CSV or JSON lines, also gzipped).
+    With --scenario, reproduce a paper's experiment; the paper's figures are in brackets. Otherwise, use a
+    generated workload or a FILE of recorded requests (CSV or JSON lines, also gzipped), such as
+    `clairvoyant history --trace` prints.
     """
-    from clairvoyant_cli.commands.print_report import publish
-    from clairvoyant_cli.commands.workload_options import Mix, run_advice, run_study
-    from clairvoyant_cli.research.simulator.trial import Options
+    from clairvoyant_cli.commands.console import PlainConsole
+    from clairvoyant_cli.research.report import print_report, save, to_csv, to_json
+    from clairvoyant_cli.research.simulator.comparison import Options
 
-    context = click.get_current_context()
-    given = {name for name in context.params if is_given(context, name)}
-    of_the_database = {name: rest.pop(name) for name in OF_THE_DATABASE}
-    mix = Mix(**rest)
-    recorded = advise and scenario is None and not given & BY_HAND
-    if not recorded and given & OF_THE_DATABASE:
-        raise ClairvoyantError(
-            "--since, --client, --model, --profile and --db go with --advise, without a mix given by hand",
-            ExitCode.USAGE,
-        )
     with progress() as tick:
-        options = Options(seeds, requests, tick)
-        if scenario is not None:
-            report = run_scenario(scenario, options)
-        elif recorded:
-            from clairvoyant_cli.commands.history_advice import run_recorded_advice
-
-            report = run_recorded_advice(recorded_of(mix, given, **of_the_database), options)
-        elif advise:
-            report = run_advice(mix, options)
-        else:
-            report = run_study(mix, options)
-    publish(report, as_json, as_csv, plot)
-
-
-def is_given(context: click.Context, name: str) -> bool:
-    """Say whether an option stands on the command line, rather than having its default."""
-    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        options = Options(seeds or 0, requests or 0, tick)
+        report = run_mix(Mix(**mix), options) if scenario is None else run_scenario(scenario, options)
+    if as_json:
+        click.echo(json.dumps(to_json(report), indent=2))
+    elif as_csv:
+        csv.writer(sys.stdout, lineterminator="\n").writerows(to_csv(report))
+    else:
+        print_report(report, PlainConsole())
+    if plot is not None:
+        try:
+            save(report, plot)
+        except OSError as error:
+            raise ClairvoyantError(f"cannot write {plot}: {error.strerror}") from error
+        click.echo(f"wrote {plot}", err=True)
 
 
-def recorded_of(mix: "Mix", given: set[str], **recorded: Any) -> "Wanted":
-    """Return the question to the database: of the mix, what was given overrules what was recorded."""
-    from clairvoyant_cli.commands.history_advice import Wanted
-    from clairvoyant_cli.commands.workload_options import forecaster_of
+def run_mix(mix: Mix, options: "Options") -> "Report":
+    """Compare the policies and fcfs on a workload of the user's own."""
+    import numpy as np
 
-    return Wanted(
-        mix.long_limit,
-        load=mix.load if "load" in given else None,
-        slots=mix.slots * mix.workers if given & {"slots", "workers"} else None,
-        forecaster=partial(forecaster_of, mix, None) if "predictor" in given else None,
-        **recorded,
+    from clairvoyant_cli.research.report import Report, figures
+    from clairvoyant_cli.research.simulator import comparison
+    from clairvoyant_cli.research.simulator.traces import Speed, mean_by_class, read_history
+    from clairvoyant_cli.scheduler.starvation import tau_from_service, tau_from_setting
+
+    policies = list(dict.fromkeys(["fcfs", *policies_of(mix.policies)]))
+    history = None
+    short_s, long_s = mix.short_s[0], mix.long_s[0]
+    if mix.workload not in ("poisson", "burst"):
+        speed = Speed(mix.prefill_rate, mix.decode_rate)
+        with_prompts = mix.predictor == "model"
+        history = read_history(Path(mix.workload), speed, options.requests or None, with_prompts)
+        short_s, long_s = mean_by_class(history.workload)
+    nothing_random = history is not None and mix.predictor in ("oracle", "recorded", "model")
+    seeds = options.seeds or (1 if nothing_random else SEEDS)
+    options = replace(options, seeds=seeds, requests=options.requests or REQUESTS)
+    tau_s = tau_from_setting(mix.tau, tau_from_service(short_s))
+    told = forecaster_of(mix, history, short_s, long_s)
+    draw = draw_of(mix, history, options.requests)
+    sample = draw(np.random.default_rng((0, 0)))
+    samples = comparison.compare(
+        [comparison.variant(policy, tau_s, told) for policy in policies],
+        draw,
+        comparison.figures_for(sample.kind),
+        options,
+        slots={f"worker{number}": mix.slots for number in range(mix.workers)},
+        preemption=preemption_of(mix.preempt),
     )
+    places = mix.slots * mix.workers
+    tau = "none" if tau_s is None else f"{tau_s:.3g} s"
+    return Report(
+        "simulation",
+        f"{len(sample)} requests, {places} slots, offered load {sample.offered_load / places:.2f} per slot,"
+        f" tau {tau}; sojourn times, mean of {seeds} seeds, 95 % confidence",
+        (
+            figures("Sojourn", comparison.absolute(samples)),
+            figures("Change against fcfs", comparison.relative(samples)),
+        ),
+    )
+
+
+def draw_of(mix: Mix, history: "History | None", requests: int) -> "Draw":
+    """Return a function that draws the workload of a seed."""
+    from clairvoyant_cli.research.simulator.workload import TwoNormals, burst, poisson
+
+    if history is not None:
+        recorded = replace(history.workload, arrival_s=history.workload.arrival_s / mix.speed_up)
+        return lambda rng: recorded
+    service = TwoNormals(*mix.short_s, *mix.long_s, mix.long_share)
+    if mix.workload == "burst":
+        long = round(requests * mix.long_share)
+        return lambda rng: burst(rng, (requests - long, long), service, BURST_SPREAD_S)
+    rate_per_s = mix.load * mix.slots * mix.workers / service.mean_s
+    return lambda rng: poisson(rng, requests, rate_per_s, service)
+
+
+def forecaster_of(mix: Mix, history: "History | None", short_s: float, long_s: float) -> "Forecaster":
+    """Return the forecaster that `--predictor` names."""
+    from clairvoyant_cli.research.simulator import predictions
+
+    kind, _, number = mix.predictor.partition(":")
+    if kind == "oracle":
+        return lambda _, workload: predictions.oracle(workload)
+    if kind in ("class", "score"):
+        accuracy = accuracy_of(mix.predictor, number)
+        make = predictions.noisy_class if kind == "class" else predictions.noisy_score
+        return lambda rng, workload: make(rng, workload, accuracy, short_s, long_s)
+    if kind == "recorded" and history is not None and history.predictions is not None:
+        recorded = history.predictions
+        return lambda _, __: recorded
+    if kind == "model" and history is not None:
+        from clairvoyant_cli.commands.setup import load_predictor
+        from predictor.record import PromptView
+
+        views = [PromptView(prompt) for prompt in history.prompts]
+        predicted = predictions.of_model(load_predictor(None), views, 1.0 / mix.decode_rate)
+        return lambda _, __: predicted
+    raise ClairvoyantError(
+        f"--predictor {mix.predictor!r} is not oracle, class:ACCURACY or score:ACCURACY; recorded and model"
+        " need a --workload FILE with predicted_tokens or prompt",
+        ExitCode.USAGE,
+    )
+
+
+def accuracy_of(predictor: str, number: str) -> float:
+    """Return the accuracy in a predictor's name."""
+    try:
+        accuracy = float(number or "0.85")
+    except ValueError:
+        accuracy = -1.0
+    if not 0.5 <= accuracy <= 1.0:
+        raise ClairvoyantError(f"--predictor {predictor!r}: give an accuracy from 0.5 to 1", ExitCode.USAGE)
+    return min(accuracy, 1.0 - 1e-9)
+
+
+def preemption_of(text: str) -> "Preemption | None":
+    """Return the preemption that `--preempt` describes."""
+    from clairvoyant_cli.research.simulator.engine import Preemption
+
+    known = {"none": None, "keep": Preemption(), "recompute": Preemption(recompute=0.1)}
+    if text in known:
+        return known[text]
+    try:
+        return Preemption(fixed_s=float(text))
+    except ValueError:
+        message = f"--preempt {text!r} is not none, keep, recompute or a number of seconds"
+        raise ClairvoyantError(message, ExitCode.USAGE) from None
+
+
+def policies_of(names: tuple[str, ...]) -> list[str]:
+    """Return the policies to compare; a selection if none is named."""
+    from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
+
+    for name in names:
+        if name not in POLICIES:
+            hint = did_you_mean(name, POLICIES)
+            raise ClairvoyantError(
+                f"--policy {name!r} is none of {', '.join(POLICIES)}{hint}", ExitCode.USAGE
+            )
+    return list(names) or [DEFAULT_POLICY, "sjf", "sjf-rationed", "aging", "hrrn"]

@@ -17,13 +17,12 @@ from rich.text import Text
 import clairvoyant_cli.main
 from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.commands import calibrate, plain_output, status, top
-from clairvoyant_cli.commands import print_report as reporting
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.doctor import _print as print_findings
 from clairvoyant_cli.doctor.finding import broken
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import cli, main
-from clairvoyant_cli.research.simulator.report import Report
+from clairvoyant_cli.research.report import Report, print_report
 from tests.fakes.remembered import PROFILE, keep, traffic
 from tests.tui.board import busy
 
@@ -106,7 +105,7 @@ def test_status_doctor_reports_and_calibrate_show_names_as_they_are(
     queue = tuple(replace(each, model="[/m]") for each in snapshot.queue)
     status._print(replace(snapshot, listen="[/l]", backends=(backend,), queue=queue))
     print_findings([broken("[/t]", "[/f]", "[/mend]")])
-    reporting.print_tables(Report("[/r]", "[/s]", (), notes=("[/note]",)))
+    print_report(Report("[/r]", "[/s]", notes=("[/note]",)), PlainConsole())
     outcome = Outcome(replace(PROFILE, name="[/p]"), ())
     calibrate._print(outcome, replace(PROFILE, name="[/taken]"), as_json=False)
     shown = capsys.readouterr().out

@@ -42,7 +42,7 @@ OURS = re.compile(r"^(clairvoyant|eval|echo|curl|kill|umask|key|python3?|uv|pipx
 SERVING = re.compile(r"clairvoyant \S+: http://\S+ -> ")
 PATIENCE_S = 600.0
 ANSWERS = 220
-"""Half of them Ada's; `simulate --advise` needs a hundred."""
+"""Half of them Ada's."""
 
 OTHER_MACHINES = ("192.168.1.20", "192.168.1.30")
 """Where the pages have other servers: a simulated Ollama listens there, too."""
@@ -78,7 +78,6 @@ SAYS = {
     r"bench burst .*--report quick.md": r"sooner|later|no difference",
     r"^clairvoyant calibrate$": r"(?s)mu_short.*tau .*\(3 x mu_short\).*kept as",
     r"calibrate --continuation": r"texts equal",
-    r"^clairvoyant simulate --advise": r"^- (Use|Keep|Leave|As it is)",
     r"service install --dry-run": r"ExecStart=.*clairvoyant",
     r"env --client open-webui": r"http://\S+:7117/v1",
     r"^clairvoyant serve --slo": r"policy",
@@ -269,7 +268,7 @@ def walk(page: str, hour: Hour) -> None:
         for text in lines_of(block["text"]):
             if not OURS.search(text):
                 continue
-            if "--advise" in text and hour.serving is not None and not asked:
+            if "history --trace" in text and hour.serving is not None and not asked:
                 hour.traffic()
                 asked = True
             step(text, hour)

@@ -60,8 +60,6 @@ def main(rows: int) -> None:
             "history --since": ["history", "--since", "2096-11-01"],
             "history --client": ["history", "--client", "alice"],
             "history --json -n 1000": ["history", "--json", "-n", "1000"],
-            "simulate --advise": ["simulate", "--advise"],
-            "simulate --advise --client": ["simulate", "--advise", "--client", "alice"],
             "profiles list": ["profiles", "list"],
             "profiles show": ["profiles", "show", PROFILE.name],
             "--help, for comparison": ["--help"],

@@ -24,6 +24,7 @@ from clairvoyant_cli.proxy.queue.exchange import End, Exchange
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from clairvoyant_cli.research.replay import Engine, Replay, Speed
+from clairvoyant_cli.research.simulator.comparison import UNBOUNDED
 from clairvoyant_cli.research.simulator.engine import Route, SlotSimulation
 from clairvoyant_cli.research.simulator.predictions import Predictions, noisy_class, oracle
 from clairvoyant_cli.research.simulator.scenarios import quartz
@@ -35,7 +36,6 @@ from clairvoyant_cli.research.simulator.scenarios.quartz import (
     Traffic,
     Variant,
 )
-from clairvoyant_cli.research.simulator.trial import UNBOUNDED
 from clairvoyant_cli.research.simulator.workload import Floats, TwoNormals, Workload, poisson
 from clairvoyant_cli.scheduler.placement import EVERY
 from clairvoyant_cli.scheduler.policy import POLICIES, Policy

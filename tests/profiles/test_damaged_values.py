@@ -70,7 +70,6 @@ COMMANDS = (
     ("profiles", "list"),
     ("profiles", "show", PROFILE.name),
     ("profiles", "export", PROFILE.name),
-    ("simulate", "--advise"),
 )
 
 

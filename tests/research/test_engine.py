@@ -104,13 +104,6 @@ def test_a_route_pins_requests_to_workers() -> None:
     assert simulation.run().finish_s.tolist() == [1.0, 2.0, 3.0]
 
 
-def test_progress_is_told_for_every_request() -> None:
-    told: list[int] = []
-    workload = poisson(np.random.default_rng(0), 5000, 0.1, TwoNormals())
-    serve("fcfs", workload, tick=told.append)
-    assert sum(told) == 5000
-
-
 @given(st.integers(0, 1000), st.sampled_from(sorted(POLICIES)), st.integers(1, 3))
 @settings(max_examples=40, deadline=None)
 def test_every_request_is_served_once_and_the_same_seed_gives_the_same_run(

@@ -8,7 +8,7 @@ import pytest
 from clairvoyant_cli.confidence import Estimate, mean_of
 from clairvoyant_cli.research.simulator.engine import Preemption, Run, SlotSimulation
 from clairvoyant_cli.research.simulator.predictions import oracle
-from clairvoyant_cli.research.simulator.workload import Floats, Service, TwoNormals, exponential, poisson
+from clairvoyant_cli.research.simulator.workload import Floats, Service, TwoNormals, poisson
 from clairvoyant_cli.scheduler.policy import POLICIES, Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 from tests.research import theory
@@ -40,7 +40,7 @@ def quantiles(service: TwoNormals) -> Floats:
 
 
 def test_mm1_in_order_of_arrival() -> None:
-    wait = measured(POLICIES["fcfs"], exponential(1.0), RATE_PER_S, lambda run: run.wait_s)
+    wait = measured(POLICIES["fcfs"], theory.exponential(1.0), RATE_PER_S, lambda run: run.wait_s)
     assert theory.covers(wait, theory.mm1_fcfs_wait_s(RATE_PER_S, 1.0))
 
 
@@ -49,7 +49,7 @@ def test_mmc_in_order_of_arrival() -> None:
     rate, slots = 2.1, 3
     means = []
     for seed in range(SEEDS):
-        workload = poisson(np.random.default_rng(seed), REQUESTS, rate, exponential(1.0))
+        workload = poisson(np.random.default_rng(seed), REQUESTS, rate, theory.exponential(1.0))
         scheduler = Scheduler(POLICIES["fcfs"], workers={"a": slots}, capacity=REQUESTS)
         means.append(float(SlotSimulation(scheduler, workload, oracle(workload)).run().wait_s.mean()))
     assert theory.covers(mean_of(means), theory.mmc_fcfs_wait_s(rate, 1.0, slots))
@@ -63,7 +63,7 @@ def test_mg1_in_order_of_arrival() -> None:
 
 @pytest.mark.parametrize("exponentially", [True, False])
 def test_mg1_shortest_first(exponentially: bool) -> None:
-    service: Service = exponential(1.0) if exponentially else TwoNormals()
+    service: Service = theory.exponential(1.0) if exponentially else TwoNormals()
     rate = RATE_PER_S if exponentially else 0.12
     sizes = theory.exponential_quantiles(1.0) if exponentially else quantiles(TwoNormals())
     wait = measured(POLICIES["oracle"], service, rate, lambda run: run.wait_s)
@@ -72,7 +72,7 @@ def test_mg1_shortest_first(exponentially: bool) -> None:
 
 @pytest.mark.parametrize("exponentially", [True, False])
 def test_mg1_shortest_remaining_first(exponentially: bool) -> None:
-    service: Service = exponential(1.0) if exponentially else TwoNormals()
+    service: Service = theory.exponential(1.0) if exponentially else TwoNormals()
     rate = RATE_PER_S if exponentially else 0.12
     sizes = theory.exponential_quantiles(1.0) if exponentially else quantiles(TwoNormals())
     sojourn = measured(SRPT, service, rate, lambda run: run.sojourn_s)

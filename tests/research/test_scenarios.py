@@ -4,9 +4,9 @@ from math import isfinite
 
 import pytest
 
-from clairvoyant_cli.commands.simulate import SCENARIOS, run_scenario
-from clairvoyant_cli.research.simulator.report import Report, Table, shown
-from clairvoyant_cli.research.simulator.trial import Options
+from clairvoyant_cli.research.report import Report, Table
+from clairvoyant_cli.research.simulator.comparison import Options
+from clairvoyant_cli.research.simulator.scenarios import SCENARIOS, run_scenario
 
 
 def value(report: Report, title: str, row: str, column: str) -> float:
@@ -56,7 +56,7 @@ def test_every_scenario_reports_finite_figures_beside_the_papers(name: str) -> N
     assert report.notes
     assert sum(done) > 0
     assert any(cell.paper is not None for cell in cells) == (name != "preemption")  # which no paper has
-    assert all(isfinite(cell.ours.mean) and shown(cell) for cell in cells)
+    assert all(isfinite(cell.ours.mean) and cell.text for cell in cells)
     assert all(_rectangular(table) for table in report.tables if "states" not in table.title)
 
 
@@ -87,7 +87,7 @@ def test_the_dearer_and_the_rarer_the_traffic_the_fewer_the_cuts(frontier: Repor
 
 
 def test_where_nothing_is_kept_little_is_read_again(frontier: Report) -> None:
-    title = "By the tokens that the server keeps of answers that left their slot"
+    title = "By the tokens of cut answers that the server keeps"
     assert value(frontier, title, "0 srpt @85%", "lost") < 0.012  # 0.023 with the price of one that is kept
     assert value(frontier, title, "2000 srpt @85%", "lost") < 0.002
     assert value(frontier, title, "0 srpt @85%", "short P50") < -0.4

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from clairvoyant_cli.commands.simulate import command
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.research.simulator.plot import ticks
+from clairvoyant_cli.research.report.svg import ticks
 
 SMALL = ["--seeds", "2", "--requests", "60"]
 
@@ -73,50 +73,27 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     assert change["bounded", "short P50"] < -50.0
 
 
-def test_advice_names_a_policy_what_it_buys_and_when_to_leave_it_off() -> None:
-    found = json.loads(
-        simulate("--advise", "--workload", "poisson", "--seeds", "4", "--requests", "800", "--json").stdout
-    )
-    assert found["notes"][0].startswith("Use ")
-    assert "Long requests: P95" in found["notes"][2]
-    assert "leave it off" in found["notes"][3]
-
-
-def test_advice_for_a_backend_that_is_hardly_used() -> None:
-    found = json.loads(
-        simulate(
-            "--advise",
-            "--workload",
-            "poisson",
-            "--load",
-            "0.2",
-            "--seeds",
-            "4",
-            "--requests",
-            "800",
-            "--json",
-        ).stdout
-    )
-    assert found["notes"][0].startswith("Leave it at fcfs")
-
-
 def test_one_run_has_no_interval_and_the_json_is_still_json() -> None:
     def refuse(constant: str) -> None:
         raise ValueError(constant)
 
-    printed = simulate(
-        "--advise", "--workload", "poisson", "--seeds", "1", "--requests", "60", "--json"
-    ).stdout
-    found = json.loads(printed, parse_constant=refuse)
+    printed = simulate("--scenario", "clairvoyant-figure3", "--seeds", "1", "--requests", "60", "--json")
+    found = json.loads(printed.stdout, parse_constant=refuse)
     assert found["plots"][0]["curves"][0]["points"][0]["half_width"] is None
 
 
-def test_advice_on_a_file_without_long_answers(tmp_path: Path) -> None:
+def test_a_file_without_long_answers_that_arrive_twice_as_fast(tmp_path: Path) -> None:
     path = tmp_path / "history.csv"
     lines = [f"{n * 0.5},{20 if n % 2 else 500}" for n in range(40)]
     path.write_text("\n".join(["arrival_s,tokens", *lines]))
-    found = json.loads(simulate("--advise", "--workload", str(path), *SMALL, "--json").stdout)
-    assert found["notes"]
+    once, twice = (
+        json.loads(simulate("--workload", str(path), "--speed-up", factor, "--json").stdout)
+        for factor in ("1", "2")
+    )
+    columns = {cell["column"] for cell in once["tables"][0]["cells"]}
+    assert columns == {"short P50", "short P95", "medium P50", "medium P95", "mean", "longest wait"}
+    longest = [table["tables"][0]["cells"][5]["ours"] for table in (once, twice)]
+    assert longest[0] < longest[1]
 
 
 def test_a_plot_has_axes_with_units_and_error_bars(tmp_path: Path) -> None:
@@ -152,7 +129,7 @@ def test_what_cannot_be_done_is_one_clear_line(arguments: list[str], complaint: 
 
 
 def test_a_plot_is_svg_or_refused_before_the_work() -> None:
-    refused = simulate("--advise", "--workload", "poisson", "--plot", "out.png", *SMALL)
+    refused = simulate("--plot", "out.png", *SMALL)
     assert refused.exit_code == 2
     assert "'out.png' must end in .svg" in refused.stderr
 

@@ -9,12 +9,17 @@ from math import factorial
 import numpy as np
 
 from clairvoyant_cli.confidence import Estimate
-from clairvoyant_cli.research.simulator.workload import Floats
+from clairvoyant_cli.research.simulator.workload import Floats, Service
 
 
 def covers(interval: Estimate, value: float) -> bool:
     """Say whether a confidence interval holds the value."""
     return abs(interval.mean - value) <= interval.half_width
+
+
+def exponential(mean_s: float) -> Service:
+    """Return exponential service of one class, the M of M/M/1."""
+    return lambda rng, n: (rng.exponential(mean_s, n), np.zeros(n, dtype=np.int64))
 
 
 def exponential_quantiles(mean_s: float, m: int = 200_000) -> Floats:

@@ -8,8 +8,8 @@ from typing import Any
 from clairvoyant_cli.research.bench.measures import ALL, Key, Spread, Summary
 from clairvoyant_cli.research.bench.page import Block, Chart, Code, Grid, Heading, Page, Paragraph
 from clairvoyant_cli.research.bench.results import Cell
-from clairvoyant_cli.research.simulator.plot import svg
-from clairvoyant_cli.research.simulator.report import Curve, Plot, Point
+from clairvoyant_cli.research.report import Curve, Plot, Point
+from clairvoyant_cli.research.report.svg import svg
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY
 from predictor.record import LengthClass
 

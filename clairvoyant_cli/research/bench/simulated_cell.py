@@ -59,7 +59,7 @@ def simulated(
     )
     policy = POLICIES[arm.policy or DEFAULT_POLICY]
     capacity = len(cell.answers)
-    scheduler = Scheduler(policy, workers={"slot": slots}, tau_s=tau_s or None, capacity=capacity)
+    scheduler = Scheduler(policy, workers={"slot": slots}, tau_s=tau_from_setting(tau_s), capacity=capacity)
     preemption = None if resume_s is None else Preemption(resume_s)
     run = SlotSimulation(scheduler, workload, predictions, preemption=preemption).run()
     answers = tuple(

@@ -1,9 +1,14 @@
-"""The event loop of a batching backend: B sequences at once, a token each per iteration, in virtual time.
+"""Simulates a batching backend: B sequences at once, one token each per iteration, in virtual time.
 
-Rule 1: decisions fall between iterations, as in vLLM; they are the scheduler's, the object that serves.
-Rule 2: iterations in which nothing can change are taken at one stride, so a run costs events, not tokens.
-Under a quantum at most one sequence is preempted an iteration, as in RR-SJF's Algorithm 1.
-Rule 3: a preempted sequence keeps its tokens. What resuming it costs is the affair of a `KvCache`.
+1. The scheduler decides between iterations, as in vLLM.
+2. Iterations in which nothing can change are taken in one step: a run costs events, not tokens. Under a
+   quantum, at most one sequence is preempted per iteration (RR-SJF, Algorithm 1).
+3. A preempted sequence keeps its tokens; a `KvCache` says what resuming costs.
+
+KV caches follow semantic scheduling (section 3.3), with two corrections:
+* Eq. 3 chooses caching where loading takes longer than computing; it must be the other way round.
+* Eq. 6 does not minimise Eq. 5. With d = m' - m* tokens recomputed, Eq. 5 is convex in d with its minimum at
+  d = (beta - gamma_2) / gamma_1 - n - 1/2, so m* = m' - d, clipped to [0, m'] (`Rates.tokens_to_keep`).
 """
 
 from collections import deque
@@ -13,10 +18,10 @@ from math import ceil
 
 import numpy as np
 
-from clairvoyant_cli.research.simulator.engine import Tick, job_maker
-from clairvoyant_cli.research.simulator.kvcache import KvCache, Rates
+from clairvoyant_cli.research.simulator.engine import Run, job_maker
 from clairvoyant_cli.research.simulator.predictions import Predictions
 from clairvoyant_cli.research.simulator.workload import Floats, Workload
+from clairvoyant_cli.scheduler.kept_contexts import KeptContexts
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 WORKER = "gpu"
@@ -24,11 +29,83 @@ WORKER = "gpu"
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
-    """How fast a batching backend is: an iteration over B sequences takes gamma_2 + `sequence_s` B seconds.
+class Rates:
+    """Seconds per token: prefill `alpha_1` n^2 + `alpha_2` n, decode `gamma_1` i + `gamma_2` for token i,
+    load or save `beta` n (semantic scheduling, section 3.3).
+    """
 
-    The growth of attention with the context (gamma_1) is left out of iterations: with the coefficients of
-    semantic scheduling's Appendix B it adds less than 1 % to a token.
+    alpha_1: float
+    alpha_2: float
+    beta: float
+    gamma_1: float
+    gamma_2: float
+
+    def prefill_s(self, tokens: float) -> float:
+        """Return the time to compute the cache of a prompt (left side of Eq. 3)."""
+        return self.alpha_1 * tokens * tokens + self.alpha_2 * tokens
+
+    def decode_s(self, prompt_tokens: float, tokens: float) -> float:
+        """Return the time to decode `tokens` after a prompt (Eq. 4)."""
+        m = tokens
+        return self.gamma_1 * (m * m / 2.0 + prompt_tokens * m + m / 2.0) + self.gamma_2 * m
+
+    def tokens_to_keep(self, prompt_tokens: float, done: float) -> float:
+        """Return how many decoded tokens' cache to keep for the cheapest resumption (minimum of Eq. 5)."""
+        if self.gamma_1 == 0.0:
+            return done if self.beta <= self.gamma_2 else 0.0
+        recomputed = (self.beta - self.gamma_2) / self.gamma_1 - prompt_tokens - 0.5
+        return done - min(max(recomputed, 0.0), done)
+
+    def tokens_to_keep_as_printed(self, prompt_tokens: float) -> float:
+        """Return how many tokens Eq. 6 keeps as printed, for comparison."""
+        top = self.beta - self.gamma_1 * prompt_tokens - (self.gamma_1 + 2.0 * self.gamma_2) / 2.0
+        return max(0.0, top / (2.0 * self.gamma_1))
+
+    def resume_with_s(self, prompt_tokens: float, done: float, kept: float) -> float:
+        """Return the cost of resuming with `kept` decoded tokens (Eq. 5, and Eq. 3 for the prompt)."""
+        prompt_s = min(self.beta * prompt_tokens, self.prefill_s(prompt_tokens))
+        return prompt_s + self.beta * kept + self.decode_s(prompt_tokens, done - kept)
+
+    def resume_s(self, prompt_tokens: float, done: float) -> float:
+        """Return the lowest cost of resuming an evicted request."""
+        return self.resume_with_s(prompt_tokens, done, self.tokens_to_keep(prompt_tokens, done))
+
+
+class KvCache:
+    """The caches of preempted requests.
+
+    They stay on the device while they fit into `capacity_tokens`; the least urgent is evicted first. With
+    None no cache survives: prompt and answer are prefilled again (vLLM's recompute).
+    """
+
+    def __init__(self, rates: Rates, capacity_tokens: float | None = None) -> None:
+        self._rates = rates
+        self._kept = None if capacity_tokens is None else KeptContexts(capacity_tokens)
+        self.evictions = 0
+
+    def paused(self, number: int, tokens: float, key: float) -> None:
+        """Keep the cache of a preempted request; `key` is its place in the queue."""
+        if self._kept is not None:
+            self.evictions += len(self._kept.left(str(number), tokens, key=key))
+
+    def resume_s(self, number: int, prompt_tokens: float, done: float) -> float:
+        """Return the seconds it takes to restore a request's cache."""
+        if self._kept is None:
+            return self._rates.prefill_s(prompt_tokens + done)
+        return 0.0 if str(number) in self._kept else self._rates.resume_s(prompt_tokens, done)
+
+    def resumed(self, number: int) -> None:
+        """Note that a request runs again: its cache cannot be evicted."""
+        if self._kept is not None:
+            self._kept.taken(str(number))
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The speed of a batching backend: an iteration over B sequences takes gamma_2 + `sequence_s` B seconds.
+
+    Iterations ignore how attention grows with the context (gamma_1): with the coefficients of semantic
+    scheduling's Appendix B it adds less than 1 % to a token.
     """
 
     slots: int
@@ -40,35 +117,10 @@ class Machine:
         return self.rates.gamma_2 + self.sequence_s * sequences
 
     def alone_s(self, prompt_tokens: Floats, tokens: Floats) -> Floats:
-        """Return the service times of requests with the machine to themselves."""
+        """Return the service times of requests that have the machine to themselves."""
         prefill_s = self.rates.alpha_1 * prompt_tokens**2 + self.rates.alpha_2 * prompt_tokens
         result: Floats = prefill_s + tokens * self.iteration_s(1)
         return result
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRun:
-    """What happened to each request: first token and end, in seconds, and how often any was preempted."""
-
-    workload: Workload
-    first_token_s: Floats
-    finish_s: Floats
-    preemptions: int
-
-    @property
-    def ttft_s(self) -> Floats:
-        """From arrival to the first token."""
-        return self.first_token_s - self.workload.arrival_s
-
-    @property
-    def sojourn_s(self) -> Floats:
-        """From arrival to the last token."""
-        return self.finish_s - self.workload.arrival_s
-
-    @property
-    def per_token_s(self) -> Floats:
-        """Sojourn over answer length: PARS's latency and semantic scheduling's normalised waiting time."""
-        return self.sojourn_s / np.maximum(self.workload.tokens, 1.0)
 
 
 class BatchSimulation:
@@ -82,19 +134,18 @@ class BatchSimulation:
         machine: Machine,
         *,
         cache: KvCache | None = None,
-        tick: Tick | None = None,
     ) -> None:
-        """Prepare a run. `cache` None means the backend cannot preempt."""
+        """Prepare a run; without `cache` the backend cannot preempt."""
         n = len(workload)
         self.scheduler = scheduler
         self.workload = workload
         self.machine = machine
         self._cache = cache
-        self._tick = tick
         self._job = job_maker(workload, predictions)
         self._tokens = np.maximum(np.ceil(workload.tokens), 1.0).astype(np.int64).tolist()
         self._prompt = workload.prompt_tokens.tolist() if len(workload.prompt_tokens) else [0.0] * n
         self._done = [0] * n
+        self._start_s = [-1.0] * n
         self._first_token_s = [-1.0] * n
         self._finish_s = [0.0] * n
         self._started_at = [0] * n  # the iteration in which the present slice began
@@ -107,7 +158,7 @@ class BatchSimulation:
         self._iteration = 0
         self._preemptions = 0
 
-    def run(self) -> BatchRun:
+    def run(self) -> Run:
         """Run to the end and return what happened."""
         arrival_s = [*self.workload.arrival_s.tolist(), float("inf")]
         n, number, now = len(arrival_s) - 1, 0, 0.0
@@ -122,8 +173,14 @@ class BatchSimulation:
             self._start_all(now)
             now = self._stride(now, arrival_s[number])
             self._retire(now)
-        return BatchRun(
-            self.workload, np.array(self._first_token_s), np.array(self._finish_s), self._preemptions
+        return Run(
+            self.workload,
+            np.array(self._start_s),
+            np.array(self._first_token_s),
+            np.array(self._finish_s),
+            np.zeros(n, dtype=np.int64),
+            scheduler.tau_firings,
+            self._preemptions,
         )
 
     def _preempt(self, now: float) -> None:
@@ -164,10 +221,12 @@ class BatchSimulation:
         cache.paused(number, self._prompt[number] + self._done[number], entry.key)
 
     def _start_all(self, now: float) -> None:
-        """Start what can start; the seconds its prefill takes are owed by the next stride."""
+        """Start what can start; its prefill delays the next iterations."""
         while (dispatch := self.scheduler.next(now)) is not None:
             number = int(dispatch.job.id)
             done = self._done[number]
+            if self._start_s[number] < 0.0:
+                self._start_s[number] = now
             if done and self._cache is not None:
                 self._owed_s += self._cache.resume_s(number, self._prompt[number], float(done))
                 self._cache.resumed(number)
@@ -183,7 +242,7 @@ class BatchSimulation:
                 self._quanta.append((self._iteration + ceil(quantum), number, self._slices[number]))
 
     def _stride(self, now: float, next_arrival_s: float) -> float:
-        """Take iterations up to the next one after which something can change; return the time then."""
+        """Run iterations until something can change, and return the time then."""
         running = self.scheduler.running
         if not running:
             return now
@@ -212,7 +271,6 @@ class BatchSimulation:
 
     def _retire(self, now: float) -> None:
         ends = self._ends
-        retired = 0
         while ends and ends[0][0] <= self._iteration:
             _, number, which = heappop(ends)
             if which == self._slices[number]:
@@ -220,6 +278,3 @@ class BatchSimulation:
                 self.scheduler.finish(str(number), now)
                 self._slices[number] += 1
                 self._spent.discard(number)
-                retired += 1
-        if retired and self._tick is not None:
-            self._tick(retired)

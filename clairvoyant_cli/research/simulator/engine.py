@@ -1,9 +1,9 @@
-"""The event loop: K slots on several workers, one job a slot, in virtual time.
+"""Simulates slots on several workers, one job a slot, in virtual time.
 
-Rule 1: completions lie in a heap as `(time, sequence, event)`, arrivals are a column. Completions come before
-arrivals of the same instant, and every event of an instant before the decision: a burst is seen whole.
-Rule 2: all decisions are the scheduler's, the object that serves. The engine only makes time pass.
-Rule 3: the same workload, prediction and scheduler give the same run.
+1. Completions are in a heap, arrivals are a column. At one instant completions come first, then arrivals,
+   then the scheduler's decision: it sees a burst as a whole.
+2. The scheduler that serves makes all decisions. The engine only makes time pass.
+3. Equal workloads, predictions and schedulers give equal runs.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,28 +19,21 @@ from clairvoyant_cli.scheduler.kept_contexts import KeptContexts, price_of_cut
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 Completion = tuple[float, int, int, int]
-"""(time, sequence, number of the request, which of its runs): outdated once that run was preempted."""
+"""(time, sequence, request, run of the request); outdated once that run was preempted."""
 
 Route = Callable[[int, float, Scheduler], str]
 """Chooses the worker a request is pinned to when it arrives: (number, now, scheduler) -> worker."""
 
-Tick = Callable[[int], None]
-"""Told of progress: so many more requests have finished."""
-
 LOOK_S = 0.5
-"""While requests wait, running ones are looked at this often: what they have left changes as they run."""
-
-TICK = 4096
-"""Requests between two reports of progress."""
+"""Seconds between two decisions while requests wait: the remaining times of running ones change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """What stopping a job and resuming it later costs its worker, in seconds.
+    """The cost of preempting a job and resuming it, in seconds.
 
-    `fixed_s` is a save or a restore of the KV cache; `recompute` is the share of the time already served
-    that must be spent again where the cache was not kept (1: everything is computed anew). A worker keeps
-    what jobs leave behind that were served `room_s` seconds together; the oldest goes first.
+    `fixed_s` saves or restores the KV cache. `recompute` is the share of the time already served that must be
+    spent again if the cache was evicted. A worker keeps the caches of the last `room_s` seconds of service.
     """
 
     fixed_s: float = 0.0
@@ -48,23 +41,24 @@ class Preemption:
     room_s: float = 0.0
 
     def reread_s(self, served_s: float) -> float:
-        """Return the seconds it costs to compute anew the cache of a job that has been served so long."""
+        """Return the seconds it takes to recompute the cache of a job."""
         return self.recompute * served_s
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What happened: for each request when it first started and when it finished, in seconds. `lost_s` is
-    what preempted jobs cost in all when they went on.
+    """The times of each request in seconds: first start, first token, end. `lost_s` is the total cost of
+    resuming preempted jobs.
     """
 
     workload: Workload
     start_s: Floats
+    first_token_s: Floats
     finish_s: Floats
     worker: Ints
     tau_firings: int
     preemptions: int
-    loads: int
+    loads: int = 0
     lost_s: float = 0.0
 
     @property
@@ -79,8 +73,13 @@ class Run:
 
     @property
     def ttft_s(self) -> Floats:
-        """From arrival to the first token, for workloads that say how long prefill takes."""
-        return self.start_s + self.workload.prefill_s - self.workload.arrival_s
+        """From arrival to the first token."""
+        return self.first_token_s - self.workload.arrival_s
+
+    @property
+    def per_token_s(self) -> Floats:
+        """Sojourn time over answer length: PARS's latency, semantic scheduling's normalised waiting time."""
+        return self.sojourn_s / np.maximum(self.workload.tokens, 1.0)
 
 
 class SlotSimulation:
@@ -96,10 +95,9 @@ class SlotSimulation:
         route: Route | None = None,
         load_s: Mapping[int, float] | None = None,
         slowness: Mapping[str, float] | None = None,
-        tick: Tick | None = None,
     ) -> None:
-        """Prepare a run; `preemption` None means the backend cannot preempt, `load_s` prices model loads,
-        `slowness` says how many times as long as others some workers take.
+        """Prepare a run; without `preemption` the backend cannot preempt. `load_s` are the seconds it takes
+        to load a model, `slowness` the factors by which workers are slower.
         """
         n = len(workload)
         self.scheduler = scheduler
@@ -108,7 +106,6 @@ class SlotSimulation:
         self._route = route
         self._load_s = dict(load_s or {})
         self._slowness = dict(slowness or {})
-        self._tick = tick
         self._job = job_maker(workload, predictions)
         self._service_s = workload.service_s.tolist()
         self._start_s = [-1.0] * n
@@ -157,8 +154,6 @@ class SlotSimulation:
     def _arrive(self, number: int, now: float) -> None:
         worker = "" if self._route is None else self._route(number, now, self.scheduler)
         self.scheduler.submit(self._job(number, worker), now)
-        if self._tick is not None and (number + 1) % TICK == 0:
-            self._tick(TICK)
 
     def _decide(self, now: float) -> None:
         self._fill(now)
@@ -223,19 +218,19 @@ class SlotSimulation:
     def _leave(
         self, number: int, served_s: float, now: float, preemption: Preemption, *, waits: bool
     ) -> None:
-        """Have a worker keep what a job leaves behind; who loses his by that pays for it."""
+        """Keep the job's cache on its worker; jobs whose caches are evicted must recompute them."""
         for lost in self._kept[self._worker[number]].left(str(number), served_s, waits=waits):
             other = int(lost.job_id)
             self._overhead_s[other] = preemption.fixed_s + preemption.reread_s(self._done_s[other])
             self.scheduler.owe(lost.job_id, self._overhead_s[other], now)
 
     def _outcome(self) -> Run:
-        if self._tick is not None:
-            self._tick(len(self.workload) % TICK)
+        prefill_s = self.workload.prefill_s if len(self.workload.prefill_s) else 0.0
         places = {worker: place for place, worker in enumerate(self.scheduler.slots)}
         return Run(
             self.workload,
             np.array(self._start_s),
+            np.array(self._start_s) + prefill_s,
             np.array(self._finish_s),
             np.array([places[worker] for worker in self._worker], dtype=np.int64),
             self.scheduler.tau_firings,
@@ -246,12 +241,12 @@ class SlotSimulation:
 
 
 def simulate(scheduler: Scheduler, workload: Workload, predictions: Predictions) -> Run:
-    """Run a workload through a scheduler whose backends cannot preempt, and return what happened."""
+    """Run a workload through a scheduler whose backends cannot preempt."""
     return SlotSimulation(scheduler, workload, predictions).run()
 
 
 def job_maker(workload: Workload, predictions: Predictions) -> Callable[[int, str], Job]:
-    """Return what makes the job of a request, given its number and the worker it is pinned to, "" for any."""
+    """Return a function from a request's number and the worker it is pinned to ("": any) to its job."""
     n = len(workload)
 
     def names(column: Ints) -> list[str]:
@@ -266,7 +261,8 @@ def job_maker(workload: Workload, predictions: Predictions) -> Callable[[int, st
     tokens_q90 = predictions.tokens_q90.tolist() if len(predictions.tokens_q90) else [0.0] * n
     prompt_tokens = workload.prompt_tokens.tolist() if len(workload.prompt_tokens) else [0.0] * n
     client, affinity = names(workload.client), names(workload.affinity)
-    urgency = workload.urgency.tolist() if len(workload.urgency) else [None] * n
+    urgency_column = predictions.urgency if len(predictions.urgency) else workload.urgency
+    urgency = urgency_column.tolist() if len(urgency_column) else [None] * n
 
     def job(i: int, worker: str) -> Job:
         return Job(

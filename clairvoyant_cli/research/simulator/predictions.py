@@ -1,4 +1,4 @@
-"""What the scheduler is told of each request before it runs: by an oracle, by a noisy guesser, by a model."""
+"""Predicts each request of a workload: perfectly, with noise, or with a real model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,19 +7,19 @@ from statistics import NormalDist
 
 import numpy as np
 
-from clairvoyant_cli.research.simulator.workload import SHORT, Floats, Workload, no_floats
+from clairvoyant_cli.research.simulator.workload import SHORT, Floats, Ints, Workload, no_floats, no_ints
 from predictor.record import Predictor, PromptView
 
 STANDARD_NORMAL = NormalDist()
 
 TOKENS_PER_S = 40.0
-"""What a second of service counts for in tokens where a workload knows seconds alone."""
+"""Tokens per second of service, for workloads without token counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """Columns beside a workload's: P(Long), expected and upper-quantile seconds, expected and upper-quantile
-    tokens; the last may be missing.
+    """Columns of shape (n,): P(Long), expected seconds and their 0.9 quantile, the same in tokens, and the
+    urgency that the scheduler sees. The last two may be empty.
     """
 
     p_long: Floats
@@ -27,6 +27,7 @@ class Predictions:
     cost_q90_s: Floats
     tokens: Floats
     tokens_q90: Floats = field(default_factory=no_floats)
+    urgency: Ints = field(default_factory=no_ints)
 
 
 def oracle(workload: Workload) -> Predictions:
@@ -39,10 +40,10 @@ def oracle(workload: Workload) -> Predictions:
 def noisy_class(
     rng: np.random.Generator, workload: Workload, accuracy: float, short_s: float, long_s: float
 ) -> Predictions:
-    """Return a two-class guess that is right with probability `accuracy`, and calibrated.
+    """Return a calibrated two-class prediction that is right with probability `accuracy`.
 
-    P(Long) is `accuracy` or its complement, the cost the mean that follows from it; within a class nothing
-    is known. `short_s` and `long_s` are the classes' mean service times.
+    P(Long) is `accuracy` or its complement, the cost the mean that follows from it. `short_s` and `long_s`
+    are the classes' mean service times.
     """
     said_long = (workload.kind != SHORT) ^ (rng.random(len(workload)) >= accuracy)
     return from_p_long(np.where(said_long, accuracy, 1.0 - accuracy), short_s, long_s)
@@ -51,10 +52,7 @@ def noisy_class(
 def noisy_score(
     rng: np.random.Generator, workload: Workload, accuracy: float, short_s: float, long_s: float
 ) -> Predictions:
-    """Return a graded guess: P(Long) of a normal score that tells the classes apart with `accuracy`.
-
-    Unlike `noisy_class` it knows how sure it is, as a real classifier does.
-    """
+    """Return P(Long) from a normal score that separates the classes with `accuracy`, as a classifier does."""
     gap = 2.0 * STANDARD_NORMAL.inv_cdf(min(accuracy, 0.9999))
     score = rng.normal(np.where(workload.kind != SHORT, gap / 2.0, -gap / 2.0))
     return from_p_long(1.0 / (1.0 + np.exp(-gap * score)), short_s, long_s)
@@ -79,7 +77,7 @@ def gaussian_tokens(
 
 
 def ranked_tokens(rng: np.random.Generator, workload: Workload, kendall_tau: float) -> Predictions:
-    """Return a guess whose Kendall rank correlation with the true tokens is `kendall_tau`, about.
+    """Return a prediction whose Kendall rank correlation with the true tokens is about `kendall_tau`.
 
     Normal scores of the true ranks, mixed with noise: two jointly normal variables of correlation r have
     Kendall's tau 2 / pi * asin(r), so r = sin(pi * tau / 2).

@@ -1,7 +1,6 @@
-"""Recorded requests as workloads: a history of one's own, the Azure and the Mooncake traces.
+"""Reads recorded requests as workloads: a history of one's own, the Azure and the Mooncake traces.
 
-A file is CSV with a header, or JSON lines; .gz is read as it is. A column is known by any of its names below.
-Prompt text is looked at only where a model is to predict from it, and kept nowhere.
+A file is CSV with a header, or JSON lines, and may be gzipped. Columns may have any of the names below.
 """
 
 import csv
@@ -27,12 +26,12 @@ ARRIVAL = ("arrival_s", "at", "timestamp_ms", "timestamp", "TIMESTAMP")
 TOKENS = ("output_tokens", "tokens", "completion_tokens", "output_length", "GeneratedTokens")
 PROMPT_TOKENS = ("prompt_tokens", "input_length", "ContextTokens")
 MILLISECONDS = {"timestamp_ms", "timestamp"}
-"""Mooncake counts milliseconds in `timestamp`; a history of one's own says `arrival_s`, or `at`."""
+"""Columns in milliseconds; `timestamp` is Mooncake's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How fast the backend is, for files that give tokens and no `service_s`."""
+    """The speed of the backend, for files without `service_s`."""
 
     prefill_tokens_per_s: float = 1000.0
     decode_tokens_per_s: float = 40.0
@@ -40,7 +39,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A recorded workload, the predictions made at the time if it has them, and its prompts if asked for."""
+    """A recorded workload, its recorded predictions, and its prompts if they were asked for."""
 
     workload: Workload
     predictions: Predictions | None = None
@@ -49,7 +48,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """When requests came, seconds after the first, and how many tokens answered each; both of shape (n,)."""
+    """Arrival times in seconds after the first request, and answer lengths in tokens, both of shape (n,)."""
 
     arrival_s: Floats
     tokens: Floats
@@ -62,16 +61,16 @@ Made = TypeVar("Made")
 def read_history(
     path: Path, speed: Speed | None = None, limit: int | None = None, prompts: bool = False
 ) -> History:
-    """Read a file of recorded requests; ClairvoyantError if it cannot be read or lacks what is needed.
+    """Read a file of recorded requests; ClairvoyantError if it cannot be read or lacks a required column.
 
-    Needs the answer's tokens or `service_s`. Without arrival times all arrive at once. `client`, `urgency`,
-    and the predictions `p_long` and `predicted_tokens` are read if they are there.
+    The answer's tokens or `service_s` are required. Without arrival times all requests arrive at once.
+    `client`, `urgency`, `p_long` and `predicted_tokens` are optional.
     """
     return _made(path, limit, lambda rows: _history(rows, speed or Speed(), prompts))
 
 
 def read_trace(path: Path, limit: int) -> Trace:
-    """Read the first `limit` requests of a file; ClairvoyantError if there are not two, with their times."""
+    """Read the times of the first `limit` requests; ClairvoyantError if there are fewer than two."""
     trace = _made(path, limit, _trace)
     if len(trace.tokens) < 2:
         raise ClairvoyantError(f"{path} holds fewer than two requests", ExitCode.USAGE)
@@ -176,7 +175,7 @@ def _times(rows: list[Row], named: str) -> np.ndarray:
 
 
 def _moment(text: str) -> float:
-    """Return the seconds of an Azure time stamp, whose seven decimals Python does not read."""
+    """Return the seconds of an Azure time stamp, which has seven decimals."""
     whole, _, fraction = text.partition(".")
     moment = datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp()
     return moment + (float(f"0.{fraction}") if fraction else 0.0)
@@ -200,3 +199,15 @@ def _column(rows: list[Row], name: str | None, missing: float) -> np.ndarray:
     if not np.isfinite(column).all():
         raise ValueError(f"{name} is not a number everywhere")
     return column
+
+
+def mean_by_class(workload: Workload) -> tuple[float, float]:
+    """Return the mean service times of short requests and of all others, in seconds.
+
+    The median stands in for an empty class.
+    """
+    short = workload.kind == SHORT
+    middle = float(np.median(workload.service_s))
+    short_s = float(workload.service_s[short].mean()) if short.any() else middle
+    long_s = float(workload.service_s[~short].mean()) if not short.all() else middle
+    return short_s, max(long_s, short_s)

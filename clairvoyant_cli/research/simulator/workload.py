@@ -1,7 +1,6 @@
-"""What arrives when and how long it really takes: columns of numbers, drawn from seeded generators.
+"""Workloads: arrival times and true service times as columns, drawn from seeded generators.
 
-Rule 1: a generator is an argument; the same seed gives the same workload on every machine.
-Rule 2: a workload holds the truth. What the scheduler is told of it is a `Predictions`.
+The scheduler does not see a workload, only the `Predictions` made of it.
 """
 
 from collections.abc import Callable
@@ -20,22 +19,22 @@ MIN_SERVICE_S = 0.1
 """A floor under service times drawn from a normal distribution."""
 
 
-def _no_ints() -> Ints:
+def no_ints() -> Ints:
+    """Return an unused column."""
     return np.zeros(0, dtype=np.int64)
 
 
 def no_floats() -> Floats:
-    """Return the column that nobody uses."""
+    """Return an unused column."""
     return np.zeros(0)
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests in order of arrival; every column has one entry a request, or none at all if it is unused.
+    """Requests in order of arrival. Columns have shape (n,), or (0,) if unused.
 
     `service_s` is the time alone in a slot, of which the first `prefill_s` come before the first token.
-    `kind` is the true class, for reports; `client`, `affinity` and `urgency` are numbers; `row` says which
-    recorded request each was drawn from.
+    `kind` is the true class, for reports. `delay_s` is time that passed before the arrival, in a predictor.
     """
 
     arrival_s: Floats
@@ -44,10 +43,10 @@ class Workload:
     tokens: Floats = field(default_factory=no_floats)
     prompt_tokens: Floats = field(default_factory=no_floats)
     prefill_s: Floats = field(default_factory=no_floats)
-    client: Ints = field(default_factory=_no_ints)
-    affinity: Ints = field(default_factory=_no_ints)
-    urgency: Ints = field(default_factory=_no_ints)
-    row: Ints = field(default_factory=_no_ints)
+    client: Ints = field(default_factory=no_ints)
+    affinity: Ints = field(default_factory=no_ints)
+    urgency: Ints = field(default_factory=no_ints)
+    delay_s: Floats = field(default_factory=no_floats)
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -57,10 +56,6 @@ class Workload:
         """Seconds of service that arrive per second, over the span of the arrivals."""
         span_s = float(self.arrival_s[-1] - self.arrival_s[0])
         return float(self.service_s.sum()) / span_s if span_s > 0.0 else float("inf")
-
-    def at_once(self) -> "Workload":
-        """Return the same requests as a burst at time 0."""
-        return replace(self, arrival_s=np.zeros(len(self)))
 
 
 Service = Callable[[np.random.Generator, int], tuple[Floats, Ints]]
@@ -90,38 +85,10 @@ class TwoNormals:
         return np.maximum(np.where(kind == LONG, long, short), MIN_SERVICE_S), kind
 
 
-def exponential(mean_s: float) -> Service:
-    """Return exponential service of one class, the M of M/M/1."""
-
-    def draw(rng: np.random.Generator, n: int) -> tuple[Floats, Ints]:
-        return rng.exponential(mean_s, n), np.zeros(n, dtype=np.int64)
-
-    return draw
-
-
-def resampled(service_s: Floats, kind: Ints) -> Service:
-    """Return service drawn with replacement from measured times."""
-
-    def draw(rng: np.random.Generator, n: int) -> tuple[Floats, Ints]:
-        chosen = rng.integers(0, len(service_s), n)
-        return service_s[chosen], kind[chosen]
-
-    return draw
-
-
 def poisson(rng: np.random.Generator, n: int, rate_per_s: float, service: Service) -> Workload:
     """Return `n` requests arriving as a Poisson process."""
     service_s, kind = service(rng, n)
     return Workload(np.cumsum(rng.exponential(1.0 / rate_per_s, n)), service_s, kind)
-
-
-def drawn_again(
-    rng: np.random.Generator, n: int, rate_per_s: float, service_s: Floats, kind: Ints
-) -> Workload:
-    """Return `n` of the recorded requests, with replacement, arriving as a Poisson process."""
-    row = rng.integers(0, len(service_s), n)
-    arrival_s = np.cumsum(rng.exponential(1.0 / rate_per_s, n))
-    return Workload(arrival_s, service_s[row], kind[row], row=row)
 
 
 def burst(

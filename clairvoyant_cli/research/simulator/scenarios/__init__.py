@@ -1,1 +1,27 @@
-"""The papers' experiments, each as a function that returns a report with the paper's figures beside ours."""
+"""The papers' experiments, by name, each with its own number of seeds and requests."""
+
+from dataclasses import replace
+from importlib import import_module
+
+from clairvoyant_cli.research.report import Report
+from clairvoyant_cli.research.simulator.comparison import Options
+
+# name: module, function, seeds, requests (0: the experiment's workload has its own number)
+SCENARIOS = {
+    "clairvoyant-table9": ("clairvoyant", "table9", 20, 2000),
+    "clairvoyant-figure3": ("clairvoyant", "figure3", 20, 2000),
+    "clairvoyant-table8": ("clairvoyant", "table8", 20, 100),
+    "rr-sjf": ("rr_sjf", "comparison", 5, 1000),
+    "pars": ("pars", "burst", 10, 2000),
+    "semantic": ("semantic", "tables", 5, 0),
+    "quartz": ("quartz", "ablation", 10, 3000),
+    "preemption": ("preemption", "frontier", 10, 2000),
+}
+
+
+def run_scenario(name: str, options: Options) -> Report:
+    """Run a scenario and return its report."""
+    module, function, seeds, requests = SCENARIOS[name]
+    sized = replace(options, seeds=options.seeds or seeds, requests=options.requests or requests)
+    report: Report = getattr(import_module(f"{__name__}.{module}"), function)(sized)
+    return replace(report, name=name)

@@ -1,6 +1,6 @@
-"""PARS: per-token latency under a burst of 2,000 requests, by the quality of the ranking (its section IV).
+"""PARS: per-token latency in a burst of 2,000 requests, by the quality of the ranking (its section IV).
 
-The predictors enter by their published Kendall's tau (Table II): a guess with that rank correlation.
+A predictor is replaced by a guess with its published Kendall's tau (Table II).
 """
 
 from collections.abc import Mapping
@@ -9,60 +9,70 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from clairvoyant_cli.confidence import mean_of, percentile
-from clairvoyant_cli.research.simulator.batch import WORKER, BatchSimulation, Machine
-from clairvoyant_cli.research.simulator.kvcache import Rates
-from clairvoyant_cli.research.simulator.predictions import ranked_tokens
-from clairvoyant_cli.research.simulator.report import Cell, Report, Table
-from clairvoyant_cli.research.simulator.trial import UNBOUNDED, Options
+from clairvoyant_cli.research.report import Cell, Report, figures, paragraphs
+from clairvoyant_cli.research.simulator.batch import Machine, Rates
+from clairvoyant_cli.research.simulator.comparison import (
+    Figure,
+    Options,
+    Variant,
+    absolute,
+    compare,
+)
+from clairvoyant_cli.research.simulator.predictions import Predictions, ranked_tokens
 from clairvoyant_cli.research.simulator.workload import Workload
 from clairvoyant_cli.scheduler.policy import POLICIES
-from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.starvation import Guard
 
-SEEDS = 10
-REQUESTS = 2000
 STARVED_S = 120.0
 
 A100_8B = Machine(slots=256, rates=Rates(0.0, 1.0e-4, 0.0, 0.0, 0.012), sequence_s=6.0e-5)
 """An 8B model on an A100: 16 GB of weights at 1.5 TB/s are 11 ms an iteration, prefill 10,000 tokens/s."""
 
 SJF = replace(POLICIES["oracle"], name="sjf", guard=Guard())
-"""Shortest predicted first; whoever has waited two minutes goes first (PARS, section III-B)."""
+"""Shortest predicted first; a request that has waited two minutes goes first (PARS, section III-B)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Answer lengths of one model on one data set, and the ranking accuracies the paper reports for it.
+    """Answer lengths of a model on a data set, with the paper's ranking accuracies and speed-up over FCFS.
 
-    Lengths are log-normal with this median (tokens) and spread (of the logarithm), cut off at `cap_tokens`.
+    Lengths are log-normal with this median (tokens) and spread (of the logarithm), cut at `cap_tokens`.
     """
 
     median_tokens: float
     spread: float
     cap_tokens: float
     kendall_tau: Mapping[str, float]
+    speed_up: tuple[float | None, float | None]
 
 
 CORPORA = {
-    "alpaca llama": Corpus(110.0, 1.3, 2048.0, {"listwise": 0.67, "pointwise": 0.64, "pars": 0.75}),
-    "lmsys llama": Corpus(180.0, 1.2, 2048.0, {"listwise": 0.54, "pointwise": 0.37, "pars": 0.65}),
-    "alpaca r1": Corpus(700.0, 0.7, 8192.0, {"listwise": 0.50, "pointwise": 0.30, "pars": 0.61}),
-    "lmsys r1": Corpus(1000.0, 0.8, 8192.0, {"listwise": 0.35, "pointwise": 0.09, "pars": 0.50}),
+    "alpaca llama": Corpus(110.0, 1.3, 2048.0, {"listwise": 0.67, "pointwise": 0.64, "pars": 0.75}, (7.7, 8)),
+    "lmsys llama": Corpus(
+        180.0, 1.2, 2048.0, {"listwise": 0.54, "pointwise": 0.37, "pars": 0.65}, (None, None)
+    ),
+    "alpaca r1": Corpus(700.0, 0.7, 8192.0, {"listwise": 0.50, "pointwise": 0.30, "pars": 0.61}, (2, 2)),
+    "lmsys r1": Corpus(1000.0, 0.8, 8192.0, {"listwise": 0.35, "pointwise": 0.09, "pars": 0.50}, (2, 2)),
 }
 
-NOTES = (
-    (
-        "The paper's latencies are in figures whose images are not in its text; it states that PARS is up to"
-        " 7.7 times faster than FCFS on Llama and more than 2 times on the reasoning model on average, up to"
-        " 8 and more than 2 times at p90, and second only to the oracle."
-    ),
-    (
-        "Answer lengths are log-normal stand-ins for each data set and model; the speed-up over FCFS follows"
-        " from their spread, the order of the methods from the published accuracies alone, and agrees. So"
-        " does the speed-up on the reasoning model. On Llama the paper's 7.7 is more than even our oracle"
-        " reaches on average: its answers must be shorter and more spread than our stand-in."
-    ),
-    "The two-minute guard of the paper hardly matters here: a burst is over, or nearly, before it fires.",
+LATENCIES: dict[str, Figure] = {
+    "average": lambda run: float(run.per_token_s.mean()),
+    "p90": lambda run: percentile(run.per_token_s, 90.0),
+}
+
+NOTES = paragraphs(
+    """
+    The paper's latencies are in images. Its text states that PARS is up to 7.7 times faster than FCFS on
+    Llama and more than 2 times on the reasoning model on average, up to 8 and more than 2 times at p90, and
+    second only to the oracle.
+
+    Answer lengths are log-normal substitutes. The speed-up over FCFS follows from their spread; the order of
+    the methods follows from the published accuracies alone, and agrees, as does the speed-up on the reasoning
+    model. On Llama not even our oracle reaches 7.7 on average: the paper's answers must be shorter and more
+    spread.
+
+    The two-minute guard hardly matters: the burst is nearly over before it fires.
+    """
 )
 
 
@@ -75,23 +85,15 @@ def workload(rng: np.random.Generator, corpus: Corpus, requests: int) -> Workloa
     return Workload(np.zeros(requests), A100_8B.alone_s(prompt_tokens, tokens), kind, tokens, prompt_tokens)
 
 
-def latencies(
-    corpus: Corpus, method: str, guarded: bool, options: Options
-) -> tuple[list[float], list[float]]:
-    """Return the average and p90 per-token latency of each seed, in seconds."""
-    average, p90 = [], []
-    for seed in range(options.seeds or SEEDS):
-        load = workload(np.random.default_rng((seed, 0)), corpus, options.requests or REQUESTS)
-        accuracy = corpus.kendall_tau.get(method, 1.0)
-        predictions = ranked_tokens(np.random.default_rng((seed, 1)), load, accuracy)
-        policy = POLICIES["fcfs"] if method == "fcfs" else SJF
-        tau_s = STARVED_S if guarded else None
-        scheduler = Scheduler(policy, workers={WORKER: A100_8B.slots}, tau_s=tau_s, capacity=UNBOUNDED)
-        found = BatchSimulation(scheduler, load, predictions, A100_8B).run().per_token_s
-        average.append(float(found.mean()))
-        p90.append(percentile(found, 90.0))
-        options.report(len(load))
-    return average, p90
+def ranking(name: str, corpus: Corpus, method: str, *, guarded: bool = False) -> Variant:
+    """Return shortest-first with the method's ranking accuracy."""
+    accuracy = corpus.kendall_tau.get(method, 1.0)
+
+    def ranked(rng: np.random.Generator, load: Workload) -> Predictions:
+        return ranked_tokens(rng, load, accuracy)
+
+    label = f"{name}: {method}" + (" no guard" if method == "pars" and not guarded else "")
+    return Variant(label, SJF, STARVED_S if guarded else None, ranked)
 
 
 def burst(options: Options) -> Report:
@@ -99,33 +101,27 @@ def burst(options: Options) -> Report:
     latency: list[Cell] = []
     speed_up: list[Cell] = []
     for name, corpus in CORPORA.items():
-        paper = {"alpaca llama": (7.7, 8.0)}.get(name, (2.0, 2.0) if name.endswith("r1") else (None, None))
-        base = latencies(corpus, "fcfs", False, options)
-        for method, guarded in (
-            ("fcfs", False),
-            ("pointwise", True),
-            ("listwise", True),
-            ("pars", True),
-            ("pars", False),
-            ("oracle", False),
-        ):
-            label = f"{name}: {method}" + (" no guard" if method == "pars" and not guarded else "")
-            average, p90 = base if method == "fcfs" else latencies(corpus, method, guarded, options)
-            latency += [
-                Cell(label, "average", mean_of(average), "s/token"),
-                Cell(label, "p90", mean_of(p90), "s/token"),
-            ]
-            if method == "fcfs":
-                continue
-            stated = paper if method == "pars" and guarded else (None, None)
-            for number, (figure, ours) in enumerate((("average", average), ("p90", p90))):
-                ratio = mean_of([b / o for b, o in zip(base[number], ours, strict=True)])
-                speed_up.append(Cell(label, figure, ratio, "x", stated[number]))
-    seeds, requests = options.seeds or SEEDS, options.requests or REQUESTS
+        fcfs = Variant(f"{name}: fcfs", POLICIES["fcfs"])
+        rankings = [ranking(name, corpus, each, guarded=True) for each in ("pointwise", "listwise", "pars")]
+        rankings += [ranking(name, corpus, "pars"), ranking(name, corpus, "oracle")]
+        samples = compare(
+            [fcfs, *rankings],
+            lambda rng, corpus=corpus: workload(rng, corpus, options.requests),  # type: ignore[misc]
+            LATENCIES,
+            options,
+            machine=A100_8B,
+        )
+        latency += absolute(samples, "s/token")
+        for each in rankings:
+            stated = corpus.speed_up if each.name == f"{name}: pars" else (None, None)
+            for (figure, ours), paper in zip(samples[each.name].items(), stated, strict=True):
+                base = samples[fcfs.name][figure]
+                ratio = mean_of([b / o for b, o in zip(base, ours, strict=True)])
+                speed_up.append(Cell(each.name, figure, ratio, "x", paper))
     return Report(
-        "pars",
-        f"vLLM-like continuous batching of 256 sequences, {requests} requests at once, mean of {seeds}"
-        " seeds, 95 % confidence; latency is sojourn over answer length",
-        (Table("Times faster than FCFS", tuple(speed_up)), Table("Per-token latency", tuple(latency))),
+        "",
+        f"vLLM-like continuous batching of 256 sequences, {options.requests} requests at once, mean of"
+        f" {options.seeds} seeds, 95 % confidence; latency is sojourn time over answer length",
+        (figures("Times faster than FCFS", speed_up), figures("Per-token latency", latency)),
         NOTES,
     )

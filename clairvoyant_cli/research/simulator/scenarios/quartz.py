@@ -1,7 +1,7 @@
-"""QUARTZ: routing and queueing for the time to first token, on four workers (its Tables 4 to 8, 14B model).
+"""QUARTZ: routing and queueing for the time to first token on four workers (its Tables 4 to 8, 14B model).
 
-A worker prefills one request at a time; what is served is prefill. The scheduler that serves routes each
-request to a worker when it arrives (power of two choices) and orders by its key, as QUARTZ's Algorithm 1.
+A worker prefills one request at a time. The scheduler routes each request to a worker on arrival (power of
+two choices) and orders by its key, as QUARTZ's Algorithm 1.
 """
 
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from clairvoyant_cli.confidence import jain, mean_of, percentile
+from clairvoyant_cli.research.report import Cell, Report, figures, paragraphs
+from clairvoyant_cli.research.simulator.comparison import UNBOUNDED, Figure, Options
 from clairvoyant_cli.research.simulator.engine import Route, Run, SlotSimulation
 from clairvoyant_cli.research.simulator.predictions import Predictions
-from clairvoyant_cli.research.simulator.report import Cell, Report, Table
-from clairvoyant_cli.research.simulator.trial import UNBOUNDED, Options
 from clairvoyant_cli.research.simulator.workload import Floats, Ints, Workload
 from clairvoyant_cli.scheduler.fairness import SERVICE_MEMORY_S
 from clairvoyant_cli.scheduler.placement import EVERY
@@ -29,8 +29,6 @@ from clairvoyant_cli.scheduler.quantile_coverage import ALPHA, DELTA, Coverage
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.queued_job import Entry
 
-SEEDS = 10
-REQUESTS = 3000
 WORKERS = ("w0", "w1", "w2", "w3")
 CLIENTS = 16
 CHAT, RAG = 0, 1
@@ -38,47 +36,40 @@ SLO_S = np.array([2.0, 4.0])
 FIRST_TOKEN_S = 0.03
 PREFILL_TOKENS_PER_S = 5500.0
 LAG = 64
-"""Requests between a prediction and the earliest use of its residual: about what is in flight."""
+"""Requests between a prediction and the earliest use of its residual: about the number in flight."""
 
 SPREAD = np.array([0.20, 0.55, 0.35])
 """Spread of the logarithm of prefill times for no, partial and high prefix reuse."""
 
-NOTES = (
-    (
-        "QUARTZ drives a closed loop of 28 clients on SGLang; here requests arrive as a Poisson process at"
-        " the load where FIFO-LL's P99 TTFT is near the paper's 4.5 s. Prompt lengths, reuse and the spread"
-        " of prefill times are assumed: the paper gives none of them. The order of the variants is what"
-        " compares."
-    ),
-    (
-        "Agrees: ordering by size cuts SLO misses (the paper -40 %, here more) and P95 TTFT (-25 %, here -19"
-        " %); token fairness alone helps little; online calibration brings the 0.95 quantile to its level,"
-        " also under shifts."
-    ),
-    (
-        "Does not agree: P99 TTFT does not fall, for it is the long prompts' and they pay; calibration mends"
-        " the coverage but hardly the order, for it scales a class of requests as a whole; two random"
-        " choices are worse than the least loaded of four workers when the router knows the work that waits"
-        " at each."
-    ),
-    (
-        "lambda 0.02 with times in seconds hardly ages anything, and the longest wait grows where the"
-        " paper's shrinks; 0.2 brings it down again at no cost in SLO. beta 0.10 acts on the client's"
-        " seconds of service per second; Jain's index is over the clients' mean TTFT relative to their SLO"
-        " (the paper does not define its argument), and is near 1 for all variants, as an open loop in"
-        " arrival order makes everybody wait alike."
-    ),
-    (
-        "Calibration multiplies the quantile of each reuse class by a factor that follows its misses with a"
-        " lag of 64 requests; the fallback orders by arrival and routes to the least loaded while more than"
-        " 1 - alpha + delta of the last 128 are missed."
-    ),
+NOTES = paragraphs(
+    """
+    QUARTZ drives a closed loop of 28 clients on SGLang; here requests arrive as a Poisson process at the load
+    where FIFO-LL's P99 TTFT is near the paper's 4.5 s. Prompt lengths, reuse and the spread of prefill times
+    are assumed, as the paper does not give them. Compare the order of the variants.
+
+    Agrees: ordering by size reduces SLO misses (paper -40 %, here more) and P95 TTFT (-25 %, here -19 %);
+    token fairness alone helps little; online calibration brings the 0.95 quantile to its level, also under
+    shifts.
+
+    Does not agree: P99 TTFT does not fall, because it is that of the long prompts, which pay; calibration
+    repairs the coverage but hardly changes the order, because it scales a class as a whole; two random
+    choices are worse than the least loaded of four workers if the router knows the work that waits at each.
+
+    lambda 0.02 with times in seconds ages hardly anything, and the longest wait grows where the paper's
+    shrinks; 0.2 reduces it at no cost in SLO. beta 0.10 applies to the client's seconds of service per
+    second. Jain's index is over the clients' mean TTFT relative to their SLO (the paper does not define its
+    argument) and near 1 for all variants, as an open loop in arrival order delays all clients alike.
+
+    Calibration multiplies the quantile of each reuse class by a factor that follows its misses with a lag of
+    64 requests; the fallback orders by arrival and routes to the least loaded while more than 1 - alpha +
+    delta of the last 128 are missed.
+    """
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """A workload regime: what differs from the one the predictor was made for (QUARTZ, section 5.7)."""
+    """A workload regime: the differences from the predictor's training data (QUARTZ, section 5.7)."""
 
     rag_share: float = 0.3
     reuse: float = 1.0
@@ -95,7 +86,7 @@ SHIFTS = {
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """A workload, and what a router can see of each request beyond it."""
+    """A workload, and the estimates that a router has of each request, shape (n,)."""
 
     workload: Workload
     expected_s: Floats
@@ -126,7 +117,7 @@ def traffic(rng: np.random.Generator, requests: int, load: float, shift: Shift) 
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """A quantile prediction and where its own misses say not to trust it."""
+    """A quantile prediction, and 1 where its recent misses make it untrustworthy."""
 
     q_s: Floats
     distrusted: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -137,15 +128,12 @@ class Quantiles:
 
 
 def raw_quantile(seen: Traffic) -> Quantiles:
-    """Return the quantile of an offline predictor: optimistic, for it has seen too little of the spread."""
+    """Return the quantile of an offline predictor, which underestimates the spread."""
     return Quantiles(seen.expected_s * np.exp(1.21 * SPREAD[seen.reuse_class]))
 
 
 def calibrated(seen: Traffic, raw: Quantiles) -> Quantiles:
-    """Return the quantile corrected online, class by class, and when it is not to be trusted.
-
-    A residual is known LAG requests later at the earliest.
-    """
+    """Return the quantile corrected online by class; a residual is known LAG requests later."""
     actual_s, raw_s = seen.workload.service_s.tolist(), raw.q_s.tolist()
     regimes = [str(kind) for kind in seen.reuse_class.tolist()]
     coverage = Coverage(ALPHA, DELTA)
@@ -160,7 +148,7 @@ def calibrated(seen: Traffic, raw: Quantiles) -> Quantiles:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One row of the ablation: what it predicts by, how it routes, how it orders."""
+    """One row of the ablation: its predictions, routing and order."""
 
     name: str
     believes: str
@@ -188,7 +176,7 @@ VARIANTS = (
 )
 
 ROUTES = {"p2c": QUARTZ_CANDIDATES, "least loaded": EVERY, "late": None}
-"""Among how many workers each way of routing chooses as a request arrives; None: when a slot falls free."""
+"""The number of workers to choose from on arrival; None: choose when a slot becomes free."""
 
 PAPER = {
     "fifo-ll": (2.861, 4.547, 0.264, 0.919, 9.57),
@@ -221,7 +209,7 @@ PAPER_COVERAGE = {
 
 
 def quantiles_of(variant: Variant, seen: Traffic) -> Quantiles:
-    """Return what the variant believes a request may take at worst."""
+    """Return the variant's quantile predictions."""
     makers: dict[str, Callable[[], Quantiles]] = {
         "point": lambda: Quantiles(seen.expected_s),
         "blind": lambda: calibrated(seen, Quantiles(seen.blind_s * np.exp(1.21 * SPREAD.mean()))),
@@ -247,9 +235,9 @@ def ordering(variant: Variant) -> Policy:
 
 
 def watched(scheduler: Scheduler, quantiles: Quantiles) -> Route:
-    """Return what orders by arrival while the quantiles are not to be trusted, as the proxy does.
+    """Return a route that switches to arrival order while the quantiles are distrusted, as the proxy does.
 
-    It is asked at each arrival, and pins nothing: routing is the policy's.
+    It pins no request to a worker: the policy routes.
     """
     policy = scheduler.policy
 
@@ -292,66 +280,62 @@ def fairness_index(first_s: Floats, workload: Workload) -> float:
 
 LOAD = 0.90
 
+FIGURES: dict[str, tuple[str, Figure]] = {
+    "P95 TTFT": ("s", lambda run: percentile(ttft_s(run), 95.0)),
+    "P99 TTFT": ("s", lambda run: percentile(ttft_s(run), 99.0)),
+    "SLO missed": ("% of requests", lambda run: violations(ttft_s(run), run.workload)),
+    "Jain": ("1", lambda run: fairness_index(ttft_s(run), run.workload)),
+    "longest wait": ("s", lambda run: float(run.wait_s.max())),
+}
+
 
 def ablation(options: Options) -> Report:
     """Compare the variants at high load, then under shifted workloads."""
-    seeds, requests = options.seeds or SEEDS, options.requests or REQUESTS
     runs: dict[tuple[str, str], list[Run]] = {}
     covered: dict[tuple[str, str], list[float]] = {}
-    for seed in range(seeds):
+    for seed in range(options.seeds):
         for regime, shift in SHIFTS.items():
-            seen = traffic(np.random.default_rng((seed, 0)), requests, LOAD, shift)
-            actual_s = seen.workload.service_s
-            covered.setdefault((regime, "raw"), []).append(raw_quantile(seen).coverage(actual_s))
-            online = calibrated(seen, raw_quantile(seen)).coverage(actual_s)
-            covered.setdefault((regime, "calibrated"), []).append(online)
+            seen = traffic(np.random.default_rng((seed, 0)), options.requests, LOAD, shift)
+            raw = raw_quantile(seen)
+            for state, quantiles in (("raw", raw), ("calibrated", calibrated(seen, raw))):
+                coverage = quantiles.coverage(seen.workload.service_s)
+                covered.setdefault((regime, state), []).append(coverage)
             for variant in VARIANTS:
                 if regime == "nominal" or variant.name in PAPER_SUCCESS:
-                    found = run(variant, seen)
-                    runs.setdefault((regime, variant.name), []).append(found)
-                    options.report(requests)
-    rows = [cell for variant in VARIANTS for cell in _row(variant.name, runs["nominal", variant.name])]
+                    runs.setdefault((regime, variant.name), []).append(run(variant, seen))
+                    options.tick(options.requests)
+    rows = [
+        Cell(each.name, name, mean_of([figure(found) for found in runs["nominal", each.name]]), unit, stated)
+        for each in VARIANTS
+        for (name, (unit, figure)), stated in zip(
+            FIGURES.items(), PAPER.get(each.name, (None,) * len(FIGURES)), strict=True
+        )
+    ]
     success = [
         Cell(
             name,
             regime,
-            mean_of([1.0 - violations(ttft_s(r), r.workload) for r in runs[regime, name]]),
+            mean_of([1.0 - violations(ttft_s(found), found.workload) for found in runs[regime, name]]),
             "% of requests",
-            stated[number],
+            paper,
         )
         for name, stated in PAPER_SUCCESS.items()
-        for number, regime in enumerate(SHIFTS)
+        for regime, paper in zip(SHIFTS, stated, strict=True)
     ]
-    coverage = [
-        Cell(regime, state, mean_of(covered[regime, state]), "% of requests", PAPER_COVERAGE[regime][number])
-        for regime in SHIFTS
-        for number, state in enumerate(("raw", "calibrated"))
+    coverages = [
+        Cell(regime, state, mean_of(covered[regime, state]), "% of requests", paper)
+        for regime, stated in PAPER_COVERAGE.items()
+        for state, paper in zip(("raw", "calibrated"), stated, strict=True)
     ]
     return Report(
-        "quartz",
-        f"four workers, mixed chat and RAG, {requests} requests at an offered load of {LOAD:g} per worker,"
-        f" mean of {seeds} seeds, 95 % confidence; alpha 0.95, K 2, lambda 0.02, beta 0.10, delta 0.05",
+        "",
+        f"four workers, mixed chat and RAG, {options.requests} requests at an offered load of {LOAD:g} per"
+        f" worker, mean of {options.seeds} seeds, 95 % confidence; alpha 0.95, K 2, lambda 0.02, beta 0.10,"
+        " delta 0.05",
         (
-            Table("Ablation (Tables 5 and 8)", tuple(rows)),
-            Table("SLO success under shifts (Table 7)", tuple(success)),
-            Table("Coverage of the 0.95 quantile (Table 6)", tuple(coverage)),
+            figures("Ablation (Tables 5 and 8)", rows),
+            figures("SLO success under shifts (Table 7)", success),
+            figures("Coverage of the 0.95 quantile (Table 6)", coverages),
         ),
         NOTES,
     )
-
-
-def _row(name: str, found: list[Run]) -> list[Cell]:
-    p95, p99, violated, index, longest = PAPER.get(name, (None,) * 5)
-    return [
-        Cell(name, "P95 TTFT", mean_of([percentile(ttft_s(r), 95.0) for r in found]), "s", p95),
-        Cell(name, "P99 TTFT", mean_of([percentile(ttft_s(r), 99.0) for r in found]), "s", p99),
-        Cell(
-            name,
-            "SLO missed",
-            mean_of([violations(ttft_s(r), r.workload) for r in found]),
-            "% of requests",
-            violated,
-        ),
-        Cell(name, "Jain", mean_of([fairness_index(ttft_s(r), r.workload) for r in found]), "1", index),
-        Cell(name, "longest wait", mean_of([float(r.wait_s.max()) for r in found]), "s", longest),
-    ]

@@ -1,15 +1,15 @@
-"""A plot as SVG text: axes with units, ticks at round numbers, error bars, a legend. Nothing to install."""
+"""Draws plots as SVG: axes with units, round ticks, error bars, a legend."""
 
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from math import ceil, floor, isfinite, log10
 
-from clairvoyant_cli.research.simulator.report import Curve, Plot
+from clairvoyant_cli.research.report.model import Curve, Plot
 
 WIDTH, HEIGHT = 760, 440
 LEFT, RIGHT, TOP, BOTTOM, NAMES = 70, 190, 40, 55, 60
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""Okabe and Ito's palette, which the colour-blind can tell apart."""
+"""Okabe and Ito's palette, which is safe for colour-blind readers."""
 DASHES = ' stroke-dasharray="5 4"'
 
 

@@ -1,0 +1,27 @@
+"""Reports of experiments: text, tables and charts, shown on a terminal or saved to a file.
+
+Build a `Report` from `Table`s (text) or `figures` (numbers with confidence intervals) and `Plot`s, then:
+
+    print_report(report, console)            # rich tables
+    save(report, Path("r.md"))               # .md (charts beside it), .html or .svg (charts alone)
+    to_json(report), to_csv(report)          # the figures as data
+"""
+
+from clairvoyant_cli.research.report.formats import save, to_csv, to_json
+from clairvoyant_cli.research.report.model import Cell, Curve, Plot, Point, Report, Table, figures, paragraphs
+from clairvoyant_cli.research.report.terminal import print_report
+
+__all__ = [
+    "Cell",
+    "Curve",
+    "Plot",
+    "Point",
+    "Report",
+    "Table",
+    "figures",
+    "paragraphs",
+    "print_report",
+    "save",
+    "to_csv",
+    "to_json",
+]

@@ -1,0 +1,153 @@
+"""The parts of a report: figures, tables, curves and the text around them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import isfinite
+
+from clairvoyant_cli.confidence import Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A measured figure, and the paper's where it states one.
+
+    Unit "%" is a change and "% of requests" a share; both are stored as fractions and shown times 100.
+    """
+
+    row: str
+    column: str
+    ours: Estimate
+    unit: str = "s"
+    paper: float | None = None
+
+    @property
+    def scale(self) -> float:
+        """The factor from the stored value to the unit."""
+        return 100.0 if self.unit.startswith("%") else 1.0
+
+    @property
+    def text(self) -> str:
+        """The mean, ± its 95 % confidence interval, and the paper's figure in brackets."""
+        if not isfinite(self.ours.mean):
+            return "-"
+        sign = "+" if self.unit == "%" else ""
+        digits = 1 if self.scale != 1.0 else _digits(abs(self.ours.mean))
+        text = f"{self.ours.mean * self.scale:{sign}.{digits}f}"
+        if isfinite(self.ours.half_width):
+            text += f" ± {self.ours.half_width * self.scale:.{digits}f}"
+        if self.paper is not None:
+            text += f"  [{self.paper * self.scale:{sign}.{digits}f}]"
+        return text
+
+
+def _digits(size: float) -> int:
+    """Return how many decimals show about three significant digits."""
+    return 0 if size >= 100.0 else 1 if size >= 10.0 else 2 if size >= 0.1 else 4
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of text. The first column names the rows; `cells` are the figures that a row was made from."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    section: str = ""
+    cells: tuple[Cell, ...] = ()
+
+    @property
+    def heading(self) -> str:
+        """The title with the units of its figures."""
+        units = ", ".join(sorted({cell.unit for cell in self.cells}))
+        return f"{self.title} ({units})" if units else self.title
+
+
+def figures(title: str, cells: Iterable[Cell]) -> Table:
+    """Return a table of figures; rows and columns are in order of appearance."""
+    cells = tuple(cells)
+    found = {(cell.row, cell.column): cell.text for cell in cells}
+    columns = tuple(dict.fromkeys(cell.column for cell in cells))
+    rows = dict.fromkeys(cell.row for cell in cells)
+    texts = tuple((row, *(found.get((row, column), "") for column in columns)) for row in rows)
+    return Table(title, columns, texts, cells=cells)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point of a curve and the half width of its confidence interval."""
+
+    x: float
+    y: float
+    half_width: float = 0.0
+
+    @classmethod
+    def of(cls, x: float, estimate: Estimate, scale: float = 1.0) -> "Point":
+        """Return an estimate as a point."""
+        return cls(x, scale * estimate.mean, scale * estimate.half_width)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A named line. `marked` draws its points; a dashed line keeps the colour of the line before it."""
+
+    name: str
+    points: tuple[Point, ...]
+    marked: bool = True
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """Curves over one pair of axes; the labels contain the units.
+
+    With `x_names`, the points are at 0, 1, 2 and so on, labelled with the names and not joined.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    curves: tuple[Curve, ...]
+    x_names: tuple[str, ...] = ()
+
+
+def plot_of(table: Table) -> Plot:
+    """Return a table of figures as a plot: one point a figure, over the names of the rows."""
+    rows = tuple(dict.fromkeys(cell.row for cell in table.cells))
+    curves = tuple(
+        Curve(
+            column,
+            tuple(
+                Point.of(rows.index(c.row), c.ours, c.scale)
+                for c in table.cells
+                if c.column == column and isfinite(c.ours.mean)
+            ),
+        )
+        for column in table.header
+    )
+    units = ", ".join(dict.fromkeys(cell.unit for cell in table.cells))
+    return Plot(table.title, "", f"({units})", curves, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A report in reading order: conclusions, setting, command, tables, charts, notes."""
+
+    name: str
+    setting: str = ""
+    tables: tuple[Table, ...] = ()
+    notes: tuple[str, ...] = ()
+    plots: tuple[Plot, ...] = ()
+    conclusions: tuple[str, ...] = ()
+    command: str = ""
+
+    @property
+    def charts(self) -> tuple[Plot, ...]:
+        """The plots; without any, the last table of figures as a plot."""
+        if self.plots or not any(table.cells for table in self.tables):
+            return self.plots
+        return (plot_of([table for table in self.tables if table.cells][-1]),)
+
+
+def paragraphs(text: str) -> tuple[str, ...]:
+    """Return the paragraphs of a text, which are separated by blank lines, each as one line."""
+    return tuple(" ".join(part.split()) for part in text.strip().split("\n\n"))

@@ -1,6 +1,6 @@
-"""What can be configured, from where: defaults < TOML file < environment < flags. Read once; frozen.
+"""Loads the configuration: defaults < TOML file < environment < flags.
 
-A key that is not known refuses, wherever it stands: a typo must not silently mean the default.
+Unknown keys are errors, so that a typo never silently means the default.
 """
 
 import os
@@ -41,19 +41,19 @@ from clairvoyant_cli.settings import (
 ENV_PREFIX = "CLAIRVOYANT_"
 
 DEEPEST = 20
-"""Levels of tables and lists that a file may have; ours have three."""
+"""Deepest nesting of tables and lists in a file; a valid file has three levels."""
 
 MAX_DAYS = 36_500
-"""A hundred years: for ever."""
+"""A hundred years."""
 
 MAX_NAME_CHARS = 64
-"""Of a backend's name: as of a client's."""
+"""Longest name of a backend; the same as for a client."""
 
 MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0
-"""Of a backend, as of a client."""
+"""Bounds of a backend's weight; the same as for a client."""
 
 MAX_SLOTS = 1024
-"""More requests at once no server of this kind answers: llama.cpp knows 256 sequences (LLAMA_MAX_SEQ)."""
+"""Above any server's concurrency: llama.cpp has at most 256 sequences (LLAMA_MAX_SEQ)."""
 
 NAMES = ", ".join(BACKEND_NAMES)
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -61,7 +61,7 @@ SLOTS = (AT_LEAST_1, (lambda slots: slots <= MAX_SLOTS, f"be at most {MAX_SLOTS}
 
 
 SLO = re.compile(r"ttft-p([5-9]\d(?:\.\d+)?)=(\d{1,6}(?:\.\d+)?)(ms|s)")
-"""A service level: a percentile of the time to the first token, and what it shall be."""
+"""A service-level objective: a percentile of TTFT and its limit, such as `ttft-p95=2s`."""
 
 
 def _is_name(text: str) -> bool:
@@ -70,31 +70,31 @@ def _is_name(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class BackendConfig:
-    """One LLM server, as a table `[[backends]]` says it. Of a single `--backend` is made one without a name,
-    and without a URL where it is to be looked for.
+    """One LLM server: a `[[backends]]` table, or one `--backend`.
+
+    A single `--backend` has no name; without `--backend` it has no URL either, and is searched for.
     """
 
     name: str | None = setting(
         None,
         "NAME",
-        "In logs and dashboards.",
+        "Name in logs and dashboards.",
         (_is_name, f"be one word of at most {MAX_NAME_CHARS} characters"),
     )
     url: str | None = setting(
-        None, "NAME|URL", f"Where it is: {NAMES}, or a URL.", (is_backend, f"be {NAMES}, or a URL")
+        None, "NAME|URL", f"Server address: a URL, or one of {NAMES}.", (is_backend, f"be {NAMES}, or a URL")
     )
     kind: str | None = setting(
-        None, "KIND", f"{', '.join(BACKEND_KINDS)}. Unset: it is asked.", one_of(BACKEND_KINDS)
+        None, "KIND", f"Server kind: {', '.join(BACKEND_KINDS)}. Unset: detected.", one_of(BACKEND_KINDS)
     )
     slots: int | None = setting(
-        None, "N", "Requests in flight there at once. Unset: as `slots` of [serve].", *SLOTS
+        None, "N", "Maximum requests in flight on this server. Unset: `slots` of [serve].", *SLOTS
     )
-    key_file: str | None = setting(None, "FILE", "Its own API key, sent with every request.")
+    key_file: str | None = setting(None, "FILE", "File with the server's API key.")
     weight: float = setting(
         1.0,
         "FACTOR",
-        "Its share of the work where several could do it as well: one of weight 2 is taken as though it had "
-        "twice its slots.",
+        "Share of the load relative to other servers: weight 2 counts as twice the slots.",
         (lambda weight: MIN_WEIGHT <= weight <= MAX_WEIGHT, f"be {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"),
     )
 
@@ -104,170 +104,167 @@ class BackendConfig:
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
-    """How `clairvoyant serve` runs. All but `backends` are flags as well."""
+    """Settings of `clairvoyant serve`. Each except `backends` is also a flag."""
 
     backend: str | None = setting(
         None,
         "[NAME=]URL",
-        f"{NAMES}, or a URL, with a name of yours before it if you like: gpu=http://192.168.1.20:11434. "
-        "Repeatable, or by commas: several servers behind one queue. Unset: look at their usual ports.",
+        f"LLM server: {NAMES}, or a URL, optionally named: gpu=http://192.168.1.20:11434. Repeat or "
+        "separate by commas for several servers. Unset: search the default ports.",
         repeatable=True,
     )
-    listen: str = setting(f"127.0.0.1:{DEFAULT_PORT}", "HOST:PORT", "Where clients connect.")
-    policy: str | None = setting(None, "NAME", "How waiting requests are ordered. Unset: the default policy.")
+    listen: str = setting(f"127.0.0.1:{DEFAULT_PORT}", "HOST:PORT", "Address to listen on.")
+    policy: str | None = setting(None, "NAME", "Order of queued requests. Unset: the default policy.")
     tau: float | None = setting(
         None,
         "SECONDS",
-        "Starvation timeout; 0 turns the guard off. Unset: the profile's, or 120 s.",
-        (lambda tau: tau >= 0, "not be negative; 0 turns the guard off"),
+        "Starvation timeout; 0 disables it. Unset: from the profile, else 120 s.",
+        (lambda tau: tau >= 0, "not be negative; 0 disables the guard"),
     )
     slots: int | None = setting(
         None,
         "N",
-        "Requests in flight at each server. Unset: as many as it answers at once, where that shows, else 1; "
-        "with --annotate 1024.",
+        "Maximum requests in flight per server. Unset: the server's own limit if it reports one, else 1; "
+        "1024 with --annotate.",
         *SLOTS,
     )
     queue_capacity: int = setting(
         1024,
         "N",
-        "Requests that may wait; beyond that, whoever has most waiting is refused one.",
-        (lambda n: n >= 1, "be at least 1: every request stands in the queue, if only for a moment"),
+        "Maximum queued requests. When full, drop from the client with the most queued.",
+        (lambda n: n >= 1, "be at least 1: every request passes through the queue"),
     )
     max_wait: float | None = setting(
-        None, "SECONDS", "Longest wait before a request is refused. Unset: no limit.", ABOVE_0_S
+        None, "SECONDS", "Reject a request after this long in the queue. Unset: no limit.", ABOVE_0_S
     )
     slo: str | None = setting(
         None,
         "OBJECTIVE",
-        "Refuse what cannot have its first token in time, as in ttft-p95=2s. Unset: refuse nobody for it.",
+        "Reject requests that would miss this TTFT objective, e.g. ttft-p95=2s. Unset: off.",
         (lambda text: SLO.fullmatch(text) is not None, "be written as ttft-p95=2s or ttft-p99=500ms"),
     )
     overload_status: int = setting(
         503,
         "STATUS",
-        "Of those refusals, 503 or 429.",
+        "HTTP status of those rejections: 503 or 429.",
         (lambda status: status in (429, 503), "be 503 or 429"),
     )
     predictor: str | None = setting(
         None,
         "DIR",
-        "A predictor of your own, made by `clairvoyant train`. Unset: the shipped one.",
+        "Predictor trained with `clairvoyant train`. Unset: the built-in one.",
         formerly="model",
     )
     semantic: str = setting(
         "auto",
         "MODE",
-        "An encoder's second opinion on what waits: on, off, or auto: with the shipped predictor.",
+        "Refine predictions of queued requests with a text encoder: on, off, or auto (on with the built-in "
+        "predictor).",
         one_of(("on", "off", "auto")),
     )
     urgency: str | None = setting(
         None,
         "DIR|shipped",
-        "Read from its text how urgent a request is: by the shipped model, or one made by `clairvoyant train "
-        "--urgency`. The policy is `urgency` then, unless you choose another. Unset: off.",
+        "Predict urgency from the text, with the built-in model (`shipped`) or one trained with `clairvoyant "
+        "train --urgency`. Makes `urgency` the default policy. Unset: off.",
     )
     urgency_target: float = setting(
-        10.0, "SECONDS", "Say so when a request of level 0 waits longer.", ABOVE_0_S
+        10.0, "SECONDS", "Warn when a level-0 request waits longer than this.", ABOVE_0_S
     )
     annotate: str = setting(
         "auto",
         "MODE",
-        "Hold nothing back from vLLM and SGLang, but set each request's priority: on, off, or auto: where "
-        "they are seen to order by it.",
+        "Forward requests at once and set their priority field, for servers that schedule by it (vLLM, "
+        "SGLang): on, off, or auto (on where the server is found to support it).",
         one_of(("on", "off", "auto")),
     )
     profile: str | None = setting(
-        None, "NAME", "A measured profile, made by `clairvoyant calibrate`. Unset: the newest that fits."
+        None, "NAME", "Profile from `clairvoyant calibrate`. Unset: the newest match."
     )
     api_key_file: str | None = setting(
-        None, "FILE", "API keys, one name:key a line. Needed to listen beyond loopback."
+        None, "FILE", "API keys, one name:key per line. Required beyond loopback."
     )
     clients: str | None = setting(
         None,
         "FILE",
-        "Clients, their API keys and limits, as TOML; in place of --api-key-file. SIGHUP reads it again.",
+        "Clients with API keys and limits, as TOML; replaces --api-key-file. SIGHUP reloads it.",
     )
     admin_token_file: str | None = setting(
         None,
         "FILE",
-        "Token for the control API. Needed to listen beyond loopback. Unset: where clients have keys, one "
-        "is made for each run, which only commands of your own account find.",
+        "Token for the control API. Required beyond loopback. Unset: if clients have keys, a random token "
+        "per run that only your own account can read.",
     )
-    backend_key_file: str | None = setting(
-        None, "FILE", "The backend's own API key, sent with every request."
-    )
+    backend_key_file: str | None = setting(None, "FILE", "File with the backend's API key.")
     allow_host: str | None = setting(
-        None, "NAME", "A further Host name that is answered to; repeatable, or by commas.", repeatable=True
+        None, "NAME", "Accept this Host header too. Repeat or separate by commas.", repeatable=True
     )
     allow_origin: str | None = setting(
         None,
         "ORIGIN",
-        "Let web pages of this origin send requests; * stands for any text; repeatable, or by commas.",
+        "Allow web pages of this origin (CORS); * matches any text. Repeat or separate by commas.",
         repeatable=True,
     )
-    body_limit_mib: int = setting(64, "MIB", "Longest request body read for a prediction.", AT_LEAST_1)
-    body_budget_mib: int = setting(256, "MIB", "What all waiting bodies may take together.", AT_LEAST_1)
+    body_limit_mib: int = setting(
+        64, "MIB", "Largest request body that is parsed for a prediction.", AT_LEAST_1
+    )
+    body_budget_mib: int = setting(256, "MIB", "Memory for the bodies of all queued requests.", AT_LEAST_1)
     connect_timeout: float = setting(
-        5.0, "SECONDS", "To connect to the backend; an answer may take as long as it takes.", ABOVE_0_S
+        5.0, "SECONDS", "Timeout to connect to the backend. Responses have no timeout.", ABOVE_0_S
     )
     client_timeout: float = setting(
-        30.0, "SECONDS", "Without progress before a client that stalls is given up.", ABOVE_0_S
+        30.0, "SECONDS", "Disconnect a client that makes no progress for this long.", ABOVE_0_S
     )
-    drain_timeout: float = setting(300.0, "SECONDS", "A drain waits so long for what runs.", NOT_NEGATIVE)
+    drain_timeout: float = setting(
+        300.0, "SECONDS", "Maximum time a drain waits for running requests.", NOT_NEGATIVE
+    )
     outage_grace: float = setting(
         60.0,
         "SECONDS",
-        "Requests wait so long for a backend that has gone; 0 refuses them at once.",
+        "Keep queued requests this long while the backend is down; 0 rejects them at once.",
         NOT_NEGATIVE,
     )
     max_connections: int | None = setting(
-        None, "N", "Client connections at once. Unset: what the open-file limit allows.", AT_LEAST_1
+        None, "N", "Maximum client connections. Unset: what the open-file limit allows.", AT_LEAST_1
     )
     db: str | None = setting(
         None,
         "FILE",
-        "Database of profiles and history. Unset: $CLAIRVOYANT_DB, or the user's data directory.",
+        "Database of profiles and history. Unset: $CLAIRVOYANT_DB, else the user data directory.",
     )
     no_preempt: bool = setting(
-        False, None, "Cut no answer for another, even where `calibrate` found that it can be continued."
+        False, None, "Never preempt a running answer, even if `calibrate` found that it can be continued."
     )
     quantum: int = setting(
         100,
         "TOKENS",
-        "What a turn brings under `rr` and `rr-sjf` before an answer makes way.",
+        "Tokens per turn under `rr` and `rr-sjf`.",
         (lambda tokens: tokens >= 1, "be at least 1"),
     )
-    freeze: bool = setting(
-        False, None, "Learn nothing from traffic: tau, speeds and predictions stay as they are."
-    )
+    freeze: bool = setting(False, None, "Do not learn from traffic: keep tau, speeds and predictions fixed.")
     history_days: int = setting(
         90,
         "DAYS",
-        "How long finished requests are remembered.",
+        "Keep history this long.",
         (lambda days: 1 <= days <= MAX_DAYS, f"be 1 to {MAX_DAYS}"),
     )
     history_rows: int = setting(
         1_000_000,
         "N",
-        "Finished requests that are remembered; 0 records none.",
-        (lambda n: n >= 0, "not be negative; 0 records none"),
+        "Maximum history rows; 0 records nothing.",
+        (lambda n: n >= 0, "not be negative; 0 records nothing"),
     )
     record_prompts: bool = setting(
         False,
         None,
-        "Record prompt text too, of bodies up to 256 KiB, to train a predictor on it. "
-        "`clairvoyant forget` erases it.",
+        "Also record prompts (bodies up to 256 KiB), to train a predictor. `clairvoyant forget` erases them.",
     )
-    show_prompts: bool = setting(
-        False, None, "Let dashboards show prompts. They are not logged, nor recorded by this."
-    )
-    log_level: str = setting("info", "LEVEL", f"{', '.join(LOG_LEVELS)}.", one_of(LOG_LEVELS))
+    show_prompts: bool = setting(False, None, "Show prompts in dashboards. Does not log or record them.")
+    log_level: str = setting("info", "LEVEL", f"Log level: {', '.join(LOG_LEVELS)}.", one_of(LOG_LEVELS))
     log_file: str | None = setting(
         None,
         "FILE",
-        "Log into a file that only its owner can read. Beyond 5 MiB a new one is begun, and three old ones "
-        "are kept. Unset: standard error.",
+        "Log to this file (mode 0600), rotated at 5 MiB with three old files kept. Unset: standard error.",
     )
     backends: tuple[BackendConfig, ...] = ()
 
@@ -275,12 +272,12 @@ class ServeConfig:
         check_settings(self)
         _check(
             self.api_key_file is None or self.clients is None,
-            "api_key_file and clients exclude each other; move the keys into the clients' file",
+            "api_key_file and clients exclude each other; move the keys into the clients file",
         )
         for name in ("backend", "slots", "backend_key_file"):
             _check(
                 not self.backends or getattr(self, name) is None,
-                f"{name} and [[backends]] exclude each other; say it in the tables, or take them out",
+                f"{name} and [[backends]] exclude each other; set it in the tables, or remove them",
             )
         self.address()
         _check(
@@ -289,7 +286,7 @@ class ServeConfig:
         )
 
     def servers(self) -> tuple[BackendConfig, ...]:
-        """Return the LLM servers to use: those of the tables, or those that `backend` means."""
+        """Return the LLM servers: the `[[backends]]` tables, or those named by `backend`."""
         if self.backends:
             return self.backends
         wanted = [None] if self.backend is None else self.backend.split(",")
@@ -299,7 +296,7 @@ class ServeConfig:
         for key in ("name", "url"):
             given = [getattr(each, key) for each in servers]
             twin = next((each for each in given if given.count(each) > 1), None)
-            _check(twin is None, f"backend says {twin} twice; give each its own {key}")
+            _check(twin is None, f"backend names {twin} twice; give each its own {key}")
         return tuple(servers)
 
     def address(self) -> tuple[str, int]:
@@ -310,11 +307,11 @@ class ServeConfig:
             bool(colon) and is_port(port) and (not host or is_host(host)),
             f"listen must be HOST:PORT, not {quoted(self.listen)}",
         )
-        return host or "0.0.0.0", int(port)  # noqa: S104 - ":8080" says so; keys are demanded
+        return host or "0.0.0.0", int(port)  # noqa: S104 - ":8080" asks for it; keys are required
 
 
 def _server(wanted: str | None, slots: int | None, key_file: str | None) -> BackendConfig:
-    """Return the server that `URL` or `NAME=URL` means."""
+    """Parse `URL` or `NAME=URL`."""
     if wanted is None:
         return BackendConfig(slots=slots, key_file=key_file)
     before, equals, after = wanted.partition("=")
@@ -325,24 +322,24 @@ def _server(wanted: str | None, slots: int | None, key_file: str | None) -> Back
 
 
 def name_for(url: str) -> str:
-    """Return what a server is called that nobody has named: by its place, which does not change."""
+    """Return the default name of a server: its host and port."""
     return url.rpartition("://")[2].partition("/")[0][:MAX_NAME_CHARS]
 
 
 @dataclass(frozen=True, slots=True)
 class TopConfig:
-    """How `clairvoyant top` begins: the table [top]. What is left out is as it was left the last time."""
+    """Start-up settings of `clairvoyant top`: the table [top]. Unset ones keep their last value."""
 
-    theme: str | None = setting(None, "NAME", "Its colours: night, day, contrast.")
+    theme: str | None = setting(None, "NAME", "Colour theme: night, day, contrast.")
     sort: str | None = setting(
-        None, "COLUMN", "What the queue is sorted by, as in `age`, or `-age` for the other way."
+        None, "COLUMN", "Sort column of the queue: `age`, or `-age` for descending order."
     )
-    hidden: str | None = setting(None, "COLUMNS", "Columns of the queue not to be shown, as in `q90 bar`.")
-    panel: str | None = setting(None, "NAME", "What a small terminal shows below the queue, as in `stats`.")
-    keys: str | None = setting(None, "KEYS", "Keys in place of others, as in `promote=Y drain=D`.")
+    hidden: str | None = setting(None, "COLUMNS", "Hidden columns of the queue, e.g. `q90 bar`.")
+    panel: str | None = setting(None, "NAME", "Panel below the queue on a small terminal, e.g. `stats`.")
+    keys: str | None = setting(None, "KEYS", "Key bindings, e.g. `promote=Y drain=D`.")
 
     def likes(self) -> dict[str, str]:
-        """Return what was set, as the dashboard calls it."""
+        """Return the settings that are set, under the dashboard's names."""
         given = {
             "theme": self.theme,
             "queue.sort": self.sort,
@@ -371,7 +368,7 @@ def _check(holds: bool, message: str) -> None:
 def load_serve_config(
     flags: Mapping[str, Any], *, file: Path | None = None, env: Mapping[str, str] = os.environ
 ) -> ServeConfig:
-    """Put the configuration together. `flags` holds only what was given; `file` must exist if named."""
+    """Merge all sources. `flags` holds only the flags that were given; a named `file` must exist."""
     settings: dict[str, Any] = {}
     path = file or default_config_file()
     if path is not None and (file is not None or os.path.lexists(path)):
@@ -382,17 +379,16 @@ def load_serve_config(
 
 
 def default_config_file() -> Path | None:
-    """Where the configuration file is looked for when none is named."""
+    """Return the path of the user's configuration file."""
     from platformdirs import user_config_path
 
     return user_config_path("clairvoyant", appauthor=False) / "config.toml"
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return what a TOML text says; ValueError, in one line, if it is none or holds what no setting can be.
+    """Parse TOML; ValueError, in one line, if it is invalid, nested too deeply or has oversized integers.
 
-    Whatever passes can be compared, converted and said without care for its size: `tomllib` takes numbers of
-    any length, and tables as deep as a dotted key is long.
+    `tomllib` itself accepts integers of any length and any depth of nesting.
     """
     try:
         data = tomllib.loads(text)
@@ -443,7 +439,7 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def _backends(tables: Iterable[Mapping[str, Any]], source: str) -> Iterator[BackendConfig]:
-    """Read the tables, which errors call by their number."""
+    """Parse the tables; errors name them by number."""
     first: dict[tuple[str, str], int] = {}
     for number, table in enumerate(tables, 1):
         where = f"{source} table {number}"

@@ -1,4 +1,4 @@
-"""`clairvoyant completion`: what makes a shell complete commands and flags."""
+"""`clairvoyant completion`: prints shell completion scripts."""
 
 import os
 
@@ -11,7 +11,7 @@ from click.shell_completion import (
 )
 
 VARIABLE = "_CLAIRVOYANT_COMPLETE"
-"""Set by the scripts: what click is to complete for."""
+"""Set by the completion scripts; read by click."""
 
 WHERE = {
     "bash": 'eval "$(clairvoyant completion bash)"      # in ~/.bashrc',
@@ -22,10 +22,10 @@ WHERE = {
 
 
 class PowerShell(ShellComplete):
-    """Windows PowerShell 5 and PowerShell 7 on any system, which click does not know.
+    """Completion for Windows PowerShell 5 and PowerShell 7, which click does not support.
 
-    The words before the one to complete go over in COMP_WORDS, one a line, so that nothing has to be quoted.
-    Where nothing comes back PowerShell completes files by itself.
+    COMP_WORDS has the words before the cursor, one per line, so that nothing needs quoting. Without results
+    PowerShell completes file names.
     """
 
     name = "powershell"
@@ -50,15 +50,15 @@ Register-ArgumentCompleter -Native -CommandName %(prog_name)s -ScriptBlock {
 """
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the words before, without the program's name, and the one to complete."""
+        """Return the words before the cursor, without the program name, and the incomplete word."""
         return os.environ.get("COMP_WORDS", "").split("\n")[1:], os.environ.get("COMP_WORD", "")
 
     def format_completion(self, item: CompletionItem[str]) -> str:
-        """Return a word, and what to show beside it, which PowerShell wants not to be empty."""
+        """Return a completion and its tooltip, which must not be empty."""
         return f"{item.value}\t{' '.join((item.help or item.value).split())}"
 
     def complete(self) -> str:
-        """Return the completions, a line each; none for files and directories."""
+        """Return the completions, one per line; none for files and directories."""
         words, incomplete = self.get_completion_args()
         items = self.get_completions(words, incomplete)
         return "\n".join(self.format_completion(item) for item in items if item.type == "plain")
@@ -73,5 +73,5 @@ add_completion_class(PowerShell)
 def command(context: click.Context, shell: str) -> None:
     """Print the completion script for your shell."""
     found = get_completion_class(shell)
-    assert found is not None  # noqa: S101 - click knows three, and the fourth is ours
+    assert found is not None  # noqa: S101 - three built in, PowerShell added above
     click.echo(found(context.find_root().command, {}, "clairvoyant", VARIABLE).source())

@@ -1,4 +1,4 @@
-"""`clairvoyant doctor`: one screen that says what is wrong, and the command that fixes it."""
+"""`clairvoyant doctor`: checks the set-up and prints the command that fixes each problem."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ MARKS = {
 
 
 @click.command()
-@click.option("--backend", metavar="NAME|URL", help="As for serve. Unset: as configured, or look for one.")
+@click.option("--backend", metavar="NAME|URL", help="As for serve. Unset: the configured one, else search.")
 @url_option
 @token_file_option
 @config_option
@@ -34,9 +34,9 @@ MARKS = {
 def command(
     backend: str | None, url: str | None, token_file: Path | None, config_file: Path | None, as_json: bool
 ) -> None:
-    """Say what is wrong with the set-up, and the command that fixes it.
+    """Check the set-up and print the command that fixes each problem.
 
-    The exit code is 0 if all is well, 4 if there are warnings, 1 if something is broken.
+    The exit code is 0 if all is well, 4 on warnings, 1 if something is broken.
     """
     findings = asyncio.run(_examine(backend, url, token_file, config_file))
     if as_json:
@@ -81,7 +81,7 @@ async def _connections(config: ServeConfig, url: str | None, token_file: Path | 
     daemon, snapshot = await proxy.look_at_daemon(at, token)
     unsaid = config.backend is None and not config.backends and config.backend_key_file is None
     if snapshot is not None and unsaid and at in own_daemons():
-        # Those that this account's daemon serves are meant, not whatever is at the usual ports.
+        # Check the servers of the running daemon, not whatever listens on the default ports.
         named = tuple(BackendConfig(name=each.name, url=each.url) for each in snapshot.backends)
         config = replace(config, backends=named)
     findings, servers = await backend.look_at_backends(config)
@@ -108,7 +108,7 @@ def _predictor(config: ServeConfig) -> list[Finding]:
         predictor = load_predictor(config.predictor)
     except ClairvoyantError as error:
         return [
-            broken("predictor", str(error), "clairvoyant serve    # without --predictor: the shipped one")
+            broken("predictor", str(error), "clairvoyant serve    # without --predictor: the built-in one")
         ]
     begun_s = time.perf_counter()
     predictor.predict(PromptView("What is the capital of France?"))

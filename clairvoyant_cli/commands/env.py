@@ -1,4 +1,4 @@
-"""`clairvoyant env`: what to export or set so that a client goes through the proxy."""
+"""`clairvoyant env`: prints environment variables and settings that send clients through the proxy."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -14,9 +14,9 @@ from clairvoyant_cli.state.client import local_url
 from clairvoyant_cli.system import USUAL_SHELL
 
 KEY = "clairvoyant"
-"""Clients want some key; the proxy asks for none unless it was given keys of its own.
+"""Placeholder key: most clients need one, the proxy only if it has keys.
 
-It takes the place of one that is set: that may be a real one of OpenAI's, which is nobody's business here.
+It replaces a real OpenAI key in the environment, which must not be sent to the proxy.
 """
 
 
@@ -25,27 +25,28 @@ KEYS = re.compile(r"[A-Za-z0-9._~+/=-]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client: the variables it reads, or how its settings file must say it."""
+    """A client: its environment variables, or instructions for its settings.
+
+    Clients that are `asked_for` normally talk to their vendor, and are redirected only on request.
+    """
 
     name: str
     variables: Callable[[str], Mapping[str, str]] = lambda url: {}
-    asked_for: bool = (
-        False  # its clients usually talk to their maker's servers, and are sent here only by name
-    )
+    asked_for: bool = False
     settings: Callable[[str], str] = lambda url: ""
 
 
 def _open_webui(url: str) -> str:
     inside = url.replace("127.0.0.1", "host.docker.internal").replace("localhost", "host.docker.internal")
     lines = (
-        "In a container the host has another name, and the proxy must listen beyond loopback, with keys:",
+        "In a container (the proxy must listen beyond loopback, with keys):",
         "docker run -d -p 3000:8080 --add-host=host.docker.internal:host-gateway "
         "-v open-webui:/app/backend/data "
         + " ".join(f"-e '{each}'" for each in _open_webui_variables(inside))
         + " ghcr.io/open-webui/open-webui:main",
-        "Without a container, set these and run open-webui serve:",
+        "Without a container, set these, then run open-webui serve:",
         *_open_webui_variables(url),
-        f"Where it runs already: Admin Panel, Settings, Connections, OpenAI API: {url}/v1, key {KEY}",
+        f"If it runs already: Admin Panel, Settings, Connections, OpenAI API: {url}/v1, key {KEY}",
     )
     return "\n".join(lines)
 
@@ -96,7 +97,7 @@ CLIENTS = {
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """How a shell is told a variable."""
+    """A shell's syntax for variables and comments."""
 
     export: str
     comment: str = "#"
@@ -113,36 +114,36 @@ SHELLS = {
 @click.command()
 @url_option
 @click.option(
-    "--client", "names", type=click.Choice(list(CLIENTS)), multiple=True, help="This client only; repeatable."
+    "--client", "names", type=click.Choice(list(CLIENTS)), multiple=True, help="Only this client. Repeatable."
 )
 @click.option(
     "--shell",
     type=click.Choice(list(SHELLS)),
     default=USUAL_SHELL,
     show_default="powershell on Windows, else sh",
-    help="Whose syntax.",
+    help="Shell syntax.",
 )
-@click.option("--key", default=KEY, metavar="KEY", help="Of yours, where the proxy was given keys.")
+@click.option("--key", default=KEY, metavar="KEY", help="Your API key, if the proxy has keys.")
 @click.option(
     "--key-of",
     nargs=2,
     metavar="FILE NAME",
-    help="Instead: that of a client in the file that `serve` has its --clients or its --api-key-file from.",
+    help="Read the key of client NAME from the --clients or --api-key-file FILE of `serve`.",
 )
 def command(
     url: str | None, names: tuple[str, ...], shell: str, key: str, key_of: tuple[str, str] | None
 ) -> None:
-    """Print what to export or set so that clients go through the proxy.
+    """Print environment variables that send your clients through the proxy.
 
     In bash and zsh: eval "$(clairvoyant env)". In PowerShell: clairvoyant env | Out-String |
-    Invoke-Expression. What is no export is a comment, to be read. Clients of Anthropic's are sent
-    here only if asked for: --client anthropic.
+    Invoke-Expression. Lines without `export` are comments with manual steps. Anthropic clients
+    are included only with --client anthropic.
     """
     if key_of is not None:
         key = read_key_of(Path(key_of[0]), key_of[1])
     if not KEYS.fullmatch(key):
         raise ClairvoyantError(
-            "the key: only letters, digits and -._~+/= mean the same in every shell", ExitCode.USAGE
+            "the key may have only letters, digits and -._~+/= (safe in every shell)", ExitCode.USAGE
         )
     base = local_url(url).rstrip("/")
     syntax = SHELLS[shell]

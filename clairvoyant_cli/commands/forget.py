@@ -1,4 +1,4 @@
-"""`clairvoyant forget`: erase what is remembered of requests, so that it is gone from the disk."""
+"""`clairvoyant forget`: erases recorded requests from the database and from the disk."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--client", help="Requests of this client, as its address or key name.")
-@click.option("--since", type=when, metavar="WHEN", help="Requests since then: 90m, 12h, 7d ago, or a date.")
-@click.option("--until", type=when, metavar="WHEN", help="Requests before then.")
-@click.option("--all", "everything", is_flag=True, help="All requests.")
-@click.option("--keep-learned", is_flag=True, help="Keep what was learned from them: tau, predictor state.")
+@click.option("--client", help="Erase requests of this client (address or key name).")
+@click.option("--since", type=when, metavar="WHEN", help="Erase requests since 90m, 12h, 7d or a date.")
+@click.option("--until", type=when, metavar="WHEN", help="Erase requests before WHEN.")
+@click.option("--all", "everything", is_flag=True, help="Erase all requests.")
+@click.option("--keep-learned", is_flag=True, help="Keep what was learned from them (tau, predictor state).")
 @db_option
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def command(
     client: str | None,
     since: float | None,
@@ -33,22 +33,19 @@ def command(
     db_file: Path | None,
     yes: bool,
 ) -> None:
-    """Erase requests, and what was learned from them, for good. Profiles stay.
+    """Erase recorded requests, and what was learned from them, permanently. Profiles stay.
 
-    The freed space is overwritten and the file written anew. A running daemon forgets too, within seconds,
-    and writes nothing of it again; only its dashboards go on showing the last requests until it stops.
-
-    Where the clock was wrong when requests were recorded, --since and --until go by the order of recording
-    too, and rather erase too much than too little; it is said what went.
+    Freed space is overwritten. A running daemon forgets within seconds too; only its dashboards
+    show the last requests until it stops. --since and --until go by the recorded time.
     """
     from profiles.history import ALWAYS, FOREVER, Span, forget
 
     chosen = client is not None or since is not None or until is not None
     if chosen == everything:
-        raise ClairvoyantError("say what to forget: --client, --since, --until, or --all", ExitCode.USAGE)
+        raise ClairvoyantError("name what to erase: --client, --since, --until, or --all", ExitCode.USAGE)
     span = Span(ALWAYS if since is None else since, FOREVER if until is None else until, client)
     if not yes:
-        click.confirm(f"Erase {_asked(span)} for good?", abort=True, err=True)
+        click.confirm(f"Permanently erase {_asked(span)}?", abort=True, err=True)
     with told_plainly():
         erased = forget(database_path(db_file), span, states=not keep_learned)
     for line in _told(erased, by_time=since is not None or until is not None):

@@ -1,4 +1,4 @@
-"""`clairvoyant history`: the requests that were served, and how they compare with the profile."""
+"""`clairvoyant history`: shows served requests, and compares them with the profile."""
 
 import csv
 import sys
@@ -34,17 +34,17 @@ LISTED = 10
     "-n",
     "--limit",
     type=click.IntRange(min=0),
-    help=f"Requests to list.  [default: {LISTED}; all for files]",
+    help=f"Requests to list.  [default: {LISTED}; all with --json, --csv, --trace]",
 )
-@click.option("--since", type=when, metavar="WHEN", help="Only since then: 90m, 12h, 7d ago, or a date.")
-@click.option("--until", type=when, metavar="WHEN", help="Only before then.")
-@click.option("--client", help="Only of this client, as its address or key name.")
-@click.option("--model", help="Only of this model.")
+@click.option("--since", type=when, metavar="WHEN", help="Only since 90m, 12h, 7d or a date.")
+@click.option("--until", type=when, metavar="WHEN", help="Only before WHEN.")
+@click.option("--client", help="Only this client (address or key name).")
+@click.option("--model", help="Only this model.")
 @db_option
-@json_option("Print the requests as JSON, one a line.")
+@json_option("Print the requests as JSON Lines.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the requests as CSV.")
 @click.option(
-    "--trace", is_flag=True, help="Print the answered requests as JSON for `simulate --workload FILE`."
+    "--trace", is_flag=True, help="Print completed requests as JSON Lines for `simulate --workload FILE`."
 )
 def command(
     limit: int | None,
@@ -57,9 +57,9 @@ def command(
     as_csv: bool,
     trace: bool,
 ) -> None:
-    """Show the requests that were served: totals, percentiles, drift, and the last few.
+    """Show served requests: totals, percentiles, drift, and the latest ones.
 
-    Clients are shown by a hash; prompts only where `serve --record-prompts` recorded them.
+    Clients are shown as hashes. Prompts are included only if `serve --record-prompts` recorded them.
     """
     from profiles.database import reading
     from profiles.history import ALWAYS, FOREVER, Span
@@ -81,8 +81,7 @@ def _rows(connection: "sqlite3.Connection", span: "Span", limit: int | None) -> 
 
 
 def _trace(rows: "Iterator[Finished]") -> None:
-    """Print what a simulation needs of a request: when it came, how long it took, what was predicted."""
-
+    """Print the fields that a simulation needs: arrival, service time, prediction."""
     for finished in rows:
         if finished.outcome != "completed" or finished.tokens is None:
             continue
@@ -101,7 +100,6 @@ def _trace(rows: "Iterator[Finished]") -> None:
 
 
 def _dump(rows: "Iterator[Finished]", *, as_csv: bool) -> None:
-
     from profiles.records import Finished
 
     names = ["output_tokens" if field.name == "tokens" else field.name for field in fields(Finished)]
@@ -119,10 +117,10 @@ def _dump(rows: "Iterator[Finished]", *, as_csv: bool) -> None:
 def _show(console: PlainConsole, connection: "sqlite3.Connection", span: "Span", limit: int) -> None:
     from profiles.history import newest, spread, totals
 
-    # All is read before anything is printed, so that an error stands alone.
+    # Read everything before printing, so that an error is the only output.
     counted, rows = totals(connection, span), newest(connection, span, limit)
     if not counted and not rows:
-        console.print("no requests yet; they are recorded while clairvoyant serve runs")
+        console.print("no requests yet; clairvoyant serve records them")
         return
     table = Table("model", "outcome", "class", "requests", "tokens", "mean wait", "mean total", box=None)
     for total in counted[:20]:

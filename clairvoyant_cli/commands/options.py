@@ -1,4 +1,4 @@
-"""Flags that several commands take, and those that are made of the settings of `serve`."""
+"""Click options shared by several commands, and those generated from the settings of `serve`."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -26,14 +26,14 @@ ANY_PATH = click.Path(path_type=Path)
 
 
 class Input(click.Path):
-    """A file that is read: whether it can be is looked at before the work begins; of any size for None."""
+    """An input file, checked before the command starts. `most_bytes` None allows any size."""
 
     def __init__(self, most_bytes: int | None = LARGE_BYTES) -> None:
         super().__init__(path_type=Path, dir_okay=False)
         self._most_bytes = most_bytes
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path; ClairvoyantError where it cannot be read, or is no regular file."""
+        """Return the path; ClairvoyantError if it is unreadable or not a regular file."""
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         with opened(path, "the file", self._most_bytes):
             return path
@@ -43,9 +43,9 @@ FILE = Input()
 
 
 class Output(click.Path):
-    """A file that is written once the work is done: whether it can be is looked at before it begins.
+    """An output file or folder, checked before the command starts.
 
-    `suffixes` are those of the forms that it can be written in; none means any.
+    `suffixes` are the allowed file name suffixes; empty allows any.
     """
 
     def __init__(self, suffixes: tuple[str, ...] = (), *, folder: bool = False) -> None:
@@ -53,21 +53,21 @@ class Output(click.Path):
         self._suffixes = suffixes
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path; a usage error where nothing can be written, or not what its name says."""
+        """Return the path; a usage error if it is not writable or has the wrong suffix."""
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if self._suffixes and path.suffix.lower() not in self._suffixes:
             self.fail(f"{path.name!r} must end in {' or '.join(self._suffixes)}", param, ctx)
         try:
             refuse_pipe(path)
             nearest = path if path.exists() else path.parent
-            if self.dir_okay:  # a folder is made, with those it lies in
+            if self.dir_okay:  # missing parents are created later
                 nearest = next(each for each in (path, *path.absolute().parents) if each.exists())
         except OSError as error:
             self.fail(f"cannot write {path}: {error.strerror}", param, ctx)
         if not nearest.exists() or (nearest != path and not nearest.is_dir()):
-            self.fail(f"there is no folder {nearest}; make it first", param, ctx)
+            self.fail(f"the folder {nearest} does not exist; create it first", param, ctx)
         if not os.access(nearest, os.W_OK):
-            self.fail(f"{nearest} cannot be written", param, ctx)
+            self.fail(f"{nearest} is not writable", param, ctx)
         return path
 
 
@@ -77,14 +77,14 @@ def output_file(*suffixes: str) -> Output:
 
 
 class Renamed(click.Option):
-    """An option that is still understood under a name that it had, which no help shows."""
+    """An option that also accepts a former name, hidden from help."""
 
     def __init__(self, *args: Any, formerly: str, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._formerly = formerly
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Have the parser know it under both names."""
+        """Register both names."""
         super().add_to_parser(parser, ctx)
         parser.add_option(obj=self, opts=[self._formerly], dest=self.name, action="store", nargs=1)
 
@@ -105,7 +105,7 @@ def _backends(ctx: click.Context, parameter: click.Parameter, begun: str) -> "li
 
 
 def profile_names(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem]":
-    """Complete the name of a profile; nothing where none can be read."""
+    """Complete the name of a profile; nothing if the database cannot be read."""
     from click.shell_completion import CompletionItem
 
     from clairvoyant_cli.commands.setup import database_path
@@ -123,13 +123,11 @@ def profile_names(ctx: click.Context, parameter: click.Parameter, begun: str) ->
 
 
 COMPLETED = {"policy": _policies, "backend": _backends, "profile": profile_names}
-"""What a shell completes a setting's value from."""
+"""Shell completions of settings."""
 
-url_option = click.option("--url", help="The daemon. Unset: the one last started here.")
-token_file_option = click.option(
-    "--token-file", type=ANY_PATH, help="The daemon's admin token, if it has one."
-)
-config_option = click.option("--config", "config_file", type=ANY_PATH, help="Configuration file, TOML.")
+url_option = click.option("--url", help="URL of the daemon. Unset: the last one started on this machine.")
+token_file_option = click.option("--token-file", type=ANY_PATH, help="File with the daemon's admin token.")
+config_option = click.option("--config", "config_file", type=ANY_PATH, help="TOML configuration file.")
 db_option = click.option("--db", "db_file", type=ANY_PATH, metavar="FILE", help=SERVE["db"].about)
 backend_key_file_option = click.option(
     "--backend-key-file", type=ANY_PATH, metavar="FILE", help=SERVE["backend_key_file"].about
@@ -146,12 +144,12 @@ predictor_option = click.option(
 
 
 def json_option(about: str) -> Option:
-    """Return the flag that asks for JSON; `about` says of what."""
+    """Return the option `--json` with `about` as its help."""
     return click.option("--json", "as_json", is_flag=True, help=about)
 
 
 def serve_option(name: str, about: str = "") -> Option:
-    """Return the flag of one setting of `serve`; `about` is said of it instead, if given."""
+    """Return the option of one setting of `serve`; `about` overrides its help."""
     known = SERVE[name]
     about = about or known.about + _default(known)
     flag = f"--{name.replace('_', '-')}"
@@ -172,12 +170,12 @@ def serve_option(name: str, about: str = "") -> Option:
 
 
 def serve_options(**about: str) -> Option:
-    """Return what adds the flags of all settings of `serve`; `about` is said of some of them instead."""
+    """Return a decorator with the options of all settings of `serve`; `about` overrides their help."""
     return together(*(serve_option(name, about.get(name, "")) for name in SERVE))
 
 
 def together(*options: Option) -> Option:
-    """Return what adds several flags, in this order."""
+    """Return a decorator that adds several options in this order."""
 
     def add(function: Function) -> Function:
         for option in reversed(options):

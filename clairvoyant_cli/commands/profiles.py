@@ -1,4 +1,4 @@
-"""`clairvoyant profiles`: what `calibrate` measured."""
+"""`clairvoyant profiles`: lists, shows, selects, exports and imports profiles."""
 
 import sys
 from pathlib import Path
@@ -21,20 +21,19 @@ if TYPE_CHECKING:
     from profiles.records import Estimate, Profile
 
 UTILISATIONS = (0.5, 0.74, 0.85)
-"""At which the wait under first-come-first-served is told; the paper's gain peaks at 0.74 (section 5.4)."""
+"""Utilisations rho for the predicted FCFS wait; the paper's gain peaks at 0.74 (section 5.4)."""
 
 
 @click.group()
 def command() -> None:
-    """List, show, choose and exchange what `calibrate` measured."""
+    """List, show, select, export and import profiles, the results of `calibrate`."""
 
 
 @command.command("list")
 @db_option
 @json_option("Print JSON.")
 def list_(db_file: Path | None, as_json: bool) -> None:
-    """List the profiles, the newest first."""
-
+    """List the profiles, newest first."""
     from profiles import store
     from profiles.database import reading
 
@@ -73,8 +72,7 @@ def list_(db_file: Path | None, as_json: bool) -> None:
 @db_option
 @json_option("Print JSON.")
 def show(name: str, db_file: Path | None, as_json: bool) -> None:
-    """Show all of one profile."""
-
+    """Show one profile in full."""
     from profiles import store
     from profiles.database import reading
 
@@ -88,10 +86,10 @@ def show(name: str, db_file: Path | None, as_json: bool) -> None:
 
 @command.command()
 @click.argument("name", shell_complete=profile_names)
-@click.option("--auto", is_flag=True, help="Undo the choice: let the newest be taken again.")
+@click.option("--auto", is_flag=True, help="Undo the selection; use the newest again.")
 @db_option
 def use(name: str, auto: bool, db_file: Path | None) -> None:
-    """Let `serve` take this profile for its model, rather than the newest."""
+    """Select the profile that `serve` uses for its model instead of the newest."""
     from profiles import store
     from profiles.database import writing
 
@@ -107,7 +105,7 @@ def use(name: str, auto: bool, db_file: Path | None) -> None:
 @click.option("-o", "--output", type=output_file(), help="File to write.")
 @db_option
 def export(name: str, output: Path | None, db_file: Path | None) -> None:
-    """Write a profile and its samples as JSON."""
+    """Export a profile and its samples as JSON."""
     from profiles import store
     from profiles.database import reading
 
@@ -126,7 +124,7 @@ def export(name: str, output: Path | None, db_file: Path | None) -> None:
 @click.argument("file", type=ANY_PATH)
 @db_option
 def import_(file: Path, db_file: Path | None) -> None:
-    """Keep a profile that was exported elsewhere; FILE may be - for standard input."""
+    """Import an exported profile; FILE may be - for standard input."""
     from profiles import store
     from profiles.database import writing
 
@@ -139,14 +137,14 @@ def import_(file: Path, db_file: Path | None) -> None:
         parcel = store.unpack(data)
         with writing(database_path(db_file)) as connection:
             profile = store.save(connection, parcel.profile, parcel.samples)
-    say(f"kept as {profile.name}", err=True)
+    say(f"imported as {profile.name}", err=True)
 
 
 @command.command()
 @click.argument("names", nargs=-1, required=True, shell_complete=profile_names)
 @db_option
 def rm(names: tuple[str, ...], db_file: Path | None) -> None:
-    """Remove profiles: all that are named, or none if one is not there."""
+    """Remove profiles: all of NAMES, or none if one does not exist."""
     from profiles import store
     from profiles.database import writing
 
@@ -156,7 +154,7 @@ def rm(names: tuple[str, ...], db_file: Path | None) -> None:
 
 
 def print_profile(console: PlainConsole, profile: "Profile") -> None:
-    """Print one profile for people."""
+    """Print one profile as tables."""
     from clairvoyant_cli.calibrate.estimates import pk_wait_s
 
     served, host = profile.served, profile.host
@@ -175,8 +173,8 @@ def print_profile(console: PlainConsole, profile: "Profile") -> None:
     console.print(f"tau       {seconds(profile.tau_s)} (3 x mu_short)")
     console.print(f"slots     {profile.slots}")
     load = f", model loaded in {seconds(profile.load_s)}" if profile.load_s is not None else ""
-    console.print(f"first token after {seconds(profile.ttft_s)}{load}")
-    bands = Table("prompt", "reads tokens/s", "writes tokens/s", "first token", box=None)
+    console.print(f"TTFT      {seconds(profile.ttft_s)}{load}")
+    bands = Table("prompt", "prefill tokens/s", "decode tokens/s", "TTFT", box=None)
     bands.add_row(
         "all",
         figure(profile.prefill_tokens_per_s, ".0f"),
@@ -202,22 +200,22 @@ def print_profile(console: PlainConsole, profile: "Profile") -> None:
 
 
 def print_continuations(console: PlainConsole, profile: "Profile") -> None:
-    """Print how an answer that was cut can be continued, way by way, and what follows from it."""
+    """Print, per continuation method, whether a preempted answer can be continued."""
     for each in profile.continuations:
         took = f", {_ms(each.resume_s)} to resume ({_ms(each.warm_s)} right after)" if each.resume_s else ""
         console.print(
-            f"cut, then {each.way}: {each.exact} of {each.trials} texts equal{took}", highlight=False
+            f"continue by {each.way}: {each.exact} of {each.trials} texts identical{took}", highlight=False
         )
         if each.exact_repeats < each.repeats:
-            answered = f"{each.exact_repeats} of {each.repeats} that were answered before"
-            console.print(f"  of them {answered}: serve cuts no such one at temperature 0", highlight=False)
+            repeats = f"repeated prompts: {each.exact_repeats} of {each.repeats} identical"
+            console.print(f"  {repeats}; serve does not preempt them at temperature 0", highlight=False)
     best = profile.continuation
     if best is not None:
-        said = f"serve can cut long answers for short ones, and continue them by {best.way}"
+        said = f"serve can preempt long answers and continue them by {best.way}"
     elif all(each.exact == each.trials for each in profile.continuations):
-        said = "serve cuts no answers: too few were tried; clairvoyant calibrate --continuation"
+        said = "serve does not preempt: too few trials; run clairvoyant calibrate --continuation"
     else:
-        said = "serve cuts no answers: continued, they were not always what they would have been"
+        said = "serve does not preempt: continued answers were not always identical"
     console.print(said, highlight=False)
 
 

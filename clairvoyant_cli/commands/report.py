@@ -1,4 +1,4 @@
-"""`clairvoyant report`: what the order of answering has saved whom, and cost whom."""
+"""`clairvoyant report`: reports time saved or lost against arrival order."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from profiles.savings import Compared, Group
 
 MAX_ROWS = 200_000
-"""The newest requests of a span that are compared; more would take longer than somebody waits."""
+"""Newest requests of a span that are compared, to bound the run time."""
 
 SHOWN_GROUPS = 20
 
 ASSUMED = (
-    "In order of arrival: each request takes the slot that falls free first, for as long as it really held "
-    "one; as many slots as were at work at once. Requests that no slot ever took are left out."
+    "Arrival order is simulated: each request takes the first free slot for its measured service time, with "
+    "the number of slots that were busy at once. Requests that never got a slot are left out."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a span of history says; `by` holds the groups by class, client and model."""
+    """The comparison for a span of history; `by` has the groups by class, client and model."""
 
     since: float
     until: float
@@ -43,13 +43,20 @@ class Findings:
 
 
 @click.command()
-@click.option("--since", type=when, default="7d", show_default=True, metavar="WHEN", help="As for history.")
-@click.option("--until", type=when, metavar="WHEN", help="Only before then.")
-@click.option("--client", help="Only of this client, as its address or key name.")
-@click.option("--model", help="Only of this model.")
+@click.option(
+    "--since",
+    type=when,
+    default="7d",
+    show_default=True,
+    metavar="WHEN",
+    help="Only since 90m, 12h, 7d or a date.",
+)
+@click.option("--until", type=when, metavar="WHEN", help="Only before WHEN.")
+@click.option("--client", help="Only this client (address or key name).")
+@click.option("--model", help="Only this model.")
 @db_option
 @json_option("Print the figures as JSON.")
-@click.option("--html", type=output_file(".html", ".htm"), metavar="FILE", help="Write a page to share.")
+@click.option("--html", type=output_file(".html", ".htm"), metavar="FILE", help="Write an HTML page.")
 def command(
     since: float,
     until: float | None,
@@ -59,10 +66,10 @@ def command(
     as_json: bool,
     html: Path | None,
 ) -> None:
-    """Say what the order of answering has saved whom, and cost whom, against order of arrival.
+    """Report time saved or lost against arrival order, by class, client and model.
 
-    From what `serve` has recorded, the last seven days unless told otherwise. Clients are shown by
-    a hash, as in `history`. It is honest: where order of arrival would have been better, it says so.
+    Uses the requests that `serve` recorded, by default in the last seven days. Clients are shown as
+    hashes.
     """
     found, limited = _found(since, until, client, model, database_path(db_file))
     if as_json:
@@ -73,7 +80,7 @@ def command(
         return
     _print(found)
     if limited:
-        click.echo(f"Only the newest {MAX_ROWS:,} requests were looked at; narrow it with --since.")
+        click.echo(f"Limited to the newest {MAX_ROWS:,} requests; narrow the span with --since.")
 
 
 def _found(
@@ -83,7 +90,7 @@ def _found(
     from profiles.history import FOREVER, Span, newest
     from profiles.savings import compare, group, slots_used
 
-    # All that ran at the time made others wait, so the span is narrowed to a client only afterwards.
+    # Other clients' requests used slots too, so filter by client only after the comparison.
     with told_plainly(), reading(path) as connection:
         rows = newest(connection, Span(since, FOREVER if until is None else until), MAX_ROWS)
         wanted = _narrowed(connection, since, client, model)
@@ -114,31 +121,29 @@ def _narrowed(
 
 
 def verdict(compared: "Sequence[Compared]", classes: "Sequence[Group]") -> str:
-    """Return what there is to say in one sentence or two."""
+    """Return the result in one or two sentences."""
     if not compared:
-        return "Nothing was answered in that time; requests are recorded while clairvoyant serve runs."
+        return "No answers in that time; clairvoyant serve records them."
     parts = []
     for each in classes:
         took = f"{time_span(each.mean_s)} instead of {time_span(each.in_order_mean_s)}"
         if abs(each.change) < 0.005:
-            parts.append(f"{each.name} answers as long ({time_span(each.mean_s)})")
+            parts.append(f"{each.name} answers unchanged ({time_span(each.mean_s)})")
         else:
-            word = "less" if each.change < 0 else "longer"
+            word = "lower" if each.change < 0 else "higher"
             parts.append(f"{each.name} answers {abs(each.change):.0%} {word} ({took})")
     saved_s = sum(each.in_order_s - each.sojourn_s for each in compared)
     sum_s = time_span(abs(saved_s))
-    what = f"saved {sum_s} of waiting" if saved_s >= 0 else f"cost {sum_s} of waiting more than it saved"
+    what = f"saved {sum_s} of waiting" if saved_s >= 0 else f"cost {sum_s} more waiting than it saved"
     if abs(saved_s) < NOTHING_S:
         what = "neither saved nor cost any waiting"
-    return (
-        f"On average, from asking to the end, against order of arrival: {'; '.join(parts)}. In all it {what}."
-    )
+    return f"Mean sojourn time against arrival order: {'; '.join(parts)}. In total it {what}."
 
 
 NOTHING_S = 0.05
 """Less than this is shown as 0.0 s."""
 
-HEADER = ("requests", "mean", "in order of arrival", "P95", "in order of arrival", "saved")
+HEADER = ("requests", "mean", "arrival order", "P95", "arrival order", "saved")
 
 
 def _row(each: "Group") -> tuple[str, ...]:
@@ -148,7 +153,7 @@ def _row(each: "Group") -> tuple[str, ...]:
 
 
 def _shown(groups: "Sequence[Group]") -> "list[Group]":
-    """Return those that gained most, and those that lost most or gained least."""
+    """Return the groups that gained most and those that gained least."""
     half = SHOWN_GROUPS // 2
     return list(groups) if len(groups) <= SHOWN_GROUPS else [*groups[:half], *groups[-half:]]
 
@@ -176,7 +181,7 @@ def _print(found: Findings) -> None:
         console.print(table)
     slots = ", ".join(f"{name} {slots}" for name, slots in found.slots.items())
     console.print()
-    console.print(f"{_title(found)}; slots at work at once: {slots}.", highlight=False)
+    console.print(f"{_title(found)}; busy slots: {slots}.", highlight=False)
     console.print(ASSUMED, highlight=False)
 
 
@@ -192,9 +197,7 @@ def _write(found: Findings, path: Path) -> None:
             Grid(("", *HEADER), tuple(_row(each) for each in _shown(groups))),
         )
     ]
-    page = Page(
-        "What Clairvoyant saved whom", (*blocks, *tables, Paragraph(_title(found)), Paragraph(ASSUMED))
-    )
+    page = Page("Time saved by Clairvoyant", (*blocks, *tables, Paragraph(_title(found)), Paragraph(ASSUMED)))
     with told_plainly():
         write_page(page, path)
     click.echo(f"wrote {path}", err=True)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 POLICY_HELP = "\n\n".join(
     [
-        f"How waiting requests are ordered.  [default: {DEFAULT_POLICY}]",
+        f"Order of queued requests.  [default: {DEFAULT_POLICY}]",
         *(f"{name}: {POLICIES[name].summary}" for name in SERVABLE),
     ]
 )
@@ -46,10 +46,10 @@ POLICY_HELP = "\n\n".join(
 def command(config_file: Path | None, **flags: Any) -> None:
     """Run the proxy in front of an LLM server.
 
-    Point your clients at the address it listens on, instead of the server's own.
-    Every flag can also stand in the configuration file, under [serve], or in the
-    environment as CLAIRVOYANT_SERVE_<NAME>. The file can also say the LLM servers, as
-    tables [[backends]], in place of --backend, --slots and --backend-key-file.
+    Point your clients at the address it listens on instead of the server's own. Every flag
+    can also be set in the configuration file, under [serve], or in the environment as
+    CLAIRVOYANT_SERVE_<NAME>. In the file, [[backends]] tables can replace --backend, --slots
+    and --backend-key-file.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     config = load_serve_config(given, file=config_file)
@@ -68,9 +68,9 @@ def _heed_signals(daemon: "Daemon") -> None:
 
     def on_hangup() -> None:
         if terminal is not None and not os.isatty(terminal):
-            on_stop(inf)  # the terminal has been closed
+            on_stop(inf)  # the terminal was closed
             return
-        with suppress(ClairvoyantError):  # the log says why
+        with suppress(ClairvoyantError):  # reload() has logged it
             daemon.reload()
 
     heed_signals(on_stop, on_hangup)
@@ -101,7 +101,7 @@ async def _run(
         config, predictor, persistence=persistence, announced=True, encode=encode, urgency=urgency
     )
     async with daemon_of as daemon:
-        # What is loaded by now stays: the collector need not walk it again while somebody waits for a token.
+        # Exempt the loaded modules and models from garbage collection, to keep pauses short.
         gc.collect()
         gc.freeze()
         _heed_signals(daemon)
@@ -115,7 +115,7 @@ async def _run(
             f"{plural(daemon.pool.slots, 'slot')}, {stamped}"
             f"policy {operation.policy}, {kept}predictor {predictor.name}"
         )
-        # Said whatever the log level: it is how one sees, and a supervisor's script knows, that it serves.
+        # Printed at every log level: scripts wait for this line.
         say(serving, err=True)
         if config.log_file is not None:
             logging.getLogger("clairvoyant").info(serving)

@@ -1,4 +1,4 @@
-"""`clairvoyant service`: the proxy as a service of yours, which comes back after a reboot."""
+"""`clairvoyant service`: runs the proxy as a user service that starts again after a reboot."""
 
 import os
 import shutil
@@ -20,21 +20,21 @@ LOG_LINES = 100
 
 @click.group()
 def command() -> None:
-    """Keep the proxy running: a systemd user unit on Linux, a launchd agent on macOS, a task on Windows.
+    """Run the proxy as a user service: systemd on Linux, launchd on macOS, Task Scheduler on Windows.
 
-    Nothing needs root or an administrator. The file is shown before it is written, and installing twice does
-    no harm.
+    Needs no root or administrator rights. `install` shows the file before it writes it, and is safe
+    to repeat.
     """
 
 
 @command.command()
-@click.option("--dry-run", is_flag=True, help="Show the file and the commands, and change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Print the file and the commands without running them.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.argument("serve_flags", nargs=-1, type=click.UNPROCESSED)
 def install(dry_run: bool, yes: bool, serve_flags: tuple[str, ...]) -> None:
-    """Write the service's file and start it.
+    """Write the service file and start the service.
 
-    Flags of `clairvoyant serve` go behind a double dash: service install -- --backend ollama
+    Put flags of `clairvoyant serve` after a double dash: service install -- --backend ollama
     """
     unit = _unit(serve_flags)
     _check_serve_flags(serve_flags, keeps_log=unit.log_file is not None)
@@ -49,7 +49,7 @@ def install(dry_run: bool, yes: bool, serve_flags: tuple[str, ...]) -> None:
         if dry_run:
             return
         if not yes:
-            click.confirm("Write it and run these?", abort=True, err=True)
+            click.confirm("Write this file and run these commands?", abort=True, err=True)
         unit.path.parent.mkdir(parents=True, exist_ok=True)
         unit.path.write_text(unit.text, encoding=unit.encoding)
     if unit.log_file is not None:
@@ -61,12 +61,12 @@ def install(dry_run: bool, yes: bool, serve_flags: tuple[str, ...]) -> None:
 
 
 @command.command()
-@click.option("--dry-run", is_flag=True, help="Show what would be removed, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed without removing it.")
 def uninstall(dry_run: bool) -> None:
     """Stop the service and remove its file."""
     unit = _unit(())
     if not unit.path.exists():
-        click.echo("It is not installed.")
+        click.echo("Not installed.")
         return
     _show((*unit.uninstall, Action(("rm", str(unit.path))), *unit.after_removal))
     if dry_run:
@@ -85,19 +85,19 @@ def start() -> None:
 
 @command.command()
 def stop() -> None:
-    """Stop the service; what runs is finished first."""
+    """Stop the service after its running requests."""
     _run(_installed().stop)
 
 
 @command.command()
 def status() -> None:
-    """Show what the system says of the service."""
+    """Show the service manager's status of the service."""
     _run(_installed().status)
 
 
 @command.command()
 def logs() -> None:
-    """Print the last hundred lines of the service's log."""
+    """Print the last 100 lines of the service log."""
     unit = _installed()
     _run(unit.logs)
     if unit.log_file is not None:
@@ -111,9 +111,9 @@ def logs() -> None:
 
 
 @command.command(hidden=True)
-@click.option("--log-file", required=True, help="Its log, which tells it from others.")
+@click.option("--log-file", required=True, help="The service's log file, which identifies its daemon.")
 def end(log_file: str) -> None:
-    """Have the service's daemon finish what runs, and end: what the Task Scheduler cannot ask for."""
+    """Drain and stop the service's daemon; Task Scheduler itself can only kill it."""
     from clairvoyant_cli.service.ending import end_daemon
 
     end_daemon(log_file)
@@ -132,14 +132,14 @@ def _unit(flags: Sequence[str]) -> Unit:
         return scheduled_task((_windowless(), program), flags, home, state_dir(), account(), name)
     if manager != "systemd":
         raise ClairvoyantError(
-            "services are written for systemd, launchd and Windows; start serve by other means here"
+            "service supports systemd, launchd and Windows only; start `clairvoyant serve` another way"
         )
     config_home = os.environ.get("XDG_CONFIG_HOME") or home / ".config"
     return systemd_unit(program, flags, Path(config_home))
 
 
 def _program() -> tuple[str, ...]:
-    # By its full path: a service has another PATH, and no virtual environment is active.
+    # Full path: a service has a different PATH and no active virtual environment.
     for name in ("clairvoyant", "clairvoyant.exe"):
         script = Path(sys.executable).with_name(name)
         if script.exists():
@@ -148,8 +148,8 @@ def _program() -> tuple[str, ...]:
 
 
 def _windowless() -> tuple[str, ...]:
-    # A script is a console program, for which Windows opens a window; this Python is none.
-    # -P: modules come from where we are installed, not from the directory that it is started in.
+    # pythonw: Windows opens a console window for a script.
+    # -P: do not import modules from the working directory.
     python = Path(sys.executable).with_name("pythonw.exe")
     return (str(python if python.exists() else sys.executable), "-P", "-m", "clairvoyant_cli")
 
@@ -168,12 +168,16 @@ def _check_serve_flags(flags: Sequence[str], *, keeps_log: bool) -> None:
     try:
         given = serve.make_context("serve", list(flags)).params
     except click.UsageError as error:
-        raise ClairvoyantError(f"clairvoyant serve would refuse: {error.message}", ExitCode.USAGE) from None
+        raise ClairvoyantError(
+            f"invalid flags for clairvoyant serve: {error.message}", ExitCode.USAGE
+        ) from None
     except click.exceptions.Exit:
-        raise ClairvoyantError("these flags make clairvoyant serve exit at once", ExitCode.USAGE) from None
+        raise ClairvoyantError(
+            "with these flags clairvoyant serve would exit at once", ExitCode.USAGE
+        ) from None
     file = given.pop("config_file")
     if given["log_file"] is not None and keeps_log:
-        raise ClairvoyantError("the service has a log file of its own; leave --log-file out", ExitCode.USAGE)
+        raise ClairvoyantError("the service has its own log file; remove --log-file", ExitCode.USAGE)
     load_serve_config({name: value for name, value in given.items() if value is not None}, file=file)
 
 
@@ -185,9 +189,7 @@ def _show(actions: Sequence[Action]) -> None:
 def _run(actions: Sequence[Action]) -> None:
     for action in actions:
         if shutil.which(action.words[0]) is None:
-            raise ClairvoyantError(
-                f"{action.words[0]} is not on this system; keep `clairvoyant serve` running by other means"
-            )
+            raise ClairvoyantError(f"{action.words[0]} not found; start `clairvoyant serve` another way")
         done = subprocess.run(action.words, check=False)
         if done.returncode != 0 and not action.may_fail:
-            raise ClairvoyantError(f"`{action}` failed; see what it said above")
+            raise ClairvoyantError(f"`{action}` failed; see its output above")

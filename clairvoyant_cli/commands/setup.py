@@ -1,4 +1,4 @@
-"""What several commands put together in the same way."""
+"""Loads predictors and opens the database for several commands."""
 
 import logging
 from collections.abc import Iterator

@@ -113,8 +113,8 @@ def test_backend_may_be_given_again_and_named() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"backend": "ollama,jan,ollama"}, "backend says ollama twice; give each its own name"),
-        ({"backend": "a=ollama,b=ollama"}, "backend says ollama twice; give each its own url"),
+        ({"backend": "ollama,jan,ollama"}, "backend names ollama twice; give each its own name"),
+        ({"backend": "a=ollama,b=ollama"}, "backend names ollama twice; give each its own url"),
         ({"backend": "a b=ollama"}, "name must be one word"),
         ({"backend": "ollama,olama"}, "no backend 'olama'"),
         ({"backend": "ollama,"}, "no backend ''"),

@@ -82,7 +82,7 @@ def test_what_cannot_be_says_why(arguments: tuple[str, ...], words: str, code: E
 def test_a_recording_without_a_folder_is_refused_before_the_work() -> None:
     refused = top("--demo", "--once", "--record", "/nowhere/session.jsonl")
     assert refused.exit_code == ExitCode.USAGE
-    assert "there is no folder /nowhere; make it first" in refused.stderr
+    assert "the folder /nowhere does not exist; create it first" in refused.stderr
 
 
 # -- attaching --------------------------------------------------------------------------------------------

@@ -52,27 +52,27 @@ def test_a_profile_is_listed_and_shown(db: Path) -> None:
 @pytest.mark.parametrize(
     ("ways", "said"),
     [
-        ((), "serve cuts no answers: too few were tried"),
-        ((Continuation("raw", 8, 8, 0.012, 0.008),), "serve cuts no answers: too few were tried"),
-        ((Continuation("raw", 24, 20, 0.012, 0.008),), "serve cuts no answers: continued, they were not"),
+        ((), "serve does not preempt: too few trials"),
+        ((Continuation("raw", 8, 8, 0.012, 0.008),), "serve does not preempt: too few trials"),
+        ((Continuation("raw", 24, 20, 0.012, 0.008),), "serve does not preempt: continued answers"),
         (
             (Continuation("raw", 24, 24, 0.012, 0.008), Continuation("prefill", 4, 0, 0.0, 0.0)),
             "continue them by raw",
         ),
     ],
 )
-def test_it_is_said_whether_answers_can_be_cut(
+def test_show_reports_whether_serve_preempts(
     ways: tuple[Continuation, ...], said: str, tmp_path: Path
 ) -> None:
     profile = replace(PROFILE, continuations=ways)
     shown = run("profiles", "show", PROFILE.name, "--db", keep(tmp_path / "c.db", (), profile)).stdout
     assert said in shown
-    lines = [line for line in shown.splitlines() if "texts equal" in line]
+    lines = [line for line in shown.splitlines() if "texts identical" in line]
     assert len(lines) == len(ways)
     if len(ways) == 2:
         assert lines == [
-            "cut, then raw: 24 of 24 texts equal, 12 ms to resume (8 ms right after)",
-            "cut, then prefill: 0 of 4 texts equal",
+            "continue by raw: 24 of 24 texts identical, 12 ms to resume (8 ms right after)",
+            "continue by prefill: 0 of 4 texts identical",
         ]
 
 
@@ -176,9 +176,9 @@ def test_forgetting_a_client_keeps_the_others_and_the_profiles(db: Path) -> None
 
 def test_forgetting_says_by_which_times_before_it_asks(db: Path) -> None:
     for arguments, said in (
-        (["--all"], "Erase all requests for good?"),
-        (["--client", "bob", "--since", "2026-05-01T14:30"], "requests of bob since 2026-05-01 14:30:00 for"),
-        (["--until", "2026-05-01"], "Erase all requests until 2026-05-01 00:00:00 for good?"),
+        (["--all"], "Permanently erase all requests?"),
+        (["--client", "bob", "--since", "2026-05-01T14:30"], "requests of bob since 2026-05-01 14:30:00?"),
+        (["--until", "2026-05-01"], "Permanently erase all requests until 2026-05-01 00:00:00?"),
     ):
         asked = CliRunner().invoke(cli, ["forget", *arguments, "--db", str(db)], input="n\n")
         assert said in asked.stderr

@@ -67,26 +67,24 @@ def said(path: Path, *words: str) -> str:
 def test_the_report_begins_with_its_verdict_good_or_bad(tmp_path: Path) -> None:
     path = keep(tmp_path / "c.db", ONE_SLOT)
     text = " ".join(said(path).split())
-    assert text.startswith(
-        "On average, from asking to the end, against order of arrival: short answers 87% less"
-    )
-    assert "long answers 8% longer" in text
-    assert "In all it saved 3 min 10 s of waiting." in text
+    assert text.startswith("Mean sojourn time against arrival order: short answers 87% lower")
+    assert "long answers 8% higher" in text
+    assert "In total it saved 3 min 10 s of waiting." in text
     only = json.loads(said(path, "--client", "ann", "--json"))
-    assert only["verdict"].endswith("In all it cost 10 s of waiting more than it saved.")
+    assert only["verdict"].endswith("In total it cost 10 s more waiting than it saved.")
     assert [each["requests"] for each in only["by"]["client"]] == [2]
     page = tmp_path / "mine.html"
     said(path, "--html", str(page))
-    assert "short answers 87% less" in page.read_text()
+    assert "short answers 87% lower" in page.read_text()
     assert "\n\n4 answers, 2096-" in said(path)
     nothing = CliRunner().invoke(cli, ["report", "--db", str(path), "--model", "another"])
-    assert "Nothing was answered" in nothing.output
+    assert "No answers in that time" in nothing.output
 
 
 def test_a_hair_more_or_less_is_nothing(tmp_path: Path) -> None:
     path = keep(tmp_path / "c.db", [ran(0, 0.01, 10)])
     text = said(path)
-    assert "In all it neither saved nor cost any waiting." in text
+    assert "In total it neither saved nor cost any waiting." in text
     assert "-0.0" not in text
 
 

@@ -166,5 +166,5 @@ def test_the_log_that_serve_keeps_is_printed_from_its_end(windows: FakeCommands,
 
 def test_a_service_that_keeps_its_log_takes_no_other(windows: FakeCommands) -> None:
     done = run("install", "--yes", "--", "--log-file", "mine.log")
-    assert "leave --log-file out" in str(done.exception)
+    assert "remove --log-file" in str(done.exception)
     assert not windows.calls

@@ -1,4 +1,4 @@
-"""docs/ says what is true: the reference is current, links lead somewhere, and snippets run."""
+"""docs/: the generated pages are current, links resolve, and shell snippets run."""
 
 import os
 import re
@@ -16,7 +16,7 @@ SNIPPET = re.compile(r"(?P<mark><!-- not run: (?P<why>.+?) -->\n)?```sh\n(?P<tex
 
 
 def snippets() -> list[tuple[str, str]]:
-    """Return the snippets that can be run, by page."""
+    """Return the runnable snippets, by page."""
     return [
         (str(page.relative_to(DOCS)), found["text"])
         for page in WRITTEN
@@ -33,14 +33,14 @@ def test_the_reference_is_current() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), target
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
-def test_every_shell_snippet_is_run_or_says_why_not(page: Path) -> None:
+def test_shell_snippets_run_or_give_a_reason_not_to(page: Path) -> None:
     text = page.read_text()
     assert len(SNIPPET.findall(text)) == text.count("```sh\n")
     for command in re.findall(r"^clairvoyant (\S+)", text, re.MULTILINE):

@@ -1,4 +1,4 @@
-"""The house keeps its shape: known top-level names, files that can be read in one sitting."""
+"""Layout of the source: file sizes, file names, docstrings, no import cycles, no stray tasks."""
 
 import ast
 from collections.abc import Collection, Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TREES = ("clairvoyant_cli", "tui", "predictor", "profiles")
-SHAPELESS = {"utils", "util", "helpers", "common", "base", "manager", "misc"}
+GENERIC_NAMES = {"utils", "util", "helpers", "common", "base", "manager", "misc"}
 LONGEST_FILE_LINES = 600
 
 
@@ -16,23 +16,23 @@ def sources() -> list[Path]:
     return [path for tree in TREES for path in (ROOT / tree).rglob("*.py")]
 
 
-def test_files_can_be_read_in_one_sitting() -> None:
+def test_files_are_short() -> None:
     for path in sources():
         assert len(path.read_text().splitlines()) <= LONGEST_FILE_LINES, path
 
 
-def test_files_are_named_after_what_they_are_about() -> None:
-    assert not {path.stem for path in sources()} & SHAPELESS
+def test_no_file_has_a_generic_name() -> None:
+    assert not {path.stem for path in sources()} & GENERIC_NAMES
 
 
-def test_every_module_says_what_it_is() -> None:
+def test_every_module_has_a_docstring() -> None:
     for path in sources():
         text = path.read_text().lstrip()
         assert text.startswith(('"""', "r'''", 'r"""')), path
 
 
 def test_no_task_is_started_outside_a_group() -> None:
-    # A bare task's exception is lost and its end waited for by nobody; the daemon owns one task group.
+    # The exception of a bare task is lost; the daemon owns one task group.
     for path in (ROOT / "clairvoyant_cli" / "proxy").rglob("*.py"):
         text = path.read_text()
         assert "asyncio.create_task" not in text, path
@@ -40,9 +40,7 @@ def test_no_task_is_started_outside_a_group() -> None:
 
 
 def imported(node: ast.AST, modules: Collection[str]) -> Iterator[str]:
-    """Yield which of `modules` a module imports, those for type checkers among them; not what a function
-    imports when it is called.
-    """
+    """Yield which of `modules` a module imports, also for type checking; not the imports in functions."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import | ast.ImportFrom):
             of = f"{child.module}." if isinstance(child, ast.ImportFrom) else ""
@@ -52,10 +50,10 @@ def imported(node: ast.AST, modules: Collection[str]) -> Iterator[str]:
             yield from imported(child, modules)
 
 
-def test_no_module_needs_itself_by_way_of_others() -> None:
+def test_no_import_cycles() -> None:
     dotted = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sources()}
     modules = {name.removesuffix(".__init__"): path for name, path in dotted.items()}
-    # A circle of imports is one module in several files: CycleError names them.
+    # CycleError names the modules of a cycle.
     TopologicalSorter(
         {name: set(imported(ast.parse(path.read_text()), modules)) for name, path in modules.items()}
     ).prepare()

@@ -1,4 +1,4 @@
-"""What has been measured of this machine and its models, and what its traffic was: one SQLite file.
+"""Stores profiles, history and learned state in one SQLite file.
 
-`records` is standard library only and may be imported by anyone; the rest opens files.
+`records` needs only the standard library, and may be imported anywhere.
 """

@@ -1,11 +1,9 @@
-"""The one file: where it lies, how it is opened, and what is said when it cannot be.
+"""Opens the SQLite database of profiles and history.
 
-Rule 1: the file is its owner's alone (0600), and so are the two that SQLite keeps beside it.
-Rule 2: a file that cannot be used is left exactly as it was found; only the daemon renames a damaged one, see
-`set_aside`.
-Rule 3: a database of another application is never opened, and one that is only read is opened read-only.
-Rule 4: every sqlite3 error, and every name that is no text, leaves this package as one ProfilesError, through
-`explained`.
+Rule 1: the file and SQLite's two files beside it have mode 0600.
+Rule 2: an unusable file is left as it is; only the daemon renames a damaged one (`set_aside`).
+Rule 3: a database of another application is never opened; readers open read-only.
+Rule 4: every sqlite3 error becomes a ProfilesError (`explained`).
 """
 
 import os
@@ -16,30 +14,36 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from profiles.errors import DamagedError, ProfilesError
-
-SCHEMA_VERSION = 7
-"""One for each migration; SQLite's user_version holds that of the file."""
+SCHEMA_VERSION = 8
+"""The number of migrations; a file has its own in SQLite's user_version."""
 
 VARIABLE = "CLAIRVOYANT_DB"
 BUSY_TIMEOUT_S = 5.0
 
 SHAPING_TIMEOUT_S = 60.0
-"""How long another process may take to bring a large file up to date."""
+"""How long another process may take to migrate a large file."""
 
 RETRY_S = 0.005
 
 MARKS = (b"profiles_and_their_samples", b"history_counts_in")
-"""The name of the first migration and of a trigger, which the first pages of every database of ours hold."""
+"""The name of the first migration and of a trigger: in the first pages of each of our databases."""
 
 FIRST_BYTES = 1 << 18
-"""Where the marks are: SQLite writes the first tables first, and keeps their first pages there."""
+"""Where `MARKS` are found: SQLite stores the schema first."""
 
 MAGIC = b"SQLite format 3\0"
 
 
+class ProfilesError(Exception):
+    """The database cannot be used as asked; the message is one line for the user."""
+
+
+class DamagedError(ProfilesError):
+    """The database is damaged."""
+
+
 def default_path() -> Path:
-    """Return where the database is kept: $CLAIRVOYANT_DB, or the user's data directory."""
+    """Return the default path: $CLAIRVOYANT_DB, else in the user data directory."""
     from platformdirs import user_data_path
 
     named = os.environ.get(VARIABLE)
@@ -48,46 +52,45 @@ def default_path() -> Path:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn whatever SQLite has against a file into a ProfilesError that says what to do."""
+    """Turn SQLite errors of the block into a ProfilesError that says what to do."""
     try:
         yield
     except (sqlite3.Error, UnicodeDecodeError) as error:
         kind = DamagedError if is_damage(error) else ProfilesError
         raise kind(explanation(path, error)) from error
     except UnicodeEncodeError as error:
-        raise ProfilesError(f"{error.object[:40]!r} is no UTF-8 text, and nothing here is named so") from None
+        raise ProfilesError(f"{error.object[:40]!r} is not UTF-8 text, so nothing has this name") from None
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether an error says that the file itself is damaged; never one that passes, such as a full disk.
+    """Return whether an error means that the file is damaged, not a temporary problem such as a full disk.
 
-    SQLite quotes a damaged schema in its messages, which Python cannot decode then.
+    UnicodeDecodeError: SQLite quotes a damaged schema in its messages.
     """
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or isinstance(error, UnicodeDecodeError)
 
 
 def explanation(path: Path, error: Exception) -> str:
-    """Say in one line what is wrong with a file, and what can be done."""
+    """Return one line with the problem of a file and its remedy."""
     text = str(error)
     if is_damage(error) or text.startswith("no such "):
-        return f"{path} is damaged; clairvoyant serve renames it and begins an empty one, or move it away"
+        return f"{path} is damaged; start clairvoyant serve, which renames it and creates an empty one"
     if "full" in text or getattr(error, "errno", None) == 28:
-        return f"no room for {path}: the disk is full; make room, or choose another place with --db"
+        return f"the disk of {path} is full; free some space, or choose another path with --db"
     if "locked" in text or "busy" in text:
-        return f"{path} is in use by another process for too long; try again, or stop that process"
+        return f"{path} is locked by another process; try again, or stop that process"
     if "readonly" in text or "unable to open" in text or isinstance(error, OSError):
         why = getattr(error, "strerror", None) or text
-        return f"cannot use {path} ({why}); choose another place with --db or {VARIABLE}"
+        return f"cannot use {path} ({why}); choose another path with --db or {VARIABLE}"
     return f"{path}: {text}"
 
 
 def open_database(path: Path, *, create: bool = True) -> sqlite3.Connection:
-    """Open the database to write it, in its present shape; it may be used by any thread, one at a time.
+    """Open the database for writing and migrate it. Any thread may use the connection, one at a time.
 
-    Raises ProfilesError where that cannot be: a file of another application, one of a newer version, a place
-    that cannot be written; DamagedError where the file is damaged. With `create` False a file that is not
-    there raises, and nothing is made.
+    Raises ProfilesError for a file of another application or a newer version, or an unwritable path, and for
+    a missing file if not `create`; DamagedError for a damaged file.
     """
     with _found(path, create=create):
         if create:
@@ -100,9 +103,9 @@ def open_database(path: Path, *, create: bool = True) -> sqlite3.Connection:
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a database that must exist to read it, for as long as the block lasts; errors in it are explained.
+    """Open an existing database for reading, during the block; SQLite errors in it become ProfilesError.
 
-    One of an older shape is copied into memory and brought up to date there.
+    A file of an older version is copied into memory and migrated there.
     """
     with _found(path, create=False):
         connection = _connect(path, "ro")
@@ -119,7 +122,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open the database, made if need be; what the block does is done whole or not at all."""
+    """Open the database, created if missing, and run the block as one transaction."""
     with closing(open_database(path)) as connection, explained(path):
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -153,16 +156,14 @@ def set_aside(path: Path, examined: os.stat_result) -> Path | None:
 
 @contextmanager
 def _found(path: Path, *, create: bool) -> Iterator[None]:
-    """Explain what goes wrong in the block, which opens the file; ProfilesError if it may not be opened."""
+    """Check the file before the block opens it; errors become ProfilesError."""
     try:
         with explained(path):
             found = None
             with suppress(FileNotFoundError, NotADirectoryError):
                 found = path.stat()
             if found is None and not create:
-                raise ProfilesError(
-                    f"nothing is recorded yet (no {path}); clairvoyant calibrate and serve record"
-                )
+                raise ProfilesError(f"nothing is recorded yet (no {path}); run: clairvoyant serve")
             if found is not None and not stat.S_ISREG(found.st_mode):
                 raise ProfilesError(f"{path} is not a regular file; choose another one with --db")
             if found is not None and _place(found) not in _opened and not _may_be_ours(path.resolve()):
@@ -174,8 +175,8 @@ def _found(path: Path, *, create: bool) -> Iterator[None]:
 
 
 _opened: set[tuple[int, int]] = set()
-"""The files that this process has opened by SQLite. To open and close one otherwise would drop the locks that
-SQLite holds on it (https://sqlite.org/howtocorrupt.html, 2.2), and another process would remove its log.
+"""Files that this process has opened with SQLite. Opening and closing one by other means would drop SQLite's
+locks on it (https://sqlite.org/howtocorrupt.html, 2.2).
 """
 
 
@@ -184,12 +185,11 @@ def _place(found: os.stat_result) -> tuple[int, int]:
 
 
 def _may_be_ours(path: Path) -> bool:
-    """Say by its bytes whether a file is a database of ours, sound or damaged, or holds no table at all.
+    """Return whether a file is our database, sound or damaged, or has no tables.
 
-    Opening it would tell less, for a damaged one does not say whose it is, and would leave SQLite's files
-    beside another application's.
+    Judged by its bytes: opening it would create SQLite's files beside another application's database.
     """
-    # The log first: what is in neither has moved from there into the file meanwhile.
+    # The log first: SQLite moves pages from the log into the file.
     log, file = (_first_bytes(Path(f"{path}{end}")) for end in ("-wal", ""))
     if any(mark in log or mark in file for mark in MARKS):
         return True
@@ -219,7 +219,7 @@ def _make(path: Path) -> None:
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-        # Where nothing can be written there is no writer either, and SQLite need not look for one.
+        # Nobody can write it, so SQLite needs no locks.
         mode = "ro&immutable=1"
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     connection = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
@@ -227,18 +227,14 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
         connection.execute("PRAGMA foreign_keys = ON")
         if mode == "rw":
             _keep_a_log(connection)
-            # In WAL mode NORMAL loses nothing when the process is killed, and commits without waiting.
+            # In WAL mode, NORMAL survives a killed process and commits without waiting for the disk.
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA secure_delete = ON")
     return connection
 
 
 def _keep_a_log(connection: sqlite3.Connection) -> None:
-    """Put the file into WAL mode, for good; at the first opening several processes may try at once.
-
-    SQLite waits for readers here, but not for another process that switches the same file: both hold a read
-    lock and want the whole file, and one is turned away at once. It asks again.
-    """
+    """Switch the file to WAL mode; retry while another process does the same, which SQLite does not."""
     ends_s = time.monotonic() + SHAPING_TIMEOUT_S
     while _journal_mode(connection) != "wal":
         try:
@@ -248,7 +244,7 @@ def _keep_a_log(connection: sqlite3.Connection) -> None:
                 raise
             time.sleep(RETRY_S)
         else:
-            return  # where the file system has no WAL, the mode stays as it was
+            return  # without file system support for WAL the mode stays
 
 
 def _journal_mode(connection: sqlite3.Connection) -> str:
@@ -259,13 +255,12 @@ def _journal_mode(connection: sqlite3.Connection) -> str:
 def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
     if _version(connection, path) == SCHEMA_VERSION:
         return
-    # sqlite-utils takes a third of a second to import: only whoever migrates pays for it.
+    # Import lazily: sqlite-utils takes a third of a second.
     from sqlite_utils import Database
 
     from profiles.migrations import migrations
 
-    # Whoever comes first does it, and the others wait. The write lock is asked for at the beginning: a
-    # transaction that asked for it midway would be turned away.
+    # IMMEDIATE: the first process migrates, the others wait.
     connection.execute(f"PRAGMA busy_timeout = {SHAPING_TIMEOUT_S * 1000:.0f}")
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -283,7 +278,7 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > SCHEMA_VERSION:
         raise ProfilesError(
-            f"{path} was written by a newer clairvoyant (version {version} of its shape, "
-            f"this one knows {SCHEMA_VERSION}); update, or choose another file with --db"
+            f"{path} was written by a newer clairvoyant (schema {version}, this one has {SCHEMA_VERSION}); "
+            "update, or choose another file with --db"
         )
     return version

@@ -1,7 +1,6 @@
-"""A daemon's first look at its database: what is damaged in it and can be had anew is made anew.
+"""Repairs a database at the start of a daemon: a lost salt and a damaged tally are replaced.
 
-Rule 1: what was recorded is neither changed nor erased, only what is derived from it, or a key that is lost.
-Rule 2: it is said once in the log what was lost by it.
+Recorded rows are never changed. What was lost is logged once.
 """
 
 import logging
@@ -9,7 +8,7 @@ import secrets
 import sqlite3
 from dataclasses import fields
 
-from profiles.errors import DamagedError
+from profiles.database import DamagedError
 from profiles.records import Finished
 from profiles.states import kept_salt
 
@@ -18,16 +17,14 @@ log = logging.getLogger("clairvoyant")
 _HISTORY = ", ".join(field.name for field in fields(Finished))
 _USES = (
     f"INSERT INTO history ({_HISTORY}) SELECT {_HISTORY} FROM history",  # noqa: S608 - names of our own
-    "UPDATE history SET finished_at = id",
     "DELETE FROM history",
     "SELECT hour, model, outcome, length_class, requests, tokens, waited_s, sojourn_s FROM tally",
     "SELECT id, name, backend, place, model, host, measured_at, chosen_at, record FROM profiles",
     "SELECT profile, number, record FROM samples",
     "INSERT INTO states SELECT name, saved_at, state FROM states WHERE 1 ON CONFLICT (name) DO NOTHING",
     "SELECT only_row, salt FROM salt",
-    "SELECT first_row, boot, offset_s FROM clocks",
 )
-"""What the daemon does with the tables: whatever of these SQLite takes, with their triggers, is there."""
+"""Statements on all tables: if SQLite accepts them, no table, column or trigger is missing."""
 
 _TALLY_IS_DAMAGED = """
     SELECT EXISTS (
@@ -50,18 +47,18 @@ _COUNT_AGAIN = """
 
 
 def check_shape(connection: sqlite3.Connection) -> None:
-    """Raise DamagedError where a table, a column or a trigger is missing, as after damage to the schema."""
+    """Raise DamagedError if a table, column or trigger is missing."""
     try:
         for statement in _USES:
             connection.execute(f"EXPLAIN {statement}").close()
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:  # such as a disk that cannot be read
+        if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:  # e.g. a read error of the disk
             raise
-        raise DamagedError("its tables are not as they were made") from error
+        raise DamagedError("its tables are incomplete") from error
 
 
 def mend(connection: sqlite3.Connection) -> None:
-    """Make anew what is damaged: the key that clients are hashed with, and the counts by hour."""
+    """Replace a lost salt, and recount a damaged tally."""
     if kept_salt(connection) is not None and not _is_damaged(connection):
         return
     connection.execute("BEGIN IMMEDIATE")
@@ -69,13 +66,11 @@ def mend(connection: sqlite3.Connection) -> None:
         lost = []
         if kept_salt(connection) is None:
             connection.execute("INSERT OR REPLACE INTO salt VALUES (1, ?)", (secrets.token_bytes(32),))
-            lost.append(
-                "the key of the clients' names was lost: what a client did before is not known as its"
-            )
+            lost.append("the key of the client hashes was lost: earlier requests have no known client")
         if _is_damaged(connection):
             connection.execute("DELETE FROM tally")
             connection.execute(_COUNT_AGAIN)
-            lost.append("its counts by hour were damaged: they have been counted again")
+            lost.append("the hourly counts were damaged and have been recounted")
         connection.commit()
     except BaseException:
         connection.rollback()

@@ -1,22 +1,20 @@
-"""The requests that were served: counted, listed, judged, erased.
+"""Queries and erases the history of requests.
 
-Rule 1: what is asked by default answers for a million rows in well under a second: totals come from the
-tally, percentiles from the newest rows of an index, never from a scan of everything.
+Queries take well under a second on a million rows: totals come from the tally, percentiles from the newest
+rows of an index.
 """
 
 import logging
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from profiles.clock_repair import JUMP_S, first_since_start, settle
-from profiles.clocks import Clocks, Moment, system_clocks
-from profiles.database import explained, open_database
-from profiles.errors import ProfilesError
+from profiles.database import ProfilesError, explained, open_database
 from profiles.percentiles import percentile
 from profiles.ranking import pairs_in_order
 from profiles.records import Finished
@@ -26,10 +24,10 @@ from profiles.writer import CLIENT, COLUMNS
 log = logging.getLogger("clairvoyant")
 
 NEWEST = 10_000
-"""Percentiles are those of so many newest answers of a class."""
+"""Percentiles are over this many newest answers of a class."""
 
 PAIRED = 2_000
-"""Ranking accuracy is judged on so many newest answers of a class."""
+"""Ranking accuracy is over this many newest answers of a class."""
 
 HOUR_S = 3600
 CHECKPOINT_TRIES = 20
@@ -37,18 +35,16 @@ SELECT = f"SELECT {', '.join(COLUMNS)} FROM history"  # noqa: S608 - column name
 
 
 ALWAYS, FOREVER = -1e12, 1e12
-"""Before and after all times: a clock that was set back dates what was before it to before 1970."""
-
-LAST_ROW = 2**63 - 1
+"""Epoch seconds before and after all recorded times; a wrong clock can give times before 1970."""
 
 _HINTS = get_type_hints(Finished)
 _KINDS = tuple(bytes if name == "client" else get_args(_HINTS[name]) or _HINTS[name] for name in COLUMNS)
-"""What a row holds, column by column, unless it is damaged: SQLite keeps any value in any column."""
+"""The types of the columns. Damaged rows have others: SQLite stores any type in any column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From when to when, epoch seconds; the end is not in it. `client` and `model` narrow it further."""
+    """A span of time [since, until), epoch seconds, optionally of one client and model."""
 
     since: float = ALWAYS
     until: float = FOREVER
@@ -58,7 +54,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Requests of one model that ended alike; `length_class` is "" where no whole answer came."""
+    """Totals of one model, outcome and class; `length_class` is "" without a complete answer."""
 
     model: str
     outcome: str
@@ -83,9 +79,7 @@ class Spread:
 
 
 def totals(connection: sqlite3.Connection, span: Span) -> list[Total]:
-    """Count requests by model, outcome and real class. A span's ends are taken to the hour, and a client's
-    are those that are still remembered one by one.
-    """
+    """Count requests by model, outcome and actual class. Without a client, the span is rounded to hours."""
     if span.client is not None:
         where, values = _where(connection, span)
         rows = connection.execute(
@@ -116,7 +110,7 @@ def _totals(rows: Iterable[tuple[Any, ...]]) -> list[Total]:
 
 
 def spread(connection: sqlite3.Connection, length_class: str, span: Span) -> Spread | None:
-    """Return the percentiles of a class within a span; None if it had no answers."""
+    """Return the percentiles of a class within a span; None without answers."""
     where, values = _where(connection, span)
     rows = connection.execute(
         "SELECT sojourn_s, waited_s FROM history INDEXED BY history_class "  # noqa: S608 - names of our own
@@ -136,32 +130,32 @@ def spread(connection: sqlite3.Connection, length_class: str, span: Span) -> Spr
 
 
 def ranking_accuracy(connection: sqlite3.Connection, span: Span) -> float | None:
-    """Return the share of (Short, Long) pairs in which the Long one had the higher P(Long), ties half.
+    """Return the share of (Short, Long) pairs of the newest answers with the higher P(Long) on the Long one.
 
-    The measure of the paper (Clairvoyant, section 5.2), over the newest answers; None without both kinds.
+    Ties count half (Clairvoyant, section 5.2). None without both classes.
     """
     short, long = (_p_long(connection, length_class, span) for length_class in ("short", "long"))
     return pairs_in_order(short, long)
 
 
 def newest(connection: sqlite3.Connection, span: Span, limit: int) -> list[Finished]:
-    """Return the newest requests of a span, the newest first; clients are given by their hashes."""
+    """Return the newest requests of a span, newest first; clients are hashes."""
     where, values = _where(connection, span)
     rows = connection.execute(
         f"{SELECT} WHERE {where} ORDER BY finished_at DESC LIMIT ?",
-        (*values, min(limit, LAST_ROW)),
+        (*values, min(limit, 2**63 - 1)),
     )
     return list(_sound(rows))
 
 
 def each(connection: sqlite3.Connection, span: Span) -> Iterator[Finished]:
-    """Yield the requests of a span in the order they finished."""
+    """Yield the requests of a span in order of their end."""
     where, values = _where(connection, span)
     yield from _sound(connection.execute(f"{SELECT} WHERE {where} ORDER BY finished_at", values))
 
 
 def tokens_since(connection: sqlite3.Connection, since: float) -> dict[bytes, int]:
-    """Return the answer tokens of each client, by its hash, of what has ended since a moment."""
+    """Return the answer tokens per client hash of requests that ended since a time, epoch seconds."""
     rows = connection.execute(
         "SELECT client, TOTAL(tokens) FROM history INDEXED BY history_time "
         "WHERE finished_at >= ? AND tokens > 0 GROUP BY client",
@@ -170,12 +164,12 @@ def tokens_since(connection: sqlite3.Connection, since: float) -> dict[bytes, in
     return {
         client: int(tokens)
         for client, tokens in rows
-        if isinstance(client, bytes) and isfinite(tokens)  # of a damaged row, nothing is counted
+        if isinstance(client, bytes) and isfinite(tokens)  # skip damaged rows
     }
 
 
 def recorded_prompts(connection: sqlite3.Connection, limit: int) -> list[tuple[str, int]]:
-    """Return the newest prompts with the tokens of their answers, where prompts were recorded."""
+    """Return the newest recorded prompts with their answer tokens."""
     rows = connection.execute(
         "SELECT prompt, tokens FROM history "
         "WHERE prompt IS NOT NULL AND tokens IS NOT NULL AND outcome = 'completed' "
@@ -187,91 +181,49 @@ def recorded_prompts(connection: sqlite3.Connection, limit: int) -> list[tuple[s
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """What has been erased: so many requests, which bore times from `first_at` to `last_at`, epoch seconds.
-
-    Of these, `misdated` bore times outside the span: a clock was wrong when they were recorded.
-    """
+    """The number of erased requests, and their first and last recorded time, epoch seconds."""
 
     requests: int
-    misdated: int = 0
     first_at: float = 0.0
     last_at: float = 0.0
 
 
-def forget(path: Path, span: Span, *, states: bool, clocks: Clocks | None = None) -> Erased:
-    """Erase a span of history, and the learned states too if asked; return what went.
+def forget(path: Path, span: Span, *, states: bool) -> Erased:
+    """Erase the requests of a span by their recorded times, and learned states if `states`.
 
-    Nothing of it is left in the file or beside it: what is deleted is overwritten, the file is written
-    anew without it, and the log of changes is emptied. ProfilesError if another process prevents that. A
-    running daemon does not write it again: see `Writer`.
-
-    Where times do not say what belongs to the span, it errs on the side of erasing: see `_erasable`.
+    Nothing of it remains in the file or its log: deleted data is overwritten, the file rebuilt and the log
+    emptied. ProfilesError if another process prevents that. A running daemon does not write it again.
     """
-    clocks = clocks or system_clocks()
-    connection = open_database(path, create=False)
-    try:
-        with explained(path):
-            while (erased := _erase(connection, span, states, clocks)) is None:
-                pass
-            connection.execute("VACUUM")
-            _empty_log(connection, path)
-    finally:
-        connection.close()
+    with closing(open_database(path, create=False)) as connection, explained(path):
+        erased = _erase(connection, span, states)
+        connection.execute("VACUUM")
+        _empty_log(connection, path)
     return erased
 
 
-def _erase(connection: sqlite3.Connection, span: Span, states: bool, clocks: Clocks) -> Erased | None:
-    """Erase a span if times are true to the clock of now; else bring some of them there, and return None."""
+def _erase(connection: sqlite3.Connection, span: Span, states: bool) -> Erased:
     connection.execute("BEGIN IMMEDIATE")
-    now, erased = clocks.now(), None
-    if settle(connection, now):
-        # Recorded times are as exact as that.
-        span = replace(span, since=span.since - JUMP_S)
-        where, values = _erasable(connection, span, now)
-        erased = Erased(
-            *connection.execute(
-                "SELECT COUNT(*), "  # noqa: S608
-                "COALESCE(SUM(finished_at < ? OR finished_at >= ? OR finished_at > ?), 0), "
-                # Adding a number makes one of a damaged row's text.
-                "COALESCE(MIN(finished_at + 0.0), 0), COALESCE(MAX(finished_at + 0.0), 0) "
-                f"FROM history WHERE {where}",
-                (span.since, span.until, now.wall_s, *values),
-            ).fetchone()
-        )
-        connection.execute(f"DELETE FROM history WHERE {where}", values)  # noqa: S608
-        if states:
-            drop_states(connection)
-        note_forgetting(connection, now, states=states)
+    narrowed, by = _narrowed(connection, span)
+    # Rows with a damaged time belong to every span.
+    where = (
+        "(finished_at >= ? AND finished_at < ? OR typeof(finished_at) != 'real' OR abs(finished_at) >= 1e12)"
+        + narrowed
+    )
+    values = (span.since, span.until, *by)
+    erased = Erased(
+        *connection.execute(
+            # Adding a number converts a damaged row's text.
+            "SELECT COUNT(*), COALESCE(MIN(finished_at + 0.0), 0), COALESCE(MAX(finished_at + 0.0), 0) "  # noqa: S608
+            f"FROM history WHERE {where}",
+            values,
+        ).fetchone()
+    )
+    connection.execute(f"DELETE FROM history WHERE {where}", values)  # noqa: S608
+    if states:
+        drop_states(connection)
+    note_forgetting(connection, states=states)
     connection.commit()
     return erased
-
-
-def _erasable(connection: sqlite3.Connection, span: Span, now: Moment) -> tuple[str, tuple[object, ...]]:
-    """Select the requests of a span, and those that may be of it though they bear other times.
-
-    Rows are in order of writing, so their neighbours say what a wrong clock did not: erased is all between
-    the last row that is older than the span and the first that is younger. A time that is still to come says
-    nothing; it is spared where it was before the machine started, and the span begins after that.
-    """
-    first, end = (_first_row(connection, at, now.wall_s) for at in (span.since, span.until))
-    older = connection.execute(
-        "SELECT id FROM history WHERE finished_at < ? AND id < ? ORDER BY finished_at DESC, id DESC LIMIT 1",
-        (span.since, first),
-    ).fetchone()
-    proven = first_since_start(connection, now) if span.since >= now.offset_s else 0
-    dated = "finished_at >= ? AND finished_at < ?"
-    spared = "finished_at > ? AND id < ?"
-    narrowed, by = _narrowed(connection, span)
-    where = f"({dated} OR id > ? AND id < ?) AND NOT ({spared}){narrowed}"
-    return where, (span.since, span.until, older[0] if older else 0, end, now.wall_s, proven, *by)
-
-
-def _first_row(connection: sqlite3.Connection, since: float, now_s: float) -> int:
-    """Return the first row that bears a time from `since` to now; `LAST_ROW` where there is none."""
-    (row,) = connection.execute(
-        "SELECT MIN(id) FROM history WHERE finished_at >= ? AND finished_at <= ?", (since, now_s)
-    ).fetchone()
-    return LAST_ROW if row is None else int(row)
 
 
 def _empty_log(connection: sqlite3.Connection, path: Path) -> None:
@@ -280,7 +232,7 @@ def _empty_log(connection: sqlite3.Connection, path: Path) -> None:
             return
         time.sleep(0.1)
     raise ProfilesError(
-        f"erased, but {path}-wal still holds the old pages because another process reads them; "
+        f"erased, but {path}-wal still has the old pages because another process reads them; "
         "stop it and run the command again"
     )
 
@@ -302,7 +254,7 @@ def _narrowed(connection: sqlite3.Connection, span: Span) -> tuple[str, tuple[ob
 
 
 def _sound(rows: Iterable[tuple[Any, ...]]) -> Iterator[Finished]:
-    """Yield the requests in rows, clients by their hashes; a damaged one is left out, and counted."""
+    """Yield rows as requests, clients as hashes; skip and count damaged ones."""
     damaged = 0
     for row in rows:
         if all(map(isinstance, row, _KINDS)):
@@ -310,7 +262,7 @@ def _sound(rows: Iterable[tuple[Any, ...]]) -> Iterator[Finished]:
         else:
             damaged += 1
     if damaged:
-        log.warning("history: left out, because they are damaged: %d", damaged)
+        log.warning("history: skipped %d damaged rows", damaged)
 
 
 def _p_long(connection: sqlite3.Connection, length_class: str, span: Span) -> list[float]:

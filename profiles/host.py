@@ -1,4 +1,4 @@
-"""What machine this is: the part of it that decides how fast a model runs."""
+"""Describes this machine: the hardware that determines how fast a model runs."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ GIB = 1024**3
 
 
 def this_host() -> Host:
-    """Describe this machine; what it does not tell is left empty."""
+    """Describe this machine; unknown fields are empty."""
     gpus, driver = _gpus()
     return Host(
         cpu=_cpu(),
@@ -27,7 +27,7 @@ def this_host() -> Host:
 def _cpu() -> str:
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            # "Model" is what a Raspberry Pi says of itself.
+            # "Model": Raspberry Pi.
             if line.startswith(("model name", "Model\t")):
                 return line.partition(":")[2].strip()
     if platform.system() == "Darwin":
@@ -70,7 +70,7 @@ def _gpus() -> tuple[tuple[str, ...], str]:
 
 
 def _drm_gpus() -> tuple[str, ...]:
-    """Name the AMD cards that Linux shows."""
+    """Return the names of AMD cards, from Linux sysfs."""
     cards = []
     for product in sorted(Path("/sys/class/drm").glob("card[0-9]*/device/product_name")):
         with suppress(OSError):

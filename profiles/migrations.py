@@ -1,4 +1,4 @@
-"""The database's shape, as the steps that led to it. Steps are only ever added."""
+"""The database schema, as a list of migrations. Never edit one; add another."""
 
 from sqlite_utils import Database, Migrations
 
@@ -170,3 +170,10 @@ def how_urgent_a_request_was(db: Database) -> None:
 def how_often_an_answer_was_asked_for_again(db: Database) -> None:
     """How often an answer broke off and was asked for again."""
     db.execute("ALTER TABLE history ADD COLUMN repeats INTEGER NOT NULL DEFAULT 0")
+
+
+@migrations()
+def clocks_dropped(db: Database) -> None:
+    """Rows keep the wall time that they were written with; times are not corrected any more."""
+    db.execute("DROP TRIGGER history_counts_over")
+    db.execute("DROP TABLE clocks")

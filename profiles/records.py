@@ -1,9 +1,9 @@
-"""What is remembered: profiles of a model on a machine, and the requests that were served.
+"""Records: profiles of a model on a machine, and finished requests.
 
 Rule 1: standard library only; the proxy and the dashboards import this module.
-Rule 2: fields are only ever added, each with a default, so that an older file stays readable.
-Rule 3: times are epoch seconds where the name ends in `_at`, durations are seconds where it ends in `_s`.
-Rule 4: no prompt text but in `Finished.prompt`, and there only if the operator asked for it.
+Rule 2: fields are only added, with defaults, so that older files stay readable.
+Rule 3: `_at` is epoch seconds, `_s` a duration in seconds.
+Rule 4: only `Finished.prompt` has prompt text, and only if the operator asked for it.
 """
 
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from hashlib import sha256
 from urllib.parse import urlsplit
 
 MAX_SLOTS = 1024
-"""More requests at once no server of this kind answers; a larger number is a mistake."""
+"""Above any server's concurrency."""
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The machine that was measured."""
+    """A machine."""
 
     cpu: str = ""
     cores: int = 0
@@ -30,14 +30,14 @@ class Host:
 
     @property
     def key(self) -> str:
-        """Names the hardware: what a measurement depends on, without the versions that only date it."""
+        """A hash of the hardware, without driver and system versions."""
         parts = (self.cpu, str(self.cores), str(self.memory_gib), *self.gpus, self.machine)
         return sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The backend and the model in it. `place` is "local", or the address of another machine."""
+    """A server and its model. `place` is "local", or the address of another machine."""
 
     backend: str
     model: str
@@ -51,7 +51,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean, its 95 % confidence interval and how many samples it rests on."""
+    """A mean of `n` samples with its 95 % confidence interval."""
 
     mean: float
     low: float
@@ -60,13 +60,13 @@ class Estimate:
 
     @property
     def doubt(self) -> float:
-        """Half the interval as a share of the mean: 0.2 is 20 % to either side."""
+        """Half the interval relative to the mean: 0.2 is +-20 %."""
         return (self.high - self.low) / 2 / self.mean if self.mean > 0 else float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Speeds at one length of prompt, with one request in flight."""
+    """Speeds at one prompt length, with one request in flight."""
 
     prompt_tokens: int
     prefill_tokens_per_s: float | None
@@ -86,10 +86,10 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One request of a calibration, from its sending to its last byte.
+    """One request of a calibration.
 
-    `phase` is service (one at a time) or load (in the queue). `counted` is False where the request only
-    kept the queue filled. `p_long` is the predictor's word on it, None if none was asked.
+    `phase` is service (one at a time) or load (queued). `counted` is False for requests that only fill the
+    queue. `p_long` is None without a prediction.
     """
 
     phase: str
@@ -109,12 +109,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """How an answer that was cut is continued, and how well: of `trials` greedy answers `exact` had the very
-    text of an uncut one. `way` is the adapter's name for it. Of them `repeats` and `exact_repeats` had been
-    answered whole before.
+    """How exactly a preempted answer is continued: `exact` of `trials` greedy answers equal the uncut text.
 
-    Seconds from asking to the first new token, medians: `warm_s` right after the cut, `resume_s` after others
-    had the slot. `fingerprint` names the model and the settings that this was measured with; "" is not known.
+    `way` is the adapter's method. `repeats` and `exact_repeats` count the trials whose prompt had been
+    answered in full before. Medians of the time to the first new token: `warm_s` right after the cut,
+    `resume_s` after other requests used the slot. `fingerprint` identifies the model and its settings.
     """
 
     way: str
@@ -128,27 +127,29 @@ class Continuation:
 
     @property
     def is_exact(self) -> bool:
-        """Whether answers may be cut that the server writes for the first time."""
+        """Whether answers to new prompts may be preempted."""
         first, exact = self.trials - self.repeats, self.exact - self.exact_repeats
         are_exact = 0 < MIN_EXACT_SHARE * first <= exact or self.exact >= MIN_EXACT_SHARE * self.trials
         return self.trials >= MIN_TRIALS and are_exact
 
     @property
     def repeats_are_exact(self) -> bool:
-        """Whether answers may be cut that it has written before."""
+        """Whether answers to repeated prompts may be preempted."""
         return self.repeats > 0 and self.exact_repeats >= MIN_EXACT_SHARE * self.repeats
 
 
 MIN_TRIALS = 12
 MIN_EXACT_SHARE = 0.95
-"""Of the trials that must give the same text. Of the rest, rounding is the reason: a prompt that is read in
-one go has other last bits than one that was written token by token."""
+"""Share of trials that must give the same text. The rest may differ by rounding: prefill and decode compute
+the same tokens with different last bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What one calibration found. `plan` names how it was measured, `method` where mu_short is from:
-    measured in the queue, or computed from service times where a queue would have taken too long.
+    """The result of one calibration.
+
+    `plan` names the plan. `method` is how mu_short was obtained: measured in the queue, or computed from
+    service times if a queue would take too long.
     """
 
     name: str
@@ -177,17 +178,18 @@ class Profile:
 
     @property
     def continuation(self) -> Continuation | None:
-        """The best of the ways in which an answer is continued exactly, None if none does."""
+        """The fastest exact continuation; None if there is none."""
         exact = [each for each in self.continuations if each.is_exact]
         return min(exact, key=lambda each: each.resume_s, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """One request that has ended. `length_class` is that of the real answer, "" if it never came whole;
-    `tokens` of one that was given up are those it had until then. `cuts` counts how often it made way,
-    `repeats` how often it was asked for again because it broke off.
-    `urgency` is its level, 0 the most urgent, and `urgency_by` who said so; None and "" where nobody did.
+    """One finished request.
+
+    `length_class` is that of the actual answer, "" if incomplete; `tokens` may be partial. `cuts`
+    counts preemptions, `repeats` retries after a broken answer. `urgency` is the level (0 is most urgent) and
+    `urgency_by` its source.
     """
 
     finished_at: float
@@ -221,6 +223,6 @@ class Finished:
 
 
 def place_of(url: str) -> str:
-    """Return "local" for a server on this machine, its address for one elsewhere."""
+    """Return "local" for a server on this machine, else its address."""
     parts = urlsplit(url)
     return "local" if parts.hostname in LOOPBACK else parts.netloc

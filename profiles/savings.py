@@ -1,8 +1,7 @@
-"""What the order of answering has saved whom, and cost whom, against order of arrival.
+"""Computes time saved or lost against arrival order.
 
-The counterfactual is that of the live dashboard: each request, in order of arrival, takes the slot of its
-server that falls free first, for as long as it really held one. It supposes that an answer takes the same
-time whenever it runs, which holds where a slot's speed does not depend on the others.
+The counterfactual is that of the dashboard: each request, in arrival order, takes the first free slot of its
+server for its measured service time. It assumes that service times do not depend on the other slots.
 """
 
 import heapq
@@ -15,17 +14,17 @@ from profiles.percentiles import percentile
 from profiles.records import Finished
 
 HAND_OVER_S = 0.02
-"""A slot that is taken so soon before it falls free was not a second one: clocks are read at either end."""
+"""Requests that overlap by less than this used the same slot."""
 
 RARE_SHARE = 0.01
-"""Of a server's busy time: more at once for less than that is no slot more."""
+"""A level of concurrency held for a smaller share of the busy time does not count as a slot."""
 
 CLASSES = ("short", "medium", "long")
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """An answered request: its time from arrival to its end as it was, and in order of arrival."""
+    """A completed request: its actual sojourn time, and that in arrival order."""
 
     finished: Finished
     sojourn_s: float
@@ -34,7 +33,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Requests that have a class, a client or a model in common; seconds. Negative savings are costs."""
+    """Requests of one class, client or model; seconds. Negative savings are losses."""
 
     name: str
     requests: int
@@ -46,14 +45,14 @@ class Group:
 
     @property
     def change(self) -> float:
-        """How much longer its answers took on average than in order of arrival; -0.5 is half the time."""
+        """Relative change of the mean sojourn time against arrival order; -0.5 is half."""
         return self.mean_s / self.in_order_mean_s - 1 if self.in_order_mean_s else 0.0
 
 
 def compare(rows: Iterable[Finished]) -> list[Compared]:
-    """Return the answered requests beside what order of arrival would have given them.
+    """Return the completed requests with their sojourn times in arrival order.
 
-    Requests that held a slot and were given up count in that order, too, but are not compared.
+    Requests that ended early occupy slots in that order too, but are not returned.
     """
     by_backend: dict[str, list[Finished]] = defaultdict(list)
     for row in rows:
@@ -63,7 +62,7 @@ def compare(rows: Iterable[Finished]) -> list[Compared]:
 
 
 def group(compared: Sequence[Compared], of: Callable[[Finished], str]) -> list[Group]:
-    """Return the groups, those first that were saved most."""
+    """Return the groups, largest saving first."""
     groups: dict[str, list[Compared]] = defaultdict(list)
     for each in compared:
         groups[of(each.finished)].append(each)
@@ -71,11 +70,11 @@ def group(compared: Sequence[Compared], of: Callable[[Finished], str]) -> list[G
 
 
 def slots_used(rows: Iterable[Finished]) -> int:
-    """Return how many requests a server worked on at once, for more than moments."""
+    """Return how many requests a server ran at once."""
     changes: list[tuple[float, int]] = []
     for row in rows:
         begun_s = row.finished_at - _service_s(row) + HAND_OVER_S
-        if not row.cuts and begun_s < row.finished_at:  # one that was cut held no slot for a while
+        if not row.cuts and begun_s < row.finished_at:  # a preempted request had no slot for a while
             changes += [(begun_s, 1), (row.finished_at, -1)]
     at_level: dict[int, float] = defaultdict(float)
     level, since_s = 0, 0.0

@@ -1,4 +1,4 @@
-"""Profiles in the database: kept, found, chosen, handed on."""
+"""Saves, finds, selects, exports and imports profiles."""
 
 import logging
 import sqlite3
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from profiles.errors import ProfilesError
+from profiles.database import ProfilesError
 from profiles.records import MAX_SLOTS, Profile, Sample
 
 log = logging.getLogger("clairvoyant")
@@ -17,21 +17,21 @@ log = logging.getLogger("clairvoyant")
 EXPORT_FORMAT = 1
 
 LATEST = 1e12
-"""No profile bears a date farther from 1970, epoch seconds."""
+"""Latest valid date of a profile, epoch seconds."""
 
 UNREADABLE = (msgspec.DecodeError, ValueError, TypeError)
-"""What decoding raises, beside RecursionError: for JSON of another kind, and for no text at all."""
+"""Errors of decoding, besides RecursionError."""
 
 Record = TypeVar("Record")
 
 
 MAX_DOUBT = 0.5
-"""A mu_short that may be half as long again, or half as long, is hardly known."""
+"""A mu_short with a wider relative confidence interval counts as uncertain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A profile as it is kept. `chosen_at` is when it was chosen by hand, None if it was not."""
+    """A stored profile. `chosen_at` is when the user selected it, None if not."""
 
     profile: Profile
     chosen_at: float | None
@@ -39,7 +39,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """A profile with its samples, as it travels from machine to machine."""
+    """An exported profile with its samples."""
 
     profile: Profile
     samples: tuple[Sample, ...]
@@ -47,7 +47,7 @@ class Parcel:
 
 
 def save(connection: sqlite3.Connection, profile: Profile, samples: Sequence[Sample] = ()) -> Profile:
-    """Keep a profile and its samples; one of a name that is taken gets a number behind it."""
+    """Store a profile and its samples; a name in use gets a number appended."""
     profile = replace(profile, name=_free_name(connection, profile.name))
     served = profile.served
     cursor = connection.execute(
@@ -71,10 +71,7 @@ def save(connection: sqlite3.Connection, profile: Profile, samples: Sequence[Sam
 
 
 def amend(connection: sqlite3.Connection, profile: Profile) -> None:
-    """Keep more of what was found out under a profile's name; its date, samples and choice stay.
-
-    ProfilesError if there is none of this name.
-    """
+    """Replace the record of a profile; date, samples and selection stay. ProfilesError if there is none."""
     record = msgspec.json.encode(profile).decode()
     if not connection.execute(
         "UPDATE profiles SET record = ? WHERE name = ?", (record, profile.name)
@@ -83,7 +80,7 @@ def amend(connection: sqlite3.Connection, profile: Profile) -> None:
 
 
 def every(connection: sqlite3.Connection) -> list[Kept]:
-    """Return all profiles that can be read, the newest first."""
+    """Return all readable profiles, newest first."""
     rows = connection.execute(
         "SELECT name, record, chosen_at FROM profiles ORDER BY measured_at DESC, id DESC"
     ).fetchall()
@@ -95,7 +92,7 @@ def every(connection: sqlite3.Connection) -> list[Kept]:
 
 
 def fingerprint(connection: sqlite3.Connection) -> tuple[object, ...]:
-    """Return what differs once profiles have come, gone, been amended or been chosen; costs no decoding."""
+    """Return a value that changes whenever profiles do; decodes none."""
     found: tuple[object, ...] = connection.execute(
         "SELECT COUNT(*), MAX(id), SUM(LENGTH(record)), COUNT(chosen_at), MAX(chosen_at) FROM profiles"
     ).fetchone()
@@ -105,9 +102,9 @@ def fingerprint(connection: sqlite3.Connection) -> tuple[object, ...]:
 def newest_profile(
     connection: sqlite3.Connection, model: str | None = None, *, now_s: float | None = None
 ) -> Profile | None:
-    """Return the newest profile that can be read, of a model if one is named; None if there is none.
+    """Return the newest readable profile, optionally of a model; None if there is none.
 
-    A date after `now_s`, epoch seconds, is that of a wrong clock, and counts as the oldest.
+    Dates after `now_s`, epoch seconds, come from a wrong clock and sort last.
     """
     rows = connection.execute(
         "SELECT name, record FROM profiles WHERE ? IS NULL OR model = ? "
@@ -125,10 +122,10 @@ def fitting(
     place: str | None = None,
     now_s: float | None = None,
 ) -> list[Profile]:
-    """Return the profiles of a backend on a host (by its key): the one chosen by hand, then the newest; but
-    a newer one whose mu_short is hardly known does not go before one of its model that is surer.
+    """Return the profiles of a backend on a host (its key): selected ones first, then newest first.
 
-    Without a `place`, those of all its places. For `now_s` see `newest_profile`.
+    An uncertain mu_short (see `MAX_DOUBT`) sorts behind an older, surer one of the same model. Without
+    `place`, returns those of all places. For `now_s` see `newest_profile`.
     """
     rows = connection.execute(
         "SELECT name, record, chosen_at FROM profiles "
@@ -143,7 +140,7 @@ def fitting(
 
 
 def _surer_first(newest_first: list[Profile]) -> list[Profile]:
-    """Put each profile that is in doubt behind the newest of its model that is at least twice as sure."""
+    """Move each uncertain profile behind the newest of its model that is at least twice as certain."""
     ordered = list(newest_first)
     for number, doubtful in reversed(list(enumerate(newest_first))):
         doubt = _doubt(doubtful)
@@ -164,7 +161,7 @@ def _doubt(profile: Profile) -> float:
 
 
 def named(connection: sqlite3.Connection, name: str) -> Profile:
-    """Return a profile by its name; ProfilesError if there is none."""
+    """Return a profile by name; ProfilesError if there is none."""
     row = connection.execute("SELECT record FROM profiles WHERE name = ?", (name,)).fetchone()
     if row is None:
         raise ProfilesError(_no_such(connection, name))
@@ -172,7 +169,7 @@ def named(connection: sqlite3.Connection, name: str) -> Profile:
 
 
 def samples_of(connection: sqlite3.Connection, name: str) -> list[Sample]:
-    """Return a profile's samples in the order they were taken."""
+    """Return a profile's samples in order."""
     rows = connection.execute(
         "SELECT samples.record FROM samples JOIN profiles ON profiles.id = samples.profile "
         "WHERE profiles.name = ? ORDER BY samples.number",
@@ -182,12 +179,12 @@ def samples_of(connection: sqlite3.Connection, name: str) -> list[Sample]:
         return [_decoded(record, Sample) for (record,) in rows]
     except ValueError as error:
         raise ProfilesError(
-            f"a sample of profile {name!r} cannot be read ({error}); measure anew: clairvoyant calibrate"
+            f"a sample of profile {name!r} is unreadable ({error}); measure again: clairvoyant calibrate"
         ) from None
 
 
 def choose(connection: sqlite3.Connection, name: str) -> Profile:
-    """Let `serve` take this profile rather than the newest for its backend, model and host."""
+    """Select a profile over the newest for its backend, model and host."""
     profile = named(connection, name)
     unchoose(connection, profile)
     connection.execute("UPDATE profiles SET chosen_at = ? WHERE name = ?", (time.time(), name))
@@ -195,7 +192,7 @@ def choose(connection: sqlite3.Connection, name: str) -> Profile:
 
 
 def unchoose(connection: sqlite3.Connection, profile: Profile) -> None:
-    """Let `serve` take the newest profile again for the backend, model and host of this one."""
+    """Undo the selection for the backend, model and host of a profile."""
     served = profile.served
     connection.execute(
         "UPDATE profiles SET chosen_at = NULL WHERE host = ? AND backend = ? AND place = ? AND model = ?",
@@ -204,7 +201,7 @@ def unchoose(connection: sqlite3.Connection, profile: Profile) -> None:
 
 
 def remove(connection: sqlite3.Connection, name: str) -> None:
-    """Remove a profile and its samples; ProfilesError if there is none of this name."""
+    """Remove a profile and its samples; ProfilesError if there is none."""
     if not connection.execute("DELETE FROM profiles WHERE name = ?", (name,)).rowcount:
         raise ProfilesError(_no_such(connection, name))
 
@@ -216,20 +213,20 @@ def export(connection: sqlite3.Connection, name: str) -> bytes:
 
 
 def unpack(data: bytes) -> Parcel:
-    """Read what `export` wrote; ProfilesError if it is something else."""
+    """Parse the output of `export`; ProfilesError if it is invalid."""
     try:
         parcel = _decoded(data, Parcel)
     except ValueError as error:
-        raise ProfilesError(f"this is no exported profile: {error}") from None
+        raise ProfilesError(f"not an exported profile: {error}") from None
     if parcel.format > EXPORT_FORMAT:
         raise ProfilesError(f"the profile was exported by a newer clairvoyant (format {parcel.format})")
     if fault := _fault(parcel.profile):
-        raise ProfilesError(f"this is no exported profile: {fault}")
+        raise ProfilesError(f"not an exported profile: {fault}")
     return parcel
 
 
 def _readable(rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Profile]]:
-    """Yield the profiles of rows with their names; one that cannot be read costs itself, and a warning."""
+    """Yield names and profiles; log and skip unreadable ones."""
     for name, record in rows:
         try:
             yield name, _profile(name, record)
@@ -246,41 +243,41 @@ def _profile(name: str, record: object) -> Profile:
         fault = _fault(profile)
     if fault:
         raise ProfilesError(
-            f"the stored profile {name!r} cannot be read ({fault}); "
+            f"the stored profile {name!r} is unreadable ({fault}); "
             "update, or remove it with: clairvoyant profiles rm"
         )
     return profile
 
 
 def _decoded(data: Any, kind: type[Record]) -> Record:
-    """Decode JSON from outside; ValueError, in one line, if it is something else."""
+    """Decode untrusted JSON; ValueError, in one line, if it is invalid."""
     try:
         return msgspec.json.decode(data, type=kind)
     except RecursionError:
-        raise ValueError("it is nested too deep") from None
+        raise ValueError("nested too deeply") from None
     except UnicodeDecodeError:
-        raise ValueError("it is not UTF-8 text") from None
+        raise ValueError("not UTF-8 text") from None
     except UNREADABLE as error:
         raise ValueError(str(error)) from None
 
 
 def _fault(profile: Profile) -> str:
-    """Say why a profile cannot be one that was measured, "" if it can."""
+    """Return why a profile is invalid, "" if it is valid."""
     if not profile.name or not profile.name.isprintable():
-        return "its name is empty, or cannot be printed"
+        return "the name is empty or not printable"
     if not 1 <= profile.slots <= MAX_SLOTS:
-        return f"its slots are not 1 to {MAX_SLOTS}"
+        return f"the slots are not 1 to {MAX_SLOTS}"
     if not abs(profile.measured_at) <= LATEST:
-        return "its date is none"
+        return "the date is out of range"
     mu_short_s = profile.mu_short_s.mean if profile.mu_short_s is not None else None
     for value in (mu_short_s, profile.tau_s, profile.decode_tokens_per_s, profile.prefill_tokens_per_s):
         if value is not None and value < 0.0:
-            return "a time or a speed of it is below 0"
+            return "a time or speed is negative"
     for way in profile.continuations:
         if not 0 <= way.exact_repeats <= way.repeats <= way.trials:
-            return f"its repeated trials of {way.way!r} cannot be"
+            return f"the repeated trials of {way.way!r} are inconsistent"
         if not 0 <= way.exact <= way.trials or min(way.resume_s, way.warm_s) < 0.0:
-            return f"its trials of {way.way!r} cannot be"
+            return f"the trials of {way.way!r} are inconsistent"
     return ""
 
 

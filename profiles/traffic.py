@@ -1,7 +1,6 @@
-"""What a history says of its traffic: how much work came in each hour, and what the newest answers were like.
+"""Summarises the traffic in a history: work per hour, and the newest answers.
 
-Rule 1: as in `history`, a million rows answer at once: hours come from the tally or from a bounded number of
-rows of an index, answers from the newest rows of an index.
+Fast on a million rows, like `history`: reads the tally, or a bounded number of the newest rows of an index.
 """
 
 import sqlite3
@@ -15,7 +14,7 @@ from profiles.history import HOUR_S, Span
 from profiles.states import client_hash, salt
 
 ANSWERS = 4000
-"""So many of the newest answers stand for all."""
+"""Size of the sample of newest answers."""
 
 ANSWER = (
     "SELECT finished_at, backend, model, policy, length_class, tokens, COALESCE(prompt_tokens, 0), "
@@ -23,18 +22,18 @@ ANSWER = (
 )
 
 MIN_OBSERVED_S = 60.0
-"""A history of a few seconds says nothing of a rate."""
+"""Shortest time over which a rate is computed."""
 
 LONGEST_PAUSE_H = 31 * 24
-"""Of a longer one so much counts as idle time: years without a request are those of a wrong clock."""
+"""Longer pauses are capped: years without a request come from a wrong clock."""
 
 LOOKED_AT = 40_000
-"""At most so many rows are looked at to find them, or to count one client's hours."""
+"""Maximum rows read to find the sample, or to count one client's hours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """What ended within an hour since the epoch: requests, and the seconds for which they held a slot."""
+    """Requests that ended within an hour (since the epoch), and their total service time."""
 
     hour: int
     requests: int
@@ -43,7 +42,7 @@ class Hour:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer: when and by what it was served, how long it held its slot, and what was predicted."""
+    """A completed answer: server, times and prediction."""
 
     finished_at: float
     backend: str
@@ -60,14 +59,14 @@ class Answer:
 
 
 _KINDS = tuple(get_type_hints(Answer)[field.name] for field in fields(Answer))
-"""What a row of an answer holds unless it is damaged; SQLite keeps any value in any column."""
+"""The types of the columns; damaged rows have others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How busy a server was: over the time from the first request to the last, and in the busiest hour.
+    """How busy a server was, overall and in its busiest clock hour.
 
-    Hours are clock hours; a history shorter than one is taken for the busiest, and is `busiest_s` long.
+    A history shorter than an hour is its own busiest hour, of `busiest_s` seconds.
     """
 
     requests: int
@@ -83,15 +82,15 @@ class Load:
         return self.busiest.requests / self.busiest_s
 
     def utilisation(self, slots: int) -> float:
-        """Share of so many slots' time spent at work, over all the time."""
+        """Return the utilisation of `slots` slots over the whole time."""
         return self.work_s / (self.span_s * slots)
 
     def busiest_utilisation(self, slots: int) -> float:
-        """Share of so many slots' time spent at work in the busiest hour."""
+        """Return the utilisation of `slots` slots in the busiest hour."""
         return self.busiest.work_s / (self.busiest_s * slots)
 
     def share_above(self, utilisation: float, slots: int) -> float:
-        """Share of the requests that came in hours at least so busy."""
+        """Return the share of requests in hours with at least this utilisation."""
         if self.busiest_s < HOUR_S:
             return float(self.busiest_utilisation(slots) >= utilisation)
         least_s = utilisation * slots * HOUR_S
@@ -99,9 +98,9 @@ class Load:
 
 
 def by_hour(connection: sqlite3.Connection, span: Span) -> list[Hour]:
-    """Return the hours of a span in which requests ended, in order; a span's ends are taken to the hour.
+    """Return the hours of a span with requests, in order; the span is rounded to hours.
 
-    Of one client, those of its newest `LOOKED_AT` requests: the tally does not know clients.
+    For one client, uses its newest `LOOKED_AT` requests, because the tally has no clients.
     """
     if span.client is not None:
         rows = connection.execute(
@@ -125,7 +124,7 @@ def by_hour(connection: sqlite3.Connection, span: Span) -> list[Hour]:
 
 
 def newest_answers(connection: sqlite3.Connection, span: Span, limit: int = ANSWERS) -> list[Answer]:
-    """Return the newest whole answers among the newest `LOOKED_AT` requests of a span, the newest first."""
+    """Return the completed answers among the newest `LOOKED_AT` requests of a span, newest first."""
     index, where = "history_time", "finished_at >= ? AND finished_at < ?"
     values: tuple[object, ...] = (span.since, span.until)
     if span.client is not None:
@@ -144,7 +143,7 @@ def newest_answers(connection: sqlite3.Connection, span: Span, limit: int = ANSW
 
 
 def load(connection: sqlite3.Connection, span: Span) -> Load | None:
-    """Return how busy the server was within a span; None if it had no requests."""
+    """Return how busy the server was in a span; None without requests."""
     hours = by_hour(connection, span)
     if not hours:
         return None
@@ -153,7 +152,7 @@ def load(connection: sqlite3.Connection, span: Span) -> Load | None:
     passed_h = sum(min(later.hour - earlier.hour, LONGEST_PAUSE_H) for earlier, later in pairwise(hours))
     span_s, busiest_s = float(HOUR_S * (1 + passed_h)), float(HOUR_S)
     if last <= first + 1:
-        # What was not observed of a clock hour is not idleness.
+        # The unobserved part of an hour is not idle time.
         span_s = max(MIN_OBSERVED_S, _observed_s(connection, span))
         if span_s < HOUR_S:
             busiest, busiest_s = Hour(last, requests, work_s), span_s

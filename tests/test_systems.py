@@ -20,7 +20,6 @@ ASKED = re.compile(
 )
 MAY_ASK = {
     "clairvoyant_cli/system.py": "that is what it is for",
-    "profiles/clocks.py": "which clock counts sleep",
     "profiles/host.py": "what the machine is called",
     "tui/hardware/collect.py": "whose GPU is read",
 }

@@ -325,8 +325,7 @@ async def _daemon(
 async def _profiles(behind: Behind, worker: "Worker", model: str) -> "list[Profile]":
     """Return what proves how the server goes on with an answer that was cut."""
     from clairvoyant_cli.research.replay.proof import proven
-    from profiles.database import reading
-    from profiles.errors import ProfilesError
+    from profiles.database import ProfilesError, reading
     from profiles.host import this_host
     from profiles.records import Served, place_of
     from profiles.store import fitting

@@ -48,12 +48,11 @@ def command(
         click.confirm(f"Permanently erase {_asked(span)}?", abort=True, err=True)
     with told_plainly():
         erased = forget(database_path(db_file), span, states=not keep_learned)
-    for line in _told(erased, by_time=since is not None or until is not None):
-        say(line, err=True)
+    say(_summary(erased), err=True)
 
 
 def _asked(span: "Span") -> str:
-    """Say what is to be erased; the times, because it is the clock of now that they were computed by."""
+    """Describe the span, with absolute times."""
     from profiles.history import ALWAYS, FOREVER
 
     return "".join(
@@ -65,15 +64,8 @@ def _asked(span: "Span") -> str:
     )
 
 
-def _told(erased: "Erased", *, by_time: bool) -> list[str]:
-    n = erased.requests
-    if not n:
-        return ["0 requests erased"]
+def _summary(erased: "Erased") -> str:
+    if not erased.requests:
+        return "0 requests erased"
     ends = (date(at) for at in (erased.first_at, erased.last_at))
-    lines = [f"{plural(n, 'request')} erased, finished {' to '.join(dict.fromkeys(ends))}"]
-    if by_time and erased.misdated:
-        lines.append(
-            f"{erased.misdated} of them bore other times: the clock was wrong when they were recorded, "
-            "and they may be of that span"
-        )
-    return lines
+    return f"{plural(erased.requests, 'request')} erased, finished {' to '.join(dict.fromkeys(ends))}"

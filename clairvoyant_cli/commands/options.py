@@ -109,8 +109,7 @@ def profile_names(ctx: click.Context, parameter: click.Parameter, begun: str) ->
     from click.shell_completion import CompletionItem
 
     from clairvoyant_cli.commands.setup import database_path
-    from profiles.database import reading
-    from profiles.errors import ProfilesError
+    from profiles.database import ProfilesError, reading
     from profiles.store import every
 
     with (

@@ -98,8 +98,7 @@ def kept_in(config: ServeConfig) -> Iterator["Ledger | None"]:
 
     A profile that was named must be there: its absence raises ClairvoyantError.
     """
-    from profiles.database import default_path
-    from profiles.errors import ProfilesError
+    from profiles.database import ProfilesError, default_path
     from profiles.ledger import Ledger
     from profiles.writer import Bounds
 
@@ -129,7 +128,7 @@ def database_path(named: Path | None) -> Path:
 @contextmanager
 def told_plainly() -> Iterator[None]:
     """Say in one line what is wrong with the database."""
-    from profiles.errors import ProfilesError
+    from profiles.database import ProfilesError
 
     try:
         yield

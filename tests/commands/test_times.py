@@ -94,8 +94,8 @@ def _profile(**changes: object) -> Callable[[], bytes]:
         (_profile(slots=0), "slots"),
         (_profile(name=""), "name"),
         (_profile(name="a\nb"), "name"),
-        (_profile(tau_s=-1.0), "below 0"),
-        (_profile(decode_tokens_per_s=-1e308), "below 0"),
+        (_profile(tau_s=-1.0), "negative"),
+        (_profile(decode_tokens_per_s=-1e308), "negative"),
     ],
 )
 def test_what_is_no_profile_is_not_imported(
@@ -105,7 +105,7 @@ def test_what_is_no_profile_is_not_imported(
     file.write_bytes(data if isinstance(data, bytes) else data())
     result = CliRunner().invoke(cli, ["profiles", "import", str(file), "--db", str(db)])
     assert isinstance(result.exception, ClairvoyantError), result.exception
-    assert str(result.exception).startswith("this is no exported profile")
+    assert str(result.exception).startswith("not an exported profile")
     assert why in str(result.exception)
     assert not db.exists()
 

@@ -16,7 +16,6 @@ from click.testing import CliRunner
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import cli
-from profiles.clocks import system_clocks
 from profiles.database import reading
 from profiles.history import Span, each, forget, totals
 from profiles.ledger import Ledger
@@ -51,9 +50,6 @@ DAMAGE = {
     "tally huge": "UPDATE tally SET requests = 9223372036854775807, tokens = 9223372036854775807",
     "tally text": "UPDATE tally SET requests = 'x', tokens = 'y', waited_s = 'z'",
     "tally of bytes": "UPDATE OR REPLACE tally SET model = x'ff'",
-    "clock of text": "INSERT OR REPLACE INTO clocks VALUES (1, 'a', 'x')",
-    "clock of text, now": "UPDATE clocks SET offset_s = 'x'",
-    "clock at infinity": "INSERT OR REPLACE INTO clocks VALUES (1, (SELECT boot FROM clocks), 9e999)",
     NOT_JSON: "UPDATE profiles SET record = '{'",
     "profile of bytes": "UPDATE profiles SET record = x'ff', chosen_at = 'x'",
     "profile too many slots": "UPDATE profiles SET record = json_set(record, '$.slots', 1000000000)",
@@ -160,7 +156,7 @@ def test_what_is_lost_with_the_salt_is_said_once(
     path = damaged(sound, tmp_path, "DELETE FROM salt")
     with caplog.at_level(logging.WARNING, "clairvoyant"):
         Writer(path).close()
-        assert "key of the clients' names was lost" in caplog.text
+        assert "key of the client hashes was lost" in caplog.text
         caplog.clear()
         Writer(path).close()
         assert not caplog.records
@@ -180,9 +176,6 @@ def test_a_running_daemon_hears_of_an_erasure_although_the_last_word_is_garbage(
         with reading(path) as connection:
             erased = forgetting(connection)
         assert erased.generation > 10**6  # nobody has had it
-        now = system_clocks().now()
-        assert not erased.is_before(replace(now, steady_s=0.0))
-        assert erased.is_before(replace(now, steady_s=now.steady_s + 1.0))
         ledger.save("learned ollama x", b"{}")
     finally:
         ledger.close()
@@ -198,7 +191,7 @@ def test_an_erasure_that_keeps_what_was_learned_does_so_after_garbage_too(
         sound, tmp_path, "INSERT OR REPLACE INTO states VALUES ('forgetting', 0, CAST('3' AS BLOB))"
     )
     with closing(sqlite3.connect(path)) as connection:
-        note_forgetting(connection, system_clocks().now(), states=False)
+        note_forgetting(connection, states=False)
         assert forgetting(connection).generation == 3
 
 
@@ -216,7 +209,7 @@ def test_one_profile_that_cannot_be_read_costs_no_other(
         newest = newest_profile(connection)
         assert newest is not None
         assert newest.name == "good"
-    assert f"the stored profile {PROFILE.name!r} cannot be read" in caplog.text
+    assert f"the stored profile {PROFILE.name!r} is unreadable" in caplog.text
 
 
 def test_a_damaged_row_is_left_out_and_counted(
@@ -226,14 +219,14 @@ def test_a_damaged_row_is_left_out_and_counted(
     result = CliRunner().invoke(cli, ["history", "--json", "--db", str(path)], catch_exceptions=False)
     lines = [json.loads(line)["request"] for line in result.stdout.splitlines()]
     assert lines == [f"r-{n}" for n in range(ROWS) if n != 4]
-    assert "left out, because they are damaged: 1" in caplog.text
+    assert "skipped 1 damaged rows" in caplog.text
 
 
 def test_names_that_are_no_text_are_not_looked_up(sound: Path) -> None:
     for command in (("history", "--model"), ("history", "--client"), ("profiles", "show")):
         result = CliRunner().invoke(cli, [*command, "a\udcff", "--db", str(sound)])
         assert isinstance(result.exception, ClairvoyantError), result.exception
-        assert "is no UTF-8 text" in str(result.exception)
+        assert "is not UTF-8 text" in str(result.exception)
 
 
 def test_a_hash_needs_its_whole_key() -> None:

@@ -13,17 +13,19 @@ from pathlib import Path
 import httpx
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 import predictor
+from clairvoyant_cli.main import cli
 from clairvoyant_cli.proxy.learning.tau_learning import Learned, state_name
 from profiles.database import open_database, reading
-from profiles.history import Span, forget
+from profiles.history import Erased, Span, forget
 from profiles.ledger import Ledger
 from profiles.states import FORGETTING, load_state
-from profiles.writer import Writer
+from profiles.writer import Bounds, Writer
 from tests.fakes.calibrating import replay
 from tests.fakes.daemon_process import DaemonProcess, daemon_process
-from tests.fakes.remembered import FINISHED, recorded
+from tests.fakes.remembered import FINISHED, keep, record, recorded
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "replay:latest"
@@ -53,6 +55,26 @@ def test_what_waits_to_be_written_is_forgotten_too(tmp_path: Path) -> None:
     writer.close()
     assert requests(path) == ["after"]
     assert states(path) == {"learned afresh": b"after"}
+
+
+def test_a_span_goes_by_recorded_times(tmp_path: Path) -> None:
+    times = {"1969": -3600.0, "old": 1000.0, "new": 2000.0, "future": 9e9}
+    rows = [replace(FINISHED, request=name, finished_at=at) for name, at in times.items()]
+    path = tmp_path / "c.db"
+    record(Writer(path, Bounds(days=1e6)), rows)
+    assert forget(path, Span(since=1000.0, until=2000.0), states=True) == Erased(1, 1000.0, 1000.0)
+    assert forget(path, Span(since=1500.0), states=True) == Erased(2, 2000.0, 9e9)
+    assert forget(path, Span(), states=True).requests == 1
+    assert requests(path) == []
+
+
+def test_the_command_reports_what_it_erased(tmp_path: Path) -> None:
+    now = time.time()
+    rows = [replace(FINISHED, request=str(n), finished_at=now - n * 86_400) for n in range(3)]
+    path = keep(tmp_path / "c.db", rows)
+    done = CliRunner().invoke(cli, ["forget", "--since", "30h", "--yes", "--db", str(path)])
+    first, last = (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now - n * 86_400)) for n in (1, 0))
+    assert done.stderr == f"2 requests erased, finished {first} to {last}\n"
 
 
 def test_forgetting_a_client_may_leave_what_was_learned(tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ from statistics import fmean, median, quantiles
 
 import pytest
 
-from profiles.database import reading
-from profiles.errors import ProfilesError
+from profiles.database import ProfilesError, reading
 from profiles.history import (
     Span,
     each,

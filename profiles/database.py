@@ -25,8 +25,8 @@ SHAPING_TIMEOUT_S = 60.0
 
 RETRY_S = 0.005
 
-MARKS = (b"profiles_and_their_samples", b"history_counts_in")
-"""The name of the first migration and of a trigger: in the first pages of each of our databases."""
+MARKS = (b"profiles_and_their_samples", b"profiles_fit ON profiles (host, backend, place")
+"""The name of the first migration and part of the schema: in the first pages of each of our databases."""
 
 FIRST_BYTES = 1 << 18
 """Where `MARKS` are found: SQLite stores the schema first."""

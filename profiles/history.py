@@ -1,7 +1,7 @@
 """Queries and erases the history of requests.
 
-Queries take well under a second on a million rows: totals come from the tally, percentiles from the newest
-rows of an index.
+Percentiles use a bounded number of the newest rows of an index. Totals scan the span: about a second for a
+million rows.
 """
 
 import logging
@@ -29,8 +29,15 @@ NEWEST = 10_000
 PAIRED = 2_000
 """Ranking accuracy is over this many newest answers of a class."""
 
-HOUR_S = 3600
 CHECKPOINT_TRIES = 20
+SOUND = (
+    "typeof(model) = 'text' AND typeof(outcome) = 'text' AND typeof(length_class) = 'text' "
+    "AND typeof(finished_at) = 'real' AND abs(finished_at) < 1e12 AND (tokens IS NULL OR abs(tokens) < 1e12) "
+    "AND typeof(waited_s) = 'real' AND abs(waited_s) < 1e12 "
+    "AND typeof(sojourn_s) = 'real' AND abs(sojourn_s) < 1e12"
+)
+"""Condition that skips damaged rows in sums: SQLite stores any type in any column."""
+
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM history"  # noqa: S608 - column names of our own
 
 
@@ -39,7 +46,7 @@ ALWAYS, FOREVER = -1e12, 1e12
 
 _HINTS = get_type_hints(Finished)
 _KINDS = tuple(bytes if name == "client" else get_args(_HINTS[name]) or _HINTS[name] for name in COLUMNS)
-"""The types of the columns. Damaged rows have others: SQLite stores any type in any column."""
+"""The types of the columns; damaged rows have others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,39 +86,20 @@ class Spread:
 
 
 def totals(connection: sqlite3.Connection, span: Span) -> list[Total]:
-    """Count requests by model, outcome and actual class. Without a client, the span is rounded to hours."""
-    if span.client is not None:
-        where, values = _where(connection, span)
-        rows = connection.execute(
-            "SELECT model, outcome, length_class, COUNT(*), TOTAL(tokens), SUM(waited_s), "  # noqa: S608
-            "SUM(sojourn_s) "
-            f"FROM history WHERE {where} GROUP BY model, outcome, length_class ORDER BY COUNT(*) DESC",
-            values,
-        )
-        return _totals(rows)
+    """Count requests by model, outcome and actual class, the largest group first."""
+    where, values = where_of(connection, span)
     rows = connection.execute(
-        "SELECT model, outcome, length_class, SUM(requests), SUM(tokens), SUM(waited_s), SUM(sojourn_s) "
-        "FROM tally WHERE hour >= ? AND hour <= ? AND (? IS NULL OR model = ?) "
-        "GROUP BY model, outcome, length_class ORDER BY SUM(requests) DESC",
-        (int(span.since // HOUR_S), int(span.until // HOUR_S), span.model, span.model),
+        "SELECT model, outcome, length_class, COUNT(*), CAST(TOTAL(tokens) AS INTEGER), AVG(waited_s), "  # noqa: S608
+        f"AVG(sojourn_s) FROM history WHERE {where} AND {SOUND} "
+        "GROUP BY model, outcome, length_class ORDER BY COUNT(*) DESC",
+        values,
     )
-    return _totals(rows)
-
-
-def _totals(rows: Iterable[tuple[Any, ...]]) -> list[Total]:
-    return [
-        Total(model, outcome, length_class, n, int(tokens), waited_s / n, sojourn_s / n)
-        for model, outcome, length_class, n, tokens, waited_s, sojourn_s in rows
-        if isinstance(n, int)
-        and n > 0
-        and all(isinstance(each, str) for each in (model, outcome, length_class))
-        and all(isfinite(each) for each in (tokens, waited_s, sojourn_s))
-    ]
+    return [Total(*row) for row in rows]
 
 
 def spread(connection: sqlite3.Connection, length_class: str, span: Span) -> Spread | None:
     """Return the percentiles of a class within a span; None without answers."""
-    where, values = _where(connection, span)
+    where, values = where_of(connection, span)
     rows = connection.execute(
         "SELECT sojourn_s, waited_s FROM history INDEXED BY history_class "  # noqa: S608 - names of our own
         f"WHERE length_class = ? AND {where} ORDER BY finished_at DESC LIMIT ?",
@@ -140,7 +128,7 @@ def ranking_accuracy(connection: sqlite3.Connection, span: Span) -> float | None
 
 def newest(connection: sqlite3.Connection, span: Span, limit: int) -> list[Finished]:
     """Return the newest requests of a span, newest first; clients are hashes."""
-    where, values = _where(connection, span)
+    where, values = where_of(connection, span)
     rows = connection.execute(
         f"{SELECT} WHERE {where} ORDER BY finished_at DESC LIMIT ?",
         (*values, min(limit, 2**63 - 1)),
@@ -150,7 +138,7 @@ def newest(connection: sqlite3.Connection, span: Span, limit: int) -> list[Finis
 
 def each(connection: sqlite3.Connection, span: Span) -> Iterator[Finished]:
     """Yield the requests of a span in order of their end."""
-    where, values = _where(connection, span)
+    where, values = where_of(connection, span)
     yield from _sound(connection.execute(f"{SELECT} WHERE {where} ORDER BY finished_at", values))
 
 
@@ -237,7 +225,8 @@ def _empty_log(connection: sqlite3.Connection, path: Path) -> None:
     )
 
 
-def _where(connection: sqlite3.Connection, span: Span) -> tuple[str, tuple[object, ...]]:
+def where_of(connection: sqlite3.Connection, span: Span) -> tuple[str, tuple[object, ...]]:
+    """Return the SQL condition of a span, and its values."""
     narrowed, by = _narrowed(connection, span)
     return f"finished_at >= ? AND finished_at < ?{narrowed}", (span.since, span.until, *by)
 
@@ -266,7 +255,7 @@ def _sound(rows: Iterable[tuple[Any, ...]]) -> Iterator[Finished]:
 
 
 def _p_long(connection: sqlite3.Connection, length_class: str, span: Span) -> list[float]:
-    where, values = _where(connection, span)
+    where, values = where_of(connection, span)
     rows = connection.execute(  # names of our own
         f"SELECT p_long FROM history WHERE length_class = ? AND {where} ORDER BY finished_at DESC LIMIT ?",  # noqa: S608
         (length_class, *values, PAIRED),

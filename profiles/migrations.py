@@ -173,7 +173,9 @@ def how_often_an_answer_was_asked_for_again(db: Database) -> None:
 
 
 @migrations()
-def clocks_dropped(db: Database) -> None:
-    """Rows keep the wall time that they were written with; times are not corrected any more."""
-    db.execute("DROP TRIGGER history_counts_over")
+def clocks_and_tally_dropped(db: Database) -> None:
+    """Recorded times are not corrected any more, and totals are computed from the rows."""
+    for trigger in ("history_counts_in", "history_counts_out", "history_counts_over"):
+        db.execute(f"DROP TRIGGER {trigger}")
     db.execute("DROP TABLE clocks")
+    db.execute("DROP TABLE tally")

@@ -1,18 +1,18 @@
 """Summarises the traffic in a history: work per hour, and the newest answers.
 
-Fast on a million rows, like `history`: reads the tally, or a bounded number of the newest rows of an index.
+The newest answers come from a bounded number of rows of an index, the hours from all rows of the span.
 """
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from math import ceil, isfinite
+from math import isfinite
 from typing import get_type_hints
 
-from profiles.history import HOUR_S, Span
-from profiles.states import client_hash, salt
+from profiles.history import SOUND, Span, where_of
 
+HOUR_S = 3600
 ANSWERS = 4000
 """Size of the sample of newest answers."""
 
@@ -28,7 +28,7 @@ LONGEST_PAUSE_H = 31 * 24
 """Longer pauses are capped: years without a request come from a wrong clock."""
 
 LOOKED_AT = 40_000
-"""Maximum rows read to find the sample, or to count one client's hours."""
+"""Maximum rows read to find the sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,41 +98,20 @@ class Load:
 
 
 def by_hour(connection: sqlite3.Connection, span: Span) -> list[Hour]:
-    """Return the hours of a span with requests, in order; the span is rounded to hours.
-
-    For one client, uses its newest `LOOKED_AT` requests, because the tally has no clients.
-    """
-    if span.client is not None:
-        rows = connection.execute(
-            "SELECT CAST(finished_at / 3600 AS INTEGER), COUNT(*), SUM(sojourn_s - waited_s) FROM ("
-            "SELECT finished_at, sojourn_s, waited_s, model FROM history INDEXED BY history_client "
-            "WHERE client = ? AND finished_at >= ? AND finished_at < ? ORDER BY finished_at DESC LIMIT ?) "
-            "WHERE ? IS NULL OR model = ? GROUP BY 1 ORDER BY 1",
-            (_client(connection, span), span.since, span.until, LOOKED_AT, span.model, span.model),
-        )
-    else:
-        rows = connection.execute(
-            "SELECT hour, SUM(requests), SUM(sojourn_s - waited_s) FROM tally "
-            "WHERE hour >= ? AND hour <= ? AND (? IS NULL OR model = ?) GROUP BY hour ORDER BY hour",
-            (int(span.since // HOUR_S), ceil(span.until / HOUR_S), span.model, span.model),
-        )
-    return [
-        Hour(hour, requests, max(0.0, work_s))
-        for hour, requests, work_s in rows
-        if isinstance(hour, int) and isinstance(requests, int) and requests > 0 and isfinite(work_s)
-    ]
+    """Return the hours of a span with requests, in order."""
+    where, values = where_of(connection, span)
+    rows = connection.execute(
+        "SELECT CAST(finished_at / 3600 AS INTEGER), COUNT(*), MAX(0.0, SUM(sojourn_s - waited_s)) "  # noqa: S608
+        f"FROM history WHERE {where} AND {SOUND} GROUP BY 1 ORDER BY 1",
+        values,
+    )
+    return [Hour(*row) for row in rows]
 
 
 def newest_answers(connection: sqlite3.Connection, span: Span, limit: int = ANSWERS) -> list[Answer]:
     """Return the completed answers among the newest `LOOKED_AT` requests of a span, newest first."""
-    index, where = "history_time", "finished_at >= ? AND finished_at < ?"
-    values: tuple[object, ...] = (span.since, span.until)
-    if span.client is not None:
-        index, where, values = (
-            "history_client",
-            f"client = ? AND {where}",
-            (_client(connection, span), *values),
-        )
+    where, values = where_of(connection, replace(span, model=None))
+    index = "history_time" if span.client is None else "history_client"
     newest = f"SELECT * FROM history INDEXED BY {index} WHERE {where} ORDER BY finished_at DESC LIMIT ?"  # noqa: S608
     rows = connection.execute(
         f"{ANSWER} FROM ({newest}) "
@@ -164,10 +143,6 @@ def _observed_s(connection: sqlite3.Connection, span: Span) -> float:
     if not answers:
         return 0.0
     return answers[0].finished_at - min(answer.finished_at - answer.sojourn_s for answer in answers)
-
-
-def _client(connection: sqlite3.Connection, span: Span) -> bytes:
-    return client_hash(salt(connection), span.client or "")
 
 
 def _is_sound(row: Sequence[object]) -> bool:

@@ -9,6 +9,7 @@ Rule 5: a record that cannot be written does not affect others.
 """
 
 import logging
+import secrets
 import sqlite3
 import threading
 import time
@@ -19,9 +20,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from profiles.database import DamagedError, explained, explanation, open_database, set_aside
-from profiles.database_repair import check_shape, mend
 from profiles.records import Finished
-from profiles.states import Forgetting, client_hash, forgetting, salt, save_state
+from profiles.states import Forgetting, client_hash, forgetting, kept_salt, salt, save_state
 from profiles.store import fingerprint
 
 log = logging.getLogger("clairvoyant")
@@ -54,6 +54,16 @@ UNWRITABLE = (
 COLUMNS = tuple(field.name for field in fields(Finished))
 CLIENT = COLUMNS.index("client")
 INSERT = f"INSERT INTO history ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608
+
+SCHEMA_CHECKS = (
+    f"INSERT INTO history ({', '.join(COLUMNS)}) SELECT {', '.join(COLUMNS)} FROM history",  # noqa: S608
+    "DELETE FROM history",
+    "SELECT id, name, backend, place, model, host, measured_at, chosen_at, record FROM profiles",
+    "SELECT profile, number, record FROM samples",
+    "INSERT INTO states SELECT name, saved_at, state FROM states WHERE 1 ON CONFLICT (name) DO NOTHING",
+    "SELECT only_row, salt FROM salt",
+)
+"""Statements on all tables: if SQLite accepts them, no table or column is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +132,8 @@ class Writer:
         self._connection = connection = open_database(self.path)
         try:
             with explained(self.path):
-                check_shape(connection)
-                mend(connection)
+                check_schema(connection)
+                replace_lost_salt(connection)
                 self._salt = salt(connection)
                 self._forgetting = forgetting(connection)
                 self._profiles = fingerprint(connection)
@@ -274,10 +284,29 @@ def prune(connection: sqlite3.Connection, bounds: Bounds, now: float) -> int:
         "(SELECT id FROM history WHERE finished_at < ? ORDER BY finished_at LIMIT ?)",
         (oldest, PRUNE_ROWS),
     ).rowcount
-    count = connection.execute("SELECT CAST(TOTAL(requests) AS INTEGER) FROM tally").fetchone()[0]
+    count = connection.execute("SELECT COUNT(*) FROM history").fetchone()[0]
     if count > bounds.rows:
         gone += connection.execute(
             "DELETE FROM history WHERE id IN (SELECT id FROM history ORDER BY id LIMIT ?)",
             (min(PRUNE_ROWS, count - bounds.rows),),
         ).rowcount
     return gone
+
+
+def check_schema(connection: sqlite3.Connection) -> None:
+    """Raise DamagedError if a table or column is missing."""
+    try:
+        for statement in SCHEMA_CHECKS:
+            connection.execute(f"EXPLAIN {statement}").close()
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:  # e.g. a read error of the disk
+            raise
+        raise DamagedError("its tables are incomplete") from error
+
+
+def replace_lost_salt(connection: sqlite3.Connection) -> None:
+    """Create a new key of the client hashes if it is lost."""
+    if kept_salt(connection) is None:
+        connection.execute("INSERT OR REPLACE INTO salt VALUES (1, ?)", (secrets.token_bytes(32),))
+        connection.commit()
+        log.warning("history: the key of the client hashes was lost: earlier requests have no known client")

@@ -72,10 +72,9 @@ async def round_of(backend: str, home: Path, load_s: float) -> tuple[int, int, s
     try:
         state = connection.execute("PRAGMA integrity_check").fetchone()[0]
         there = {name for (name,) in connection.execute("SELECT request FROM history")}
-        tally = connection.execute("SELECT COALESCE(SUM(requests), 0) FROM tally").fetchone()[0]
     finally:
         connection.close()
-    return len(due), len(due - there), state if tally == len(there) else "the tally is off"
+    return len(due), len(due - there), state
 
 
 async def main(kills: int, seed: int) -> int:

@@ -115,7 +115,7 @@ def test_prompts_come_with_their_answers_length(tmp_path: Path) -> None:
         assert recorded_prompts(connection, 10) == [("Why?", 7)]
 
 
-def test_a_forgotten_client_is_gone_and_the_tally_knows(path: Path) -> None:
+def test_a_forgotten_client_is_gone(path: Path) -> None:
     others = [row for row in ROWS if row.client != "bob"]
     assert forget(path, Span(client="bob"), states=True).requests == len(ROWS) - len(others)
     with reading(path) as connection:

@@ -12,6 +12,7 @@ from clairvoyant_cli.research.simulator.predictions import Predictions
 from clairvoyant_cli.research.simulator.workload import LONG, MEDIUM, SHORT, Workload
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.scheduler.starvation import tau_from_setting
 from predictor.record import LengthClass, Prediction
 
 KINDS = {LengthClass.SHORT: SHORT, LengthClass.MEDIUM: MEDIUM, LengthClass.LONG: LONG}

@@ -5,41 +5,20 @@
 
 from math import log1p
 
-from predictor.lexical.languages import FOREIGN
-from predictor.lexical.lexicon import CLASSES
 from predictor.lexical.stated_length import STATED_CUES, stated_cues
-from predictor.lexical.words import WINDOW_CHARACTERS, in_english, split, window
+from predictor.lexical.words import FOREIGN, WINDOW_CHARACTERS, in_english, read_word_lists, split, window
 
 FEATURES_VERSION = 3
 """Raise it when a feature changes its meaning: a model made for another version is refused."""
 
+CLASSES = read_word_lists("word_classes.txt")
+
 SHAPE = (
-    "characters",
-    "words_read",
-    "lines",
-    "characters_a_word",
-    "ends_with_question",
-    "ends_with_colon",
-    "ends_with_full_stop",
-    "ends_with_none",
-    "questions",
-    "sentences",
-    "commas",
-    "colons",
-    "fences",
-    "braces",
-    "brackets",
-    "distinct_share",
-    "non_ascii_share",
-    "lower_case_start",
-    "blank_line",
-    "second_choice",
-    "after_first_line",
-    "list_items",
-    "exclamations",
-    "quotes",
-    "first_line",
-)
+    "characters words_read lines characters_a_word ends_with_question ends_with_colon "
+    "ends_with_full_stop ends_with_none questions sentences commas colons fences braces brackets "
+    "distinct_share non_ascii_share lower_case_start blank_line second_choice after_first_line "
+    "list_items exclamations quotes first_line"
+).split()
 NAMES = (
     *SHAPE,
     *(f"uses_{name}" for name in CLASSES),
@@ -57,7 +36,7 @@ def _places() -> dict[bytes, tuple[int, ...]]:
     """Return the places in `NAMES` of the classes that each word is of."""
     places: dict[bytes, tuple[int, ...]] = {}
     for place, words in enumerate(CLASSES.values(), start=len(SHAPE)):
-        for word in words.split():
+        for word in words:
             places[word.encode()] = (*places.get(word.encode(), ()), place)
     return places
 

@@ -2,17 +2,20 @@
 
 Only a window is read: the first and the last few hundred characters, where an instruction stands; what lies
 between is the material it speaks of. Splitting works on UTF-8 bytes, because `bytes.translate` turns
-punctuation into blanks for the whole window at once. What is not English is made to look like it as far as
-`languages` knows how.
+punctuation into blanks for the whole window at once.
+
+Words of other languages that tell an answer's length (`foreign_words.txt`, `unspaced_terms.txt`) read like
+their English counterparts: almost all prompts with known answer lengths are English.
 """
 
+import re
 from array import array
+from functools import cache
+from pathlib import Path
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
-
-from predictor.lexical.languages import ENGLISH, plain
 
 HEAD_WORDS = 40
 TAIL_WORDS = 24
@@ -26,6 +29,56 @@ WINDOW_CHARACTERS = _HEAD + _TAIL
 Hashes = npt.NDArray[np.uint32]
 
 _KEPT = frozenset(b"+#")  # c++ and c# are words
+
+
+def read_word_lists(name: str) -> dict[str, list[str]]:
+    """Return the word lists of a file in this directory: lines of `name: words`, continued where indented."""
+    lists: dict[str, list[str]] = {}
+    for line in (Path(__file__).parent / name).read_text(encoding="utf-8").splitlines():
+        if not line.startswith((" ", "#")):
+            key, _, line = line.partition(":")
+            words = lists.setdefault(key, [])
+        if not line.startswith("#"):
+            words += line.split()
+    return lists
+
+
+ENGLISH: dict[bytes, bytes] = {
+    word.encode(): english.encode()
+    for english, words in read_word_lists("foreign_words.txt").items()
+    for word in words
+}
+"""Words of languages that separate words by blanks, in UTF-8, to their English counterparts."""
+
+FOREIGN = ENGLISH.keys()
+
+_UNSPACED = {
+    term: f" {english} " for english, terms in read_word_lists("unspaced_terms.txt").items() for term in terms
+}
+_ANY_UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+_TWO_UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u9fff]{2}")
+_MARKS = str.maketrans(
+    "，。；：？！、（）「」『』“”‘’«»¿¡—–…،؛؟٠١٢٣٤٥٦٧٨٩０１２３４５６７８９",
+    ',.;:?!,()""""""\'\'""  --.,;?01234567890123456789',
+)
+
+
+@cache
+def _any_term() -> re.Pattern[str]:
+    """Return the pattern of all terms, made at first use: it takes milliseconds to make."""
+    return re.compile("|".join(sorted(map(re.escape, _UNSPACED), key=len, reverse=True)))
+
+
+def _plain(text: str) -> str:
+    """Return a lower-case text that is not all ASCII with its marks and terms as English has them.
+
+    Chinese and Japanese characters are split in pairs, which makes words about as long as English ones.
+    """
+    text = text.translate(_MARKS)
+    if not _ANY_UNSPACED.search(text):
+        return text
+    text = _any_term().sub(lambda found: _UNSPACED[found[0]], text)
+    return _TWO_UNSPACED.sub(r"\g<0> ", text)
 
 
 def _table(digits: bytes) -> bytes:
@@ -51,7 +104,7 @@ def window(prompt: str, head: int = _HEAD, tail: int = _TAIL) -> bytes:
         prompt = f"{prompt[:head]} {prompt[-tail:]}"
     prompt = prompt.lower()
     if not prompt.isascii():
-        prompt = plain(prompt)
+        prompt = _plain(prompt)
     return prompt.encode("utf-8", "replace").replace(b"'", b"")
 
 
@@ -61,7 +114,7 @@ def split(seen: bytes) -> list[bytes]:
 
 
 def in_english(words: list[bytes]) -> list[bytes]:
-    """Return the words with those that `languages` knows in English, at the same places."""
+    """Return the words with those of other languages that are known in English, at the same places."""
     return [ENGLISH.get(word, word) for word in words]
 
 

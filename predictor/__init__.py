@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from predictor.record import LoadedPredictor
+from predictor.record import Predictor
 
 if TYPE_CHECKING:
     from predictor.semantic.model import Encoder
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 
-def load(model: str | Path | None = None) -> LoadedPredictor:
+def load(model: str | Path | None = None) -> Predictor:
     """Load a predictor: None for the default, a shipped name such as "paper", or a model directory.
 
     Raises ModelError, with one line that says what to do, if there is no such model or it cannot be used.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from predictor.card import read_card
 from predictor.errors import ModelError
-from predictor.record import LoadedPredictor
+from predictor.record import Predictor
 
 if TYPE_CHECKING:
     from predictor.semantic.model import Encoder
@@ -18,7 +18,7 @@ SEMANTIC = "semantic"
 URGENCY = "urgency"
 
 
-def load_model(model: str | Path | None = None) -> LoadedPredictor:
+def load_model(model: str | Path | None = None) -> Predictor:
     """Return the predictor of a shipped name or of a model directory; the default one for None."""
     directory = find_model(model)
     kind = read_card(directory).kind

@@ -166,52 +166,46 @@ class Quality:
     distrusted: tuple[Distrusted, ...] = ()
 
 
-class Predictor(Protocol):
-    """What the proxy asks of a predictor. Both methods are called from one thread and do no I/O."""
+class Predictor:
+    """Predicts answer lengths. All methods are called from one thread and do no I/O.
 
-    name: str
+    `predict` must be implemented. The rest is optional: a predictor that does not learn, keep count of its
+    errors, keep state or explain itself inherits these methods.
+    """
 
-    def predict(self, view: PromptView) -> Prediction:
-        """Return the prediction for a request; never raises, whatever the text."""
-        ...
+    name: str = ""
+
+    def predict(self, view: PromptView, opinion: "Opinion | None" = None) -> Prediction:
+        """Return the prediction for a request, with an encoder's opinion of its prompt if there is one.
+
+        Never raises, whatever the text. The latest prediction of a request is the one to learn from.
+        """
+        raise NotImplementedError
 
     def learn(self, prediction: Prediction, tokens: int) -> None:
-        """Take note that the request behind `prediction` was answered in `tokens` tokens."""
-        ...
+        """Learn that the request behind `prediction` was answered in `tokens` tokens."""
+
+    def quality(self) -> Quality:
+        """Return how the predictions compare with the answers; 0 judged where no count is kept."""
+        return Quality(0, None, None)
+
+    def explain(self, view: PromptView) -> list[tuple[str, float]]:
+        """Return what drove the prediction, strongest first: (what, effect on the model's own scale)."""
+        return []
+
+    def export_state(self) -> bytes:
+        """Return what was learned, as hashed weights and counts; empty if there is nothing to keep."""
+        return b""
+
+    def import_state(self, state: bytes) -> None:
+        """Restore what `export_state` of the same model returned; raises ModelError if it cannot be used."""
 
 
 class UrgencyPredictor(Protocol):
-    """What says from a request's text how urgent it is; called from one thread, does no I/O."""
+    """Predicts from a request's text how urgent it is; called from one thread, does no I/O."""
 
     name: str
 
     def level(self, view: PromptView, opinion: "Opinion | None" = None) -> int:
-        """Return a level, 0 (immediate) to 4, by the words alone before an encoder has spoken of them."""
-        ...
-
-
-class LoadedPredictor(Predictor, Protocol):
-    """What `predictor.load` returns: a predictor that also tells of itself and keeps what it learnt."""
-
-    def predict(self, view: PromptView, opinion: "Opinion | None" = None) -> Prediction:
-        """Return the prediction for a request, now that an encoder has spoken of its prompt or before it has.
-
-        The latest prediction of a request is the one to learn from.
-        """
-        ...
-
-    def quality(self) -> Quality:
-        """Return how the predictor has done on the answers it was told of."""
-        ...
-
-    def export_state(self) -> bytes:
-        """Return what was learnt, as hashed weights and counts; empty if this predictor does not learn."""
-        ...
-
-    def import_state(self, state: bytes) -> None:
-        """Take up what `export_state` of the same model returned; raises ModelError if it cannot be used."""
-        ...
-
-    def explain(self, view: PromptView) -> list[tuple[str, float]]:
-        """Return what drove the prediction, strongest first: (what, effect on the model's own scale)."""
+        """Return a level, 0 (immediate) to 4, by the words alone where there is no encoder's opinion."""
         ...

@@ -16,7 +16,6 @@ from typing import Any, get_args, get_type_hints
 
 from profiles.database import ProfilesError, explained, open_database
 from profiles.percentiles import percentile
-from profiles.ranking import pairs_in_order
 from profiles.records import Finished
 from profiles.states import client_hash, drop_states, note_forgetting, salt
 from profiles.writer import CLIENT, COLUMNS
@@ -117,13 +116,9 @@ def spread(connection: sqlite3.Connection, length_class: str, span: Span) -> Spr
     )
 
 
-def ranking_accuracy(connection: sqlite3.Connection, span: Span) -> float | None:
-    """Return the share of (Short, Long) pairs of the newest answers with the higher P(Long) on the Long one.
-
-    Ties count half (Clairvoyant, section 5.2). None without both classes.
-    """
-    short, long = (_p_long(connection, length_class, span) for length_class in ("short", "long"))
-    return pairs_in_order(short, long)
+def p_long_by_class(connection: sqlite3.Connection, span: Span) -> tuple[list[float], list[float]]:
+    """Return the predicted P(Long) of the newest Short answers and of the newest Long ones."""
+    return _p_long(connection, "short", span), _p_long(connection, "long", span)
 
 
 def newest(connection: sqlite3.Connection, span: Span, limit: int) -> list[Finished]:

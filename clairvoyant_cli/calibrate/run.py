@@ -31,9 +31,9 @@ from clairvoyant_cli.calibrate.speed_bands import measure_bands
 from clairvoyant_cli.calibrate.survey import Survey, load_model, survey
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.scheduler.starvation import tau_from_sojourn
+from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
-from profiles.ranking import pairs_in_order
 from profiles.records import Band, Host, Mix, Profile, Sample
 
 WARM_UP = Question("warm-up", "Count from one to twenty, in words.", 24)

@@ -3,16 +3,12 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from clairvoyant_cli.commands.number_format import share
 from clairvoyant_cli.commands.options import FILE, json_option, predictor_option
+from clairvoyant_cli.commands.study import table_text
 from clairvoyant_cli.errors import ClairvoyantError
-
-if TYPE_CHECKING:
-    from predictor.research.studies.evaluation import Report
 
 
 @click.command()
@@ -37,40 +33,43 @@ def command(
     files: tuple[Path, ...], directory: str, delta: float, semantic: bool, urgency: bool, as_json: bool
 ) -> None:
     """Judge a predictor on FILEs (.jsonl or .jsonl.gz) with `prompt` and `output_tokens` on each line."""
-    if urgency:
-        from clairvoyant_cli.commands.urgency_report import report_urgency
-
-        report_urgency(files, directory, as_json=as_json)
-        return
     import predictor
     from predictor.errors import ModelError
-    from predictor.research.studies.evaluation import evaluate
+    from predictor.research.studies.evaluation import evaluate, table
     from predictor.research.training.dataset import read_dataset
 
+    if urgency:
+        _judge_urgency(files, directory, as_json=as_json)
+        return
     try:
         loaded, encoder = predictor.load(directory), predictor.load_encoder() if semantic else None
-        reports = [evaluate(loaded, read_dataset(path), path, delta, encoder) for path in files]
+        evaluations = [evaluate(loaded, read_dataset(path), path, delta, encoder) for path in files]
     except ModelError as error:
         raise ClairvoyantError(str(error)) from None
     if as_json:
-        click.echo(json.dumps([asdict(report) for report in reports], indent=2, allow_nan=False))
+        click.echo(json.dumps([asdict(each) for each in evaluations], indent=2, allow_nan=False))
     else:
-        _print_table(reports)
+        click.echo(table_text(table(evaluations)))
 
 
-def _print_table(reports: "list[Report]") -> None:
-    heads = ["n", "short", "long", "ranking", "tied", "tau_b", "pairs", "class", "error", "q90"]
-    click.echo(f"{'file':40}" + "".join(f"{head:>9}" for head in heads))
-    for report in reports:
-        name = report.file if len(report.file) < 40 else "..." + report.file[-36:]
-        shares = [
-            report.ranking_accuracy,
-            report.tied_share,
-            report.kendall_tau_b,
-            report.pair_accuracy,
-            report.class_accuracy,
-            report.calibration_error,
-            report.q90_coverage,
-        ]
-        cells = [str(report.n), str(report.n_short), str(report.n_long), *map(share, shares)]
-        click.echo(f"{name:40}" + "".join(f"{cell:>9}" for cell in cells))
+def _judge_urgency(files: tuple[Path, ...], model: str | None, *, as_json: bool) -> None:
+    import predictor
+    from predictor.errors import ModelError
+    from predictor.loading import DEFAULT
+    from predictor.research.studies.urgency import confusion_table, evaluate_urgency, table
+    from predictor.research.training.urgency_data import read_cases
+
+    try:
+        loaded = predictor.load_urgency(None if model in (None, DEFAULT) else model)
+        encoder = predictor.load_encoder() if loaded.hears else None
+        embed = None if encoder is None else lambda text: encoder.encode(text).embedding
+        verdicts = {str(path): evaluate_urgency(loaded, read_cases(path), embed) for path in files}
+    except ModelError as error:
+        raise ClairvoyantError(str(error)) from None
+    if as_json:
+        rows = [{"file": path, **asdict(each)} for path, found in verdicts.items() for each in found]
+        click.echo(json.dumps(rows, indent=2, allow_nan=False))
+        return
+    for path, found in verdicts.items():
+        click.echo(table_text(table(found, title=path)))
+        click.echo(table_text(confusion_table(found[0])))

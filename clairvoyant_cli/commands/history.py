@@ -156,12 +156,13 @@ def _show(console: PlainConsole, connection: "sqlite3.Connection", span: "Span",
 
 
 def _show_drift(console: PlainConsole, connection: "sqlite3.Connection", span: "Span") -> None:
-    from profiles.history import ranking_accuracy, spread
+    from predictor.ranking import pairs_in_order
+    from profiles.history import p_long_by_class, spread
     from profiles.store import newest_profile
 
     profile = newest_profile(connection, span.model)
     short = spread(connection, LengthClass.SHORT.value, span)
-    accuracy = ranking_accuracy(connection, span)
+    accuracy = pairs_in_order(*p_long_by_class(connection, span))
     console.print()
     p99 = seconds(short.sojourn_p99_s if short is not None else None)
     then = seconds(profile.short_p99_s if profile else None)

@@ -15,7 +15,6 @@ from clairvoyant_cli.commands.log import log_of
 from clairvoyant_cli.commands.options import config_option, serve_options
 from clairvoyant_cli.commands.plain_output import say
 from clairvoyant_cli.commands.setup import (
-    Frozen,
     kept_in,
     load_predictor,
     second_opinion,
@@ -81,7 +80,9 @@ async def _serve(config: ServeConfig) -> None:
     predictor = load_predictor(config.predictor)
     encode, urgency = second_opinion(config), urgency_predictor(config)
     if config.freeze:
-        predictor = Frozen(predictor)
+        from predictor.frozen import FrozenPredictor
+
+        predictor = FrozenPredictor(predictor)
     with kept_in(config) as persistence:
         await _run(config, predictor, persistence, encode, urgency)
     log.info("stopped")

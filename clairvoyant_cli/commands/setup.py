@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError
-from predictor.record import Prediction, Predictor, PromptView, UrgencyPredictor
+from predictor.record import Predictor, PromptView, UrgencyPredictor
 
 if TYPE_CHECKING:
     from clairvoyant_cli.proxy.requests.encoder import Encode
@@ -67,29 +67,6 @@ def urgency_predictor(config: ServeConfig) -> UrgencyPredictor | None:
         return load_urgency(named, with_encoder=gives_second_opinions(config))
     except ModelError as error:
         raise ClairvoyantError(str(error)) from None
-
-
-class Frozen:
-    """A predictor that learns no more; what it has learned before, it may still take up."""
-
-    def __init__(self, predictor: Predictor) -> None:
-        self.name = predictor.name
-        self.predict = predictor.predict
-        self._predictor = predictor
-
-    def learn(self, prediction: Prediction, tokens: int) -> None:
-        """Learn nothing."""
-
-    def export_state(self) -> bytes:
-        """Return what the predictor had learned, nothing if it never learns."""
-        export = getattr(self._predictor, "export_state", None)
-        return b"" if export is None else bytes(export())
-
-    def import_state(self, state: bytes) -> None:
-        """Let the predictor take up what an earlier one had learned."""
-        take_up = getattr(self._predictor, "import_state", None)
-        if take_up is not None:
-            take_up(state)
 
 
 @contextmanager

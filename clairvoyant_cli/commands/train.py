@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clairvoyant_cli.commands.number_format import share
 from clairvoyant_cli.commands.options import FILE, Output, db_option
 from clairvoyant_cli.commands.setup import database_path, told_plainly
+from clairvoyant_cli.commands.study import table_text
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 
 if TYPE_CHECKING:
-    from predictor.research.studies.evaluation import Report
     from predictor.research.training.dataset import Dataset
 
 MAX_RECORDED = 200_000
@@ -53,6 +52,7 @@ def command(
     `clairvoyant serve --predictor OUT` then uses it. Needs the train extra.
     """
     from predictor.errors import ModelError
+    from predictor.research.studies.evaluation import table
     from predictor.research.training.dataset import join, read_dataset
 
     if not files and not from_history:
@@ -60,9 +60,7 @@ def command(
     if urgency:
         if from_history:
             raise ClairvoyantError("the history knows no true levels of urgency; name a FILE", ExitCode.USAGE)
-        from clairvoyant_cli.commands.urgency_report import train_on
-
-        train_on(files, out)
+        _train_urgency(files, out)
         return
     try:
         datasets = [read_dataset(path) for path in files]
@@ -74,8 +72,7 @@ def command(
         outcome = train_own(data, out, recipe, min_long, seed, lambda line: click.echo(line, err=True))
     except ModelError as error:
         raise ClairvoyantError(str(error)) from None
-    for report in (outcome.held_out, outcome.shipped):
-        click.echo(_line(report))
+    click.echo(table_text(table([outcome.held_out, outcome.shipped])))
     click.echo(f"model written to {out}", err=True)
 
 
@@ -95,12 +92,20 @@ def _recorded(path: Path) -> "Dataset":
     return Dataset("history", [prompt for prompt, _ in recorded], [""], lengths)
 
 
-def _line(report: "Report") -> str:
-    figures = {
-        "ranking": report.ranking_accuracy,
-        "tau_b": report.kendall_tau_b,
-        "class": report.class_accuracy,
-        "q90 coverage": report.q90_coverage,
-    }
-    shown = "  ".join(f"{name} {share(value)}" for name, value in figures.items())
-    return f"{report.file:18} n {report.n}  {shown}"
+def _train_urgency(files: tuple[Path, ...], out: Path) -> None:
+    """Train an urgency model on files of cases, and print how it does on cases that it had not seen."""
+    from predictor.errors import ModelError
+    from predictor.research.studies.urgency import table
+    from predictor.research.training.urgency_data import read_cases
+
+    try:
+        cases = [case for path in files for case in read_cases(path)]
+        from predictor.research.training.urgency_model import train_urgency  # takes seconds
+
+        name = ", ".join(path.name for path in files)
+        licence = "your own data: yours to decide"
+        verdicts = train_urgency(cases, out, licence, name, lambda line: click.echo(line, err=True))
+    except ModelError as error:
+        raise ClairvoyantError(str(error)) from None
+    click.echo(table_text(table(verdicts)))
+    click.echo(f"model written to {out}", err=True)

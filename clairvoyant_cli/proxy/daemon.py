@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import cast
 
 from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.config import ServeConfig
@@ -63,7 +62,7 @@ from clairvoyant_cli.scheduler.starvation import tau_from_setting
 from clairvoyant_cli.settings import did_you_mean
 from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.system import raise_open_files, start_accepting
-from predictor.record import LoadedPredictor, Predictor, UrgencyPredictor
+from predictor.record import Predictor, UrgencyPredictor
 
 log = logging.getLogger("clairvoyant")
 
@@ -159,7 +158,7 @@ async def running_daemon(
 
     Without a persistence it starts from defaults and remembers nothing. `clock` gives the seconds that
     everything in it is ordered and measured by; the event loop's timers should run by the same. `encode`, of
-    prompts, gives second opinions on what waits, which the predictor must hear of (`LoadedPredictor`).
+    prompts, gives second opinions on what waits, which are passed to the predictor.
     `urgency` says how urgent requests are of which nobody else does.
     """
     policy = _policy(config)  # refused before anything is begun
@@ -205,7 +204,7 @@ async def running_daemon(
             if encode is not None:
                 opinions = SecondOpinions(
                     encode,
-                    cast(LoadedPredictor, predictor),
+                    predictor,
                     daemon.pool,
                     daemon.dispatcher,
                     daemon.gateway.admission.levels,

@@ -23,6 +23,7 @@ from predictor.record import (
     LONG_FROM_TOKENS,
     USUAL,
     Prediction,
+    Predictor,
     PromptView,
     Quality,
     Task,
@@ -75,8 +76,8 @@ class Memo(NamedTuple):
     model_name: str
 
 
-class LexicalPredictor:
-    """A `Predictor` over one model directory, which learns from the answers it is told of."""
+class LexicalPredictor(Predictor):
+    """Predicts with the model in one directory and learns from the answers."""
 
     def __init__(self, directory: Path, name: str) -> None:
         """Load the model; ModelError if it cannot be used."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from predictor.lexical.model import Floats, open_session
 from predictor.paper.features import NAMES, paper_features
-from predictor.record import Prediction, PromptView, Quality
+from predictor.record import Prediction, Predictor, PromptView, Quality
 from predictor.semantic.opinion import Opinion
 from predictor.trust import Trust
 
@@ -17,8 +17,8 @@ SHORT_TOKENS, MEDIUM_TOKENS, LONG_TOKENS = 90.0, 420.0, 1300.0
 SHORT_Q90, MEDIUM_Q90, LONG_Q90 = 190.0, 720.0, 2200.0
 
 
-class PaperPredictor:
-    """A `Predictor` that knows the prompt only, and never learns."""
+class PaperPredictor(Predictor):
+    """Predicts with the paper's model. It knows the prompt only, and never learns."""
 
     def __init__(self, directory: Path, name: str = "paper") -> None:
         """Open the model in `directory`; ModelError if it does not take the paper's 19 features."""
@@ -62,10 +62,3 @@ class PaperPredictor:
         effects = (chances[-1, 2] - chances[:-1, 2]).tolist()
         moved = [(name, effect) for name, effect in zip(NAMES, effects, strict=True) if effect]
         return sorted(moved, key=lambda reason: -abs(reason[1]))
-
-    def export_state(self) -> bytes:
-        """Return nothing: nothing is learnt."""
-        return b""
-
-    def import_state(self, state: bytes) -> None:
-        """Take nothing up."""

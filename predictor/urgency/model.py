@@ -54,15 +54,15 @@ SHARE_OF_PATIENT, SHARE = 0.15, 0.5
 Floats = npt.NDArray[np.float32]
 
 
-def costs(too_late: float) -> Floats:
-    """Return what it costs to say a level of each true one, (LEVELS, LEVELS) as [true][said]."""
+def _costs() -> Floats:
+    """Return the cost of predicting each level for each true one, (LEVELS, LEVELS) as [true][said]."""
     said, true = np.arange(LEVELS)[None, :], np.arange(LEVELS)[:, None]
     off = said - true
-    cost: Floats = (np.abs(off) > 1) + too_late * ((off > 0) & (true <= URGENT)) + EACH_LEVEL * off**2
+    cost: Floats = (np.abs(off) > 1) + TOO_LATE * ((off > 0) & (true <= URGENT)) + EACH_LEVEL * off**2
     return cost.astype(np.float32)
 
 
-COST = costs(TOO_LATE)
+COST = _costs()
 
 
 def words_of(text: str) -> list[bytes]:
@@ -82,9 +82,9 @@ def buckets_of(words: list[bytes]) -> npt.NDArray[np.uint32]:
     return np.unique(np.concatenate([gram_hashes(words), gram_hashes(stems)]) & BUCKETS)
 
 
-def least_cost(chances: Floats, cost: Floats = COST) -> npt.NDArray[np.intp]:
+def least_cost(chances: Floats) -> npt.NDArray[np.intp]:
     """Return the level of least expected cost for each row of chances, (n, LEVELS)."""
-    best: npt.NDArray[np.intp] = (chances @ cost).argmin(axis=1)
+    best: npt.NDArray[np.intp] = (chances @ COST).argmin(axis=1)
     return best
 
 

@@ -13,6 +13,7 @@ from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
 from clairvoyant_cli.proxy.servers.pool import Worker
 from clairvoyant_cli.state.snapshot import Snapshot
 from predictor.record import Prediction, Predictor, PromptView
+from predictor.semantic.opinion import Opinion
 from profiles.records import Profile
 from tests.fakes.raw_http import RawClient, raw_client
 from tests.fakes.scripted_upstream import Script, scripted
@@ -21,7 +22,7 @@ TICK_S = 0.01
 
 
 @dataclass
-class ByFirstWord:
+class ByFirstWord(Predictor):
     """Predicts P(Long) from a number that opens the prompt (`0.9 tell me ...`); 0.5 where there is none.
 
     `seen` and `learned` keep what it was asked and told.
@@ -31,7 +32,7 @@ class ByFirstWord:
     seen: list[PromptView] = field(default_factory=list)
     learned: list[int] = field(default_factory=list)
 
-    def predict(self, view: PromptView) -> Prediction:
+    def predict(self, view: PromptView, opinion: Opinion | None = None) -> Prediction:
         """Return the prediction for a request."""
         self.seen.append(view)
         try:

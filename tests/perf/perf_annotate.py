@@ -42,7 +42,7 @@ class Scaled(OraclePredictor):
 
     scale: float = 1.0
 
-    def predict(self, view: PromptView) -> Prediction:
+    def predict(self, view: PromptView, opinion: object = None) -> Prediction:
         """Return the shipped prediction, scaled."""
         # Two arguments: a dataclass with slots is made anew, and its methods do not know the new class.
         told = super(Scaled, self).predict(view)

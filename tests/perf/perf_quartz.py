@@ -41,7 +41,7 @@ from clairvoyant_cli.scheduler.placement import EVERY
 from clairvoyant_cli.scheduler.policy import POLICIES, Policy
 from clairvoyant_cli.scheduler.quantile_coverage import Coverage
 from clairvoyant_cli.scheduler.queue import Scheduler
-from predictor.record import Prediction, PromptView
+from predictor.record import Prediction, Predictor, PromptView
 
 TOKENS_PER_S = 1000.0
 """An answer token stands for a millisecond of prefill, which is all that the paper's workers do."""
@@ -67,7 +67,7 @@ class Uncorrected(Coverage):
 
 
 @dataclass
-class Told:
+class Told(Predictor):
     """A predictor that is told what each request, known by its number, is believed to take."""
 
     expected_s: Floats
@@ -75,7 +75,7 @@ class Told:
     regime: Sequence[int]
     name: str = "told"
 
-    def predict(self, view: PromptView) -> Prediction:
+    def predict(self, view: PromptView, opinion: object = None) -> Prediction:
         """Return what is believed; the class stands for the regime of the corrections."""
         number = int(view.prompt)
         short, medium, long = (float(self.regime[number] == regime) for regime in range(3))

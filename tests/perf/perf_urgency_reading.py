@@ -9,7 +9,7 @@ from time import thread_time_ns
 
 from predictor.loading import MODELS, URGENCY
 from predictor.record import PromptView
-from predictor.research.training.urgency_cases.day import read_day
+from predictor.research.training.urgency_cases.writing import read_day
 from predictor.urgency.model import UrgencyModel
 
 ROUNDS = 9

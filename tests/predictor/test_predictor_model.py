@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import predictor
 from predictor.errors import ModelError
+from predictor.frozen import FrozenPredictor
 from predictor.loading import MODELS, SEMANTIC
-from predictor.record import LoadedPredictor, Prediction, PromptView, Task, Turn
+from predictor.record import Prediction, Predictor, PromptView, Task, Turn
 
 LEXICAL = predictor.load()
 PAPER = predictor.load("paper")
@@ -209,5 +210,19 @@ def _copy(name: str, tmp_path: Path) -> Path:
 
 
 def test_both_are_loaded_predictors() -> None:
-    loaded: list[LoadedPredictor] = [LEXICAL, PAPER]
+    loaded: list[Predictor] = [LEXICAL, PAPER]
     assert [each.name for each in loaded] == ["default", "paper"]
+
+
+def test_a_frozen_predictor_explains_and_counts_but_does_not_learn() -> None:
+    loaded = predictor.load()
+    frozen = FrozenPredictor(loaded)
+    view = PromptView("Write an essay about whales", model="m", client="eve")
+    before, state = frozen.predict(view), frozen.export_state()
+    for _ in range(50):
+        frozen.learn(frozen.predict(view), 5)
+    assert frozen.predict(view) == before
+    assert frozen.export_state() == state
+    assert frozen.explain(view) == loaded.explain(view) != []
+    assert (frozen.quality().judged, frozen.quality().q90_coverage) == (50, 1.0)
+    assert loaded.quality().judged == 0

@@ -12,13 +12,13 @@ import predictor
 from predictor.errors import ModelError
 from predictor.lexical.online import Correction
 from predictor.ranking import ranking_accuracy
-from predictor.record import LoadedPredictor, PromptView, Quality
+from predictor.record import Predictor, PromptView, Quality
 from predictor.trust import MAX_CLIENTS, MIN_JUDGED, Trust, Trusts
 
 TOPICS = [f"topic{number}" for number in range(40)]
 
 
-def _teach(loaded: LoadedPredictor, answers: int, seed: int = 0) -> None:
+def _teach(loaded: Predictor, answers: int, seed: int = 0) -> None:
     """Serve a stream on which "essay" means short and "tweet" long, against what words usually mean."""
     generator = np.random.default_rng(seed)
     for _ in range(answers):
@@ -27,7 +27,7 @@ def _teach(loaded: LoadedPredictor, answers: int, seed: int = 0) -> None:
         loaded.learn(loaded.predict(view), 60 if kind == "essay" else 1500)
 
 
-def _score(loaded: LoadedPredictor, kind: str) -> float:
+def _score(loaded: Predictor, kind: str) -> float:
     return loaded.predict(PromptView(f"Write a {kind} about whales", model="m")).score
 
 
@@ -206,7 +206,7 @@ def test_forty_good_answers_earn_trust_again_and_forty_random_ones_do_not() -> N
 
 
 def told_of(
-    loaded: LoadedPredictor, answers: int, model: str, cap: int | None = None, client: str = "eve"
+    loaded: Predictor, answers: int, model: str, cap: int | None = None, client: str = "eve"
 ) -> list[tuple[str, str]]:
     """Have it told of answers whose lengths have nothing to do with what was predicted; return with whose
     answers it is not trusted.
@@ -218,7 +218,7 @@ def told_of(
     return [(each.client, each.model) for each in loaded.quality().distrusted]
 
 
-def told_well_of(loaded: LoadedPredictor, client: str) -> None:
+def told_well_of(loaded: Predictor, client: str) -> None:
     """Have it told of answers as long as they were asked for."""
     for number in range(MIN_JUDGED):
         view = PromptView(f"Write {5 + 40 * (number % 9)} words", model="m", client=client)

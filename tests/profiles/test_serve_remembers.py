@@ -11,11 +11,11 @@ import httpx
 import pytest
 
 import predictor
-from clairvoyant_cli.commands.setup import Frozen
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
 from clairvoyant_cli.state.snapshot import LoadedModel
-from predictor.record import Prediction, PromptView
+from predictor.frozen import FrozenPredictor
+from predictor.record import Prediction, Predictor, PromptView
 from profiles.database import reading, writing
 from profiles.history import Span, each
 from profiles.host import this_host
@@ -41,7 +41,7 @@ HERE = replace(
 )
 
 
-class Learning:
+class Learning(Predictor):
     """A predictor that counts what it has learned."""
 
     name = "counting"
@@ -49,7 +49,7 @@ class Learning:
     def __init__(self) -> None:
         self.learned = 0
 
-    def predict(self, view: PromptView) -> Prediction:
+    def predict(self, view: PromptView, opinion: object = None) -> Prediction:
         """Tell long stories from the rest."""
         p_long = 0.9 if "long" in view.prompt else 0.1
         tokens = 900.0 if "long" in view.prompt else 50.0
@@ -213,7 +213,7 @@ async def test_a_frozen_daemon_records_and_learns_nothing(tmp_path: Path) -> Non
     path = tmp_path / "c.db"
     keep(path, (), HERE)
     counting = Learning()
-    frozen = Frozen(counting)
+    frozen = FrozenPredictor(counting)
     async with replay(decode=500.0) as (_, url), daemon_on(path, url, predicts=frozen, freeze=True) as daemon:
         await ask_all(daemon, *(f"Name colour {number}." for number in range(30)))
         snapshot = daemon.snapshot()

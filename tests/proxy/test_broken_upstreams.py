@@ -6,6 +6,7 @@ import json
 import pytest
 
 from clairvoyant_cli.proxy.daemon import Daemon
+from predictor.record import Prediction, Predictor
 from tests.fakes.raw_http import get, post, raw_client, read_head
 from tests.fakes.scripted_upstream import Conversation, Script, answer, scripted
 from tests.fakes.serving import between, serving, until
@@ -228,10 +229,10 @@ async def test_answers_in_unknown_shapes_do_not_cost_the_slot(strange: str) -> N
 
 
 async def test_a_predictor_that_raises_costs_neither_answer_nor_slot() -> None:
-    class Broken:
+    class Broken(Predictor):
         name = "broken"
 
-        def predict(self, view: object) -> object:
+        def predict(self, view: object, opinion: object = None) -> Prediction:
             raise RuntimeError("no idea")
 
         def learn(self, prediction: object, tokens: int) -> None:
@@ -239,7 +240,7 @@ async def test_a_predictor_that_raises_costs_neither_answer_nor_slot() -> None:
 
     async with (
         scripted(says(answer(b'{"usage": {"completion_tokens": 3}}'))) as upstream,
-        serving(upstream.base_url, Broken(), faults_expected=True) as daemon,  # type: ignore[arg-type]
+        serving(upstream.base_url, Broken(), faults_expected=True) as daemon,
         raw_client(daemon.base_url) as client,
     ):
         for _ in range(2):

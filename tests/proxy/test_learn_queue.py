@@ -7,12 +7,12 @@ import pytest
 
 from clairvoyant_cli.proxy.learning import learn_queue as lessons_module
 from clairvoyant_cli.proxy.learning.learn_queue import MAX_WAITING, LearnQueue
-from predictor.record import Prediction, PromptView
+from predictor.record import Prediction, Predictor, PromptView
 
 PREDICTED = Prediction(1, 0, 0, 0.0, 10, 20, "pupil", memo=b"")
 
 
-class Pupil:
+class Pupil(Predictor):
     """A predictor that remembers its lessons, and balks at one."""
 
     name = "pupil"
@@ -21,7 +21,7 @@ class Pupil:
         self.learned: list[int] = []
         self.balks_at = balks_at
 
-    def predict(self, view: PromptView) -> Prediction:
+    def predict(self, view: PromptView, opinion: object = None) -> Prediction:
         return PREDICTED
 
     def learn(self, prediction: Prediction, tokens: int) -> None:

@@ -4,17 +4,17 @@ from dataclasses import dataclass, field
 
 from clairvoyant_cli.proxy.queue.predictor_trust import PredictorTrust
 from clairvoyant_cli.scheduler.quantile_coverage import MIN_JUDGED, Coverage
-from predictor.record import Distrusted, Prediction, PromptView, Quality
+from predictor.record import Distrusted, Prediction, Predictor, PromptView, Quality
 
 
 @dataclass
-class Judged:
+class Judged(Predictor):
     """A predictor whose quality the test decides."""
 
     distrusted: tuple[Distrusted, ...] = ()
     name: str = "judged"
 
-    def predict(self, view: PromptView) -> Prediction:
+    def predict(self, view: PromptView, opinion: object = None) -> Prediction:
         return Prediction(1, 0, 0, 0, 1, 1, self.name)
 
     def learn(self, prediction: Prediction, tokens: int) -> None:
@@ -76,10 +76,10 @@ def test_the_operators_choice_holds() -> None:
 
 
 def test_a_predictor_that_keeps_no_count_is_followed() -> None:
-    class Plain:
+    class Plain(Predictor):
         name = "plain"
 
-        def predict(self, view: PromptView) -> Prediction:
+        def predict(self, view: PromptView, opinion: object = None) -> Prediction:
             return Prediction(1, 0, 0, 0, 1, 1, self.name)
 
         def learn(self, prediction: Prediction, tokens: int) -> None:

@@ -26,7 +26,7 @@ from clairvoyant_cli.research.bench.plan import (
 )
 from clairvoyant_cli.research.bench.prompts import load_prompts
 from clairvoyant_cli.research.simulator.traces import Trace, read_trace
-from predictor.record import LengthClass, Prediction, PromptView
+from predictor.record import LengthClass, Prediction, Predictor, PromptView
 
 POOLS = load_prompts()
 SHORT, LONG = LengthClass.SHORT, LengthClass.LONG
@@ -160,7 +160,7 @@ def test_arms_that_are_none_are_refused(text: str) -> None:
         parse_arm(text)
 
 
-class Wary:
+class Wary(Predictor):
     """A predictor that writes down what it is shown."""
 
     name = "wary"
@@ -168,7 +168,7 @@ class Wary:
     def __init__(self) -> None:
         self.shown: list[PromptView] = []
 
-    def predict(self, view: PromptView) -> Prediction:
+    def predict(self, view: PromptView, opinion: object = None) -> Prediction:
         self.shown.append(view)
         return Prediction(1.0, 0.0, 0.0, 0.0, 50.0, 90.0, self.name, memo=object())
 

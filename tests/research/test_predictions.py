@@ -14,7 +14,7 @@ from clairvoyant_cli.research.simulator.predictions import (
     ranked_tokens,
 )
 from clairvoyant_cli.research.simulator.workload import Floats, TwoNormals, Workload, poisson
-from predictor.record import Prediction, PromptView
+from predictor.record import Prediction, Predictor, PromptView
 from tests.research.theory import covers
 
 
@@ -60,12 +60,12 @@ def test_gaussian_noise_stays_within_its_limits() -> None:
     assert gaussian_tokens(rng, workload, 0.0, 1024.0).tokens.tolist() == tokens.tolist()
 
 
-class Guesser:
+class Guesser(Predictor):
     """A predictor that counts letters."""
 
     name = "letters"
 
-    def predict(self, view: PromptView) -> Prediction:
+    def predict(self, view: PromptView, opinion: object = None) -> Prediction:
         """Predict one token a letter."""
         n = float(len(view.prompt))
         return Prediction(0.5, 0.25, 0.25, n, n, 2.0 * n, self.name)

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -72,19 +72,6 @@ class Persistence(Protocol):
 
     def measured_anew(self) -> bool:
         """Return whether profiles were measured or chosen since the last call."""
-        ...
-
-
-@runtime_checkable
-class StatefulPredictor(Protocol):
-    """A predictor whose learned state can be stored."""
-
-    def export_state(self) -> bytes:
-        """Return the learned state."""
-        ...
-
-    def import_state(self, state: bytes) -> None:
-        """Restore a learned state; ValueError if it cannot be read."""
         ...
 
 
@@ -163,8 +150,7 @@ class StateSaver:
             self._take_up(memory)
         today = self._stats.today
         today.take_up(self._persistence.answered_since(midnight_before(today.clock())))
-        if isinstance(self._predictor, StatefulPredictor):
-            self._unlearned = self._predictor.export_state()
+        self._unlearned = self._predictor.export_state()
         self._restore_predictor()
         self._operation.dispatcher.ended.append(self.ended)
         self._stats.shadow_ran.append(self.in_order_of_arrival)
@@ -216,15 +202,14 @@ class StateSaver:
             for line in memory.learner.drift():
                 self._stats.journal.event(logging.WARNING, line)
         predictor = self._predictor
-        if isinstance(predictor, StatefulPredictor):
-            self._persistence.save(f"predictor {predictor.name}", predictor.export_state())
+        if state := predictor.export_state():
+            self._persistence.save(f"predictor {predictor.name}", state)
 
     def forget(self) -> None:
         """Drop the learned state: it was erased from the database and must not be written again."""
         self._learn_queue.clear()
-        if isinstance(self._predictor, StatefulPredictor):
-            self._predictor.import_state(self._unlearned)
-            self._operation.review_predictor()
+        self._predictor.import_state(self._unlearned)
+        self._operation.review_predictor()
         for memory in self._memories.values():
             memory.forget()
             self._set_tau(memory, "" if memory.used is None else memory.used.served.model)
@@ -333,8 +318,6 @@ class StateSaver:
 
     def _restore_predictor(self) -> None:
         predictor = self._predictor
-        if not isinstance(predictor, StatefulPredictor):
-            return
         state = self._persistence.load(f"predictor {predictor.name}")
         if state is None:
             return

@@ -16,9 +16,9 @@ import msgspec
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.speeds import near
 from clairvoyant_cli.scheduler.starvation import DEFAULT_TAU_S, TAU_PER_MU_SHORT, tau_from_sojourn
+from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
-from profiles.ranking import pairs_in_order
 from profiles.records import Profile
 
 WEIGHT = 0.02

@@ -19,7 +19,7 @@ from clairvoyant_cli.proxy.observing.stepwise_drawing import Steps, at_once
 from clairvoyant_cli.proxy.observing.urgency_stats import UrgencyStats
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, Phase
 from clairvoyant_cli.proxy.queue.operation import Operation
-from clairvoyant_cli.proxy.queue.predictor_trust import quality_of, whose
+from clairvoyant_cli.proxy.queue.predictor_trust import whose
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker
@@ -181,9 +181,7 @@ class SnapshotBuilder:
 
     def _predictor(self) -> PredictorState:
         name = self.predictor.name
-        quality = quality_of(self.predictor)
-        if quality is None:
-            return PredictorState(name)
+        quality = self.predictor.quality()
         return PredictorState(
             name,
             quality.judged,
@@ -227,14 +225,13 @@ class SnapshotBuilder:
 
         The telling words of a prompt are prompt text.
         """
-        explain = getattr(self.predictor, "explain", None)
         view = exchange.asked.parsed.view
-        if explain is None or view is None or exchange.is_explained:
+        if view is None or exchange.is_explained:
             return
         if now - exchange.job.arrival_s < EXPLAINED_AFTER_S:
             return
         shown = self.show_prompts
-        reasons = explain(view)
+        reasons = self.predictor.explain(view)
         exchange.explained(
             tuple((what, by) for what, by in reasons if shown or not what.startswith("words:"))
         )

@@ -14,15 +14,9 @@ from dataclasses import dataclass, field
 from clairvoyant_cli.protocols.printable import NAME_CHARS, printable
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.quantile_coverage import Coverage
-from predictor.record import Distrusted, Predictor, Quality
+from predictor.record import Distrusted, Predictor
 
 FALLBACK_POLICY = "fcfs"
-
-
-def quality_of(predictor: Predictor) -> Quality | None:
-    """Return a predictor's quality on this traffic, None if it does not measure it."""
-    quality: Callable[[], Quality] | None = getattr(predictor, "quality", None)
-    return None if quality is None else quality()
 
 
 def whose(distrusted: Distrusted) -> str:
@@ -60,8 +54,7 @@ class PredictorTrust:
             say(logging.INFO, f"predicted upper bounds hold again: back to policy {policy}")
 
     def _name_distrusted(self, say: Callable[[int, str], None]) -> None:
-        quality = quality_of(self.predictor)
-        distrusted = {} if quality is None else {whose(each): each for each in quality.distrusted}
+        distrusted = {whose(each): each for each in self.predictor.quality().distrusted}
         for name in distrusted.keys() - self._distrusted:
             accuracy = distrusted[name].ranking_accuracy
             ranked = "unknown" if accuracy is None else f"{accuracy:.2f}"

@@ -23,7 +23,7 @@ from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.servers.pool import BackendPool
 from clairvoyant_cli.scheduler.urgency import Said
-from predictor.record import LoadedPredictor, PromptView, Task
+from predictor.record import Predictor, PromptView, Task
 
 if TYPE_CHECKING:  # numpy comes with it
     from predictor.semantic.opinion import Opinion
@@ -52,7 +52,7 @@ class SecondOpinions:
     def __init__(
         self,
         encode: Encode,
-        predictor: LoadedPredictor,
+        predictor: Predictor,
         pool: BackendPool,
         dispatcher: Dispatcher,
         levels: UrgencyLevels,

@@ -9,9 +9,9 @@ import numpy as np
 
 from clairvoyant_cli.confidence import half_width, jain
 from clairvoyant_cli.research.bench.results import Answer, Cell
+from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
-from profiles.ranking import pairs_in_order
 
 ALL = "all"
 

@@ -9,7 +9,7 @@ from predictor.record import LengthClass, Prediction, Predictor, PromptView
 
 
 @dataclass(slots=True)
-class OraclePredictor:
+class OraclePredictor(Predictor):
     """Stands between the daemon and the shipped predictor for the time of a bench.
 
     The bench may set an answer's length by the request's cap; a prediction never sees that cap. Nothing is
@@ -30,7 +30,7 @@ class OraclePredictor:
     def __post_init__(self) -> None:
         self.name = self.shipped.name
 
-    def predict(self, view: PromptView) -> Prediction:
+    def predict(self, view: PromptView, opinion: object = None) -> Prediction:
         """Return what the arm is to know; the shipped prediction where it knows nothing of the prompt."""
         match self.knowledge:
             case Knowledge.LENGTHS:

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from predictor.lexical.cues import NAMES, read
 from predictor.ranking import DELTA, kendall_tau_b, pair_ranking, ranking_accuracy
-from predictor.record import LengthClass, LoadedPredictor, Prediction, PromptView
+from predictor.record import LengthClass, Prediction, Predictor, PromptView
+from predictor.research.studies.runner import Cell, Table
 from predictor.research.training.dataset import Dataset
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _STATED = NAMES.index("asked_length")
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Evaluation:
     """How a predictor does on one file; an accuracy is None where there is nothing to count.
 
     `ranking_accuracy` counts ties half, and `tied_share` of the (Short, Long) pairs were tied. A file with
@@ -55,12 +56,12 @@ class Report:
 
 
 def evaluate(
-    predictor: LoadedPredictor,
+    predictor: Predictor,
     data: Dataset,
     path: Path,
     delta: float = DELTA,
     encoder: "Encoder | None" = None,
-) -> Report:
+) -> Evaluation:
     """Predict every prompt of a dataset, with an encoder's opinion if there is one, and compare."""
     opinions = (encoder.encode(prompt) if encoder is not None else None for prompt in data.prompts)
     predictions = [
@@ -70,7 +71,7 @@ def evaluate(
     return judge(str(path), predictions, data, delta)
 
 
-def judge(file: str, predictions: Iterable[Prediction], data: Dataset, delta: float = DELTA) -> Report:
+def judge(file: str, predictions: Iterable[Prediction], data: Dataset, delta: float = DELTA) -> Evaluation:
     """Compare predictions, in the order of the dataset's prompts, with the real answers.
 
     `delta` is the least relative difference of length of a pair that counts for `pair_accuracy`.
@@ -85,7 +86,7 @@ def judge(file: str, predictions: Iterable[Prediction], data: Dataset, delta: fl
     stated = np.expm1([read(prompt)[1][_STATED] for prompt in data.prompts]) >= MIN_STATED_TOKENS
     errors = np.abs(rows[stated, 5] / np.maximum(tokens[stated], 1) - 1)
     ranking, paired = ranking_accuracy(scores, tokens), pair_ranking(scores, tokens, delta)
-    return Report(
+    return Evaluation(
         file=file,
         n=len(tokens),
         n_short=ranking.n_short,
@@ -105,7 +106,18 @@ def judge(file: str, predictions: Iterable[Prediction], data: Dataset, delta: fl
     )
 
 
-def figures(report: Report) -> dict[str, float]:
+def table(evaluations: list[Evaluation]) -> Table:
+    """Return a row for each file."""
+    columns = ["file", "n", "short", "long", "ranking", "tied", "tau_b", "pairs", "class", "error", "q90"]
+    rows: list[list[Cell]] = []
+    for each in evaluations:
+        orders = [each.ranking_accuracy, each.tied_share, each.kendall_tau_b, each.pair_accuracy]
+        classes = [each.class_accuracy, each.calibration_error, each.q90_coverage]
+        rows.append([each.file, each.n, each.n_short, each.n_long, *orders, *classes])
+    return Table("", columns, rows)
+
+
+def figures(report: Evaluation) -> dict[str, float]:
     """Return the numbers of a report, for a model's card; none of stated lengths where none is stated."""
     numbers = {name: value for name, value in asdict(report).items() if isinstance(value, (int, float))}
     return numbers if report.n_stated else {key: numbers[key] for key in numbers if key != "n_stated"}

@@ -1,10 +1,9 @@
 """The Clairvoyant paper's studies of its predictor (sections 4 and 5), on files of prompts and answers.
 
-Where a file holds several models' answers, each prompt counts with their median. Models are trained on
+Where a file holds the answers of several models, each prompt counts with their median. Models are trained on
 classes balanced by resampling and judged on the stratified 20 % they have not seen, as in section 4.3.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,34 +13,22 @@ from predictor.errors import ModelError
 from predictor.lognormal import log_tokens
 from predictor.paper.features import CODE_WORDS, FORMAT_WORDS, NAMES, NUMERIC
 from predictor.ranking import kendall_tau_b, pair_ranking, ranking_accuracy
+from predictor.research.studies.runner import Cell, Table
 from predictor.research.training import paper
 from predictor.research.training.dataset import Dataset
 from predictor.research.training.fitting import out_of_fold, prepare
+from predictor.research.training.paper import Floats, Numbers, Rows
 
 if TYPE_CHECKING:
     import xgboost
 
 MIN_OF_A_CLASS = 30
-"""A model of fewer balanced examples a class says nothing; the paper asks for 200."""
-
-Numbers = paper.Numbers
-Floats = paper.Floats
-Rows = paper.Rows
-Cell = str | int | float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A study's result: accuracies are shares of 1, None or NaN where there is nothing to count."""
-
-    title: str
-    columns: list[str]
-    rows: list[list[Cell]]
+"""A model of fewer balanced examples per class says nothing; the paper asks for 200."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The paper's model of one dataset, with the features and answers it was and was not trained on."""
+    """The paper's model of one file, with the features and answers it was and was not trained on."""
 
     name: str
     model: "xgboost.XGBClassifier"
@@ -51,20 +38,23 @@ class Trained:
     known: Rows
     held: Rows
 
+    def held_out_accuracy(self, scores: Numbers) -> float:
+        """Return the ranking accuracy of scores for the held-out rows."""
+        return ranking_accuracy(scores, self.tokens[self.held]).accuracy
+
 
 def starvation(datasets: list[Dataset]) -> Table:
-    """Count the classes of each dataset (Table 2)."""
+    """Count the classes of each file (Table 2)."""
     rows: list[list[Cell]] = []
     for data in datasets:
         classes = np.bincount(paper.classes_of(data.typical_tokens()), minlength=3)
         rows.append([data.name, *map(int, classes), float(classes[2] / classes.sum())])
-    return Table(
-        "Long-class starvation (Table 2)", ["dataset", "short", "medium", "long", "long share"], rows
-    )
+    columns = ["dataset", "short", "medium", "long", "long share"]
+    return Table("Long-class starvation (Table 2)", columns, rows)
 
 
 def train_each(datasets: list[Dataset]) -> list[Trained]:
-    """Train the paper's model on each dataset with at least `MIN_OF_A_CLASS` of every class.
+    """Train the paper's model on each file with at least `MIN_OF_A_CLASS` answers of every class.
 
     Raises ModelError if there is none.
     """
@@ -84,79 +74,56 @@ def train_each(datasets: list[Dataset]) -> list[Trained]:
     return trained
 
 
-def in_distribution(models: list[Trained]) -> Table:
+def in_distribution(datasets: list[Dataset]) -> Table:
     """Compare ranking with classification accuracy on held-out rows (Table 5).
 
-    Our recipe ranks the same rows, five-fold on the same prompts: it too has seen four fifths of them.
+    The default recipe ranks the same rows, five-fold: it too has seen four fifths of the prompts.
     """
     rows: list[list[Cell]] = []
-    for one in models:
+    for one in train_each(datasets):
         features, tokens = one.features[one.held], one.tokens[one.held]
         scores = paper.probability_long(one.model, features)
         ranking = ranking_accuracy(scores, tokens)
-        right = float((one.model.predict(features) == paper.classes_of(tokens)).mean())
-        rows.append(
-            [
-                one.name,
-                len(tokens),
-                ranking.accuracy,
-                ranking.tied_share,
-                kendall_tau_b(scores, tokens),
-                pair_ranking(scores, tokens).accuracy,
-                right,
-                ranking_accuracy(_ours(one)[one.held], tokens).accuracy,
-            ]
-        )
-    return Table(
-        "In-distribution, held-out 20 % (Table 5)",
-        ["dataset", "n", "ranking", "tied", "tau_b", "pairs", "class", "our ranking"],
-        rows,
-    )
+        classified = float((one.model.predict(features) == paper.classes_of(tokens)).mean())
+        targets = np.array([log_tokens(count) for count in one.tokens])
+        ours = out_of_fold(prepare(one.prompts), targets, np.ones(len(targets)))
+        figures = [kendall_tau_b(scores, tokens), pair_ranking(scores, tokens).accuracy, classified]
+        ranked = [ranking.accuracy, ranking.tied_share, *figures, one.held_out_accuracy(ours[one.held])]
+        rows.append([one.name, len(tokens), *ranked])
+    columns = ["dataset", "n", "ranking", "tied", "tau_b", "pairs", "class", "our ranking"]
+    return Table("In-distribution, held-out 20 % (Table 5)", columns, rows)
 
 
-def _ours(one: Trained) -> Numbers:
-    targets = np.array([log_tokens(count) for count in one.tokens])
-    return out_of_fold(prepare(one.prompts), targets, np.ones(len(targets)))
-
-
-def cross_distribution(models: list[Trained]) -> Table:
-    """Judge each model on each dataset (Table 6); the diagonal includes training data, as in the paper."""
-    rows: list[list[Cell]] = [
-        [
-            one.name,
-            *(
-                ranking_accuracy(paper.probability_long(one.model, other.features), other.tokens).accuracy
-                for other in models
-            ),
-        ]
-        for one in models
-    ]
+def cross_distribution(datasets: list[Dataset]) -> Table:
+    """Judge each model on each file (Table 6); the diagonal includes training data, as in the paper."""
+    models = train_each(datasets)
+    rows: list[list[Cell]] = []
+    for one in models:
+        scores = [paper.probability_long(one.model, other.features) for other in models]
+        figures = [ranking_accuracy(each, other.tokens) for each, other in zip(scores, models, strict=True)]
+        rows.append([one.name, *(figure.accuracy for figure in figures)])
     return Table("Cross-distribution ranking (Table 6)", ["trained on", *(one.name for one in models)], rows)
 
 
-def baselines(models: list[Trained]) -> Table:
+def baselines(datasets: list[Dataset]) -> Table:
     """Compare with chance, prompt length and keywords on the same held-out rows (Table 7)."""
+    words = CODE_WORDS | FORMAT_WORDS
     rows: list[list[Cell]] = []
-    for one in models:
-        rules: list[Callable[[int], float]] = [lambda row: 0.0, _length_of(one), _keywords_of(one)]
-        tokens = one.tokens[one.held]
-        figures = [ranking_accuracy(np.array([rule(row) for row in one.held]), tokens) for rule in rules]
-        features = ranking_accuracy(paper.probability_long(one.model, one.features[one.held]), tokens)
-        rows.append([one.name, *(figure.accuracy for figure in (*figures, features))])
+    for one in train_each(datasets):
+        prompts = [one.prompts[row] for row in one.held]
+        scores = [
+            np.zeros(len(prompts)),
+            np.array([len(prompt) for prompt in prompts], float),
+            np.array([len(words.intersection(prompt.lower().split())) for prompt in prompts], float),
+            paper.probability_long(one.model, one.features[one.held]),
+        ]
+        rows.append([one.name, *map(one.held_out_accuracy, scores)])
     return Table("Baselines (Table 7)", ["dataset", "chance", "prompt length", "keywords", "features"], rows)
 
 
-def _length_of(one: Trained) -> Callable[[int], float]:
-    return lambda row: float(len(one.prompts[row]))
-
-
-def _keywords_of(one: Trained) -> Callable[[int], float]:
-    words = CODE_WORDS | FORMAT_WORDS
-    return lambda row: float(len(words.intersection(one.prompts[row].lower().split())))
-
-
-def ablation(models: list[Trained]) -> Table:
+def ablation(datasets: list[Dataset]) -> Table:
     """Retrain without each feature group (Table 4); the change of ranking accuracy."""
+    models = train_each(datasets)
     groups = {name: [index] for index, name in enumerate(NUMERIC)}
     groups["instruction_verb"] = list(range(len(NUMERIC), len(NAMES)))
     rows: list[list[Cell]] = []
@@ -170,5 +137,4 @@ def _without(one: Trained, columns: list[int]) -> float:
     features = one.features.copy()
     features[:, columns] = 0.0
     model = paper.fit(features[one.known], paper.classes_of(one.tokens[one.known]))
-    scores = paper.probability_long(model, features[one.held])
-    return ranking_accuracy(scores, one.tokens[one.held]).accuracy
+    return one.held_out_accuracy(paper.probability_long(model, features[one.held]))

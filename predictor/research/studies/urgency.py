@@ -1,25 +1,24 @@
-"""Judge an urgency model on cases whose levels are known, beside what needs no model."""
+"""Judges an urgency model on cases whose levels are known."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
+from predictor.research.studies.runner import Cell, Table
 from predictor.research.training.urgency_data import Case
-from predictor.urgency.model import LEVELS, UrgencyModel, buckets_of, least_cost, words_of
+from predictor.urgency.model import LEVELS, UrgencyModel, least_cost
 
 Levels = npt.NDArray[np.intp]
-
 Embed = Callable[[str], npt.NDArray[np.float32]]
 
-BAG_FOLDS = 5
+FIGURES = ("exact", "within_one", "kappa", "under", "missed", "over")
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How levels were met. `confusion[true][said]` counts cases.
+    """How well levels were predicted. `confusion[true][said]` counts cases.
 
     `exact` and `within_one` are shares of all; `kappa` is Cohen's with quadratic weights. `under` is the
     share of the cases of level 0 and 1 that were called less urgent than they are, `missed` of those that
@@ -37,17 +36,10 @@ class Verdict:
     over: float
     confusion: tuple[tuple[int, ...], ...]
 
-    def figures(self, kind: str = "urgency") -> dict[str, float]:
-        """Return the figures for a model card, which calls them by their kind."""
-        values = {
-            "exact": self.exact,
-            "within_one": self.within_one,
-            "kappa": self.kappa,
-            "under": self.under,
-            "missed": self.missed,
-            "over": self.over,
-        }
-        return {f"{kind}_{name}": value for name, value in values.items() if value is not None}
+    def figures(self, prefix: str) -> dict[str, float]:
+        """Return the figures for a model card, their names prefixed."""
+        values = {name: getattr(self, name) for name in FIGURES}
+        return {f"{prefix}_{name}": value for name, value in values.items() if value is not None}
 
 
 def judge(name: str, real: Levels, said: Levels) -> Verdict:
@@ -78,9 +70,7 @@ def quadratic_kappa(confusion: npt.NDArray[np.int64]) -> float | None:
 
 
 def evaluate_urgency(model: UrgencyModel, cases: list[Case], embed: Embed | None) -> list[Verdict]:
-    """Return how the model does with an encoder, where there is one, and by words alone; a bag of words that
-    is fitted on the other cases of this very file; and the file's commonest level for all.
-    """
+    """Judge a model with its encoder, if it has one, and by words alone, beside the commonest level."""
     real = np.array([case.level for case in cases])
     verdicts = []
     if embed is not None and model.hears:
@@ -88,24 +78,20 @@ def evaluate_urgency(model: UrgencyModel, cases: list[Case], embed: Embed | None
         verdicts.append(judge(model.name, real, said))
     said = least_cost(np.array([model.chances(case.text) for case in cases]))
     verdicts.append(judge(f"{model.name}, by words alone", real, said))
-    verdicts.append(judge("a bag of this file's words", real, bag_of_words(cases, real)))
     common = np.full(len(real), np.bincount(real, minlength=LEVELS).argmax())
-    verdicts.append(judge("its commonest level", real, common))
-    return verdicts
+    return [*verdicts, judge("its commonest level", real, common)]
 
 
-def bag_of_words(cases: list[Case], real: Levels) -> Levels:
-    """Return the levels that naive Bayes says, each case by the words of four fifths of the others."""
-    bags = [buckets_of(words_of(case.text)) for case in cases]
-    folds = np.array([crc32(case.source.encode()) % BAG_FOLDS for case in cases])
-    size = int(max(bag.max() for bag in bags)) + 1
-    said = np.zeros(len(cases), np.intp)
-    for fold in range(BAG_FOLDS):
-        counts, prior = np.ones((size, LEVELS)), np.ones(LEVELS)
-        for row in np.flatnonzero(folds != fold):
-            counts[bags[row], real[row]] += 1.0
-            prior[real[row]] += 1.0
-        weights = np.log(counts / counts.sum(axis=0))
-        for row in np.flatnonzero(folds == fold):
-            said[row] = (np.log(prior) + weights[bags[row]].sum(axis=0)).argmax()
-    return said
+def table(verdicts: list[Verdict], title: str = "") -> Table:
+    """Return a row for each verdict."""
+    rows: list[list[Cell]] = [
+        [each.name, each.n, *(getattr(each, name) for name in FIGURES)] for each in verdicts
+    ]
+    return Table(title, ["", "n", "exact", "within 1", "kappa", "under 0,1", "missed", "over"], rows)
+
+
+def confusion_table(verdict: Verdict) -> Table:
+    """Return the counts of each predicted level, a row for each real level."""
+    rows: list[list[Cell]] = [[str(level), *row] for level, row in enumerate(verdict.confusion)]
+    title = f"{verdict.name}: predicted level (columns) by real level (rows)"
+    return Table(title, ["", *map(str, range(LEVELS))], rows)

@@ -12,7 +12,7 @@ from predictor.loading import load_model
 from predictor.lognormal import log_tokens
 from predictor.prediction import predicted_by
 from predictor.record import LONG_FROM_TOKENS, PromptView
-from predictor.research.studies.evaluation import Report, figures, judge
+from predictor.research.studies.evaluation import Evaluation, figures, judge
 from predictor.research.training import fitting as training
 from predictor.research.training import paper as paper_training
 from predictor.research.training.dataset import Dataset
@@ -27,8 +27,8 @@ Numbers = training.Numbers
 class Outcome:
     """What training gave: the new model on rows it had not seen, and the shipped one on the same rows."""
 
-    held_out: Report
-    shipped: Report
+    held_out: Evaluation
+    shipped: Evaluation
 
 
 def train_own(
@@ -95,10 +95,12 @@ def _train_paper(
     return Outcome(held_out, _shipped(test))
 
 
-def _shipped(data: Dataset) -> Report:
+def _shipped(data: Dataset) -> Evaluation:
     shipped = load_model()
     return judge("default model", [shipped.predict(PromptView(prompt)) for prompt in data.prompts], data)
 
 
-def _card(data: Dataset, out: Path, kind: str, calibration: Calibration, report: Report, seed: int) -> Card:
+def _card(
+    data: Dataset, out: Path, kind: str, calibration: Calibration, report: Evaluation, seed: int
+) -> Card:
     return Card(out.name, kind, 1, calibration, [data.name], LICENCE, figures(report), seed=seed)

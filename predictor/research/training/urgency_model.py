@@ -23,11 +23,9 @@ import numpy.typing as npt
 from predictor.card import Calibration, Card, read_card
 from predictor.errors import ModelError, from_the_train_extra
 from predictor.loading import MODELS, SEMANTIC, URGENCY, load_encoder
-from predictor.research.studies.urgency import Verdict, judge
+from predictor.research.studies.urgency import Verdict, judge, table
 from predictor.research.training.card_writing import file_hashes, write_card
-from predictor.research.training.urgency_cases.complaints import read_lists
-from predictor.research.training.urgency_cases.day import read_day
-from predictor.research.training.urgency_cases.writing import read_apart, write_cases
+from predictor.research.training.urgency_cases.writing import LISTS, read_apart, read_day, write_cases
 from predictor.research.training.urgency_data import Case
 from predictor.urgency.model import (
     EMBEDDING_SCALE,
@@ -39,7 +37,6 @@ from predictor.urgency.model import (
     WEIGHTS,
     WORDS_SCALE,
     buckets_of,
-    costs,
     least_cost,
     softmax,
     telling_words,
@@ -54,19 +51,15 @@ with from_the_train_extra():
 
 WORDS_FREEDOM, EMBEDDING_FREEDOM = 0.5, 0.5
 """The inverse of each regression's penalty. These, the shares, and what being too late costs were chosen on
-written cases alone: with complaints and styles held out together, on half of `triage.txt` by a model of the
-rest, on `apart.txt`, and on `day.txt` in records that are worded as no training case is."""
+written cases alone: with complaints held out, on half of `triage.txt` by a model of the rest, on `apart.txt`,
+and on `day.txt`, whose wordings no training case has."""
 
 MAX_SPREAD = 0.2
-"""A word that comes with patients of a larger share of the sources is how records are put, not what they say,
-as are those that `lists.txt` names. What a hospital puts otherwise must not count either, so no word does
-that came with no patient."""
+"""A word that comes with patients of a larger share of the sources belongs to the form of a record, as do the
+words that `lists.txt` names, and does not count. Words that came with no patient do not count either."""
 
 MAX_STEPS = 80
-"""Of the search for the weights, which are held back by stopping early, too."""
-
-TRIED = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Costs of being too late that are shown beside the one in use."""
+"""Of the search for the weights: stopping early regularises them, too."""
 
 FOLDS = 4
 MIN_A_LEVEL = 20
@@ -126,13 +119,13 @@ class Fitted:
 
 
 def find_telling(cases: list[Case]) -> frozenset[int]:
-    """Return the hashes of the words that tell patients apart."""
+    """Return the hashes of the words that distinguish patients."""
     sources: dict[bytes, set[str]] = defaultdict(set)
     patients = [case for case in cases if read_signs(case.text).of_patient]
     for case in patients:
         for word in words_of(case.text):
             sources[word].add(case.source)
-    put = {word for line in read_lists()["put"] for word in words_of(line)}
+    put = {word for line in LISTS["put"] for word in words_of(line)}
     most = MAX_SPREAD * len({case.source for case in patients})
     return frozenset(crc32(word) for word, them in sources.items() if len(them) <= most and word not in put)
 
@@ -187,9 +180,7 @@ def _regression(features: object, readings: Readings, freedom: float) -> Numbers
 
 
 def held_out(readings: Readings) -> list[Verdict]:
-    """Return how the words alone, and both together, do on phrases that they were not fitted on; and how both
-    would do if being too late cost less or more.
-    """
+    """Return how both together, and the words alone, do on phrases that they were not fitted on."""
     n = len(readings.levels)
     by_words, both = np.zeros((n, LEVELS)), np.zeros((n, LEVELS))
     for fold in range(FOLDS):
@@ -197,11 +188,9 @@ def held_out(readings: Readings) -> list[Verdict]:
         if unseen.any():
             fitted, rest = fit(readings.rows(~unseen)), readings.rows(unseen)
             by_words[unseen], both[unseen] = fitted.scores(rest)[0], fitted.together(rest)
-    levels, chances = readings.levels, softmax(both.astype(np.float32))
     return [
-        judge("words and encoder", levels, least_cost(chances)),
-        judge("words alone", levels, least_cost(softmax(by_words.astype(np.float32)))),
-        *(judge(f"if too late cost {cost:g}", levels, least_cost(chances, costs(cost))) for cost in TRIED),
+        judge(name, readings.levels, least_cost(softmax(scores.astype(np.float32))))
+        for name, scores in (("words and encoder", both), ("words alone", by_words))
     ]
 
 
@@ -229,7 +218,7 @@ def train_urgency(
     readings = read_all(cases, telling)
     progress("held out")
     verdicts = held_out(readings)
-    figures = verdicts[0].figures()
+    figures = verdicts[0].figures("urgency")
     progress("all cases")
     fitted = fit(readings)
     for name, others in (apart or {}).items():
@@ -284,8 +273,8 @@ def main() -> None:
         lambda line: print(line, file=sys.stderr),  # noqa: T201
         {"apart": read_apart(), "day": read_day()},
     )
-    for verdict in verdicts:
-        sys.stdout.write(f"{verdict}\n")
+    for row in table(verdicts).rows:
+        sys.stdout.write(f"{row}\n")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
-"""The level of a patient from what was found, by rules that emergency departments publish.
+"""The level of a patient from the findings, by rules that emergency departments publish.
 
 The complaint and what is said of it give a level (CTAS and KTAS: complaint and special modifiers; ESI 4:
 decision points A to C). Then come the first-order modifiers: breathing, circulation, consciousness, fever,
-pain, mechanism (Bullard et al., CJEM 2008), and the danger zone of vital signs (ESI handbook, point D).
-Levels count from 0, one less than theirs.
+pain (Bullard et al., CJEM 2008), and the danger zone of vital signs (ESI handbook, point D). Levels count
+from 0, one less than theirs.
 """
 
 from dataclasses import dataclass
+
+from predictor.urgency.vitals import DANGER
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +16,7 @@ class Findings:
     """Vital signs: beats and breaths a minute, mmHg, %, degrees Celsius; age in years.
 
     `mind` is A, V, P or U (AVPU), or C for confused; `pain` from 0 to 10 at `place`, central, peripheral or
-    none; `weak` says that infection is dangerous to the patient (chemotherapy, transplant, no spleen).
+    none.
     """
 
     pulse: int
@@ -28,21 +30,16 @@ class Findings:
     place: str
     chronic: bool
     age: float
-    weak: bool = False
-
-
-DANGER = ((0.25, 180, 50), (3.0, 160, 40), (8.0, 140, 30), (200.0, 100, 20))
-"""ESI handbook, point D: up to an age in years, the pulse and the breaths above which a level 2 (its 3) is
-to be thought of as a level 1."""
 
 
 def by_signs(found: Findings) -> int:
     """Return the least urgent level that vital signs allow, 4 if they say nothing."""
-    return min(_breathing(found), _circulation(found), _mind(found), _heat(found))
+    _, pulse, breaths = next(row for row in DANGER if found.age <= row[0])
+    mind = {"U": 0, "P": 0, "V": 1, "C": 1}.get(found.mind, 4)
+    return min(_breathing(found, breaths), _circulation(found, pulse), mind, _heat(found, pulse, breaths))
 
 
-def _breathing(found: Findings) -> int:
-    _, _, most = next(row for row in DANGER if found.age <= row[0])
+def _breathing(found: Findings, most: float) -> int:
     if found.oxygen < 86 or found.breaths < 7 or found.breaths > most + 20:
         return 0
     if found.oxygen < 91 or found.breaths > most + 7 or found.breaths < 10:
@@ -50,8 +47,7 @@ def _breathing(found: Findings) -> int:
     return 2 if found.oxygen < 94 or found.breaths > most + 3 else 4
 
 
-def _circulation(found: Findings) -> int:
-    _, most, _ = next(row for row in DANGER if found.age <= row[0])
+def _circulation(found: Findings, most: float) -> int:
     least = 90 if found.age >= 10 else 70 + 2 * int(found.age)
     if found.systolic < least - 15 or found.pulse < 35:
         return 0
@@ -60,19 +56,13 @@ def _circulation(found: Findings) -> int:
     return 2 if found.pulse > most + 12 or found.systolic > 205 else 4
 
 
-def _mind(found: Findings) -> int:
-    return {"U": 0, "P": 0, "V": 1, "C": 1}.get(found.mind, 4)
-
-
-def _heat(found: Findings) -> int:
+def _heat(found: Findings, pulse: float, breaths: float) -> int:
     """Fever, and three signs of a systemic inflammation; cold."""
-    _, most, breaths = next(row for row in DANGER if found.age <= row[0])
     if found.heat < 32.0:
         return 0
-    if found.heat >= 38.0 and (found.age < 0.25 or found.weak):
-        return 1
-    septic = found.heat >= 38.5 and found.pulse > most and found.breaths > breaths
-    if septic or found.heat < 34.5 or found.heat > 40.8:
+    septic = found.heat >= 38.5 and found.pulse > pulse and found.breaths > breaths
+    young = found.heat >= 38.0 and found.age < 0.25
+    if septic or young or found.heat < 34.5 or found.heat > 40.8:
         return 1
     return 2 if found.heat >= 39.6 else 4
 
@@ -90,7 +80,7 @@ def level_of(complaint: int, found: Findings) -> int:
     """Return the level of a patient whose complaint alone would have one.
 
     What is life-threatening is immediate whatever the complaint. Else a modifier raises by one level, or to
-    its own where that is two above: someone who comes for a tetanus shot with a fast pulse is looked at
+    its own where that is two above: a patient who comes for a tetanus shot with a fast pulse is looked at
     again, not resuscitated.
     """
     signs, pain = by_signs(found), by_pain(found)

@@ -1,304 +1,285 @@
-"""Write training cases: `python -m predictor.research.training.urgency_cases.writing > cases.jsonl`.
+"""Write the cases of the urgency model: `python -m predictor.research.training.urgency_cases.writing`.
 
-Phrases stand in the text files beside this one, none taken from anywhere; this puts them into the forms that
-such requests come in, with vital signs as a level has them. A case with signs worse than its complaint is
-raised, as triage does.
+Phrases and forms are in the text files beside this module, none taken from elsewhere. A patient is a reason
+to come, findings as a level has them, and details that do not matter for urgency; a form puts them into
+words. A patient with signs worse than the complaint is raised, as in triage.
+
+The shipped model was trained on an earlier set of forms around the same phrases.
 """
 
 import json
 import re
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
-from predictor.research.training.urgency_cases.complaints import read_complaints, read_lines, read_lists
-from predictor.research.training.urgency_cases.patients import one_patient
-from predictor.research.training.urgency_cases.records import STYLES
+from predictor.research.training.urgency_cases.acuity import Findings, level_of
 from predictor.research.training.urgency_data import Case
 
 SEED = 20
-PATIENTS = 34
+PATIENTS = 30
 """For each complaint and each level that it can have."""
 
-TRIAGE_FORMS = 20
+TRIAGE_PATIENTS = 20
+"""For each line of `triage.txt`."""
+
+BARE_SHARE = 0.15
+"""Of the cases in forms without vital signs."""
+
 REQUEST_FORMS = 12
 REQUEST_WEIGHT = 2.5
 """There are fewer of them than triage cases, and more of them in any traffic."""
 
 TRIAGE_MIX = (0.35, 1.1, 1.65, 1.28, 0.6)
-"""What patients of each level count for: the square root of how frequent they are in emergency departments,
-about 2, 20, 45, 27 and 6 %, so that the rare levels are still heard."""
-
-OPENINGS = (
-    "",
-    "",
-    "",
-    "",
-    "Hi, ",
-    "Hello, ",
-    "please: ",
-    "ok so ",
-    "quick one, ",
-    "Assistant, ",
-    "[chat] ",
-    "Message: ",
-)
-ENDINGS = (
-    "",
-    "",
-    "",
-    "",
-    " Thanks.",
-    " Please advise.",
-    " What should I do?",
-    " Give me steps.",
-    " Short answer please.",
-)
-
-FEMALE = ("woman", "female", "lady", "F", "She", "her")
-MALE = ("man", "male", "gentleman", "M", "He", "his")
+"""Weights of the patients of each level: the square root of how frequent they are in emergency departments,
+about 2, 20, 45, 27 and 6 %, so that the rare levels still count."""
 
 
-def write_cases(seed: int = SEED) -> list[Case]:
-    """Return all cases; the same for the same seed."""
-    rng = Random(seed)  # noqa: S311 - for variety, not for secrets
-    cases = _patients(rng)
-    cases += [case for line in read_lines("triage.txt") for case in _triage(line, rng)]
-    cases += [case for line in read_lines("requests.txt") for case in _requests(line, rng)]
-    seen: dict[str, Case] = {}
-    for case in cases:
-        seen.setdefault(case.text, case)
-    return list(seen.values())
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A reason to come, at one level: what it is called, what is said of it, what is suspected.
+
+    `place` is where it hurts: central, peripheral, or none; `bare` the level when nothing more is said.
+    """
+
+    source: str
+    place: str
+    bare: int
+    names: list[str]
+    level: int
+    details: list[str]
+    diagnoses: list[str]
+
+
+def read_lines(name: str) -> list[str]:
+    """Return the lines of a text file beside this one, without comments and empty ones."""
+    lines = (Path(__file__).parent / name).read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def read_lists() -> dict[str, list[str]]:
+    """Return the lists of `lists.txt` by name."""
+    lists: dict[str, list[str]] = {}
+    for line in read_lines("lists.txt"):
+        name, _, text = line.partition(" | ")
+        lists.setdefault(name, []).append(text.replace("\\n", "\n"))
+    return lists
 
 
 LISTS = read_lists()
 
 
+def read_reasons() -> list[Reason]:
+    """Return the complaints of `complaints_1.txt` and `complaints_2.txt`; their head explains the form."""
+    reasons, names, source, place, bare = [], list[str](), "", "", "0"
+    for line in read_lines("complaints_1.txt") + read_lines("complaints_2.txt"):
+        kind, _, text = line.partition(" ")
+        if kind == "@":
+            source, place, bare = (part.strip() for part in text.split("|"))
+        elif kind == "=":
+            names = _several(text)
+        else:
+            details, _, diagnoses = text.partition(" ~ ")
+            said = _several(details), _several(diagnoses)
+            reasons.append(Reason(source, place, int(bare), names, int(kind), *said))
+    return reasons
+
+
+def read_triage() -> list[Reason]:
+    """Return the reasons of `triage.txt`."""
+    reasons = []
+    for line in read_lines("triage.txt"):
+        level, complaint, suspected, said = (part.strip() for part in line.split(" | "))
+        reasons.append(Reason(line, "none", int(level), [complaint], int(level), [said], [suspected]))
+    return reasons
+
+
 def read_apart() -> list[Case]:
-    """Return the cases that no model learns from, each written by hand as a whole."""
+    """Return the cases that no model is trained on, each written by hand as a whole."""
     split = (line.split(" | ", 1) for line in read_lines("apart.txt"))
     return [Case(text, int(level), text) for level, text in split]
 
 
-def _patients(rng: Random) -> list[Case]:
-    made = []
-    for complaint in read_complaints():
-        for finding in complaint.findings:
-            for _ in range(PATIENTS):
-                patient = one_patient(complaint, finding, rng)
-                text = rng.choice(STYLES)(patient, rng)
-                made.append(Case(text, patient.level, complaint.name, TRIAGE_MIX[patient.level]))
-    return made
+def read_day() -> list[Case]:
+    """Return the patients of `day.txt`, each in several wordings; no model is trained on them."""
+    minds = {"A": "fully conscious", "C": "disoriented", "V": "responsive to verbal stimuli"}
+    minds |= {"P": "responsive to pain only", "U": "unconscious"}
+    ways = {"walk": "on foot", "own car": "by private vehicle", "ambulance": "by emergency ambulance"}
+    ways |= {"transfer": "from another hospital", "police": "with the police"}
+    lines, cases = read_lines("day.txt"), []
+    wordings = [line.removeprefix("~ ") for line in lines if line.startswith("~")]
+    for line in (line for line in lines if not line.startswith("~")):
+        level, who, came, injured, why, diagnosis, mind, pain, signs = line.split(" | ")
+        fields = dict(zip(("bp", "pulse", "breaths", "heat", "oxygen"), signs.split(), strict=True))
+        fields["upper"], fields["lower"] = fields["bp"].split("/")
+        fields |= {"age": who[:-1], "noun": {"M": "man", "F": "woman"}[who[-1]], "way": ways[came]}
+        fields |= {"injury": "an injury" if injured == "y" else "no injury", "why": why, "pain": pain}
+        fields |= {"told": f"Pain rated {pain} of 10" if pain != "0" else "No pain", "mind": minds[mind]}
+        cases += [Case(each.format(**fields, diagnosis=diagnosis), int(level), line) for each in wordings]
+    return cases
 
 
-# -- requests -----------------------------------------------------------------------------------------
+def write_cases(seed: int = SEED) -> list[Case]:
+    """Return all training cases; the same for the same seed."""
+    rng = Random(seed)  # noqa: S311 - for variety, not for secrets
+    cases = [patient(reason, rng) for reason in read_reasons() for _ in range(PATIENTS)]
+    cases += [patient(reason, rng) for reason in read_triage() for _ in range(TRIAGE_PATIENTS)]
+    cases += [request(line, rng) for line in read_lines("requests.txt") for _ in range(REQUEST_FORMS)]
+    return list({case.text: case for case in reversed(cases)}.values())
 
 
-def _requests(line: str, rng: Random) -> list[Case]:
+def request(line: str, rng: Random) -> Case:
+    """Return a request to a language model in one of its forms."""
     level, text = (part.strip() for part in line.split(" | ", 1))
-    made = []
-    for _ in range(REQUEST_FORMS):
-        said = _filled(text, rng)
-        said = rng.choice(OPENINGS) + said + rng.choice(ENDINGS)
-        if rng.random() < 0.15:
-            said = said.upper() if rng.random() < 0.3 else said + "!" * rng.randint(1, 4)
-        made.append(Case(said, int(level), line, REQUEST_WEIGHT))
-    return made
+    said = "".join(filled(each, {}, rng) for each in ("@opening", text, "@ending"))
+    if rng.random() < 0.15:
+        said = said.upper() if rng.random() < 0.3 else said + "!" * rng.randint(1, 4)
+    return Case(said, int(level), line, REQUEST_WEIGHT)
 
 
-def _filled(text: str, rng: Random) -> str:
-    """Return a text with one of each choice, and a line of each list that it names."""
-    while True:
-        found = re.search(r"\{([^{}]*)\}", text)
-        if found is None:
-            break
-        text = text[: found.start()] + rng.choice(found[1].split("/")) + text[found.end() :]
-    return re.sub(r"@(\w+)", lambda name: rng.choice(LISTS[name[1]]), text)
+def patient(reason: Reason, rng: Random) -> Case:
+    """Return a patient in one of the forms; the level is that of the bare complaint where nothing is said."""
+    detail = rng.choice(reason.details) if rng.random() < 0.68 else ""
+    diagnosis = rng.choice(reason.diagnoses) if rng.random() < (0.55 if detail else 0.88) else ""
+    level = reason.level if detail or diagnosis else reason.bare
+    found = findings(reason, level, rng)
+    bare = rng.random() < BARE_SHARE
+    if not bare:
+        level = level_of(level, found)
+    fields = _fields(reason, detail, diagnosis, level, found, rng)
+    text = filled("@bare" if bare else "@form", fields, rng)
+    return Case(" ".join(re.split(" +", text)).strip(), level, reason.source, TRIAGE_MIX[level])
 
 
-# -- triage -------------------------------------------------------------------------------------------
+def filled(text: str, fields: Mapping[str, str], rng: Random) -> str:
+    """Return a text with its choices, lists, fields and optional parts filled in, as in `lists.txt`."""
+    while (found := re.search(r"\{([^{}]*)\}|@([a-zA-Z_]+)", text)) is not None:
+        chosen = rng.choice(LISTS[found[2]] if found[2] else found[1].split("/"))
+        text = text[: found.start()] + chosen + text[found.end() :]
+
+    def optional(part: re.Match[str]) -> str:
+        return part[1] if all(fields[name] for name in re.findall(r"\$([a-z]+)", part[1])) else ""
+
+    return re.sub(r"\$([a-z]+)", lambda name: fields[name[1]], re.sub(r"\[([^\[\]]*)\]", optional, text))
 
 
-def _triage(line: str, rng: Random) -> list[Case]:
-    level, complaint, suspected, said = (part.strip() for part in line.split(" | "))
-    made = []
-    for form in range(TRIAGE_FORMS):
-        worse = rng.random() < 0.15
-        signs = rng.randint(0, max(0, int(level) - 1)) if worse else int(level)
-        text, with_signs = _vignette(form, complaint, suspected, said, signs, rng)
-        found = _raised(int(level), signs) if with_signs else int(level)
-        made.append(Case(text, found, line, TRIAGE_MIX[found]))
-    return made
-
-
-def _raised(level: int, signs: int) -> int:
-    """Return the level of a complaint whose signs are those of another."""
-    if signs >= level or signs > 1:
-        return level
-    if signs == 0:
-        return 0 if level <= 2 else 1
-    return 1 if level <= 2 else 2
-
-
-def _vignette(
-    form: int, complaint: str, suspected: str, said: str, signs: int, rng: Random
-) -> tuple[str, bool]:
-    """Return a text in one of the forms, and whether it tells vital signs."""
-    sex = rng.choice((FEMALE, MALE))
-    noun, pronoun, own = rng.choice(sex[:3]), sex[4], sex[5]
-    age = rng.choice((rng.randint(18, 90), rng.randint(40, 85), rng.randint(2, 17)))
-    came = rng.choice(
-        (
-            "walks in",
-            "is brought by ambulance",
-            "comes by private car",
-            "arrives on foot",
-            "is brought by relatives",
-        )
-    )
-    if signs >= 3:
-        came = rng.choice(("walks in", "comes by private car", "arrives on foot", "comes by bus"))
-    spoken, told = _spoken(signs, rng), _noted(signs, rng)
-    who = f"{age}-year-old {noun}"
-    forms = (
-        (f"{who} {came} with {complaint}. {told}", True),
-        (f"{age}yo {sex[3]}, c/o {complaint}. {told}", True),
-        (f'"{said}," says a {who} at the desk. {told}', True),
-        (f"A {who} {came}, complaining of '{complaint}'. {spoken} Suspected diagnosis: {suspected}.", True),
-        (
-            f"Chief complaint: {complaint}\nAge/sex: {age} {sex[3]}\nVitals: {told}\nImpression: {suspected}",
-            True,
-        ),
-        (f"Patient: {who}. Chief complaint {complaint}. {spoken} The physician thinks of {suspected}.", True),
-        (f"{pronoun} says: {said}. {who}, {came}.", False),
-        (f"{said}", False),
-        (f"{said}. I am {age}.", False),
-        (f"What triage level? {complaint}, {who}.", False),
-        (f"Triage note: {complaint}; suspected {suspected}. {told}", True),
-        (f"A {who} presents to the emergency department for {complaint}. {pronoun} {came}. {spoken}", True),
-        (f"{complaint.capitalize()} in a {who}, {own} history is unremarkable. {suspected}.", False),
-    )
-    if form < len(forms):
-        return forms[form]
-    return _record(who, pronoun, complaint, suspected, signs, rng), True
-
-
-def _record(who: str, pronoun: str, complaint: str, suspected: str, signs: int, rng: Random) -> str:
-    """Return a triage record, put together of parts that each hospital words in its own way."""
-    arrives, where, transport, injured = (
-        rng.choice(LISTS[name]) for name in ("arrives", "departments", "transports", "injured")
-    )
-    arrival = rng.choice(
-        (
-            f"A {who} {arrives} the {where} {transport}",
-            f"{who.capitalize()}, {transport},",
-            f"This {who}, {injured}, {arrives} the {where}",
-            f"Patient ({who})",
-        )
-    )
-    reason = rng.choice(LISTS["reasons"]).format(complaint)
-    aside = [text.format(pronoun) for text in rng.sample(LISTS["asides"], rng.randint(0, 3))]
-    told = _spoken(signs, rng) if rng.random() < 0.6 else _noted(signs, rng)
-    body = [*aside, told]
-    rng.shuffle(body)
-    end = [rng.choice(LISTS["impressions"]).format(suspected)] if rng.random() < 0.8 else []
-    return " ".join([f"{arrival} {reason}.", *body, *end])
-
-
-def _numbers(level: int, rng: Random) -> dict[str, float]:
-    """Return vital signs as patients of a level have them."""
-    normal: dict[str, float] = {
-        "pulse": rng.randint(60, 92),
-        "breaths": rng.randint(14, 19),
-        "pressure": rng.randint(108, 152),
-        "oxygen": rng.randint(96, 100),
-        "heat": round(rng.uniform(36.1, 37.4), 1),
-        "pain": rng.randint(*((0, 10), (4, 10), (2, 8), (1, 6), (0, 3))[level]),
-        "mind": 0,
+def _fields(
+    reason: Reason, detail: str, diagnosis: str, level: int, found: Findings, rng: Random
+) -> dict[str, str]:
+    complaint = rng.choice(reason.names)
+    sex = rng.choice("MF") if reason.source != "pregnancy" else "F"
+    noun = rng.choice(("man", "male", "gentleman") if sex == "M" else ("woman", "female", "lady"))
+    years, months = f"{found.age:.0f}", f"{max(1, round(found.age * 12))}"
+    with_help = rng.random() < (0.85, 0.5, 0.32, 0.12, 0.06)[level]
+    came = rng.choice(LISTS["by_help" if with_help else "alone"])
+    history = rng.sample(LISTS["history"], rng.choice((0, 0, 1, 1, 2, 3)))
+    denied = rng.sample(LISTS["denials"], rng.choice((0, 0, 0, 1, 2, 2) if level else (0,)))
+    mind = filled(f"@mind_{found.mind}", {}, rng)
+    return {
+        "complaint": complaint,
+        "detail": detail,
+        "why": ", ".join(filter(None, (complaint, detail))),
+        "diagnosis": diagnosis,
+        "suspicion": diagnosis or "pending",
+        "onset": rng.choice(LISTS["long_onsets" if found.chronic else "onsets"]),
+        "came": came,
+        "way": came if came == "on foot" else f"by {came}",
+        "history": ", ".join(history),
+        "past": ", ".join(history) or "none",
+        "denied": " or ".join(denied),
+        "sex": sex,
+        "noun": noun,
+        "pronoun": "He" if sex == "M" else "She",
+        "own": "his" if sex == "M" else "her",
+        "age": f"{found.age:.1f}",
+        "years": years if found.age >= 1 else f"{months} mo",
+        "who": f"{years}-year-old {noun}" if found.age >= 2 else f"{months}-month-old {noun}",
+        "bp": f"{found.systolic}/{found.diastolic}",
+        "upper": str(found.systolic),
+        "lower": str(found.diastolic),
+        "pulse": str(found.pulse),
+        "breaths": str(found.breaths),
+        "heat": str(found.heat),
+        "fahrenheit": f"{found.heat * 1.8 + 32:.1f}",
+        "oxygen": str(found.oxygen) if found.oxygen < 94 or rng.random() < 0.65 else "",
+        "pain": str(found.pain) if found.place != "none" and rng.random() < 0.8 else "",
+        "mentality": mind,
+        "mind": mind if found.mind != "A" or rng.random() < 0.6 else "",
+        "open": "{",
+        "close": "}",
     }
-    levels: dict[int, dict[str, float]] = {
-        0: {
-            "pulse": rng.choice((rng.randint(22, 42), rng.randint(132, 190))),
-            "breaths": rng.choice((rng.randint(4, 8), rng.randint(30, 46))),
-            "pressure": rng.choice((rng.randint(48, 82), rng.randint(55, 88), rng.randint(222, 250))),
-            "oxygen": rng.randint(62, 88),
-            "heat": rng.choice((round(rng.uniform(31.0, 34.8), 1), round(rng.uniform(39.2, 41.2), 1))),
-            "mind": rng.choice((2, 3)),
-        },
-        1: {
-            "pulse": rng.randint(112, 138),
-            "breaths": rng.randint(23, 30),
-            "pressure": rng.choice((rng.randint(86, 99), rng.randint(185, 218))),
-            "oxygen": rng.randint(88, 93),
-            "heat": round(rng.uniform(38.8, 40.2), 1),
-            "mind": 1,
-        },
-        2: {
-            "pulse": rng.randint(93, 112),
-            "breaths": rng.randint(20, 22),
-            "pressure": rng.choice((rng.randint(101, 110), rng.randint(155, 182))),
-            "oxygen": rng.randint(94, 96),
-            "heat": round(rng.uniform(37.8, 39.2), 1),
-        },
-        3: {
-            "pulse": rng.randint(88, 98),
-            "heat": round(rng.uniform(37.4, 38.3), 1),
-            "pressure": rng.randint(138, 165),
-        },
-        4: {"pulse": rng.randint(80, 94), "pressure": rng.randint(130, 160)},
-    }
-    bad = levels[level]
-    how_many = rng.randint(*((2, 4), (0, 2), (0, 1), (0, 1), (0, 1))[level])
-    for name in rng.sample(sorted(bad), min(how_many, len(bad))):
-        normal[name] = bad[name]
-    return normal
 
 
-MINDS = ("alert", "confused", "responds to voice", "unresponsive")
-SPOKEN_MINDS = ("alert", "drowsy", "responding only to pain", "unresponsive")
-
-
-def _noted(level: int, rng: Random) -> str:
-    """Return vital signs as a nurse notes them."""
-    n = _numbers(level, rng)
-    heat = f"T {n['heat']}" if rng.random() < 0.7 else f"T {n['heat'] * 1.8 + 32:.0f}°F"
-    low = int(n["pressure"] * rng.uniform(0.55, 0.68))
-    parts = [
-        f"BP {n['pressure']}/{low}",
-        f"HR {n['pulse']}",
-        f"RR {n['breaths']}",
-        heat,
-        f"SpO2 {n['oxygen']}%",
-    ]
-    if rng.random() < 0.35:
-        rng.shuffle(parts)
-        parts = parts[: rng.randint(2, 5)]
-    if rng.random() < 0.6:
-        parts.append(f"pain {n['pain']}/10")
-    if n["mind"] or rng.random() < 0.4:
-        parts.append(MINDS[int(n["mind"])])
-    return rng.choice((", ", " ", "; ")).join(parts) + "."
-
-
-def _spoken(level: int, rng: Random) -> str:
-    """Return vital signs in sentences."""
-    n = _numbers(level, rng)
-    pain = f", pain level {n['pain']}" if rng.random() < 0.7 else ""
-    pulse, breaths, heat, pressure = n["pulse"], n["breaths"], n["heat"], n["pressure"]
-    mind = SPOKEN_MINDS[int(n["mind"])]
-    sentences = (
-        f"Temperature {heat} C, heart rate {pulse} bpm, respiratory rate {breaths},",
-        f" blood pressure {pressure}/{int(pressure * 0.62)} mmHg{pain}. Mental state: {mind}.",
-        f"The pulse is {pulse}, the systolic pressure {pressure} mmHg, respirations {breaths} a minute,",
-        f" temperature {heat}°C{pain}. The patient is {mind}.",
-        f"Vital signs: BP {pressure}/{int(pressure * 0.6)}, P {pulse}, R {breaths}, T {heat},",
-        f" saturation {n['oxygen']} %{pain}.",
+def findings(reason: Reason, level: int, rng: Random) -> Findings:
+    """Return findings as patients of a level have them."""
+    age = _age(reason.source, rng)
+    signs = _calm(age, rng)
+    # Most who are urgent are so by their complaint, and have signs like everybody's.
+    bad = _bad(level, rng) if rng.random() < (0.85, 0.4, 0.1, 0.05, 0.03)[level] else {}
+    signs.update(bad)
+    altered = (reason.source == "altered mind" and level <= 1) or (len(bad) == 1 and rng.random() < 0.5)
+    pain = 0
+    if reason.place != "none" and rng.random() < 0.85:
+        pain = rng.randint(*((0, 10), (3, 9), (2, 8), (1, 6), (0, 3))[level])
+    feverish = ("fever", "cough and cold", "skin infection", "sick child")
+    if reason.source in feverish and rng.random() < 0.5:
+        signs["heat"] = rng.uniform(37.8, 39.3)
+    return Findings(
+        int(signs["pulse"]),
+        int(signs["breaths"]),
+        int(signs["systolic"]),
+        int(signs["systolic"] * rng.uniform(0.5, 0.72)),
+        int(signs["oxygen"]),
+        round(signs["heat"], 1),
+        rng.choice("PUU" if level == 0 else "VCC") if altered else "A",
+        pain,
+        reason.place,
+        level >= 3 and rng.random() < 0.12,
+        age,
     )
-    first = rng.choice((0, 2, 4))
-    return sentences[first] + sentences[first + 1]
+
+
+def _age(source: str, rng: Random) -> float:
+    if source == "sick child":
+        return rng.choice((0.04, 0.1, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0))
+    if source == "pregnancy":
+        return float(rng.randint(18, 44))
+    return float(rng.randint(*rng.choice(((16, 45), (40, 70), (60, 92), (1, 15), (30, 80)))))
+
+
+def _calm(age: float, rng: Random) -> dict[str, float]:
+    """Return vital signs of a patient who is not in danger: excited, in pain, or as usual."""
+    young = max(0.0, 12.0 - age) / 12.0
+    return {
+        "pulse": min(max(rng.gauss(84 + 40 * young, 12), 50), 112 + 55 * young),
+        "breaths": min(max(rng.gauss(18 + 10 * young, 1.6), 12), 22 + 16 * young),
+        "systolic": min(max(rng.gauss(134 - 34 * young, 20), 96 - 16 * young), 198),
+        "oxygen": rng.choice((95, 96, 97, 97, 98, 98, 98, 99, 99, 100, 100)),
+        "heat": min(max(rng.gauss(36.7, 0.45), 35.6), 38.4),
+    }
+
+
+def _bad(level: int, rng: Random) -> dict[str, float]:
+    """Return one to three vital signs in danger of life (level 0) or short of it."""
+    ranges: dict[str, tuple[tuple[int, int], ...]] = {
+        "pulse": ((20, 34), (135, 190)) if level == 0 else ((36, 42), (118, 150)),
+        "breaths": ((3, 6), (36, 48)) if level == 0 else ((25, 34),),
+        "systolic": ((45, 74),) if level == 0 else ((76, 89), (226, 245)),
+        "oxygen": ((60, 85),) if level == 0 else ((86, 91),),
+    }
+    if level:
+        ranges["heat"] = ((39, 40),)
+    names = rng.sample(sorted(ranges), rng.choice((1, 1, 2, 2, 3)))
+    return {name: rng.randint(*rng.choice(ranges[name])) for name in names}
+
+
+def _several(text: str) -> list[str]:
+    return [part.strip() for part in text.split(";")]
 
 
 if __name__ == "__main__":
     for each in write_cases():
-        sys.stdout.write(
-            json.dumps({"prompt": each.text, "urgency": each.level, "source": each.source}) + "\n"
-        )
+        fields = {"prompt": each.text, "urgency": each.level, "source": each.source}
+        sys.stdout.write(json.dumps(fields) + "\n")

@@ -1,0 +1,185 @@
+"""Serves streams of requests: each is predicted, then learned from, as a server meets them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.card import Card, read_card
+from predictor.errors import ModelError
+from predictor.loading import find_model, load_encoder, load_model
+from predictor.ranking import pair_ranking, ranking_accuracy
+from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS, Predictor, PromptView
+from predictor.research.studies.evaluation import calibration_error
+from predictor.research.studies.runner import Cell, Progress, Table
+from predictor.research.studies.unseen import SEED, Corpus
+from predictor.research.training.dataset import Dataset
+from predictor.research.training.fitting import Numbers, calibrate_evenly, out_of_fold, save
+from predictor.research.training.labels import single_answers
+from predictor.semantic.opinion import Opinion
+
+STREAMS_A_FILE = 2
+STREAM = 1000
+SETTLED = 500
+SOON = slice(100, 200)
+"""Of a stream's requests: when most of what can be learned should have been."""
+
+MIN_STREAMED = 400
+MIN_PAIRED = 20
+"""Short and Long answers a model must have given before it is served."""
+
+NO_STREAM = f"holds a model with {MIN_STREAMED} answers, {MIN_PAIRED} of them Short and {MIN_PAIRED} Long"
+
+
+Summaries = Mapping[str, Callable[..., Any]]
+
+
+class Served(NamedTuple):
+    """A stream as it was predicted: static and learned scores, `chances` of the three classes, and whether
+    the 90 % quantile covered each answer.
+    """
+
+    tokens: Numbers
+    static: Numbers
+    learnt: Numbers
+    chances: Numbers
+    covered: npt.NDArray[np.bool_]
+
+    @property
+    def late(self) -> slice:
+        """The requests of a stream that has settled."""
+        return slice(min(SETTLED, len(self.tokens) // 2), None)
+
+    def accuracies(self, some: slice) -> list[float]:
+        """Return the ranking accuracy of the static scores and of the learned ones."""
+        return [
+            ranking_accuracy(each[some], self.tokens[some]).accuracy for each in (self.static, self.learnt)
+        ]
+
+    def pairs(self, some: slice) -> list[float]:
+        """Return the same over the pairs that the filter of PARS keeps."""
+        return [pair_ranking(each[some], self.tokens[some]).accuracy for each in (self.static, self.learnt)]
+
+    def error(self, some: slice) -> float:
+        """Return the expected calibration error of the class probabilities."""
+        real = np.searchsorted((SHORT_BELOW_TOKENS, LONG_FROM_TOKENS), self.tokens[some], "right")
+        return calibration_error(self.chances[some], real)
+
+
+def serve(
+    predictor: Predictor, prompts: list[str], tokens: Numbers, opinions: Sequence[Opinion] | None = None
+) -> Served:
+    """Predict each request of a stream, then learn its answer."""
+    rows = []
+    for place, (prompt, count) in enumerate(zip(prompts, tokens, strict=True)):
+        opinion = None if opinions is None else opinions[place]
+        prediction = predictor.predict(PromptView(prompt, model="served"), opinion)
+        chances = prediction.p_short, prediction.p_medium, prediction.p_long
+        static = prediction.memo.static  # type: ignore[attr-defined]
+        rows.append((static, prediction.score, chances, count <= prediction.q90_tokens))
+        predictor.learn(prediction, int(count))
+    return Served(tokens, *(np.array(column) for column in zip(*rows, strict=True)))
+
+
+def online(corpus: Corpus, progress: Progress) -> Table:
+    """Serve streams of one unseen file and one model: predict, then learn, then the next.
+
+    The static columns are the same model without learning; the ones named soon count requests 100 to 200, the
+    late ones from request 500, or from the middle of a shorter stream. The errors are those of the class
+    probabilities: of the first hundred, and of the late ones. Where Long answers are rare, the accuracy hangs
+    on a few of them; that over the pairs of PARS does not.
+    """
+    rows: list[list[Cell]] = []
+    generator = np.random.default_rng(SEED)
+    for held in dict.fromkeys(corpus.families):
+        streams = [each for data in corpus.files([held]) for each in _streams(data, generator)]
+        if not streams:
+            continue
+        progress(f"holding out {held}")
+        with TemporaryDirectory() as folder:
+            _train_without(corpus, held, Path(folder))
+            for data, model in streams:
+                order = _draw(data, model, generator)
+                prompts = [data.prompts[row] for row in order]
+                served = serve(load_model(folder), prompts, data.tokens[order, model])
+                rows.append([data.name, data.models[model], *_figures(served)])
+    ranks = ["static", "learnt", "soon static", "soon learnt", "late static", "late learnt", "late gain"]
+    pairs, covers = ["static pairs", "learnt pairs"], ["q90 covers", "late covers"]
+    columns = ["file", "model", *ranks, *pairs, *covers, "first error", "late error"]
+    if not rows:
+        raise ModelError(f"no file {NO_STREAM}")
+    summaries: Summaries = {"mean": np.nanmean, "least": np.nanmin, "most": np.nanmax}
+    return Table("Learning while serving", columns, [*rows, *_summary(rows, summaries)])
+
+
+def shipped(datasets: list[Dataset], progress: Progress) -> Table:
+    """Serve streams of one file and one model with the shipped models, by words alone and with the encoder.
+
+    Nothing is trained: files that trained either model are not served, and their prompts are left out of the
+    others. The columns are of pairs that the filter of PARS keeps, of requests 100 to 200 and of the late
+    ones as in `online`, and of the late Short and Long ones; "+" is with the encoder's opinion.
+    """
+    encoder = load_encoder()
+    trained = {*read_card(find_model(None)).data, *encoder.card.data}
+    known = {prompt for data in datasets if data.name in trained for prompt in data.prompts}
+    generator, rows = np.random.default_rng(SEED), list[list[Cell]]()
+    for whole in (data for data in datasets if data.name not in trained):
+        data = whole.rows([row for row, prompt in enumerate(whole.prompts) if prompt not in known])
+        for _, model in _streams(data, generator):
+            order = _draw(data, model, generator)
+            prompts, tokens = [data.prompts[row] for row in order], data.tokens[order, model]
+            progress(f"the encoder reads {len(prompts)} prompts of {data.name}")
+            alone = serve(load_model(), prompts, tokens)
+            both = serve(load_model(), prompts, tokens, [encoder.encode(prompt) for prompt in prompts])
+            pairs = [
+                figure for some in (SOON, alone.late) for each in (alone, both) for figure in each.pairs(some)
+            ]
+            classes = [figure for each in (alone, both) for figure in each.accuracies(alone.late)]
+            rows.append([data.name, data.models[model], *pairs, *classes])
+    if not rows:
+        raise ModelError(f"no file that trained neither model {NO_STREAM}")
+    ways = ["static", "learnt", "static+", "learnt+"]
+    columns = ["file", "model", *(f"{when}{way}" for when in ("soon ", "late ", "classes ") for way in ways)]
+    title = "The shipped models on files that trained neither"
+    return Table(title, columns, [*rows, *_summary(rows, {"mean": np.nanmean})])
+
+
+def _summary(rows: list[list[Cell]], by: Summaries) -> list[list[Cell]]:
+    figures = np.array([row[2:] for row in rows], float)
+    # A hundred answers may hold no Long one: there is nothing to rank then.
+    return [[name, "", *summary(figures, axis=0).tolist()] for name, summary in by.items()]
+
+
+def _figures(served: Served) -> list[float]:
+    whole, late = slice(None), served.late
+    static, learnt = served.accuracies(late)
+    ranks = [*served.accuracies(whole), *served.accuracies(SOON), static, learnt, learnt - static]
+    covers = [float(np.mean(served.covered[some])) for some in (whole, late)]
+    return [*ranks, *served.pairs(late), *covers, served.error(slice(SOON.start)), served.error(late)]
+
+
+def _streams(data: Dataset, generator: np.random.Generator) -> list[tuple[Dataset, int]]:
+    """Return a file with the columns of models whose answers make a stream, drawn at random."""
+    shorts, longs = data.tokens < SHORT_BELOW_TOKENS, data.tokens >= LONG_FROM_TOKENS
+    enough = np.minimum(shorts.sum(axis=0), longs.sum(axis=0)) >= MIN_PAIRED
+    enough &= np.isfinite(data.tokens).sum(axis=0) >= MIN_STREAMED
+    return [(data, int(model)) for model in generator.permutation(np.flatnonzero(enough))[:STREAMS_A_FILE]]
+
+
+def _draw(data: Dataset, model: int, generator: np.random.Generator) -> npt.NDArray[np.intp]:
+    """Return the rows of at most `STREAM` prompts that a model answered, in random order."""
+    return generator.permutation(np.flatnonzero(np.isfinite(data.tokens[:, model])))[:STREAM]
+
+
+def _train_without(corpus: Corpus, held: str, out: Path) -> None:
+    """Train as the default model is trained; on two parts of the families, not five, for its calibration."""
+    known = corpus.training_rows([held])
+    material, labels = corpus.material.rows(known), corpus.labels
+    apart = material.families
+    groups = apart if apart.min() < apart.max() else None
+    scores = out_of_fold(material, labels.targets[known], labels.weights[known], SEED, apart=groups, count=2)
+    calibration = calibrate_evenly(scores, single_answers(corpus.datasets, SEED)[known], apart, SEED)
+    save(corpus.fit(known), Card("unseen", "lexical", 0, calibration, [], "", {}), out)

@@ -1,0 +1,53 @@
+"""Runs the studies of the predictor by name: each turns files of prompts and answers into one table."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from predictor.research.training.dataset import Dataset
+
+Cell = str | int | float | None
+Progress = Callable[[str], None]
+
+STUDIES = {
+    "starvation": "answers of each class in a file (Clairvoyant, Table 2)",
+    "classes": "ranking and classification accuracy, in distribution (Table 5)",
+    "cross": "the model of each file on each other file (Table 6)",
+    "baselines": "chance, prompt length and keywords (Table 7)",
+    "ablation": "the paper's features without each group (Table 4)",
+    "unseen": "files ranked by models trained without their family, by kind of traffic",
+    "online": "streams of one held-out file and one model, learned while served",
+    "shipped": "the shipped models on files that trained neither, with and without the encoder",
+    "pars": "Kendall's tau_b within each file beside the tables of PARS (IV-A to IV-C)",
+    "ceiling": "repeated answers of one model ranked by each other",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A study's result. Accuracies are shares of 1; a cell is None or NaN where there is nothing to count."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[Cell]]
+    notes: tuple[str, ...] = ()
+
+
+def run_study(name: str, datasets: "list[Dataset]", progress: Progress = lambda line: None) -> Table:
+    """Run one of `STUDIES`; ModelError if the files hold too little for it, or the train extra is missing."""
+    from predictor.research.studies import online, paper, pars, unseen
+
+    run: dict[str, Callable[[], Table]] = {
+        "starvation": lambda: paper.starvation(datasets),
+        "classes": lambda: paper.in_distribution(datasets),
+        "cross": lambda: paper.cross_distribution(datasets),
+        "baselines": lambda: paper.baselines(datasets),
+        "ablation": lambda: paper.ablation(datasets),
+        "unseen": lambda: unseen.unseen(unseen.Corpus.of(datasets), progress),
+        "online": lambda: online.online(unseen.Corpus.of(datasets), progress),
+        "shipped": lambda: online.shipped(datasets, progress),
+        "pars": lambda: pars.pars(datasets),
+        "ceiling": lambda: pars.ceiling(datasets),
+    }
+    return run[name]()

@@ -1,0 +1,224 @@
+"""Ranks files by models trained on other families of files only, by file, family and kind of traffic.
+
+Files that draw on the same prompts are one family and are held out together: a translation or a remix of a
+prompt seen in training is not unseen traffic.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from predictor.errors import ModelError
+from predictor.ranking import ranking_accuracy
+from predictor.research.studies.runner import Cell, Progress, Table
+from predictor.research.training import paper
+from predictor.research.training.dataset import Dataset
+from predictor.research.training.fitting import Fitted, Material, Numbers, Rows, fit, prepare
+from predictor.research.training.labels import Labels, label
+
+if TYPE_CHECKING:
+    import xgboost
+
+PARTS = 5
+MIN_TRAINED = 100
+
+MIN_OF_EACH = 5
+"""Short and Long answers that a model must have given before it counts."""
+
+MIN_TOGETHER = 40
+"""Answers of the rarer class that the models of a file must have given together."""
+
+ENOUGH = 20
+"""A model with more answers of the rarer class counts no more."""
+
+SEED = 42
+
+_FAMILIES = {
+    "arena": "arena_hard m_arena_hard ko_arena_hard",
+    "oasst": "reference_oasst1 oasst",
+    "cot": "cot_",
+    **{
+        name: name
+        for name in "hellobench mt_bench eq_bench m_ifeval gpteacher glaive vicuna halueval".split()
+    },
+}
+"""Families by the beginnings of files' names; any other file is a family of its own."""
+
+_KINDS = {
+    "code": "livecodebench humaneval_chat codealpaca realhumaneval gpteacher_codegen",
+    "reasoning": "cot_ eq_bench livecodebench",
+    "extraction": "cello complexbench news_summaries hellobench_summarization t0_p3",
+    "role-play": "gpteacher_roleplay persona_chat eqbench_creative",
+    "multilingual": (
+        "m_arena ko_arena arena_hard_el mt_bench_de mt_bench_fr mt_bench_ru mt_bench_zh mt_bench_ja shaberi "
+        "m_ifeval complexbench cello logickor pfmt vicuna_bench_ja oasst_val_multilingual sharegpt_zh dpo_zh"
+    ),
+    "multi-turn": (
+        "mt_bench_turn2 mt_bench_de_turn2 mt_bench_fr_turn2 mt_bench_ru_turn2 mt_bench_zh_turn2 "
+        "mt_bench_ja_turn2 kto_en realhumaneval"
+    ),
+    "chat": (
+        "alpaca_eval arena_hard_v01 just_eval flask ultrafeedback evol_instruct instructionwild "
+        "reference_oasst1 oasst1 kto_en mt_bench_turn1 lf_dpo"
+    ),
+}
+"""Kinds of traffic by the beginnings of files' names."""
+
+
+def family(name: str) -> str:
+    """Return the family of a file."""
+    found = (known for known, prefixes in _FAMILIES.items() if name.startswith(tuple(prefixes.split())))
+    return next(found, name)
+
+
+def kinds(name: str) -> list[str]:
+    """Return the kinds of traffic in a file; none for an unknown one."""
+    return [kind for kind, prefixes in _KINDS.items() if name.startswith(tuple(prefixes.split()))]
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """All files as one material. `trainable` holds the rows that may train, `families` one name per file."""
+
+    datasets: list[Dataset]
+    labels: Labels
+    material: Material
+    trainable: Rows
+    families: list[str]
+
+    @classmethod
+    def of(cls, datasets: list[Dataset], trainable: Collection[str] | None = None) -> "Corpus":
+        """Read all prompts once; only the files named in `trainable` may train, all if it is not given."""
+        labels = label(datasets)
+        may = np.array([trainable is None or data.name in trainable for data in datasets])
+        families = [family(data.name) for data in datasets]
+        prompts = [prompt for data in datasets for prompt in data.prompts]
+        numbers = np.unique(families, return_inverse=True)[1][labels.files]
+        material = prepare(prompts, labels.files, numbers)
+        return cls(datasets, labels, material, np.flatnonzero(may[labels.files]), families)
+
+    def files(self, held: Collection[str]) -> list[Dataset]:
+        """Return the files of some families."""
+        return [data for data, name in zip(self.datasets, self.families, strict=True) if name in held]
+
+    def rows_of(self, data: Dataset) -> Rows:
+        """Return the rows of one file."""
+        return np.flatnonzero(self.labels.files == self.datasets.index(data))
+
+    def training_rows(self, held: Collection[str]) -> Rows:
+        """Return the rows to train on when families are held out: no file of them, no prompt they share.
+
+        Raises ModelError if they are too few to train on.
+        """
+        files = [index for index, name in enumerate(self.families) if name in held]
+        outside = ~np.isin(self.labels.files, files)
+        shared = np.isin(self.material.groups, self.material.groups[~outside])
+        known = self.trainable[(outside & ~shared)[self.trainable]]
+        if len(known) < MIN_TRAINED:
+            raise ModelError(
+                f"without {', '.join(held)}, {len(known)} prompts are left to train on, not {MIN_TRAINED}: "
+                "give files of more distributions"
+            )
+        return known
+
+    def fit(self, known: Rows) -> Fitted:
+        """Fit the default recipe to some rows."""
+        return fit(self.material.rows(known), self.labels.targets[known], self.labels.weights[known], SEED)
+
+    def scores(self, held: Collection[str]) -> dict[str, Numbers]:
+        """Return the scores of the files of some families by a model that saw none of them."""
+        fitted = self.fit(self.training_rows(held))
+        return {data.name: fitted.scores(self.material.rows(self.rows_of(data))) for data in self.files(held)}
+
+
+def file_accuracy(scores: Numbers, data: Dataset) -> float:
+    """Return the share of (Short, Long) pairs ranked right, each model by itself; NaN where too few.
+
+    `scores` is of shape (prompts,). The mean over the models, each by its answers of the rarer class.
+    """
+    accuracies, weights = [], []
+    for tokens in data.tokens.T:
+        answered = np.isfinite(tokens)
+        ranking = ranking_accuracy(scores[answered], tokens[answered])
+        rarer = min(ranking.n_short, ranking.n_long)
+        if rarer >= MIN_OF_EACH:
+            accuracies.append(ranking.accuracy)
+            weights.append(rarer)
+    if sum(weights) < MIN_TOGETHER:
+        return float("nan")
+    return float(np.average(accuracies, weights=np.minimum(weights, ENOUGH)))
+
+
+def deal(datasets: list[Dataset]) -> list[list[str]]:
+    """Deal the families that can be judged into `PARTS`, the largest first, each to the smallest part."""
+    sizes: dict[str, int] = {}
+    for data in datasets:
+        if np.isfinite(file_accuracy(np.zeros(len(data.prompts)), data)):
+            sizes[family(data.name)] = sizes.get(family(data.name), 0) + len(data.prompts)
+    if len(sizes) < 2:
+        raise ModelError(
+            f"unseen traffic needs two families of files, each with {MIN_TOGETHER} Short and Long answers: "
+            "give files of more distributions"
+        )
+    parts: list[list[str]] = [[] for _ in range(min(PARTS, len(sizes)))]
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        min(parts, key=lambda part: sum(sizes[each] for each in part)).append(name)
+    return parts
+
+
+def unseen(corpus: Corpus, progress: Progress) -> Table:
+    """Rank each file by length and by models that saw none of its family: the default's and the paper's."""
+    rows: list[list[Cell]] = []
+    for part in deal(corpus.datasets):
+        progress(f"holding out {', '.join(part)}")
+        ours, papers = corpus.scores(part), _fit_paper(corpus, corpus.training_rows(part))
+        for data in corpus.files(part):
+            scores = paper.probability_long(papers, paper.features_of(data.prompts))
+            ranked = ours[data.name], scores, prompt_lengths(data.prompts)
+            accuracies = [file_accuracy(each, data) for each in ranked]
+            if np.isfinite(accuracies[0]):
+                rows.append([data.name, ", ".join(kinds(data.name)), len(data.prompts), *accuracies])
+    columns = ["file", "kinds", "prompts", "ours", "paper", "length"]
+    return Table("Families of files never seen, ranking accuracy", columns, [*rows, *summarised(rows)])
+
+
+def summarised(rows: list[list[Cell]]) -> list[list[Cell]]:
+    """Return the means over files, families and kinds of rows (file, kinds, prompts, accuracies), and the
+    least of each accuracy.
+    """
+    figures = np.array([row[3:] for row in rows], float)
+    names = [str(row[0]) for row in rows]
+
+    def mean_of(places: list[int]) -> Numbers:
+        mean: Numbers = figures[places].mean(axis=0)
+        return mean
+
+    by_family = [
+        [i for i, name in enumerate(names) if family(name) == each] for each in set(map(family, names))
+    ]
+    summary: list[list[Cell]] = [
+        ["mean over files", "", len(names), *figures.mean(axis=0).tolist()],
+        ["mean over families", "", len(by_family), *np.mean([*map(mean_of, by_family)], axis=0).tolist()],
+        ["least", "", None, *figures.min(axis=0).tolist()],
+    ]
+    for kind in sorted({kind for name in names for kind in kinds(name)}):
+        places = [i for i, name in enumerate(names) if kind in kinds(name)]
+        summary.append([f"kind: {kind}", "", len(places), *mean_of(places).tolist()])
+    return summary
+
+
+def prompt_lengths(prompts: list[str]) -> Numbers:
+    """Return the characters of each prompt, as a score."""
+    return np.array([len(prompt) for prompt in prompts], float)
+
+
+def _fit_paper(corpus: Corpus, known: Rows) -> "xgboost.XGBClassifier":
+    prompts = [prompt for data in corpus.datasets for prompt in data.prompts]
+    tokens = np.concatenate([data.typical_tokens() for data in corpus.datasets])[known]
+    classes = paper.classes_of(tokens)
+    rows = paper.balanced(classes)
+    if not len(rows):
+        raise ModelError("the paper's model needs Short, Medium and Long answers in the other files")
+    return paper.fit(paper.features_of([prompts[row] for row in known[rows]]), classes[rows])

@@ -40,7 +40,6 @@ from tui.screens.groups import Groups
 from tui.screens.help import Help
 from tui.styled_text import Tone, printable
 from tui.view_state import Link, LinkState, ViewState
-from tui.whole_frames import whole_frames
 from tui.widgets.canvas import Canvas
 
 INTERVALS_S = (FRAME_S, 0.5, 1.0, 2.0, 0.08)
@@ -81,7 +80,6 @@ class Top(App[None]):
         """
         colour = not os.environ.get("NO_COLOR")
         super().__init__(ansi_color=None if colour else True)
-        self.driver_class = whole_frames(self.driver_class)
         if glyphs is not None:
             self.driver_class = plain_driver(self.driver_class, glyphs)
         self._source = source

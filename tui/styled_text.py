@@ -11,7 +11,6 @@ from operator import itemgetter
 from typing import Literal, Self
 
 from rich.cells import cell_len, set_cell_size
-from rich.segment import Segment
 
 Tone = Literal[
     "ink",  # what is to be read
@@ -144,17 +143,6 @@ def _common(one: list[tuple[str, Tone]], other: list[tuple[str, Tone]]) -> int:
 def cells(text: str) -> int:
     """Return how many cells a printable text takes."""
     return len(text) if text.isascii() else cell_len(text)
-
-
-def part(text: str, left: int, right: int) -> str:
-    """Return the cells of a text from the left one to before the right one; a wide character that is cut is a
-    blank.
-    """
-    left, width = max(0, left), cells(text)
-    if width == len(text):
-        return text[left:right]
-    text = set_cell_size(text, min(right, width))
-    return Segment(text).split_cells(left)[1].text if left else text
 
 
 def clip(text: str, width: int) -> str:

@@ -25,7 +25,6 @@ from tui.styled_text import Line, printable
 from tui.view_state import ViewState
 from tui.widgets.board import Board
 from tui.widgets.canvas import Canvas
-from tui.widgets.compositor import BoardCompositor
 from tui.widgets.filter import FilterField
 from tui.widgets.footer import Footer
 from tui.widgets.panel import Panel
@@ -48,7 +47,6 @@ class BoardScreen(Screen[None]):
     def __init__(self, stage: Stage, folder: Path | None = None) -> None:
         """`folder` is where exports go; the working directory if there is none."""
         super().__init__(id="_default")
-        self._compositor = BoardCompositor()
         self._stage = stage
         self._folder = folder
         self._wish = SizeHint()

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 
-from rich.color import ColorSystem
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -12,7 +11,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from tui.palette import Palette
-from tui.styled_text import Line, Tone, cells, changed, part
+from tui.styled_text import Line, Tone, changed
 from tui.view_state import LinkState, ViewState
 
 Painter = Callable[[ViewState, int, int], list[Line]]
@@ -114,20 +113,6 @@ class Canvas(Widget):
             line = self._lines[y] if y < len(self._lines) else Line()
             drawn = self._strips[y] = strip(line, self._paint(y in self._marked), width)
         return drawn
-
-    def patch(self, y: int, left: int, right: int, color_system: ColorSystem) -> str:
-        """Return what a terminal draws the cells of a line by, from the left one to before the right one."""
-        ground, styles = self._paint(y in self._marked)
-        pieces, at = [], 0
-        for text, tone in self._lines[y].spans if y < len(self._lines) else ():
-            begins, at = at, at + cells(text)
-            if at > left:
-                shown = part(text, left - begins, right - begins)
-                pieces.append(Strip.render_style(styles[tone], shown, color_system))
-                if at >= right:
-                    return "".join(pieces)
-        blank = " " * (right - max(at, left))
-        return "".join([*pieces, Strip.render_style(ground, blank, color_system)])
 
     def _paint(self, marked: bool) -> Paint:
         """Return the colours of a line; what the ancestors and the filters make of them is asked once."""

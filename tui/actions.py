@@ -10,7 +10,6 @@ from clairvoyant_cli.state.selection import Order
 from clairvoyant_cli.state.snapshot import (
     BackendState,
     FinishedRequest,
-    GroupState,
     PolicyOutlook,
     QueuedRequest,
     Snapshot,
@@ -175,45 +174,6 @@ class Actions:
 
         self._app.push_screen(dialog, change)
 
-    # -- all requests of a client, for a model, at a backend --------------------------------------------
-
-    def hold_group(self, group: GroupState | None, *, held: bool) -> None:
-        """Hold all that waits of a group, or release all that is held."""
-        self._on_group(group, Verb.HOLD if held else Verb.RELEASE)
-
-    def prioritise_group(self, group: GroupState | None) -> None:
-        """Ask for the priority of all that waits of a group."""
-        if group is not None and self._allowed():
-            question = f"Priority of all that waits of {group.kind} {group.name}: lower goes sooner"
-
-            def change(answer: str | None) -> None:
-                if answer is not None:
-                    self._on_group(group, Verb.PRIORITY, int(answer))
-
-            self._app.push_screen(Ask(question, "0", _priority_fault), change)
-
-    def drain_group(self, group: GroupState | None) -> None:
-        """Take nothing new of a group, or take it again."""
-        snapshot = self._steerable() if group is not None else None
-        if group is None or snapshot is None:
-            return
-        if group.kind == "backend":
-            drained = any(each.name == group.name and each.standing for each in snapshot.backends)
-            self._stage.ask(Action(Verb.BACKEND, group.name, "up" if drained else "drain"))
-        else:
-            self._on_group(group, Verb.RESUME if group.draining else Verb.DRAIN)
-
-    def keep_model(self, group: GroupState | None, deed: str) -> None:
-        """Have a model loaded, or unloaded."""
-        if group is None or group.kind != "model":
-            self._app.notify("only a model can be loaded or unloaded", severity="warning", timeout=3)
-        elif self._allowed():
-            self._stage.ask(Action(Verb.MODEL, group.name, deed))
-
-    def _on_group(self, group: GroupState | None, verb: Verb, value: int | None = None) -> None:
-        if group is not None and self._allowed():
-            self._stage.ask(Action(verb, group.name, value, kind=group.kind))
-
     # -- whether, and how -------------------------------------------------------------------------------
 
     def _allowed(self) -> bool:
@@ -267,13 +227,6 @@ def _policy(name: str, summary: str, coming: PolicyOutlook | None) -> str:
         starts = [f"{letter} in {duration(at_s):<6} " for letter, at_s in medians if at_s is not None]
         text = f"{name:<12} {''.join(starts)}{' before any cut' * (coming.cuts and bool(starts))}"
     return f"{text.rstrip()}\n  {summary}".rstrip()
-
-
-def _priority_fault(text: str) -> str:
-    try:
-        return "" if -100 <= int(text) <= 100 else "from -100 to 100"
-    except ValueError:
-        return "a whole number"
 
 
 def _deed(server: BackendState) -> str:

@@ -36,7 +36,6 @@ from tui.preferences import remember, remembered
 from tui.screens.board import BoardScreen
 from tui.screens.clients import Clients
 from tui.screens.detail import Detail
-from tui.screens.groups import Groups
 from tui.screens.help import Help
 from tui.styled_text import Tone, printable
 from tui.view_state import Link, LinkState, ViewState
@@ -249,7 +248,7 @@ class Top(App[None]):
         self._drawn_at = self._clock()
         view = self.view()
         for screen in self.screen_stack:
-            if screen.is_mounted and isinstance(screen, BoardScreen | Clients | Detail | Groups | Help):
+            if screen.is_mounted and isinstance(screen, BoardScreen | Clients | Detail | Help):
                 screen.show(view)
 
     # -- what is asked of the daemon --------------------------------------------------------------------

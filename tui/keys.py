@@ -81,7 +81,6 @@ GROUPS = (
             Key("f", "app.ghost", "What each would have in order of arrival, beside what it has"),
             Key("F", "follow", "Let the cursor stay with its request, until it is moved"),
             Key("p", "app.freeze", "Freeze the display; the daemon works on", "freeze"),
-            Key("g", "groups", "Groups, by client, model, backend: what each has; act on all of one"),
             Key(
                 "left_square_bracket",
                 "app.scrub(-5)",

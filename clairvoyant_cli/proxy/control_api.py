@@ -21,10 +21,8 @@ from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.status import reason_of
 from clairvoyant_cli.protocols.printable import printable
-from clairvoyant_cli.protocols.prompt_text import MAX_NAME_CHARS
 from clairvoyant_cli.proxy.access.keys import Access, bearer_of
 from clairvoyant_cli.proxy.access.origins import from_our_own_page
-from clairvoyant_cli.proxy.observing.groups import KINDS, Groups, Key
 from clairvoyant_cli.proxy.observing.metrics import Metrics
 from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS, Window
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
@@ -55,9 +53,6 @@ OUTLOOK_SHARE = 4
 
 MAX_FILTER_CHARS = 200
 
-MAX_DRAINING = 1000
-"""Groups of which nothing new is taken at once."""
-
 
 class Changes:
     """Lets any number of listeners wait for the next change of state."""
@@ -86,21 +81,16 @@ class Actions:
     operation: Operation
     stats: RequestStats
     backends: BackendActions
-    groups: Groups
     reload: Callable[[], str]
 
     async def run(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Carry out an action by name."""
-        if action in ON_REQUEST and "kind" in arguments:
-            result = self._on_group(action, arguments)
-        elif action in ON_REQUEST:
+        if action in ON_REQUEST:
             result = self._on_request(action, arguments)
         elif action == "backend":
             result = await self.backends.run(arguments)
         elif action == "model":
             result = await self.backends.keep_model(arguments)
-        elif action in ("drain", "resume") and "kind" in arguments:
-            result = self._take_new(action, arguments)
         else:
             result = self._on_daemon(action, arguments)
         self.stats.journal.event(logging.INFO, f"operator: {action} {_plain(arguments)}".rstrip())
@@ -114,30 +104,6 @@ class Actions:
         if not self._do(action, job_id, arguments):
             raise RefusedError(f"no request {job_id} that {action} could apply to; it may have ended")
         return {"id": job_id, "done": action}
-
-    def _on_group(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Do it to all that wait of a group."""
-        key = _group(arguments)
-        live = self.operation.dispatcher.live.values()
-        ids = [each.id for each in self.groups.members(live, key)]
-        number = sum(self._do(action, job_id, arguments) for job_id in ids)
-        if not number:
-            raise RefusedError(f"nothing waits of {key[0]} {key[1]} that {action} could apply to")
-        return {"done": action, "kind": key[0], "name": key[1], "requests": number}
-
-    def _take_new(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Take nothing new of a client or for a model, or take it again."""
-        key = _group(arguments)
-        if key[0] == "backend":
-            raise InvalidError("drain a backend with actions/backend")
-        draining = self.operation.draining_groups
-        if action == "drain":
-            if len(draining) >= MAX_DRAINING:
-                raise RefusedError(f"{MAX_DRAINING} groups are drained; let one of them go on first")
-            draining.add(key)
-        else:
-            draining.discard(key)
-        return {"done": action, "kind": key[0], "name": key[1]}
 
     def _do(self, action: str, job_id: str, arguments: dict[str, Any]) -> bool:
         dispatcher = self.operation.dispatcher
@@ -187,14 +153,6 @@ class Actions:
             raise RefusedError(str(error)) from None
 
 
-def _group(arguments: dict[str, Any]) -> Key:
-    kind, name = arguments.get("kind"), arguments.get("name")
-    if kind not in KINDS or not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS:
-        most = f"of at most {MAX_NAME_CHARS} characters"
-        raise InvalidError(f"a group has a kind ({', '.join(KINDS)}) and a name {most}")
-    return kind, name
-
-
 def _number(arguments: dict[str, Any], name: str, low: float, high: float) -> float:
     value = arguments.get(name)
     if not isinstance(value, int | float) or isinstance(value, bool):
@@ -210,10 +168,9 @@ def _window(request: WebRequest) -> Window:
     the other way round.
     """
     asked = request.query_params
-    by, kind, name = (asked.get(each, "") for each in ("by", "kind", "name"))
-    group = (kind, name) if kind in KINDS else ("", "")
+    by = asked.get("by", "")
     words = asked.get("filter", "")[:MAX_FILTER_CHARS]
-    order = Order(by if by in SORTS else "", asked.get("reverse") == "1", words, group)
+    order = Order(by if by in SORTS else "", asked.get("reverse") == "1", words)
     rows = min(_asked(request, "rows", MAX_ROWS), MAX_ROWS)
     return Window(max(1, _asked(request, "from", 1)), rows, order)
 

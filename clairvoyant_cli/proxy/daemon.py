@@ -23,7 +23,6 @@ from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning.persistence import Persistence, StateSaver
 from clairvoyant_cli.proxy.listening_socket import BACKLOG, listen, max_connections
 from clairvoyant_cli.proxy.observing.gain import Gain
-from clairvoyant_cli.proxy.observing.groups import Groups
 from clairvoyant_cli.proxy.observing.metrics import Metrics
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
@@ -340,8 +339,6 @@ def _compose(
     engines = EngineQueues(dispatcher, pool, stats.journal.event)
     gain = Gain(stats.journal.wall)
     stats.shadow_ran.append(gain.ran)
-    groups = Groups(stats.journal.clock, pool.model_of, operation.draining_groups)
-    dispatcher.ended.append(groups.ended)
     level = None
     if config.slo is not None:
         level = ServiceLevel(config.slo, dispatcher.scheduler, stats.journal.clock, stats.journal.event)
@@ -358,11 +355,10 @@ def _compose(
         _place(host, port),
         stats.journal.clock(),
         gain,
-        groups,
         config.show_prompts,
         level,
     )
-    actions = Actions(operation, stats, BackendActions(pool, joining), groups, reload)
+    actions = Actions(operation, stats, BackendActions(pool, joining), reload)
     hindsight = Hindsight(snapshots)
     control = ControlApi(access, actions, snapshots, changes, metrics, hindsight.past)
     preemption = Preemption(dispatcher, pool, operation, stats, joining.spawn, enabled=not config.no_preempt)

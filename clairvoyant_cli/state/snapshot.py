@@ -417,24 +417,6 @@ class GainState:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupState:
-    """The requests of one client, for one model, or at one backend (`kind`): how many wait and run, its share
-    of the slots' time in the last hour, the median wait of its Short answers, and how many of its requests
-    had to have a model loaded. While it is `draining` nothing new of it is taken. What waits counts as a
-    backend's if no other can serve it.
-    """
-
-    kind: str
-    name: str
-    waiting: int = 0
-    running: int = 0
-    share: float = 0.0
-    short_p50_s: float | None = None
-    swaps: int = 0
-    draining: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class PolicyOutlook:
     """When what waits now would start under a policy: the medians of the Short and of the Long, in seconds
     from now, by the same predictions; None where none waits. Where the policy `cuts` answers, before any cut.
@@ -494,7 +476,6 @@ class Snapshot:
     displaced_policy: str = ""
     verdict: Verdict = Verdict()
     gain: GainState = GainState()
-    groups: tuple[GroupState, ...] = ()
     selected: Selection | None = None
 
     @property

@@ -17,7 +17,7 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.state.client import ControlClient, StateReader
 from clairvoyant_cli.state.recording import encode
 from clairvoyant_cli.state.redaction import without_prompts
-from clairvoyant_cli.state.snapshot import Snapshot
+from clairvoyant_cli.state.snapshot import GainState, Snapshot
 from clairvoyant_cli.state.source import Action, Disconnected, Verb
 from tests.tui.board import busy, stage
 
@@ -196,8 +196,8 @@ def test_what_two_states_share_is_read_once() -> None:
     assert all(row is known[row.id] for row in again)
     assert read[2].queue is read[1].queue
     fields = msgspec.json.decode(encode(after))
-    del fields["groups"]
-    assert states.read(msgspec.json.encode(fields | {"unheard_of": [1]})).groups == ()
+    del fields["gain"]
+    assert states.read(msgspec.json.encode(fields | {"unheard_of": [1]})).gain == GainState()
 
 
 async def test_the_newest_state_wins() -> None:

@@ -126,7 +126,6 @@ async def test_the_queue_is_filtered_and_sorted_as_a_whole_before_a_part_of_it_i
     daemon: Daemon,
 ) -> None:
     ids = [each.id for each in daemon.snapshot().queue]
-    client = daemon.snapshot().queue[0].client
     async with httpx.AsyncClient(base_url=daemon.base_url) as http:
 
         async def rows(asked: str) -> tuple[list[int], tuple[int, int] | None]:
@@ -140,9 +139,7 @@ async def test_the_queue_is_filtered_and_sorted_as_a_whole_before_a_part_of_it_i
         assert await rows("by=p_long&reverse=1&from=2") == ([0], (2, 2))
         assert await rows("filter=LONG") == ([1], (1, 1))
         assert await rows("filter=long+!chat") == ([], (1, 0))
-        assert await rows(f"kind=client&name={client}&reverse=1") == ([1, 0], (1, 2))
-        assert await rows("kind=client&name=somebody") == ([], (1, 0))
-        assert await rows("by=nothing&kind=x&filter=+") == ([0, 1], None)
+        assert await rows("by=nothing&filter=+") == ([0, 1], None)
 
 
 async def test_a_row_tells_why_it_waits_and_how_it_would_stand_in_order_of_arrival(daemon: Daemon) -> None:
@@ -204,27 +201,6 @@ async def test_each_action(daemon: Daemon) -> None:
         await until(daemon, lambda s: len(s.queue) == 1)
 
 
-async def test_all_that_waits_of_a_group_is_acted_on_and_nothing_new_of_it_is_taken(daemon: Daemon) -> None:
-    group = {"kind": "model", "name": "replay"}
-    async with ControlClient(daemon.base_url) as control, raw_client(daemon.base_url) as client:
-        (told,) = (each for each in daemon.snapshot().groups if each.kind == "model")
-        assert (told.name, told.waiting, told.running, told.draining) == ("replay", 2, 1, False)
-        assert [each.kind for each in daemon.snapshot().groups] == ["client", "model", "backend"]
-        assert (await control.act("hold", group))["requests"] == 2
-        assert all(each.held for each in daemon.snapshot().queue)
-        await control.act("release", group)
-        await control.act("priority", {**group, "priority": -3})
-        assert [each.priority for each in daemon.snapshot().queue] == [-3, -3]
-        await control.act("drain", group)
-        assert [each.draining for each in daemon.snapshot().groups] == [False, True, False]
-        refused = await client.ask(chat("0.1 short"))
-        assert (refused.status, daemon.snapshot().mode) == (503, "serving")
-        assert b"nothing new for model replay" in refused.body
-        await control.act("resume", group)
-        client.send(chat("0.1 short"))
-        await until(daemon, lambda s: len(s.queue) == 3)
-
-
 async def test_when_what_waits_would_start_is_told_for_each_policy(daemon: Daemon) -> None:
     async with ControlClient(daemon.base_url) as control:
         outlook = {each.policy: each for each in await control.outlook()}
@@ -267,11 +243,6 @@ async def test_a_model_is_loaded_and_unloaded() -> None:
         ("tau", {"tau_s": True}, 422),
         ("tau", {"tau_s": 10**400}, 422),
         ("reload", {}, 409),  # there is no file
-        ("hold", {"kind": "model", "name": "nobody's"}, 409),
-        ("hold", {"kind": "colour", "name": "red"}, 422),
-        ("drain", {"kind": "backend", "name": "ollama"}, 422),
-        ("drain", {"kind": "client"}, 422),
-        ("drain", {"kind": "client", "name": "x" * 10_000}, 422),
         ("model", {"do": "load", "name": "nobody's"}, 409),
         ("model", {"do": "melt", "name": "replay"}, 422),
         ("explode", {}, 404),

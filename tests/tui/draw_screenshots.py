@@ -27,7 +27,6 @@ PICTURES = (  # name, scenario, size, GPUs, seconds played, keys
     ("day-120x40", "busy", (120, 40), 1, 105, ("T",)),
     ("ghost-120x40", "overloaded", (120, 40), 1, 105, ("f",)),
     ("policy-120x40", "overloaded", (120, 40), 1, 105, ("m",)),
-    ("groups-120x40", "overloaded", (120, 40), 1, 105, ("g",)),
 )
 
 

@@ -30,7 +30,6 @@ from clairvoyant_cli.state.snapshot import (
     Counters,
     FinishedRequest,
     GainState,
-    GroupState,
     LoadedModel,
     LogEvent,
     MoveRecord,
@@ -222,7 +221,7 @@ class Scene:
             clients=self._clients(arrived & ~started, started & ~ended, done),
             stats_fcfs=self._stats_by_arrival(t),
         )
-        return judged(replace(state, groups=_groups(state)))
+        return judged(state)
 
     def _running(self, number: int, t: float) -> RunningRequest:
         asked, start_s = self.asked[number], float(self.served.start_s[number])
@@ -465,35 +464,6 @@ def _stats(name: LengthClass, recent: tuple[FinishedRequest, ...]) -> ClassStats
         _percentiles([each.waited_s for each in mine]),
         _percentiles([each.sojourn_s for each in mine]),
         _percentiles([each.ttft_s or 0.0 for each in mine]),
-    )
-
-
-def _groups(state: Snapshot) -> tuple[GroupState, ...]:
-    """Return the groups of those that are here or have ended of late."""
-    ended_s: Counter[tuple[str, str]] = Counter()
-    short_s: dict[tuple[str, str], list[float]] = {}
-    for each in state.recent:
-        for key in (("client", each.client), ("model", each.model), ("backend", each.backend)):
-            ended_s[key] += round(each.sojourn_s - each.waited_s)
-            if each.real_class == LengthClass.SHORT:
-                short_s.setdefault(key, []).append(each.waited_s)
-    waiting = Counter(key for row in state.queue for key in (("client", row.client), ("model", row.model)))
-    running = Counter(
-        key
-        for row in state.running
-        for key in (("client", row.client), ("model", row.model), ("backend", row.backend))
-    )
-    total_s = sum(seconds for (kind, _), seconds in ended_s.items() if kind == "backend")
-    return tuple(
-        GroupState(
-            *key,
-            waiting[key],
-            running[key],
-            ended_s[key] / total_s,
-            _percentiles(short_s.get(key, [])).p50,
-            3 * (key[0] != "client"),
-        )
-        for key in sorted(ended_s, key=lambda key: (key[0], -waiting[key] - running[key], key[1]))
     )
 
 

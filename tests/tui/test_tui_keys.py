@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clairvoyant_cli.state.snapshot import GroupState, PolicyOutlook
+from clairvoyant_cli.state.snapshot import PolicyOutlook
 from clairvoyant_cli.state.source import Action, ActionResult, Disconnected, Verb
 from tests.tui.bench import bench
 from tests.tui.board import Script, busy, settled
@@ -111,37 +111,6 @@ async def test_the_policy_menu_says_when_the_medians_would_start() -> None:
         await settled(it.app, it.pilot)
         assert "bounded      S in 3.2s   L in 41s" in it.text
         assert "before any cut" in it.text
-
-
-async def test_a_group_is_acted_on_as_a_whole_and_its_requests_are_shown_alone() -> None:
-    async with bench() as it:
-        groups = (
-            GroupState("client", "zed", 4, 1, 0.4, 1.2),
-            GroupState("client", "cursor", 2, 1, 0.6, 3.0, 2, draining=True),
-            GroupState("model", "llama3.1:8b", 6, 2, 1.0),
-            GroupState("backend", "local", 0, 4, 1.0),
-        )
-        it.app.take(replace(it.snapshot, groups=groups))
-        await it.press("g")
-        assert "by client" in it.text
-        await it.press(
-            "h", "r", "d", "L", "j", "d", "minus", "ctrl+u", *"-5", "enter", "right", "U", "right", "d"
-        )
-        assert it.source.asked == [
-            Action(Verb.HOLD, "zed", kind="client"),
-            Action(Verb.RELEASE, "zed", kind="client"),
-            Action(Verb.DRAIN, "zed", kind="client"),
-            Action(Verb.RESUME, "cursor", kind="client"),
-            Action(Verb.PRIORITY, "cursor", -5, kind="client"),
-            Action(Verb.MODEL, "llama3.1:8b", "unload"),
-            Action(Verb.BACKEND, "local", "drain"),
-        ]
-        await it.press("left", "left", "j", "enter")
-        cursors = {row.id for row in it.snapshot.queue if row.client == "cursor"}
-        assert {row.id for row in it.app.board.table.rows} == cursors
-        assert "client cursor" in it.text
-        await it.press("escape")
-        assert len(it.app.board.table.rows) == len(it.snapshot.queue)
 
 
 async def test_the_last_hour_can_be_looked_back_on_and_nothing_is_changed_there() -> None:

@@ -84,8 +84,6 @@ async def test_deck_shows_each_panel_at_80x24(deck: str) -> None:
         ("detail", "enter", (120, 40)),
         ("clients", "c", (120, 40)),
         ("clients", "c", (80, 24)),
-        ("groups", "g", (120, 40)),
-        *(("groups", "g", size) for size in ((80, 24), (200, 60))),
         *(("policy", "m", size) for size in SIZES),
         *(("past", "left_square_bracket", size) for size in SIZES),
         ("sort_by", "o", (120, 40)),

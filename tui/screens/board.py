@@ -19,7 +19,6 @@ from tui.panels import hardware, header, log, models, plots, stats, tau
 from tui.panels.requests import LEVELS, QUEUE, RECENT, RUNNING
 from tui.screens.detail import Detail
 from tui.screens.dialogs import Choose
-from tui.screens.groups import Groups
 from tui.screens.letter_choice import Letters
 from tui.styled_text import Line, printable
 from tui.view_state import ViewState
@@ -269,7 +268,6 @@ class BoardScreen(Screen[None]):
         if table.marks or table.order.narrows:
             table.marks.clear()
             table.reorder(replace(table.order, filter=""))
-            self._show_group(("", ""))
         elif self._wish.maximised:
             self._arrange(maximised="")
 
@@ -326,22 +324,6 @@ class BoardScreen(Screen[None]):
     def action_urgency(self) -> None:
         """Say how urgent it is."""
         self._steering.urgency(self.table.chosen)
-
-    def action_groups(self) -> None:
-        """Show who has what, by client, model and backend; then, if one is chosen, its requests alone."""
-
-        def show(group: tuple[str, str] | None) -> None:
-            if group is not None:
-                self._show_group(group)
-                self.notify(f"only {group[0]} {group[1]}; Esc shows all again")
-
-        self.app.push_screen(Groups(self._steering), show)
-        self.call_after_refresh(self._stage.draw)
-
-    def _show_group(self, group: tuple[str, str]) -> None:
-        for name in ("queue", "running"):
-            table = self.query_one(f"#{name}", Table)
-            table.reorder(replace(table.order, group=group))
 
     def action_servers(self) -> None:
         """Drain a server, or bring one up."""

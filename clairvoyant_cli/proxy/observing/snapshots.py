@@ -11,7 +11,6 @@ from clairvoyant_cli.proxy.access.clients import EVERYBODY
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
 from clairvoyant_cli.proxy.observing.gain import Gain
-from clairvoyant_cli.proxy.observing.groups import Groups
 from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS, Row, WaitingRows, Window, moves
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.status_sentence import verdict
@@ -63,7 +62,6 @@ class SnapshotBuilder:
     listen: str
     started_s: float
     gain: Gain
-    groups: Groups
     show_prompts: bool = False
     service_level: ServiceLevel | None = None
 
@@ -77,7 +75,6 @@ class SnapshotBuilder:
         """
         operation, stats = self.operation, self.stats
         scheduler = operation.dispatcher.scheduler
-        groups = self.groups.state(operation.dispatcher.live.values())
         urgency = self._urgency(stats.journal.clock())
         yield
         rows = WaitingRows(operation, self.pool, stats, stats.journal.clock())
@@ -116,7 +113,6 @@ class SnapshotBuilder:
             urgency=urgency,
             waiting=waiting,
             gain=self.gain.state(),
-            groups=groups,
             summaries=tuple(POLICIES[name].summary for name in SERVABLE),
             displaced_policy=operation.fallback.displaced or "",
         )

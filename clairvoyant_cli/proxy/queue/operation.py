@@ -27,7 +27,7 @@ class Operation:
     `tau_source` describes where tau is from; `mu_short_s` is the value behind it, None if unknown.
     `quantum_tokens` is the turn of round-robin policies. `policy_chosen`: the operator chose the policy.
     While `draining`, new requests are rejected; when `stopping`, the daemon ends after its last request, and
-    once `stopped`, it ends running ones. `draining_groups` are pairs such as ("client", its name).
+    once `stopped`, it ends running ones.
     """
 
     dispatcher: Dispatcher
@@ -38,7 +38,6 @@ class Operation:
     mu_short_s: float | None = None
     quantum_tokens: float = QUANTUM_TOKENS
     draining: bool = False
-    draining_groups: set[tuple[str, str]] = field(default_factory=set)
     stopping: bool = False
     stopped: bool = False
     policy_chosen: bool = False

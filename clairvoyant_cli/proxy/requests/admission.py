@@ -30,7 +30,7 @@ from clairvoyant_cli.proxy.requests.conversation_keys import Conversations
 from clairvoyant_cli.proxy.requests.encoder import SecondOpinions
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.refusals import DRAINING, GOING_DOWN, IN_A_LOOP, NO_CONNECT, Refusals
-from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker, given_up, only_model_of
+from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker, given_up
 from clairvoyant_cli.scheduler.job import ClientFullError, Job, QueueFullError
 from predictor.record import Prediction, Predictor, Task
 
@@ -166,8 +166,7 @@ class Admission:
             request.scheduled = False
             return PassOn(asks.route, parsed.model)
         able = self.pool.able(asks.route.family, parsed.model)
-        name = asks.shown_name or asks.client
-        refusal = self._objection(asks.client, able) or self._of_draining(name, parsed.model, able)
+        refusal = self._objection(asks.client, able)
         if refusal is None:
             exchange = self._exchange(request, asks, parsed)
             refusal = self._too_late(exchange) or self._submit(exchange)
@@ -195,14 +194,6 @@ class Admission:
         if all(worker.draining for worker in able):
             return self.refusals.draining_alone(able)
         return None
-
-    def _of_draining(self, client: str, model: str, able: Sequence[Worker]) -> Refusal | None:
-        """Say that nothing new is taken of a client, or for a model; None if it is."""
-        draining = self.operation.draining_groups
-        if not draining:
-            return None
-        asked = {("client", client), ("model", model or only_model_of(able[0]))}
-        return self.refusals.of_draining(asked & draining) if asked & draining else None
 
     def _too_late(self, exchange: Exchange) -> Refusal | None:
         """Say that a request could not be answered within the service level; None if it can be."""

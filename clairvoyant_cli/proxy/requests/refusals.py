@@ -1,6 +1,6 @@
 """What the proxy itself says when it does not serve a request, and how that reaches the client."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clairvoyant_cli.http.fields import Header
@@ -64,12 +64,6 @@ class Refusals:
             return DRAINING
         names = " and ".join(worker.name for worker in workers)
         message = f"clairvoyant: only {names} can answer this, and takes nothing new; try again later"
-        return Refusal(503, message, AWAY_RETRY_S)
-
-    def of_draining(self, groups: Iterable[tuple[str, str]]) -> Refusal:
-        """The operator takes nothing new of its client, or for its model."""
-        names = " and ".join(f"{kind} {name}" for kind, name in sorted(groups))
-        message = f"clairvoyant takes nothing new for {names} at the moment; try again later"
         return Refusal(503, message, AWAY_RETRY_S)
 
     def unreachable(self, worker: Worker, why: str) -> Refusal:

@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from clairvoyant_cli import config, errors
-from clairvoyant_cli.state import client as control
+from clairvoyant_cli.state import actions
+from clairvoyant_cli.state.client import PREFIX
 from clairvoyant_cli.main import COMMANDS, cli  # noqa: E402
 from clairvoyant_cli.protocols import chores  # noqa: E402
 from clairvoyant_cli.proxy.access import keys as access
@@ -202,12 +203,12 @@ def places() -> list[str]:
 
 def control_api() -> list[str]:
     """List the routes under the control prefix."""
-    prefix = control.PREFIX
-    rows = [f"| `{verb}` | `{body}` | {about} |" for verb, (body, about) in control.BODIES.items()]
+    prefix = PREFIX
+    rows = [f"| `{verb}` | `{of.body}` | {of.help} |" for verb, of in actions.COMMANDS.items()]
     return [
         f"`GET {prefix}/health`, `{prefix}/state` (JSON), `{prefix}/events` (server-sent events), "
-        f"`{prefix}/metrics` (Prometheus), `{prefix}/past?before=SECONDS` (a minute of the hour behind, a state a line; "
-        "all but the first tell of what has ended, and of the log, only what is new). "
+        f"`{prefix}/metrics` (Prometheus), `{prefix}/past?before=SECONDS` (a minute of the last hour, one state per line; "
+        "all but the first list only new ended requests and log lines). "
         f"`POST {prefix}/actions/<action>` takes a JSON object, with `Content-Type: application/json`:",
         "\n".join(["| action | body | |", "|---|---|---|", *rows]),
         'What went well answers with 200 and `{"done": ...}`, what did not with `{"error": WHY}`: 400 for a body that '

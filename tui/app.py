@@ -20,12 +20,12 @@ from textual.app import App, SystemCommand
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
-from clairvoyant_cli.state.recording import RecordingError
-from clairvoyant_cli.state.selection import Order
-from clairvoyant_cli.state.snapshot import PolicyOutlook, QueuedRequest, Snapshot
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.state.actions import Action
+from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
 from clairvoyant_cli.state.source import EVERY_S as FRAME_S
-from clairvoyant_cli.state.source import Action, Disconnected, Source, Wish
-from clairvoyant_cli.state.state_history import EVERY_S, Past
+from clairvoyant_cli.state.source import Disconnected, Source
+from clairvoyant_cli.state.state_history import EVERY_S, StateHistory
 from tui.formatting import duration
 from tui.hardware.reading import Hardware
 from tui.history import History
@@ -89,9 +89,9 @@ class Top(App[None]):
         self._received_at = 0.0
         self._lost_at = 0.0
         self._drawn_at = 0.0
-        self._wish = Wish()
+        self._every_s = FRAME_S
         self._frozen_scene: ViewState | None = None
-        self._past = Past()
+        self._past = StateHistory()
         self._sought: float | None = None
         self._is_fetching = False
         self._link = Link(LinkState.CONNECTING, source.where, source.local)
@@ -166,7 +166,7 @@ class Top(App[None]):
         due = clock()
         async for news in self._source.stream():
             self.take(news)
-            due = max(due + self._wish.every_s, clock())
+            due = max(due + self._every_s, clock())
             await asyncio.sleep(due - clock())
 
     def _begin_watching(self, read: Callable[[], Hardware]) -> None:
@@ -201,7 +201,7 @@ class Top(App[None]):
             self._snapshot, self._received_at = news, now
             self._link = replace(self._link, state=LinkState.LIVE, reason="", lost_for_s=0.0)
             self._history.take(news)
-            self._past.take(news)
+            self._past.record(news)
         self.draw()
 
     def _tick(self) -> None:
@@ -270,21 +270,6 @@ class Top(App[None]):
 
         self.run_worker(ask(), group="outlook", exclusive=True)
 
-    def waiting(self, order: Order, take: Callable[[tuple[QueuedRequest, ...]], None]) -> None:
-        """Ask for all that waits and stands in an order, and hand it on when it comes."""
-
-        async def ask() -> None:
-            take(await self._source.waiting(order))
-
-        self.run_worker(ask(), group="actions")
-
-    def look(self, first: int, order: Order) -> None:
-        """Have the queue's rows sent from the first on, when it stands in an order."""
-        wish = replace(self._wish, first=first, order=order)
-        if wish != self._wish:
-            self._wish = wish
-            self._source.look(wish)
-
     def ask(self, *actions: Action) -> None:
         """Ask the daemon for something, one action after the other; a refusal is shown."""
         self.run_worker(self._perform(actions), group="actions")
@@ -327,8 +312,8 @@ class Top(App[None]):
             while (begins_at := self._past.begins_at) is not None and (self._sought or begins_at) < begins_at:
                 if not self._past.put_before(await self._source.past(begins_at)):
                     break
-        except RecordingError as error:
-            self.notify(f"the daemon's past cannot be read: {error}", severity="warning")
+        except ClairvoyantError as error:
+            self.notify(f"the daemon's history cannot be read: {error}", severity="warning")
         self._is_fetching = False
         self._scrub()
 
@@ -349,10 +334,9 @@ class Top(App[None]):
 
     def action_interval(self) -> None:
         """Draw at the next slower pace."""
-        at = INTERVALS_S.index(self._wish.every_s)
-        self._wish = replace(self._wish, every_s=INTERVALS_S[(at + 1) % len(INTERVALS_S)])
-        self._source.look(self._wish)
-        self.notify(f"drawing every {duration(self._wish.every_s)}", timeout=2)
+        self._every_s = INTERVALS_S[(INTERVALS_S.index(self._every_s) + 1) % len(INTERVALS_S)]
+        self._source.pace(self._every_s)
+        self.notify(f"drawing every {duration(self._every_s)}", timeout=2)
 
     def action_theme(self) -> None:
         """Take the next of our themes."""

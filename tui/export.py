@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from clairvoyant_cli.state.redaction import without_prompts
+from clairvoyant_cli.state.encoding import without_prompts
 from clairvoyant_cli.state.snapshot import FinishedRequest, QueuedRequest, RunningRequest, Snapshot
 
 FORMATS = (

@@ -5,14 +5,13 @@ from collections.abc import AsyncGenerator, Iterator
 from shutil import get_terminal_size
 from typing import cast
 
-from clairvoyant_cli.state.selection import Order
 from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.state.source import Disconnected, Source
 from tui.formatting import class_letter, count, duration, share
 from tui.panels.clients import CLIENTS
 from tui.panels.requests import QUEUE, RUNNING
 from tui.styled_text import cell, clip
-from tui.table_layout import Fitted, Grid, RowT
+from tui.table_layout import Fitted, Grid, Order, RowT
 from tui.view_state import Link, LinkState, ViewState
 
 _MAX_ROWS = 50

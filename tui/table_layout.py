@@ -4,13 +4,21 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from clairvoyant_cli.state import selection
-from clairvoyant_cli.state.selection import Order, Selection, SortKey
 from tui.styled_text import Line, Tone, cell, clip
 from tui.view_state import ViewState
 
 RowT = TypeVar("RowT")
+SortKey = float | str
 _NARROWEST = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """How a table is sorted and filtered; an empty `by` keeps the daemon's order."""
+
+    by: str = ""
+    reverse: bool = False
+    filter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +40,8 @@ class Column(Generic[RowT]):
 
 @dataclass(frozen=True, slots=True)
 class Grid(Generic[RowT]):
-    """A kind of table. `text` is what a filter looks at, `of_group` names the group of a kind that a row is
-    of, `of` gives what the drawn rows are of, where time alone does not change them. Where `rows` are but a
-    window of all there are, so many stand `before` them, and there are `total`; `chosen` tells by what order
-    a daemon has chosen them, where it was asked to.
+    """A kind of table. `text` is what a filter looks at; `of` returns what the drawing depends on, if
+    time alone does not change it; `total` counts all rows where the daemon sends only the first.
     """
 
     columns: tuple[Column[RowT], ...]
@@ -43,19 +49,12 @@ class Grid(Generic[RowT]):
     id: Callable[[RowT], str]
     text: Callable[[RowT], str]
     empty: Callable[[ViewState], str]
-    of_group: Callable[[RowT, str], str] = lambda row, kind: ""
     of: Callable[[ViewState], object] | None = None
-    before: Callable[[ViewState], int] = lambda view: 0
     total: Callable[[ViewState], int] | None = None
-    chosen: Callable[[ViewState], Selection | None] = lambda view: None
 
     def column(self, name: str) -> Column[RowT] | None:
         """Return the column of this name."""
         return next((column for column in self.columns if column.name == name), None)
-
-    def window(self, view: ViewState) -> tuple[int, int]:
-        """Return how many rows stand before those given, and how many there are."""
-        return self.before(view), self.total(view) if self.total else len(self.rows(view))
 
     @property
     def sortable(self) -> tuple[str, ...]:
@@ -64,10 +63,18 @@ class Grid(Generic[RowT]):
 
 
 def select(grid: Grid[RowT], rows: Sequence[RowT], order: Order) -> Sequence[RowT]:
-    """Return the rows that pass the filter, sorted."""
+    """Return the rows that pass the filter, sorted. Every word must match; a word after `!` must not."""
+    words = [word for word in order.filter.lower().split() if word != "!"]
+    if words:
+        rows = [row for row in rows if _matches(grid.text(row).lower(), words)]
     column = grid.column(order.by)
-    sort = column.sort if column is not None else None
-    return selection.select(rows, order, words=grid.text, group=grid.of_group, sort=sort)
+    if column is None or column.sort is None:
+        return rows[::-1] if order.reverse else rows
+    return sorted(rows, key=column.sort, reverse=order.reverse)
+
+
+def _matches(text: str, words: Sequence[str]) -> bool:
+    return all(word[1:] not in text if word.startswith("!") else word in text for word in words)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,20 +10,21 @@ import click
 from clairvoyant_cli.commands.options import token_file_option, url_option
 from clairvoyant_cli.commands.plain_output import say_json
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.state.client import ACTIONS, BODIES, ControlClient, admin_token, local_url
+from clairvoyant_cli.state.actions import COMMANDS
+from clairvoyant_cli.state.client import ControlClient, admin_token, local_url
 
 
 def _listed() -> str:
-    return "\b\n" + "\n".join(f"{verb.value:9} {what}" for verb, (_, what) in BODIES.items())
+    return "\b\n" + "\n".join(f"{verb.value:9} {of.help}" for verb, of in COMMANDS.items())
 
 
-@click.command(help=f"Do one of the actions of `top` on a running daemon.\n\n{_listed()}")
-@click.argument("action", type=click.Choice(ACTIONS))
+@click.command(help=f"Run an operator's action on a running daemon.\n\n{_listed()}")
+@click.argument("action", type=click.Choice([verb.value for verb in COMMANDS]))
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
 @url_option
 @token_file_option
 def command(action: str, arguments: tuple[str, ...], url: str | None, token_file: Path | None) -> None:
-    """Do an action, and print what the daemon says."""
+    """Run an action and print the daemon's answer."""
     given = dict(_argument(each) for each in arguments)
     say_json(asyncio.run(_act(local_url(url), admin_token(token_file), action, given)))
 

@@ -40,7 +40,8 @@ from clairvoyant_cli.research.bench.results import Cell
 from clairvoyant_cli.research.bench.session import DaemonWay, Load, solo
 from clairvoyant_cli.research.simulator.traces import Trace, read_trace
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
-from clairvoyant_cli.state.client import AUTO, ControlClient
+from clairvoyant_cli.state.actions import AUTO
+from clairvoyant_cli.state.client import ControlClient
 from predictor.record import LengthClass
 
 if TYPE_CHECKING:

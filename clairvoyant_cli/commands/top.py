@@ -1,4 +1,4 @@
-"""`clairvoyant top`: the dashboard, attached to a running daemon, to a recording, or to one of its own."""
+"""`clairvoyant top`: the dashboard, attached to a running daemon or to a simulated one."""
 
 import asyncio
 import gc
@@ -6,14 +6,14 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from clairvoyant_cli.commands.options import Input, json_option, output_file, token_file_option, url_option
+from clairvoyant_cli.commands.options import json_option, token_file_option, url_option
 from clairvoyant_cli.commands.plain_output import say, say_json
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.system import USUAL_SHELL, draws_few_glyphs
@@ -33,7 +33,6 @@ class _Attachment:
 
     source: "Source"
     badge: str = ""
-    readonly: bool = False
     machine: "Callable[[], Hardware] | None" = None
 
 
@@ -57,12 +56,6 @@ class _Attachment:
 @click.option("--ascii", "in_ascii", is_flag=True, help="Draw with the characters of ASCII alone.")
 @click.option("--once", is_flag=True, help="Print the state once, as tables, and leave.")
 @json_option("Print the state once, as JSON, and leave.")
-@click.option("--record", type=output_file(), help="Also write what is seen to a file.")
-@click.option(
-    "--replay",
-    type=Input(most_bytes=None),
-    help="Play a recorded file; no daemon is needed.",
-)
 @click.option("--demo", is_flag=True, help="Watch a daemon before a simulated backend; none need run.")
 @click.option(
     "--scenario", type=click.Choice(_SCENARIOS), default="busy", show_default=True, help="What --demo plays."
@@ -79,27 +72,18 @@ def command(
     in_ascii: bool,
     once: bool,
     as_json: bool,
-    record: Path | None,
-    replay: Path | None,
     demo: bool,
     scenario: str,
     demo_gpus: int,
 ) -> None:
     """Watch the queue, the slots and the GPU live, and steer them. Leaving does not disturb the daemon."""
-    if demo and replay is not None:
-        raise ClairvoyantError("--demo and --replay exclude each other: choose one", ExitCode.USAGE)
     if web is not None:
-        if demo or once or as_json or record is not None or replay is not None:
+        if demo or once or as_json:
             raise ClairvoyantError("--web shows a running daemon; leave the other modes out", ExitCode.USAGE)
         _in_browser(web, url, token_file, readonly=readonly, plain=plain)
         return
     opened: AbstractAsyncContextManager[_Attachment]
-    if demo:
-        opened = _demo(scenario, demo_gpus)
-    elif replay is not None:
-        opened = nullcontext(_replay(replay))
-    else:
-        opened = nullcontext(_live(url, token_file))
+    opened = _demo(scenario, demo_gpus) if demo else nullcontext(_live(url, token_file))
     once = once or as_json
     in_browser = "TEXTUAL_DRIVER" in os.environ
     if not (once or in_browser) and not all(
@@ -109,15 +93,15 @@ def command(
     if not once and os.environ.get("TERM") == "dumb":
         raise ClairvoyantError("TERM is dumb: this terminal cannot draw; use --once", ExitCode.USAGE)
     drawn = "ascii" if in_ascii else "plain" if plain else ""
-    news = asyncio.run(_watch(opened, record, once=once, readonly=readonly, drawn=drawn))
+    news = asyncio.run(_watch(opened, once=once, readonly=readonly, drawn=drawn))
     if news is not None:
         _print(news, as_json)
 
 
 @asynccontextmanager
 async def _demo(scenario: str, gpus: int) -> AsyncIterator[_Attachment]:
-    from clairvoyant_cli.commands.daemon_source import DaemonSource
     from clairvoyant_cli.commands.embedded_daemon import asked_daemon
+    from clairvoyant_cli.state.source import DaemonSource
     from tui.hardware.simulated import simulated_machine
 
     async with asked_daemon(scenario) as daemon:
@@ -143,34 +127,15 @@ def _in_browser(
     serve_pages(address, local_url(url), admin_token(token_file), options)
 
 
-def _replay(path: Path) -> _Attachment:
-    from clairvoyant_cli.state.recording import RecordingError, Replay
-
-    try:
-        return _Attachment(Replay(path), badge="replay", readonly=True)
-    except RecordingError as error:
-        raise ClairvoyantError(str(error)) from error
-
-
 def _live(url: str | None, token_file: Path | None) -> _Attachment:
-    from clairvoyant_cli.commands.daemon_source import DaemonSource
     from clairvoyant_cli.state.client import admin_token, local_url
+    from clairvoyant_cli.state.source import DaemonSource
 
     return _Attachment(DaemonSource(local_url(url), admin_token(token_file)))
 
 
-def _recorded(attachment: _Attachment, path: Path) -> _Attachment:
-    from clairvoyant_cli.state.recording import Recorder
-
-    try:
-        return replace(attachment, source=Recorder(attachment.source, path))
-    except OSError as error:
-        raise ClairvoyantError(f"cannot write {path}: {error.strerror}") from error
-
-
 async def _watch(
     opened: AbstractAsyncContextManager[_Attachment],
-    record: Path | None,
     *,
     once: bool,
     readonly: bool,
@@ -178,8 +143,6 @@ async def _watch(
 ) -> "Snapshot | Disconnected | None":
     """Return the first news if they are wanted `once`; else show all, until the operator leaves."""
     async with opened as attachment:
-        if record is not None:
-            attachment = _recorded(attachment, record)
         if once:
             from tui.print_tables import first_snapshot
 
@@ -195,7 +158,7 @@ async def _watch(
         await Top(
             attachment.source,
             machine=attachment.machine or _this_machine(),
-            readonly=readonly or attachment.readonly,
+            readonly=readonly,
             badge=attachment.badge,
             glyphs={"ascii": ASCII, "plain": PLAIN}.get(drawn),
             memory=state_dir() / "top.json",
@@ -219,14 +182,14 @@ def _this_machine() -> "Callable[[], Hardware]":
 
 
 def _print(news: "Snapshot | Disconnected", as_json: bool) -> None:
-    from clairvoyant_cli.state.recording import encode
+    from clairvoyant_cli.state.encoding import without_prompts
     from clairvoyant_cli.state.source import Disconnected
     from tui.print_tables import output_width, state
 
     if isinstance(news, Disconnected):
         raise ClairvoyantError(news.reason, ExitCode.UNREACHABLE)
     if as_json:
-        say_json(encode(news))
+        say_json(without_prompts(news))
         return
     for line in state(news, output_width()):
         say(line)

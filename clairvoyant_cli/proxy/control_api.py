@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,44 +25,83 @@ from clairvoyant_cli.protocols.printable import printable
 from clairvoyant_cli.proxy.access.keys import Access, bearer_of
 from clairvoyant_cli.proxy.access.origins import from_our_own_page
 from clairvoyant_cli.proxy.observing.metrics import Metrics
-from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS, Window
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
-from clairvoyant_cli.proxy.observing.stepwise_drawing import Drawings, Steps
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.servers.server_actions import SECRETS, BackendActions, InvalidError, RefusedError
 from clairvoyant_cli.scheduler.policy import SERVABLE
 from clairvoyant_cli.scheduler.starvation import tau_from_setting
 from clairvoyant_cli.scheduler.urgency import LEVELS, Said
-from clairvoyant_cli.state.client import ACTIONS, AUTO, PREFIX, encode
-from clairvoyant_cli.state.selection import SORTS, Order
-from clairvoyant_cli.state.source import ON_REQUEST
-from clairvoyant_cli.state.state_history import Past
+from clairvoyant_cli.state.actions import AUTO, COMMANDS, Verb
+from clairvoyant_cli.state.client import PREFIX
+from clairvoyant_cli.state.encoding import encode
+from clairvoyant_cli.state.state_history import StateHistory
 
 EVENT_EVERY_S = 0.08
-"""Snapshots a second on the event stream are bounded by this; changes in between are one change."""
+"""Least time between two states of an event stream; changes in between are merged."""
 
 MAX_EVERY_S = 5.0
-"""A reader that has use for fewer says so (`every_ms`), up to this: it takes one that is silent for gone."""
+"""Greatest interval a reader can ask for with `every_ms`: it takes a silent daemon for lost."""
 
 HEARTBEAT_S = 1.0
-"""A stream without changes still ticks, so that ages and elapsed times move."""
+"""A stream without changes still sends a state, so that ages and elapsed times move."""
+
+REST = 25
+"""A state rests for this many times as long as it took to build: at most 4 % of the daemon's time."""
+
+OUTLOOK_REST = 4
+"""The same for the outlook, which an operator waits for."""
+
+MAX_REST_S = 5.0
 
 
-OUTLOOK_SHARE = 4
-"""An outlook, for which an operator waits, takes a fifth of the daemon's time at most."""
+class Shared:
+    """Builds an answer once for all who wait for it, and rests in proportion to what that took.
 
-MAX_FILTER_CHARS = 200
+    An answer is built after it was asked for, so an operator who has acted sees the effect.
+    """
+
+    def __init__(
+        self, build: Callable[[], bytes], rest: float = REST, worked: Callable[[], float] = time.thread_time
+    ) -> None:
+        """`worked` tells the CPU seconds of this thread: on a busy machine wall time says nothing."""
+        self._build = build
+        self._rest = rest
+        self._worked = worked
+        self._coming: asyncio.Future[bytes] | None = None
+        self._rests_until_s = 0.0
+        self._turn = asyncio.Lock()
+
+    async def next(self) -> bytes:
+        """Return the next answer."""
+        loop = asyncio.get_running_loop()
+        if self._coming is None:
+            self._coming = loop.create_future()
+            loop.call_at(self._rests_until_s, self._run, self._coming)
+        data = await asyncio.shield(self._coming)
+        async with self._turn:
+            await asyncio.sleep(0)  # a thousand readers of megabytes are written to in as many turns
+        return data
+
+    def _run(self, coming: asyncio.Future[bytes]) -> None:
+        self._coming = None
+        begun_s = self._worked()
+        try:
+            coming.set_result(self._build())
+        except Exception as error:
+            coming.set_exception(error)
+        rest_s = min(MAX_REST_S, self._rest * (self._worked() - begun_s))
+        self._rests_until_s = asyncio.get_running_loop().time() + rest_s
 
 
 class Changes:
-    """Lets any number of listeners wait for the next change of state."""
+    """Lets listeners wait for the next change of state."""
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
 
     def note(self) -> None:
-        """Something has changed."""
+        """Wake the listeners: something has changed."""
         self._next.set()
         self._next = asyncio.Event()
 
@@ -76,7 +116,7 @@ class Changes:
 
 @dataclass(slots=True)
 class Actions:
-    """What an operator may do to a running daemon; each returns what is said back."""
+    """Carries out the actions of an operator; each returns the answer."""
 
     operation: Operation
     stats: RequestStats
@@ -85,66 +125,72 @@ class Actions:
 
     async def run(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Carry out an action by name."""
-        if action in ON_REQUEST:
-            result = self._on_request(action, arguments)
-        elif action == "backend":
+        verb = Verb(action)
+        if COMMANDS[verb].target == "id":
+            result = self._on_request(verb, arguments)
+        elif verb is Verb.BACKEND:
             result = await self.backends.run(arguments)
-        elif action == "model":
+        elif verb is Verb.MODEL:
             result = await self.backends.keep_model(arguments)
         else:
-            result = self._on_daemon(action, arguments)
+            result = self._on_daemon(verb, arguments)
         self.stats.journal.event(logging.INFO, f"operator: {action} {_plain(arguments)}".rstrip())
         self.operation.dispatcher.moved()
         return result
 
-    def _on_request(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    def _on_request(self, verb: Verb, arguments: dict[str, Any]) -> dict[str, Any]:
         job_id = arguments.get("id")
         if not isinstance(job_id, str):
-            raise InvalidError(f'{action} needs the request\'s id, as {{"id": "..."}}')
-        if not self._do(action, job_id, arguments):
-            raise RefusedError(f"no request {job_id} that {action} could apply to; it may have ended")
-        return {"id": job_id, "done": action}
+            raise InvalidError(f'{verb} needs the request\'s id, as {{"id": "..."}}')
+        if not self._do(verb, job_id, arguments):
+            raise RefusedError(f"cannot {verb} request {job_id}; it may have ended")
+        return {"id": job_id, "done": verb}
 
-    def _do(self, action: str, job_id: str, arguments: dict[str, Any]) -> bool:
+    def _do(self, verb: Verb, job_id: str, arguments: dict[str, Any]) -> bool:
         dispatcher = self.operation.dispatcher
         scheduler, now = dispatcher.scheduler, self.stats.journal.clock()
-        if action == "cancel":
-            done = dispatcher.cancel(job_id)
-        elif action == "promote":
-            done = scheduler.promote(job_id, now)
-        elif action == "hold":
-            done = scheduler.hold(job_id, now)
-        elif action == "release":
-            done = scheduler.release(job_id, now)
-        elif action == "urgency":
-            level, exchange = int(_number(arguments, "level", 0, LEVELS - 1)), dispatcher.live.get(job_id)
-            done = exchange is not None and dispatcher.set_urgency(exchange, level, Said.OPERATOR)
-        else:
-            done = scheduler.reprioritise(job_id, int(_number(arguments, "priority", -100, 100)), now)
-        return done
+        match verb:
+            case Verb.CANCEL:
+                return dispatcher.cancel(job_id)
+            case Verb.PROMOTE:
+                return scheduler.promote(job_id, now)
+            case Verb.HOLD:
+                return scheduler.hold(job_id, now)
+            case Verb.RELEASE:
+                return scheduler.release(job_id, now)
+            case Verb.PRIORITY:
+                return scheduler.reprioritise(job_id, int(_number(arguments, "priority", -100, 100)), now)
+            case Verb.URGENCY:
+                level = int(_number(arguments, "level", 0, LEVELS - 1))
+                exchange = dispatcher.live.get(job_id)
+                return exchange is not None and dispatcher.set_urgency(exchange, level, Said.OPERATOR)
+        raise NotImplementedError(verb)
 
-    def _on_daemon(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    def _on_daemon(self, verb: Verb, arguments: dict[str, Any]) -> dict[str, Any]:
         operation = self.operation
-        if action == "pause":
-            operation.dispatcher.scheduler.pause()
-        elif action == "resume":
-            if operation.stopping:
-                raise RefusedError("the daemon is going down; start it again")
-            operation.resume()
-        elif action == "drain":
-            operation.draining = True
-        elif action == "reload":
-            return self._reload()
-        elif action == "policy":
-            name = str(arguments.get("policy"))
-            if name not in SERVABLE:
-                raise InvalidError(f"policy must be one of {', '.join(SERVABLE)}")
-            operation.choose_policy(name)
-        elif arguments.get("tau_s") == AUTO:
-            operation.release_tau()
-        else:
-            operation.choose_tau(tau_from_setting(_number(arguments, "tau_s", 0, 86_400)))
-        return {"done": action}
+        match verb:
+            case Verb.PAUSE:
+                operation.dispatcher.scheduler.pause()
+            case Verb.RESUME:
+                if operation.stopping:
+                    raise RefusedError("the daemon is stopping; start it again")
+                operation.resume()
+            case Verb.DRAIN:
+                operation.draining = True
+            case Verb.RELOAD:
+                return self._reload()
+            case Verb.POLICY:
+                name = str(arguments.get("policy"))
+                if name not in SERVABLE:
+                    raise InvalidError(f"policy must be one of {', '.join(SERVABLE)}")
+                operation.choose_policy(name)
+            case Verb.TAU if arguments.get("tau_s") == AUTO:
+                operation.release_tau()
+            case Verb.TAU:
+                operation.choose_tau(tau_from_setting(_number(arguments, "tau_s", 0, 86_400)))
+            case _:
+                raise NotImplementedError(verb)
+        return {"done": verb}
 
     def _reload(self) -> dict[str, Any]:
         try:
@@ -162,24 +208,6 @@ def _number(arguments: dict[str, Any], name: str, low: float, high: float) -> fl
     return value
 
 
-def _window(request: WebRequest) -> Window:
-    """Return the part of the queue asked for, as `?from=1001&rows=200`; what is no number is not heard. Of
-    what waits, `filter`, or `kind` and `name` of a group, leave out the others; `by` sorts it, `reverse=1`
-    the other way round.
-    """
-    asked = request.query_params
-    by = asked.get("by", "")
-    words = asked.get("filter", "")[:MAX_FILTER_CHARS]
-    order = Order(by if by in SORTS else "", asked.get("reverse") == "1", words)
-    rows = min(_asked(request, "rows", MAX_ROWS), MAX_ROWS)
-    return Window(max(1, _asked(request, "from", 1)), rows, order)
-
-
-def _asked(request: WebRequest, name: str, otherwise: int) -> int:
-    text = request.query_params.get(name, "")
-    return int(text[:9]) if text.isascii() and text.isdigit() else otherwise
-
-
 def _is_json(content_type: bytes) -> bool:
     # The type itself: `text/plain; x=json` is one that a page may send to any site.
     return content_type.split(b";", 1)[0].strip().lower() == b"application/json"
@@ -192,7 +220,7 @@ def _plain(arguments: dict[str, Any]) -> str:
 
 
 class ControlApi:
-    """The Starlette application behind the control prefix, and the guard before it."""
+    """The Starlette application behind the control prefix, and its access checks."""
 
     def __init__(
         self,
@@ -201,17 +229,17 @@ class ControlApi:
         snapshots: SnapshotBuilder,
         changes: Changes,
         metrics: Metrics,
-        past: Past,
+        history: StateHistory,
     ) -> None:
         self._access = access
-        self._past = past
+        self._history = history
         self._actions = actions
         self._snapshots = snapshots
         self._changes = changes
-        clock = actions.stats.journal.clock
-        self._states = Drawings[Window](self._draw_state, clock)
-        self._metrics = Drawings[None](lambda _: self._draw_metrics(metrics), clock)
-        self._outlooks = Drawings[None](lambda _: self._draw_outlook(), clock, share=OUTLOOK_SHARE)
+        operation = actions.operation
+        self._states = Shared(lambda: encode(snapshots.snapshot()))
+        self._metrics = Shared(lambda: metrics.render(snapshots.snapshot(0, explains=False)))
+        self._outlooks = Shared(lambda: encode([*map(operation.outlook, SERVABLE)]), OUTLOOK_REST)
         self._stopped = asyncio.Event()
         self._app = Starlette(
             routes=[
@@ -226,13 +254,13 @@ class ControlApi:
         )
 
     def stop(self) -> None:
-        """End the streams of events: nothing more will happen."""
+        """End the event streams."""
         if not self._stopped.is_set():
             self._stopped.set()
             self._changes.note()
 
     async def __call__(self, request: Request) -> None:
-        """Serve a request under the prefix, if it may be."""
+        """Serve a request under the prefix, if it is allowed."""
         refused = self._guard(request)
         if refused is not None:
             status, why = refused
@@ -258,66 +286,50 @@ class ControlApi:
         return None
 
     async def _health(self, request: WebRequest) -> Response:
-        # Asked every few seconds, and by anybody: not worth drawing the whole queue for.
+        # Polled often and by anybody: too cheap a question to build the whole state for.
         states = {worker.name: worker.backend.state for worker in self._snapshots.pool}
         mode = self._actions.operation.mode
         return JSONResponse({"status": mode, "version": __version__, "backends": states})
 
-    def _draw_state(self, window: Window) -> Steps[bytes]:
-        state = yield from self._snapshots.drawing(window)
-        yield
-        return encode(state)
-
-    def _draw_metrics(self, metrics: Metrics) -> Steps[bytes]:
-        state = yield from self._snapshots.drawing(Window(rows=0, explains=False))
-        yield
-        return metrics.render(state)
-
     async def _state(self, request: WebRequest) -> Response:
-        return Response(await self._states.next(_window(request)), media_type="application/json")
+        return Response(await self._states.next(), media_type="application/json")
 
     async def _events(self, request: WebRequest) -> Response:
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        if request.method == "HEAD":  # whose answer has no body that could end it
+        if request.method == "HEAD":  # its answer has no body that could end it
             return Response(headers=headers, media_type="text/event-stream")
-        every_s = min(max(_asked(request, "every_ms", 0) / 1e3, EVENT_EVERY_S), MAX_EVERY_S)
-        events = self._stream(_window(request), every_s)
+        asked = request.query_params.get("every_ms", "")
+        every_s = int(asked[:9]) / 1e3 if asked.isascii() and asked.isdigit() else 0.0
+        events = self._stream(min(max(every_s, EVENT_EVERY_S), MAX_EVERY_S))
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
-    async def _stream(self, window: Window, every_s: float) -> AsyncIterator[bytes]:
+    async def _stream(self, every_s: float) -> AsyncIterator[bytes]:
         while not self._stopped.is_set():
-            yield b"event: snapshot\ndata: " + await self._states.next(window) + b"\n\n"
+            yield b"event: snapshot\ndata: " + await self._states.next() + b"\n\n"
             with suppress(TimeoutError):
                 async with asyncio.timeout(every_s):
                     await self._stopped.wait()
             await self._changes.wait(HEARTBEAT_S)
 
     async def _metrics_text(self, request: WebRequest) -> Response:
-        return Response(await self._metrics.next(None), media_type=Metrics.CONTENT_TYPE)
+        return Response(await self._metrics.next(), media_type=Metrics.CONTENT_TYPE)
 
     async def _outlook(self, request: WebRequest) -> Response:
-        return Response(await self._outlooks.next(None), media_type="application/json")
-
-    def _draw_outlook(self) -> Steps[bytes]:
-        outlook = []
-        for policy in SERVABLE:
-            outlook.append(self._actions.operation.outlook(policy))
-            yield
-        return encode(outlook)
+        return Response(await self._outlooks.next(), media_type="application/json")
 
     async def _past_page(self, request: WebRequest) -> Response:
-        """Answer with the newest page of the past that begins before `?before=`, in epoch seconds."""
+        """Answer with the newest page of the history that begins before `?before=`, in epoch seconds."""
         try:
             before = float(request.query_params.get("before", "inf"))
         except ValueError:
             before = inf
-        return Response(self._past.page_before(before), media_type="application/x-ndjson")
+        return Response(self._history.page_before(before), media_type="application/x-ndjson")
 
     async def _act(self, request: WebRequest) -> Response:
         action = request.path_params["action"]
-        if action not in ACTIONS:
-            return JSONResponse({"error": f"unknown action; there are {', '.join(ACTIONS)}"}, 404)
-        if action == "backend":
+        if action not in COMMANDS:
+            return JSONResponse({"error": f"unknown action; there are {', '.join(COMMANDS)}"}, 404)
+        if action == Verb.BACKEND:
             token = bearer_of(request.headers.get("authorization", "").encode("latin-1"))
             not_operator = self._access.operator_objection(token)
             if not_operator is not None:

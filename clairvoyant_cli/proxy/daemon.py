@@ -26,7 +26,7 @@ from clairvoyant_cli.proxy.observing.gain import Gain
 from clairvoyant_cli.proxy.observing.metrics import Metrics
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
-from clairvoyant_cli.proxy.observing.state_recorder import Hindsight
+from clairvoyant_cli.proxy.observing.state_recorder import StateRecorder
 from clairvoyant_cli.proxy.observing.urgency_stats import UrgencyStats
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import DrainingError, Phase
@@ -80,7 +80,7 @@ class Daemon:
     access: Access
     learn_queue: LearnQueue
     snapshots: SnapshotBuilder
-    hindsight: Hindsight
+    recorder: StateRecorder
     control: ControlApi
     connections: ConnectionTable
     preemption: Preemption
@@ -199,7 +199,7 @@ async def running_daemon(
             tasks.spawn(table.watch())
             tasks.spawn(daemon.preemption.run())
             if announced:  # else nobody comes who would look back
-                tasks.spawn(daemon.hindsight.run())
+                tasks.spawn(daemon.recorder.run())
             if encode is not None:
                 opinions = SecondOpinions(
                     encode,
@@ -359,8 +359,8 @@ def _compose(
         level,
     )
     actions = Actions(operation, stats, BackendActions(pool, joining), reload)
-    hindsight = Hindsight(snapshots)
-    control = ControlApi(access, actions, snapshots, changes, metrics, hindsight.past)
+    recorder = StateRecorder(snapshots)
+    control = ControlApi(access, actions, snapshots, changes, metrics, recorder.history)
     preemption = Preemption(dispatcher, pool, operation, stats, joining.spawn, enabled=not config.no_preempt)
     dispatcher.changed.append(preemption.look)
     annotation = Annotation(pool, operation, stats.journal.at, stats.journal.event)
@@ -399,7 +399,7 @@ def _compose(
         access=access,
         learn_queue=learn_queue,
         snapshots=snapshots,
-        hindsight=hindsight,
+        recorder=recorder,
         control=control,
         connections=table,
         preemption=preemption,

@@ -1,4 +1,4 @@
-"""The daemon's state over the wire: how it is written, and the client that reads it and acts."""
+"""Finds running daemons, reads their state, and asks them to act."""
 
 import asyncio
 import os
@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
-from urllib.parse import urlencode, urlsplit
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -16,8 +16,8 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.files import read_file, text_of
 from clairvoyant_cli.http.own_requests import arriving, collect
 from clairvoyant_cli.http.upstream import Upstream, UpstreamError
-from clairvoyant_cli.state.snapshot import FinishedRequest, PolicyOutlook, Snapshot
-from clairvoyant_cli.state.source import Verb, Wish
+from clairvoyant_cli.state.encoding import decode, encode
+from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
 from clairvoyant_cli.system import is_alive
 
 PREFIX = "/_clairvoyant"
@@ -25,95 +25,18 @@ DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 TOKEN_VARIABLE = "CLAIRVOYANT_ADMIN_TOKEN"  # noqa: S105 - the variable's name
 
 PATIENCE_S = 30.0
-"""A daemon answers at once; one that has not by then hangs, or is none."""
+"""Timeout of a request to the daemon."""
 
 MAX_ANSWER_BYTES = 16 << 20
-"""Of a state, of which a daemon sends a thousand rows of its queue at most, a few megabytes."""
-
-ACTIONS = tuple(verb.value for verb in Verb)
-
-BODIES = {
-    Verb.CANCEL: ('{"id": REQUEST}', "End a request that waits or runs."),
-    Verb.PROMOTE: ('{"id": REQUEST}', "Send a waiting request next."),
-    Verb.HOLD: ('{"id": REQUEST}', "Let a waiting request wait on."),
-    Verb.RELEASE: ('{"id": REQUEST}', "Let a held request go by its place again."),
-    Verb.PRIORITY: ('{"id": REQUEST, "priority": -100 to 100}', "Change its priority; lower is sooner."),
-    Verb.URGENCY: ('{"id": REQUEST, "level": 0 to 4}', "Change its level of urgency, also while it runs."),
-    Verb.PAUSE: ("{}", "Start nothing; what comes waits."),
-    Verb.RESUME: ("{}", "Start again, after a pause or a drain."),
-    Verb.DRAIN: ("{}", "Take nothing new; what waits and runs is finished."),
-    Verb.POLICY: ('{"policy": NAME}', "Order what waits by another policy."),
-    Verb.TAU: (
-        '{"tau_s": 0 to 86400, or "auto"}',
-        "Set the starvation timeout, 0 for none; `auto`: a flag's, or what was measured and learned.",
-    ),
-    Verb.RELOAD: ("{}", "Read the clients' file again."),
-    Verb.BACKEND: (
-        '{"do": "drain", "up" or "remove", "name": SERVER}, or {"do": "add", "url": URL, ...}',
-        "Change the servers; one to add has the keys of `[[backends]]`, but `key` in place of `key_file`.",
-    ),
-}
-"""What each action takes as its JSON body, and does."""
-
-AUTO = "auto"
-"""In place of tau's seconds: what a flag said, or what was measured and learned, holds again."""
+"""A state has at most 1,024 rows of the queue: a few megabytes."""
 
 Read = TypeVar("Read")
-
-encode = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(Snapshot)
-
-
-def decode(data: bytes) -> Snapshot:
-    """Read a snapshot; ClairvoyantError if the daemon speaks another version of it."""
-    try:
-        return _decoder.decode(data)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise ClairvoyantError(f"the daemon's state cannot be read ({error}); use the same version") from None
-
-
-class StateReader:
-    """Reads states that follow each other. Of one, what stands there as it stood in the one before is the
-    same object again, and is not read: an ended request is sent a hundred times, and read once.
-    """
-
-    def __init__(self) -> None:
-        self._parts: dict[str, tuple[bytes, Any]] = {}
-        self._ended: dict[bytes, FinishedRequest] = {}
-
-    def read(self, data: bytes) -> Snapshot:
-        """Read a state; ClairvoyantError as in `decode`."""
-        try:
-            parts = {name: self._part(name, raw) for name, raw in _cut(data).items() if name in _READERS}
-            return Snapshot(**parts)
-        except (msgspec.DecodeError, ValueError, TypeError, RecursionError):
-            return decode(data)  # which says what is wrong
-
-    def _part(self, name: str, raw: msgspec.Raw) -> Any:
-        known, data = self._parts.get(name), bytes(raw)
-        if known is None or known[0] != data:
-            read = self._recent if name == "recent" else _READERS[name]
-            known = self._parts[name] = data, read(data)
-        return known[1]
-
-    def _recent(self, data: bytes) -> tuple[FinishedRequest, ...]:
-        known = self._ended
-        rows = [bytes(raw) for raw in _cut_rows(data)]
-        self._ended = {row: known.get(row) or _ended(row) for row in rows}
-        return tuple(self._ended[row] for row in rows)
-
-
-_cut = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_cut_rows = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_ended = msgspec.json.Decoder(FinishedRequest).decode
-_READERS = {name: msgspec.json.Decoder(kind).decode for name, kind in get_type_hints(Snapshot).items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What a running daemon leaves for the commands of its own account, in a file that nobody else can read.
-
-    `token` is the admin token that it made for this run; None if it was given one, which stays where it is.
+    """What a running daemon writes for other commands, into a file that only its account can read. `token` is
+    the admin token made for this run; None if the operator gave one.
     """
 
     url: str
@@ -121,24 +44,11 @@ class Word:
     token: str | None = None
 
 
-ALL_STATES = Wish(every_s=0.0)
-
-
-def _window(wish: Wish) -> dict[str, str | int]:
-    order = wish.order
-    kind, name = order.group
-    asked = {"by": order.by, "filter": order.filter, "kind": kind, "name": name}
-    given = {key: value for key, value in asked.items() if value} | (
-        {"reverse": "1"} if order.reverse else {}
-    )
-    return {"from": wish.first, "every_ms": round(wish.every_s * 1e3)} | given
-
-
 class ControlClient:
     """Reads a daemon's state and asks it to act. Use as an async context manager."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
-        """`token` is the admin token; without one, that of a daemon that this account runs is found."""
+        """`token` is the admin token; without one, that of a daemon of this account is looked up."""
         self.url = url.rstrip("/")
         self.token = token or None
         if not token:
@@ -157,24 +67,20 @@ class ControlClient:
     async def __aexit__(self, *exc: object) -> None:
         await self._upstream.close()
 
-    async def snapshot(self, wish: Wish = ALL_STATES) -> Snapshot:
-        """Return the state as it is now, with the queue's rows that are wished for."""
-        return decode(
-            await self._ask("/state" if wish == ALL_STATES else f"/state?{urlencode(_window(wish))}")
-        )
+    async def snapshot(self) -> Snapshot:
+        """Return the state as it is now."""
+        return decode(await self._ask("/state"))
 
     async def stream(self) -> AsyncIterator[Snapshot]:
         """Yield the state now and whenever it changes, until the daemon goes."""
         async for event in self.events():
             yield decode(event)
 
-    async def events(self, wish: Wish = ALL_STATES, rows: int | None = None) -> AsyncIterator[bytes]:
-        """Yield what `stream` yields, not decoded: for a reader that skips states it has no time for. Of the
-        queue, up to `rows` rows are sent, if it is said how many.
-        """
-        window = urlencode(_window(wish) | ({} if rows is None else {"rows": rows}))
+    async def events(self, every_s: float = 0.0) -> AsyncIterator[bytes]:
+        """Yield the states of `stream`, encoded, at most one every so many seconds."""
         try:
-            asked = arriving(self._upstream, f"{self._prefix}/events?{window}", self._headers)
+            target = f"{self._prefix}/events?every_ms={every_s * 1e3:.0f}"
+            asked = arriving(self._upstream, target, self._headers)
             async with asked as (head, pieces):
                 rest = bytearray()
                 async for piece in pieces:
@@ -196,12 +102,12 @@ class ControlClient:
             raise self._unreachable(str(error)) from None
 
     async def outlook(self) -> tuple[PolicyOutlook, ...]:
-        """Return when what waits now would start under each policy."""
+        """Return when the queue would start under each policy."""
         return self._read(await self._ask("/outlook"), tuple[PolicyOutlook, ...])
 
     async def past(self, before: float) -> bytes:
-        """Return the newest page of the daemon's past that begins before a time, in epoch seconds; none where
-        there is none. See `clairvoyant_cli.state.state_history`.
+        """Return the newest page of the daemon's `StateHistory` that begins before a time, in epoch seconds;
+        empty if there is none.
         """
         return await self._ask(f"/past?before={before!r}")
 
@@ -257,7 +163,7 @@ class ControlClient:
 
 
 def local_url(named: str | None) -> str:
-    """Return the URL of the daemon to talk to: the one named, the one last started here, or the default."""
+    """Return the daemon's URL: the one named, that of the one last started here, or the default."""
     if named is not None:
         check_url(named, DEFAULT_URL)
         return named if "://" in named else f"http://{named}"
@@ -265,17 +171,17 @@ def local_url(named: str | None) -> str:
 
 
 def own_daemons() -> list[str]:
-    """Return where the daemons listen that this account runs, the newest first."""
+    """Return the URLs of the daemons that this account runs, the newest first."""
     return [word.url for word in _words()]
 
 
 def _words() -> list[Word]:
-    """Return the words of the daemons that this account runs, the newest first."""
+    """Return the files of the daemons that this account runs, the newest first."""
     found: list[Word] = []
     with suppress(OSError):
         paths = sorted(state_dir().glob("daemon-*.json"), key=lambda path: path.stat().st_mtime)
         for path in reversed(paths):
-            # A daemon that was killed leaves its word behind; one whose process is gone does not count.
+            # A killed daemon leaves its file behind.
             with suppress(OSError, ValueError, OverflowError, RecursionError):
                 word = msgspec.json.decode(path.read_bytes(), type=Word)
                 if is_alive(word.pid):
@@ -284,17 +190,17 @@ def _words() -> list[Word]:
 
 
 def as_its_owner(url: str) -> tuple[str, str | None]:
-    """Return where to ask a daemon and its token for this run, if it is one that this account runs."""
+    """Return a daemon's URL and its token for this run, if this account runs it."""
     place = _place(url)
     for word in _words():
         if word.token is not None and place is not None and place == _place(word.url):
-            # Asked at the address that it has: under another name of it somebody else might get the token.
+            # Under another name of the address somebody else might get the token.
             return word.url, word.token
     return url, None
 
 
 def _place(url: str) -> tuple[str, int] | None:
-    """Return the host and port of a daemon's own URL, None if it is none; `localhost` is where we listen."""
+    """Return the host and port of a daemon's URL; None if it has a path or is not http."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port or 80
@@ -313,7 +219,7 @@ def admin_token(file: Path | None) -> str | None:
 
 
 def state_dir() -> Path:
-    """Where running daemons leave word of themselves, and where what is to last is kept."""
+    """The folder of running daemons' files and of everything that is kept."""
     from platformdirs import user_state_path
 
     return user_state_path("clairvoyant", appauthor=False)

@@ -8,8 +8,6 @@ Rule 4: no prompt text, unless the operator started the daemon with prompts show
 
 from dataclasses import dataclass
 
-from clairvoyant_cli.state.selection import Selection
-
 SCHEMA_VERSION = 1
 
 MAX_RECENT, MAX_LOG = 100, 200
@@ -440,9 +438,8 @@ class Verdict:
 class Snapshot:
     """Everything a front end draws. `mode`: serving, paused, draining. `stats_fcfs` is what the requests of
     `stats` would have waited under first-come-first-served, by the same scheduler run in shadow. `clients`
-    are the busiest, and no more than a screen of them. `queue` is what was asked for of all that waits, which
-    `waiting` sums up: its first row's `rank` tells where it begins, or `selected` where the rows were asked
-    for in another order. `summaries` say in a sentence what each
+    are the busiest, and no more than a screen of them. `queue` holds the first rows in scheduling order,
+    `waiting` the totals of the whole queue. `summaries` say in a sentence what each
     of `policies` does; `displaced_policy` is the policy that is set aside while the upper bounds that it
     goes by do not hold, "" if none is.
     """
@@ -476,7 +473,6 @@ class Snapshot:
     displaced_policy: str = ""
     verdict: Verdict = Verdict()
     gain: GainState = GainState()
-    selected: Selection | None = None
 
     @property
     def waits(self) -> int:

@@ -1,137 +1,171 @@
-"""Where snapshots come from and where actions go: the only seam between the screen and a daemon."""
+"""Connects the screen to a daemon: its event stream in, the operator's actions out."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol
+from urllib.parse import urlsplit
 
-from clairvoyant_cli.state.selection import NATURAL, Order
-from clairvoyant_cli.state.snapshot import PolicyOutlook, QueuedRequest, Snapshot
+from clairvoyant_cli.addresses import is_loopback
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.state.actions import Action, ActionResult
+from clairvoyant_cli.state.client import DEFAULT_URL, ControlClient
+from clairvoyant_cli.state.encoding import StateReader
+from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
 
+EVERY_S = 0.25
+"""Default interval between two states on the screen."""
 
-class Verb(StrEnum):
-    """What an operator may ask of the daemon; the value is the name of the action on the wire."""
+_FIRST_RETRY_S = 0.5
+_LAST_RETRY_S = 5.0
 
-    CANCEL = "cancel"
-    PROMOTE = "promote"
-    HOLD = "hold"
-    RELEASE = "release"
-    PRIORITY = "priority"
-    URGENCY = "urgency"
-    PAUSE = "pause"
-    RESUME = "resume"
-    DRAIN = "drain"
-    POLICY = "policy"
-    TAU = "tau"
-    RELOAD = "reload"
-    BACKEND = "backend"
-    MODEL = "model"
-
-
-ON_REQUEST = frozenset({Verb.CANCEL, Verb.PROMOTE, Verb.HOLD, Verb.RELEASE, Verb.PRIORITY, Verb.URGENCY})
-"""What is done to one request; the others are done to the daemon."""
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One request of the operator. `id` names a request, a backend, a model, or with a `kind` (client, model,
-    backend) a group of requests; `value` is a priority, a level of urgency, a policy, tau in seconds (0: no
-    guard), or what is done to the backend (drain, up, remove) or the model (load, unload).
-    """
-
-    verb: Verb
-    id: str | None = None
-    value: str | int | float | None = None
-    kind: str = ""
-
-    def body(self) -> dict[str, str | int | float | None]:
-        """Return the JSON body the daemon expects."""
-        body: dict[str, str | int | float | None] = {}
-        if self.id is not None:
-            named = self.kind or self.verb in (Verb.BACKEND, Verb.MODEL)
-            body["name" if named else "id"] = self.id
-        if self.kind:
-            body["kind"] = self.kind
-        if self.verb in _VALUE_FIELD:
-            body[_VALUE_FIELD[self.verb]] = self.value
-        return body
-
-
-_VALUE_FIELD = {
-    Verb.PRIORITY: "priority",
-    Verb.URGENCY: "level",
-    Verb.POLICY: "policy",
-    Verb.TAU: "tau_s",
-    Verb.BACKEND: "do",
-    Verb.MODEL: "do",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class ActionResult:
-    """Whether the daemon did it, and what it said."""
-
-    done: bool
-    note: str = ""
+_SILENCE_S = 15.0
+"""A daemon sends at least one state a second; after this long without any it is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The daemon cannot be reached; the source goes on trying by itself."""
+    """The daemon cannot be reached; the source keeps retrying."""
 
     reason: str
     retry_in_s: float | None = None
 
 
-EVERY_S = 0.25
-"""How often a screen draws a new state unless its operator wants another pace: four times a second look
-alive, and cost less than half of what all states do that a daemon sends."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What a screen has use for: a state every `every_s` seconds at most, and of a queue that is too long to
-    be sent whole, the rows from the `first` on (from 1) when it stands in an `order`.
-    """
-
-    first: int = 1
-    every_s: float = EVERY_S
-    order: Order = NATURAL
-
-
 class Source(Protocol):
-    """A daemon, a simulated one, or a recording.
-
-    `where` is what the header says; `local` tells whether this machine's GPU is the daemon's.
+    """What the screen needs of a daemon. `where` is its address for the header; `local` tells whether it runs
+    on this machine.
     """
 
     where: str
     local: bool
 
     def stream(self) -> AsyncIterator[Snapshot | Disconnected]:
-        """Yield the newest state whenever it is asked for and there is a new one. States in between are
-        skipped: who asks ten times a second decodes ten a second, whatever the daemon sends.
-        """
-        ...
+        """Yield the newest state each time one is asked for; states in between are skipped."""
 
-    def look(self, wish: Wish) -> None:
-        """Have sent what is wished from now on."""
-        ...
+    def pace(self, every_s: float) -> None:
+        """Receive a state at most every so many seconds from now on."""
 
     async def outlook(self) -> tuple[PolicyOutlook, ...]:
-        """Return when what waits now would start under each policy; nothing where nobody can say."""
-        ...
-
-    async def waiting(self, order: Order) -> tuple[QueuedRequest, ...]:
-        """Return all that waits and stands in an order; nothing where nobody can say."""
-        ...
+        """Return when the queue would start under each policy; empty if the daemon does not answer."""
 
     async def past(self, before: float) -> bytes:
-        """Return the newest page (see `state_history`) the daemon keeps that begins before a time, in epoch
-        seconds; nothing where there is none.
+        """Return the newest page of the daemon's `StateHistory` that begins before a time in epoch seconds;
+        empty if there is none.
         """
-        ...
 
     async def act(self, action: Action) -> ActionResult:
-        """Ask the daemon to do something. Never raises for a refusal or a lost daemon."""
-        ...
+        """Send an action. Never raises for a refusal or a lost daemon."""
+
+
+class _Newest:
+    """Holds the newest event. Events that nobody takes are never decoded."""
+
+    def __init__(self) -> None:
+        self._event: bytes | None = None
+        self._reason = ""
+        self._news = asyncio.Event()
+
+    def put(self, event: bytes) -> None:
+        """Replace the event."""
+        self._event = event
+        self._news.set()
+
+    def end(self, reason: str) -> None:
+        """Say why no more events will come."""
+        self._reason = reason
+        self._news.set()
+
+    async def take(self) -> bytes | str:
+        """Return the newest event, or the reason why there will be none."""
+        try:
+            async with asyncio.timeout(_SILENCE_S):
+                await self._news.wait()
+        except TimeoutError:
+            return f"no word from the daemon for {_SILENCE_S:.0f} s"
+        if self._event is None:
+            return self._reason
+        event, self._event = self._event, None
+        if not self._reason:
+            self._news.clear()
+        return event
+
+
+class DaemonSource:
+    """Attaches to a running daemon, and reconnects with growing pauses when it is lost."""
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        """`url` is the daemon's address; ClairvoyantError if it is no http address."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ClairvoyantError(f"--url {url}: give an address like {DEFAULT_URL}", ExitCode.USAGE)
+        self.where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        self.local = is_loopback(parts.hostname)
+        self._token = token
+        self._every_s = EVERY_S
+        self._states = StateReader()
+        self._newest = _Newest()
+        self._reader: asyncio.Task[None] | None = None
+
+    async def stream(self) -> AsyncIterator[Snapshot | Disconnected]:
+        """Yield the newest state, or that the daemon is lost."""
+        retry_s = _FIRST_RETRY_S
+        while True:
+            newest = self._newest = _Newest()
+            self._reader = asyncio.create_task(self._read(newest))
+            try:
+                while isinstance(event := await newest.take(), bytes):
+                    yield self._states.read(event)
+                    retry_s = _FIRST_RETRY_S
+                reason = event
+            except ClairvoyantError as error:
+                reason = str(error)
+            finally:
+                self._reader.cancel()
+                self._reader = None
+            yield Disconnected(reason, retry_s)
+            await asyncio.sleep(retry_s)
+            retry_s = min(_LAST_RETRY_S, retry_s * 2)
+
+    def pace(self, every_s: float) -> None:
+        """Receive a state at most every so many seconds from now on."""
+        self._every_s = every_s
+        if self._reader is not None:
+            self._reader.cancel()
+            self._reader = asyncio.create_task(self._read(self._newest))
+
+    async def act(self, action: Action) -> ActionResult:
+        """Send an action; a refusal comes back in the daemon's words."""
+        try:
+            async with self._client() as client:
+                await client.act(action.verb, action.body())
+        except ClairvoyantError as error:
+            return ActionResult(False, str(error))
+        return ActionResult(True)
+
+    async def outlook(self) -> tuple[PolicyOutlook, ...]:
+        """Return when the queue would start under each policy; empty if the daemon does not answer."""
+        try:
+            async with self._client() as client:
+                return await client.outlook()
+        except ClairvoyantError:
+            return ()
+
+    async def past(self, before: float) -> bytes:
+        """Return a page of the daemon's history; empty if it does not answer."""
+        try:
+            async with self._client() as client:
+                return await client.past(before)
+        except ClairvoyantError:
+            return b""
+
+    def _client(self) -> ControlClient:
+        return ControlClient(self.where, self._token)
+
+    async def _read(self, newest: _Newest) -> None:
+        try:
+            async with self._client() as client:
+                async for event in client.events(self._every_s):
+                    newest.put(event)
+            newest.end("the daemon has closed the connection")
+        except ClairvoyantError as error:
+            newest.end(str(error))

@@ -12,7 +12,8 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.files import LARGE_BYTES
 from clairvoyant_cli.main import cli
 from clairvoyant_cli.research.simulator.traces import read_history
-from clairvoyant_cli.state.client import ControlClient, decode
+from clairvoyant_cli.state.client import ControlClient
+from clairvoyant_cli.state.encoding import decode
 from predictor.text_lines import LONGEST_LINE
 from tests.fakes.scripted_upstream import answer, answering
 
@@ -30,7 +31,6 @@ READERS = {
     "simulate": ("simulate", "--requests", "50", "--seeds", "1", "--workload"),
     "trace": ("bench", "trace", "--quick", "--backend", "replay", "--virtual-time"),
     "prompts": (*REPLAYED, "--prompts"),
-    "top": ("top", "--once", "--replay"),
     "evaluate": ("evaluate",),
     "profiles": ("profiles", "import"),
 }
@@ -104,7 +104,6 @@ def test_an_odd_file_is_refused_in_one_line(
 OUTPUTS = {
     "export": ("profiles", "export", "x", "-o"),
     "csv": (*REPLAYED, "--csv"),
-    "record": ("top", "--demo", "--once", "--record"),
     "model": ("train", __file__, "--out"),
 }
 
@@ -118,13 +117,6 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(output: str, 
         code = refused.exit_code if isinstance(refused, ClairvoyantError) else result.exit_code
         assert code == ExitCode.USAGE
         assert words in (result.output or str(refused))
-
-
-def test_a_recording_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    (tmp_path / "full").symlink_to("/dev/full")
-    result = CliRunner().invoke(cli, ["top", "--demo", "--once", "--record", str(tmp_path / "full")])
-    assert isinstance(result.exception, ClairvoyantError)
-    assert "No space left on device" in str(result.exception)
 
 
 def test_a_trace_with_too_many_requests_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

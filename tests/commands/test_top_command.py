@@ -4,21 +4,19 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from clairvoyant_cli.commands.daemon_source import DaemonSource
 from clairvoyant_cli.commands.embedded_daemon import SCENARIOS
 from clairvoyant_cli.commands.top import command
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.state.client import ControlClient, StateReader
-from clairvoyant_cli.state.recording import encode
-from clairvoyant_cli.state.redaction import without_prompts
+from clairvoyant_cli.state.actions import Action, Verb
+from clairvoyant_cli.state.client import ControlClient
+from clairvoyant_cli.state.encoding import StateReader, encode
 from clairvoyant_cli.state.snapshot import GainState, Snapshot
-from clairvoyant_cli.state.source import Action, Disconnected, Verb
+from clairvoyant_cli.state.source import DaemonSource, Disconnected
 from tests.tui.board import busy, stage
 
 NOBODY = "http://127.0.0.1:9"
@@ -56,33 +54,19 @@ def test_once_is_tables_for_a_script() -> None:
     assert "\x1b" not in result.output
 
 
-def test_what_is_recorded_can_be_replayed(tmp_path: Path) -> None:
-    path = str(tmp_path / "session.jsonl")
-    recorded = top("--demo", "--json", "--record", path).output
-    assert json.loads(top("--replay", path, "--json").output)["queue"] == json.loads(recorded)["queue"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "words", "code"),
     [
-        (("--demo", "--replay", __file__), "exclude each other", ExitCode.USAGE),
         (("--demo",), "top needs a terminal", ExitCode.USAGE),
         (("--once", "--url", NOBODY), "no daemon answers", ExitCode.UNREACHABLE),
         (("--once", "--url", "ftp://somewhere"), "give one like", ExitCode.USAGE),
         (("--once", "--token-file", "/nowhere/token"), "cannot read the admin token", ExitCode.USAGE),
-        (("--replay", "/nowhere/session.jsonl", "--once"), "cannot read", ExitCode.USAGE),
     ],
 )
 def test_what_cannot_be_says_why(arguments: tuple[str, ...], words: str, code: ExitCode) -> None:
     error = complaint(*arguments)
     assert words in str(error)
     assert error.exit_code == code
-
-
-def test_a_recording_without_a_folder_is_refused_before_the_work() -> None:
-    refused = top("--demo", "--once", "--record", "/nowhere/session.jsonl")
-    assert refused.exit_code == ExitCode.USAGE
-    assert "the folder /nowhere does not exist; create it first" in refused.stderr
 
 
 # -- attaching --------------------------------------------------------------------------------------------
@@ -189,7 +173,7 @@ def test_what_two_states_share_is_read_once() -> None:
     later.advance(2.0)
     before, after = first.snapshot(), later.snapshot()
     read = [states.read(encode(each)) for each in (before, after, after)]
-    assert read == [without_prompts(each) for each in (before, after, after)]
+    assert read == [before, after, after]
     known = {row.id: row for row in read[0].recent}
     again = [row for row in read[1].recent if row.id in known]
     assert len(again) > 20

@@ -4,10 +4,9 @@
 
 The daemon is `clairvoyant serve` as shipped, before two simulated servers: one stands still, and thousands
 wait for it; the other answers at once, and one client after another asks it. A round is so many seconds
-without anybody looking, and so many with a screen's event stream open (in the daemon's order, sorted,
-filtered), so that all see the same weather. Printed are the first byte of a streamed answer, and the longest
-pause of the daemon, which a process of its own asks for its health every 5 ms. `--checkout` measures the
-daemon of another checkout.
+without anybody looking, and so many with a screen's event stream open, so that both see the same weather.
+Printed are the first byte of a streamed answer, and the longest pause of the daemon, which a process of its
+own asks for its health every 5 ms. `--checkout` measures the daemon of another checkout.
 """
 
 import argparse
@@ -27,24 +26,17 @@ from urllib.parse import urlsplit
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from clairvoyant_cli.commands.daemon_source import ROWS  # noqa: E402
 from clairvoyant_cli.research.bench.asgi_server import serve_app  # noqa: E402
 from clairvoyant_cli.research.replay import Engine, Replay  # noqa: E402
 from clairvoyant_cli.state.client import ControlClient  # noqa: E402
-from clairvoyant_cli.state.selection import Order  # noqa: E402
-from clairvoyant_cli.state.source import Wish  # noqa: E402
+from clairvoyant_cli.state.source import EVERY_S  # noqa: E402
 from tests.fakes.child import child  # noqa: E402
 from tests.fakes.daemon_process import daemon_process  # noqa: E402
 from tests.perf.perf_stall import Waiting  # noqa: E402
 
 SLOTS = 4
 STILL, QUICK = "still:latest", "quick:latest"
-LOOKS = {
-    "nobody": None,
-    "top": Order(),
-    "by client": Order("client"),
-    "filtered": Order("age", filter="client-3 !short"),
-}
+LOOKS = {"nobody": False, "top": True}
 
 
 async def stand_still() -> None:
@@ -102,15 +94,15 @@ async def first_byte_s(url: str, number: int) -> float:
 
 
 @asynccontextmanager
-async def looking(control: ControlClient, order: Order | None) -> AsyncIterator[list[bytes]]:
+async def looking(control: ControlClient, open_: bool) -> AsyncIterator[list[bytes]]:
     """Have the states sent that a screen would, or none."""
     seen: list[bytes] = []
 
     async def look() -> None:
-        async for event in control.events(Wish(order=order or Order()), ROWS):
+        async for event in control.events(EVERY_S):
             seen.append(event[:1])
 
-    task = None if order is None else asyncio.create_task(look())
+    task = asyncio.create_task(look()) if open_ else None
     try:
         yield seen
     finally:
@@ -126,8 +118,8 @@ async def measure(url: str, arguments: argparse.Namespace) -> None:
         await all_wait(control, arguments.waiting - SLOTS)
         waiting = Waiting(url)
         for number in range(arguments.rounds):
-            for look, order in LOOKS.items():
-                async with looking(control, order) as seen:
+            for look, open_ in LOOKS.items():
+                async with looking(control, open_) as seen:
                     await asyncio.sleep(0.3)
                     waiting.longest_s()
                     until_s = time.perf_counter() + arguments.seconds

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import psutil
 
-from clairvoyant_cli.commands.daemon_source import ROWS
+from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS
 from tests.tui.board import stage
 
 FRAME = b"\x1b[?2026h"  # Textual begins each frame with it, once the terminal says that it knows it
@@ -40,7 +40,7 @@ TABLE = (  # columns, rows, how many wait, states a second
     (120, 40, 1_000, 4.0),
     (120, 40, 5_000, 2.0),
 )
-"""The daemon draws a long queue less often (`control_api.DRAWING_SHARE`), and sends ROWS rows of it."""
+"""The daemon draws a long queue less often (`control_api.REST`), and sends MAX_ROWS rows of it."""
 
 KNOWS_FRAMES = b"\x1b[?2026;2$y"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
@@ -54,7 +54,7 @@ def events(queued: int, number: int) -> list[bytes]:
         watched.advance(0.1)
         snapshot = watched.snapshot()
         once = [replace(row, prompt=None) for row in snapshot.queue]
-        rows = itertools.islice(itertools.cycle(once), min(queued, ROWS))
+        rows = itertools.islice(itertools.cycle(once), min(queued, MAX_ROWS))
         queue = tuple(replace(row, id=f"{row.id}-{n}", rank=n) for n, row in enumerate(rows, 1))
         waiting = replace(snapshot.waiting, total=queued)
         made.append(msgspec.json.encode(replace(snapshot, queue=queue, waiting=waiting)))

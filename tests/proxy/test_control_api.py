@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,27 +16,19 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request as WebRequest
 
 import predictor
-from clairvoyant_cli.commands.daemon_source import DaemonSource
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.proxy.control_api import REST, Shared
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.observing import histogram
-from clairvoyant_cli.proxy.observing.queue_rows import Window
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
-from clairvoyant_cli.proxy.observing.stepwise_drawing import (
-    DRAWING_SHARE,
-    PAUSE_SHARE,
-    TURN_S,
-    Drawings,
-    Steps,
-)
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.replay import DEFAULT_MODEL, Engine, Replay, tabled
 from clairvoyant_cli.scheduler.policy import SERVABLE
-from clairvoyant_cli.state.client import ACTIONS, ControlClient, decode
-from clairvoyant_cli.state.selection import Order
+from clairvoyant_cli.state.actions import COMMANDS
+from clairvoyant_cli.state.client import ControlClient
+from clairvoyant_cli.state.encoding import decode
 from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
-from clairvoyant_cli.state.source import Wish
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.serving import asked, serving, until
 from tests.fakes.virtual_clock import VirtualClockLoop, run_virtually
@@ -88,7 +79,7 @@ async def test_the_event_stream_follows(daemon: Daemon) -> None:
 
 async def test_a_reader_gets_no_more_states_than_it_has_use_for(daemon: Daemon) -> None:
     async with ControlClient(daemon.base_url) as control:
-        seldom = control.events(Wish(every_s=5.0))
+        seldom = control.events(every_s=5.0)
         await anext(seldom)
         next_of_seldom = asyncio.ensure_future(anext(seldom))
         often = control.events()
@@ -113,44 +104,23 @@ async def test_the_metrics_are_prometheus(daemon: Daemon) -> None:
     assert {"clairvoyant_requests", "clairvoyant_request_queue_time_seconds"} <= set(families)
 
 
-async def test_any_part_of_the_queue_can_be_asked_for_and_all_of_it_is_counted(daemon: Daemon) -> None:
-    async with httpx.AsyncClient(base_url=daemon.base_url) as client:
-        for asked, ranks in (("from=2", [2]), ("rows=1", [1]), ("rows=0&from=x", []), ("from=9", [])):
-            state = decode((await client.get(f"/_clairvoyant/state?{asked}")).content)
-            assert [each.rank for each in state.queue] == ranks
-            assert (state.waiting.total, state.waiting.short, state.waiting.long) == (2, 1, 1)
-            assert state.waits == 2
-
-
-async def test_the_queue_is_filtered_and_sorted_as_a_whole_before_a_part_of_it_is_sent(
-    daemon: Daemon,
-) -> None:
-    ids = [each.id for each in daemon.snapshot().queue]
-    async with httpx.AsyncClient(base_url=daemon.base_url) as http:
-
-        async def rows(asked: str) -> tuple[list[int], tuple[int, int] | None]:
-            state = decode((await http.get(f"/_clairvoyant/state?{asked}")).content)
-            assert state.waits == 2
-            told = state.selected
-            found = [ids.index(each.id) for each in state.queue]
-            return found, None if told is None else (told.first, told.total)
-
-        assert await rows("by=p_long&reverse=1&rows=1") == ([1], (1, 2))
-        assert await rows("by=p_long&reverse=1&from=2") == ([0], (2, 2))
-        assert await rows("filter=LONG") == ([1], (1, 1))
-        assert await rows("filter=long+!chat") == ([], (1, 0))
-        assert await rows("by=nothing&filter=+") == ([0, 1], None)
+async def test_of_a_long_queue_the_first_rows_are_sent_and_all_are_counted(daemon: Daemon) -> None:
+    for rows in (0, 1, 2):
+        state = daemon.snapshots.snapshot(rows)
+        assert [each.rank for each in state.queue] == [1, 2][:rows]
+        assert (state.waiting.total, state.waiting.short, state.waiting.long) == (2, 1, 1)
+        assert state.waits == 2
 
 
 async def test_a_row_tells_why_it_waits_and_how_it_would_stand_in_order_of_arrival(daemon: Daemon) -> None:
     short, long = daemon.snapshot().queue
-    assert (short.why, short.rank_fcfs) == ("Nothing stands before it: it takes the next free slot.", 1)
+    assert (short.why, short.rank_fcfs) == ("First in the queue: takes the next free slot.", 1)
     assert (long.cause, long.rank_fcfs) == ("policy", 2)
     await daemon.control._actions.run("hold", {"id": short.id})
     await daemon.control._actions.run("pause", {})
     long, short = daemon.snapshot().queue
-    assert short.why == "Held by the operator until it is released."
-    assert long.why.startswith("Paused: nothing is started. Nothing stands before it")
+    assert short.why == "Held until an operator releases it."
+    assert long.why.startswith("Dispatching is paused. First in the queue")
 
 
 async def test_the_verdict_is_the_first_that_an_operator_must_know(daemon: Daemon) -> None:
@@ -381,7 +351,7 @@ async def test_what_an_operator_says_is_one_line_of_the_log(daemon: Daemon) -> N
 
 def test_every_action_is_tried_above() -> None:
     text = Path(__file__).read_text()
-    assert all(f'"{action}"' in text for action in ACTIONS)
+    assert all(f'"{action}"' in text for action in COMMANDS)
 
 
 @pytest.mark.parametrize("shown", [False, True])
@@ -402,10 +372,10 @@ async def test_what_drove_a_prediction_is_told_once_a_request_stays(shown: bool)
     assert ("joke" in " ".join(named)) == shown
 
 
-# -- drawings ------------------------------------------------------------------------------------------
+# -- shared answers ------------------------------------------------------------------------------------------
 
 
-async def test_many_who_ask_for_the_outlook_cost_one(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_readers_of_the_outlook_cost_one(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[str] = []
     outlook = Operation.outlook
 
@@ -420,20 +390,20 @@ async def test_many_who_ask_for_the_outlook_cost_one(daemon: Daemon, monkeypatch
     assert len({answer.body for answer in answers}) == 1
 
 
-async def test_a_thousand_askers_cost_one_drawing(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[Snapshot] = []
-    drawing = SnapshotBuilder.drawing
+async def test_a_thousand_readers_cost_one_state(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Snapshot] = []
+    snapshot = SnapshotBuilder.snapshot
 
-    def counted(self: SnapshotBuilder, window: Window) -> Steps[Snapshot]:
-        drawn.append((yield from drawing(self, window)))
-        return drawn[-1]
+    def counted(self: SnapshotBuilder, *rows: int, explains: bool = True) -> Snapshot:
+        built.append(snapshot(self, *rows, explains=explains))
+        return built[-1]
 
-    monkeypatch.setattr(SnapshotBuilder, "drawing", counted)
+    monkeypatch.setattr(SnapshotBuilder, "snapshot", counted)
     asked = WebRequest({"type": "http", "query_string": b""})
     for route in (daemon.control._state, daemon.control._metrics_text):
-        drawn.clear()
+        built.clear()
         answers = await asyncio.gather(*(route(asked) for _ in range(1000)))
-        assert len(drawn) == 1
+        assert len(built) == 1
         assert len({answer.body for answer in answers}) == 1
 
 
@@ -446,105 +416,43 @@ async def test_who_has_acted_sees_what_came_of_it(daemon: Daemon) -> None:
             assert (await control.snapshot()).mode == mode
 
 
-async def test_all_that_waits_can_be_had_page_by_page(
-    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("clairvoyant_cli.proxy.control_api.MAX_ROWS", 2)
-    source = DaemonSource(daemon.base_url)
-    async with asked(daemon, *[chat("0.9 endless")] * 6):
-        every = daemon.snapshot().queue
-        assert [row.id for row in await source.waiting(Order())] == [row.id for row in every]
-        assert [row.id for row in await source.waiting(Order("rank", reverse=True))] == [
-            row.id for row in reversed(every)
-        ]
-
-
-async def test_between_the_steps_of_a_drawing_others_are_served() -> None:
-    """What is asked for meanwhile is drawn anew: it may be asked for to see what has changed."""
-    served, done, begun = 0, False, asyncio.Event()
-
-    def draw(what: int) -> Steps[bytes]:
-        begun.set()
-        for _ in range(3):
-            began_s = time.thread_time()
-            while time.thread_time() - began_s <= TURN_S:
-                pass
-            yield
-        return b"%d" % what
-
-    async def serve() -> None:
-        nonlocal served
-        while not done:
-            served += 1
-            await asyncio.sleep(0)
-
-    drawings = Drawings(draw, time.perf_counter)
-    other = asyncio.ensure_future(serve())
-    first = asyncio.ensure_future(drawings.next(1))
-    await begun.wait()
-    before, second = served, asyncio.ensure_future(drawings.next(1))
-    assert await first == b"1"
-    assert served - before >= 2  # a turn between two steps each
-    assert not second.done()
-    assert await second == b"1"
-    done = True
-    await other
-
-
-async def test_what_has_gone_between_two_steps_of_a_drawing_is_in_none_of_its_rows(daemon: Daemon) -> None:
-    async with asked(daemon, *[chat("0.9 endless")] * 4):
-        steps, states = daemon.snapshots.drawing(), []
-
-        def drawing() -> Steps[None]:
-            states.append((yield from steps))
-
-        for number, _ in enumerate(drawing()):
-            if number == 1:  # what waits has been looked at, and is not drawn yet
-                gone, *rest = (row.id for row in daemon.snapshot().queue)
-                daemon.dispatcher.cancel(gone)
-                await until(daemon, lambda state: state.counters.client_cancelled > 0)
-        assert [row.id for row in states[0].queue] == rest
-
-
-async def test_an_asker_who_leaves_or_a_drawing_that_fails_costs_the_others_nothing() -> None:
+async def test_a_reader_who_leaves_or_a_build_that_fails_costs_the_others_nothing() -> None:
     results: list[bytes | Exception] = [b"first", ValueError("torn"), b"third"]
 
-    def draw(what: str) -> Steps[bytes]:
-        yield
+    def build() -> bytes:
         result = results.pop(0)
         if isinstance(result, Exception):
             raise result
         return result
 
-    drawings = Drawings(draw, time.monotonic)
-    leaves, stays = (asyncio.ensure_future(drawings.next("it")) for _ in range(2))
+    shared = Shared(build)
+    leaves, stays = (asyncio.ensure_future(shared.next()) for _ in range(2))
     await asyncio.sleep(0)  # both have asked
     leaves.cancel()
     assert await stays == b"first"
     with pytest.raises(ValueError, match="torn"):
-        await drawings.next("it")
-    assert await drawings.next("it") == b"third"
+        await shared.next()
+    assert await shared.next() == b"third"
 
 
-def test_drawing_takes_no_more_than_its_share_of_the_time() -> None:
+def test_building_states_takes_no_more_than_its_share_of_the_time() -> None:
     begun_s: list[float] = []
 
     async def ask() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualClockLoop)
 
-        def draw(what: str) -> Steps[bytes]:
+        def build() -> bytes:
             begun_s.append(loop.time())
-            yield
-            loop._virtual_s += 0.04  # what a drawing of a long queue takes
+            loop._virtual_s += 0.04  # as long as a long queue takes
             return b""
 
-        drawings = Drawings(draw, loop.time, loop.time)
+        shared = Shared(build, worked=loop.time)
         for _ in range(4):
-            await asyncio.gather(drawings.next("it"), drawings.next("it"))
+            await asyncio.gather(shared.next(), shared.next())
 
     run_virtually(ask())
-    assert begun_s == [pytest.approx(0.04 * (1 + PAUSE_SHARE + DRAWING_SHARE) * each) for each in range(4)]
+    assert begun_s == [pytest.approx(0.04 * (1 + REST) * each) for each in range(4)]
 
 
 async def test_a_stream_of_events_has_a_head_that_ends(daemon: Daemon) -> None:

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from clairvoyant_cli.commands.daemon_source import DaemonSource
 from clairvoyant_cli.commands.status import command
 from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.state.actions import Action, Verb
 from clairvoyant_cli.state.client import DEFAULT_URL, ControlClient, local_url, state_dir
-from clairvoyant_cli.state.source import Action, Verb
+from clairvoyant_cli.state.source import DaemonSource
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.serving import serving
 

@@ -1,4 +1,4 @@
-"""The keeper of the past goes on, whatever one state does to it."""
+"""The state recorder goes on after a state that fails."""
 
 import asyncio
 import logging
@@ -6,24 +6,21 @@ from typing import cast
 
 import pytest
 
-from clairvoyant_cli.proxy.observing import state_recorder as hindsight
-from clairvoyant_cli.proxy.observing.queue_rows import Window
+from clairvoyant_cli.proxy.observing import state_recorder
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
-from clairvoyant_cli.proxy.observing.state_recorder import Hindsight
-from clairvoyant_cli.proxy.observing.stepwise_drawing import Steps
+from clairvoyant_cli.proxy.observing.state_recorder import StateRecorder
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.tui.board import stage
 
 
 class Failing:
-    """Draws a state at the third attempt."""
+    """Builds a state at the third attempt."""
 
     def __init__(self) -> None:
         self.left = 2
 
-    def drawing(self, window: Window) -> Steps[Snapshot]:
-        """Draw, or fail."""
-        yield
+    def snapshot(self, rows: int, *, explains: bool) -> Snapshot:
+        """Return a state, or fail."""
         if self.left:
             self.left -= 1
             raise KeyError("gone meanwhile")
@@ -33,8 +30,8 @@ class Failing:
 async def test_a_state_that_cannot_be_drawn_is_left_out_and_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(hindsight, "EVERY_S", 0.0)
-    keeper = Hindsight(cast(SnapshotBuilder, Failing()))
+    monkeypatch.setattr(state_recorder, "EVERY_S", 0.0)
+    keeper = StateRecorder(cast(SnapshotBuilder, Failing()))
     running = asyncio.create_task(keeper.run())
     kept = asyncio.create_task(keeper.kept.wait())
     with caplog.at_level(logging.WARNING, "clairvoyant"):

@@ -7,9 +7,9 @@ from functools import cache
 
 from textual.pilot import Pilot
 
-from clairvoyant_cli.state.selection import Order
-from clairvoyant_cli.state.snapshot import PolicyOutlook, QueuedRequest, Snapshot
-from clairvoyant_cli.state.source import Action, ActionResult, Disconnected, Wish
+from clairvoyant_cli.state.actions import Action, ActionResult
+from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
+from clairvoyant_cli.state.source import Disconnected
 from tests.tui.scene import WARM_S, Stage, scene
 from tui.app import Top
 from tui.hardware.reading import Hardware
@@ -29,9 +29,8 @@ class Script:
     where: str = WHERE
     local: bool = True
     coming: tuple[PolicyOutlook, ...] = ()
-    all_rows: tuple[QueuedRequest, ...] = ()
     asked: list[Action] = field(default_factory=list)
-    wanted: list[Wish] = field(default_factory=list)
+    paces: list[float] = field(default_factory=list)
     answer: ActionResult = field(default_factory=lambda: ActionResult(True))
 
     async def stream(self) -> AsyncIterator[Snapshot | Disconnected]:
@@ -39,17 +38,13 @@ class Script:
         for news in self.news:
             yield news
 
-    def look(self, wish: Wish) -> None:
-        """Write down what is wanted."""
-        self.wanted.append(wish)
+    def pace(self, every_s: float) -> None:
+        """Write the interval down."""
+        self.paces.append(every_s)
 
     async def outlook(self) -> tuple[PolicyOutlook, ...]:
         """Say what was scripted."""
         return self.coming
-
-    async def waiting(self, order: Order) -> tuple[QueuedRequest, ...]:
-        """Say what was scripted."""
-        return self.all_rows
 
     async def past(self, before: float) -> bytes:
         """Say nothing of what was before."""

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from clairvoyant_cli.state.selection import Order, Selection
 from clairvoyant_cli.state.snapshot import (
     LevelState,
     Percentiles,
@@ -25,12 +24,12 @@ from tui.panels.timeline import timeline
 from tui.view_state import Link, LinkState, ViewState
 
 LONG = 5_000
-SENT = 300
+SENT = 1_024
 
 
-def long_queue(state: Snapshot, first: int = 1) -> Snapshot:
-    """Return a state in which five thousand wait, with the rows from a rank on."""
-    rows = tuple(_row(state, rank) for rank in range(first, min(first + SENT, LONG + 1)))
+def long_queue(state: Snapshot) -> Snapshot:
+    """Return a state in which five thousand wait, of which the first are sent."""
+    rows = tuple(_row(state, rank) for rank in range(1, SENT + 1))
     waiting = WaitingState(LONG, short=2_000, medium=2_000, long=1_000, clear_s=11_000.0)
     return judged(replace(state, queue=rows, waiting=waiting, queue_capacity=6_000))
 
@@ -136,48 +135,19 @@ async def test_hardware_that_appears_later_gets_its_room() -> None:
         assert text.count("vram") == 2
 
 
-async def test_a_long_queue_is_scrolled_over_as_a_whole_and_rows_are_asked_for() -> None:
-    source = Script()
-    app = still(source)
+async def test_of_a_long_queue_the_first_rows_are_shown_sorted_and_filtered() -> None:
+    app = still(Script())
     async with app.run_test(size=(120, 40)) as pilot:
         app.take(long_queue(busy()))
         await pilot.press("G")
         text = await settled(app, pilot)
-        assert "of 5,000" in text
-        assert "…" in text
-        first = source.wanted[-1].first
-        app.take(long_queue(busy(), first))
+        assert "first 1,024 of 5,000" in text
+        assert f"r{SENT:05}" in text
+        assert app.board.table.current == _row(busy(), SENT)
+        await pilot.press("home", "space", "slash", *"r00007", "enter")
         text = await settled(app, pilot)
-        assert f"r{LONG:05}" in text
-        assert app.board.table.current == _row(busy(), LONG)
-        await pilot.press("home")
-        await settled(app, pilot)
-        assert source.wanted[-1].first == 1
-        app.take(long_queue(busy()))
-        assert "r00001" in await settled(app, pilot)
-
-
-async def test_a_filter_is_of_all_that_waits_as_soon_as_the_daemon_has_followed() -> None:
-    source = Script()
-    app = still(source)
-    state = long_queue(busy())
-    async with app.run_test(size=(120, 40)) as pilot:
-        app.take(state)
-        await pilot.press("space", "slash", *"r00007", "enter")
-        text = await settled(app, pilot)
-        assert "1 of 5,000" in text
-        assert "of the first 300 alone" in text
-        order = source.wanted[-1].order
-        assert order == Order(filter="r00007")
-        rows = tuple(_row(state, rank) for rank in range(70, 4_970, 70))
-        app.take(replace(state, queue=rows, selected=Selection(order, 1, len(rows))))
-        text = await settled(app, pilot)
-        assert f"{len(rows)} of 5,000" in text
-        assert "alone" not in text
-        assert [row.id for row in app.board.table.chosen] == ["r00001"], "what was marked stays so"
-        await pilot.press("escape")
-        await settled(app, pilot)
-        assert source.wanted[-1].order == Order()
+        assert "1 of 1,024" in text
+        assert [row.id for row in app.board.table.chosen] == ["r00001"], "a marked row stays marked"
 
 
 async def test_the_ghost_of_arrival_order_stands_beside_each_row() -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from clairvoyant_cli.state.actions import Action, ActionResult, Verb
 from clairvoyant_cli.state.snapshot import PolicyOutlook
-from clairvoyant_cli.state.source import Action, ActionResult, Disconnected, Verb
+from clairvoyant_cli.state.source import Disconnected
 from tests.tui.bench import bench
 from tests.tui.board import Script, busy, settled
 from tests.tui.scene import held, judged
@@ -171,7 +172,7 @@ async def test_the_configuration_comes_before_what_was_left_and_gives_keys(tmp_p
 async def test_a_level_of_urgency_is_corrected_and_a_server_drained_and_brought_up() -> None:
     async with bench() as it:
         await it.press("j", "U")
-        assert "policy bounded does not go by it" in it.text
+        assert "policy bounded ignores it" in it.text
         await it.press("j", "enter")
         await it.press("b", "enter")
         (backend,) = it.snapshot.backends

@@ -15,10 +15,10 @@ from typing import Any
 from textual.pilot import Pilot
 
 import tui.app
-from clairvoyant_cli.commands.daemon_source import DaemonSource
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.replay import Engine, Replay, tabled
 from clairvoyant_cli.state.client import ControlClient
+from clairvoyant_cli.state.source import DaemonSource
 from predictor.record import Distrusted, Quality
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.serving import ByFirstWord, asked, serving, until

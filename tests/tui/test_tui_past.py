@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.replay import Engine, Replay
-from clairvoyant_cli.state.recording import RecordingError
-from clairvoyant_cli.state.redaction import without_prompts
+from clairvoyant_cli.state.encoding import without_prompts
 from clairvoyant_cli.state.snapshot import Snapshot
-from clairvoyant_cli.state.state_history import EVERY_S, PAGE, SPAN_S, Past
+from clairvoyant_cli.state.state_history import EVERY_S, PAGE, SPAN_S, StateHistory
 from tests.fakes.serving import ByFirstWord, asked, serving
 from tests.tui.board import stage
 from tests.tui.test_tui_living import LENGTHS, chat, watching
@@ -24,10 +24,10 @@ def played(number: int) -> list[Snapshot]:
     return states
 
 
-def filled(states: list[Snapshot]) -> Past:
-    past = Past()
+def filled(states: list[Snapshot]) -> StateHistory:
+    past = StateHistory()
     for state in states:
-        past.take(state)
+        past.record(state)
     return past
 
 
@@ -51,24 +51,24 @@ def test_what_a_screen_fetches_stands_before_what_it_saw() -> None:
     assert fetched == 2
     for state in states:
         assert own.before(state.taken_at + 0.1) == without_prompts(state)
-    with pytest.raises(RecordingError):
+    with pytest.raises(ClairvoyantError):
         own.put_before(b"<html>no state</html>")
 
 
 def test_a_past_is_bounded_in_time_and_in_bytes() -> None:
     states = played(8 * PAGE)
     largest = filled(states).size
-    past = Past(max_bytes=largest // 2)
+    past = StateHistory(max_bytes=largest // 2)
     for state in states:
-        past.take(state)
+        past.record(state)
         assert past.size <= largest // 2 + largest // 8
     assert past.before(states[-1].taken_at + 0.1) == without_prompts(states[-1])
     assert (past.begins_at or 0.0) > states[0].taken_at
 
-    hour, watched = Past(), stage("empty", 0.0)
+    hour, watched = StateHistory(), stage("empty", 0.0)
     for _ in range(int(SPAN_S / EVERY_S) + 3 * PAGE):
         watched.advance(EVERY_S)
-        hour.take(watched.snapshot())
+        hour.record(watched.snapshot())
     assert hour.begins_at is not None
     assert SPAN_S - PAGE * EVERY_S <= watched.snapshot().taken_at - hour.begins_at <= SPAN_S + PAGE * EVERY_S
 
@@ -80,7 +80,7 @@ async def test_a_screen_goes_back_to_before_it_was_opened() -> None:
         serve_app(backend.app) as url,
         serving(url, ByFirstWord(), slots=4, announced=True) as daemon,
     ):
-        await daemon.hindsight.kept.wait()
+        await daemon.recorder.kept.wait()
         async with asked(daemon, *[chat("0.9 endless")] * 6), watching(daemon.base_url) as screen:
             await screen.shows("before_scrubbing", "slots ■■■■ 4/4", "waiting 2")
             await screen.pilot.press("left_square_bracket")

@@ -1,84 +1,26 @@
-"""Recordings, and the state printed once."""
+"""The encoding of states, the state printed once, and exports."""
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from clairvoyant_cli.state.recording import Recorder, RecordingError, Replay, decode, encode
-from clairvoyant_cli.state.snapshot import SCHEMA_VERSION, Snapshot
-from clairvoyant_cli.state.source import Action, Disconnected, Source, Verb
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.state.actions import Action, Verb
+from clairvoyant_cli.state.encoding import decode, encode
+from clairvoyant_cli.state.snapshot import SCHEMA_VERSION
+from clairvoyant_cli.state.source import Disconnected
 from tests.tui.board import Script, busy, stage
 from tests.tui.scene import SCENARIOS
 from tui.export import export
 from tui.print_tables import first_snapshot, state
 
 
-async def heard(source: Source) -> list[Snapshot | Disconnected]:
-    return [news async for news in source.stream()]
-
-
-async def test_what_is_recorded_is_played(tmp_path: Path) -> None:
-    path = tmp_path / "session.jsonl"
-    gone = Disconnected("gone")
-    recorder = Recorder(Script([busy(), gone, busy()]), path)
-    assert await heard(recorder) == [busy(), gone, busy()]
-    first, second, end = await heard(Replay(path))
-    assert isinstance(first, Snapshot)
-    assert first == second
-    assert first.taken_at == busy().taken_at
-    assert end == Disconnected("end of the recording")
-
-
-async def test_a_recording_holds_no_prompts(tmp_path: Path) -> None:
-    path = tmp_path / "session.jsonl"
-    await heard(Recorder(Script([busy()]), path))
-    prompt = busy().queue[0].prompt
-    assert prompt is not None
-    assert prompt.encode() not in await asyncio.to_thread(path.read_bytes)
-
-
-async def test_the_recorder_passes_actions_on(tmp_path: Path) -> None:
-    script = Script()
-    recorder = Recorder(script, tmp_path / "session.jsonl")
-    await recorder.act(Action(Verb.PAUSE))
-    await heard(recorder)
-    assert script.asked == [Action(Verb.PAUSE)]
-
-
-async def test_a_recording_cannot_be_changed(tmp_path: Path) -> None:
-    path = tmp_path / "session.jsonl"
-    path.write_bytes(encode(busy()))
-    assert not (await Replay(path).act(Action(Verb.PAUSE))).done
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "holds no snapshots"),
-        ("\n\n", "holds no snapshots"),
-        ("{}\n", "line 1: not a snapshot"),
-        ("x", "line 1"),
-    ],
-)
-def test_a_file_that_cannot_be_played_says_why(text: str, words: str, tmp_path: Path) -> None:
-    path = tmp_path / "session.jsonl"
-    path.write_text(text)
-    with pytest.raises(RecordingError, match=words):
-        Replay(path)
-
-
-def test_a_missing_recording_says_so(tmp_path: Path) -> None:
-    with pytest.raises(RecordingError, match="cannot read"):
-        Replay(tmp_path / "missing.jsonl")
-
-
 def test_an_older_daemon_is_read_and_a_newer_field_is_ignored() -> None:
     line = encode(busy())
     assert decode(line.replace(b'"stats_fcfs"', b'"something_new"')).stats_fcfs == ()
     newer = line.replace(b'"schema":%d' % SCHEMA_VERSION, b'"schema":%d' % (SCHEMA_VERSION + 1))
-    with pytest.raises(RecordingError, match="upgrade clairvoyant"):
+    with pytest.raises(ClairvoyantError, match="upgrade clairvoyant"):
         decode(newer)
 
 
@@ -111,7 +53,6 @@ async def test_actions_have_the_bodies_the_daemon_expects() -> None:
     assert Action(Verb.POLICY, value="fcfs").body() == {"policy": "fcfs"}
     assert Action(Verb.TAU, value=0.0).body() == {"tau_s": 0.0}
     assert Action(Verb.PAUSE).body() == {}
-    assert Action(Verb.DRAIN, "zed", kind="client").body() == {"kind": "client", "name": "zed"}
     assert Action(Verb.MODEL, "llama", "load").body() == {"name": "llama", "do": "load"}
 
 

@@ -9,8 +9,8 @@ import pytest
 from textual.containers import VerticalScroll
 from textual.widgets import OptionList, Static
 
+from clairvoyant_cli.state.actions import Action, ActionResult, Verb
 from clairvoyant_cli.state.snapshot import ClientState
-from clairvoyant_cli.state.source import Action, ActionResult, Verb
 from tests.tui.bench import bench
 from tests.tui.board import Script, settled, stage
 from tests.tui.scene import promoted
@@ -77,7 +77,7 @@ async def test_the_cursor_stays_at_its_line_unless_it_is_told_to_follow() -> Non
 async def test_a_key_that_can_do_nothing_says_so() -> None:
     async with bench() as it:
         await it.press("1", "t")
-        assert "only what waits can be moved" in it.text
+        assert "only queued requests can be moved" in it.text
         await it.press("7", "x")
         assert "it has ended" in it.text
         assert it.source.asked == []
@@ -148,7 +148,7 @@ async def test_the_deck_turns_at_80x24() -> None:
 async def test_interval_goes_round() -> None:
     async with bench() as it:
         await it.press(*["r"] * len(INTERVALS_S))
-        assert [wish.every_s for wish in it.source.wanted] == [*INTERVALS_S[1:], INTERVALS_S[0]]
+        assert it.source.paces == [*INTERVALS_S[1:], INTERVALS_S[0]]
 
 
 async def test_theme_goes_round() -> None:
@@ -245,16 +245,6 @@ async def test_export_writes_a_file_without_prompts(steps: int, what: str, tmp_p
             assert [row["id"] for row in rows] == [row.id for row in getattr(it.snapshot, what)]
 
 
-async def test_an_export_of_the_queue_is_of_all_that_waits(tmp_path: Path) -> None:
-    async with bench(folder=tmp_path) as it:
-        it.source.all_rows = tuple(replace(it.queue[0], id=f"row-{number}") for number in range(50))
-        it.app.take(replace(it.snapshot, waiting=replace(it.snapshot.waiting, total=50)))
-        await it.press("E", "enter")
-        (path,) = tmp_path.glob("*")  # noqa: ASYNC240 - nothing else runs in this loop
-        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
-        assert [row["id"] for row in rows] == [row.id for row in it.source.all_rows]
-
-
 async def test_export_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     async with bench(folder=tmp_path / "missing") as it:
         await it.press("E", "enter")
@@ -299,7 +289,7 @@ async def test_a_click_on_a_name_in_the_deck_shows_that_panel() -> None:
 async def test_the_command_palette_offers_every_action() -> None:
     async with bench() as it:
         titles = [command.title for command in it.app.get_system_commands(it.app.screen)]
-        assert "Send it to the top of the queue" in titles
+        assert "Move a queued request to the front." in titles
         assert "Theme" in titles
 
 

@@ -1,10 +1,9 @@
 """The clients: what each has waiting and running, what it may, and what is left of its day."""
 
-from clairvoyant_cli.state.selection import Order
 from clairvoyant_cli.state.snapshot import ClientState
 from tui.formatting import NOTHING, bar, brief, count, duration
 from tui.styled_text import Line, Tone
-from tui.table_layout import Column, Fitted, Grid
+from tui.table_layout import Column, Fitted, Grid, Order
 from tui.view_state import ViewState
 
 _NEARLY = 0.75

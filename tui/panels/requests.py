@@ -1,10 +1,8 @@
 """The three tables of requests: those that run, those that wait, those that are done."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TypeVar
 
-from clairvoyant_cli.state.selection import SORTS, UNSAID_LEVEL, class_order, group_of, words_of
 from clairvoyant_cli.state.snapshot import FinishedRequest, PredictionState, QueuedRequest, RunningRequest
 from tui.formatting import (
     bar,
@@ -29,6 +27,7 @@ _STATE: dict[str, tuple[str, Tone]] = {
     "releasing": ("×", "warn"),
 }
 _NOW_S = 0.005
+_NEVER_S = 1e12
 _COAST_S = 1.5
 _BY: dict[str, tuple[str, Tone]] = {"tau": ("τ", "alert"), "promoted": ("▲", "accent")}
 LEVELS: tuple[tuple[str, Tone], ...] = (
@@ -83,6 +82,12 @@ def expected(prediction: PredictionState) -> Line:
     return Line("~", "faint").add(count(prediction.expected_tokens))
 
 
+_UNSAID_LEVEL = 2
+"""A request without a level counts as one of the middle."""
+
+_CLASS_ORDER = {"short": 0, "medium": 1, "long": 2}
+
+
 # -- columns that several tables have ---------------------------------------------------------------------
 
 Row = TypeVar("Row", bound=QueuedRequest | RunningRequest | FinishedRequest)
@@ -112,7 +117,7 @@ def _class() -> Column[Row]:
         "cls",
         3,
         lambda r, s, w: _both_classes(r),
-        lambda r: class_order(r.predicted.length_class),
+        lambda r: _CLASS_ORDER.get(r.predicted.length_class, 3),
     )
 
 
@@ -151,7 +156,7 @@ def _level() -> Column[Row]:
         return Line(str(row.urgency), LEVELS[min(row.urgency, len(LEVELS) - 1)][1])
 
     def sort(row: Row) -> float:
-        return UNSAID_LEVEL if row.urgency is None else row.urgency
+        return _UNSAID_LEVEL if row.urgency is None else row.urgency
 
     return Column("level", "lvl", 3, draw, sort, right=True, when=_heeded)
 
@@ -203,8 +208,10 @@ def _only(row: QueuedRequest, view: ViewState, width: int) -> Line:
     return Line(", ".join(row.backends), "soft")
 
 
-def _running_group(row: RunningRequest, kind: str) -> str:
-    return {"backend": row.backend, "client": row.client}.get(kind, row.model)
+def _words(row: QueuedRequest) -> str:
+    flags = f"{'held ' * row.held}{'promoted ' * row.promoted}{'suspended ' * bool(row.cuts)}"
+    level = "" if row.urgency is None else f"level{row.urgency} "
+    return f"{row.id} {row.model} {row.client} {row.endpoint} {row.predicted.length_class} {level}{flags}"
 
 
 def _queue_empty(view: ViewState) -> str:
@@ -216,7 +223,7 @@ def _queue_empty(view: ViewState) -> str:
 
 
 _COLUMNS: tuple[Column[QueuedRequest], ...] = (
-    Column("rank", "#", 4, lambda r, s, w: Line(str(r.rank), "faint"), right=True),
+    Column("rank", "#", 4, lambda r, s, w: Line(str(r.rank), "faint"), lambda r: r.rank, right=True),
     Column("flag", "", 1, _flag),
     _id(),
     _class(),
@@ -226,6 +233,7 @@ _COLUMNS: tuple[Column[QueuedRequest], ...] = (
         "P(L)",
         4,
         lambda r, s, w: Line(ratio(r.predicted.p_long), class_tone(r.predicted.length_class)),
+        lambda r: r.predicted.p_long,
         right=True,
         when=lambda view: not view.ghost,
     ),
@@ -235,6 +243,7 @@ _COLUMNS: tuple[Column[QueuedRequest], ...] = (
         6,
         # Of an answer that was cut, what it has; its page says of how many.
         lambda r, s, w: Line(count(r.tokens), "accent") if r.cuts else expected(r.predicted),
+        lambda r: r.predicted.expected_tokens,
         right=True,
         when=lambda view: not view.ghost,
     ),
@@ -243,15 +252,23 @@ _COLUMNS: tuple[Column[QueuedRequest], ...] = (
         "≤q90",
         6,
         lambda r, s, w: Line(count(r.predicted.q90_tokens), "faint"),
+        lambda r: r.predicted.q90_tokens,
         right=True,
         from_width=96,
     ),
-    Column("eta", "ETA", 6, _eta, right=True),
+    Column("eta", "ETA", 6, _eta, lambda r: _NEVER_S if r.eta_s is None else r.eta_s, right=True),
     _seconds("age", "age", 6, lambda r: r.age_s, grows=True),
     Column("bar", "of τ", 7, _age_bar, flex=1, when=lambda view: not view.ghost),
-    Column("ghost", "by arrival", 20, lambda r, s, w: compared(r), when=lambda view: view.ghost),
-    Column("only", "only on", 8, _only, from_width=88, when=_several),
-    Column("priority", "pri", 3, _priority, right=True, from_width=90),
+    Column(
+        "ghost",
+        "by arrival",
+        20,
+        lambda r, s, w: compared(r),
+        lambda r: (r.rank_fcfs or r.rank) - r.rank,
+        when=lambda view: view.ghost,
+    ),
+    Column("only", "only on", 8, _only, lambda r: ", ".join(r.backends), from_width=88, when=_several),
+    Column("priority", "pri", 3, _priority, lambda r: r.priority, right=True, from_width=90),
     _word("model", 11, lambda r: r.model, flex=2),
     _word("client", 9, lambda r: r.client, flex=1),
     Column(
@@ -259,21 +276,18 @@ _COLUMNS: tuple[Column[QueuedRequest], ...] = (
         "endpoint",
         9,
         lambda r, s, w: Line(path_name(r.endpoint), "faint"),
+        lambda r: r.endpoint,
         from_width=104,
     ),
 )
 
 QUEUE: Grid[QueuedRequest] = Grid(
-    # Sorted by the rules that a daemon sorts by, which has more rows than it sends.
-    columns=tuple(replace(column, sort=SORTS.get(column.name)) for column in _COLUMNS),
+    columns=_COLUMNS,
     rows=lambda view: view.snapshot.queue if view.snapshot else (),
     id=lambda row: row.id,
-    text=words_of,
-    of_group=group_of,
+    text=_words,
     empty=_queue_empty,
-    before=lambda view: view.snapshot.queue[0].rank - 1 if view.snapshot and view.snapshot.queue else 0,
     total=lambda view: view.snapshot.waits if view.snapshot else 0,
-    chosen=lambda view: view.snapshot.selected if view.snapshot else None,
 )
 
 
@@ -341,7 +355,7 @@ RUNNING: Grid[RunningRequest] = Grid(
         _level(),
         Column("tokens", "tokens", 10, _tokens, lambda r: r.tokens, right=True),
         Column("progress", "", 8, _progress, flex=2),
-        Column("eta", "ETA", 6, _running_eta, lambda r: r.eta_s if r.eta_s is not None else 1e12, right=True),
+        Column("eta", "ETA", 6, _running_eta, lambda r: _NEVER_S if r.eta_s is None else r.eta_s, right=True),
         Column(
             "rate",
             "tok/s",
@@ -362,7 +376,6 @@ RUNNING: Grid[RunningRequest] = Grid(
     text=lambda row: (
         f"{row.id} {row.model} {row.client} {row.endpoint} {row.predicted.length_class} {row.state}"
     ),
-    of_group=_running_group,
     empty=_running_empty,
 )
 

@@ -2,15 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
 
-from clairvoyant_cli.state.snapshot import Snapshot, UrgencyState
-from tui.actions import Actions, Stage
+from clairvoyant_cli.state.snapshot import UrgencyState
+from tui.actions import OperatorScreen
 from tui.export import FORMATS, export
 from tui.formatting import CLASS_LETTER, class_tone, count
 from tui.keys import KEYS, rebound
@@ -29,10 +28,13 @@ from tui.widgets.footer import Footer
 from tui.widgets.panel import Panel
 from tui.widgets.table import Table
 
+if TYPE_CHECKING:
+    from tui.app import Top
+
 _NAME = 12
 
 
-class BoardScreen(Screen[None]):
+class BoardScreen(OperatorScreen):
     """The screen one looks at; help, pages and questions open over it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -43,15 +45,13 @@ class BoardScreen(Screen[None]):
         ),
     ]
 
-    def __init__(self, stage: Stage, folder: Path | None = None) -> None:
-        """`folder` is where exports go; the working directory if there is none."""
-        super().__init__(id="_default")
-        self._stage = stage
+    def __init__(self, top: "Top", folder: Path | None = None) -> None:
+        """`folder` is where exports go; the working directory if None."""
+        super().__init__(top)
         self._folder = folder
         self._wish = SizeHint()
-        self._steering = Actions(self.app, stage)
         self._canvases: list[Canvas] = []
-        for key, other in rebound(stage.liked().get("keys", "")):
+        for key, other in rebound(top.liked().get("keys", "")):
             self._bindings.key_to_bindings.pop(other, None)
             self._bindings.bind(other, key.action, key.help, show=False)
 
@@ -112,13 +112,13 @@ class BoardScreen(Screen[None]):
         self.query_one("#header").refresh(layout=True)  # a child's news: the board's own would not do
         if self.focused is not None and not self.focused.display:
             self.query_one("#queue").focus()
-        self.call_after_refresh(self._stage.draw)
+        self.call_after_refresh(self.top.draw)
 
     # -- looking around ---------------------------------------------------------------------------------
 
     @property
     def table(self) -> Table[Any]:
-        """The table the keys speak of: the focused one, otherwise the queue."""
+        """The focused table, otherwise the queue."""
         focused = self.focused
         return focused if isinstance(focused, Table) else self.query_one("#queue", Table)
 
@@ -129,7 +129,7 @@ class BoardScreen(Screen[None]):
             changes["maximised"] = name
         if name in DECK and has_deck(*self.size):
             changes["deck"] = name
-            self._stage.remember(deck=name)
+            self.top.remember(deck=name)
         if changes:
             self._arrange(**changes)
         self.query_one(f"#{name}").focus()
@@ -154,11 +154,7 @@ class BoardScreen(Screen[None]):
         current = self.table.current
         if current is not None:
             self.app.push_screen(Detail(self.table.grid.id(current)))
-            self.call_after_refresh(self._stage.draw)
-
-    def on_table_wanted(self, event: Table.Wanted) -> None:
-        """Ask for rows that are in sight and not there."""
-        self._stage.look(event.first, event.order)
+            self.call_after_refresh(self.top.draw)
 
     def on_table_opened(self, event: Table.Opened) -> None:
         """Open what was double-clicked."""
@@ -203,11 +199,11 @@ class BoardScreen(Screen[None]):
         """Remember how a table is liked."""
         by = f"{'-' * table.order.reverse}{table.order.by}"
         liked = {f"{table.panel}.sort": by, f"{table.panel}.hidden": " ".join(sorted(table.hidden))}
-        self._stage.remember(**liked)
+        self.top.remember(**liked)
 
     def _recall(self) -> None:
         """Arrange the tables and the deck as they were liked."""
-        liked = self._stage.liked()
+        liked = self.top.liked()
         for table in self.query(Table):
             names = {column.name for column in table.grid.columns}
             by = liked.get(f"{table.panel}.sort", "")
@@ -260,12 +256,12 @@ class BoardScreen(Screen[None]):
         if not event.kept:
             self._filtered.reorder(replace(self._filtered.order, filter=""))
         self._filtered.focus()
-        self._stage.draw()
+        self.top.draw()
 
     def action_clear(self) -> None:
         """Undo the nearest of: the large view, the marks, the filter."""
         table = self.table
-        if table.marks or table.order.narrows:
+        if table.marks or table.order.filter.strip():
             table.marks.clear()
             table.reorder(replace(table.order, filter=""))
         elif self._wish.maximised:
@@ -273,77 +269,19 @@ class BoardScreen(Screen[None]):
 
     def action_export(self) -> None:
         """Ask what to write, and write it."""
-        if self._stage.view().snapshot is not None:
+        if self.top.view().snapshot is not None:
             self.app.push_screen(Choose("Export", FORMATS), self._export)
 
     def _export(self, what: str | None) -> None:
-        view = self._stage.view()
-        snapshot = view.snapshot
+        snapshot = self.top.view().snapshot
         if what is None or snapshot is None:
             return
-        order = self.query_one("#queue", Table).order
-        all_rows = snapshot.waits if snapshot.selected is None else snapshot.selected.total
-        if what in ("queue", "snapshot") and len(snapshot.queue) < all_rows and not view.frozen:
-            self.notify(f"fetching {all_rows:,} rows")
-            self._stage.waiting(
-                order, lambda rows: self._write(replace(snapshot, queue=rows or snapshot.queue), what)
-            )
-        else:
-            self._write(snapshot, what)
-
-    def _write(self, snapshot: Snapshot, what: str) -> None:
         try:
             path = export(snapshot, what, self._folder or Path.cwd())
         except OSError as error:
             self.notify(f"Could not write: {error.strerror}", severity="error")
         else:
             self.notify(f"wrote {path.name}")
-
-    # -- what the daemon is asked to do -----------------------------------------------------------------
-
-    def action_cancel(self) -> None:
-        """Cancel, if the operator says yes."""
-        self._steering.cancel(self.table.chosen)
-
-    def action_cancel_now(self) -> None:
-        """Cancel without asking."""
-        self._steering.cancel_now(self.table.chosen)
-
-    def action_promote(self) -> None:
-        """Send to the top."""
-        self._steering.promote(self.table.chosen)
-
-    def action_hold(self) -> None:
-        """Hold, or release what is held."""
-        self._steering.hold(self.table.chosen)
-
-    def action_priority(self, step: int) -> None:
-        """Raise or lower."""
-        self._steering.prioritise(self.table.chosen, step)
-
-    def action_urgency(self) -> None:
-        """Say how urgent it is."""
-        self._steering.urgency(self.table.chosen)
-
-    def action_servers(self) -> None:
-        """Drain a server, or bring one up."""
-        self._steering.servers()
-
-    def action_pause(self) -> None:
-        """Stop sending requests to the backend, or go on."""
-        self._steering.pause()
-
-    def action_drain(self) -> None:
-        """Take nothing new, or take again."""
-        self._steering.drain()
-
-    def action_policy(self) -> None:
-        """Choose the ordering."""
-        self._steering.policy()
-
-    def action_tau(self) -> None:
-        """Set the longest wait."""
-        self._steering.tau()
 
 
 def _running_facts(view: ViewState) -> Line:

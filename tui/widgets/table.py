@@ -8,17 +8,13 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from clairvoyant_cli.state.selection import Order
 from tui.formatting import count
 from tui.styled_text import Line, wrap
-from tui.table_layout import Fitted, Grid, RowT, select
+from tui.table_layout import Fitted, Grid, Order, RowT, select
 from tui.view_state import ViewState
 from tui.widgets.panel import MARGIN, Facts, Panel
 
 _WHEEL_ROWS = 3
-_AROUND = 100
-"""So many rows before those in sight are asked for too, so that going back needs no asking."""
-
 _HEADING = 2  # the rule and the column titles
 _RULE = 3  # cells of it that are always seen
 
@@ -38,14 +34,6 @@ class Table(Panel, Generic[RowT]):
     class Opened(Message):
         """A row was double-clicked."""
 
-    class Wanted(Message):
-        """Rows are in sight that are not there: those from the `first` on, when all stand in an order."""
-
-        def __init__(self, first: int, order: Order) -> None:
-            super().__init__()
-            self.first = first
-            self.order = order
-
     def __init__(self, name: str, grid: Grid[RowT], facts: Facts | None = None) -> None:
         super().__init__(name, facts=facts, of=grid.of)
         self.grid = grid
@@ -54,10 +42,8 @@ class Table(Panel, Generic[RowT]):
         self.hidden: set[str] = set()
         self.rows: Sequence[RowT] = ()
         self.follows = False
+        self._sent = 0
         self._total = 0
-        self._before = 0
-        self._there = 0
-        self._is_part = False
         self._cursor = 0
         self._cursor_id = ""
         self._top = 0
@@ -73,23 +59,13 @@ class Table(Panel, Generic[RowT]):
         super().show(view)
 
     def _arrange(self, view: ViewState) -> None:
-        rows, chosen = self.grid.rows(view), self.grid.chosen(view)
-        before, self._total = self.grid.window(view)
-        is_all = len(rows) >= self._total
-        if chosen is not None and chosen.order == self.order:
-            self.rows, self._before, self._there = rows, chosen.first - 1, chosen.total
-        elif chosen is None and self.order.is_natural:
-            self.rows, self._before, self._there = rows, before, self._total
-        else:  # what there is of it stands so at once, all of it as soon as the daemon has followed
-            self.rows, self._before = select(self.grid, rows, self.order), 0
-            self._there = len(self.rows)
-            if not is_all or chosen is not None:
-                self.post_message(self.Wanted(1, self.order))
-        self._is_part = not is_all and (chosen.order if chosen else Order()) != self.order
+        rows = self.grid.rows(view)
+        self.rows = select(self.grid, rows, self.order)
+        self._sent = len(rows)
+        self._total = self.grid.total(view) if self.grid.total else len(rows)
         if self.marks:
             here = {self.grid.id(row): row for row in rows}
-            kept = self.marks.items()
-            self.marks = {it: here.get(it, row) for it, row in kept if it in here or not is_all}
+            self.marks = {ident: here[ident] for ident in self.marks if ident in here}
         self._follow()
 
     def _follow(self) -> None:
@@ -97,15 +73,13 @@ class Table(Panel, Generic[RowT]):
         ident = self.grid.id
         at = self._cursor
         if self.follows and not (self.current is not None and ident(self.current) == self._cursor_id):
-            found = next(
-                (i for i, row in enumerate(self.rows, self._before) if ident(row) == self._cursor_id), None
-            )
+            found = next((i for i, row in enumerate(self.rows) if ident(row) == self._cursor_id), None)
             self.follows = found is not None
             at = at if found is None else found
         self._put(at)
 
     def _put(self, index: int) -> None:
-        self._cursor = max(0, min(index, self._there - 1))
+        self._cursor = max(0, min(index, len(self.rows) - 1))
         current = self.current
         self._cursor_id = self.grid.id(current) if current is not None else ""
 
@@ -115,24 +89,17 @@ class Table(Panel, Generic[RowT]):
         if self._heading is None or (fitted, self.order) != (self._fitted, self._heading[0]):
             self._fitted, self._heading = fitted, (self.order, fitted.heading(self.order))
         if not self.rows:
-            text = "No match. Esc clears the filter." if self._total else self.grid.empty(view)
+            text = "No match. Esc clears the filter." if self._sent else self.grid.empty(view)
             lines = [Line(f"  {line}", "soft") for line in wrap(text, width - 4)]
             return [Line(), *lines] if height > len(lines) + 1 else lines
         room = max(1, height - 1)
         self._scroll(room)
-        first = self._top - self._before
-        shown = self.rows[max(0, first) : max(0, first + room)]
-        lacking = min(self._there, self._top + room) - self._top - len(shown)
         lines = [self._heading[1]]
-        for row in shown:
+        for row in self.rows[self._top : self._top + room]:
             line = self._fitted.draw(row, view)
             if self.grid.id(row) in self.marks:
                 line.spans[0] = ("•" + line.spans[0][0][1:], "accent")
             lines.append(line)
-        if lacking > 0:
-            blank = [Line("  …", "faint")] * lacking
-            lines = [lines[0], *blank, *lines[1:]] if first < 0 else [*lines, *blank]
-            self.post_message(self.Wanted(max(1, self._top + 1 - _AROUND), self.order))
         return lines
 
     def _scroll(self, room: int) -> None:
@@ -140,7 +107,7 @@ class Table(Panel, Generic[RowT]):
             self._top = self._cursor
         elif self._cursor >= self._top + room:
             self._top = self._cursor - room + 1
-        self._top = max(0, min(self._top, self._there - room))
+        self._top = max(0, min(self._top, len(self.rows) - room))
 
     def lit_rows(self) -> frozenset[int]:
         """The cursor's line, when the table has the focus."""
@@ -153,19 +120,18 @@ class Table(Panel, Generic[RowT]):
         there is no room for all, the panel's own go first, then what lies below.
         """
         kept = Line()
-        if self.order.narrows:
-            kept.add(" {} {} ".format(*self.order.group) if self.order.group[0] else "", "accent")
-            kept.add(f" /{self.order.filter} " if self.order.filter else "", "accent")
-            kept.add(f"{count(self._there)} of {count(self._total)} ", "soft")
-        if self._is_part:
-            kept.add(f"of the first {len(self.grid.rows(view)):,} alone ", "warn")
+        if self.order.filter.strip():
+            kept.add(f" /{self.order.filter} ", "accent")
+            kept.add(f"{count(len(self.rows))} of {count(self._sent)} ", "soft")
+        if self._total > self._sent:
+            kept.add(f" first {self._sent:,} of {self._total:,} ", "warn")
         kept.add(f" {len(self.marks)} marked " if self.marks else "", "accent")
         kept.add(" following " if self.follows else "", "accent")
         own, below = super().facts(view), Line()
         rows = self.size.height - _HEADING
-        if self._there > rows > 0:
-            last = min(self._there, self._top + rows)
-            below.add(f" {self._top + 1:,}-{last:,} of {self._there:,} ", "soft")
+        if len(self.rows) > rows > 0:
+            last = min(len(self.rows), self._top + rows)
+            below.add(f" {self._top + 1:,}-{last:,} of {len(self.rows):,} ", "soft")
         room = self.size.width - self._label(self.panel).width - _RULE
         if kept.width + own.width + below.width <= room:
             kept.join(own)
@@ -176,8 +142,7 @@ class Table(Panel, Generic[RowT]):
     @property
     def current(self) -> RowT | None:
         """The row under the cursor."""
-        at = self._cursor - self._before
-        return self.rows[at] if 0 <= at < len(self.rows) else None
+        return self.rows[self._cursor] if self._cursor < len(self.rows) else None
 
     @property
     def chosen(self) -> list[RowT]:
@@ -237,7 +202,7 @@ class Table(Panel, Generic[RowT]):
     def action_edge(self, end: int) -> None:
         """Go to the first row or the last."""
         self.follows = False
-        self._put(self._there - 1 if end else 0)
+        self._put(len(self.rows) - 1 if end else 0)
         self.redraw()
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
@@ -256,7 +221,7 @@ class Table(Panel, Generic[RowT]):
             column = self._fitted.column_at(event.x - MARGIN)
             if column is not None and column.sort is not None:
                 self.sort_by(column.name)
-        elif self._top + event.y - _HEADING < self._there:
+        elif self._top + event.y - _HEADING < len(self.rows):
             self.follows = False
             self._put(self._top + event.y - _HEADING)
             self.redraw()

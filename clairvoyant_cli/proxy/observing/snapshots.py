@@ -2,7 +2,6 @@
 
 import os
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 
@@ -11,10 +10,9 @@ from clairvoyant_cli.proxy.access.clients import EVERYBODY
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
 from clairvoyant_cli.proxy.observing.gain import Gain
-from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS, Row, WaitingRows, Window, moves
+from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS, WaitingRows, moves
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.status_sentence import verdict
-from clairvoyant_cli.proxy.observing.stepwise_drawing import Steps, at_once
 from clairvoyant_cli.proxy.observing.urgency_stats import UrgencyStats
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, Phase
 from clairvoyant_cli.proxy.queue.operation import Operation
@@ -24,12 +22,10 @@ from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker
 from clairvoyant_cli.scheduler.placement import left_s
 from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
-from clairvoyant_cli.state.selection import Selection
 from clairvoyant_cli.state.snapshot import (
     BackendState,
     ClientState,
     PredictorState,
-    QueuedRequest,
     RunningRequest,
     ShouterState,
     Snapshot,
@@ -43,8 +39,6 @@ CLIENTS_SHOWN = 50
 EXPLAINED = 8
 EXPLAINED_AFTER_S = 0.25
 """Nobody reads why of a request that is gone in the blink of an eye, and the reasons take a millisecond."""
-
-EVERYTHING = Window()
 
 
 @dataclass(slots=True)
@@ -65,23 +59,16 @@ class SnapshotBuilder:
     show_prompts: bool = False
     service_level: ServiceLevel | None = None
 
-    def snapshot(self, window: Window = EVERYTHING) -> Snapshot:
-        """Return the state as it is now, with that part of the queue."""
-        return at_once(self.drawing(window))
-
-    def drawing(self, window: Window = EVERYTHING) -> Steps[Snapshot]:
-        """Draw the state in steps. What all that waits comes to, and its order, are of one moment, and so is
-        the rest, of a later one: a few hundredths of a second where thousands wait.
+    def snapshot(self, rows: int = MAX_ROWS, *, explains: bool = True) -> Snapshot:
+        """Return the state as it is now, with the first rows of the queue. `explains` the predictions of the
+        first requests: that takes a millisecond each.
         """
         operation, stats = self.operation, self.stats
         scheduler = operation.dispatcher.scheduler
-        urgency = self._urgency(stats.journal.clock())
-        yield
-        rows = WaitingRows(operation, self.pool, stats, stats.journal.clock())
-        yield
-        waiting = rows.summed()
-        queue, selected = yield from self._queue(rows, window)
         now = stats.journal.clock()
+        waiting = WaitingRows(operation, self.pool, stats, now)
+        for exchange in waiting.explained(EXPLAINED) if explains else ():
+            self._explain(exchange, now)
         by_class, by_class_fcfs = stats.stats()
         alone = Counter[str]()
         for lane in scheduler.line.lanes.values():
@@ -98,9 +85,8 @@ class SnapshotBuilder:
             tau=self._tau(now),
             predictor=self._predictor(),
             backends=tuple(self._backend(worker, alone[worker.name]) for worker in self.pool),
-            running=tuple(self._running(now, explains=window.explains)),
-            queue=queue,
-            selected=selected,
+            running=tuple(self._running(now, explains=explains)),
+            queue=waiting.state(rows),
             recent=tuple(stats.recent),
             stats=by_class,
             stats_fcfs=by_class_fcfs,
@@ -110,8 +96,8 @@ class SnapshotBuilder:
             utilisation=self._utilisation(now),
             log=tuple(stats.journal.events),
             service_level=None if self.service_level is None else self.service_level.state(),
-            urgency=urgency,
-            waiting=waiting,
+            urgency=self._urgency(now),
+            waiting=waiting.summed(),
             gain=self.gain.state(),
             summaries=tuple(POLICIES[name].summary for name in SERVABLE),
             displaced_policy=operation.fallback.displaced or "",
@@ -292,18 +278,3 @@ class SnapshotBuilder:
         prefill_s = speeds.seconds(exchange.asked.parsed.prompt_tokens, 0.0)
         whole_s = speeds.seconds(0.0, exchange.job.tokens)
         return int(exchange.job.tokens * max(0.0, now - attempt.granted_s - prefill_s) / max(whole_s, 1e-9))
-
-    def _queue(
-        self, rows: WaitingRows, window: Window
-    ) -> Steps[tuple[tuple[QueuedRequest, ...], Selection | None]]:
-        first = max(0, window.first - 1)
-        part = slice(first, first + min(window.rows, MAX_ROWS))
-        shown: Sequence[Row]
-        if window.order.is_natural:
-            shown, selected = rows.rows(part), None
-        else:
-            chosen = yield from rows.chosen(window.order)
-            shown, selected = chosen[part], Selection(window.order, window.first, len(chosen))
-        for row in shown[:EXPLAINED] if window.explains else ():
-            self._explain(row.exchange, rows.now)
-        return (yield from rows.drawn(shown)), selected

@@ -1,41 +1,35 @@
-"""Keeps the hour behind for whoever comes to look: a small state every few seconds."""
+"""Records the daemon's state every few seconds, so that `top` can look back on the last hour."""
 
 import asyncio
 import logging
 from dataclasses import dataclass, field
 
-from clairvoyant_cli.proxy.observing.queue_rows import Window
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
-from clairvoyant_cli.proxy.observing.stepwise_drawing import in_turns
-from clairvoyant_cli.state.state_history import EVERY_S, Past
+from clairvoyant_cli.state.state_history import EVERY_S, StateHistory
 
 log = logging.getLogger("clairvoyant")
 
 ROWS = 30
-"""Waiting requests that are kept of a state, the next to start; all that wait are counted."""
-
-KEPT = Window(rows=ROWS, explains=False)
+"""Queued requests of a recorded state: the next to start."""
 
 
 @dataclass(slots=True)
-class Hindsight:
-    """What was. `kept` once there is any of it; `failures` counts the states that could not be drawn."""
+class StateRecorder:
+    """Fills a history. `kept` is set once it holds a state; `failures` counts the states that failed."""
 
     snapshots: SnapshotBuilder
-    past: Past = field(default_factory=Past)
+    history: StateHistory = field(default_factory=StateHistory)
     kept: asyncio.Event = field(default_factory=asyncio.Event)
     failures: int = 0
 
     async def run(self) -> None:
-        """Keep a state at each beat, until cancelled. One that cannot be drawn is left out; the first such
-        is logged.
-        """
+        """Record until cancelled. A state that fails is skipped; the first failure is logged."""
         while True:
             try:
-                self.past.take(await in_turns(self.snapshots.drawing(KEPT)))
+                self.history.record(self.snapshots.snapshot(ROWS, explains=False))
                 self.kept.set()
             except Exception as error:
                 self.failures += 1
                 if self.failures == 1:
-                    log.warning("internal error; please report it: no state for the past: %r", error)
+                    log.warning("internal error; please report it: no state for the history: %r", error)
             await asyncio.sleep(EVERY_S)

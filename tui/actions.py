@@ -1,7 +1,7 @@
 """The keys that ask the daemon for something: which requests they act on, and what they ask first."""
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from textual.screen import ModalScreen, Screen
 
@@ -17,22 +17,41 @@ from tui.formatting import duration
 from tui.panels.detail import AnyRequest
 from tui.panels.requests import LEVELS
 from tui.screens.dialogs import Ask, Choose, Confirm
-from tui.view_state import LinkState
+from tui.view_state import LinkState, ViewState
 from tui.widgets.table import Table
-
-if TYPE_CHECKING:
-    from tui.app import Top
 
 _DAY_S = 86_400.0
 FitT = TypeVar("FitT")
 
 
+class Host(Protocol):
+    """What a screen needs of the application."""
+
+    def view(self) -> ViewState:
+        """Return what is to be drawn now."""
+
+    def draw(self) -> None:
+        """Redraw all panels."""
+
+    def ask(self, *actions: Action) -> None:
+        """Send actions to the daemon, one after the other; a refusal is shown."""
+
+    def outlook(self, show: Callable[[tuple[PolicyOutlook, ...]], None]) -> None:
+        """Ask when the queue would start under each policy, and show the answer."""
+
+    def remember(self, **liked: str) -> None:
+        """Store preferences."""
+
+    def liked(self) -> Mapping[str, str]:
+        """Return the stored preferences."""
+
+
 class OperatorScreen(Screen[None]):
     """A screen with the operator's keys. They do nothing without a daemon, or under `--readonly`."""
 
-    def __init__(self, top: "Top") -> None:
+    def __init__(self, host: Host) -> None:
         super().__init__(id="_default")
-        self.top = top
+        self.host = host
 
     @property
     def table(self) -> Table[Any]:
@@ -79,7 +98,7 @@ class OperatorScreen(Screen[None]):
 
         def change(level: str | None) -> None:
             if level is not None:
-                self.top.ask(*(Action(Verb.URGENCY, row.id, int(level)) for row in rows))
+                self.host.ask(*(Action(Verb.URGENCY, row.id, int(level)) for row in rows))
 
         current = rows[0].urgency
         title = f"Urgency of {whose}{heeded}"
@@ -91,7 +110,7 @@ class OperatorScreen(Screen[None]):
         """Pause dispatching, or resume."""
         snapshot = self._steerable()
         if snapshot is not None:
-            self.top.ask(Action(Verb.RESUME if snapshot.mode == "paused" else Verb.PAUSE))
+            self.host.ask(Action(Verb.RESUME if snapshot.mode == "paused" else Verb.PAUSE))
 
     def action_drain(self) -> None:
         """Drain after asking, or resume."""
@@ -99,7 +118,7 @@ class OperatorScreen(Screen[None]):
         if snapshot is None:
             return
         if snapshot.mode == "draining":
-            self.top.ask(Action(Verb.RESUME))
+            self.host.ask(Action(Verb.RESUME))
         else:
             detail = "It finishes queued requests and rejects new ones."
             self._confirm("Drain the daemon?", detail, [Action(Verb.DRAIN)])
@@ -110,7 +129,7 @@ class OperatorScreen(Screen[None]):
         if snapshot is not None:
             dialog = Choose("Scheduling policy", _policies(snapshot, ()), snapshot.policy)
             self._change(Verb.POLICY, dialog, str)
-            self.top.outlook(lambda outlook: dialog.retell(_policies(snapshot, outlook)))
+            self.host.outlook(lambda outlook: dialog.retell(_policies(snapshot, outlook)))
 
     def action_tau(self) -> None:
         """Ask for the starvation timeout."""
@@ -131,7 +150,7 @@ class OperatorScreen(Screen[None]):
         def change(choice: str | None) -> None:
             if choice is not None:
                 what, _, name = choice.partition(" ")
-                self.top.ask(Action(Verb.BACKEND, name, what))
+                self.host.ask(Action(Verb.BACKEND, name, what))
 
         self.app.push_screen(Choose("Servers", options), change)
 
@@ -142,12 +161,12 @@ class OperatorScreen(Screen[None]):
     ) -> None:
         def change(answer: str | None) -> None:
             if answer is not None:
-                self.top.ask(Action(verb, value=value_of(answer)))
+                self.host.ask(Action(verb, value=value_of(answer)))
 
         self.app.push_screen(dialog, change)
 
     def _allowed(self) -> bool:
-        view = self.top.view()
+        view = self.host.view()
         for forbidden, why in (
             (view.readonly, "read-only"),
             (view.past_s is not None, "this is the past"),
@@ -159,11 +178,11 @@ class OperatorScreen(Screen[None]):
         return True
 
     def _steerable(self) -> Snapshot | None:
-        return self.top.view().snapshot if self._allowed() else None
+        return self.host.view().snapshot if self._allowed() else None
 
     def _each(self, actions: list[Action]) -> None:
         if actions and self._allowed():
-            self.top.ask(*actions)
+            self.host.ask(*actions)
 
     def _alive(self, otherwise: str) -> list[AnyRequest]:
         rows = [row for row in self.table.chosen if not isinstance(row, FinishedRequest)]
@@ -182,7 +201,7 @@ class OperatorScreen(Screen[None]):
     def _confirm(self, question: str, detail: str, actions: list[Action]) -> None:
         def answer(yes: bool | None) -> None:
             if yes:
-                self.top.ask(*actions)
+                self.host.ask(*actions)
 
         self.app.push_screen(Confirm(question, detail), answer)
 

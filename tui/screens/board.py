@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from clairvoyant_cli.state.snapshot import UrgencyState
-from tui.actions import OperatorScreen
+from tui.actions import Host, OperatorScreen
 from tui.export import FORMATS, export
 from tui.formatting import CLASS_LETTER, class_tone, count
 from tui.keys import KEYS, rebound
@@ -28,9 +28,6 @@ from tui.widgets.footer import Footer
 from tui.widgets.panel import Panel
 from tui.widgets.table import Table
 
-if TYPE_CHECKING:
-    from tui.app import Top
-
 _NAME = 12
 
 
@@ -45,13 +42,13 @@ class BoardScreen(OperatorScreen):
         ),
     ]
 
-    def __init__(self, top: "Top", folder: Path | None = None) -> None:
+    def __init__(self, host: Host, folder: Path | None = None) -> None:
         """`folder` is where exports go; the working directory if None."""
-        super().__init__(top)
+        super().__init__(host)
         self._folder = folder
         self._wish = SizeHint()
         self._canvases: list[Canvas] = []
-        for key, other in rebound(top.liked().get("keys", "")):
+        for key, other in rebound(host.liked().get("keys", "")):
             self._bindings.key_to_bindings.pop(other, None)
             self._bindings.bind(other, key.action, key.help, show=False)
 
@@ -112,7 +109,7 @@ class BoardScreen(OperatorScreen):
         self.query_one("#header").refresh(layout=True)  # a child's news: the board's own would not do
         if self.focused is not None and not self.focused.display:
             self.query_one("#queue").focus()
-        self.call_after_refresh(self.top.draw)
+        self.call_after_refresh(self.host.draw)
 
     # -- looking around ---------------------------------------------------------------------------------
 
@@ -129,7 +126,7 @@ class BoardScreen(OperatorScreen):
             changes["maximised"] = name
         if name in DECK and has_deck(*self.size):
             changes["deck"] = name
-            self.top.remember(deck=name)
+            self.host.remember(deck=name)
         if changes:
             self._arrange(**changes)
         self.query_one(f"#{name}").focus()
@@ -154,7 +151,7 @@ class BoardScreen(OperatorScreen):
         current = self.table.current
         if current is not None:
             self.app.push_screen(Detail(self.table.grid.id(current)))
-            self.call_after_refresh(self.top.draw)
+            self.call_after_refresh(self.host.draw)
 
     def on_table_opened(self, event: Table.Opened) -> None:
         """Open what was double-clicked."""
@@ -199,11 +196,11 @@ class BoardScreen(OperatorScreen):
         """Remember how a table is liked."""
         by = f"{'-' * table.order.reverse}{table.order.by}"
         liked = {f"{table.panel}.sort": by, f"{table.panel}.hidden": " ".join(sorted(table.hidden))}
-        self.top.remember(**liked)
+        self.host.remember(**liked)
 
     def _recall(self) -> None:
         """Arrange the tables and the deck as they were liked."""
-        liked = self.top.liked()
+        liked = self.host.liked()
         for table in self.query(Table):
             names = {column.name for column in table.grid.columns}
             by = liked.get(f"{table.panel}.sort", "")
@@ -256,7 +253,7 @@ class BoardScreen(OperatorScreen):
         if not event.kept:
             self._filtered.reorder(replace(self._filtered.order, filter=""))
         self._filtered.focus()
-        self.top.draw()
+        self.host.draw()
 
     def action_clear(self) -> None:
         """Undo the nearest of: the large view, the marks, the filter."""
@@ -269,11 +266,11 @@ class BoardScreen(OperatorScreen):
 
     def action_export(self) -> None:
         """Ask what to write, and write it."""
-        if self.top.view().snapshot is not None:
+        if self.host.view().snapshot is not None:
             self.app.push_screen(Choose("Export", FORMATS), self._export)
 
     def _export(self, what: str | None) -> None:
-        snapshot = self.top.view().snapshot
+        snapshot = self.host.view().snapshot
         if what is None or snapshot is None:
             return
         try:

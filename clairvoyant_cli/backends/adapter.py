@@ -66,13 +66,14 @@ class Found:
         return self.url + self.prefix
 
 
-@dataclass(slots=True)
-class Backend:
-    """One LLM server and what is known of it. `state`: up, loading, down, unknown. `annotate`: whether its
-    requests are to be stamped with a priority: on, off, or auto: where it is known to heed one. `offered` are
-    the models it has, as `Adapter.known_as` spells them; None where it was not asked, or did not say.
-    `guessed`: nothing answered yet when it was looked for, so that its adapter is only the likeliest.
-    `leads_back`: its address leads to ourselves.
+@dataclass(slots=True, eq=False, repr=False)
+class ObservedServer:
+    """One LLM server as `Adapter.refresh` sees it.
+
+    `state` is up, loading, down or unknown. `annotate` is on, off or auto: whether requests to it carry a
+    priority; auto means if it is known to order by it. `offered` holds its models in the spelling of
+    `Adapter.known_as`, None if unknown. `guessed` means that nothing answered yet, so the adapter is only the
+    likeliest. `leads_back` means that its address leads back to this proxy.
     """
 
     name: str
@@ -98,7 +99,7 @@ class Backend:
     most_running: int = 0
 
     def __repr__(self) -> str:
-        return f"<Backend {self.adapter.name} {self.upstream.url} {self.state}, {self.slots} slots>"
+        return f"<Server {self.adapter.name} {self.upstream.url} {self.state}, {self.slots} slots>"
 
     @property
     def base_url(self) -> str:
@@ -237,29 +238,29 @@ class Adapter:
         answer = await ask(self.models_path)
         return Found(self, url, prefix) if answer.status else None
 
-    async def refresh(self, ask: Ask, backend: Backend) -> None:
+    async def refresh(self, ask: Ask, server: ObservedServer) -> None:
         """Bring a backend's state, version, slots and resident models up to date."""
         answer = await ask(self.health_path)
-        was_up = backend.state == "up"
+        was_up = server.state == "up"
         if not answer.status:
-            backend.state, backend.detail = "down", answer.why
+            server.state, server.detail = "down", answer.why
         elif answer.status == 503:
-            backend.state, backend.detail = "loading", LOADING
+            server.state, server.detail = "loading", LOADING
         else:
-            backend.state = "up"
-            await self.look_closer(ask, backend, answer, was_up=was_up)
+            server.state = "up"
+            await self.look_closer(ask, server, answer, was_up=was_up)
 
-    async def look_closer(self, ask: Ask, backend: Backend, health: Answer, *, was_up: bool) -> None:
+    async def look_closer(self, ask: Ask, server: ObservedServer, health: Answer, *, was_up: bool) -> None:
         """Take note of more about a backend that has just answered `health`."""
-        backend.detail = ""
+        server.detail = ""
         if not was_up:
-            backend.version = await self.version(ask) or backend.version
+            server.version = await self.version(ask) or server.version
             if self.PRIORITY is not None:
-                backend.heeding = await self.heeding(ask, backend.local_port)
-        if backend.stamps is not None:
+                server.heeding = await self.heeding(ask, server.local_port)
+        if server.stamps is not None:
             metrics = (await ask(METRICS_PATH)).body
-            backend.engine = engine_state(metrics, backend.stamps.metrics)
-            backend.note_load()
+            server.engine = engine_state(metrics, server.stamps.metrics)
+            server.note_load()
 
     async def version(self, ask: Ask) -> str | None:
         """Return its version; None if this is another server, "" if it does not say."""

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from clairvoyant_cli.backends.adapter import Adapter, Backend, Found
+from clairvoyant_cli.backends.adapter import Adapter, Found, ObservedServer
 from clairvoyant_cli.backends.adapters import ADAPTERS, OTHER
 from clairvoyant_cli.backends.ask_function import PROBE_TIMEOUT_S
 from clairvoyant_cli.backends.prober import Prober
@@ -78,12 +78,12 @@ async def identify(prober: Prober, url: str, prefix: str = "") -> Found | None:
     return None
 
 
-async def recognise(prober: Prober, backend: Backend) -> bool:
+async def recognise(prober: Prober, server: ObservedServer) -> bool:
     """Find out which server a backend is that was guessed at, now that it may answer; False if none is seen.
 
     An answer in its place, such as a gateway's in front of it, is not taken for it until it lists its models.
     """
-    url, prefix = backend.upstream.url, backend.prefix
+    url, prefix = server.upstream.url, server.prefix
     try:
         there = await identify(prober, url, prefix)
     except ClairvoyantError:
@@ -92,10 +92,10 @@ async def recognise(prober: Prober, backend: Backend) -> bool:
         return False
     if there.adapter is OTHER and (await prober.asking(url, prefix)(OTHER.models_path)).status != 200:
         return False
-    backend.guessed = False
-    backend.adapter, backend.version = there.adapter, there.version
-    if there.slots is not None and not backend.slots_fixed:
-        backend.slots = there.slots
+    server.guessed = False
+    server.adapter, server.version = there.adapter, there.version
+    if there.slots is not None and not server.slots_fixed:
+        server.slots = there.slots
     return True
 
 

@@ -6,7 +6,16 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any, ClassVar
 
-from clairvoyant_cli.backends.adapter import FULL, NO_CAP, NOT_UNDERSTOOD, Adapter, Backend, Body, Found, fits
+from clairvoyant_cli.backends.adapter import (
+    FULL,
+    NO_CAP,
+    NOT_UNDERSTOOD,
+    Adapter,
+    Body,
+    Found,
+    ObservedServer,
+    fits,
+)
 from clairvoyant_cli.backends.ask_function import Ask
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols import probes
@@ -50,17 +59,17 @@ class LlamaCpp(Adapter):
             return None
         return Found(self, url, prefix, props.build, props.slots)
 
-    async def look_closer(self, ask: Ask, backend: Backend, health: Answer, *, was_up: bool) -> None:
+    async def look_closer(self, ask: Ask, server: ObservedServer, health: Answer, *, was_up: bool) -> None:
         """See its slots at every look: a server that was restarted in between may have others."""
         answer = await ask("/props")
         if was_up and answer.status != 200:
             return
         props = probes.props_of(answer.body) or probes.NO_PROPS
-        backend.version = props.build or backend.version
-        backend.models = () if props.model is None else (props.model,)
-        backend.detail = NOT_UNDERSTOOD if answer.status == 200 and props.slots is None else ""
-        if props.slots is not None and not backend.slots_fixed:
-            backend.slots = props.slots
+        server.version = props.build or server.version
+        server.models = () if props.model is None else (props.model,)
+        server.detail = NOT_UNDERSTOOD if answer.status == 200 and props.slots is None else ""
+        if props.slots is not None and not server.slots_fixed:
+            server.slots = props.slots
 
     async def busy_slots(self, ask: Ask) -> BusySlots | None:
         """Return the slots at work; None if it does not tell (`--no-slots`)."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-from clairvoyant_cli.backends.adapter import FULL, NOT_UNDERSTOOD, Adapter, Backend, Body, Found, fits
+from clairvoyant_cli.backends.adapter import FULL, NOT_UNDERSTOOD, Adapter, Body, Found, ObservedServer, fits
 from clairvoyant_cli.backends.ask_function import Ask
 from clairvoyant_cli.backends.continuation import Prefill, Raw, openai_defaults
 from clairvoyant_cli.backends.process_inspection import listening, values_of
@@ -67,19 +67,19 @@ class Ollama(Adapter):
         version = probes.version_of((await ask("/api/version")).body)
         return None if version is None else Found(self, url, prefix, version)
 
-    async def look_closer(self, ask: Ask, backend: Backend, health: Answer, *, was_up: bool) -> None:
+    async def look_closer(self, ask: Ask, server: ObservedServer, health: Answer, *, was_up: bool) -> None:
         """See which models are loaded, and once those that run elsewhere."""
         listing = await ask("/api/ps")
         models = probes.loaded_models(listing.body)
-        before = {model.name for model in backend.models}
-        backend.version, backend.models = probes.version_of(health.body) or "", models or ()
-        understood = backend.version and (models is not None or listing.status != 200)
-        backend.detail = "" if understood else NOT_UNDERSTOOD
+        before = {model.name for model in server.models}
+        server.version, server.models = probes.version_of(health.body) or "", models or ()
+        understood = server.version and (models is not None or listing.status != 200)
+        server.detail = "" if understood else NOT_UNDERSTOOD
         if before:
-            backend.swaps += sum(model.name not in before for model in backend.models)
+            server.swaps += sum(model.name not in before for model in server.models)
         if not was_up:
             listed = probes.ollama_models((await ask(self.models_path)).body) or ()
-            backend.remote_models = frozenset(model.name for model in listed if model.remote)
+            server.remote_models = frozenset(model.name for model in listed if model.remote)
 
     def local_slots(self, port: int) -> int | None:
         """Read it from the environment of the server's process, or the command line of its runner."""

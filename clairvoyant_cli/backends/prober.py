@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from clairvoyant_cli import __version__
-from clairvoyant_cli.backends.adapter import Backend
+from clairvoyant_cli.backends.adapter import ObservedServer
 from clairvoyant_cli.backends.ask_function import PROBE_TIMEOUT_S, Ask
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.own_requests import collect
@@ -55,21 +55,21 @@ class Prober:
             self._upstreams[url] = Upstream(url, connect_timeout_s=PROBE_TIMEOUT_S)
         return partial(self._ask, self._upstreams[url], prefix)
 
-    async def refresh(self, backend: Backend) -> None:
+    async def refresh(self, server: ObservedServer) -> None:
         """Bring a backend's state, version, slots and resident models up to date."""
-        await backend.adapter.refresh(self.asking(backend.upstream.url, backend.prefix), backend)
+        await server.adapter.refresh(self.asking(server.upstream.url, server.prefix), server)
 
-    async def list_models(self, backend: Backend) -> None:
+    async def list_models(self, server: ObservedServer) -> None:
         """Take note of the models that a backend offers; of those it had, if it does not say."""
-        ask, adapter = self.asking(backend.upstream.url, backend.prefix), backend.adapter
+        ask, adapter = self.asking(server.upstream.url, server.prefix), server.adapter
         offered = await adapter.offered_models(ask)
         if offered is not None:
-            backend.offered = frozenset(adapter.known_as(model.name) for model in offered if model.name)
-            backend.remote_models = frozenset(model.name for model in offered if model.remote)
+            server.offered = frozenset(adapter.known_as(model.name) for model in offered if model.name)
+            server.remote_models = frozenset(model.name for model in offered if model.remote)
 
-    async def busy_slots(self, backend: Backend) -> BusySlots | None:
+    async def busy_slots(self, server: ObservedServer) -> BusySlots | None:
         """Return the slots that are at work; None if the server does not tell."""
-        return await backend.adapter.busy_slots(self.asking(backend.upstream.url, backend.prefix))
+        return await server.adapter.busy_slots(self.asking(server.upstream.url, server.prefix))
 
     async def _ask(
         self,

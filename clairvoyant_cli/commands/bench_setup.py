@@ -46,7 +46,7 @@ from predictor.record import LengthClass
 
 if TYPE_CHECKING:
     from clairvoyant_cli.proxy.queue.exchange import End, Exchange
-    from clairvoyant_cli.proxy.servers.pool import Worker
+    from clairvoyant_cli.proxy.servers.server import Server
     from clairvoyant_cli.research.bench.simulated_cell import PredictedCost
     from clairvoyant_cli.research.replay import Engine
     from profiles.records import Profile
@@ -323,7 +323,7 @@ async def _daemon(
     return _Ours(daemon.base_url, daemon.pool.at_once, teach, busy_s, resume_s)
 
 
-async def _profiles(behind: Behind, worker: "Worker", model: str) -> "list[Profile]":
+async def _profiles(behind: Behind, worker: "Server", model: str) -> "list[Profile]":
     """Return what proves how the server goes on with an answer that was cut."""
     from clairvoyant_cli.research.replay.proof import proven
     from profiles.database import ProfilesError, reading
@@ -336,8 +336,8 @@ async def _profiles(behind: Behind, worker: "Worker", model: str) -> "list[Profi
     if engine is not None:
         offered = await found.adapter.offered_models(worker.ask) or ()
         digest = next((each.digest for each in offered if each.name == model), "")
-        served = Served(name, model, version=worker.backend.version, digest=digest)
-        settings = await found.adapter.settings(worker.ask, model, worker.backend.version)
+        served = Served(name, model, version=worker.version, digest=digest)
+        settings = await found.adapter.settings(worker.ask, model, worker.version)
         fingerprint = "" if settings is None else settings.fingerprint
         return [proven(served, engine.resume_s or 0.0, engine.slots, fingerprint)]
     try:

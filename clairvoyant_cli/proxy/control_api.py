@@ -28,7 +28,7 @@ from clairvoyant_cli.proxy.observing.metrics import Metrics
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
 from clairvoyant_cli.proxy.queue.operation import Operation
-from clairvoyant_cli.proxy.servers.server_actions import SECRETS, BackendActions, InvalidError, RefusedError
+from clairvoyant_cli.proxy.servers.server_actions import SECRETS, InvalidError, RefusedError, ServerActions
 from clairvoyant_cli.scheduler.policy import SERVABLE
 from clairvoyant_cli.scheduler.starvation import tau_from_setting
 from clairvoyant_cli.scheduler.urgency import LEVELS, Said
@@ -120,7 +120,7 @@ class Actions:
 
     operation: Operation
     stats: RequestStats
-    backends: BackendActions
+    backends: ServerActions
     reload: Callable[[], str]
 
     async def run(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -286,8 +286,8 @@ class ControlApi:
         return None
 
     async def _health(self, request: WebRequest) -> Response:
-        # Polled often and by anybody: too cheap a question to build the whole state for.
-        states = {worker.name: worker.backend.state for worker in self._snapshots.pool}
+        # Asked every few seconds, and by anybody: not worth drawing the whole queue for.
+        states = {worker.name: worker.state for worker in self._snapshots.pool}
         mode = self._actions.operation.mode
         return JSONResponse({"status": mode, "version": __version__, "backends": states})
 

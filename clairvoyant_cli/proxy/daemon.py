@@ -1,11 +1,11 @@
-"""The daemon put together: workers, scheduler, queue, listener, control API; and how it goes down."""
+"""Builds the daemon from its parts, runs it, and shuts it down."""
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.config import ServeConfig
@@ -15,7 +15,7 @@ from clairvoyant_cli.http.listener import ServerConnection
 from clairvoyant_cli.proxy.access.clients import Clients
 from clairvoyant_cli.proxy.access.clients_file import ClientsFile, access_of, clients_file_of
 from clairvoyant_cli.proxy.access.keys import Access
-from clairvoyant_cli.proxy.access.run_file import announced as word_of
+from clairvoyant_cli.proxy.access.run_file import announced as run_file
 from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
 from clairvoyant_cli.proxy.control_api import Actions, Changes, ControlApi
 from clairvoyant_cli.proxy.journal import Journal
@@ -28,29 +28,33 @@ from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
 from clairvoyant_cli.proxy.observing.state_recorder import StateRecorder
 from clairvoyant_cli.proxy.observing.urgency_stats import UrgencyStats
-from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
+from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import DrainingError, Phase
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.queue.predictor_trust import PredictorTrust
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
 from clairvoyant_cli.proxy.requests.admission import Admission
+from clairvoyant_cli.proxy.requests.admission_rules import AdmissionRules
 from clairvoyant_cli.proxy.requests.cutting import Preemption
 from clairvoyant_cli.proxy.requests.encoder import Encode, SecondOpinions
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.gateway import Gateway
+from clairvoyant_cli.proxy.requests.new_exchange import ExchangeFactory
 from clairvoyant_cli.proxy.requests.passthrough import Passing
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.serving import Serving
 from clairvoyant_cli.proxy.requests.serving_rules import ServingRules
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
-from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker
-from clairvoyant_cli.proxy.servers.server_actions import BackendActions
-from clairvoyant_cli.proxy.servers.server_registry import Joining, Server, find_servers
+from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
+from clairvoyant_cli.proxy.servers.find_servers import find_servers
+from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
+from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.servers.server import Server
+from clairvoyant_cli.proxy.servers.server_actions import ServerActions
 from clairvoyant_cli.proxy.tasks import Tasks
 from clairvoyant_cli.scheduler.policy import (
     DEFAULT_POLICY,
     POLICIES,
-    PREEMPTIVE_POLICY,
     SERVABLE,
     URGENCY_POLICY,
     Policy,
@@ -68,13 +72,14 @@ log = logging.getLogger("clairvoyant")
 
 @dataclass(slots=True)
 class Daemon:
-    """A running daemon. `drain` and `stop_now` end it; `run_until_stopped` waits for that.
+    """A running daemon. `drain` and `stop_now` end it; `run_until_stopped` waits until one of them has.
 
-    `reload` reads the clients' file again and returns what is said of it; ClairvoyantError if all stays.
+    `reload` reads the clients file again and returns a message; ClairvoyantError if it is unusable, and
+    nothing changes. `background` are the tasks that run as long as it does.
     """
 
     gateway: Gateway
-    pool: BackendPool
+    lifecycle: ServerLifecycle
     operation: Operation
     stats: RequestStats
     access: Access
@@ -84,13 +89,20 @@ class Daemon:
     control: ControlApi
     connections: ConnectionTable
     preemption: Preemption
+    second_opinions: SecondOpinions | None
+    state_saver: StateSaver | None
     base_url: str
     drain_timeout_s: float
     reload: Callable[[], str]
-    _asked: asyncio.Event
-    _stopped: asyncio.Event
-    state_saver: StateSaver | None = None
+    background: list[Callable[[], Awaitable[None]]]
+    _asked: asyncio.Event = field(default_factory=asyncio.Event)
+    _stopped: asyncio.Event = field(default_factory=asyncio.Event)
     _drain_ends_s: float = float("inf")
+
+    @property
+    def pool(self) -> ServerPool:
+        """The servers."""
+        return self.lifecycle.pool
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -153,14 +165,14 @@ async def running_daemon(
     encode: Encode | None = None,
     urgency: UrgencyPredictor | None = None,
 ) -> AsyncIterator[Daemon]:
-    """Start a daemon and stop it when the block ends; an announced one is found by `status` and `top`.
+    """Start a daemon, and stop it when the block ends. `status` and `top` find it if it is `announced`.
 
-    Without a persistence it starts from defaults and remembers nothing. `clock` gives the seconds that
-    everything in it is ordered and measured by; the event loop's timers should run by the same. `encode`, of
-    prompts, gives second opinions on what waits, which are passed to the predictor.
-    `urgency` says how urgent requests are of which nobody else does.
+    Without `persistence` it starts from defaults and remembers nothing. `clock` gives the seconds by which
+    everything is ordered and measured; the event loop's timers should follow it. `encode` reads prompts for
+    second predictions, which `predictor` must accept (`Predictor`). `urgency` predicts the urgency of
+    requests for which no rule or client gives one.
     """
-    policy = _policy(config)  # refused before anything is begun
+    policy = _policy(config)  # refused before anything is started
     table = ConnectionTable(
         client_timeout_s=config.client_timeout,
         most=max_connections(config.max_connections, raise_open_files()),
@@ -175,46 +187,38 @@ async def running_daemon(
         port = listener.getsockname()[1]
         servers = await find_servers(config, port)
         async with Tasks() as tasks:
-            queue = _queue(config, policy, access, tasks, clock)
-            joining = Joining(config, queue.pool, queue.dispatcher, queue.stats.journal, tasks.spawn, port)
-            for server in servers:
-                joining.let_in(server)
-            daemon = _compose(config, predictor, access, roster, queue, joining, table, (host, port))
-            daemon.gateway.admission.levels.predictor = urgency
-            daemon.state_saver = _state_saver(config, daemon, persistence)
-            if daemon.state_saver is not None:
-                daemon.state_saver.begin()
-                joining.joined.append(daemon.state_saver.take_in)
-                _prefer_preemption(config, daemon)
-                daemon.state_saver.took_over.append(lambda _: _prefer_preemption(config, daemon))
-                tasks.spawn(daemon.state_saver.run())
+            daemon = _compose(
+                config,
+                policy,
+                predictor,
+                access,
+                roster,
+                servers,
+                table,
+                tasks.spawn,
+                clock,
+                (host, port),
+                persistence=persistence,
+                encode=encode,
+                urgency=urgency,
+            )
             stop_accepting = await start_accepting(
                 lambda: ServerConnection(daemon.gateway.handle, tasks.spawn, table),
                 listener,
                 BACKLOG,
                 tasks.spawn,
             )
-            for worker in daemon.pool:
-                joining.start(worker)
-            tasks.spawn(table.watch())
-            tasks.spawn(daemon.preemption.run())
-            if announced:  # else nobody comes who would look back
+            for server in daemon.pool:
+                daemon.lifecycle.start(server)
+            for run in daemon.background:
+                tasks.spawn(run())
+            if announced:  # only then does anyone look back
                 tasks.spawn(daemon.recorder.run())
-            if encode is not None:
-                opinions = SecondOpinions(
-                    encode,
-                    predictor,
-                    daemon.pool,
-                    daemon.dispatcher,
-                    daemon.gateway.admission.levels,
-                )
-                daemon.gateway.admission.second_opinions = opinions
-                tasks.spawn(opinions.run())
             try:
-                with word_of(daemon.base_url, port, access) if announced else nullcontext():
+                with run_file(daemon.base_url, port, access) if announced else nullcontext():
                     yield daemon
             finally:
-                daemon.operation.stopped = True  # what ends from here on, no client ended
+                daemon.operation.stopped = True  # what ends from here on was not ended by its client
                 daemon.control.stop()
                 stop_accepting()
                 for connection in list(table.every):
@@ -223,50 +227,12 @@ async def running_daemon(
                 daemon.learn_queue.flush()
                 if daemon.state_saver is not None:
                     daemon.state_saver.save()
-        await daemon.pool.close()
-        await joining.close()
+        for server in daemon.pool:
+            await server.close()
     finally:
         listener.close()
         for server in servers:
-            await server.prober.close()
-
-
-def _prefer_preemption(config: ServeConfig, daemon: Daemon) -> None:
-    """Cut long answers for short ones, unless another policy was chosen, where that was found to be exact."""
-    if config.no_preempt:
-        return
-    operation = daemon.operation
-    chosen = config.policy is not None or config.urgency is not None or operation.policy_chosen
-    # Where the predictor is in doubt and arrival order holds, that is no time to cut.
-    if not chosen and operation.policy in (DEFAULT_POLICY, PREEMPTIVE_POLICY):
-        proven = any(_proved(worker) for worker in daemon.pool)
-        operation.prefer_policy(PREEMPTIVE_POLICY if proven else DEFAULT_POLICY)
-    for worker in daemon.pool:
-        for line in _proved(worker):
-            daemon.stats.journal.event(logging.INFO, f"{worker.name} goes on after a cut: {line}")
-    if POLICIES[daemon.operation.policy].interrupts and not any(_proved(worker) for worker in daemon.pool):
-        news = "nothing proves that an answer can be cut and continued, so none is cut; prove it: "
-        measured = any(worker.profiles for worker in daemon.pool)  # else there is none to keep a proof with
-        command = "clairvoyant calibrate --continuation" if measured else "clairvoyant calibrate"
-        daemon.stats.journal.event(logging.WARNING, news + command)
-
-
-def _proved(worker: Worker) -> list[str]:
-    """Return what was measured of going on with answers, a line a model, of those where it is exact."""
-    return [
-        f"{model}, {proof.exact} of {proof.trials} texts equal, {proof.resume_s * 1000:.0f} ms to resume"
-        for model, proof in worker.proofs.items()
-        if proof.fingerprint
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class _Queue:
-    """The queue and what is remembered of it, before there is anything to feed."""
-
-    dispatcher: Dispatcher
-    stats: RequestStats
-    pool: BackendPool
+            await server.close()
 
 
 def _policy(config: ServeConfig) -> Policy:
@@ -277,9 +243,27 @@ def _policy(config: ServeConfig) -> Policy:
     return in_turns_of(POLICIES[name], config.quantum)
 
 
-def _queue(
-    config: ServeConfig, policy: Policy, access: Access, tasks: Tasks, clock: Callable[[], float]
-) -> _Queue:
+def _compose(
+    config: ServeConfig,
+    policy: Policy,
+    predictor: Predictor,
+    access: Access,
+    roster: ClientsFile,
+    servers: list[Server],
+    table: ConnectionTable,
+    spawn: Spawn,
+    clock: Callable[[], float],
+    address: tuple[str, int],
+    *,
+    persistence: Persistence | None,
+    encode: Encode | None,
+    urgency: UrgencyPredictor | None,
+) -> Daemon:
+    """Build all parts of a daemon and connect them. Nothing runs yet."""
+    host, port = address
+    journal = Journal(clock)
+    say = journal.event
+    stats = RequestStats(journal)
     scheduler = Scheduler(
         policy,
         workers={},
@@ -288,61 +272,38 @@ def _queue(
         tenants=access.clients.tenants,
         everybody=access.clients.defaults.tenant,
     )
-    journal = Journal(clock)
-    stats = RequestStats(journal)
-    dispatcher = Dispatcher(scheduler, clock=clock, spawn=tasks.spawn)
-    pool = BackendPool(dispatcher, journal)
-    pool.slots_changed = stats.shadow.resize
-    stats.model_of = pool.model_of
-    return _Queue(dispatcher, stats, pool)
+    dispatcher = Dispatcher(scheduler, clock=clock, spawn=spawn)
+    pool = ServerPool(scheduler)
+    times = ServiceTimes(pool)
+    lifecycle = ServerLifecycle(config, pool, dispatcher, journal, spawn, port)
+    lifecycle.slots_changed = stats.shadow.resize
+    for server in servers:
+        lifecycle.let_in(server)
 
-
-def _compose(
-    config: ServeConfig,
-    predictor: Predictor,
-    access: Access,
-    roster: ClientsFile,
-    queue: _Queue,
-    joining: Joining,
-    table: ConnectionTable,
-    address: tuple[str, int],
-) -> Daemon:
-    dispatcher, stats, pool = queue.dispatcher, queue.stats, queue.pool
-    metrics, changes = Metrics(), Changes()
-    dispatcher.changed.append(changes.note)
-    tau_source = "default" if config.tau is None else "flag"
+    # The queue and how it is operated.
     operation = Operation(
         dispatcher,
-        PredictorTrust(predictor, pool.coverage),
-        stats.journal.clock,
-        stats.journal.event,
-        tau_source,
+        PredictorTrust(predictor, times.coverage),
+        clock,
+        say,
+        "default" if config.tau is None else "flag",
     )
     operation.quantum_tokens = config.quantum
     learn_queue = LearnQueue(predictor, operation.review_predictor)
-    dispatcher.reestimated.append(stats.reestimated)
-    dispatcher.ended += [stats.ended, metrics.ended, pool.ended, learn_queue.ended]
-    refusals = Refusals(pool, stats, config.overload_status)
+    level = None if config.slo is None else ServiceLevel(config.slo, scheduler, clock, say)
 
     def take_clients(clients: Clients) -> None:
         access.clients = clients
         operation.set_clients(clients)
 
     def reload() -> str:
-        return roster.read_again(access.clients, take_clients, stats.journal)
+        return roster.read_again(access.clients, take_clients, journal)
 
-    host, port = address
-    levels = UrgencyLevels(access)
-    urgency_stats = UrgencyStats(stats.journal.clock, stats.journal.event, config.urgency_target)
-    dispatcher.ended.append(urgency_stats.ended)
-    dispatcher.urgency_set.append(urgency_stats.watch)
-    engines = EngineQueues(dispatcher, pool, stats.journal.event)
-    gain = Gain(stats.journal.wall)
-    stats.shadow_ran.append(gain.ran)
-    level = None
-    if config.slo is not None:
-        level = ServiceLevel(config.slo, dispatcher.scheduler, stats.journal.clock, stats.journal.event)
-        dispatcher.ended.append(level.ended)
+    # What is observed.
+    metrics, changes, gain = Metrics(), Changes(), Gain(journal.wall)
+    urgency_stats = UrgencyStats(clock, say, config.urgency_target)
+    engines = EngineQueues(dispatcher, pool, say)
+    levels = UrgencyLevels(access, urgency)
     snapshots = SnapshotBuilder(
         operation,
         pool,
@@ -353,19 +314,25 @@ def _compose(
         urgency_stats,
         engines,
         _place(host, port),
-        stats.journal.clock(),
+        clock(),
         gain,
         config.show_prompts,
         level,
     )
-    actions = Actions(operation, stats, BackendActions(pool, joining), reload)
     recorder = StateRecorder(snapshots)
+    actions = Actions(operation, stats, ServerActions(lifecycle), reload)
     control = ControlApi(access, actions, snapshots, changes, metrics, recorder.history)
-    preemption = Preemption(dispatcher, pool, operation, stats, joining.spawn, enabled=not config.no_preempt)
-    dispatcher.changed.append(preemption.look)
-    annotation = Annotation(pool, operation, stats.journal.at, stats.journal.event)
-    dispatcher.changed.append(annotation.tell)
-    dispatcher.ended.append(preemption.ended)
+
+    # The way of a request.
+    refusals = Refusals(pool, stats, config.overload_status)
+    preemption = Preemption(dispatcher, pool, operation, stats, spawn, enabled=not config.no_preempt)
+    annotation = Annotation(pool, operation, journal.at, say)
+    admission = Admission(
+        AdmissionRules(access, pool, operation, stats, refusals, level),
+        ExchangeFactory(access, predictor, times, levels, journal, config.show_prompts),
+        annotation,
+        config.body_limit_mib * 1024 * 1024,
+    )
     serving = Serving(
         access,
         pool,
@@ -377,23 +344,45 @@ def _compose(
         engines,
         stats,
     )
-    admission = Admission(
-        access,
-        pool,
-        predictor,
-        operation,
-        stats,
-        refusals,
-        levels,
-        urgency_stats,
-        annotation,
-        config.body_limit_mib * 1024 * 1024,
-        config.show_prompts,
-        service_level=level,
-    )
+    opinions = None
+    if encode is not None:
+        opinions = SecondOpinions(encode, predictor, times, dispatcher, levels)
+
+    # Who listens to whom, in the order in which they are called.
+    dispatcher.changed += [lifecycle.remove_idle, changes.note, preemption.look, annotation.tell]
+    dispatcher.ended += [stats.ended, metrics.ended, lifecycle.ended, times.ended, learn_queue.ended]
+    dispatcher.ended += [urgency_stats.ended, preemption.ended]
+    dispatcher.reestimated.append(stats.reestimated)
+    dispatcher.urgency_set.append(urgency_stats.watch)
+    admission.admitted += [stats.arrived, urgency_stats.watch]
+    stats.shadow_ran.append(gain.ran)
+    stats.model_of = pool.model_of
+    background: list[Callable[[], Awaitable[None]]] = [table.watch, preemption.run]
+    if level is not None:
+        dispatcher.ended.append(level.ended)
+    if opinions is not None:
+        admission.admitted.append(opinions.arrived)
+        background.append(opinions.run)
+    saver = None
+    if persistence is not None:
+        saver = StateSaver(
+            persistence,
+            lifecycle,
+            operation,
+            stats,
+            predictor,
+            learn_queue,
+            freeze=config.freeze,
+            record_prompts=config.record_prompts,
+        )
+        saver.begin()  # which listens to what ends, after all others
+        preemption.prefer(config)
+        lifecycle.joined.append(saver.take_in)
+        saver.took_over.append(lambda _: preemption.prefer(config))
+        background.append(saver.run)
     return Daemon(
         gateway=Gateway(admission, serving, Passing(pool, access, refusals), control),
-        pool=pool,
+        lifecycle=lifecycle,
         operation=operation,
         stats=stats,
         access=access,
@@ -403,26 +392,12 @@ def _compose(
         control=control,
         connections=table,
         preemption=preemption,
+        second_opinions=opinions,
+        state_saver=saver,
         base_url=f"http://{_place(_reachable(host), port)}",
         drain_timeout_s=config.drain_timeout,
         reload=reload,
-        _asked=asyncio.Event(),
-        _stopped=asyncio.Event(),
-    )
-
-
-def _state_saver(config: ServeConfig, daemon: Daemon, persistence: Persistence | None) -> StateSaver | None:
-    if persistence is None:
-        return None
-    return StateSaver(
-        persistence,
-        daemon.pool,
-        daemon.operation,
-        daemon.stats,
-        daemon.snapshots.predictor,
-        daemon.learn_queue,
-        freeze=config.freeze,
-        record_prompts=config.record_prompts,
+        background=background,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from clairvoyant_cli.backends.adapter import Adapter, Backend, Found
+from clairvoyant_cli.backends.adapter import Adapter, Found, ObservedServer
 from clairvoyant_cli.backends.adapters import ADAPTERS, OTHER, adapter_of
 from clairvoyant_cli.backends.discovery import identify, recognise
 from clairvoyant_cli.backends.prober import Prober
@@ -77,7 +77,7 @@ async def test_a_server_is_known_by_what_it_answers(
 async def test_a_version_is_learnt_once_a_server_is_up(name: str, pages: Pages) -> None:
     prober = Prober()
     async with pages_of(pages) as url:
-        backend = Backend(name, adapter_of(name), Upstream(url))
+        backend = ObservedServer(name, adapter_of(name), Upstream(url))
         await prober.refresh(backend)
     await prober.close()
     assert (backend.state, backend.version) == ("up", pages.popitem()[1][1]["version"])  # type: ignore[index]
@@ -96,7 +96,7 @@ async def test_a_server_that_comes_up_late_is_known_then(
 ) -> None:
     prober = Prober()
     async with pages_of(pages) as url:
-        backend = Backend("engine", OTHER, Upstream(url), guessed=True)
+        backend = ObservedServer("engine", OTHER, Upstream(url), guessed=True)
         assert await recognise(prober, backend) is (name is not None)
     await prober.close()
     assert (backend.adapter.name, backend.version, backend.guessed) == (

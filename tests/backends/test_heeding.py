@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clairvoyant_cli.backends import vllm
-from clairvoyant_cli.backends.adapter import Backend
+from clairvoyant_cli.backends.adapter import ObservedServer
 from clairvoyant_cli.backends.priority import Heeding
 from clairvoyant_cli.backends.process_inspection import words_of
 from clairvoyant_cli.backends.sglang import ADAPTER as SGLANG
@@ -96,7 +96,7 @@ async def test_sglang_tells_it_and_which_way_it_counts(
 
 def test_how_many_it_answers_at_once_is_learnt_from_what_it_runs() -> None:
     upstream = Upstream("http://127.0.0.1:1")
-    backend = Backend("engine", vllm.ADAPTER, upstream, annotate="on")
+    backend = ObservedServer("engine", vllm.ADAPTER, upstream, annotate="on")
     seen = []
     for running, waiting in ((0, 0), (3, 0), (2, 0), (5, 7), (2, 0), (8, 0)):
         backend.engine = EngineState(running=running, waiting=waiting)

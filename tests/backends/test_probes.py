@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clairvoyant_cli.backends.adapter import NOT_UNDERSTOOD, Backend
+from clairvoyant_cli.backends.adapter import NOT_UNDERSTOOD, ObservedServer
 from clairvoyant_cli.backends.adapters import OTHER, adapter_of
 from clairvoyant_cli.backends.discovery import find_backend, identify
 from clairvoyant_cli.backends.prober import Prober
@@ -26,7 +26,7 @@ from clairvoyant_cli.protocols.probes import (
     MAX_MODELS,
 )
 from clairvoyant_cli.protocols.prompt_text import MAX_NAME_CHARS
-from clairvoyant_cli.proxy.servers.server_watch import SHARED, SILENT, BackendWatch
+from clairvoyant_cli.proxy.servers.server_watch import SHARED, SILENT, ServerWatch
 from clairvoyant_cli.state.snapshot import LoadedModel
 from tests.fakes.scripted_upstream import answer, answering
 from tests.fakes.serving import serving, until
@@ -134,7 +134,7 @@ async def test_an_answer_that_cannot_be_read_says_nothing(name: str) -> None:
         found = await identify(prober, url)
         assert found is not None
         assert found.adapter is OTHER
-        backend = Backend("ollama", adapter_of("ollama"), Upstream(url))
+        backend = ObservedServer("ollama", adapter_of("ollama"), Upstream(url))
         await prober.refresh(backend)
         assert (backend.state, backend.version, backend.detail) == ("up", "", NOT_UNDERSTOOD)
     await prober.close()
@@ -149,7 +149,7 @@ async def test_what_is_understood_again_is_said_no_more() -> None:
 
     prober = Prober()
     async with answering(answers) as url:
-        backend = Backend("ollama", adapter_of("ollama"), Upstream(url))
+        backend = ObservedServer("ollama", adapter_of("ollama"), Upstream(url))
         await prober.refresh(backend)
         assert (backend.detail, backend.models) == (NOT_UNDERSTOOD, ())
         await prober.refresh(backend)
@@ -175,7 +175,7 @@ async def test_other_slots_after_a_restart_are_noticed_and_a_missing_answer_chan
     pages = {"/props": text(PROPS | {"total_slots": 4}), "/health": b"{}"}
     prober = Prober()
     async with answering(lambda path: [answer(pages[path])] if path in pages else []) as url:
-        backend = Backend("llamacpp", adapter_of("llamacpp"), Upstream(url))
+        backend = ObservedServer("llamacpp", adapter_of("llamacpp"), Upstream(url))
         slots = []
         for props in (pages["/props"], None, text(PROPS | {"total_slots": 1})):
             pages.pop("/props", None)
@@ -208,8 +208,8 @@ async def test_a_slot_is_free_once_the_answer_that_was_given_up_has_left_it(
         return [answer(text([{"is_processing": True, "id_task": task} for task in left.pop(0)]))]
 
     async with answering(answers) as url, Prober() as prober:
-        backend = Backend("llamacpp", adapter_of("llamacpp"), Upstream(url))
-        watch = BackendWatch(backend, prober, lambda: None)
+        backend = ObservedServer("llamacpp", adapter_of("llamacpp"), Upstream(url))
+        watch = ServerWatch(backend, prober, lambda: None)
         async with asyncio.timeout(2):
             assert (
                 await watch.slots_settled(lambda: [time.monotonic() + at for at in sent], streamed=True)
@@ -224,9 +224,9 @@ async def test_slots_that_are_never_told_are_not_waited_for(
 ) -> None:
     monkeypatch.setattr("clairvoyant_cli.proxy.servers.server_watch.MAX_STOP_S", 0.05)
     async with answering(lambda path: [silent]) as url, Prober() as prober:
-        backend = Backend("llamacpp", adapter_of("llamacpp"), Upstream(url))
+        backend = ObservedServer("llamacpp", adapter_of("llamacpp"), Upstream(url))
         async with asyncio.timeout(2):
-            assert await BackendWatch(backend, prober, lambda: None).slots_settled(list) == SILENT
+            assert await ServerWatch(backend, prober, lambda: None).slots_settled(list) == SILENT
 
 
 async def test_the_loop_turns_while_an_answer_comes_in_crumbs() -> None:
@@ -261,7 +261,7 @@ async def test_a_head_that_is_none_or_too_long_is_no_answer(head: bytes) -> None
     prober = Prober()
     async with answering(lambda path: [head]) as url:
         assert await identify(prober, url) is None
-        backend = Backend("ollama", adapter_of("ollama"), Upstream(url))
+        backend = ObservedServer("ollama", adapter_of("ollama"), Upstream(url))
         await prober.refresh(backend)
         assert backend.state == "down"
     await prober.close()

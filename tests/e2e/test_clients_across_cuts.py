@@ -68,13 +68,13 @@ async def preempting(way: str) -> AsyncIterator[Daemon]:
     async with serve_app(Replay(engine).app) as url, serving(url, policy="srpt", clock=clock) as daemon:
         await until(daemon, lambda s: s.backends[0].state == "up")
         worker = daemon.pool.first
-        adapter = worker.backend.adapter
+        adapter = worker.adapter
         offered = await adapter.offered_models(worker.ask) or ()
-        version, digest = worker.backend.version, offered[0].digest
+        version, digest = worker.version, offered[0].digest
         profile = proven(Served(adapter.name, "replay", version=version, digest=digest), 0.001, slots=1)
         proof = replace(profile.continuations[0], way=way)
         await believe(worker, replace(profile, continuations=(proof,)))
-        worker.backend.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s
+        worker.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s
         yield daemon
 
 

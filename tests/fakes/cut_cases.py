@@ -23,7 +23,7 @@ from clairvoyant_cli.protocols.probes import Answer
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome
-from clairvoyant_cli.proxy.requests.admission import ReadBody
+from clairvoyant_cli.proxy.requests.admission_rules import ReadBody
 from clairvoyant_cli.proxy.requests.cutting import Preemption
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.refusals import Refusals
@@ -197,13 +197,13 @@ class House:
         rooms_.dispatcher.scheduler.set_policy(POLICIES["srpt"], 0.0)
         worker = self.worker = rooms_.pool["a"]
         proof = Continuation(dialect.way, trials=24, exact=24, resume_s=0.001, warm_s=0.001, fingerprint="f")
-        served = Served(dialect.kind, "m", version=worker.backend.version)
+        served = Served(dialect.kind, "m", version=worker.version)
         worker.profiles = (replace(PROFILE, served=served, continuations=(proof,)),)
-        worker.settings = {worker._key("m"): ModelSettings("f")}
-        worker.ask = self.ask
-        worker.backend.upstream.connect = self.connect  # type: ignore[method-assign]
+        worker.settings = {worker._key_of("m"): ModelSettings("f")}
+        worker.prober.asking = lambda url, prefix="": self.ask  # type: ignore[method-assign]
+        worker.upstream.connect = self.connect  # type: ignore[method-assign]
         worker.watch.slots_settled = self.settled  # type: ignore[method-assign]
-        access, pool = Access(rooms_.admission.access.clients), rooms_.pool
+        access, pool = Access(rooms_.admission.rules.access.clients), rooms_.pool
         preemption = Preemption(rooms_.dispatcher, pool, rooms_.operation, rooms_.stats, cast(Any, None))
         self.serving = Serving(
             access,
@@ -290,7 +290,7 @@ class House:
         request = Request(head, cast(Any, client))
         request.feed(body)
         request.feed_end([])
-        route = self.worker.backend.adapter.routes[self.dialect.path]
+        route = self.worker.adapter.routes[self.dialect.path]
         parsed = ParsedRequest(
             model="m", view=PromptView("?"), prompt_tokens=4.0, affinity="m", stream=case.stream
         )

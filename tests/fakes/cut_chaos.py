@@ -326,11 +326,11 @@ async def chaos(
         daemon = await stack.enter_async_context(serving(None, backends=named, clock=loop.time, **settings))
         await until(daemon, lambda s: all(each.state == "up" for each in s.backends))
         for worker in daemon.pool:
-            adapter = worker.backend.adapter
+            adapter = worker.adapter
             offered = await adapter.offered_models(worker.ask) or ()
-            served = Served(adapter.name, "replay", version=worker.backend.version, digest=offered[0].digest)
+            served = Served(adapter.name, "replay", version=worker.version, digest=offered[0].digest)
             await believe(worker, proven(served, RESUME_S, slots))
-            worker.backend.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s
+            worker.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s
         scene = Chaos(daemon, backends, policies, random.Random(seed))
         daemon.dispatcher.ended.append(lambda exchange, end: scene.ended.update((exchange.id,)))
         yield scene

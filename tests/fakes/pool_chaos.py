@@ -62,7 +62,7 @@ class PoolChaos:
         crowd = asyncio.gather(*(one_after_another() for _ in range(AT_ONCE)))
         async with (
             asyncio.timeout(PATIENCE_S + 10.0 * requests),
-            ControlClient(self.daemon.base_url, self.daemon.gateway.admission.access.run_token) as control,
+            ControlClient(self.daemon.base_url, self.daemon.access.run_token) as control,
         ):
             await reached[requests // 3].wait()
             await control.act("backend", {"do": "remove", "name": "w0"})
@@ -93,11 +93,11 @@ class PoolChaos:
         while not self._over:
             await asyncio.sleep(self.rng.expovariate(1 / 20.0))
             name = self.rng.choice([worker.name for worker in self.daemon.pool if not worker.leaving])
-            self.daemon.pool.drain(name)
+            self.daemon.lifecycle.drain(name)
             self.done["drained"] += 1
             await asyncio.sleep(self.rng.expovariate(1 / 5.0))
             if any(worker.name == name and not worker.leaving for worker in self.daemon.pool):
-                self.daemon.pool.bring_up(name)
+                self.daemon.lifecycle.bring_up(name)
 
     def faults(self) -> list[str]:
         """Return what is wrong, a line each."""

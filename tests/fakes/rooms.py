@@ -1,14 +1,15 @@
 """The daemon's rooms without a socket: workers that are only said to be there, and a clock that stands."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import cast
 
-from clairvoyant_cli.backends.adapter import Adapter, Backend
+from clairvoyant_cli.backends.adapter import Adapter
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.prober import Prober
+from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.http.fields import Fields
 from clairvoyant_cli.http.framing import request_head
 from clairvoyant_cli.http.request import Request
@@ -24,14 +25,17 @@ from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.queue.predictor_trust import PredictorTrust
-from clairvoyant_cli.proxy.requests.admission import Admission, PassOn, ReadBody, Refused
+from clairvoyant_cli.proxy.requests.admission import Admission
+from clairvoyant_cli.proxy.requests.admission_rules import AdmissionRules, PassOn, ReadBody, Refused
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
+from clairvoyant_cli.proxy.requests.new_exchange import ExchangeFactory
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.serving import carry_out
 from clairvoyant_cli.proxy.requests.serving_rules import Command, Event, ServingRules
-from clairvoyant_cli.proxy.servers.outage import Outage
-from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker
-from clairvoyant_cli.proxy.servers.server_watch import BackendWatch
+from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
+from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
+from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 from predictor.record import PromptView
@@ -50,7 +54,8 @@ class Rooms:
     """All that decides about a request. `now` is what the clock shows, `tasks` what was left to be done."""
 
     dispatcher: Dispatcher
-    pool: BackendPool
+    pool: ServerPool
+    lifecycle: ServerLifecycle
     operation: Operation
     stats: RequestStats
     admission: Admission
@@ -60,7 +65,7 @@ class Rooms:
 
     def ask(self, prompt: str, *, client: str = "ann", model: str = "m") -> Exchange | PassOn | Refused:
         """Have a chat with this prompt admitted; `0.9 ...` is predicted to be Long."""
-        door = self.admission.at_the_door(asking())
+        door = self.admission.rules.judge_head(asking())
         assert isinstance(door, ReadBody)
         parsed = ParsedRequest(model=model, view=PromptView(prompt), prompt_tokens=4.0, affinity=model)
         return self.admission.enqueue(asking(), ReadBody(door.route, client), parsed)
@@ -80,9 +85,9 @@ class Rooms:
     def becomes(self, name: str, state: str, detail: str = "") -> None:
         """Let a worker's state change."""
         worker = self.pool[name]
-        worker.backend.state, worker.backend.detail = state, detail
-        worker.backend.seen = worker.backend.seen or state in ("up", "loading")
-        self.pool.changed(worker)
+        worker.state, worker.detail = state, detail
+        worker.seen = worker.seen or state in ("up", "loading")
+        self.lifecycle.changed(worker)
 
     def on(self, exchange: Exchange) -> str:
         """Return the worker that has the request, "" while it waits."""
@@ -108,37 +113,39 @@ def rooms(
         tasks.append(work)
         return cast("asyncio.Task[None]", work)
 
+    def close(work: Awaitable[None]) -> "asyncio.Task[None]":
+        assert asyncio.iscoroutine(work)
+        work.close()
+        return cast("asyncio.Task[None]", work)
+
     access = Access(Clients(rules=clients or {}))
     scheduler = Scheduler(POLICIES["sjf"], workers={}, capacity=capacity, tenants=access.clients.tenants)
     stats = RequestStats(Journal(clock, wall=clock))
     dispatcher = Dispatcher(scheduler, clock=clock, spawn=spawn)
-    pool = BackendPool(dispatcher, stats.journal)
+    pool = ServerPool(scheduler)
+    lifecycle = ServerLifecycle(ServeConfig(outage_grace=grace_s), pool, dispatcher, stats.journal, close, 0)
+    times = ServiceTimes(pool)
     for number, name in enumerate(workers or ("mac",)):
-        pool.add(_worker(pool, name, adapter_of(kind), number, slots, grace_s, clock))
-    dispatcher.ended += [stats.ended, pool.ended]
+        lifecycle.let_in(_server(name, adapter_of(kind), number, slots))
+        pool[name].residents = None  # until its state changes for the first time, loading costs nothing
+    scheduler.residency.unknown_s = 0.0
+    dispatcher.changed.append(lifecycle.remove_idle)
+    dispatcher.ended += [stats.ended, lifecycle.ended, times.ended]
     predictor = ByFirstWord()
     operation = Operation(dispatcher, PredictorTrust(predictor), clock, stats.journal.event)
     refusals = Refusals(pool, stats)
     urgency = UrgencyStats(clock, stats.journal.event, target_s=10.0)
     annotation = Annotation(pool, operation, stats.journal.at, stats.journal.event)
     admission = Admission(
-        access, pool, predictor, operation, stats, refusals, UrgencyLevels(access), urgency, annotation
+        AdmissionRules(access, pool, operation, stats, refusals),
+        ExchangeFactory(access, predictor, times, UrgencyLevels(access), stats.journal),
+        annotation,
+        admitted=[stats.arrived, urgency.watch],
     )
     rules = ServingRules(pool, operation, refusals, max_wait_s)
-    return Rooms(dispatcher, pool, operation, stats, admission, rules, now, tasks)
+    return Rooms(dispatcher, pool, lifecycle, operation, stats, admission, rules, now, tasks)
 
 
-def _worker(
-    pool: BackendPool,
-    name: str,
-    adapter: Adapter,
-    number: int,
-    slots: int,
-    grace_s: float,
-    clock: Callable[[], float],
-) -> Worker:
+def _server(name: str, adapter: Adapter, number: int, slots: int) -> Server:
     upstream = Upstream(f"http://127.0.0.1:{9000 + number}")
-    backend = Backend(name, adapter, upstream, slots=slots, state="up", seen=True)
-    watch = BackendWatch(backend, Prober(), lambda: None, clock=clock)
-    outage = Outage(grace_s, lambda: pool.outlasted(pool[name]))
-    return Worker(backend, watch, outage, Prober().asking(upstream.url))
+    return Server(name, adapter, upstream, slots=slots, state="up", seen=True, prober=Prober())

@@ -10,7 +10,7 @@ from typing import Any
 
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
-from clairvoyant_cli.proxy.servers.pool import Worker
+from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.state.snapshot import Snapshot
 from predictor.record import Prediction, Predictor, PromptView
 from predictor.semantic.opinion import Opinion
@@ -47,10 +47,10 @@ class ByFirstWord(Predictor):
         self.learned.append(tokens)
 
 
-async def believe(worker: Worker, profile: Profile) -> None:
+async def believe(worker: Server, profile: Profile) -> None:
     """Have a worker go by a profile, as if what it says of going on were measured of what serves now."""
     served = profile.served
-    settings = await worker.backend.adapter.settings(worker.ask, served.model, worker.backend.version)
+    settings = await worker.adapter.settings(worker.ask, served.model, worker.version)
     assert settings is not None
     proofs = tuple(replace(each, fingerprint=settings.fingerprint) for each in profile.continuations)
     worker.profiles = (replace(profile, continuations=proofs),)

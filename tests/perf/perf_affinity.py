@@ -75,7 +75,7 @@ async def measure(urls: list[str], pairs: int) -> dict[str, list[float]]:
         await pair(client, rng)  # speeds are learnt
         for number in range(2 * pairs):
             arm = ("with", "without")[number % 2]
-            daemon.gateway.admission.conversations = Conversations() if arm == "with" else Strangers()
+            daemon.gateway.admission.factory.conversations = Conversations() if arm == "with" else Strangers()
             found[arm] += await pair(client, rng)
     return found
 

@@ -129,7 +129,7 @@ async def through_daemon(variant: Variant, seen: Traffic) -> Heard:
         config = ServeConfig(backends=servers, listen="127.0.0.1:0", queue_capacity=1 << 20, tau=0.0)
         told = Told(expected_s, high_s, seen.reuse_class.tolist())
         daemon = await stack.enter_async_context(running_daemon(config, told, clock=clock))
-        while any(each.backend.state != "up" for each in daemon.pool):  # noqa: ASYNC110 - of virtual time
+        while any(each.state != "up" for each in daemon.pool):  # noqa: ASYNC110 - of virtual time
             await asyncio.sleep(0.1)
         daemon.access.clients = parse_clients(FRONT_END, "")
         _as_in_the_paper(daemon, variant, corrects=corrects)
@@ -181,11 +181,11 @@ def _server() -> Replay:
 def _as_in_the_paper(daemon: Daemon, variant: Variant, *, corrects: bool) -> None:
     """Let speeds be known, and the variant order and route."""
     for worker in daemon.pool:
-        speeds = worker.backend.speeds
+        speeds = worker.speeds
         speeds.decode_tokens_per_s, speeds.prefill_tokens_per_s, speeds.frozen = TOKENS_PER_S, 1e6, True
     scheduler = daemon.dispatcher.scheduler
     if not corrects:
-        daemon.pool.coverage = daemon.operation.fallback.coverage = Uncorrected()
+        daemon.gateway.admission.factory.times.coverage = daemon.operation.fallback.coverage = Uncorrected()
     scheduler.set_policy(quartz.ordering(variant), daemon.stats.journal.clock())
 
 

@@ -231,7 +231,7 @@ async def test_another_model_than_the_profiles_is_noticed_once_loaded(tmp_path: 
     keep(path, (), replace(HERE, served=of_another))
     async with replay() as (_, url), daemon_on(path, url) as daemon:
         await ask_all(daemon, "Name a colour.")
-        backend = daemon.pool.first.backend
+        backend = daemon.pool.first
         backend.models = (LoadedModel("replay:latest"),)
         assert daemon.state_saver is not None
         daemon.state_saver.follow_the_loaded_models()
@@ -247,7 +247,7 @@ async def test_a_model_that_was_pulled_anew_makes_its_profile_stale(tmp_path: Pa
     keep(path, (), mine, replace(newer, measured_at=HERE.measured_at + 1))
     async with replay() as (_, url), daemon_on(path, url) as daemon:
         assert daemon.snapshot().tau.source == "profile of another"
-        daemon.pool.first.backend.models = (LoadedModel("replay:latest", digest="new"),)
+        daemon.pool.first.models = (LoadedModel("replay:latest", digest="new"),)
         assert daemon.state_saver is not None
         daemon.state_saver.follow_the_loaded_models()
         snapshot = daemon.snapshot()
@@ -292,7 +292,7 @@ async def test_each_of_several_servers_takes_the_profile_of_its_own_address(tmp_
         of_slow = replace(of_slow, mu_short_s=Estimate(2.0, 1.9, 2.1, 100), measured_at=HERE.measured_at + 1)
         path = keep(tmp_path / "c.db", (), of_fast, of_slow)
         async with daemon_on(path, f"fast={fast},slow={slow}") as daemon:
-            speeds = [worker.backend.speeds.decode_tokens_per_s for worker in daemon.pool]
+            speeds = [worker.speeds.decode_tokens_per_s for worker in daemon.pool]
             tau_s = daemon.snapshot().tau.tau_s
     assert speeds == [1000.0, 50.0]
     assert tau_s == pytest.approx((TAU_S + 6.0) / 2)

@@ -5,7 +5,8 @@ import pytest
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.access.clients import ClientRules
 from clairvoyant_cli.proxy.queue.exchange import Exchange
-from clairvoyant_cli.proxy.requests.admission import EMBEDDING, UNKNOWN, PassOn, ReadBody, Refused
+from clairvoyant_cli.proxy.requests.admission_rules import PassOn, ReadBody, Refused
+from clairvoyant_cli.proxy.requests.new_exchange import EMBEDDING, UNKNOWN
 from predictor.record import PromptView, Task
 from tests.fakes.rooms import Rooms, asking, rooms
 
@@ -16,7 +17,7 @@ def refused(verdict: object) -> tuple[int, str]:
 
 
 async def test_a_chat_is_read_a_list_is_passed_on_and_a_tunnel_refused() -> None:
-    door = rooms().admission.at_the_door
+    door = rooms().admission.rules.judge_head
     assert isinstance(door(asking("/api/chat")), ReadBody)
     assert isinstance(door(asking("/api/tags", b"GET")), PassOn)
     assert refused(door(asking("127.0.0.1:443", b"CONNECT"))) == (
@@ -26,14 +27,14 @@ async def test_a_chat_is_read_a_list_is_passed_on_and_a_tunnel_refused() -> None
 
 
 async def test_without_keys_a_request_counts_for_its_address_and_is_shown_by_its_header() -> None:
-    door = rooms().admission.at_the_door
+    door = rooms().admission.rules.judge_head
     names = [door(asking()), door(asking(x_clairvoyant_client="bob"))]
     shown = [(each.client, each.shown_name) for each in names if isinstance(each, ReadBody)]
     assert shown == [("ann", "ann"), ("ann", "bob")]
 
 
 async def test_a_page_of_another_site_is_kept_out() -> None:
-    status, said = refused(rooms().admission.at_the_door(asking(origin="https://evil.example")))
+    status, said = refused(rooms().admission.rules.judge_head(asking(origin="https://evil.example")))
     assert status == 403
     assert "evil.example" in said
 
@@ -56,8 +57,8 @@ async def test_a_title_lets_the_question_pass_that_it_comes_along_with() -> None
 
 async def test_its_cost_is_the_time_that_the_fastest_worker_needs() -> None:
     house = rooms("slow", "fast")
-    house.pool["slow"].backend.speeds.decode_tokens_per_s = 10.0
-    house.pool["fast"].backend.speeds.decode_tokens_per_s = 100.0
+    house.pool["slow"].speeds.decode_tokens_per_s = 10.0
+    house.pool["fast"].speeds.decode_tokens_per_s = 100.0
     exchange = house.queued("0.0 fifty tokens")
     assert exchange.job.cost_s == pytest.approx(50 / 100 + 4 / 500)
     assert exchange.attempt is not None
@@ -67,7 +68,7 @@ async def test_its_cost_is_the_time_that_the_fastest_worker_needs() -> None:
 
 async def test_what_cannot_be_read_or_only_embeds_is_not_predicted() -> None:
     house = rooms()
-    door = house.admission.at_the_door(asking())
+    door = house.admission.rules.judge_head(asking())
     assert isinstance(door, ReadBody)
     unread = house.admission.enqueue(asking(), door, ParsedRequest())
     embeds = house.admission.enqueue(asking(), door, ParsedRequest(view=PromptView("x", task=Task.EMBEDDING)))
@@ -78,12 +79,12 @@ async def test_what_cannot_be_read_or_only_embeds_is_not_predicted() -> None:
 
 async def test_what_asks_for_nothing_needs_no_slot() -> None:
     house = rooms()
-    door = house.admission.at_the_door(asking())
+    door = house.admission.rules.judge_head(asking())
     assert isinstance(door, ReadBody)
     request = asking()
     assert isinstance(house.admission.enqueue(request, door, ParsedRequest(bypass="load")), PassOn)
     assert not request.scheduled
-    house.pool.first.backend.remote_models = frozenset({"gpt-oss:120b-cloud"})
+    house.pool.first.remote_models = frozenset({"gpt-oss:120b-cloud"})
     assert isinstance(house.ask("x", model="gpt-oss:120b-cloud"), PassOn)
     assert house.stats.submitted == 0
 
@@ -110,7 +111,7 @@ async def test_a_client_has_no_more_waiting_than_it_may() -> None:
 
 async def test_more_than_can_wait_are_not_even_read() -> None:
     house = rooms(capacity=1)
-    asks = ReadBody(house.admission.at_the_door(asking()).route, "ann")
+    asks = ReadBody(house.admission.rules.judge_head(asking()).route, "ann")
     with house.admission.entering(asks) as first, house.admission.entering(asks) as second:
         assert (first, second) == (None, None)
         with house.admission.entering(asks) as third:
@@ -124,7 +125,7 @@ async def test_a_draining_daemon_takes_nothing_and_one_going_down_does_not_even_
     house.operation.draining = True
     assert refused(house.ask("x"))[1].startswith("clairvoyant is draining")
     house.operation.go_down()
-    assert refused(house.admission.at_the_door(asking()))[1].startswith("clairvoyant is going down")
+    assert refused(house.admission.rules.judge_head(asking()))[1].startswith("clairvoyant is going down")
 
 
 async def test_when_all_workers_are_given_up_a_request_is_told_at_once() -> None:
@@ -143,7 +144,7 @@ async def test_when_all_workers_are_given_up_a_request_is_told_at_once() -> None
 async def test_a_client_may_step_back_but_not_forward(asked: str, given: int) -> None:
     house = rooms()
     request = asking(x_clairvoyant_priority=asked)
-    door = house.admission.at_the_door(request)
+    door = house.admission.rules.judge_head(request)
     assert isinstance(door, ReadBody)
     exchange = house.admission.enqueue(request, door, ParsedRequest())
     assert isinstance(exchange, Exchange)

@@ -152,7 +152,7 @@ async def test_a_keep_alive_connection_closed_while_idle_is_not_used_again() -> 
             assert (await client.ask(PLAIN)).body == b"one"
             await closed.wait()
             # The end of the connection is read before another request is sent on it.
-            while daemon.pool.first.backend.upstream._idle:  # noqa: ASYNC110 - it tells nobody
+            while daemon.pool.first.upstream._idle:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0)
             closed.clear()
         assert upstream.connections == 5

@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from clairvoyant_cli.proxy.servers.cache_contents import Contexts, LearntRoom
+from clairvoyant_cli.proxy.servers.cache_contents import CacheContents, LearntRoom
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from clairvoyant_cli.research.replay import Engine, Speed
 from clairvoyant_cli.state.snapshot import Snapshot
@@ -30,7 +30,7 @@ def test_the_room_is_learnt_from_what_was_there_and_what_was_not() -> None:
 
 
 def test_an_answer_that_is_lost_is_told_and_teaches_what_it_would_have_needed() -> None:
-    contexts = Contexts()
+    contexts = CacheContents()
     contexts.left("a", 60.0, waits=True)
     contexts.left("b", 50.0, waits=False)
     contexts.went_on("a", was_there=False)
@@ -44,7 +44,7 @@ def test_an_answer_that_is_lost_is_told_and_teaches_what_it_would_have_needed() 
 
 
 def test_a_server_that_has_gone_keeps_nothing() -> None:
-    contexts = Contexts()
+    contexts = CacheContents()
     contexts.left("a", 60.0, waits=True)
     contexts.went_on("a", was_there=False)
     contexts.left("b", 60.0, waits=True)
@@ -62,7 +62,7 @@ def test_a_server_that_reads_all_again_is_found_out_and_spared(resume_s: float |
         engine = Engine(speed=Speed(50.0, 400.0), seed=1, answer_tokens=thousand, resume_s=resume_s)
         clock = asyncio.get_running_loop().time
         async with preempting(server=Server(engine), clock=clock) as (daemon, _):
-            daemon.pool.first.backend.speeds.prefill_tokens_per_s = 50.0
+            daemon.pool.first.speeds.prefill_tokens_per_s = 50.0
             async with raw_client(daemon.base_url) as long, raw_client(daemon.base_url) as short:
                 long.send(body("/api/chat", LONG, stream=True, tokens=900))
                 for tokens in (10, 300):

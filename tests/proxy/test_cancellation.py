@@ -106,7 +106,7 @@ async def test_two_slots_and_the_one_that_is_left(tiny_model: Path) -> None:
     """K is read from the server; while one of two slots drains, the other keeps working."""
     with llama_server(tiny_model, slots=2) as server:
         async with serving(server.base_url) as daemon, AsyncExitStack() as stack:
-            assert daemon.pool.first.backend.slots == 2
+            assert daemon.pool.first.slots == 2
             clients = [await stack.enter_async_context(raw_client(daemon.base_url)) for _ in range(4)]
             clients[0].send(ask("0.5 stays", 1000, stream=True))
             clients[1].send(ask("0.5 leaves", 7000, stream=True))
@@ -180,7 +180,7 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_replay_leaving_at_every_stage(bench: Bench, stream: bool) -> None:
-    engine, slots = bench.engine, bench.daemon.pool.first.backend.slots
+    engine, slots = bench.engine, bench.daemon.pool.first.slots
     running = [await bench.send(chat("0.9 endless", stream=stream)) for _ in range(slots)]
     await engine.wait_until(lambda c: c.started == slots)
     waiting = [await bench.send(chat("0.1 short")) for _ in range(2)]
@@ -207,7 +207,7 @@ def _overlap(engine: Engine) -> list[int]:
 
 
 async def test_operator_cancels_a_waiting_request(bench: Bench) -> None:
-    slots = bench.daemon.pool.first.backend.slots
+    slots = bench.daemon.pool.first.slots
     running = [await bench.send(chat("0.9 endless")) for _ in range(slots)]
     waiting = await bench.send(chat("0.1 short"))
     [queued] = bench.daemon.snapshot().queue
@@ -222,7 +222,7 @@ async def test_operator_cancels_a_waiting_request(bench: Bench) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_operator_cancels_a_running_request(bench: Bench, stream: bool) -> None:
-    slots = bench.daemon.pool.first.backend.slots
+    slots = bench.daemon.pool.first.slots
     running = [await bench.send(chat("0.9 endless", stream=stream)) for _ in range(slots)]
     await bench.engine.wait_until(lambda c: c.started == slots)
     waiting = await bench.send(chat("0.1 short"))
@@ -246,12 +246,12 @@ async def test_operator_cancels_an_answer_that_has_begun(bench: Bench) -> None:
 
 async def test_operator_cancels_at_the_very_moment_of_the_grant(bench: Bench) -> None:
     """Between the scheduler's decision and the task's next step a request is neither waiting nor sent."""
-    slots = bench.daemon.pool.first.backend.slots
+    slots = bench.daemon.pool.first.slots
     dispatcher = bench.daemon.dispatcher
     running = [await bench.send(chat("0.9 endless")) for _ in range(slots)]
     waiting = await bench.send(chat("0.1 short"))
     [queued] = bench.daemon.snapshot().queue
-    dispatcher.scheduler.set_slots(bench.daemon.pool.first.backend.name, slots + 1)
+    dispatcher.scheduler.set_slots(bench.daemon.pool.first.name, slots + 1)
     dispatcher.pump()
     assert dispatcher.live[queued.id].attempt is not None
     assert dispatcher.cancel(queued.id)
@@ -262,14 +262,14 @@ async def test_operator_cancels_at_the_very_moment_of_the_grant(bench: Bench) ->
 
 
 async def test_a_client_that_leaves_at_the_very_moment_of_the_grant(bench: Bench) -> None:
-    slots = bench.daemon.pool.first.backend.slots
+    slots = bench.daemon.pool.first.slots
     dispatcher = bench.daemon.dispatcher
     running = [await bench.send(chat("0.9 endless")) for _ in range(slots)]
     await bench.send(chat("0.1 short"))
     [queued] = bench.daemon.snapshot().queue
     exchange = dispatcher.live[queued.id]
     assert exchange.task is not None
-    dispatcher.scheduler.set_slots(bench.daemon.pool.first.backend.name, slots + 1)
+    dispatcher.scheduler.set_slots(bench.daemon.pool.first.name, slots + 1)
     dispatcher.pump()
     exchange.task.cancel()
     await bench.state(lambda s: s.counters.client_cancelled == 1 and len(s.running) == slots)
@@ -303,7 +303,7 @@ async def test_a_crowd_that_leaves_at_once(bench: Bench) -> None:
 
 async def test_a_backend_that_never_notices_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that keeps its half of the connection open gets its time, and the slot is free after that."""
-    monkeypatch.setattr("clairvoyant_cli.proxy.servers.pool.PATIENCE_S", 0.05)
+    monkeypatch.setattr("clairvoyant_cli.proxy.requests.serving.HANG_UP_TIMEOUT_S", 0.05)
     arrived, cut = asyncio.Event(), asyncio.Event()
 
     async def script(it: Conversation) -> None:

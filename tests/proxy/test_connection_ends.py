@@ -245,14 +245,14 @@ async def test_a_backend_that_answers_early_and_reads_no_more_keeps_no_connectio
         serving(upstream.base_url) as daemon,
         raw_client(daemon.base_url) as client,
     ):
-        opened = daemon.pool.first.backend.upstream.connect
+        opened = daemon.pool.first.upstream.connect
 
         async def connect(*, fresh: bool = False) -> object:
             connection = await opened(fresh=fresh)
             connection.closed.add_done_callback(lambda _: gone.set())
             return connection
 
-        daemon.pool.first.backend.upstream.connect = connect  # type: ignore[method-assign, assignment]
+        daemon.pool.first.upstream.connect = connect  # type: ignore[method-assign, assignment]
         client.send(post("/upload", b"", f"Content-Length: {2**30}").replace(b"Content-Length: 0\r\n", b""))
         await sent_until_it_stops(client, bytes(2**20), 2**30)
         full.set()

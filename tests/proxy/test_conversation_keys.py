@@ -4,7 +4,7 @@ import pytest
 
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome
-from clairvoyant_cli.proxy.requests.admission import ReadBody
+from clairvoyant_cli.proxy.requests.admission_rules import ReadBody
 from clairvoyant_cli.proxy.requests.conversation_keys import Conversations
 from clairvoyant_cli.scheduler.prefixes import Chain
 from predictor.record import PromptView, Turn
@@ -37,7 +37,7 @@ def test_the_hashes_of_one_run_say_nothing_in_another() -> None:
 
 
 def say(house: Rooms, *said: str) -> Exchange:
-    door = house.admission.at_the_door(asking())
+    door = house.admission.rules.judge_head(asking())
     assert isinstance(door, ReadBody)
     turns = tuple(Turn(("user", "assistant")[n % 2], text) for n, text in enumerate(said[:-1]))
     tokens = sum(len(text) for text in said) / 4

@@ -86,9 +86,9 @@ async def preempting(
         daemon = await stack.enter_async_context(serving(server.url, **({"policy": "srpt"} | settings)))
         await until(daemon, lambda s: s.backends[0].state == "up")
         worker = daemon.pool.first
-        served = Served(worker.backend.adapter.name, "replay", version=worker.backend.version)
+        served = Served(worker.adapter.name, "replay", version=worker.version)
         await believe(worker, replace(PROFILE, served=served, continuations=(replace(PROOF, way=way),)))
-        worker.backend.speeds.decode_tokens_per_s = 400.0
+        worker.speeds.decode_tokens_per_s = 400.0
         yield daemon, server.engine
 
 
@@ -232,7 +232,7 @@ async def test_who_wants_the_same_each_time_is_not_cut_where_it_would_be_read_in
 @pytest.mark.parametrize("settings", [{"no_preempt": True}, {"policy": "bounded"}])
 async def test_switched_off_nothing_is_touched(settings: dict[str, Any]) -> None:
     async with preempting(**settings) as (daemon, _), raw_client(daemon.base_url) as client:
-        async with raw_client(daemon.pool.first.backend.upstream.url) as direct:
+        async with raw_client(daemon.pool.first.upstream.url) as direct:
             theirs = await direct.ask(body("/api/chat", LONG, stream=True))
         ours = await cut_once(daemon, client, "/api/chat", stream=True)
         assert daemon.snapshot().counters.cuts == 0
@@ -372,9 +372,9 @@ async def test_a_server_that_is_another_than_was_measured_is_noticed_and_told_on
     async with preempting() as (daemon, _):
         worker = daemon.pool.first
         assert worker.continuation_of("replay") is not None
-        worker.backend.version = "another"
+        worker.version = "another"
         for _ in range(2):
-            await daemon.pool.see_settings(worker)
+            await daemon.lifecycle.see_settings(worker)
         assert worker.continuation_of("replay") is None
         told = [event.text for event in daemon.snapshot().log if "not what was measured" in event.text]
         assert len(told) == 1
@@ -386,7 +386,7 @@ async def test_a_server_that_changes_while_it_answers_is_not_cut() -> None:
     async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
         client.send(body("/api/chat", LONG, stream=True))
         await until(daemon, lambda s: bool(s.running) and s.running[0].tokens > 5)
-        daemon.pool.first.backend.version = "another"
+        daemon.pool.first.version = "another"
         async with raw_client(daemon.base_url) as other:
             other.send(body("/api/chat", SHORT, stream=False, tokens=5))
             state = await until(daemon, lambda s: any(each.uncut for each in s.running))

@@ -195,7 +195,7 @@ async def test_an_encoder_that_fails_costs_nobody_anything() -> None:
             await until(daemon, lambda s: len(s.running) == 1)
             b.send(chat("0.5 b 1"))
             await until(daemon, lambda s: len(s.queue) == 1)
-            opinions = daemon.gateway.admission.second_opinions
+            opinions = daemon.second_opinions
             assert opinions is not None
             await until(daemon, lambda s: opinions._given_up)
             c.send(chat("0.5 c 1"))

@@ -14,7 +14,7 @@ class House:
     def __init__(self) -> None:
         self.rooms: Rooms = rooms("engine", slots=200, kind="vllm")
         self.worker = self.rooms.pool["engine"]
-        self.worker.backend.annotate = "on"
+        self.worker.annotate = "on"
         self.said: list[str] = []
         self.queues = EngineQueues(
             self.rooms.dispatcher, self.rooms.pool, lambda _, news: self.said.append(news)
@@ -66,7 +66,7 @@ async def test_who_came_while_another_was_being_started_proves_nothing() -> None
 
 async def test_what_waits_inside_ends_after_what_goes_before_it() -> None:
     house = House()
-    house.worker.backend.slots = 1
+    house.worker.slots = 1
     runs, late, soon = house.sent(0.0, 5), house.sent(1.0, 9), house.sent(2.0, 1)
     house.begins(runs, 2.5)
     took = {each[0].id: each[1].expected_s for each in (runs, late, soon)}

@@ -15,7 +15,7 @@ from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Asked, AttemptEnd, Exchange, Outcome, Phase
-from clairvoyant_cli.proxy.requests.admission import UNKNOWN
+from clairvoyant_cli.proxy.requests.new_exchange import UNKNOWN
 from clairvoyant_cli.proxy.servers.loaded_models import ASSUMED_LOAD_S, MAX_AFFINITIES, Residents
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.replay import Engine, Replay, tabled

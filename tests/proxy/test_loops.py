@@ -117,7 +117,7 @@ async def test_an_address_that_led_back_and_is_set_right_serves() -> None:
         between.target = int(model.rpartition(":")[2])
         await between.part()
         daemon.pool.first.watch.look_now()
-        backend = daemon.pool.first.backend
+        backend = daemon.pool.first
         await until(daemon, lambda state: state.backends[0].state == "up" and not backend.leads_back)
         assert (await client.ask(get("/v1/models"))).status == 200
 

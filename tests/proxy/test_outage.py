@@ -279,7 +279,7 @@ async def test_what_cannot_be_sent_while_the_daemon_goes_down_is_told_so() -> No
         raise upstream_module.UnreachableError("no answer")
 
     async with before_a_server(slots=1) as (_, daemon):
-        daemon.pool.first.backend.upstream.connect = connect  # type: ignore[method-assign]
+        daemon.pool.first.upstream.connect = connect  # type: ignore[method-assign]
         async with clients(daemon, "one") as [client]:
             await connecting.wait()
             daemon.drain()
@@ -322,7 +322,7 @@ async def asked_on_a_stale_connection(raw: bytes, monkeypatch: pytest.MonkeyPatc
         serving(upstream.base_url) as daemon,
         raw_client(daemon.base_url) as client,
     ):
-        daemon.pool.first.backend.upstream._spawn = None
+        daemon.pool.first.upstream._spawn = None
         return [(await client.ask(raw)).status for _ in range(2)], requests
 
 

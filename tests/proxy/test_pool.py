@@ -6,9 +6,10 @@ from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.proxy.queue.exchange import AttemptEnd, OutageError
-from clairvoyant_cli.proxy.requests.admission import Refused
+from clairvoyant_cli.proxy.requests.admission_rules import Refused
 from clairvoyant_cli.proxy.requests.serving_rules import Answered, BrokenOff, CutOff, NotTaken, WaitAgain
 from clairvoyant_cli.proxy.servers.health import TROUBLE_AFTER
+from clairvoyant_cli.proxy.servers.matching import given_up
 from tests.fakes.rooms import Rooms, rooms
 
 
@@ -23,7 +24,7 @@ async def test_two_servers_of_a_kind_stand_side_by_side() -> None:
     assert [worker.name for worker in house.pool] == ["upstairs", "downstairs"]
     assert (house.pool.slots, len(house.pool)) == (2, 2)
     first = house.queued("x")
-    assert house.pool.worker_of(first).name == house.on(first)
+    assert house.pool.server_of(first).name == house.on(first)
 
 
 async def test_a_worker_that_is_down_takes_no_work() -> None:
@@ -37,9 +38,9 @@ async def test_a_worker_that_is_down_takes_no_work() -> None:
 
 async def test_a_worker_that_was_never_there_takes_none_while_another_is() -> None:
     house = rooms("mac", "rtx")
-    house.pool["rtx"].backend.seen = False
+    house.pool["rtx"].seen = False
     house.becomes("mac", "up")
-    house.pool["rtx"].backend.state = "down"
+    house.pool["rtx"].state = "down"
     house.becomes("mac", "up")
     exchanges = [house.queued(f"0.5 number {n}") for n in range(2)]
     assert [house.on(each) for each in exchanges] == ["mac", ""]
@@ -72,10 +73,10 @@ async def test_what_waits_is_given_up_only_when_every_worker_is() -> None:
 
 async def test_one_that_was_never_there_keeps_nobody_waiting() -> None:
     house = rooms("mac", "rtx")
-    house.pool["rtx"].backend.seen = False
+    house.pool["rtx"].seen = False
     house.becomes("mac", "down")
-    house.pool["rtx"].backend.state = "down"
-    house.pool.changed(house.pool["rtx"])
+    house.pool["rtx"].state = "down"
+    house.lifecycle.changed(house.pool["rtx"])
     waiting = house.queued("patient")
     assert house.on(waiting) == ""
     house.pool["mac"].outage._expire()
@@ -87,9 +88,9 @@ async def test_a_worker_that_comes_back_ends_the_outage() -> None:
     house = rooms("mac")
     house.becomes("mac", "down")
     house.pool["mac"].outage._expire()
-    assert house.pool.given_up
+    assert given_up(house.pool)
     house.becomes("mac", "up")
-    assert not house.pool.given_up
+    assert not given_up(house.pool)
 
 
 async def test_one_is_sent_to_a_worker_that_says_it_is_loading_to_see() -> None:
@@ -97,7 +98,7 @@ async def test_one_is_sent_to_a_worker_that_says_it_is_loading_to_see() -> None:
     house.becomes("mac", "loading")
     first, second = house.queued("0.1 first"), house.queued("0.2 second")
     assert (house.on(first), house.on(second)) == ("", "")
-    house.pool.try_one(house.pool["mac"])
+    house.lifecycle.try_one(house.pool["mac"])
     assert (house.on(first), house.on(second)) == ("mac", "")
 
 
@@ -108,7 +109,7 @@ async def test_speeds_are_learned_of_the_worker_that_answered() -> None:
     assert attempt is not None
     attempt.totals = type(attempt.totals)(tokens=100, decode_s=1.0, complete=True)
     house.after(exchange, Answered(200))
-    speeds = {worker.name: worker.backend.speeds.decode_tokens_per_s for worker in house.pool}
+    speeds = {worker.name: worker.speeds.decode_tokens_per_s for worker in house.pool}
     other = next(name for name in speeds if name != attempt.worker)
     assert (speeds[attempt.worker], speeds[other]) == (100.0, None)
 
@@ -116,9 +117,9 @@ async def test_speeds_are_learned_of_the_worker_that_answered() -> None:
 def offers(house: Rooms, **models: set[str]) -> None:
     """Let workers say which models they have."""
     for name, offered in models.items():
-        backend = house.pool[name].backend
+        backend = house.pool[name]
         backend.offered = frozenset(map(backend.adapter.known_as, offered))
-        house.pool.changed(house.pool[name])
+        house.lifecycle.changed(house.pool[name])
 
 
 async def test_a_request_goes_to_who_has_its_model_and_waits_for_it() -> None:
@@ -165,7 +166,7 @@ async def test_one_that_drains_ends_what_it_has_and_what_waits_for_it_alone() ->
     house = rooms("mac", "rtx")
     offers(house, mac={"small"}, rtx={"small", "large"})
     runs, waits = house.queued("0.5 a", model="large"), house.queued("0.5 b", model="large")
-    house.pool.drain("rtx")
+    house.lifecycle.drain("rtx")
     refused = house.ask("0.5 c", model="large")
     assert isinstance(refused, Refused)
     assert (refused.refusal.status, "only rtx can" in refused.refusal.message) == (503, True)
@@ -174,7 +175,7 @@ async def test_one_that_drains_ends_what_it_has_and_what_waits_for_it_alone() ->
     house.after(waits, Answered(200))
     others = [house.queued(f"0.5 {n}", model="small") for n in range(2)]
     assert [house.on(each) for each in others] == ["mac", ""]
-    house.pool.bring_up("rtx")
+    house.lifecycle.bring_up("rtx")
     assert house.on(others[1]) == "rtx"
 
 
@@ -183,7 +184,7 @@ async def test_what_was_cut_on_one_that_drains_goes_on_there() -> None:
     occupied, cut = house.queued("0.1 a"), house.queued("0.9 b")
     on = house.on(cut)
     house.after(cut, CutOff())
-    house.pool.remove(on)
+    house.lifecycle.remove(on)
     assert house.on(cut) == on
     assert house.pool[on].standing == "leaving"
     house.after(cut, Answered(200))
@@ -200,7 +201,7 @@ async def test_one_that_is_removed_while_it_is_away_holds_up_nobody() -> None:
     house.becomes("rtx", "down")
     house.after(cut, NotTaken(AttemptEnd.UNREACHABLE))
     waits = house.queued("0.5 b", model="large")
-    house.pool.remove("rtx")
+    house.lifecycle.remove("rtx")
     assert [worker.name for worker in house.pool] == ["mac"]
     assert house.on(waits) == "mac"  # which answers that it has no such model
     with pytest.raises(OutageError):
@@ -210,9 +211,9 @@ async def test_one_that_is_removed_while_it_is_away_holds_up_nobody() -> None:
 async def test_the_last_one_stays() -> None:
     house = rooms("mac", "rtx")
     house.queued("0.5 a", model="m")
-    house.pool.remove("mac")
+    house.lifecycle.remove("mac")
     with pytest.raises(ValueError, match="rtx"):
-        house.pool.remove("rtx")
+        house.lifecycle.remove("rtx")
 
 
 async def test_one_that_fails_at_once_does_not_draw_all_the_work() -> None:

@@ -8,7 +8,7 @@ from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome
 from clairvoyant_cli.proxy.queue.service_level import MIN_RECENT, ServiceLevel, objective_of
-from clairvoyant_cli.proxy.requests.admission import Refused
+from clairvoyant_cli.proxy.requests.admission_rules import Refused
 from clairvoyant_cli.scheduler.client_counts import MAX_CLIENTS
 from tests.fakes.rooms import Rooms, rooms
 
@@ -35,8 +35,8 @@ def promising(text: str, *workers: str) -> tuple[Rooms, ServiceLevel, list[str]]
     def say(level: int, line: str) -> None:
         said.append(f"{logging.getLevelName(level)} {line}")
 
-    level = ServiceLevel(text, house.dispatcher.scheduler, house.admission.stats.journal.clock, say)
-    house.admission.service_level = level
+    level = ServiceLevel(text, house.dispatcher.scheduler, house.stats.journal.clock, say)
+    house.admission.rules.service_level = level
     house.dispatcher.ended.append(level.ended)
     return house, level, said
 

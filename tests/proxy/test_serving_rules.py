@@ -80,7 +80,7 @@ async def test_another_worker_takes_what_the_first_one_could_not() -> None:
 
 async def test_a_server_that_was_never_there_keeps_nobody() -> None:
     house = rooms()
-    house.pool.first.backend.seen = False
+    house.pool.first.seen = False
     command = house.after(house.queued("x"), UNREACHABLE)
     assert isinstance(command, Finish)
     assert (command.outcome, command.status) == (Outcome.UPSTREAM_ERROR, 503)
@@ -134,7 +134,7 @@ async def test_an_answer_that_streams_goes_on_where_the_same_model_is_proved_to(
     house = rooms("mac", "rtx", "pi")
     for name in ("mac", "pi"):
         house.pool[name].profiles = (replace(PROFILE, served=Served("ollama", "m"), continuations=(PROOF,)),)
-        house.pool[name].settings = {"m": ModelSettings("f")}
+        house.pool[name].settings = {"m:latest": ModelSettings("f")}
     house.becomes("rtx", "down")
     house.becomes("pi", "down")
     exchange = house.queued("x")

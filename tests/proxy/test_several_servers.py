@@ -68,7 +68,7 @@ async def test_lists_are_those_of_all() -> None:
         assert models == [("small:latest", "mac"), ("both:latest", "mac"), ("large:latest", "rtx")]
         assert len(json.loads(loaded.body)["models"]) == 2
         assert tags.value("x-clairvoyant-backend") == b"mac, rtx"
-        daemon.pool["mac"].backend.state = "down"
+        daemon.pool["mac"].state = "down"
         tags = await ask(daemon, get("/api/tags"))
         assert [each["by"] for each in json.loads(tags.body)["models"]] == ["rtx", "rtx"]
 
@@ -107,7 +107,7 @@ async def test_a_server_that_cannot_be_one_keeps_nobody_from_starting() -> None:
 
 def operator(daemon: Daemon) -> ControlClient:
     """Return a client that has the token which the daemon's own account finds."""
-    return ControlClient(daemon.base_url, daemon.gateway.admission.access.run_token)
+    return ControlClient(daemon.base_url, daemon.access.run_token)
 
 
 async def test_who_has_no_token_sends_requests_nowhere_else() -> None:
@@ -177,7 +177,7 @@ async def test_what_cannot_be_done_is_said(arguments: dict[str, object], words: 
 
 async def test_the_command_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     async with two() as daemon, serve_app(Ollama("attic", "tiny:latest").app) as attic:
-        monkeypatch.setenv("CLAIRVOYANT_ADMIN_TOKEN", daemon.gateway.admission.access.run_token)
+        monkeypatch.setenv("CLAIRVOYANT_ADMIN_TOKEN", daemon.access.run_token)
 
         async def run(*words: str) -> str:
             arguments = ["backends", *words, "--url", daemon.base_url]

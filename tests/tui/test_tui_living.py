@@ -97,7 +97,7 @@ async def test_the_screen_follows_a_daemon_through_what_happens_to_it() -> None:
         serve_app(first.app) as url,
         serve_app(second.app) as second_url,
         serving(url, slots=4) as daemon,
-        ControlClient(daemon.base_url, daemon.gateway.admission.access.run_token) as control,
+        ControlClient(daemon.base_url, daemon.access.run_token) as control,
         watching(daemon.base_url) as screen,
     ):
 
@@ -141,7 +141,7 @@ async def test_the_screen_says_that_the_predictor_is_not_trusted_and_that_somebo
     async with (
         serve_app(backend.app) as url,
         serving(url, predictor, slots=4, urgency_target=0.05) as daemon,
-        ControlClient(daemon.base_url, daemon.gateway.admission.access.run_token) as control,
+        ControlClient(daemon.base_url, daemon.access.run_token) as control,
         watching(daemon.base_url) as screen,
         asked(daemon, *[chat("0.9 endless")] * 6),
     ):

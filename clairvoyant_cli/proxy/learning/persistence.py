@@ -26,7 +26,8 @@ from clairvoyant_cli.proxy.observing.arrival_order import ShadowRun
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.exchange import End, Exchange, Outcome
 from clairvoyant_cli.proxy.queue.operation import Operation
-from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker
+from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
+from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.starvation import mean_over_slots, tau_from_sojourn
 from clairvoyant_cli.state.snapshot import LoadedModel
 from predictor.errors import ModelError
@@ -79,7 +80,7 @@ class Persistence(Protocol):
 class WorkerMemory:
     """The profiles of one worker, the one in use, and what was learned since."""
 
-    worker: Worker
+    worker: Server
     profiles: Sequence[Profile]
     learner: Learner
     used: Profile | None = None
@@ -88,7 +89,7 @@ class WorkerMemory:
     @property
     def state_name(self) -> str:
         """The name of its stored state."""
-        return state_name(self.worker.backend.adapter.name, self.worker.backend.base_url)
+        return state_name(self.worker.adapter.name, self.worker.base_url)
 
     def take(self, profiles: Sequence[Profile]) -> None:
         """Change the profiles; what was learned under those that stay is kept."""
@@ -110,7 +111,7 @@ class StateSaver:
     def __init__(
         self,
         persistence: Persistence,
-        pool: BackendPool,
+        lifecycle: ServerLifecycle,
         operation: Operation,
         stats: RequestStats,
         predictor: Predictor,
@@ -120,28 +121,28 @@ class StateSaver:
         record_prompts: bool,
     ) -> None:
         self._persistence = persistence
-        self._pool = pool
+        self._lifecycle = lifecycle
+        self._pool = lifecycle.pool
         self._operation = operation
         self._stats = stats
         self._predictor = predictor
         self._learn_queue = learn_queue
         self._freeze = freeze
         self._record_prompts = record_prompts
-        self._memories = {worker.name: self._memory_of(worker) for worker in pool}
-        self.took_over: list[Callable[[Worker], None]] = []
+        self._memories = {worker.name: self._memory_of(worker) for worker in self._pool}
+        self.took_over: list[Callable[[Server], None]] = []
         self._announced = ""
         self._saved_ago_s = 0.0
         self._unlearned = b""
 
-    def _memory_of(self, worker: Worker) -> WorkerMemory:
-        backend = worker.backend
+    def _memory_of(self, worker: Server) -> WorkerMemory:
         profiles = self._profiles_of(worker)
-        learned = learned_of(self._persistence.load(state_name(backend.adapter.name, backend.base_url)))
+        learned = learned_of(self._persistence.load(state_name(worker.adapter.name, worker.base_url)))
         return WorkerMemory(worker, profiles, Learner(profiles, learned))
 
-    def _profiles_of(self, worker: Worker) -> Sequence[Profile]:
-        url = worker.backend.base_url
-        profiles = self._persistence.profiles(worker.backend.adapter.name, url)
+    def _profiles_of(self, worker: Server) -> Sequence[Profile]:
+        url = worker.base_url
+        profiles = self._persistence.profiles(worker.adapter.name, url)
         return measured_at(url, profiles) if len(self._pool) > 1 else profiles
 
     def begin(self) -> None:
@@ -155,7 +156,7 @@ class StateSaver:
         self._operation.dispatcher.ended.append(self.ended)
         self._stats.shadow_ran.append(self.in_order_of_arrival)
 
-    def take_in(self, worker: Worker) -> None:
+    def take_in(self, worker: Server) -> None:
         """Load the profiles and learned state of a worker that was added. Those of a removed one stay."""
         memory = self._memories[worker.name] = self._memory_of(worker)
         self._take_up(memory)
@@ -244,7 +245,7 @@ class StateSaver:
 
     def _take_up(self, memory: WorkerMemory) -> None:
         memory.worker.profiles = memory.profiles
-        memory.worker.backend.speeds.frozen = self._freeze
+        memory.worker.speeds.frozen = self._freeze
         if memory.profiles:
             self._use(memory, memory.profiles[0])
             return
@@ -256,7 +257,7 @@ class StateSaver:
         self._stats.journal.event(level, whose + news)
 
     def _use(self, memory: WorkerMemory, profile: Profile) -> None:
-        backend = memory.worker.backend
+        backend = memory.worker
         speeds = backend.speeds
         speeds.decode_tokens_per_s = profile.decode_tokens_per_s
         speeds.prefill_tokens_per_s = profile.prefill_tokens_per_s
@@ -264,7 +265,7 @@ class StateSaver:
         # A server that reports its slots may have been restarted with other slots since.
         if not backend.slots_fixed and not backend.adapter.REPORTS_SLOTS:
             backend.slots = profile.slots
-            self._pool.share_out()
+            self._lifecycle.share_out()
         age_days = max(0.0, self._stats.journal.wall() - profile.measured_at) / 86_400
         self._say(memory, f"using profile {profile.name}, measured {age_days:.1f} days ago")
         if why := self._persistence.stale(profile, backend.version):
@@ -278,7 +279,7 @@ class StateSaver:
             self._follow(memory)
 
     def _follow(self, memory: WorkerMemory) -> None:
-        loaded, used = memory.worker.backend.models, memory.used
+        loaded, used = memory.worker.models, memory.used
         if used is None or loaded == memory.followed or not loaded:
             return
         memory.followed = loaded
@@ -295,7 +296,7 @@ class StateSaver:
 
     def _loaded_profile(self, memory: WorkerMemory) -> Profile | None:
         """Return the profile of a loaded model, None if there is none."""
-        found = (memory.learner.prefer(model.name) for model in memory.worker.backend.models)
+        found = (memory.learner.prefer(model.name) for model in memory.worker.models)
         return next((profile for profile in found if profile is not None), None)
 
     def _say_stale(self, memory: WorkerMemory, profile: Profile, why: str) -> None:
@@ -307,7 +308,7 @@ class StateSaver:
         tau_s, source = memory.learner.tau_of(model)
         mu_short_s = memory.learner.mu_short_of(model)
         if len(self._pool) > 1:
-            learners = [(each.backend.slots, self._memories[each.name].learner) for each in self._pool]
+            learners = [(each.slots, self._memories[each.name].learner) for each in self._pool]
             mu_short_s = mean_over_slots((slots, learner.mu_short_of(model)) for slots, learner in learners)
             tau_s = tau_from_sojourn(mu_short_s)
         if not self._operation.learn_tau(tau_s, mu_short_s, source):

@@ -8,7 +8,7 @@ from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
-from clairvoyant_cli.proxy.servers.pool import BackendPool
+from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.scheduler.explain import Cause, Standing, Standings
 from clairvoyant_cli.scheduler.job import Move
 from clairvoyant_cli.scheduler.placement import left_s
@@ -24,7 +24,7 @@ class WaitingRows:
     """The queue at one moment."""
 
     operation: Operation
-    pool: BackendPool
+    pool: ServerPool
     stats: RequestStats
     now: float
     standings: Standings = field(init=False)

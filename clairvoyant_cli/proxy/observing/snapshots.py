@@ -19,7 +19,8 @@ from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.queue.predictor_trust import whose
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
-from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker
+from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.placement import left_s
 from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
 from clairvoyant_cli.state.snapshot import (
@@ -46,7 +47,7 @@ class SnapshotBuilder:
     """Makes snapshots of a daemon. With `show_prompts`, what drove a prediction may quote the prompt."""
 
     operation: Operation
-    pool: BackendPool
+    pool: ServerPool
     stats: RequestStats
     access: Access
     predictor: Predictor
@@ -110,8 +111,8 @@ class SnapshotBuilder:
         running = [exchange.attempt.granted_s for exchange in live if exchange.attempt is not None]
         return self.stats.utilisation(self.pool.slots, over_s, running)
 
-    def _backend(self, worker: Worker, waiting: int) -> BackendState:
-        backend = worker.backend
+    def _backend(self, worker: Server, waiting: int) -> BackendState:
+        backend = worker
         return BackendState(
             name=backend.name,
             kind=backend.adapter.name,
@@ -274,7 +275,7 @@ class SnapshotBuilder:
 
     def _unseen_tokens(self, exchange: Exchange, attempt: Attempt, now: float) -> int:
         """Guess how far an answer is that comes in one piece, by its server's speeds."""
-        speeds = self.pool.worker_of(exchange).backend.speeds
+        speeds = self.pool.server_of(exchange).speeds
         prefill_s = speeds.seconds(exchange.asked.parsed.prompt_tokens, 0.0)
         whole_s = speeds.seconds(0.0, exchange.job.tokens)
         return int(exchange.job.tokens * max(0.0, now - attempt.granted_s - prefill_s) / max(whole_s, 1e-9))

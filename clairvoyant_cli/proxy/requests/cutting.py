@@ -1,7 +1,7 @@
 """Cutting what runs for what had better run first, and going on with it later.
 
 Which answer is cut when is the scheduler's decision; whether one may be cut at all is decided here, from what
-its request holds and what a calibration has proved of the worker. Everybody else is spared.
+its request holds and what a calibration has proved of the server. Everybody else is spared.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from math import inf
 import msgspec
 
 from clairvoyant_cli.backends.continuation import Onward, streamed
+from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.can_continue import Continuable, continuable
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES
@@ -25,8 +26,10 @@ from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import Attempt, AttemptEnd, End, Exchange, Phase
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.requests.spliced_relay import UnfitError
-from clairvoyant_cli.proxy.servers.pool import BackendPool, ProvenWay, Worker
+from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.servers.server import ProvenWay, Server
 from clairvoyant_cli.scheduler.kept_contexts import CutPrice, price_of_cut
+from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, PREEMPTIVE_POLICY
 
 LOOK_EVERY_S = 0.1
 """How often it is looked whether something that runs has become longer than what waits."""
@@ -52,7 +55,7 @@ class Preemption:
     """Cuts, and goes on. Without `enabled` nothing is cut, whatever was proved."""
 
     dispatcher: Dispatcher
-    pool: BackendPool
+    pool: ServerPool
     operation: Operation
     stats: RequestStats
     spawn: Spawn
@@ -60,46 +63,71 @@ class Preemption:
     _undecided: asyncio.Event = field(default_factory=asyncio.Event)
     _plain: set[tuple[str, str]] = field(default_factory=set)
 
+    # -- whether to cut at all -------------------------------------------------------------------------
+
+    def prefer(self, config: ServeConfig) -> None:
+        """Choose the preemptive policy where a server is proven to continue answers exactly, unless the
+        operator has chosen a policy.
+        """
+        if config.no_preempt:
+            return
+        operation, say = self.operation, self.stats.journal.event
+        chosen = config.policy is not None or config.urgency is not None or operation.policy_chosen
+        proofs = [(server, *each) for server in self.pool for each in server.exact_proofs.items()]
+        # While the predictor is distrusted and arrival order holds, nothing should be cut.
+        if not chosen and operation.policy in (DEFAULT_POLICY, PREEMPTIVE_POLICY):
+            operation.prefer_policy(PREEMPTIVE_POLICY if proofs else DEFAULT_POLICY)
+        for server, model, proof in proofs:
+            exact = f"{proof.exact} of {proof.trials} answers equal, {proof.resume_s * 1000:.0f} ms to resume"
+            say(logging.INFO, f"{server.name} continues cut answers of {model} exactly: {exact}")
+        if POLICIES[operation.policy].interrupts and not proofs:
+            measured = any(server.profiles for server in self.pool)  # else there is no profile to add it to
+            command = "clairvoyant calibrate --continuation" if measured else "clairvoyant calibrate"
+            say(
+                logging.WARNING,
+                f"no answer is cut: no server is proven to continue one exactly; run {command}",
+            )
+
     # -- before an answer begins -----------------------------------------------------------------------
 
-    def consider(self, exchange: Exchange, request: Request, worker: Worker) -> None:
+    def consider(self, exchange: Exchange, request: Request, server: Server) -> None:
         """Decide whether the answer that is about to begin may be cut; if not, it is spared."""
         if exchange.only_as_asked:
             exchange.uncut_because = "its server is asked as its client asked"
         elif not self.enabled or not self.dispatcher.scheduler.policy.interrupts:
             exchange.uncut_because = "the policy" if self.enabled else "--no-preempt"
-        elif worker.backend.stamps is not None:
+        elif server.stamps is not None:
             exchange.uncut_because = "the engine itself says what runs"
-        elif (found := worker.continuation_of(exchange.job.model)) is None:
+        elif (found := server.continuation_of(exchange.job.model)) is None:
             exchange.uncut_because = "nothing proves that the server can go on with it"
         else:
-            self._judge(exchange, request, worker, found)
+            self._judge(exchange, request, server, found)
         if exchange.splice is None:
             self.dispatcher.scheduler.spare(exchange.id)
 
-    def streams_more(self, worker: Worker, model: str) -> None:
+    def streams_more(self, server: Server, model: str) -> None:
         """Note that a model streams more than text: none is asked for on behalf of clients that want none."""
         if len(self._plain) < MAX_PLAIN:
-            self._plain.add((worker.name, model))
+            self._plain.add((server.name, model))
 
-    def _judge(self, exchange: Exchange, request: Request, worker: Worker, found: ProvenWay) -> None:
+    def _judge(self, exchange: Exchange, request: Request, server: Server, found: ProvenWay) -> None:
         route = exchange.asked.route
         body = request.whole(SMALL_BYTES)
         if body is None:
             exchange.uncut_because = "its body is too long"
             return
-        adapter = worker.backend.adapter
+        adapter = server.adapter
         defaults = adapter.defaults(found.settings, route.shape)
         asked = continuable(body, route.shape, streams=route.streams, defaults=defaults, caps=adapter.CAPS)
         if not isinstance(asked, Continuable):
             exchange.uncut_because = asked
         elif not asked.streamed and adapter.json_type(route.shape) is None:
             exchange.uncut_because = "it is not streamed"
-        elif not asked.streamed and (worker.name, exchange.job.model) in self._plain:
+        elif not asked.streamed and (server.name, exchange.job.model) in self._plain:
             exchange.uncut_because = "what its server streams is more than its answer"
         elif request.head.get(KEPT_RUNNING) is not None:
             exchange.uncut_because = "its server goes on without its client"
-        elif asked.is_greedy and worker.is_asked_again(asked) and not found.proof.repeats_are_exact:
+        elif asked.is_greedy and server.is_asked_again(asked) and not found.proof.repeats_are_exact:
             exchange.uncut_because = "its server has answered it before"
         else:
             exchange.splice = Splice(asked)
@@ -141,14 +169,14 @@ class Preemption:
         What another chat shares more than half of is not kept by llama.cpp when that takes the slot, and has
         to be read again: an answer that is shorter than its prompt by now, at worst.
         """
-        worker = self.pool.worker_of(exchange)
-        found = worker.continuation_of(exchange.job.model)
+        server = self.pool.server_of(exchange)
+        found = server.continuation_of(exchange.job.model)
         if exchange.splice is None or found is None:
             return CutPrice(0.0)  # it is spared
         tokens, resume_s = _context_tokens(exchange), found.proof.resume_s
-        price = price_of_cut(worker.contexts.kept, tokens, resume_s, worker.read_s)
+        price = price_of_cut(server.contexts.kept, tokens, resume_s, server.read_s)
         if exchange.tokens < exchange.job.prompt_tokens:
-            return price._replace(resume_s=max(price.resume_s, resume_s + worker.read_s(tokens)))
+            return price._replace(resume_s=max(price.resume_s, resume_s + server.read_s(tokens)))
         return price
 
     def _decided(self, exchange: Exchange) -> None:
@@ -161,13 +189,13 @@ class Preemption:
             self.spawn(self._cut_if_exact(exchange, attempt, splice))
 
     async def _cut_if_exact(self, exchange: Exchange, attempt: Attempt, splice: Splice) -> None:
-        worker = self.pool[attempt.worker]
+        server = self.pool[attempt.worker]
         splice.read()
         pieces = tuple(splice.pieces)  # more come meanwhile
-        asked = await worker.bounded(exchange.job.model, splice.asked, pieces)
+        asked = await server.bounded(exchange.job.model, splice.asked, pieces)
         alike = None
         if splice.asked.is_greedy and isinstance(asked, Continuable):
-            alike = await worker.backend.adapter.reads_as_written(worker.ask, asked, pieces)
+            alike = await server.adapter.reads_as_written(server.ask, asked, pieces)
         attempt.is_cutting = False  # for all that is known yet: it may turn out that it cannot be cut
         if exchange.attempt is not attempt or exchange.id not in self.dispatcher.scheduler.running:
             return
@@ -202,19 +230,19 @@ class Preemption:
             return
         if exchange.attempt is not None and exchange.asked.route.work is Work.GENERATE:
             self._left(exchange, exchange.attempt.worker, waits=False)
-        elif exchange.cuts and (worker := self.pool.get(exchange.cuts[-1].worker)) is not None:
-            worker.contexts.ended(exchange.id)
+        elif exchange.cuts and (server := self.pool.get(exchange.cuts[-1].worker)) is not None:
+            server.contexts.ended(exchange.id)
 
-    def _left(self, exchange: Exchange, worker_name: str, *, waits: bool) -> None:
-        worker, scheduler = self.pool.get(worker_name), self.dispatcher.scheduler
-        if worker is None:
+    def _left(self, exchange: Exchange, server_name: str, *, waits: bool) -> None:
+        server, scheduler = self.pool.get(server_name), self.dispatcher.scheduler
+        if server is None:
             return
         tokens, waited_for = _context_tokens(exchange), not exchange.job.stands_back
-        for job_id in worker.contexts.left(exchange.id, tokens, waits=waits, waited_for=waited_for):
+        for job_id in server.contexts.left(exchange.id, tokens, waits=waits, waited_for=waited_for):
             other = self.dispatcher.live.get(job_id)
-            found = None if other is None else worker.continuation_of(other.job.model)
+            found = None if other is None else server.continuation_of(other.job.model)
             if other is not None and other.is_suspended and found is not None:
-                owed_s = found.proof.resume_s + worker.read_s(_context_tokens(other))
+                owed_s = found.proof.resume_s + server.read_s(_context_tokens(other))
                 scheduler.owe(job_id, owed_s, self.stats.journal.clock())
 
     # -- when it goes on -------------------------------------------------------------------------------
@@ -226,22 +254,22 @@ class Preemption:
             return None
         return Onward(streamed(splice.asked), splice.asked.shape)
 
-    async def onward(self, exchange: Exchange, worker: Worker) -> Onward:
+    async def onward(self, exchange: Exchange, server: Server) -> Onward:
         """Return the request that goes on with an answer; UnfitError if the server cannot be asked to."""
-        splice, adapter, counted = exchange.splice, worker.backend.adapter, None
+        splice, adapter, counted = exchange.splice, server.adapter, None
         with suppress(TimeoutError):
             async with asyncio.timeout(ASIDE_S):
-                await worker.see_settings()  # it may have been started again meanwhile
-        found = worker.continuation_of(exchange.job.model)
+                await server.see_settings()  # it may have been started again meanwhile
+        found = server.continuation_of(exchange.job.model)
         if splice is None or found is None:
             raise UnfitError("it cannot go on with an answer any more")
         with suppress(TimeoutError):
             async with asyncio.timeout(ASIDE_S):
                 if (lookup := adapter.cache_lookup(splice.asked)) is not None:
-                    await worker.ask(lookup[0], ASIDE_S, lookup[1])
-                counted = await adapter.said_tokens(worker.ask, splice.asked, splice.said)
+                    await server.ask(lookup[0], ASIDE_S, lookup[1])
+                counted = await adapter.said_tokens(server.ask, splice.asked, splice.said)
         tokens = max(splice.tokens, counted or 0)  # an event may bring a letter of several tokens
-        onward = await found.way.onward(worker.ask, splice.asked, splice.said, tokens)
+        onward = await found.way.onward(server.ask, splice.asked, splice.said, tokens)
         if onward is None:
             raise UnfitError("it did not say how it renders the prompt: its model may be gone")
         splice.continue_in(onward.shape, _earlier(exchange, tokens, counted))
@@ -252,20 +280,20 @@ class Preemption:
         context was there, where reading it would have taken long enough to tell.
         """
         self.stats.resumes += exchange.parts[-1].end is AttemptEnd.CUT
-        worker = self.pool[attempt.worker]
-        found = worker.continuation_of(exchange.job.model)
+        server = self.pool[attempt.worker]
+        found = server.continuation_of(exchange.job.model)
         was_there = None
         if found is not None and attempt.first_byte_s is not None:
             tokens, resume_s = _context_tokens(exchange), found.proof.resume_s
-            read_s, took_s = worker.read_s(tokens), attempt.first_byte_s - attempt.granted_s
+            read_s, took_s = server.read_s(tokens), attempt.first_byte_s - attempt.granted_s
             if read_s > max(resume_s, TELLING_S):
                 was_there = took_s < resume_s + read_s / 2.0
             if was_there is False:
                 attempt.reread_tokens = round(tokens)
-        room, before = worker.contexts.room, worker.contexts.room.tokens
-        worker.contexts.went_on(exchange.id, was_there)
+        room, before = server.contexts.room, server.contexts.room.tokens
+        server.contexts.went_on(exchange.id, was_there)
         if before == inf and room.tokens < inf:
-            news = f"{worker.name} read an answer again that was cut: its cache is taken to hold"
+            news = f"{server.name} read an answer again that was cut: its cache is taken to hold"
             self.stats.journal.event(logging.INFO, f"{news} about {room.tokens:.0f} tokens")
 
     def ran_on(self, last: Totals, exchange: Exchange) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Exchange
-from clairvoyant_cli.proxy.servers.pool import BackendPool
+from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
 from clairvoyant_cli.scheduler.urgency import Said
 from predictor.record import Predictor, PromptView, Task
 
@@ -53,13 +53,13 @@ class SecondOpinions:
         self,
         encode: Encode,
         predictor: Predictor,
-        pool: BackendPool,
+        times: ServiceTimes,
         dispatcher: Dispatcher,
         levels: UrgencyLevels,
     ) -> None:
         self._encode = encode
         self._predictor = predictor
-        self._pool = pool
+        self._times = times
         self._dispatcher = dispatcher
         self._levels = levels
         self._unread: list[tuple[float, int, Exchange]] = []  # a heap
@@ -130,7 +130,7 @@ class SecondOpinions:
             return
         prediction = self._predictor.predict(view, opinion)
         exchange.repredicted(prediction)
-        if self._dispatcher.reestimate(exchange, self._pool.estimates(exchange.asked.parsed, prediction)):
+        if self._dispatcher.reestimate(exchange, self._times.estimates(exchange.asked.parsed, prediction)):
             self._dispatcher.moved()
         if exchange.job.urgency_by == Said.PREDICTOR:
             level, by = self._levels.predicted(exchange.job.client, exchange.asked.parsed, opinion)

@@ -18,7 +18,8 @@ from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.proxy.access.clients import PRIORITIES, Clients
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange
 from clairvoyant_cli.proxy.queue.operation import CHOSEN, Operation
-from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker
+from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.engine_priority import due_s
 from clairvoyant_cli.scheduler.job import Reason
 
@@ -44,7 +45,7 @@ UNREADABLE = Refusal(
 class Annotation:
     """Stamps. `dated` turns a time of the daemon's clock into epoch seconds; `say` tells the operator."""
 
-    pool: BackendPool
+    pool: ServerPool
     operation: Operation
     dated: Callable[[float], float]
     say: Callable[[int, str], None]
@@ -67,16 +68,16 @@ class Annotation:
         return UNREADABLE if whole and unseen else None
 
     def tell(self) -> None:
-        """Say what is done with each worker's requests, when that is new."""
-        for worker in self.pool:
-            news = _news(worker)
-            if self._told.get(worker.name, "") != news:
-                self._told[worker.name] = news
+        """Say what is done with each server's requests, when that is new."""
+        for server in self.pool:
+            news = _news(server)
+            if self._told.get(server.name, "") != news:
+                self._told[server.name] = news
                 self.say(logging.INFO, news)
 
-    def stamp(self, exchange: Exchange, attempt: Attempt, worker: Worker) -> Stamp | None:
-        """Return what is put into a request's body for a worker; None if it goes as it is."""
-        priority, parsed = worker.backend.stamps, exchange.asked.parsed
+    def stamp(self, exchange: Exchange, attempt: Attempt, server: Server) -> Stamp | None:
+        """Return what is put into a request's body for a server; None if it goes as it is."""
+        priority, parsed = server.stamps, exchange.asked.parsed
         if priority is None or exchange.asked.route.shape not in priority.shapes:
             return None
         if not parsed.opening or parsed.ranks_itself:
@@ -84,7 +85,7 @@ class Annotation:
         dispatch = attempt.dispatch
         level = PRIORITIES.start if dispatch.reason is Reason.PROMOTED else int(dispatch.job.rank)
         if not self._mean_s:
-            self._mean_s = worker.service_s(0.0, USUAL_TOKENS)
+            self._mean_s = server.service_s(0.0, USUAL_TOKENS)
         due = self._due_s(dispatch.job.arrival_s, max(MIN_COST_S, dispatch.job.cost_s))
         attempt.priority = priority.number(self.dated(due), level)
         return stamp_of(FIELD, attempt.priority, parsed.opening)
@@ -104,10 +105,10 @@ class Annotation:
         return inf if operation.tau_s is None else operation.tau_s
 
 
-def _news(worker: Worker) -> str:
-    """Return what is done with a worker's requests, "" where there is nothing to be said of it."""
-    backend = worker.backend
-    name, priority, heeding = worker.name, backend.adapter.PRIORITY, backend.heeding
+def _news(server: Server) -> str:
+    """Return what is done with a server's requests, "" where there is nothing to be said of it."""
+    backend = server
+    name, priority, heeding = server.name, backend.adapter.PRIORITY, backend.heeding
     if backend.annotate == "off" or backend.state in ("unknown", "down"):
         return ""
     if priority is None:

@@ -1,4 +1,4 @@
-"""A request's way to a worker and its answer's way back, byte for byte, in the queue or past it."""
+"""A request's way to a server and its answer's way back, byte for byte, in the queue or past it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.relay import Relay
-from clairvoyant_cli.proxy.servers.pool import Worker
+from clairvoyant_cli.proxy.servers.server import Server
 
 REPLACED = (b"host", b"content-length", b"accept-encoding", b"expect")
 """Headers of a client's request that are ours to say in another one in its name."""
@@ -29,13 +29,13 @@ def forward(
     request: Request,
     upstream: UpstreamConnection,
     relay: ResponseSink,
-    worker: Worker,
+    server: Server,
     *,
     drop: tuple[bytes, ...],
     keep: bool = False,
     stamp: Stamp | None = None,
 ) -> None:
-    """Begin to send a request to a worker, without the headers named in `drop`, and with a stamp; `keep` its
+    """Begin to send a request to a server, without the headers named in `drop`, and with a stamp; `keep` its
     body, if it is whole, to send it again.
     """
     head = request.head
@@ -47,12 +47,12 @@ def forward(
     if request.expects_continue:
         extra.append((b"Expect", b"100-continue"))
         request.welcome_body_soon()
-    if worker.key is not None:
+    if server.key is not None:
         drop = (*drop, b"authorization")
         if head.method.upper() != b"TRACE":  # whose answer is the request itself
-            extra.append((b"Authorization", b"Bearer " + worker.key))
+            extra.append((b"Authorization", b"Bearer " + server.key))
     upstream.throttle = request.connection
-    upstream.begin(head, head.encode(worker.backend.upstream.host_header, *extra, drop=drop), relay)
+    upstream.begin(head, head.encode(server.upstream.host_header, *extra, drop=drop), relay)
     if head.has_body:
         request.flow_to(upstream if stamp is None else Stamping(upstream, stamp), keep=keep)
     upstream.uncork()
@@ -62,55 +62,55 @@ def forward_anew(
     request: Request,
     upstream: UpstreamConnection,
     relay: Relay,
-    worker: Worker,
+    server: Server,
     body: bytes,
     path: str | None = None,
     *,
     drop: tuple[bytes, ...],
 ) -> None:
-    """Send a worker another request in the name of one: another body, to another path maybe."""
-    asked, server = request.head, worker.backend.upstream
-    target = asked.origin_form if path is None else (worker.backend.prefix + path).encode()
+    """Send a server another request in the name of one: another body, to another path maybe."""
+    asked, host_header = request.head, server.upstream.host_header
+    target = asked.origin_form if path is None else (server.prefix + path).encode()
     passing = asked.fields.passing(*REPLACED, *drop)
     extra = [(b"Accept-Encoding", b"identity"), (b"Content-Length", b"%d" % len(body))]
-    if worker.key is not None:
+    if server.key is not None:
         passing = [header for header in passing if header[0].lower() != b"authorization"]
-        extra.append((b"Authorization", b"Bearer " + worker.key))
-    host = (b"Host", server.host_header)
+        extra.append((b"Authorization", b"Bearer " + server.key))
+    host = (b"Host", host_header)
     head = request_head(asked.method, target, Fields([host, *passing, *extra]))
     upstream.throttle = request.connection
-    upstream.begin(head, head.encode(server.host_header), relay)
+    upstream.begin(head, head.encode(host_header), relay)
     upstream.body(body)
     upstream.body_end([])
 
 
 async def pass_on(
-    request: Request, route: Route, worker: Worker, access: Access, refusals: Refusals, *extra: Header
+    request: Request, route: Route, server: Server, access: Access, refusals: Refusals, *extra: Header
 ) -> None:
-    """Send a request that needs no slot straight to a worker, and its answer back, with headers of ours."""
+    """Send a request that needs no slot straight to a server, and its answer back, with headers of ours."""
     try:
         try:
-            await _relayed(request, worker, access, extra)
+            await _relayed(request, server, access, extra)
         except StaleError:
             if not _repeatable(request.head):
                 raise
-            await _relayed(request, worker, access, extra, fresh=True)
+            await _relayed(request, server, access, extra, fresh=True)
     except UpstreamError as error:
-        worker.watch.look_now()
+        server.watch.look_now()
         say = refusals.unreachable if isinstance(error, UnreachableError) else refusals.broken_off
-        refusals.send(request, route, say(worker, str(error)))
+        refusals.send(request, route, say(server, str(error)))
 
 
 async def _relayed(
-    request: Request, worker: Worker, access: Access, extra: Sequence[Header], *, fresh: bool = False
+    request: Request, server: Server, access: Access, extra: Sequence[Header], *, fresh: bool = False
 ) -> None:
     """Have a request answered; `fresh` on a new connection."""
     upstream: UpstreamConnection | None = None
     relay: Relay | None = None
     try:
-        upstream = await worker.backend.upstream.connect(fresh=fresh)
+        upstream = await server.upstream.connect(fresh=fresh)
         relay = Relay(request, upstream, *extra)
-        forward(request, upstream, relay, worker, drop=access.consumed_headers)
+        forward(request, upstream, relay, server, drop=access.consumed_headers)
         await relay.finished
     except asyncio.CancelledError:
         if relay is not None and relay.whole:

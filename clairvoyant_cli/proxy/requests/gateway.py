@@ -1,11 +1,12 @@
-"""The way of a request: straight to the control API, straight to a backend, or through the queue."""
+"""Routes each request: to the control API, straight to a server, or through the queue."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.proxy.queue.exchange import Exchange
-from clairvoyant_cli.proxy.requests.admission import Admission, PassOn
+from clairvoyant_cli.proxy.requests.admission import Admission
+from clairvoyant_cli.proxy.requests.admission_rules import PassOn
 from clairvoyant_cli.proxy.requests.passthrough import Passing
 from clairvoyant_cli.proxy.requests.serving import Serving
 
@@ -14,7 +15,7 @@ CONTROL_PREFIX = "/_clairvoyant/"
 
 @dataclass(slots=True)
 class Gateway:
-    """Handles each request that the listener hands over; `control` serves the daemon's own routes."""
+    """Handles each request that the listener receives; `control` serves the daemon's own routes."""
 
     admission: Admission
     serving: Serving
@@ -26,12 +27,11 @@ class Gateway:
         if request.head.path.startswith(CONTROL_PREFIX):
             await self.control(request)
             return
-        admission = self.admission
-        admitted = await admission.admit_request(request)
+        admitted = await self.admission.admit(request)
         if isinstance(admitted, Exchange):
             await self.serving.serve(admitted, request)
         elif isinstance(admitted, PassOn):
-            admission.stats.passed_through += 1
+            self.serving.stats.passed_through += 1
             await self.passing.pass_on(request, admitted.route, admitted.model)
         else:
-            admission.refusals.send(request, admitted.route, admitted.refusal)
+            self.serving.refusals.send(request, admitted.route, admitted.refusal)

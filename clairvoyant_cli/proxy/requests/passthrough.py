@@ -21,7 +21,9 @@ from clairvoyant_cli.protocols.routes import Family, Route, plainly_spelled, une
 from clairvoyant_cli.proxy.access.keys import BACKEND_HEADER, Access
 from clairvoyant_cli.proxy.requests.forwarding import forward, pass_on
 from clairvoyant_cli.proxy.requests.refusals import IN_A_LOOP, Refusals
-from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker
+from clairvoyant_cli.proxy.servers.matching import able
+from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.servers.server import Server
 
 LIST_TIMEOUT_S = 5.0
 """A server that takes longer is left out of a list."""
@@ -48,36 +50,36 @@ class _Shown(msgspec.Struct, gc=False):
 class Passing:
     """Passes on what does not wait in the queue."""
 
-    pool: BackendPool
+    pool: ServerPool
     access: Access
     refusals: Refusals
 
     async def pass_on(self, request: Request, route: Route, model: str = "") -> None:
         """Have a request answered by the server that it is for; `model` is the one it names, if known."""
         pool, head = self.pool, request.head
-        path = plainly_spelled(unescaped(head.path, pool.first.backend.prefix))
+        path = plainly_spelled(unescaped(head.path, pool.first.prefix))
         named = head.get(BACKEND_HEADER)
         is_list = head.method == b"GET" and not head.has_body and path in LISTS
         of_all = is_list and named is None and len(pool) > 1
         if of_all and await self._listed(request, path):
             return
-        worker = await self._worker(request, route, path, model)
-        if isinstance(worker, Refusal):
-            self.refusals.send(request, route, worker)
+        server = await self._worker(request, route, path, model)
+        if isinstance(server, Refusal):
+            self.refusals.send(request, route, server)
             return
-        if worker.backend.leads_back:
+        if server.leads_back:
             self.refusals.send(request, route, IN_A_LOOP)
             return
-        await pass_on(request, route, worker, self.access, self.refusals, *self.refusals.by(worker))
+        await pass_on(request, route, server, self.access, self.refusals, *self.refusals.by(server))
         if head.method not in READING:
-            worker.watch.look_now()  # it may have another model by now
+            server.watch.look_now()  # it may have another model by now
 
-    async def _worker(self, request: Request, route: Route, path: str, model: str) -> Worker | Refusal:
+    async def _worker(self, request: Request, route: Route, path: str, model: str) -> Server | Refusal:
         pool, head = self.pool, request.head
         named = head.get(BACKEND_HEADER)
         if named is not None:
             name = printable(decoded(named))
-            found = next((worker for worker in pool if worker.name == name), None)
+            found = next((server for server in pool if server.name == name), None)
             return found or Refusal(
                 400, f"clairvoyant: no server is called {name}; see: clairvoyant backends list"
             )
@@ -87,43 +89,43 @@ class Passing:
             pieces = await request.read(SHOW_BYTES)
             model = _model_in(b"".join(pieces or ()))
         elif head.method in READING and path.startswith(ONE_MODEL):
-            model = unescaped(head.path, pool.first.backend.prefix)[len(ONE_MODEL) :]
+            model = unescaped(head.path, pool.first.prefix)[len(ONE_MODEL) :]
         if model:
-            return _one_that_is_there(pool.able(route.family, model))
+            return _one_that_is_there(able(pool, route.family, model))
         return _one_that_is_there(list(pool)) if head.method in READING else pool.first
 
     async def _listed(self, request: Request, path: str) -> bool:
         """Answer with the lists of all servers that give one; False if none does."""
         asked = [each for each in self._listing(LISTS[path]) if not each.leaving]
-        answers = await asyncio.gather(*(self._collected(request, worker) for worker in asked))
+        answers = await asyncio.gather(*(self._collected(request, server) for server in asked))
         lists = [
-            (worker, *answer)
-            for worker, answer in zip(asked, answers, strict=True)
+            (server, *answer)
+            for server, answer in zip(asked, answers, strict=True)
             if answer is not None and answer[0].status == 200 and merged(path, [answer[1]]) is not None
         ]
         body = merged(path, [text for _, _, text in lists])
         if body is None:
             return False
-        names = b", ".join(worker.name.encode() for worker, _, _ in lists)
+        names = b", ".join(server.name.encode() for server, _, _ in lists)
         head = lists[0][1]
         kept = [field for field in head.headers if field[0].lower() not in (b"content-length", b"etag")]
         extra = (b"X-Clairvoyant-Backend", names)
         request.connection.respond(ResponseHead(200, head.reason, kept), body, extra)
         return True
 
-    def _listing(self, family: Family) -> list[Worker]:
-        speak = [worker for worker in self.pool if family in worker.backend.adapter.SPEAKS]
-        return [worker for worker in speak or self.pool if worker.backend.state != "down"]
+    def _listing(self, family: Family) -> list[Server]:
+        speak = [server for server in self.pool if family in server.adapter.SPEAKS]
+        return [server for server in speak or self.pool if server.state != "down"]
 
-    async def _collected(self, request: Request, worker: Worker) -> tuple[ResponseHead, bytes] | None:
+    async def _collected(self, request: Request, server: Server) -> tuple[ResponseHead, bytes] | None:
         """Return a server's answer to a request without a body; None if it gave none that can be read."""
         try:
             async with asyncio.timeout(LIST_TIMEOUT_S):
-                upstream = await worker.backend.upstream.connect()
+                upstream = await server.upstream.connect()
                 answer = Collected(upstream, ANSWER_BYTES)
                 try:
                     drop = (*self.access.consumed_headers, b"accept-encoding")
-                    forward(request, upstream, answer, worker, drop=drop)
+                    forward(request, upstream, answer, server, drop=drop)
                     await answer.finished
                 except asyncio.CancelledError:
                     upstream.abort()
@@ -133,8 +135,8 @@ class Passing:
         return None if answer.text is None else (answer.begun, answer.text)
 
 
-def _one_that_is_there(workers: list[Worker]) -> Worker:
-    return next((worker for worker in workers if not worker.backend.away), workers[0])
+def _one_that_is_there(servers: list[Server]) -> Server:
+    return next((server for server in servers if not server.away), servers[0])
 
 
 def _model_in(body: bytes) -> str:

@@ -9,7 +9,9 @@ from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.exchange import Exchange
-from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker
+from clairvoyant_cli.proxy.servers.matching import speaker
+from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.servers.server import Server
 
 NO_CONNECT = Refusal(405, "clairvoyant: CONNECT is not spoken here")
 IN_A_LOOP = Refusal(
@@ -26,7 +28,7 @@ UNREACHABLE_RETRY_S = 2.0
 class Refusals:
     """Writes refusals. `overload_status` is that of those for want of room, 503 or 429."""
 
-    pool: BackendPool
+    pool: ServerPool
     stats: RequestStats
     overload_status: int = 503
 
@@ -52,27 +54,27 @@ class Refusals:
         wait_s = self.stats.retry_after_s(len(self.pool.queue))
         return Refusal(self.overload_status, message, wait_s, busy=busy)
 
-    def away(self, worker: Worker | None = None) -> Refusal:
-        """No worker has been there for longer than requests are kept."""
-        worker = worker or self.pool.first
-        why = worker.backend.detail or "no connection"
-        return Refusal(503, f"{_place(worker)} is not reachable ({why})", AWAY_RETRY_S)
+    def away(self, server: Server | None = None) -> Refusal:
+        """No server has been there for longer than requests are kept."""
+        server = server or self.pool.first
+        why = server.detail or "no connection"
+        return Refusal(503, f"{_place(server)} is not reachable ({why})", AWAY_RETRY_S)
 
-    def draining_alone(self, workers: Sequence[Worker]) -> Refusal:
+    def draining_alone(self, servers: Sequence[Server]) -> Refusal:
         """Whoever could serve it is being drained."""
-        if len(workers) == len(self.pool):
+        if len(servers) == len(self.pool):
             return DRAINING
-        names = " and ".join(worker.name for worker in workers)
+        names = " and ".join(server.name for server in servers)
         message = f"clairvoyant: only {names} can answer this, and takes nothing new; try again later"
         return Refusal(503, message, AWAY_RETRY_S)
 
-    def unreachable(self, worker: Worker, why: str) -> Refusal:
+    def unreachable(self, server: Server, why: str) -> Refusal:
         """No connection could be made."""
-        return Refusal(503, f"{_place(worker)} is not reachable ({why})", UNREACHABLE_RETRY_S)
+        return Refusal(503, f"{_place(server)} is not reachable ({why})", UNREACHABLE_RETRY_S)
 
-    def broken_off(self, worker: Worker, why: str) -> Refusal:
+    def broken_off(self, server: Server, why: str) -> Refusal:
         """The connection ended before an answer began."""
-        return Refusal(502, f"{_place(worker)} broke off: {why}")
+        return Refusal(502, f"{_place(server)} broke off: {why}")
 
     def send(
         self, request: Request, route: Route, refusal: Refusal, exchange: Exchange | None = None
@@ -85,7 +87,7 @@ class Refusals:
         if request.connection.head_sent:
             request.connection.cut()
             return
-        head, body = self.pool.speaker(route.family).backend.adapter.render(refusal, route)
+        head, body = speaker(self.pool, route.family).adapter.render(refusal, route)
         request.connection.respond(head, body, *(() if exchange is None else self.about(exchange)))
 
     def about(self, exchange: Exchange) -> tuple[Header, ...]:
@@ -97,13 +99,13 @@ class Refusals:
             (b"X-Clairvoyant-Class", prediction.length_class.encode()),
             (b"X-Clairvoyant-Tokens", b"%d" % round(prediction.expected_tokens)),
             (b"X-Clairvoyant-Queue-Ms", b"%.1f" % waited_ms),
-            *(() if exchange.attempt is None else self.by(self.pool.worker_of(exchange))),
+            *(() if exchange.attempt is None else self.by(self.pool.server_of(exchange))),
         )
 
-    def by(self, worker: Worker) -> tuple[Header, ...]:
-        """Return the header that names the worker of an answer, where there are several."""
-        return ((b"X-Clairvoyant-Backend", worker.name.encode()),) if len(self.pool) > 1 else ()
+    def by(self, server: Server) -> tuple[Header, ...]:
+        """Return the header that names the server of an answer, where there are several."""
+        return ((b"X-Clairvoyant-Backend", server.name.encode()),) if len(self.pool) > 1 else ()
 
 
-def _place(worker: Worker) -> str:
-    return f"clairvoyant: {worker.backend.adapter.title} at {worker.backend.upstream.url}"
+def _place(server: Server) -> str:
+    return f"clairvoyant: {server.adapter.title} at {server.upstream.url}"

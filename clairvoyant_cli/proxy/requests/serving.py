@@ -1,9 +1,10 @@
-"""A queued request on its way: it waits for a slot, is sent to a worker, and its answer is passed on.
+"""A queued request on its way: it waits for a slot, is sent to a server, and its answer is passed on.
 
 What follows from each thing that happens is decided in `serving_rules`; here it is carried out.
 """
 
 import asyncio
+import logging
 from dataclasses import dataclass
 
 import msgspec
@@ -50,7 +51,11 @@ from clairvoyant_cli.proxy.requests.serving_rules import (
 )
 from clairvoyant_cli.proxy.requests.spliced_relay import CutError, SplicedRelay, UnfitError
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
-from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker
+from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.servers.server import Server
+
+HANG_UP_TIMEOUT_S = 5.0
+"""How long a server may take to notice that its client left before the connection is reset."""
 
 
 class Stored(msgspec.Struct):
@@ -67,7 +72,7 @@ class Serving:
     """Serves what has been admitted."""
 
     access: Access
-    pool: BackendPool
+    pool: ServerPool
     dispatcher: Dispatcher
     refusals: Refusals
     rules: ServingRules
@@ -86,7 +91,7 @@ class Serving:
                 command = self.rules.after(exchange, event)
                 if isinstance(event, BrokenOff) and isinstance(command, WaitAgain):
                     self.stats.repeated(exchange, event.why)
-                carry_out(command, exchange, dispatcher, self.pool.released)
+                carry_out(command, exchange, dispatcher, self._released)
         except Exception:
             dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, 500)
             raise
@@ -118,29 +123,29 @@ class Serving:
         assert attempt is not None  # noqa: S101 - what has been granted is an attempt
         if request.connection.gone:
             return ClientLeft()
-        worker = self.pool[attempt.worker]
+        server = self.pool[attempt.worker]
         relay: Relay | None = None
         try:
-            onward = await self._onward(exchange, request, worker)
-            upstream = attempt.connection = await worker.backend.upstream.connect()
+            onward = await self._onward(exchange, request, server)
+            upstream = attempt.connection = await server.upstream.connect()
             request.holds_slot = True
             relay = self._relay(exchange, attempt, upstream, request)
             drop = self.access.consumed_headers
             if onward is None:
-                stamp = self.annotation.stamp(exchange, attempt, worker)
+                stamp = self.annotation.stamp(exchange, attempt, server)
                 keep = relay.may_wait or (request.complete and exchange.asked.route.work is not Work.OPAQUE)
-                forward(request, upstream, relay, worker, drop=drop, keep=keep, stamp=stamp)
+                forward(request, upstream, relay, server, drop=drop, keep=keep, stamp=stamp)
             else:
-                forward_anew(request, upstream, relay, worker, encoded(onward), onward.path, drop=drop)
+                forward_anew(request, upstream, relay, server, encoded(onward), onward.path, drop=drop)
             exchange.phase = Phase.PREFILL
             await relay.finished
         except CutError:
             return await self._cut(exchange, attempt, relay)
         except UnreachableError as error:
-            worker.watch.lost(str(error))
+            server.watch.lost(str(error))
             return NotTaken(AttemptEnd.UNREACHABLE, str(error))
         except NotReadyError:
-            worker.watch.not_ready()
+            server.watch.not_ready()
             return NotTaken(AttemptEnd.NOT_READY)
         except UpstreamError as error:
             return await self._broken_off(exchange, request, attempt, relay, error)
@@ -148,22 +153,43 @@ class Serving:
             return self._left(exchange, attempt, relay)
         return self._answered(exchange, attempt, relay.status)
 
-    async def _onward(self, exchange: Exchange, request: Request, worker: Worker) -> Onward | None:
+    async def _onward(self, exchange: Exchange, request: Request, server: Server) -> Onward | None:
         """Return what to ask in the client's name; None if its own request is sent."""
         if exchange.has_begun:
-            return await self.preemption.onward(exchange, worker)
+            return await self.preemption.onward(exchange, server)
         if exchange.splice is None:
-            self.preemption.consider(exchange, request, worker)
+            self.preemption.consider(exchange, request, server)
         return self.preemption.first(exchange)
 
     async def _cut(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> Event:
         """Wait until the slot of an answer that was cut is free; its client may leave meanwhile."""
         try:
             self.preemption.suspended(exchange, attempt)
-            await self.pool.released(exchange)
+            await self._released(exchange)
         except asyncio.CancelledError:
             return ClientLeft(at_work=True, status=relay.status if relay is not None else 0)
         return CutOff()
+
+    async def _released(self, exchange: Exchange) -> None:
+        """Return when the server has stopped working for an exchange whose answer nobody takes any more."""
+        attempt = exchange.attempt
+        if attempt is None:
+            return
+        if attempt.connection is not None:
+            await attempt.connection.hang_up(HANG_UP_TIMEOUT_S)
+        server, live = self.pool[attempt.worker], self.dispatcher.live
+        server.remark = await server.watch.slots_settled(
+            lambda: [
+                each.attempt.granted_s
+                for each in live.values()
+                if each is not exchange and each.attempt is not None and each.attempt.worker == server.name
+                for _ in range(each.asked.parsed.choices)  # llama.cpp gives each choice a slot
+            ],
+            streamed=attempt.usage is not None and attempt.usage.streaming,
+        )
+        if server.remark and server.remark not in server.remarked:
+            server.remarked.add(server.remark)
+            self.stats.journal.event(logging.WARNING, f"{server.name}: {server.remark}")
 
     async def _broken_off(
         self,
@@ -174,11 +200,11 @@ class Serving:
         error: UpstreamError,
     ) -> Event:
         """See what an answer that broke off leaves: its server, and what its client has of it."""
-        worker, status = self.pool[attempt.worker], relay.status if relay is not None else 0
+        server, status = self.pool[attempt.worker], relay.status if relay is not None else 0
         try:
             if isinstance(error, UnfitError) and attempt.connection is not None:
-                await self.pool.released(exchange)  # the server may be at it still
-            elif not await self._is_there(worker, str(error)):
+                await self._released(exchange)  # the server may be at it still
+            elif not await self._is_there(server, str(error)):
                 if isinstance(error, UnfitError):
                     return NotTaken(AttemptEnd.UNREACHABLE, str(error))
                 attempt.server_gone = True
@@ -186,13 +212,13 @@ class Serving:
             return ClientLeft(at_work=True, status=status)
         return BrokenOff(str(error), status, self._is_repeatable(exchange, request))
 
-    async def _is_there(self, worker: Worker, why: str) -> bool:
-        """Whether a worker that broke off can still be reached; it counts as down if not."""
-        worker.watch.look_now()
+    async def _is_there(self, server: Server, why: str) -> bool:
+        """Whether a server that broke off can still be reached; it counts as down if not."""
+        server.watch.look_now()
         try:
-            (await worker.backend.upstream.connect(fresh=True)).close()
+            (await server.upstream.connect(fresh=True)).close()
         except UnreachableError:
-            worker.watch.lost(why)
+            server.watch.lost(why)
             return False
         except UpstreamError:
             pass  # it is this machine that can open no more
@@ -208,7 +234,7 @@ class Serving:
         if splice is not None and not splice.asked.streamed:
             exchange.only_as_asked = True
             if splice.holds_more:
-                self.preemption.streams_more(self.pool.worker_of(exchange), exchange.job.model)
+                self.preemption.streams_more(self.pool.server_of(exchange), exchange.job.model)
         exchange.splice = None
         return request.complete and has_no_side_effects(request, exchange.asked.route)
 
@@ -253,13 +279,13 @@ class Serving:
     def _relay(
         self, exchange: Exchange, attempt: Attempt, upstream: UpstreamConnection, request: Request
     ) -> Relay:
-        worker = self.pool[attempt.worker]
-        may_wait, resumes = self._may_wait(exchange, worker, request), exchange.has_begun
+        server = self.pool[attempt.worker]
+        may_wait, resumes = self._may_wait(exchange, server, request), exchange.has_begun
 
         def on_head(head: ResponseHead) -> UsageReader:
-            worker.watch.answered()
+            server.watch.answered()
             if head.status < 500:
-                worker.health.began()
+                server.health.began()
             attempt.usage = UsageReader(head)
             return attempt.usage
 
@@ -277,7 +303,7 @@ class Serving:
                 *self.refusals.about(exchange),
                 splice=exchange.splice,
                 resumes=resumes,
-                content_type=worker.backend.adapter.json_type(exchange.splice.asked.shape) or b"",
+                content_type=server.adapter.json_type(exchange.splice.asked.shape) or b"",
                 on_head=on_head,
                 on_first_byte=on_first_byte,
                 may_wait=may_wait,
@@ -292,17 +318,17 @@ class Serving:
             holds_head=request.complete,
         )
 
-    def _may_wait(self, exchange: Exchange, worker: Worker, request: Request) -> bool:
+    def _may_wait(self, exchange: Exchange, server: Server, request: Request) -> bool:
         """Whether an answer that says "not yet" is heard by us alone, and the request sent again later."""
-        if not request.complete or not worker.backend.adapter.REPORTS_LOADING or worker.outage.over:
+        if not request.complete or not server.adapter.REPORTS_LOADING or server.outage.over:
             return False
         # Others may have been served since: one model may be missing for good.
         since_s = exchange.not_ready_since_s
-        return since_s is None or self.stats.journal.clock() - since_s < worker.outage.grace_s
+        return since_s is None or self.stats.journal.clock() - since_s < server.outage.grace_s
 
 
 def carry_out(command: Command, exchange: Exchange, dispatcher: Dispatcher, release: Release) -> None:
-    """Do with an exchange what is commanded; `release` waits for a worker that is still at it."""
+    """Do with an exchange what is commanded; `release` waits for a server that is still at it."""
     match command:
         case WaitAgain(why, able):
             dispatcher.wait_again(exchange, why, able)

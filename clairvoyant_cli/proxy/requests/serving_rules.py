@@ -1,4 +1,4 @@
-"""What follows from what happens to a request in the queue or on a worker: events in, commands out.
+"""What follows from what happens to a request in the queue or on a server: events in, commands out.
 
 Nothing here waits or touches a socket; `serving` says what happened and carries out what is commanded.
 
@@ -23,7 +23,8 @@ from clairvoyant_cli.proxy.queue.exchange import (
 )
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.requests.refusals import GOING_DOWN, STOPPED, Refusals
-from clairvoyant_cli.proxy.servers.pool import BackendPool
+from clairvoyant_cli.proxy.servers.matching import able_for, has_given_up, names, waits_for
+from clairvoyant_cli.proxy.servers.pool import ServerPool
 
 CLIENT_CLOSED = 499
 """nginx's and Ollama's status for a client that left before its answer."""
@@ -44,7 +45,7 @@ class NotGranted:
 
 @dataclass(frozen=True, slots=True)
 class NotTaken:
-    """Its worker never took it up: it could not be reached (`why` in words), or said "not yet"."""
+    """Its server never took it up: it could not be reached (`why` in words), or said "not yet"."""
 
     end: AttemptEnd
     why: str = ""
@@ -78,7 +79,7 @@ class Answered:
 class ClientLeft:
     """Nobody waits for the answer any more, or the operator stopped it.
 
-    `at_work` says that a worker is at it; `heard_all` that the client had the whole answer, and only the end
+    `at_work` says that a server is at it; `heard_all` that the client had the whole answer, and only the end
     of the message was still to come. `status` is 0 if no answer had begun.
     """
 
@@ -92,7 +93,7 @@ Event = NotGranted | NotTaken | CutOff | BrokenOff | Answered | ClientLeft
 
 @dataclass(frozen=True, slots=True)
 class WaitAgain:
-    """Put it back into the queue, for the workers in `able` if there are any."""
+    """Put it back into the queue, for the servers in `able` if there are any."""
 
     why: AttemptEnd
     able: frozenset[str] | None = None
@@ -109,7 +110,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """End it, and give back its slot when the worker has stopped; `refusal` as for `Finish`."""
+    """End it, and give back its slot when the server has stopped; `refusal` as for `Finish`."""
 
     outcome: Outcome
     status: int
@@ -123,7 +124,7 @@ Command = WaitAgain | Finish | Abandon
 class ServingRules:
     """Decides. `max_wait_s` is how long a request may wait for a slot; None: as long as it takes."""
 
-    pool: BackendPool
+    pool: ServerPool
     operation: Operation
     refusals: Refusals
     max_wait_s: float | None = None
@@ -163,7 +164,7 @@ class ServingRules:
         elif isinstance(why, OutageError):
             outcome, refusal = (
                 Outcome.UPSTREAM_ERROR,
-                self.refusals.away(next(iter(self.pool.serving(exchange)), None)),
+                self.refusals.away(next(iter(able_for(self.pool, exchange)), None)),
             )
         elif isinstance(why, OperatorCancelledError):
             outcome, refusal = Outcome.CLIENT_CANCELLED, STOPPED
@@ -174,20 +175,20 @@ class ServingRules:
     def _broken_off(self, exchange: Exchange, event: BrokenOff) -> WaitAgain | Finish:
         gone = sum(attempt.server_gone for attempt in exchange.attempts)
         again = event.repeatable and exchange.repeats < MAX_REPEATS and gone <= MAX_SERVERS_GONE
-        lost = gone and not self.pool.waits_for(exchange)
-        if again and not lost and not self.operation.stopping and not self.pool.has_given_up(exchange):
-            return WaitAgain(AttemptEnd.BROKEN, self.pool.able_for(exchange))
-        refusal = self.refusals.broken_off(self.pool.worker_of(exchange), event.why)
+        lost = gone and not waits_for(self.pool, exchange)
+        if again and not lost and not self.operation.stopping and not has_given_up(self.pool, exchange):
+            return WaitAgain(AttemptEnd.BROKEN, names(self.pool, able_for(self.pool, exchange)))
+        refusal = self.refusals.broken_off(self.pool.server_of(exchange), event.why)
         return Finish(Outcome.UPSTREAM_ERROR, event.status or BAD_GATEWAY, refusal)
 
     def _not_taken(self, exchange: Exchange, event: NotTaken) -> WaitAgain | Finish:
-        worker = self.pool.worker_of(exchange)
-        if event.end is AttemptEnd.UNREACHABLE and not self.pool.waits_for(exchange):
-            refusal = self.refusals.unreachable(worker, event.why)
+        server = self.pool.server_of(exchange)
+        if event.end is AttemptEnd.UNREACHABLE and not waits_for(self.pool, exchange):
+            refusal = self.refusals.unreachable(server, event.why)
             return Finish(Outcome.UPSTREAM_ERROR, refusal.status, refusal)
         if self.operation.stopping:
             return Finish(Outcome.REJECTED, GOING_DOWN.status, GOING_DOWN)
-        if self.pool.has_given_up(exchange):
-            refusal = self.refusals.away(worker)
+        if has_given_up(self.pool, exchange):
+            refusal = self.refusals.away(server)
             return Finish(Outcome.UPSTREAM_ERROR, refusal.status, refusal)
         return WaitAgain(event.end)

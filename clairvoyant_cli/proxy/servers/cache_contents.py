@@ -40,7 +40,7 @@ class LearntRoom:
 
 
 @dataclass(slots=True)
-class Contexts:
+class CacheContents:
     """The account of one server."""
 
     room: LearntRoom = field(default_factory=LearntRoom)

@@ -11,7 +11,8 @@ from math import inf
 from clairvoyant_cli.backends.priority import Priority
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange
-from clairvoyant_cli.proxy.servers.pool import BackendPool, Worker
+from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.engine_priority import EngineRequest, ends_in_s
 
 JUDGED = 20
@@ -31,7 +32,7 @@ class EngineQueues:
     """Follows the engines that order their own queues; `say` tells the operator."""
 
     dispatcher: Dispatcher
-    pool: BackendPool
+    pool: ServerPool
     say: Callable[[int, str], None]
     _judged: dict[str, deque[bool]] = field(default_factory=dict)
     _warned: set[str] = field(default_factory=set)
@@ -39,48 +40,48 @@ class EngineQueues:
     def ends_in_s(self, now: float) -> dict[str, float]:
         """Return in how many seconds each request that such an engine has will have its answer, by id."""
         found: dict[str, float] = {}
-        for worker in self.pool:
-            priority = worker.backend.stamps
+        for server in self.pool:
+            priority = server.stamps
             if priority is not None:
-                inside = (_inside(*each, priority, now) for each in self._there(worker))
-                found |= ends_in_s(inside, worker.backend.at_once)
+                inside = (_inside(*each, priority, now) for each in self._there(server))
+                found |= ends_in_s(inside, server.at_once)
         return found
 
-    def heeded(self, worker: Worker) -> float | None:
+    def heeded(self, server: Server) -> float | None:
         """Return the share of the last starts that followed the numbers; None if too few tell."""
-        judged = self._judged.get(worker.name, ())
+        judged = self._judged.get(server.name, ())
         return sum(judged) / JUDGED if len(judged) == JUDGED else None
 
     def begun(self, exchange: Exchange, attempt: Attempt, now: float) -> None:
         """Judge by whom a request has passed, and who has been passed by it, now that its answer begins."""
-        worker = self.pool[attempt.worker]
-        priority = worker.backend.stamps
+        server = self.pool[attempt.worker]
+        priority = server.stamps
         if priority is None or attempt.priority is None or not exchange.asked.parsed.stream:
             return
         number = _rank(attempt, priority)
-        long_ago_s = now - STARTING_S - PREFILLS * worker.service_s(exchange.job.prompt_tokens, 0.0)
+        long_ago_s = now - STARTING_S - PREFILLS * server.service_s(exchange.job.prompt_tokens, 0.0)
         heeded = ignored = False
-        for _, other in self._there(worker, waiting=True):
+        for _, other in self._there(server, waiting=True):
             rank = _rank(other, priority)
             heeded = heeded or (rank > number and other.granted_s < attempt.granted_s - SENT_BEFORE_S)
             ignored = ignored or (rank < number and attempt.granted_s < other.granted_s < long_ago_s)
         if heeded is not ignored:
-            self._judge(worker, heeded)
+            self._judge(server, heeded)
 
-    def _judge(self, worker: Worker, heeded: bool) -> None:
-        self._judged.setdefault(worker.name, deque(maxlen=JUDGED)).append(heeded)
-        share, priority = self.heeded(worker), worker.backend.stamps
-        if share is not None and share < 0.5 and worker.name not in self._warned and priority is not None:
-            self._warned.add(worker.name)
-            news = f"{worker.name} starts requests in order of arrival, whatever their priority"
+    def _judge(self, server: Server, heeded: bool) -> None:
+        self._judged.setdefault(server.name, deque(maxlen=JUDGED)).append(heeded)
+        share, priority = self.heeded(server), server.stamps
+        if share is not None and share < 0.5 and server.name not in self._warned and priority is not None:
+            self._warned.add(server.name)
+            news = f"{server.name} starts requests in order of arrival, whatever their priority"
             self.say(logging.WARNING, f"{news} ({share:.0%} heeded): start it with {priority.flag}")
 
-    def _there(self, worker: Worker, *, waiting: bool = False) -> Iterator[tuple[Exchange, Attempt]]:
-        """Yield what a worker has of ours; if `waiting`, only what was stamped and would be seen to begin."""
+    def _there(self, server: Server, *, waiting: bool = False) -> Iterator[tuple[Exchange, Attempt]]:
+        """Yield what a server has of ours; if `waiting`, only what was stamped and would be seen to begin."""
         for job_id in self.dispatcher.scheduler.running:
             exchange = self.dispatcher.live[job_id]
             attempt = exchange.attempt
-            if attempt is None or attempt.worker != worker.name:
+            if attempt is None or attempt.worker != server.name:
                 continue
             seen = attempt.first_byte_s is not None or not exchange.asked.parsed.stream
             if not waiting or (attempt.priority is not None and not seen):

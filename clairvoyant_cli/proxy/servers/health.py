@@ -1,8 +1,9 @@
-"""How far a worker is trusted with requests: one that fails at once would be free at once, and draw them all.
+"""How many requests a server is trusted with, and how long it has been away.
 
-Rule 1: one that comes back begins with one request, and has twice as many each time that it begins to answer.
+A server that fails at once is free at once and would attract every request.
+Rule 1: one that comes back starts with one slot and doubles them each time an answer begins.
 Rule 2: one that failed `TROUBLE_AFTER` times in a row rests, longer each time, and is then tried with one.
-Both hold only where others can do its work meanwhile; that is the pool's to see to.
+Both hold only while other servers can do its work (`ServerLifecycle`).
 """
 
 import asyncio
@@ -12,44 +13,48 @@ from dataclasses import dataclass
 from clairvoyant_cli.config import MAX_SLOTS
 
 TROUBLE_AFTER = 3
-"""Failures in a row: one may be the request's own fault, and two of a client that tries it again."""
+"""Failures in a row. One may be the request's own fault, two those of a client that retries."""
 
 FIRST_REST_S = 1.0
 MAX_REST_S = 60.0
 
 
+def _nothing() -> None: ...
+
+
 @dataclass(slots=True)
 class Health:
-    """What a worker may be trusted with: `slots` at once, nothing while it `rests`. `changed` is called when
-    that changes, be it by itself.
+    """A server may be sent `slots` requests at once, none while it `rests`.
+
+    `changed` is called when that changes.
     """
 
-    changed: Callable[[], None]
+    changed: Callable[[], None] = _nothing
     slots: int = MAX_SLOTS
     failures: int = 0
     _rest: asyncio.TimerHandle | None = None
 
     @property
     def rests(self) -> bool:
-        """Whether it had better be left alone."""
+        """Whether it is left alone for now."""
         return self._rest is not None
 
     def came_back(self) -> None:
-        """It was away, and is there again."""
+        """It was away and is up again."""
         self.slots = 1
 
     def began(self) -> None:
-        """It has begun to answer a request, and the answer is none of its own errors."""
+        """An answer has begun that is not a server error."""
         if self.slots < MAX_SLOTS:
             self.slots *= 2
             self.changed()
 
     def answered(self) -> None:
-        """It has answered a request well."""
+        """A request has succeeded."""
         self.failures = 0
 
     def failed(self) -> None:
-        """It has failed a request. Those that ran beside one that made it rest do not count again."""
+        """A request has failed. While the server rests, failures do not count."""
         if self.rests:
             return
         self.failures += 1
@@ -61,7 +66,7 @@ class Health:
         self.changed()
 
     def forget(self) -> None:
-        """Trust it as on the first day."""
+        """Reset to full trust."""
         if self._rest is not None:
             self._rest.cancel()
         self._rest, self.failures, self.slots = None, 0, MAX_SLOTS
@@ -69,3 +74,37 @@ class Health:
     def _rested(self) -> None:
         self._rest = None
         self.changed()
+
+
+@dataclass(slots=True)
+class Outage:
+    """How long a server has been away. `give_up` is called once, when that exceeds `grace_s`.
+
+    A server that restarts is back in seconds, and requests that wait for it keep their places, as in
+    HAProxy's queues.
+    """
+
+    grace_s: float = 0.0
+    give_up: Callable[[], None] = _nothing
+    over: bool = False
+    _ends: asyncio.TimerHandle | None = None
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the server is away and requests wait for it."""
+        return self._ends is not None
+
+    def note(self, *, away: bool) -> None:
+        """Record whether the server is away now."""
+        if away and self._ends is None and not self.over:
+            self._ends = asyncio.get_running_loop().call_later(self.grace_s, self._expire)
+        elif not away:
+            if self._ends is not None:
+                self._ends.cancel()
+            self._ends = None
+            self.over = False
+
+    def _expire(self) -> None:
+        self._ends = None
+        self.over = True
+        self.give_up()

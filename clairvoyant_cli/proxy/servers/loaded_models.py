@@ -32,10 +32,10 @@ class Residents:
     moves anybody else's price.
     """
 
-    def __init__(self, scheduler: Scheduler, worker: str) -> None:
+    def __init__(self, scheduler: Scheduler, server: str) -> None:
         self._residency = scheduler.residency
         self._residency.unknown_s = ASSUMED_LOAD_S
-        self._worker = worker
+        self._worker = server
         self._affinity_of: dict[str, str] = {}  # a model's listed name -> what was asked of it last
 
     def affinity_of(self, parsed: ParsedRequest) -> str:

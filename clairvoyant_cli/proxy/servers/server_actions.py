@@ -5,8 +5,7 @@ from typing import Any
 
 from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.proxy.servers.pool import BackendPool
-from clairvoyant_cli.proxy.servers.server_registry import Joining
+from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
 from clairvoyant_cli.settings import read_table
 
 DEEDS = ("add", "drain", "up", "remove")
@@ -31,11 +30,10 @@ class InvalidError(RefusedError):
 
 
 @dataclass(frozen=True, slots=True)
-class BackendActions:
+class ServerActions:
     """Carries out `actions/backend`."""
 
-    pool: BackendPool
-    joining: Joining
+    lifecycle: ServerLifecycle
 
     async def run(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Do what `do` says to the server that `name` says. To add one takes what a table `[[backends]]` has,
@@ -49,17 +47,17 @@ class BackendActions:
         name = arguments.get("name")
         try:
             if deed == "drain":
-                self.pool.drain(str(name))
+                self.lifecycle.drain(str(name))
             elif deed == "up":
-                self.pool.bring_up(str(name))
+                self.lifecycle.bring_up(str(name))
             else:
-                self.pool.remove(str(name))
+                self.lifecycle.remove(str(name))
         except KeyError:
-            names = ", ".join(worker.name for worker in self.pool)
+            names = ", ".join(server.name for server in self.lifecycle.pool)
             raise RefusedError(f"no backend is called {name}; there are {names}") from None
         except ValueError:
             raise RefusedError(f"{name} is the only one that stays; add another first") from None
-        here = next((worker for worker in self.pool if worker.name == name), None)
+        here = self.lifecycle.pool.get(str(name))
         return {"done": "backend", "name": name, "standing": "gone" if here is None else here.standing}
 
     async def keep_model(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -69,22 +67,22 @@ class BackendActions:
         deed, model, only = (arguments.get(name) for name in ("do", "name", "backend"))
         if deed not in ("load", "unload") or not isinstance(model, str) or not model:
             raise InvalidError("do must be load or unload, and name a model")
-        able = [each for each in self.pool if each.backend.adapter.UNLOADS_MODELS]
+        able = [each for each in self.lifecycle.pool if each.adapter.UNLOADS_MODELS]
         if only is not None:
             able = [each for each in able if each.name == only]
         if deed == "load":
-            able = [each for each in able if each.backend.lists(model) or each.backend.may_have(model)]
+            able = [each for each in able if each.lists(model) or each.may_have(model)]
         else:
-            able = [each for each in able if any(has.name == model for has in each.backend.models)]
+            able = [each for each in able if any(has.name == model for has in each.models)]
         if not able:
             raise RefusedError(f"no server here can {deed} {model} when asked")
-        for worker in able:
-            path, body = worker.backend.adapter.keep_request(model, loaded=deed == "load")
-            answer = await worker.ask(path, MODEL_TIMEOUT_S, body)
+        for server in able:
+            path, body = server.adapter.keep_request(model, loaded=deed == "load")
+            answer = await server.ask(path, MODEL_TIMEOUT_S, body)
             if answer.status != 200:
-                raise RefusedError(f"{worker.name} did not {deed} {model} (status {answer.status})")
-            worker.watch.look_now()
-        return {"done": "model", "do": deed, "name": model, "backends": [worker.name for worker in able]}
+                raise RefusedError(f"{server.name} did not {deed} {model} (status {answer.status})")
+            server.watch.look_now()
+        return {"done": "model", "do": deed, "name": model, "backends": [server.name for server in able]}
 
     async def _add(self, table: dict[str, Any]) -> dict[str, Any]:
         key = table.pop("key", None)
@@ -96,9 +94,10 @@ class BackendActions:
             raise InvalidError('add needs the server\'s url, as {"do": "add", "url": "http://..."}')
         try:
             given = {name: value for name, value in table.items() if value is not None}
-            worker = await self.joining.add(BackendConfig(**read_table(BackendConfig, given, "backend")), key)
+            server = await self.lifecycle.add(
+                BackendConfig(**read_table(BackendConfig, given, "backend")), key
+            )
         except ClairvoyantError as error:
             refused = InvalidError if error.exit_code is ExitCode.USAGE else RefusedError
             raise refused(str(error)) from None
-        backend = worker.backend
-        return {"done": "backend", "name": worker.name, "kind": backend.adapter.name, "slots": backend.room}
+        return {"done": "backend", "name": server.name, "kind": server.adapter.name, "slots": server.room}

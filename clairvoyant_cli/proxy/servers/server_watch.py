@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from clairvoyant_cli.backends.adapter import LOADING, Backend
+from clairvoyant_cli.backends.adapter import LOADING, ObservedServer
 from clairvoyant_cli.backends.discovery import recognise
 from clairvoyant_cli.backends.prober import TIMED_OUT, Prober
 from clairvoyant_cli.protocols.probes import BusySlots
@@ -50,12 +50,12 @@ STARTED_FOR_S = 0.2
 LEADS_BACK = "its address leads back to this proxy; give --backend the LLM server itself"
 
 
-class BackendWatch:
+class ServerWatch:
     """Keeps a backend's state current and waits for slots that must drain."""
 
     def __init__(
         self,
-        backend: Backend,
+        server: ObservedServer,
         prober: Prober,
         on_change: Callable[[], None],
         *,
@@ -69,7 +69,7 @@ class BackendWatch:
         request sent, to see whether a backend that was loading serves by now; `in_company` says that there
         are others, so that it matters which models each has; `look_closer` learns more of one that is up.
         """
-        self.backend = backend
+        self.server = server
         self._prober = prober
         self._on_change = on_change
         self._at_work = at_work
@@ -89,26 +89,26 @@ class BackendWatch:
 
     def lost(self, why: str) -> None:
         """No connection could be made: it is down until a look says otherwise."""
-        self.backend.state, self.backend.detail = "down", why
+        self.server.state, self.server.detail = "down", why
         self._announce()
         self.look_now()
 
     def not_ready(self) -> None:
         """A request was answered with "not yet": nothing more is sent but one now and then, to see."""
-        self.backend.state, self.backend.detail = "loading", LOADING
+        self.server.state, self.server.detail = "loading", LOADING
         self._announce()
 
     def came_back(self, mark: bytes) -> bool:
         """Whether a question that reached us is our own: the backend's address leads to ourselves."""
         ours = mark == self._prober.mark
         if ours:
-            self._came_back = self.backend.leads_back = True
+            self._came_back = self.server.leads_back = True
         return ours
 
     def answered(self) -> None:
         """A request was answered: whatever it says of itself, it serves."""
-        if self.backend.state == "loading":
-            self.backend.state, self.backend.detail = "up", ""
+        if self.server.state == "loading":
+            self.server.state, self.server.detail = "up", ""
             self._announce()
 
     async def run(self) -> None:
@@ -116,7 +116,7 @@ class BackendWatch:
         while True:
             await self._refresh()
             self._announce()
-            if self.backend.state == "loading":
+            if self.server.state == "loading":
                 self._on_trial()
             pause_s = self._pause_s()
             self._look.clear()
@@ -128,32 +128,32 @@ class BackendWatch:
 
     def _pause_s(self) -> float:
         now = self._clock()
-        if self.backend.state == "up":
+        if self.server.state == "up":
             self._up_s = now
-            return ENGINE_EVERY_S if self.backend.stamps is not None and self._at_work() else UP_EVERY_S
+            return ENGINE_EVERY_S if self.server.stamps is not None and self._at_work() else UP_EVERY_S
         return max(DOWN_EVERY_S, min(AWAY_SHARE * (now - self._up_s), MAX_DOWN_EVERY_S))
 
     async def _refresh(self) -> None:
-        backend = self.backend
-        before = backend.state
+        server = self.server
+        before = server.state
         self._came_back = False
-        if backend.guessed and await recognise(self._prober, backend):
-            log.info("found %s %s at %s", backend.adapter.name, backend.version, backend.upstream.url)
-        await self._prober.refresh(backend)
-        if backend.detail == TIMED_OUT and before == "up" and self._at_work():
-            backend.state = "up"  # it has but one thread, and that one works for us
-        backend.leads_back = self._came_back
-        if backend.leads_back:
-            backend.state, backend.detail = "down", LEADS_BACK
-        if backend.state == "up" and self._in_company():
-            await self._prober.list_models(backend)
-        if backend.state == "up" and self._look_closer is not None:
+        if server.guessed and await recognise(self._prober, server):
+            log.info("found %s %s at %s", server.adapter.name, server.version, server.upstream.url)
+        await self._prober.refresh(server)
+        if server.detail == TIMED_OUT and before == "up" and self._at_work():
+            server.state = "up"  # it has but one thread, and that one works for us
+        server.leads_back = self._came_back
+        if server.leads_back:
+            server.state, server.detail = "down", LEADS_BACK
+        if server.state == "up" and self._in_company():
+            await self._prober.list_models(server)
+        if server.state == "up" and self._look_closer is not None:
             await self._look_closer()
-        backend.seen = backend.seen or backend.state in ("up", "loading")
+        server.seen = server.seen or server.state in ("up", "loading")
 
     def _announce(self) -> None:
-        backend = self.backend
-        news = (backend.state, backend.room, backend.at_once, backend.models, backend.offered)
+        server = self.server
+        news = (server.state, server.room, server.at_once, server.models, server.offered)
         if news != self._announced:
             self._announced = news
             self._on_change()
@@ -168,7 +168,7 @@ class BackendWatch:
         requests there. `others_started_at` gives, on the monotonic clock, when those were sent; one just
         sent may not be counted by the server yet. `streamed` says that what was given up was a stream.
         """
-        if not self.backend.adapter.REPORTS_SLOTS:
+        if not self.server.adapter.REPORTS_SLOTS:
             return ""
         begun_s, said = self._clock(), SILENT
         pause_s = FIRST_LOOK_AFTER_S if streamed else SLOTS_EVERY_S
@@ -178,7 +178,7 @@ class BackendWatch:
             async with asyncio.timeout(MAX_STOP_S):
                 while True:
                     asked_s = self._clock()
-                    busy = await self._prober.busy_slots(self.backend)
+                    busy = await self._prober.busy_slots(self.server)
                     if busy is None:
                         return ""
                     held = busy if held is None else held & busy

@@ -1,0 +1,101 @@
+"""Makes a job for the queue of a parsed request: its predicted length, cost, priority and urgency."""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field, replace
+
+from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.protocols.chores import CHORE_HEADER, chore_of
+from clairvoyant_cli.protocols.request_parsing import ParsedRequest
+from clairvoyant_cli.proxy.access.keys import Access
+from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
+from clairvoyant_cli.proxy.journal import Journal
+from clairvoyant_cli.proxy.queue.exchange import Asked, Exchange
+from clairvoyant_cli.proxy.requests.admission_rules import ReadBody
+from clairvoyant_cli.proxy.requests.conversation_keys import Conversations
+from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
+from clairvoyant_cli.proxy.servers.matching import names
+from clairvoyant_cli.proxy.servers.server import Server
+from clairvoyant_cli.scheduler.job import Job
+from predictor.record import Prediction, Predictor, Task
+
+log = logging.getLogger("clairvoyant")
+
+SHOWN_CHARS = 4000
+"""Characters of a prompt that are shown, where prompts are shown at all."""
+
+ALONG_S = 0.25
+"""How long a title request waits for the question it comes with: Open WebUI sends it up to 0.15 s earlier,
+and a request whose prompt is being read is not cut before its first token."""
+
+UNKNOWN = Prediction(1 / 3, 1 / 3, 1 / 3, 0.0, 400.0, 1200.0, "unknown")
+"""For a body that cannot be parsed: the middle of the queue, and nothing is learned from it."""
+
+EMBEDDING = Prediction(1.0, 0.0, 0.0, 0.0, 1.0, 1.0, "embedding")
+"""Embeddings decode nothing: they count as the shortest jobs."""
+
+
+@dataclass(slots=True)
+class ExchangeFactory:
+    """Makes exchanges. `show_prompts` keeps the beginning of each prompt for dashboards."""
+
+    access: Access
+    predictor: Predictor
+    times: ServiceTimes
+    levels: UrgencyLevels
+    journal: Journal
+    show_prompts: bool = False
+    conversations: Conversations = field(default_factory=Conversations)
+    _ids: int = 0
+    _boot: str = field(default_factory=lambda: f"{int(time.time()) & 0xFFFFF:05x}")
+
+    def exchange(
+        self, request: Request, asks: ReadBody, parsed: ParsedRequest, able: list[Server]
+    ) -> Exchange:
+        """Predict a request's length, and return it as an exchange for the servers in `able`."""
+        now = self.journal.clock()
+        chore = None
+        if parsed.view is not None:
+            chore = chore_of(request.head.get(CHORE_HEADER), parsed.view)
+            parsed = replace(parsed, view=replace(parsed.view, chore=chore)) if chore else parsed
+        urgency, urgency_by = self.levels.at_arrival(request.head, asks.client, parsed)
+        prediction = self._predict(parsed)
+        predicted_in_s = self.journal.clock() - now
+        stands_back = 0 if chore is None or chore.waited_for else self.access.stands_back(asks.client)
+        self._ids += 1
+        pool = self.times.pool
+        job = Job(
+            id=f"{self._boot}-{self._ids}",
+            arrival_s=now,
+            **self.times.estimates(parsed, prediction),
+            prompt_tokens=parsed.prompt_tokens,
+            client=asks.client,
+            model=parsed.model,
+            affinity=pool.affinity_of(parsed),
+            prefix=self.conversations.chain_of(parsed.view) if len(pool) > 1 else (),
+            priority=self.access.priority_of(request, asks.client, parsed.priority),
+            urgency=urgency,
+            urgency_by=urgency_by,
+            able=names(pool, able),
+            stands_back=stands_back,
+            not_before_s=now + ALONG_S if stands_back and chore is not None and chore.along else 0.0,
+        )
+        shown = parsed.view.prompt[:SHOWN_CHARS] if self.show_prompts and parsed.view else None
+        return Exchange(
+            Asked(job, asks.route, parsed, prediction, predicted_in_s, shown, asks.shown_name),
+            granted=asyncio.get_running_loop().create_future(),
+            task=asyncio.current_task(),
+        )
+
+    def _predict(self, parsed: ParsedRequest) -> Prediction:
+        view = parsed.view
+        if view is None:
+            return UNKNOWN
+        if view.task is Task.EMBEDDING:
+            return EMBEDDING
+        try:
+            return self.predictor.predict(view)
+        except Exception:
+            log.exception("the predictor failed; the request counts as one of unknown length")
+            return UNKNOWN

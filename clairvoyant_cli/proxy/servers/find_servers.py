@@ -1,0 +1,110 @@
+"""Finds the servers that a configuration names, or guesses what will be at their addresses."""
+
+import asyncio
+import logging
+
+from clairvoyant_cli.addresses import is_loopback
+from clairvoyant_cli.backends.adapters import adapter_of
+from clairvoyant_cli.backends.discovery import find_backend, split_prefix
+from clairvoyant_cli.backends.prober import Prober
+from clairvoyant_cli.config import BackendConfig, ServeConfig
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.http.upstream import Upstream
+from clairvoyant_cli.proxy.access.keys import read_backend_key
+from clairvoyant_cli.proxy.servers.server import Server
+
+log = logging.getLogger("clairvoyant")
+
+
+async def find_servers(config: ServeConfig, listen_port: int) -> list[Server]:
+    """Find all servers in a configuration. With several, unusable ones are left out with a warning;
+    ClairvoyantError if none is left.
+    """
+    wanted = config.servers()
+    keys = [read_backend_key(each.key_file) for each in wanted]
+    found = await asyncio.gather(
+        *(
+            find_server(config, each, listen_port, key=key, several=len(wanted) > 1)
+            for each, key in zip(wanted, keys, strict=True)
+        ),
+        return_exceptions=True,
+    )
+    servers = [each for each in found if isinstance(each, Server)]
+    errors = [each for each in found if isinstance(each, BaseException)]
+    fatal = next((each for each in errors if not isinstance(each, ClairvoyantError) or not servers), None)
+    fatal = fatal or _twins(servers)
+    if fatal is not None:
+        for server in servers:
+            await server.close()
+        raise fatal
+    for error in errors:
+        log.warning("a server is left out: %s", error)
+    return servers
+
+
+async def find_server(
+    config: ServeConfig, wanted: BackendConfig, listen_port: int, *, key: str | None, several: bool
+) -> Server:
+    """Find a server, or guess what will be there; ClairvoyantError if it cannot be one."""
+    prober = Prober(key)
+    try:
+        if wanted.url is not None and "://" in wanted.url:  # asking the proxy itself would only time out
+            _refuse_ourselves(Upstream(split_prefix(wanted.url)[0]), config.address()[0], listen_port)
+        found, all_found = await find_backend(wanted.url, prober, listen_port=listen_port)
+        for each in all_found:
+            log.info("found %s %s at %s", each.adapter.name, each.version, each.url)
+        if not all_found:
+            log.warning("nothing answers at %s yet; waiting for %s", found.url, found.adapter.title)
+        elif len(all_found) > 1:
+            log.info("using %s at %s; choose another with --backend", found.adapter.name, found.url)
+        upstream = Upstream(found.url, connect_timeout_s=config.connect_timeout)
+        _refuse_ourselves(upstream, config.address()[0], listen_port)
+        adapter = found.adapter if wanted.kind is None else adapter_of(wanted.kind)
+        server = Server(
+            wanted.name or adapter.name,
+            adapter,
+            upstream,
+            found.prefix,
+            slots=wanted.slots or found.slots or 1,
+            slots_fixed=wanted.slots is not None,
+            version=found.version,
+            seen=bool(all_found),
+            guessed=not all_found and wanted.kind is None,
+            annotate=config.annotate,
+            prober=prober,
+            key=key.encode() if key else None,
+            weight=wanted.weight,
+        )
+        if server.seen and adapter.PRIORITY is not None:
+            server.heeding = await adapter.heeding(server.ask, server.local_port)
+        if several and server.seen:
+            await prober.list_models(server)
+    except BaseException:
+        await prober.close()
+        raise
+    return server
+
+
+def _twins(servers: list[Server]) -> ClairvoyantError | None:
+    """Return an error if two spellings of an address name the same server."""
+    seen: dict[tuple[str, int, str], Server] = {}
+    for each in servers:
+        twin = seen.setdefault(each.place, each)
+        if twin is not each:
+            return ClairvoyantError(
+                f"{twin.name} ({twin.base_url}) and {each.name} ({each.base_url}) are the same server; "
+                "give it once",
+                ExitCode.USAGE,
+            )
+    return None
+
+
+def _refuse_ourselves(upstream: Upstream, listening: str, port: int) -> None:
+    """Raise ClairvoyantError if a server's address is visibly the one that the proxy listens on."""
+    host, everywhere = upstream.host, listening in ("0.0.0.0", "::")  # noqa: S104 - compared
+    ours = host == listening or (is_loopback(host) and (everywhere or is_loopback(listening)))
+    if ours and upstream.port == port:
+        raise ClairvoyantError(
+            f"{upstream.url} is this proxy's own address; give the LLM server's, or --listen another",
+            ExitCode.USAGE,
+        )

@@ -1,0 +1,258 @@
+"""How servers join the pool, change state, drain and leave, and how the queue follows.
+
+Rule 1: a server that is down or loading its model gets no requests; they wait for whichever is up first.
+Rule 2: waiting requests are refused only once every server that can serve them has been away for longer than
+the outage grace.
+Rule 3: a server that drains, leaves or rests after failures gets only what no other server can serve.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from clairvoyant_cli.config import BackendConfig, ServeConfig, name_for
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.protocols.printable import plural
+from clairvoyant_cli.proxy.journal import Journal
+from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
+from clairvoyant_cli.proxy.queue.exchange import End, Exchange, OutageError, Outcome
+from clairvoyant_cli.proxy.servers.find_servers import find_server
+from clairvoyant_cli.proxy.servers.loaded_models import Residents
+from clairvoyant_cli.proxy.servers.matching import able_for, has_given_up, names
+from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.servers.server import Server
+from clairvoyant_cli.proxy.servers.server_watch import ServerWatch
+from clairvoyant_cli.scheduler.job import Job
+
+
+@dataclass(slots=True)
+class ServerLifecycle:
+    """Lets servers join and leave a pool, and keeps the scheduler's slots in step with their states.
+
+    `joined` listeners are called with each server that joins while the pool runs, `slots_changed` with the
+    number of slots of all. `listen_port` is the proxy's own.
+    """
+
+    config: ServeConfig
+    pool: ServerPool
+    dispatcher: Dispatcher
+    journal: Journal
+    spawn: Spawn
+    listen_port: int
+    slots_changed: Callable[[int], None] = lambda slots: None
+    joined: list[Callable[[Server], None]] = field(default_factory=list)
+    _watching: "dict[str, asyncio.Task[None]]" = field(default_factory=dict)
+
+    # -- joining ---------------------------------------------------------------------------------------
+
+    async def add(self, wanted: BackendConfig, key: str | None = None) -> Server:
+        """Let a server join while the pool runs; ClairvoyantError if it cannot, or is in the pool already."""
+        wanted = replace(wanted, name=wanted.name or name_for(wanted.url or ""))
+        self._demand_new(wanted.name or "")
+        server = await find_server(self.config, wanted, self.listen_port, key=key, several=True)
+        try:
+            self._demand_new(server.name, server)
+        except ClairvoyantError:
+            await server.close()
+            raise
+        self.let_in(server)
+        for listener in self.joined:
+            listener(server)
+        self.start(server)
+        for each in self.pool:
+            each.watch.look_now()  # with several servers it matters which models each has
+        self.changed(server)
+        return server
+
+    def _demand_new(self, name: str, found: Server | None = None) -> None:
+        for server in self.pool:
+            if server.name == name:
+                raise ClairvoyantError(f"a backend is called {name} already; give this one another name")
+            if found is not None and server.place == found.place:
+                raise ClairvoyantError(f"{found.base_url} is there already, as {server.name}")
+
+    def let_in(self, server: Server) -> None:
+        """Add a server to the pool and open its slots."""
+        scheduler = self.dispatcher.scheduler
+        server.watch = ServerWatch(
+            server,
+            server.prober,
+            partial(self.changed, server),
+            at_work=lambda: bool(self.dispatcher.attempts_on(server.name)),
+            on_trial=partial(self.try_one, server),
+            in_company=lambda: len(self.pool) > 1,
+            look_closer=partial(self.see_settings, server),
+            clock=self.journal.clock,
+        )
+        server.outage.grace_s = self.config.outage_grace
+        server.outage.give_up = partial(self.outlasted, server)
+        server.health.changed = self.share_out
+        self.pool.add(server)
+        self._note_whether_it_swaps(server)
+        scheduler.set_slots(server.name, server.room, weight=server.weight)
+        scheduler.set_speed(server.name, server.speeds)
+        self.slots_changed(self.pool.slots)
+
+    def start(self, server: Server) -> None:
+        """Begin to watch a server."""
+        self._watching[server.name] = self.spawn(server.watch.run())
+        server.upstream.keep_spare(self.spawn)
+
+    # -- state -----------------------------------------------------------------------------------------
+
+    def changed(self, server: Server) -> None:
+        """Have the queue follow a change of a server's state, slots or models."""
+        if not server.away and (server.outage.lasts or server.outage.over):
+            server.health.came_back()
+        server.outage.note(away=server.away)
+        if server.away:
+            server.contexts.clear()
+        self._match_waiting()
+        self._open_slots()
+        self.slots_changed(self.pool.slots)
+        why = f" ({server.detail})" if server.detail else ""
+        news = f"{server.name} is {server.state}{why}, {plural(server.room, 'slot')}"
+        if news != server.news:  # models come and go far more often, and have a panel of their own
+            server.news = news
+            self.journal.event(logging.INFO, news)
+        if server.residents is None and server.adapter.SWAPS_MODELS:  # it has just been recognised
+            self._note_whether_it_swaps(server)
+        if server.residents is not None:
+            live = self.dispatcher.live.values()
+            here = (each for each in live if each.attempt is not None and each.attempt.worker == server.name)
+            server.residents.listed((model.name for model in server.models), here)
+        self.dispatcher.moved()
+
+    def _note_whether_it_swaps(self, server: Server) -> None:
+        fixed = self.dispatcher.scheduler.residency.fixed
+        if server.adapter.SWAPS_MODELS:
+            fixed.discard(server.name)
+            server.residents = Residents(self.dispatcher.scheduler, server.name)
+        else:
+            fixed.add(server.name)
+
+    def _match_waiting(self) -> None:
+        """Tell the scheduler which servers can serve each request."""
+        live = self.dispatcher.live
+
+        def able(job: Job) -> frozenset[str]:
+            return names(self.pool, able_for(self.pool, live[job.id]))
+
+        if live:
+            self.dispatcher.scheduler.set_able(able, self.journal.clock())
+
+    def _open_slots(self) -> None:
+        """Set the slots of each server. Health limits a server only while others take requests too."""
+        takes_work = {server.name: self._takes_work(server) for server in self.pool}
+        others_can = sum(takes_work.values()) > 1
+        for server in self.pool:
+            slots = server.room if takes_work[server.name] else 0
+            apart = server.draining
+            if others_can:
+                apart = apart or server.health.rests
+                slots = min(slots, server.health.slots)
+            self.dispatcher.scheduler.set_slots(
+                server.name, slots, apart=apart, weight=server.weight, at_once=server.at_once
+            )
+
+    def _takes_work(self, server: Server) -> bool:
+        """Whether a server is sent requests: not while it is away; nor if it was never up, unless none was:
+        then only trying tells.
+        """
+        if server.away:
+            return False
+        return server.state != "down" or not any(each.seen for each in self.pool)
+
+    def share_out(self) -> None:
+        """Set all slots again, and dispatch what waits."""
+        self._open_slots()
+        self.dispatcher.moved()
+
+    async def see_settings(self, server: Server) -> None:
+        """Ask for a server's settings, and log once when proofs of exact continuation no longer hold."""
+        await server.see_settings()
+        unproved = "; ".join(server.changes_since_proof())
+        if unproved and unproved != server.unproved:
+            news = f"{server.name}: {unproved}, so no answer is cut; prove it again: clairvoyant calibrate"
+            self.journal.event(logging.WARNING, news)
+        server.unproved = unproved
+
+    def ended(self, exchange: Exchange, end: End) -> None:
+        """Count a success or failure towards the health of the server that answered."""
+        if exchange.attempt is not None:
+            health = self.pool.server_of(exchange).health
+            if end.outcome is Outcome.UPSTREAM_ERROR:
+                health.failed()
+            elif end.outcome is Outcome.COMPLETED:
+                health.answered()
+
+    def outlasted(self, server: Server) -> None:
+        """Refuse what waits for a server that has been away for longer than the outage grace."""
+        live = self.dispatcher.live.values()
+        lost = [each for each in live if each.attempt is None and has_given_up(self.pool, each)]
+        for exchange in lost:
+            self.dispatcher.send_away(exchange, OutageError())
+        news = f"{server.name} is still {server.state}: {plural(len(lost), 'request')} refused"
+        self.journal.event(logging.WARNING, news)
+
+    def try_one(self, server: Server) -> None:
+        """Send one waiting request to a server that says it is loading, to see whether it serves by now."""
+        self.dispatcher.scheduler.set_slots(server.name, 1, apart=server.draining)
+        self.dispatcher.pump()
+        self._open_slots()
+
+    # -- draining and leaving --------------------------------------------------------------------------
+
+    def drain(self, name: str) -> None:
+        """Send a server only what no other can serve; KeyError if there is none of that name."""
+        self.pool[name].draining = True
+        self.share_out()
+
+    def bring_up(self, name: str) -> None:
+        """Send a server requests again, whatever it did before; KeyError if there is none of that name."""
+        server = self.pool[name]
+        server.draining = server.leaving = False
+        server.health.forget()
+        server.watch.look_now()
+        self.share_out()
+
+    def remove(self, name: str) -> None:
+        """Remove a server once it has nothing left to do; KeyError if there is none of that name, ValueError
+        if no other stays.
+        """
+        server = self.pool[name]
+        if not any(each is not server and not each.leaving for each in self.pool):
+            raise ValueError(name)
+        server.draining = server.leaving = True
+        self.share_out()
+
+    def remove_idle(self) -> None:
+        """Remove leaving servers that have nothing left. Suspended answers of one that is away are lost."""
+        for server in [each for each in self.pool if each.leaving]:
+            if self.dispatcher.attempts_on(server.name):
+                continue
+            live = self.dispatcher.live.values()
+            waiting = [each for each in live if able_for(self.pool, each) == [server]]
+            if server.away or server.state == "down":
+                for exchange in [each for each in waiting if each.is_suspended]:
+                    self.dispatcher.send_away(exchange, OutageError())
+            elif waiting:
+                continue
+            self._forget(server)
+
+    def _forget(self, server: Server) -> None:
+        self.pool.discard(server)
+        self.dispatcher.scheduler.remove_worker(server.name)
+        server.outage.note(away=False)
+        server.health.forget()
+        self._match_waiting()
+        self._open_slots()
+        self.slots_changed(self.pool.slots)
+        self.journal.event(logging.INFO, f"{server.name} is removed")
+        watching = self._watching.pop(server.name, None)
+        if watching is not None:
+            watching.cancel()
+        self.spawn(server.close())
+        self.dispatcher.moved()

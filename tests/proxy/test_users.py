@@ -98,8 +98,8 @@ def test_long_names_that_begin_alike_stay_apart() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[clients.webui]\nusers = 'X-User'", "[clients.webui] has no key by which its word for its users"),
-        (f"{FILE}\n[clients.'webui/ben']\nkey = 'key-of-ben'", "[clients.webui/ben] comes by the key of its"),
+        ("[clients.webui]\nusers = 'X-User'", "[clients.webui] has no key to prove the users"),
+        (f"{FILE}\n[clients.'webui/ben']\nkey = 'key-of-ben'", "[clients.webui/ben] uses the key of its"),
         (f"{FILE}\n[clients.'desk/ben']\nweight = 2", "[clients.desk/ben] has no key although others have"),
         ("[clients.webui]\nusers = 'X User'", "users must be the name of a header"),
     ],

@@ -3,15 +3,16 @@
 Rule 1: what any of the libraries below would choke on is refused here, in one line.
 """
 
-import re
 from contextlib import suppress
 from ipaddress import ip_address
 from socket import inet_aton, inet_ntoa
+from unicodedata import category
 from urllib.parse import urlsplit
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 
-_USUAL = re.compile(r"https?://(localhost|127\.0\.0\.1)(:[0-9]+)?(/[a-z0-9._/-]*)?", re.ASCII | re.IGNORECASE)
+MAX_URL_CHARS = 65_536
+
 DEFAULT_PORT = 7117
 """Where the proxy listens unless told otherwise: no LLM server's or chat window's own port."""
 
@@ -56,15 +57,15 @@ def is_backend(wanted: str) -> bool:
 
 
 def is_host(host: str) -> bool:
-    """Whether a host can be looked up: a name whose labels DNS could hold, or an IP address."""
+    """Whether a host can be looked up: a name whose labels DNS can hold, or an IP address."""
     name = host.removesuffix(".")
-    if not name or not name.isprintable() or any(each.isspace() for each in name):
-        return False
+    if ":" in name or name.rpartition(".")[2].isdigit():
+        return is_address(name)
     try:
-        name.encode("idna")
+        meant = name.encode("idna").decode("idna")
     except UnicodeError:
-        return ":" in host
-    return True
+        return False
+    return bool(name) and all(category(each)[0] in "LMN" or each in "-._" for each in name + meant)
 
 
 def is_address(host: str) -> bool:
@@ -102,24 +103,11 @@ def is_port(text: str) -> bool:
 
 
 def _can_be_asked(url: str) -> bool:
-    if not url.isprintable() or any(each.isspace() for each in url):
+    if not url.isprintable() or any(each.isspace() for each in url) or len(url) > MAX_URL_CHARS:
         return False
     try:
         parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port  # which raises for what is no port
+        host, _ = parts.hostname, parts.port  # which raises ValueError for an invalid port
     except ValueError:
         return False
-    if parts.scheme not in ("http", "https") or not host or not is_host(host):
-        return False
-    return _USUAL.fullmatch(url) is not None or _is_understood(url)
-
-
-def _is_understood(url: str) -> bool:
-    """Whether httpx can ask it: the name in punycode, and back, which fail with errors of their own."""
-    import httpx  # not for what nearly everybody gives: it takes longer to load than all else here
-
-    try:
-        asked = httpx.URL(url)
-        return bool(asked.host and is_host(asked.raw_host.decode("ascii")))
-    except (ValueError, httpx.InvalidURL):
-        return False
+    return parts.scheme in ("http", "https") and bool(host) and is_host(host or "")

@@ -16,7 +16,7 @@ from clairvoyant_cli import system
 from clairvoyant_cli.http.framing import RequestReader
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.limits import ConnectionTable
-from clairvoyant_cli.http.listener import ServerConnection
+from clairvoyant_cli.http.listener import ClientConnection
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import Upstream, UpstreamConnection, UpstreamError
 from clairvoyant_cli.main import main
@@ -82,11 +82,11 @@ class Answer:
         raise error
 
 
-def connected(handler: Any) -> tuple[ServerConnection, Wire]:
+def connected(handler: Any) -> tuple[ClientConnection, Wire]:
     def spawn(work: Awaitable[None]) -> "asyncio.Task[None]":
         return asyncio.ensure_future(work)
 
-    connection, wire = ServerConnection(handler, spawn, ConnectionTable()), Wire()
+    connection, wire = ClientConnection(handler, spawn, ConnectionTable()), Wire()
     connection.connection_made(wire)
     return connection, wire
 

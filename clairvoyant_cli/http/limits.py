@@ -9,7 +9,10 @@ Rule 3: when there is no room for another connection, one that has never asked a
 import asyncio
 import logging
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from clairvoyant_cli.http.listener import ClientConnection
 
 log = logging.getLogger("clairvoyant")
 
@@ -76,32 +79,6 @@ class Budget:
         return self.used_bytes >= self.total_bytes
 
 
-class Connection(Protocol):
-    """A client connection, as the table and the daemon see it."""
-
-    def tick(self, now: float, elapsed_s: float) -> None:
-        """Look after timeouts."""
-        ...
-
-    def retire(self) -> None:
-        """End as soon as no answer is owed."""
-        ...
-
-    def abort(self) -> None:
-        """End at once."""
-        ...
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is owed to it, nor on its way."""
-        ...
-
-    @property
-    def unsent(self) -> int:
-        """Bytes on their way to it that the kernel has not taken yet."""
-        ...
-
-
 @dataclass(slots=True, eq=False)
 class ConnectionTable:
     """The open client connections, and the room there is for them.
@@ -112,14 +89,14 @@ class ConnectionTable:
     client_timeout_s: float = 30.0
     most: int = 16_384
     budget: Budget = field(default_factory=lambda: Budget(256 * 1024 * 1024))
-    every: "set[Connection]" = field(default_factory=set)
-    fresh: "dict[Connection, None]" = field(default_factory=dict)
-    resting: "dict[Connection, None]" = field(default_factory=dict)
+    every: "set[ClientConnection]" = field(default_factory=set)
+    fresh: "dict[ClientConnection, None]" = field(default_factory=dict)
+    resting: "dict[ClientConnection, None]" = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<ConnectionTable {len(self.every)} of {self.most}, {len(self.resting)} resting>"
 
-    def admit(self, connection: Connection) -> bool:
+    def admit(self, connection: "ClientConnection") -> bool:
         """Take a new connection in, in place of an idle one if need be; False if there is no room at all."""
         if len(self.every) >= self.most:
             victim = next(iter(self.fresh), None) or next(iter(self.resting), None)
@@ -131,17 +108,17 @@ class ConnectionTable:
         self.fresh[connection] = None
         return True
 
-    def busy(self, connection: Connection) -> None:
+    def busy(self, connection: "ClientConnection") -> None:
         """A request has come on it."""
         self.fresh.pop(connection, None)
         self.resting.pop(connection, None)
 
-    def rests(self, connection: Connection) -> None:
+    def rests(self, connection: "ClientConnection") -> None:
         """Its request has been answered."""
         if connection in self.every:
             self.resting[connection] = None
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: "ClientConnection") -> None:
         """It is closed."""
         self.every.discard(connection)
         self.busy(connection)
@@ -164,7 +141,7 @@ class ConnectionTable:
                     await asyncio.sleep(0)
             before = now
 
-    def _tick(self, connection: Connection, now: float, elapsed_s: float) -> None:
+    def _tick(self, connection: "ClientConnection", now: float, elapsed_s: float) -> None:
         try:
             connection.tick(now, elapsed_s)
         except Exception:

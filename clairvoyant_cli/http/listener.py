@@ -11,13 +11,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import cast
 
-from clairvoyant_cli.http.connection import Throttle
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.framing import End, Event, Malformed, RequestReader, ResponseWriter
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.limits import HOLDER_TIMEOUT_S, IDLE_CLIENT_S, ConnectionTable, Patience
 from clairvoyant_cli.http.loop_turn import READING
-from clairvoyant_cli.http.request import READ_AHEAD_BYTES, Request
+from clairvoyant_cli.http.request import READ_AHEAD_BYTES, Request, Throttle
 from clairvoyant_cli.http.sockets import (
     Peer,
     end_with_reset,
@@ -46,7 +45,7 @@ Handler = Callable[[Request], Awaitable[None]]
 Spawn = Callable[[Awaitable[None]], "asyncio.Task[None]"]
 
 
-class ServerConnection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """One client connection. `handler` serves a request; `spawn` starts the task it runs in."""
 
     def __init__(self, handler: Handler, spawn: Spawn, table: ConnectionTable) -> None:
@@ -78,7 +77,7 @@ class ServerConnection(asyncio.Protocol):
         self._idle_since = asyncio.get_running_loop().time()
 
     def __repr__(self) -> str:
-        return f"<ServerConnection {self.peer} {self._request or 'idle'}>"
+        return f"<ClientConnection {self.peer} {self._request or 'idle'}>"
 
     @property
     def idle(self) -> bool:

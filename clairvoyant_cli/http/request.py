@@ -5,12 +5,14 @@ Rule: nothing is buffered without bound: a body nobody reads stops the reading o
 
 import asyncio
 from collections import deque
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from clairvoyant_cli.http.body import SHORT_BYTES, Piece, WaitingBody
-from clairvoyant_cli.http.connection import ClientConnection
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import RequestHead
+
+if TYPE_CHECKING:
+    from clairvoyant_cli.http.listener import ClientConnection
 
 READ_AHEAD_BYTES = SHORT_BYTES
 """How much of a body, or of pipelined requests, may wait before the socket is left alone (as in uvicorn)."""
@@ -18,6 +20,16 @@ READ_AHEAD_BYTES = SHORT_BYTES
 CONTINUE_S = 1.0
 """How long a client waits for a backend's `100 Continue` before it gets one of ours; an HTTP/1.0 server sends
 none (RFC 9110, 10.1.1)."""
+
+
+class Throttle(Protocol):
+    """A source of data that can be paused."""
+
+    def pause(self) -> None:
+        """Stop feeding."""
+
+    def resume(self) -> None:
+        """Feed again."""
 
 
 class BodySink(Protocol):
@@ -35,7 +47,7 @@ class BodySink(Protocol):
 class Request:
     """A request on its way in: its head is here, its body may still be arriving."""
 
-    def __init__(self, head: RequestHead, connection: ClientConnection) -> None:
+    def __init__(self, head: RequestHead, connection: "ClientConnection") -> None:
         self.head = head
         self.connection = connection
         self.complete = False

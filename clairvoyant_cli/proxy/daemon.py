@@ -11,7 +11,7 @@ from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.limits import Budget, ConnectionTable
-from clairvoyant_cli.http.listener import ServerConnection
+from clairvoyant_cli.http.listener import ClientConnection
 from clairvoyant_cli.proxy.access.clients import Clients
 from clairvoyant_cli.proxy.access.clients_file import ClientsFile, access_of, clients_file_of
 from clairvoyant_cli.proxy.access.keys import Access
@@ -203,7 +203,7 @@ async def running_daemon(
                 urgency=urgency,
             )
             stop_accepting = await start_accepting(
-                lambda: ServerConnection(daemon.gateway.handle, tasks.spawn, table),
+                lambda: ClientConnection(daemon.gateway.handle, tasks.spawn, table),
                 listener,
                 BACKLOG,
                 tasks.spawn,

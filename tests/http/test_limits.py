@@ -1,6 +1,7 @@
 """How long clients are waited for, how many there may be, and what their bodies may take."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from clairvoyant_cli.http.body import BLOCK_BYTES, SHORT_BYTES, WaitingBody
 from clairvoyant_cli.http.limits import Budget, ConnectionTable, Patience
@@ -68,26 +69,31 @@ class Client:
         self.aborted.append(self)
 
 
+def client() -> Any:
+    """Return a stand-in for a client's connection."""
+    return Client()
+
+
 def test_who_never_asked_makes_room_before_who_did() -> None:
     table = ConnectionTable(most=3)
-    asked, silent, newer = Client(), Client(), Client()
+    asked, silent, newer = client(), client(), client()
     for each in (asked, silent, newer):
         assert table.admit(each)
     table.busy(asked)
     table.rests(asked)
-    late = [Client() for _ in range(3)]
+    late = [client() for _ in range(3)]
     assert all(table.admit(each) for each in late)
     assert (silent.aborted, newer.aborted, asked.aborted) == ([silent], [newer], [])
-    assert table.admit(Client())
+    assert table.admit(client())
     assert (late[0].aborted, asked.aborted) == ([late[0]], [])
 
 
 def test_nobody_makes_room_whose_request_is_served() -> None:
     table = ConnectionTable(most=2)
-    for each in (Client(), Client()):
+    for each in (client(), client()):
         table.admit(each)
         table.busy(each)
-    refused = Client()
+    refused = client()
     assert not table.admit(refused)
     assert refused not in table.every
 

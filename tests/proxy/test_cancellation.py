@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from clairvoyant_cli.http import upstream as upstream_module
-from clairvoyant_cli.http.listener import ServerConnection
+from clairvoyant_cli.http.listener import ClientConnection
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.proxy.requests.relay import Relay
 from clairvoyant_cli.proxy.servers.server_watch import SHARED
@@ -338,7 +338,7 @@ async def test_leaving_with_the_last_byte_spares_the_connection(
     end = Relay.end
 
     def end_and_leave(relay: Relay, trailers: list[tuple[bytes, bytes]]) -> None:
-        assert isinstance(relay._client, ServerConnection)
+        assert isinstance(relay._client, ClientConnection)
         task = relay._client._task
         assert task is not None
         if first == "leaving":

@@ -59,11 +59,13 @@ def is_backend(wanted: str) -> bool:
 def is_host(host: str) -> bool:
     """Whether a host can be looked up: a name whose labels DNS can hold, or an IP address."""
     name = host.removesuffix(".")
-    if ":" in name or name.rpartition(".")[2].isdigit():
+    if ":" in name:
         return is_address(name)
     try:
         meant = name.encode("idna").decode("idna")
-    except UnicodeError:
+        if name.rpartition(".")[2].isdigit():
+            inet_aton(name)  # 127.1 is an address, 999.1.1.1 is none
+    except (UnicodeError, OSError):
         return False
     return bool(name) and all(category(each)[0] in "LMN" or each in "-._" for each in name + meant)
 

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import msgspec
 
 from clairvoyant_cli.addresses import same_host
-from clairvoyant_cli.backends.ask_function import Ask
 from clairvoyant_cli.backends.continuation import Prefill, Way
 from clairvoyant_cli.backends.priority import MAX_IN_FLIGHT, UNKNOWN, Heeding, Priority
+from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.backends.process_inspection import THIS_MACHINE
 from clairvoyant_cli.backends.speeds import Speeds
 from clairvoyant_cli.http.heads import ResponseHead
@@ -249,6 +249,13 @@ class Adapter:
         else:
             server.state = "up"
             await self.look_closer(ask, server, answer, was_up=was_up)
+
+    async def list_models(self, ask: Ask, server: ObservedServer) -> None:
+        """Update the models that a server offers, if it lists them."""
+        offered = await self.offered_models(ask)
+        if offered is not None:
+            server.offered = frozenset(self.known_as(model.name) for model in offered if model.name)
+            server.remote_models = frozenset(model.name for model in offered if model.remote)
 
     async def look_closer(self, ask: Ask, server: ObservedServer, health: Answer, *, was_up: bool) -> None:
         """Take note of more about a backend that has just answered `health`."""

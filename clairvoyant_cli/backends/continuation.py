@@ -7,7 +7,7 @@ the server's version, on the model's chat template and on the cache. `calibrate`
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from clairvoyant_cli.backends.ask_function import Ask
+from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.protocols.can_continue import Body, Continuable
 from clairvoyant_cli.protocols.probes import rendered_prompt
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Shape

@@ -2,17 +2,14 @@
 
 import asyncio
 from dataclasses import replace
-from typing import Any
 
 from clairvoyant_cli.backends.adapter import Adapter, Found, ObservedServer
 from clairvoyant_cli.backends.adapters import ADAPTERS, OTHER
-from clairvoyant_cli.backends.ask_function import PROBE_TIMEOUT_S
-from clairvoyant_cli.backends.prober import Prober
+from clairvoyant_cli.backends.prober import Prober, asking_once
 from clairvoyant_cli.backends.process_inspection import THIS_MACHINE
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols import probes
-from clairvoyant_cli.protocols.probes import Answer
 
 
 async def find_backend(wanted: str | None, prober: Prober, *, listen_port: int) -> tuple[Found, list[Found]]:
@@ -52,18 +49,7 @@ async def discover(prober: Prober, *, skip_port: int) -> list[Found]:
 
 async def identify(prober: Prober, url: str, prefix: str = "") -> Found | None:
     """Find out which server answers at `url`; None if none does, ClairvoyantError if it is one of us."""
-    answers: dict[str, Answer] = {}
-    asking = prober.asking(url, prefix)
-
-    async def ask(
-        path: str, timeout_s: float = PROBE_TIMEOUT_S, body: dict[str, Any] | None = None
-    ) -> Answer:
-        if body is not None:
-            return await asking(path, timeout_s, body)
-        if path not in answers:  # several servers are told apart by what they say there
-            answers[path] = await asking(path, timeout_s)
-        return answers[path]
-
+    ask = asking_once(prober.asking(url, prefix))  # adapters are told apart by the same few answers
     health = await ask("/_clairvoyant/health")
     if not health.status and await OTHER.identify(ask, url, prefix) is None:
         return None

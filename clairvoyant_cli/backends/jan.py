@@ -1,7 +1,7 @@
 """Jan's local server (src-tauri, proxy.rs)."""
 
 from clairvoyant_cli.backends.adapter import Adapter, Found
-from clairvoyant_cli.backends.ask_function import Ask
+from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols.errors import Refusal, response
 from clairvoyant_cli.protocols.routes import Route

@@ -16,7 +16,7 @@ from clairvoyant_cli.backends.adapter import (
     ObservedServer,
     fits,
 )
-from clairvoyant_cli.backends.ask_function import Ask
+from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.can_continue import Continuable

@@ -1,7 +1,7 @@
 """LM Studio (lmstudio.ai/docs)."""
 
 from clairvoyant_cli.backends.adapter import Adapter, Found
-from clairvoyant_cli.backends.ask_function import Ask
+from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.protocols import probes
 
 

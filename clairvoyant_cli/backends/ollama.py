@@ -9,8 +9,8 @@ from typing import Any
 import psutil
 
 from clairvoyant_cli.backends.adapter import FULL, NOT_UNDERSTOOD, Adapter, Body, Found, ObservedServer, fits
-from clairvoyant_cli.backends.ask_function import Ask
 from clairvoyant_cli.backends.continuation import Prefill, Raw, openai_defaults
+from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.backends.process_inspection import listening, values_of
 from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.protocols import probes

@@ -1,35 +1,61 @@
-"""Questions of our own to servers, each with limits: on the time, on the answer's length, on its head."""
+"""Asks servers about themselves, with limits on the time, on the answer's length, and on its head."""
 
 import asyncio
 import secrets
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from clairvoyant_cli import __version__
-from clairvoyant_cli.backends.adapter import ObservedServer
-from clairvoyant_cli.backends.ask_function import PROBE_TIMEOUT_S, Ask
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.own_requests import collect
 from clairvoyant_cli.http.upstream import Upstream, UpstreamError
-from clairvoyant_cli.protocols.probes import ANSWER_BYTES, Answer, BusySlots
+from clairvoyant_cli.protocols.probes import ANSWER_BYTES, Answer
+
+PROBE_TIMEOUT_S = 2.0
 
 TIMED_OUT = "no answer in time"
 
 MARK_HEADER = b"x-clairvoyant-asker"
-"""On our own questions, never on what is passed on: one that comes back to us shows that its server's address
-leads here, by way of whatever proxies stand between.
-"""
+"""Marks the proxy's own questions. One that comes back to it shows that the server's address leads here."""
+
+
+class Ask(Protocol):
+    """Asks one server: GET of a path of its API, or POST if there is a body. Never raises for what the server
+    does.
+    """
+
+    async def __call__(
+        self, path: str, timeout_s: float = PROBE_TIMEOUT_S, body: dict[str, Any] | None = None
+    ) -> Answer:
+        """Return the answer within the time, or why there is none."""
+        ...
+
+
+def asking_once(ask: Ask) -> Ask:
+    """Return an `Ask` that sends each GET once, and then returns the same answer."""
+    answers: dict[str, Answer] = {}
+
+    async def once(
+        path: str, timeout_s: float = PROBE_TIMEOUT_S, body: dict[str, Any] | None = None
+    ) -> Answer:
+        if body is not None:
+            return await ask(path, timeout_s, body)
+        if path not in answers:
+            answers[path] = await ask(path, timeout_s)
+        return answers[path]
+
+    return once
 
 
 class Prober:
-    """Asks servers who they are and how they do. Close it, or use it as an async context manager."""
+    """Asks servers, with one API key. Close it, or use it as an async context manager."""
 
     def __init__(self, api_key: str | None = None) -> None:
         self.mark = secrets.token_hex(8).encode()
         self._headers: list[Header] = [
-            # The second name is the one that our questions always had: logs and filters know them by it.
+            # Logs and filters know these questions by the second name.
             (b"User-Agent", b"clairvoyant/" + __version__.encode() + b" python-httpx"),
             (b"Accept-Encoding", b"identity"),
             (MARK_HEADER, self.mark),
@@ -50,26 +76,10 @@ class Prober:
             await upstream.close()
 
     def asking(self, url: str, prefix: str = "") -> Ask:
-        """Return how the server at a URL is asked."""
+        """Return the function that asks the server at a URL."""
         if url not in self._upstreams:
             self._upstreams[url] = Upstream(url, connect_timeout_s=PROBE_TIMEOUT_S)
         return partial(self._ask, self._upstreams[url], prefix)
-
-    async def refresh(self, server: ObservedServer) -> None:
-        """Bring a backend's state, version, slots and resident models up to date."""
-        await server.adapter.refresh(self.asking(server.upstream.url, server.prefix), server)
-
-    async def list_models(self, server: ObservedServer) -> None:
-        """Take note of the models that a backend offers; of those it had, if it does not say."""
-        ask, adapter = self.asking(server.upstream.url, server.prefix), server.adapter
-        offered = await adapter.offered_models(ask)
-        if offered is not None:
-            server.offered = frozenset(adapter.known_as(model.name) for model in offered if model.name)
-            server.remote_models = frozenset(model.name for model in offered if model.remote)
-
-    async def busy_slots(self, server: ObservedServer) -> BusySlots | None:
-        """Return the slots that are at work; None if the server does not tell."""
-        return await server.adapter.busy_slots(self.asking(server.upstream.url, server.prefix))
 
     async def _ask(
         self,

@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import ClassVar
 
 from clairvoyant_cli.backends.adapter import LISTED_OR_LOCKED, Adapter, Found
-from clairvoyant_cli.backends.ask_function import Ask
 from clairvoyant_cli.backends.continuation import GO_ON
 from clairvoyant_cli.backends.priority import UNKNOWN, Heeding, Priority
+from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.engine_metrics import EngineMetrics
 from clairvoyant_cli.protocols.routes import Shape

@@ -3,9 +3,9 @@
 from typing import ClassVar
 
 from clairvoyant_cli.backends.adapter import LISTED_OR_LOCKED, Adapter, Found
-from clairvoyant_cli.backends.ask_function import Ask
 from clairvoyant_cli.backends.continuation import GO_ON
 from clairvoyant_cli.backends.priority import UNKNOWN, Heeding, Priority
+from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.backends.process_inspection import values_of, words_of
 from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.protocols import probes

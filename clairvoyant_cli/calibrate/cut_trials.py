@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from clairvoyant_cli.backends.ask_function import PROBE_TIMEOUT_S
 from clairvoyant_cli.backends.continuation import Onward, Way
+from clairvoyant_cli.backends.prober import PROBE_TIMEOUT_S
 from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.first_failure import together
 from clairvoyant_cli.calibrate.questions import Question

@@ -28,6 +28,7 @@ class AList(msgspec.Struct, array_like=True, gc=False):
 
 
 _SCALAR = msgspec.json.Decoder(str | int | float | bool | AList | AnObject | None)
+OBJECT = msgspec.json.Decoder(dict[str, Raw])
 _ENTRIES = msgspec.json.Decoder(list[Raw])
 _TEXT = msgspec.json.Decoder(str)
 _NUMBER = msgspec.json.Decoder(float)
@@ -51,6 +52,20 @@ def fitting(decoder: msgspec.json.Decoder[T], raw: Raw) -> T | None:
 def fields(decoder: msgspec.json.Decoder[T], raw: Raw) -> T | None:
     """Return what a decoder makes of an object; None if it is none, whatever that would cost to find out."""
     return None if raw is ABSENT or begins(raw) != _OBJECT_BEGINS else fitting(decoder, raw)
+
+
+class Object(dict[str, Raw]):
+    """The members of an object, undecoded; one that is absent reads as `ABSENT`."""
+
+    def __missing__(self, name: str) -> Raw:
+        """Return what a member holds that is not there."""
+        return ABSENT
+
+
+def object_in(raw: Raw) -> Object:
+    """Return the members of an object; none if it is no object."""
+    held = fields(OBJECT, raw)
+    return Object() if held is None else Object(held)
 
 
 def scalar(raw: Raw) -> str | int | float | bool | None:

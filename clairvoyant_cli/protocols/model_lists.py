@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Raw
 
-from clairvoyant_cli.protocols.lenient_json import entries, fields
-from clairvoyant_cli.protocols.probes import ANSWER_BYTES, ANSWER_ENTRIES, ListedModel
-from clairvoyant_cli.protocols.prompt_text import short_name
+from clairvoyant_cli.protocols.lenient_json import OBJECT, entries, object_in
+from clairvoyant_cli.protocols.probes import ANSWER_BYTES, ANSWER_ENTRIES, model_name
 from clairvoyant_cli.protocols.routes import Family
 
 OFFERED: dict[str, Family] = {
@@ -22,9 +21,6 @@ LOADED: dict[str, Family] = {"/api/ps": Family.OLLAMA}
 """Path -> whose list it is of what is loaded: what two have loaded is loaded twice."""
 
 LISTS = OFFERED | LOADED
-
-_WHOLE = msgspec.json.Decoder(dict[str, Raw])
-_MODEL = msgspec.json.Decoder(ListedModel)
 
 
 def merged(path: str, answers: Sequence[bytes]) -> bytes | None:
@@ -56,11 +52,10 @@ def _whole(answer: bytes) -> dict[str, Raw] | None:
     if len(answer) > ANSWER_BYTES or answer.count(b",") > ANSWER_ENTRIES:
         return None
     try:
-        return _WHOLE.decode(answer)
+        return OBJECT.decode(answer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
 def _name(entry: Raw) -> str:
-    model = fields(_MODEL, entry) or ListedModel()
-    return short_name(model.name) or short_name(model.id) or bytes(entry).decode(errors="replace")
+    return model_name(object_in(entry)) or bytes(entry).decode(errors="replace")

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-import msgspec
 from msgspec import Raw
 
-from clairvoyant_cli.protocols.lenient_json import ABSENT, entries, fields, scalar, text, whole_number
-from clairvoyant_cli.protocols.probes import MAX_CONTEXT, MAX_LISTED_MODELS, read_as
+from clairvoyant_cli.protocols.lenient_json import Object, entries, object_in, scalar, text, whole_number
+from clairvoyant_cli.protocols.probes import MAX_CONTEXT, MAX_LISTED_MODELS, read_object
 
 DATES = re.compile(
     b"[0-9]+|" + "|".join([*calendar.month_name[1:], *calendar.month_abbr[1:], *calendar.day_name]).encode()
@@ -37,39 +36,6 @@ LASTING = (
 
 WEIGHTS = re.compile(r"^(?:FROM|ADAPTER) .*", re.MULTILINE)
 """Lines of a Modelfile that name files by their digests."""
-
-
-class Props(msgspec.Struct, gc=False):
-    """llama.cpp's `/props`."""
-
-    build_info: Raw = ABSENT
-    model_alias: Raw = ABSENT
-    model_path: Raw = ABSENT
-    chat_template: Raw = ABSENT
-    default_generation_settings: Raw = ABSENT
-
-
-class Shown(msgspec.Struct, gc=False):
-    """Ollama's `/api/show`."""
-
-    modelfile: Raw = ABSENT
-    template: Raw = ABSENT
-    system: Raw = ABSENT
-    messages: Raw = ABSENT
-    parameters: Raw = ABSENT
-    details: Raw = ABSENT
-
-
-class Listing(msgspec.Struct, gc=False):
-    """`/v1/models`."""
-
-    data: Raw = ABSENT
-
-
-_PROPS = msgspec.json.Decoder(Props)
-_SHOWN = msgspec.json.Decoder(Shown)
-_LISTING = msgspec.json.Decoder(Listing)
-_OBJECT = msgspec.json.Decoder(dict[str, Raw])
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +67,20 @@ def llamacpp_settings(
     """Return llama.cpp's settings from `/props`, `/v1/models`, and what its template makes of some chats, as
     `--no-jinja` shows there alone; None if it does not tell.
     """
-    told = read_as(props, _PROPS)
+    told = read_object(props)
     if told is None:
         return None
-    settings = fields(_OBJECT, told.default_generation_settings) or {}
+    settings = object_in(told["default_generation_settings"])
     # The context may be fitted to the memory that is free at a start.
-    context = whole_number(settings.pop("n_ctx", ABSENT), MAX_CONTEXT)
+    context = whole_number(settings["n_ctx"], MAX_CONTEXT)
+    settings.pop("n_ctx", None)
     texts = [DATES.sub(b"0", each) for each in rendered if each is not None]
-    options = settings | (fields(_OBJECT, settings.get("params", ABSENT)) or {})
+    options = settings | object_in(settings["params"])
     return ModelSettings(
         _fingerprint(
-            build=[told.build_info],
-            model=[told.model_alias, told.model_path, *_listed(_entry(models, None))],
-            template=[told.chat_template],
+            build=[told["build_info"]],
+            model=[told["model_alias"], told["model_path"], *_listed(_entry(models, None))],
+            template=[told["chat_template"]],
             settings=_listed(settings),
             **({"rendering": texts} if texts else {}),
         ),
@@ -124,39 +91,39 @@ def llamacpp_settings(
 
 def ollama_settings(shown: bytes | None, context: int | None, version: str) -> ModelSettings:
     """Return the settings of a model of Ollama's from `/api/show`; `context` is what it is loaded with."""
-    told = read_as(shown, _SHOWN) or Shown()
-    prompt = (told.template, told.system, told.messages)
+    told = read_object(shown) or Object()
+    prompt = (told["template"], told["system"], told["messages"])
     return ModelSettings(
         _fingerprint(
             build=[version.encode()],
-            model=[*(line.encode() for line in WEIGHTS.findall(text(told.modelfile))), told.details],
+            model=[*(line.encode() for line in WEIGHTS.findall(text(told["modelfile"]))), told["details"]],
             template=prompt,
-            settings=[told.parameters],
+            settings=[told["parameters"]],
         ),
         context,
-        _parameters(text(told.parameters)),
+        _parameters(text(told["parameters"])),
         sum(map(len, prompt)),
     )
 
 
 def listed_settings(models: bytes | None, model: str, version: str) -> ModelSettings | None:
     """Return the settings of a model as `/v1/models` lists it; None if that is not understood."""
-    if read_as(models, _LISTING) is None:
+    if read_object(models) is None:
         return None
     entry = _entry(models, model)
-    context = whole_number(entry.get("max_model_len", ABSENT), MAX_CONTEXT)
+    context = whole_number(entry["max_model_len"], MAX_CONTEXT)
     return ModelSettings(_fingerprint(build=[version.encode()], model=_listed(entry)), context or None)
 
 
-def _entry(models: bytes | None, model: str | None) -> dict[str, Raw]:
+def _entry(models: bytes | None, model: str | None) -> Object:
     """Return what `/v1/models` says of a model, of the first if none is named: what of it lasts."""
-    listing = read_as(models, _LISTING) or Listing()
-    for each in (entries(listing.data) or [])[:MAX_LISTED_MODELS]:
-        entry = fields(_OBJECT, each) or {}
-        if model is None or text(entry.get("id", ABSENT)) == model:
-            meta = fields(_OBJECT, entry.get("meta", ABSENT)) or {}
-            return {name: value for name, value in (entry | meta).items() if name in LASTING}
-    return {}
+    listing = read_object(models) or Object()
+    for each in (entries(listing["data"]) or [])[:MAX_LISTED_MODELS]:
+        entry = object_in(each)
+        if model is None or text(entry["id"]) == model:
+            told = entry | object_in(entry["meta"])
+            return Object((name, value) for name, value in told.items() if name in LASTING)
+    return Object()
 
 
 def _listed(held: Mapping[str, Raw]) -> list[bytes]:

@@ -78,7 +78,7 @@ async def test_a_version_is_learnt_once_a_server_is_up(name: str, pages: Pages) 
     prober = Prober()
     async with pages_of(pages) as url:
         backend = ObservedServer(name, adapter_of(name), Upstream(url))
-        await prober.refresh(backend)
+        await backend.adapter.refresh(prober.asking(backend.upstream.url), backend)
     await prober.close()
     assert (backend.state, backend.version) == ("up", pages.popitem()[1][1]["version"])  # type: ignore[index]
 

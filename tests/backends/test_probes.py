@@ -135,7 +135,7 @@ async def test_an_answer_that_cannot_be_read_says_nothing(name: str) -> None:
         assert found is not None
         assert found.adapter is OTHER
         backend = ObservedServer("ollama", adapter_of("ollama"), Upstream(url))
-        await prober.refresh(backend)
+        await backend.adapter.refresh(prober.asking(backend.upstream.url), backend)
         assert (backend.state, backend.version, backend.detail) == ("up", "", NOT_UNDERSTOOD)
     await prober.close()
 
@@ -150,9 +150,9 @@ async def test_what_is_understood_again_is_said_no_more() -> None:
     prober = Prober()
     async with answering(answers) as url:
         backend = ObservedServer("ollama", adapter_of("ollama"), Upstream(url))
-        await prober.refresh(backend)
+        await backend.adapter.refresh(prober.asking(backend.upstream.url), backend)
         assert (backend.detail, backend.models) == (NOT_UNDERSTOOD, ())
-        await prober.refresh(backend)
+        await backend.adapter.refresh(prober.asking(backend.upstream.url), backend)
         assert (backend.detail, [model.name for model in backend.models]) == ("", ["m:latest"])
     await prober.close()
 
@@ -181,7 +181,7 @@ async def test_other_slots_after_a_restart_are_noticed_and_a_missing_answer_chan
             pages.pop("/props", None)
             if props is not None:
                 pages["/props"] = props
-            await prober.refresh(backend)
+            await backend.adapter.refresh(prober.asking(backend.upstream.url), backend)
             slots.append((backend.slots, backend.detail, len(backend.models)))
         assert slots == [(4, "", 1), (4, "", 1), (1, "", 1)]
     await prober.close()
@@ -262,6 +262,6 @@ async def test_a_head_that_is_none_or_too_long_is_no_answer(head: bytes) -> None
     async with answering(lambda path: [head]) as url:
         assert await identify(prober, url) is None
         backend = ObservedServer("ollama", adapter_of("ollama"), Upstream(url))
-        await prober.refresh(backend)
+        await backend.adapter.refresh(prober.asking(backend.upstream.url), backend)
         assert backend.state == "down"
     await prober.close()

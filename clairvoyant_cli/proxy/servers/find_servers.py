@@ -78,7 +78,7 @@ async def find_server(
         if server.seen and adapter.PRIORITY is not None:
             server.heeding = await adapter.heeding(server.ask, server.local_port)
         if several and server.seen:
-            await prober.list_models(server)
+            await adapter.list_models(server.ask, server)
     except BaseException:
         await prober.close()
         raise

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.config import BackendConfig, ServeConfig, name_for
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.printable import plural
@@ -170,9 +171,9 @@ class ServerLifecycle:
         self._open_slots()
         self.dispatcher.moved()
 
-    async def see_settings(self, server: Server) -> None:
+    async def see_settings(self, server: Server, ask: Ask | None = None) -> None:
         """Ask for a server's settings, and log once when proofs of exact continuation no longer hold."""
-        await server.see_settings()
+        await server.see_settings(ask)
         unproved = "; ".join(server.changes_since_proof())
         if unproved and unproved != server.unproved:
             news = f"{server.name}: {unproved}, so no answer is cut; prove it again: clairvoyant calibrate"

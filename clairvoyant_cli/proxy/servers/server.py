@@ -9,9 +9,8 @@ from typing import NamedTuple
 import msgspec
 
 from clairvoyant_cli.backends.adapter import ObservedServer
-from clairvoyant_cli.backends.ask_function import Ask
 from clairvoyant_cli.backends.continuation import Way
-from clairvoyant_cli.backends.prober import Prober
+from clairvoyant_cli.backends.prober import Ask, Prober
 from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.model_settings import ModelSettings, changed_parts
 from clairvoyant_cli.proxy.servers.cache_contents import CacheContents
@@ -138,10 +137,10 @@ class Server(ObservedServer):
         """Return what decides a model's answers, as last reported; None if unknown."""
         return self.settings.get(self._key_of(model))
 
-    async def see_settings(self) -> None:
+    async def see_settings(self, ask: Ask | None = None) -> None:
         """Ask for the settings of the models for which there is a proof."""
         for model in {self._key_of(model) for model in self.proofs}:
-            found = await self.adapter.settings(self.ask, model, self.version)
+            found = await self.adapter.settings(ask or self.ask, model, self.version)
             if found is not None:
                 self.settings[model] = found
 

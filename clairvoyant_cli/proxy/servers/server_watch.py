@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from clairvoyant_cli.backends.adapter import LOADING, ObservedServer
 from clairvoyant_cli.backends.discovery import recognise
-from clairvoyant_cli.backends.prober import TIMED_OUT, Prober
+from clairvoyant_cli.backends.prober import TIMED_OUT, Ask, Prober, asking_once
 from clairvoyant_cli.protocols.probes import BusySlots
 
 log = logging.getLogger("clairvoyant")
@@ -62,7 +62,7 @@ class ServerWatch:
         at_work: Callable[[], bool] = lambda: False,
         on_trial: Callable[[], None] = lambda: None,
         in_company: Callable[[], bool] = lambda: False,
-        look_closer: Callable[[], Awaitable[None]] | None = None,
+        look_closer: Callable[[Ask], Awaitable[None]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`at_work` says whether the backend is answering a request of ours; `on_trial` has one waiting
@@ -139,16 +139,17 @@ class ServerWatch:
         self._came_back = False
         if server.guessed and await recognise(self._prober, server):
             log.info("found %s %s at %s", server.adapter.name, server.version, server.upstream.url)
-        await self._prober.refresh(server)
+        ask = asking_once(self._prober.asking(server.upstream.url, server.prefix))
+        await server.adapter.refresh(ask, server)
         if server.detail == TIMED_OUT and before == "up" and self._at_work():
             server.state = "up"  # it has but one thread, and that one works for us
         server.leads_back = self._came_back
         if server.leads_back:
             server.state, server.detail = "down", LEADS_BACK
         if server.state == "up" and self._in_company():
-            await self._prober.list_models(server)
+            await server.adapter.list_models(ask, server)
         if server.state == "up" and self._look_closer is not None:
-            await self._look_closer()
+            await self._look_closer(ask)
         server.seen = server.seen or server.state in ("up", "loading")
 
     def _announce(self) -> None:
@@ -174,11 +175,12 @@ class ServerWatch:
         pause_s = FIRST_LOOK_AFTER_S if streamed else SLOTS_EVERY_S
         bound_s = max(LEAST_STOP_S, STOP_MARGIN * self._stop_s) if streamed else MAX_STOP_S
         held: BusySlots | None = None
+        ask = self._prober.asking(self.server.upstream.url, self.server.prefix)
         with suppress(TimeoutError):
             async with asyncio.timeout(MAX_STOP_S):
                 while True:
                     asked_s = self._clock()
-                    busy = await self._prober.busy_slots(self.server)
+                    busy = await self.server.adapter.busy_slots(ask)
                     if busy is None:
                         return ""
                     held = busy if held is None else held & busy

@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from clairvoyant_cli.addresses import same_host
+from clairvoyant_cli.addresses import is_loopback, same_host
 from clairvoyant_cli.backends.continuation import Prefill, Way
 from clairvoyant_cli.backends.priority import MAX_IN_FLIGHT, UNKNOWN, Heeding, Priority
 from clairvoyant_cli.backends.prober import Ask
-from clairvoyant_cli.backends.process_inspection import THIS_MACHINE
 from clairvoyant_cli.backends.speeds import Speeds
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.upstream import Upstream
@@ -34,8 +33,8 @@ LISTED_OR_LOCKED = (200, 401)
 METRICS_PATH = "/metrics"
 
 LOADING = "loading its model"
-NO_CAP = "its server does not say how long it may be"
-FULL = "its server's context may be full soon"
+NO_CAP = "the server does not tell its limit on answers"
+FULL = "the server's context may be full soon"
 
 UNTOLD_CONTEXT = 2048
 """Tokens for prompt and answer at a server that does not tell: Ollama's least default."""
@@ -46,7 +45,7 @@ CONTEXT_MARGIN = 128
 BYTES_A_TOKEN = 2
 """Of text, fewer only in numbers and in what is no text."""
 
-NOT_UNDERSTOOD = "its answers are not understood"
+NOT_UNDERSTOOD = "its answers cannot be parsed"
 """Another server than it was taken for, or a new version: it answers, so requests may go on."""
 
 
@@ -140,7 +139,7 @@ class ObservedServer:
     @property
     def local_port(self) -> int | None:
         """Where it listens on this machine; None if it is on another."""
-        return self.upstream.port if self.upstream.host in THIS_MACHINE else None
+        return self.upstream.port if is_loopback(self.upstream.host) else None
 
     @property
     def away(self) -> bool:

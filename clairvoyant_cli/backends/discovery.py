@@ -3,10 +3,10 @@
 import asyncio
 from dataclasses import replace
 
+from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.backends.adapter import Adapter, Found, ObservedServer
 from clairvoyant_cli.backends.adapters import ADAPTERS, OTHER
 from clairvoyant_cli.backends.prober import Prober, asking_once
-from clairvoyant_cli.backends.process_inspection import THIS_MACHINE
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols import probes
@@ -131,7 +131,7 @@ async def _identify_quietly(prober: Prober, url: str) -> Found | None:
 def _taken_for(adapter: Adapter, found: Found) -> Found:
     """Return what was found as that server, with the slots that its process shows if it did not tell."""
     upstream, slots = Upstream(found.url), found.slots
-    if slots is None and upstream.host in THIS_MACHINE:
+    if slots is None and is_loopback(upstream.host):
         slots = adapter.local_slots(upstream.port)
     return replace(found, adapter=adapter, slots=slots)
 

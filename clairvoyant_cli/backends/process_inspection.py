@@ -4,8 +4,6 @@ from collections.abc import Iterator, Sequence
 
 import psutil
 
-THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
-
 
 def listening(names: Sequence[str], port: int) -> Iterator[psutil.Process]:
     """Yield the processes whose names begin so that listen on the port, of those that one may look at."""

@@ -7,12 +7,11 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from clairvoyant_cli.addresses import BACKEND_NAMES
+from clairvoyant_cli.addresses import BACKEND_NAMES, is_loopback
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.discovery import find_backend
 from clairvoyant_cli.backends.priority import UNKNOWN, Heeding
 from clairvoyant_cli.backends.prober import Prober
-from clairvoyant_cli.backends.process_inspection import THIS_MACHINE
 from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError
@@ -66,7 +65,7 @@ async def _look_at(settings: BackendConfig, listen_port: int) -> tuple[list[Find
             return [broken("backend", text, fix)], None
         ask, upstream = prober.asking(found.url, found.prefix), Upstream(found.url)
         offered = await found.adapter.offered_models(ask)
-        heeding = await found.adapter.heeding(ask, upstream.port if upstream.host in THIS_MACHINE else None)
+        heeding = await found.adapter.heeding(ask, upstream.port if is_loopback(upstream.host) else None)
     findings = []
     if len(answering) > 1:
         others = ", ".join(f"{each.adapter.name} at {each.url}" for each in answering[1:])

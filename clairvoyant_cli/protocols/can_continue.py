@@ -128,13 +128,13 @@ def continuable(
     """
     defaults = defaults or {}
     if shape not in SHAPES:
-        return "its route"
+        return "the route"
     try:
         body = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return "its body is not understood"
+        return "the body cannot be parsed"
     if not isinstance(body, dict) or len(set(map(str.casefold, body))) != len(body):
-        return "its body is not understood"
+        return "the body cannot be parsed"
     stream = body.get("stream")
     why = SHAPES[shape](body) if stream in (None, True, False) else "stream"
     if why or (why := _own(_options(shape, body), defaults)):
@@ -167,14 +167,14 @@ def _ollama_chat(body: Body) -> str:
 
 def _ollama_generate(body: Body) -> str:
     if body.get("raw") is not True:
-        return "its answer holds the context"  # token ids of prompt and answer, which nobody else knows
+        return "the answer contains the context"  # token ids of prompt and answer, which nobody else knows
     return _prompt(body) or _ollama(body, "prompt", "raw")
 
 
 def _ollama(body: Body, *known: str) -> str:
     options = body.get("options") or {}
     if not isinstance(options, dict):
-        return "its options"
+        return "options"
     return _fields(body, options, *known, "stream", "options") or _fields(options, options)
 
 

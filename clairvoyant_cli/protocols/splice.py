@@ -40,6 +40,9 @@ MAX_EVENT_BYTES = 1024 * 1024
 EVENTS_TO_A_SPACE = 24
 """So many events are waited for the end of a word."""
 
+MORE_THAN_TEXT = "the answer contains more than text"
+TOO_LONG = "the answer is too long"
+
 DONE = b"[DONE]"
 EVENT_END = re.compile(rb"\r?\n\r?\n")
 LINE_END = re.compile(rb"\n")
@@ -181,7 +184,7 @@ class Splice:
 
     def _keep(self, data: bytes) -> None:
         if len(self._kept) + len(data) > MAX_KEPT_BYTES:
-            self.why_not = "its answer is too long"
+            self.why_not = TOO_LONG
         if self.why_not:
             self._kept.clear()
         else:
@@ -204,7 +207,7 @@ class Splice:
             yield bytes(rest[begun : mark.end()])
             begun = looked_at = mark.end()
         if len(rest) - begun > MAX_EVENT_BYTES:
-            self._give_up("an event without an end")
+            self._give_up("an event has no end")
         del rest[:begun]
 
     def _read(self, block: bytes) -> tuple[Event, Said]:
@@ -228,7 +231,9 @@ class Splice:
     def _note(self, event: Event, said: Said) -> None:
         if not said.plain:
             self.holds_more = "error" not in event
-            self._give_up(_error_in(event))
+            self._give_up(
+                "the answer contains an error" if "error" in event else MORE_THAN_TEXT, _error_in(event)
+            )
             return
         if said.closes and self._ended is None:
             self._give_up("the stream ended before the answer did")
@@ -239,15 +244,15 @@ class Splice:
             self.pieces.append(said.text)
             self._bytes += len(said.text)
             if self._bytes > MAX_KEPT_BYTES:
-                self._give_up("its answer is too long")
+                self._give_up(TOO_LONG)
         if said.totals or said.reason is not None:
             self._remember_end(event, said)
 
-    def _give_up(self, why: str) -> None:
+    def _give_up(self, why: str, error: str = "") -> None:
         """What came cannot be cut and continued: the client gets it as it is, or nothing of it (rule 4)."""
         if not self.asked.streamed or not self._first:
-            raise PartError(why)
-        self.why_not = self.why_not or "its answer is more than text"
+            raise PartError(error or why)
+        self.why_not = self.why_not or why
 
     def _remember_end(self, event: Event, said: Said) -> None:
         """Keep what ends the answer, as its client reads it."""
@@ -336,4 +341,4 @@ def _error_in(event: Event) -> str:
     error = event.get("error")
     if isinstance(error, dict):
         error = error.get("message")
-    return str(error)[:200] if error else "it sent more than text"
+    return str(error)[:200] if error else ""

@@ -74,18 +74,19 @@ def test_a_generation_of_ollamas_brings_its_context_unless_it_is_raw() -> None:
     raw = b'{"model":"m","prompt":"x","raw":true}'
     assert isinstance(continuable(raw, Shape.OLLAMA_GENERATE, streams=True), Continuable)
     assert (
-        continuable(b'{"prompt":"x"}', Shape.OLLAMA_GENERATE, streams=True) == "its answer holds the context"
+        continuable(b'{"prompt":"x"}', Shape.OLLAMA_GENERATE, streams=True)
+        == "the answer contains the context"
     )
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{", b'{"a":1,"A":2}', b"\xff", b"[" * 10_000])
 def test_a_body_that_is_none_cannot(raw: bytes) -> None:
-    assert continuable(raw, Shape.CHAT, streams=False) == "its body is not understood"
+    assert continuable(raw, Shape.CHAT, streams=False) == "the body cannot be parsed"
 
 
 def test_other_routes_cannot() -> None:
-    assert judged(Shape.MESSAGES) == "its route"
-    assert judged(Shape.RESPONSES) == "its route"
+    assert judged(Shape.MESSAGES) == "the route"
+    assert judged(Shape.RESPONSES) == "the route"
 
 
 def test_what_was_said_comes_off_the_cap() -> None:

@@ -22,7 +22,7 @@ async def test_a_chat_is_read_a_list_is_passed_on_and_a_tunnel_refused() -> None
     assert isinstance(door(asking("/api/tags", b"GET")), PassOn)
     assert refused(door(asking("127.0.0.1:443", b"CONNECT"))) == (
         405,
-        "clairvoyant: CONNECT is not spoken here",
+        "clairvoyant: CONNECT is not supported",
     )
 
 
@@ -125,7 +125,7 @@ async def test_a_draining_daemon_takes_nothing_and_one_going_down_does_not_even_
     house.operation.draining = True
     assert refused(house.ask("x"))[1].startswith("clairvoyant is draining")
     house.operation.go_down()
-    assert refused(house.admission.rules.judge_head(asking()))[1].startswith("clairvoyant is going down")
+    assert refused(house.admission.rules.judge_head(asking()))[1].startswith("clairvoyant is shutting down")
 
 
 async def test_when_all_workers_are_given_up_a_request_is_told_at_once() -> None:

@@ -71,7 +71,7 @@ def test_a_server_that_reads_all_again_is_found_out_and_spared(resume_s: float |
                     assert answer.status == 200
                 assert (await long.response()).whole
             state = daemon.snapshot()
-            told = any("read an answer again" in each.text for each in daemon.stats.journal.events)
+            told = any("had to recompute" in each.text for each in daemon.stats.journal.events)
             return state.counters.cuts, len(daemon.pool.first.contexts.waiting), told
 
     assert run_virtually(scene()) == (cuts, 0, resume_s is None)

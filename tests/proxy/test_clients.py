@@ -244,7 +244,7 @@ async def test_each_client_has_its_limits(tmp_path: Path) -> None:
             refused = await two.ask(chat(ann))
             assert (refused.status, refused.value("retry-after") is not None) == (503, True)
             assert json.loads(refused.body)["error"]["message"] == (
-                "clairvoyant: as many requests of ann wait as may; try again when one is answered"
+                "clairvoyant: ann has reached its queue limit; try again when a request is answered"
             )
             two.send(chat(ben))
             state = await until(daemon, lambda s: len(s.queue) == 2)

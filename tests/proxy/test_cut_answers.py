@@ -390,7 +390,7 @@ async def test_a_server_that_changes_while_it_answers_is_not_cut() -> None:
         async with raw_client(daemon.base_url) as other:
             other.send(body("/api/chat", SHORT, stream=False, tokens=5))
             state = await until(daemon, lambda s: any(each.uncut for each in s.running))
-            assert state.running[0].uncut == "its server is not what was measured"
+            assert state.running[0].uncut == "the server is not the one that was measured"
             await other.response()
         assert (await client.response()).status == 200
         assert daemon.snapshot().counters.cuts == 0
@@ -401,7 +401,7 @@ async def test_what_its_server_keeps_running_without_its_client_is_not_cut() -> 
         asked = body("/v1/chat/completions", LONG, stream=True)
         client.send(asked.replace(b"\r\n", b"\r\nX-Conversation-Id: mine\r\n", 1))
         state = await until(daemon, lambda s: bool(s.running) and s.running[0].tokens > 5)
-        assert state.running[0].uncut == "its server goes on without its client"
+        assert state.running[0].uncut == "the server goes on without its client"
         assert (await client.response()).status == 200
 
 

@@ -93,13 +93,13 @@ class Preemption:
     def consider(self, exchange: Exchange, request: Request, server: Server) -> None:
         """Decide whether the answer that is about to begin may be cut; if not, it is spared."""
         if exchange.only_as_asked:
-            exchange.uncut_because = "its server is asked as its client asked"
+            exchange.uncut_because = "the request was repeated unchanged"
         elif not self.enabled or not self.dispatcher.scheduler.policy.interrupts:
-            exchange.uncut_because = "the policy" if self.enabled else "--no-preempt"
+            exchange.uncut_because = "the policy does not cut" if self.enabled else "--no-preempt"
         elif server.stamps is not None:
-            exchange.uncut_because = "the engine itself says what runs"
+            exchange.uncut_because = "the engine orders its own queue"
         elif (found := server.continuation_of(exchange.job.model)) is None:
-            exchange.uncut_because = "nothing proves that the server can go on with it"
+            exchange.uncut_because = "no proof that the server continues it exactly"
         else:
             self._judge(exchange, request, server, found)
         if exchange.splice is None:
@@ -114,7 +114,7 @@ class Preemption:
         route = exchange.asked.route
         body = request.whole(SMALL_BYTES)
         if body is None:
-            exchange.uncut_because = "its body is too long"
+            exchange.uncut_because = "the request body is too long"
             return
         adapter = server.adapter
         defaults = adapter.defaults(found.settings, route.shape)
@@ -122,13 +122,13 @@ class Preemption:
         if not isinstance(asked, Continuable):
             exchange.uncut_because = asked
         elif not asked.streamed and adapter.json_type(route.shape) is None:
-            exchange.uncut_because = "it is not streamed"
+            exchange.uncut_because = "the answer is not streamed"
         elif not asked.streamed and (server.name, exchange.job.model) in self._plain:
-            exchange.uncut_because = "what its server streams is more than its answer"
+            exchange.uncut_because = "the server streams more than the answer"
         elif request.head.get(KEPT_RUNNING) is not None:
-            exchange.uncut_because = "its server goes on without its client"
+            exchange.uncut_because = "the server goes on without its client"
         elif asked.is_greedy and server.is_asked_again(asked) and not found.proof.repeats_are_exact:
-            exchange.uncut_because = "its server has answered it before"
+            exchange.uncut_because = "the server has answered it before"
         else:
             exchange.splice = Splice(asked)
 
@@ -202,7 +202,7 @@ class Preemption:
         if isinstance(asked, str):
             self._spare(exchange, asked)
         elif alike is False:
-            self._spare(exchange, "its server would read it in other tokens than it wrote")
+            self._spare(exchange, "the server would tokenise it differently")
         else:
             splice.asked = asked
             self._cut(exchange)
@@ -293,8 +293,8 @@ class Preemption:
         room, before = server.contexts.room, server.contexts.room.tokens
         server.contexts.went_on(exchange.id, was_there)
         if before == inf and room.tokens < inf:
-            news = f"{server.name} read an answer again that was cut: its cache is taken to hold"
-            self.stats.journal.event(logging.INFO, f"{news} about {room.tokens:.0f} tokens")
+            news = f"{server.name} had to recompute a cut answer: its cache seems to hold"
+            self.stats.journal.event(logging.INFO, f"{news} {room.tokens:.0f} tokens")
 
     def ran_on(self, last: Totals, exchange: Exchange) -> None:
         """Count what was read again for the last part of an answer: as its server tells, or as it seemed.

@@ -96,7 +96,7 @@ class SecondOpinions:
                     opinion, took_s = await loop.run_in_executor(thread, self._read, view)
                     self._heard(exchange, opinion)
                 except Exception as error:
-                    log.warning("the encoder gives no second opinions: %s", error)
+                    log.warning("the encoder failed, so there are no second predictions: %s", error)
                     self._given_up = True
                     self._unread.clear()
                     return

@@ -106,19 +106,18 @@ class Annotation:
 
 
 def _news(server: Server) -> str:
-    """Return what is done with a server's requests, "" where there is nothing to be said of it."""
-    backend = server
-    name, priority, heeding = server.name, backend.adapter.PRIORITY, backend.heeding
-    if backend.annotate == "off" or backend.state in ("unknown", "down"):
+    """Return how requests to a server are ordered, "" if there is nothing to report."""
+    name, priority, heeding = server.name, server.adapter.PRIORITY, server.heeding
+    if server.annotate == "off" or server.state in ("unknown", "down"):
         return ""
     if priority is None:
-        return f"{name} has no order by priority, so requests wait here" if backend.annotate == "on" else ""
+        return f"{name} has no priority queue: requests wait here" if server.annotate == "on" else ""
     flag = priority.flag
-    if backend.stamps is None and heeding.known:
+    if server.stamps is None and heeding.known:
         return f"{name} does not order by priority ({heeding.why}): requests wait here; start it with {flag}"
-    if backend.stamps is None:
-        return f"{name} may order by priority: if it was started with {flag}, say --annotate on"
+    if server.stamps is None:
+        return f"{name} may order by priority: if it was started with {flag}, use --annotate on"
     sure = heeding.why if heeding.priority is not None else f"if it was started with {flag}"
     if heeding.known and heeding.priority is None:
         sure = f"but {heeding.why}: start it with {flag}"
-    return f"{name} orders by the priority that each request gets here ({sure}), {backend.room} at once"
+    return f"{name} orders requests by a priority set here ({sure}), {server.room} at once"

@@ -13,12 +13,12 @@ from clairvoyant_cli.proxy.servers.matching import speaker
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 
-NO_CONNECT = Refusal(405, "clairvoyant: CONNECT is not spoken here")
+NO_CONNECT = Refusal(405, "clairvoyant: CONNECT is not supported")
 IN_A_LOOP = Refusal(
     508, "clairvoyant: the backend's address leads back to this proxy; give --backend the LLM server itself"
 )
 DRAINING = Refusal(503, "clairvoyant is draining; try again in a moment", 5)
-GOING_DOWN = Refusal(503, "clairvoyant is going down; try again in a moment", 5)
+GOING_DOWN = Refusal(503, "clairvoyant is shutting down; try again in a moment", 5)
 STOPPED = Refusal(499, "request canceled by the operator")
 AWAY_RETRY_S = 5.0
 UNREACHABLE_RETRY_S = 2.0
@@ -38,7 +38,7 @@ class Refusals:
 
     def client_full(self, client: str) -> Refusal:
         """The client has as many waiting as it may have."""
-        message = f"clairvoyant: as many requests of {client} wait as may; try again when one is answered"
+        message = f"clairvoyant: {client} has reached its queue limit; try again when a request is answered"
         return self._overload(message, busy=False)
 
     def waited_too_long(self, max_wait_s: float) -> Refusal:
@@ -47,7 +47,9 @@ class Refusals:
 
     def too_late(self, objective: str, retry_after_s: float) -> Refusal:
         """Its first token would come later than was promised."""
-        message = f"clairvoyant: it could not begin to answer in time ({objective}); try again later"
+        message = (
+            f"clairvoyant: rejected: the predicted TTFT exceeds the target ({objective}); try again later"
+        )
         return Refusal(self.overload_status, message, retry_after_s, busy=True)
 
     def _overload(self, message: str, *, busy: bool = True) -> Refusal:
@@ -65,7 +67,7 @@ class Refusals:
         if len(servers) == len(self.pool):
             return DRAINING
         names = " and ".join(server.name for server in servers)
-        message = f"clairvoyant: only {names} can answer this, and takes nothing new; try again later"
+        message = f"clairvoyant: only {names} can serve this, and is draining; try again later"
         return Refusal(503, message, AWAY_RETRY_S)
 
     def unreachable(self, server: Server, why: str) -> Refusal:
@@ -74,7 +76,7 @@ class Refusals:
 
     def broken_off(self, server: Server, why: str) -> Refusal:
         """The connection ended before an answer began."""
-        return Refusal(502, f"{_place(server)} broke off: {why}")
+        return Refusal(502, f"{_place(server)} failed: {why}")
 
     def send(
         self, request: Request, route: Route, refusal: Refusal, exchange: Exchange | None = None

@@ -113,7 +113,7 @@ class SplicedRelay(Relay):
         if not self._spliced and (self._resumes or not self._splice.asked.streamed):
             self._unfit(f"HTTP {head.status} instead of a stream")
         elif not self._spliced:
-            self._splice.why_not = "its answer is no stream"
+            self._splice.why_not = "the answer is not a stream"
             super()._begin(head)
         elif not self._splice.asked.streamed:
             self._answer_head = head

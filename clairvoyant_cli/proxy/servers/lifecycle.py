@@ -251,7 +251,7 @@ class ServerLifecycle:
         self._match_waiting()
         self._open_slots()
         self.slots_changed(self.pool.slots)
-        self.journal.event(logging.INFO, f"{server.name} is removed")
+        self.journal.event(logging.INFO, f"{server.name} removed")
         watching = self._watching.pop(server.name, None)
         if watching is not None:
             watching.cancel()

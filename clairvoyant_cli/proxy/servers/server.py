@@ -25,7 +25,7 @@ MAX_ASKED_BEFORE = 10_000
 LOOK_TIMEOUT_S = 0.5
 """Limit on asking for a server's settings before a cut; after it, the last known settings are used."""
 
-CHANGED = "its server is not what was measured"
+CHANGED = "the server is not the one that was measured"
 
 
 class ProvenWay(NamedTuple):

@@ -41,7 +41,7 @@ STOP_KEPT = 0.8
 fifth less than the one after it."""
 
 SHARED = "another program seems to use it: more of its slots are busy than requests were sent from here"
-SILENT = "its /slots did not answer in time"
+SILENT = "its /slots timed out"
 
 STARTED_FOR_S = 0.2
 """A request sent this long ago is counted by /slots, if it has one."""

@@ -41,6 +41,7 @@ EVENTS_TO_A_SPACE = 24
 """So many events are waited for the end of a word."""
 
 MORE_THAN_TEXT = "the answer contains more than text"
+AN_ERROR = "the answer contains an error"
 TOO_LONG = "the answer is too long"
 
 DONE = b"[DONE]"
@@ -231,9 +232,7 @@ class Splice:
     def _note(self, event: Event, said: Said) -> None:
         if not said.plain:
             self.holds_more = "error" not in event
-            self._give_up(
-                "the answer contains an error" if "error" in event else MORE_THAN_TEXT, _error_in(event)
-            )
+            self._give_up(MORE_THAN_TEXT if self.holds_more else AN_ERROR, _error_in(event))
             return
         if said.closes and self._ended is None:
             self._give_up("the stream ended before the answer did")

@@ -47,9 +47,7 @@ class Refusals:
 
     def too_late(self, objective: str, retry_after_s: float) -> Refusal:
         """Its first token would come later than was promised."""
-        message = (
-            f"clairvoyant: rejected: the predicted TTFT exceeds the target ({objective}); try again later"
-        )
+        message = f"clairvoyant: rejected: predicted TTFT exceeds the target ({objective}); try again later"
         return Refusal(self.overload_status, message, retry_after_s, busy=True)
 
     def _overload(self, message: str, *, busy: bool = True) -> Refusal:

@@ -27,7 +27,6 @@ from clairvoyant_cli.settings import (
     AT_LEAST_1,
     NOT_NEGATIVE,
     check_settings,
-    current_name,
     did_you_mean,
     one_of,
     one_word,
@@ -150,10 +149,7 @@ class ServeConfig:
         (lambda status: status in (429, 503), "be 503 or 429"),
     )
     predictor: str | None = setting(
-        None,
-        "DIR",
-        "Predictor trained with `clairvoyant train`. Unset: the built-in one.",
-        formerly="model",
+        None, "DIR", "Predictor trained with `clairvoyant train`. Unset: the built-in one."
     )
     semantic: str = setting(
         "auto",
@@ -185,9 +181,7 @@ class ServeConfig:
         None, "FILE", "API keys, one name:key per line. Required beyond loopback."
     )
     clients: str | None = setting(
-        None,
-        "FILE",
-        "Clients with API keys and limits, as TOML; replaces --api-key-file. SIGHUP reloads it.",
+        None, "FILE", "Clients with API keys and limits, as TOML; replaces --api-key-file. SIGHUP reloads it."
     )
     admin_token_file: str | None = setting(
         None,
@@ -243,10 +237,7 @@ class ServeConfig:
     )
     freeze: bool = setting(False, None, "Do not learn from traffic: keep tau, speeds and predictions fixed.")
     history_days: int = setting(
-        90,
-        "DAYS",
-        "Keep history this long.",
-        (lambda days: 1 <= days <= MAX_DAYS, f"be 1 to {MAX_DAYS}"),
+        90, "DAYS", "Keep history this long.", (lambda days: 1 <= days <= MAX_DAYS, f"be 1 to {MAX_DAYS}")
     )
     history_rows: int = setting(
         1_000_000,
@@ -460,7 +451,7 @@ def _from_env(env: Mapping[str, str]) -> dict[str, Any]:
     for name, text in env.items():
         if not name.startswith(f"{ENV_PREFIX}SERVE_"):
             continue
-        key = current_name(name.removeprefix(f"{ENV_PREFIX}SERVE_").lower(), ServeConfig)
+        key = name.removeprefix(f"{ENV_PREFIX}SERVE_").lower()
         if key not in known:
             hint = did_you_mean(key, known)
             raise ClairvoyantError(f"unknown environment variable {name}{hint}", ExitCode.USAGE)

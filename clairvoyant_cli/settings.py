@@ -1,12 +1,12 @@
-"""What people may set, each said once: a dataclass field that knows its help, its bounds and its type.
+"""Declares settings as dataclass fields with help, checks and type.
 
-Of such a field are made a flag of a command, a key of a file, an environment variable and a row of the
-reference.
+Each becomes a flag, a key of the configuration file, an environment variable and a row of the reference.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
 from functools import cache
 from types import UnionType
 from typing import Any, get_args, get_type_hints
@@ -17,7 +17,7 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 KIND_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 Check = tuple[Callable[[Any], bool], str]
-"""Whether a value will do, and what goes on behind "NAME must" where it will not."""
+"""A test of a value, and the end of its error message after "NAME must"."""
 
 
 AT_LEAST_1: Check = (lambda number: number >= 1, "be at least 1")
@@ -27,15 +27,16 @@ _NO_NUL: Check = (lambda text: "\0" not in text, "not hold a NUL character")
 
 
 def one_of(choices: Iterable[str]) -> Check:
-    """Demand one of a few words."""
+    """Return a check that a value is one of `choices`."""
     return lambda value: value in choices, f"be one of {', '.join(choices)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is known of a field that people may set. `about` is its help, in sentences; `metavar` stands for
-    its value there; the flag of a `repeatable` one may be given again; `formerly` is a name that it had, and
-    that is still understood; `kind` is its type, without `| None`: None is "unset" and passes every check.
+    """A setting. `about` is its help, `metavar` the placeholder of its value (None for a boolean).
+
+    The flag of a `repeatable` setting may be repeated. `kind` is the type without `| None`; None means unset
+    and passes every check.
     """
 
     default: Any
@@ -43,26 +44,18 @@ class Setting:
     about: str
     checks: tuple[Check, ...]
     repeatable: bool
-    formerly: str = ""
     kind: type = str
 
 
-def setting(
-    default: Any,
-    metavar: str | None,
-    about: str,
-    *checks: Check,
-    repeatable: bool = False,
-    formerly: str = "",
-) -> Any:
-    """Make a dataclass field of a setting."""
-    known = Setting(default, metavar, about, checks, repeatable, formerly)
+def setting(default: Any, metavar: str | None, about: str, *checks: Check, repeatable: bool = False) -> Any:
+    """Return a dataclass field of a setting."""
+    known = Setting(default, metavar, about, checks, repeatable)
     return field(default=default, metadata={"setting": known})
 
 
 @cache
 def settings_of(record: type) -> Mapping[str, Setting]:
-    """Return the settings of a dataclass, by name and in their order."""
+    """Return the settings of a dataclass by name, in order."""
     hints = get_type_hints(record)
     found: dict[str, Setting] = {}
     for each in fields(record):
@@ -75,7 +68,7 @@ def settings_of(record: type) -> Mapping[str, Setting]:
 
 
 def check_settings(record: Any) -> None:
-    """Raise ClairvoyantError for the first setting of a record that will not do."""
+    """Raise ClairvoyantError for the first invalid setting of a record."""
     kind: type = type(record)
     for name, each in settings_of(kind).items():
         value = getattr(record, name)
@@ -85,23 +78,16 @@ def check_settings(record: Any) -> None:
 
 
 def read_table(record: type, table: Mapping[str, Any], where: str, within: str = "") -> dict[str, Any]:
-    """Return what a table of a TOML file sets of a record; ClairvoyantError, which begins with `where`, for a
-    key that is not known or has another type. `within` names the table where `where` does not.
+    """Return the settings of a TOML table; ClairvoyantError for an unknown key or a wrong type.
+
+    Errors begin with `where`; `within` names the table if `where` does not.
     """
     known = settings_of(record)
-    given: dict[str, Any] = {}
-    for key, value in table.items():
-        name = current_name(key, record)
-        if name not in known:
+    for key in table:
+        if key not in known:
             hint = did_you_mean(key, known)
             raise ClairvoyantError(f"{where}: unknown key {quoted(key)}{within}{hint}", ExitCode.USAGE)
-        given[name] = _typed(key, value, known[name].kind, where)
-    return given
-
-
-def current_name(key: str, record: type) -> str:
-    """Return what a setting is called that had another name, any other key as it is."""
-    return next((name for name, each in settings_of(record).items() if each.formerly == key), key)
+    return {key: _typed(key, value, known[key].kind, where) for key, value in table.items()}
 
 
 def _typed(key: str, value: Any, kind: type, where: str) -> Any:
@@ -115,7 +101,7 @@ def _typed(key: str, value: Any, kind: type, where: str) -> Any:
 
 
 def parse_value(text: str, kind: type, where: str) -> Any:
-    """Return the value that a text stands for; ClairvoyantError, which begins with `where`, if for none."""
+    """Parse the text of a value; ClairvoyantError, beginning with `where`, if it is invalid."""
     if kind is bool:
         if text.lower() in ("1", "true", "yes", "on"):
             return True
@@ -128,19 +114,17 @@ def parse_value(text: str, kind: type, where: str) -> Any:
 
 
 def one_word(text: str) -> bool:
-    """Whether a text can be printed and has no blanks; "" has none."""
+    """Return whether a text is printable and has no blanks."""
     return text.isprintable() and not any(each.isspace() for each in text)
 
 
 def quoted(value: object) -> str:
-    """Return the beginning of what was given, as it is shown in an error."""
+    """Return a value's repr for an error message, truncated."""
     text = repr(value)
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"
 
 
 def did_you_mean(key: str, known: Iterable[str]) -> str:
-    """Return a hint at the known name that was probably meant, "" if none is near."""
-    from difflib import get_close_matches
-
+    """Return a hint at the closest known name, "" if none is close."""
     near = get_close_matches(key, tuple(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""

@@ -125,8 +125,7 @@ def newest(connection: sqlite3.Connection, span: Span, limit: int) -> list[Finis
     """Return the newest requests of a span, newest first; clients are hashes."""
     where, values = where_of(connection, span)
     rows = connection.execute(
-        f"{SELECT} WHERE {where} ORDER BY finished_at DESC LIMIT ?",
-        (*values, min(limit, 2**63 - 1)),
+        f"{SELECT} WHERE {where} ORDER BY finished_at DESC LIMIT ?", (*values, min(limit, 2**63 - 1))
     )
     return list(_sound(rows))
 

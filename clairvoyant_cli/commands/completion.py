@@ -3,12 +3,7 @@
 import os
 
 import click
-from click.shell_completion import (
-    CompletionItem,
-    ShellComplete,
-    add_completion_class,
-    get_completion_class,
-)
+from click.shell_completion import CompletionItem, ShellComplete, add_completion_class, get_completion_class
 
 VARIABLE = "_CLAIRVOYANT_COMPLETE"
 """Set by the completion scripts; read by click."""

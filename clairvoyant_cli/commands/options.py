@@ -76,19 +76,6 @@ def output_file(*suffixes: str) -> Output:
     return Output(suffixes)
 
 
-class Renamed(click.Option):
-    """An option that also accepts a former name, hidden from help."""
-
-    def __init__(self, *args: Any, formerly: str, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self._formerly = formerly
-
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Register both names."""
-        super().add_to_parser(parser, ctx)
-        parser.add_option(obj=self, opts=[self._formerly], dest=self.name, action="store", nargs=1)
-
-
 def _policies(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem]":
     from click.shell_completion import CompletionItem
 
@@ -134,8 +121,6 @@ backend_key_file_option = click.option(
 predictor_option = click.option(
     "--predictor",
     "directory",
-    cls=Renamed,
-    formerly="--model",
     metavar="DIR",
     default="default",
     help=SERVE["predictor"].about,
@@ -154,9 +139,6 @@ def serve_option(name: str, about: str = "") -> Option:
     flag = f"--{name.replace('_', '-')}"
     if known.kind is bool:
         return click.option(flag, is_flag=True, default=None, help=about)
-    if known.formerly:
-        was = f"--{known.formerly.replace('_', '-')}"
-        return click.option(flag, cls=Renamed, formerly=was, metavar=known.metavar, help=about)
     return click.option(
         flag,
         type=known.kind,

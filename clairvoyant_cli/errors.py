@@ -1,35 +1,35 @@
-"""One error for what a user can mend, and the exit codes scripts may rely on."""
+"""The error class for users, and the exit codes."""
 
 from enum import IntEnum
 from typing import Self
 
 
 class ExitCode(IntEnum):
-    """What the process says when it ends; part of the command-line interface. `about` says when."""
+    """Exit codes, part of the command-line interface. `about` describes them."""
 
     about: str
 
     def __new__(cls, code: int, about: str) -> Self:
-        """Make a code of what it means."""
+        """Create a code with its description."""
         made = int.__new__(cls, code)
         made._value_ = code
         made.about = about
         return made
 
-    OK = 0, "It is done; `doctor` found nothing."
-    FAILURE = 1, "It could not be done, and one line says why; `doctor` found something broken; Ctrl-C."
-    USAGE = 2, "A flag, a setting or a file that was named cannot be what was meant: nothing was begun."
-    UNREACHABLE = 3, "Nothing answers at the address of the daemon or of the LLM server."
-    WARNINGS = 4, "`doctor` found warnings, and nothing broken."
+    OK = 0, "Success; `doctor` found no problem."
+    FAILURE = 1, "Failure, with one line on stderr; `doctor` found something broken; Ctrl-C."
+    USAGE = 2, "Invalid flag, setting or input file; nothing was done."
+    UNREACHABLE = 3, "The daemon or the LLM server does not answer."
+    WARNINGS = 4, "`doctor` found warnings only."
 
 
 def printable(text: str) -> str:
-    """Return a text as one line that a terminal only shows: a dot stands for what cannot be printed."""
+    """Return a text as one safe line for a terminal, with a dot for each unprintable character."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "·" for c in text)
 
 
 class ClairvoyantError(Exception):
-    """Something a user can mend. The message is one line and says what to do."""
+    """An error that the user can fix. The message is one line and says how."""
 
     def __init__(self, message: str, exit_code: ExitCode = ExitCode.FAILURE) -> None:
         super().__init__(message)

@@ -1,7 +1,4 @@
-"""Files that somebody names: read only where they are regular files whose size fits, and without waiting.
-
-A FIFO without a writer would keep the program waiting, and a device may never end.
-"""
+"""Reads files that the user names: only regular files of limited size, never a pipe or device."""
 
 import os
 import stat
@@ -14,18 +11,15 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.system import open_without_waiting
 
 SMALL_BYTES = 4 << 20
-"""Settings, keys and clients: some 30,000 clients, for which nobody is served for a second."""
+"""Limit of settings, keys and clients: some 30,000 clients, parsed within a second."""
 
 LARGE_BYTES = 256 << 20
-"""Prompts, traces and profiles."""
+"""Limit of prompts, traces and profiles."""
 
 
 @contextmanager
 def opened(path: Path, what: str, most_bytes: int | None = SMALL_BYTES) -> Iterator[BinaryIO]:
-    """Open a file for reading, which errors call by `what`; ClairvoyantError if it cannot be read.
-
-    It must be a regular file of at most `most_bytes`, any size for None.
-    """
+    """Open a regular file of at most `most_bytes` (None: any size); ClairvoyantError names it `what`."""
     try:
         with open(path, "rb", opener=open_without_waiting) as file:
             found = os.fstat(file.fileno())
@@ -43,13 +37,13 @@ def opened(path: Path, what: str, most_bytes: int | None = SMALL_BYTES) -> Itera
 
 
 def read_file(path: Path, what: str, most_bytes: int = SMALL_BYTES) -> bytes:
-    """Return what a file holds; ClairvoyantError as for `opened`."""
+    """Return the content of a file; ClairvoyantError as in `opened`."""
     with opened(path, what, most_bytes) as file:
         return read_all(file, path, what, most_bytes)
 
 
 def read_all(file: BinaryIO, path: Path, what: str, most_bytes: int = SMALL_BYTES) -> bytes:
-    """Return what is left in a file that may grow, or not tell its size; ClairvoyantError if it is more."""
+    """Read a stream of unknown size; ClairvoyantError if it exceeds `most_bytes`."""
     data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise _too_large(path, what, most_bytes)
@@ -57,22 +51,20 @@ def read_all(file: BinaryIO, path: Path, what: str, most_bytes: int = SMALL_BYTE
 
 
 def text_of(data: bytes, path: Path, what: str) -> str:
-    """Return the text of a file; ClairvoyantError with the line's number where it is not UTF-8."""
+    """Decode UTF-8; ClairvoyantError with the line number if it is invalid."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ClairvoyantError(
-            f"{what} {path}, line {line}, is not UTF-8 text; write it as such", ExitCode.USAGE
+            f"{what} {path}, line {line}, is not UTF-8; convert it", ExitCode.USAGE
         ) from None
 
 
 def refuse_pipe(path: Path) -> None:
-    """Raise ClairvoyantError if a file to be written is a pipe, but for those that are open already, such as
-    /dev/stdout: nobody may ever read it. OSError where its place cannot be looked at.
-    """
+    """Raise ClairvoyantError if an output file is a pipe, except open ones such as /dev/stdout."""
     if path.exists() and stat.S_ISFIFO(path.stat().st_mode) and path.parts[1:2] not in (("dev",), ("proc",)):
-        raise ClairvoyantError(f"{path} is a pipe; name a regular file to write", ExitCode.USAGE)
+        raise ClairvoyantError(f"{path} is a pipe; name a regular file", ExitCode.USAGE)
 
 
 def _too_large(path: Path, what: str, most_bytes: int) -> ClairvoyantError:

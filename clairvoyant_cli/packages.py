@@ -1,4 +1,4 @@
-"""Our four packages, three of which have names that others have, too: whether they are ours as installed."""
+"""Detects whether another distribution has overwritten one of our four packages, whose names are common."""
 
 import importlib.metadata
 import importlib.util
@@ -13,7 +13,7 @@ REINSTALL = "uv tool install --force .    # in the checkout: an environment of i
 
 
 def displaced() -> Iterator[str]:
-    """Say of each package that is not ours whose it is: found elsewhere, or written over by another wheel."""
+    """Describe each package that is imported from elsewhere, or overwritten by another wheel."""
     homes = {name: _home(name) for name in PACKAGES}
     ours = homes["clairvoyant_cli"]
     for name, home in homes.items():
@@ -24,7 +24,7 @@ def displaced() -> Iterator[str]:
         file = (ours or Path()) / name / "__init__.py"
         wanted = with_hashes.get(file)
         if homes[name] == ours and wanted is not None and file.exists() and _digest(file) != wanted:
-            yield f"{name} in {ours} was written over by {_others(name)}"
+            yield f"{name} in {ours} was overwritten by {_others(name)}"
 
 
 def _home(name: str) -> Path | None:
@@ -33,7 +33,7 @@ def _home(name: str) -> Path | None:
 
 
 def _installed() -> Iterator[tuple[Path, str]]:
-    """Yield the files of our wheel and their hashes; none of an editable install."""
+    """Yield the files of our wheel and their hashes; none for an editable install."""
     try:
         files = importlib.metadata.files(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:

@@ -55,7 +55,7 @@ def test_who_lies_over_ours_is_named_by_every_command(
     done = run(*command.split(), where=tmp_path)
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
-    assert line.startswith(f"clairvoyant: {name} in {tmp_path} was written over by {name}; run: uv tool")
+    assert line.startswith(f"clairvoyant: {name} in {tmp_path} was overwritten by {name}; run: uv tool")
     assert run("--version", where=tmp_path).returncode == 0
 
 

@@ -1,8 +1,7 @@
 """`clairvoyant env`: prints environment variables and settings that send clients through the proxy."""
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -21,19 +20,6 @@ It replaces a real OpenAI key in the environment, which must not be sent to the 
 
 
 KEYS = re.compile(r"[A-Za-z0-9._~+/=-]+", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class Client:
-    """A client: its environment variables, or instructions for its settings.
-
-    Clients that are `asked_for` normally talk to their vendor, and are redirected only on request.
-    """
-
-    name: str
-    variables: Callable[[str], Mapping[str, str]] = lambda url: {}
-    asked_for: bool = False
-    settings: Callable[[str], str] = lambda url: ""
 
 
 def _open_webui(url: str) -> str:
@@ -78,43 +64,44 @@ ChatOllama(model="your-model", base_url="{url}")
 ChatAnthropic(model="your-model", base_url="{url}", api_key="{KEY}")"""
 
 
-CLIENTS = {
-    "ollama": Client("the ollama command line and libraries", lambda url: {"OLLAMA_HOST": url}),
-    "openai": Client(
+VARIABLES: dict[str, tuple[str, dict[str, str]]] = {
+    "ollama": ("the ollama command line and libraries", {"OLLAMA_HOST": "{url}"}),
+    "openai": (
         "OpenAI's SDKs, and LangChain's ChatOpenAI",
-        lambda url: {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_BASE": f"{url}/v1", "OPENAI_API_KEY": KEY},
+        {"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_BASE": "{url}/v1", "OPENAI_API_KEY": "{key}"},
     ),
-    "anthropic": Client(
+    "anthropic": (
         "Anthropic's SDKs and Claude Code",
-        lambda url: {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_AUTH_TOKEN": KEY},
-        asked_for=True,
+        {"ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_AUTH_TOKEN": "{key}"},
     ),
-    "open-webui": Client("Open WebUI", settings=_open_webui),
-    "continue": Client("Continue", settings=_continue),
-    "langchain": Client("LangChain", settings=_langchain),
 }
+"""Clients with environment variables: a title, and the variables."""
 
+INSTRUCTIONS: dict[str, tuple[str, Callable[[str], str]]] = {
+    "open-webui": ("Open WebUI", _open_webui),
+    "continue": ("Continue", _continue),
+    "langchain": ("LangChain", _langchain),
+}
+"""Clients with settings of their own: a title, and instructions for a URL."""
 
-@dataclass(frozen=True, slots=True)
-class Shell:
-    """A shell's syntax for variables and comments."""
+CLIENTS = (*VARIABLES, *INSTRUCTIONS)
 
-    export: str
-    comment: str = "#"
-
+ON_REQUEST = ("anthropic",)
+"""Clients that normally talk to their vendor, so they are redirected only on request."""
 
 SHELLS = {
-    "sh": Shell('export {name}="{value}"'),
-    "fish": Shell("set -gx {name} '{value}'"),
-    "powershell": Shell("$env:{name} = '{value}'"),
-    "cmd": Shell('set "{name}={value}"', "rem"),
+    "sh": ('export {name}="{value}"', "#"),
+    "fish": ("set -gx {name} '{value}'", "#"),
+    "powershell": ("$env:{name} = '{value}'", "#"),
+    "cmd": ('set "{name}={value}"', "rem"),
 }
+"""The syntax of a variable and of a comment."""
 
 
 @click.command()
 @url_option
 @click.option(
-    "--client", "names", type=click.Choice(list(CLIENTS)), multiple=True, help="Only this client. Repeatable."
+    "--client", "names", type=click.Choice(CLIENTS), multiple=True, help="Only this client. Repeatable."
 )
 @click.option(
     "--shell",
@@ -146,15 +133,15 @@ def command(
             "the key may have only letters, digits and -._~+/= (safe in every shell)", ExitCode.USAGE
         )
     base = local_url(url).rstrip("/")
-    syntax = SHELLS[shell]
+    export, comment = SHELLS[shell]
     for name in names or CLIENTS:
-        client = CLIENTS[name]
-        click.echo(f"{syntax.comment} {client.name}")
-        if client.asked_for and not names:
-            click.echo(f"{syntax.comment}   clairvoyant env --client {name}")
-            continue
-        for variable, value in client.variables(base).items():
-            value = key if value == KEY else value
-            click.echo(syntax.export.format(name=variable, value=value))
-        for line in client.settings(base).splitlines():
-            click.echo(f"{syntax.comment}   {line.replace(KEY, key)}")
+        title, _ = VARIABLES.get(name) or INSTRUCTIONS[name]
+        click.echo(f"{comment} {title}")
+        if name in ON_REQUEST and not names:
+            click.echo(f"{comment}   clairvoyant env --client {name}")
+        elif name in VARIABLES:
+            for variable, value in VARIABLES[name][1].items():
+                click.echo(export.format(name=variable, value=value.format(url=base, key=key)))
+        else:
+            for line in INSTRUCTIONS[name][1](base).splitlines():
+                click.echo(f"{comment}   {line.replace(KEY, key)}")

@@ -6,14 +6,22 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
 from clairvoyant_cli.commands.plain_output import say
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.service.units import Action, Unit, launchd_agent, scheduled_task, systemd_unit
-from clairvoyant_cli.system import account, service_manager
+from clairvoyant_cli.service.units import (
+    STOP_S,
+    Action,
+    Unit,
+    launchd_agent,
+    scheduled_task,
+    systemd_unit,
+)
+from clairvoyant_cli.system import account, ask_to_end, service_manager
 
 LOG_LINES = 100
 
@@ -114,9 +122,21 @@ def logs() -> None:
 @click.option("--log-file", required=True, help="The service's log file, which identifies its daemon.")
 def end(log_file: str) -> None:
     """Drain and stop the service's daemon; Task Scheduler itself can only kill it."""
-    from clairvoyant_cli.service.ending import end_daemon
+    import psutil
 
-    end_daemon(log_file)
+    # There may be two processes: in a virtual environment on Windows, a launcher starts Python and waits.
+    daemons = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if "serve" in (words := process.info["cmdline"] or ()) and words[-2:] == ["--log-file", log_file]
+    ]
+    for process in daemons:
+        ask_to_end(process.pid)
+    _, alive = psutil.wait_procs(daemons, timeout=STOP_S)
+    for process in alive:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, timeout=5)
 
 
 def _unit(flags: Sequence[str]) -> Unit:

@@ -1,1 +1,1 @@
-"""What is wrong with a set-up, and the command that fixes it."""
+"""Checks of the set-up, each with the command that fixes a problem."""

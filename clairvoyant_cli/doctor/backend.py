@@ -1,4 +1,4 @@
-"""Checks of the LLM server: there or not, whose it is, its models, its slots, and who goes past the proxy."""
+"""Checks the LLM servers: models, slots, priority scheduling, and clients that bypass the proxy."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -22,9 +22,7 @@ from clairvoyant_cli.system import CURL, REDIRECT
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """An LLM server that was found, the models it names (None: it would not say), what is set of it, and
-    whether it orders its own queue by priority.
-    """
+    """An LLM server that answers. `models` is None if it does not list them."""
 
     found: Found
     models: tuple[str, ...] | None
@@ -33,13 +31,13 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """The server's port."""
         url = urlsplit(self.found.url)
         return url.port or (443 if url.scheme == "https" else 80)
 
 
 async def look_at_backends(config: ServeConfig) -> tuple[list[Finding], list[Server]]:
-    """Look for the servers as `serve` does; return what is to be said, and those that answer."""
+    """Search for the servers like `serve`; return the findings, and the servers that answer."""
     _, listen_port = config.address()
     looks = await asyncio.gather(*(_look_at(settings, listen_port) for settings in config.servers()))
     findings = [finding for said, _ in looks for finding in said]
@@ -58,8 +56,8 @@ async def _look_at(settings: BackendConfig, listen_port: int) -> tuple[list[Find
             fix = "clairvoyant serve --backend URL    # of the LLM server itself"
             return [broken("backend", str(error), fix)], None
         if not answering:
-            where = f"{found.adapter.name} does not answer at {found.url}"
-            text = where if settings.url else "no LLM server answers at the usual ports"
+            silent = f"{found.adapter.name} does not answer at {found.url}"
+            text = silent if settings.url else "no LLM server answers on the default ports"
             by_url = settings.url is not None and settings.url not in BACKEND_NAMES
             fix = f"{CURL} -i {found.url}    # start it there" if by_url else found.adapter.start_command
             return [broken("backend", text, fix)], None
@@ -70,72 +68,69 @@ async def _look_at(settings: BackendConfig, listen_port: int) -> tuple[list[Find
     if len(answering) > 1:
         others = ", ".join(f"{each.adapter.name} at {each.url}" for each in answering[1:])
         choose = f"clairvoyant serve --backend {answering[1].url}"
-        findings.append(note("backend", f"also there: {others}", choose))
+        findings.append(note("backend", f"also found: {others}", choose))
     models = None if offered is None else tuple(model.name for model in offered)
     server = Server(found, models, settings, heeding)
     return [*check_server(server), *check_priority(server), *findings], server
 
 
 def check_server(server: Server) -> Iterator[Finding]:
-    """Say which server answers, with how many slots, and whether it has a model."""
+    """Check the slots and models of a server."""
     found, wanted = server.found, server.settings.slots
     slots = wanted or found.slots or 1
-    how = "set" if wanted else "as the server says" if found.slots else "assumed"
+    source = "configured" if wanted else "reported by the server" if found.slots else "assumed"
     name = f"{found.adapter.name} {found.version}".strip()
-    yield ok("backend", f"{name} at {found.url}, slots: {slots} ({how})")
+    yield ok("backend", f"{name} at {found.url}, slots: {slots} ({source})")
     if wanted and found.slots and wanted != found.slots and server.heeding.priority is None:
-        few = wanted < found.slots
-        loss = "slots stay empty" if few else "requests queue inside the server, in arrival order"
+        idle = "slots stay empty"
+        loss = idle if wanted < found.slots else "requests queue inside the server, in arrival order"
         yield warning(
             "slots",
             f"slots is {wanted}, but the server has {found.slots}: {loss}",
-            f"clairvoyant serve --slots {found.slots}    # or leave --slots out",
+            f"clairvoyant serve --slots {found.slots}    # or remove --slots",
         )
     if server.models is None:
         yield note(
-            "models", "the server does not name its models; it may want a key", "--backend-key-file FILE"
+            "models", "the server does not list its models; it may need a key", "--backend-key-file FILE"
         )
     elif not server.models:
         yield warning("models", "the server has no model", found.adapter.get_model_command)
     else:
-        shown = ", ".join(server.models[:4])
         more = len(server.models) - 4
-        yield ok("models", f"{shown} and {more} more" if more > 0 else shown)
+        yield ok("models", ", ".join(server.models[:4]) + (f" and {more} more" if more > 0 else ""))
 
 
 def check_priority(server: Server) -> Iterator[Finding]:
-    """Say whether an engine that may order its own queue by priority does, so that nothing is held back."""
+    """Check whether an engine (vLLM, SGLang) schedules by priority."""
     adapter, heeding = server.found.adapter, server.heeding
     if adapter.PRIORITY is None:
         return
     flag = adapter.PRIORITY.flag
     if heeding.priority is not None:
-        yield ok("priority", f"{adapter.title} orders by the priority that each request gets ({heeding.why})")
+        yield ok("priority", f"{adapter.title} schedules by priority ({heeding.why})")
     elif heeding.known:
-        text = (
-            f"{adapter.title} does not order by priority ({heeding.why}), so requests are held back from it"
-        )
+        text = f"{adapter.title} does not schedule by priority ({heeding.why}); requests queue in the proxy"
         yield note("priority", text, f"{adapter.start_command} {flag}")
     else:
         fix = f"clairvoyant serve --annotate on    # if it was started with {flag}"
-        yield note("priority", f"nothing shows from here whether {adapter.title} orders by priority", fix)
+        yield note("priority", f"unknown whether {adapter.title} schedules by priority", fix)
 
 
 def check_direct_clients(port: int, direct: Sequence[str]) -> Iterator[Finding]:
-    """Clients that talk to the backend itself overtake everybody who queues at the proxy."""
+    """Warn about clients that bypass the proxy, and so its queue."""
     if direct:
         names = ", ".join(sorted(set(direct)))
         yield warning(
             "clients",
-            f"connected to port {port} directly, past the proxy: {names}",
-            f"{REDIRECT}    # then start the client again",
+            f"connected directly to port {port}, bypassing the proxy: {names}",
+            f"{REDIRECT}    # then restart the client",
         )
 
 
 def direct_clients(port: int, *, but: frozenset[int]) -> list[str]:
-    """Name the local processes that hold a connection to a port, without those in `but` and the server.
+    """Return the local processes connected to a port, except the process ids in `but`.
 
-    Empty where the system does not let one look.
+    Empty if the system does not permit it.
     """
     try:
         connections = psutil.net_connections("tcp")

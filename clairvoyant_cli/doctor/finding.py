@@ -1,4 +1,4 @@
-"""What a check says: how bad, about what, in words, and the command that fixes it."""
+"""The result of a check: level, topic, text and the command that fixes it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from clairvoyant_cli.errors import ExitCode
 
 
 class Level(IntEnum):
-    """How bad a finding is; the worst one decides the exit code."""
+    """Severity; the worst finding decides the exit code."""
 
     OK = 0
     NOTE = 1
@@ -18,7 +18,7 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the doctor's. `fix` is a command to run or a setting to change; it may be empty."""
+    """One finding. `fix` is a command to run or a setting to change, or empty."""
 
     level: Level
     topic: str
@@ -27,25 +27,23 @@ class Finding:
 
 
 def exit_code_of(findings: Sequence[Finding]) -> ExitCode:
-    """Return what the process says in the end."""
+    """Return the exit code of the doctor."""
     worst = max((finding.level for finding in findings), default=Level.OK)
-    if worst is Level.BROKEN:
-        return ExitCode.FAILURE
-    return ExitCode.WARNINGS if worst is Level.WARNING else ExitCode.OK
+    return {Level.BROKEN: ExitCode.FAILURE, Level.WARNING: ExitCode.WARNINGS}.get(worst, ExitCode.OK)
 
 
 def ok(topic: str, text: str) -> Finding:
-    """Return a finding that all is well."""
+    """Return a finding without a problem."""
     return Finding(Level.OK, topic, text)
 
 
 def note(topic: str, text: str, fix: str = "") -> Finding:
-    """Return a finding worth knowing."""
+    """Return a finding for information."""
     return Finding(Level.NOTE, topic, text, fix)
 
 
 def warning(topic: str, text: str, fix: str) -> Finding:
-    """Return a finding that costs something."""
+    """Return a finding about a disadvantage."""
     return Finding(Level.WARNING, topic, text, fix)
 
 

@@ -1,4 +1,4 @@
-"""Checks of what is installed and of this machine: packages, predictor, GPU, files, limits, clock."""
+"""Checks the installation and the machine: packages, predictor, GPU, files, limits, clock."""
 
 import os
 import shutil
@@ -27,11 +27,11 @@ from predictor.record import Predictor
 PYTHONS = ((3, 11), (3, 14))
 READERS = {"api_key_file": read_keys, "clients": read_clients}
 FEW_FILES = 1024
-"""Two file descriptors a client: below this, a few hundred clients are too many."""
+"""Each client needs two file descriptors: below this, a few hundred clients are too many."""
 
 
 def check_packages() -> Iterator[Finding]:
-    """Our four packages must come from one place: their names are common ones."""
+    """Check that no other distribution has overwritten our packages, and the Python version."""
     strays = list(displaced())
     for why in strays:
         yield broken("packages", why, REINSTALL)
@@ -45,28 +45,28 @@ def check_packages() -> Iterator[Finding]:
 
 
 def check_predictor(predictor: Predictor, seconds: float) -> Iterator[Finding]:
-    """Name the predictor in force; `seconds` is what one prediction took."""
-    yield ok("predictor", f"{predictor.name}, {seconds * 1000:.2f} ms a prediction")
+    """Report the predictor; `seconds` is the time of one prediction."""
+    yield ok("predictor", f"{predictor.name}, {seconds * 1000:.2f} ms per prediction")
 
 
 def check_gpu() -> Iterator[Finding]:
-    """NVML feeds the dashboard; nothing else needs it."""
+    """Check NVML, which only the dashboard needs."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
         if shutil.which("nvidia-smi"):
-            yield warning("gpu", "the NVIDIA driver is there but NVML does not answer", "nvidia-smi")
+            yield warning("gpu", "the NVIDIA driver is installed but NVML does not answer", "nvidia-smi")
         else:
-            yield note("gpu", "no NVIDIA GPU; the dashboard shows none")
+            yield note("gpu", "no NVIDIA GPU to show in the dashboard")
         return
     try:
         names = [
             pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i))
             for i in range(pynvml.nvmlDeviceGetCount())
         ]
-        yield ok("gpu", ", ".join(names) or "NVML answers, no GPU")
+        yield ok("gpu", ", ".join(names) or "NVML found no GPU")
     except pynvml.NVMLError as error:
         yield warning("gpu", f"NVML: {error}", "nvidia-smi")
     finally:
@@ -74,7 +74,7 @@ def check_gpu() -> Iterator[Finding]:
 
 
 def check_files(config: ServeConfig) -> Iterator[Finding]:
-    """Secrets must be for their owner's eyes and files make sense; the state directory must be writable."""
+    """Check that key files exist, are private and valid, and that the state directory is writable."""
     for name in ("api_key_file", "clients", "admin_token_file", "backend_key_file"):
         given = getattr(config, name)
         if given is None:
@@ -82,12 +82,12 @@ def check_files(config: ServeConfig) -> Iterator[Finding]:
         path = Path(given)
         try:
             is_there = path.is_file()
-        except OSError:  # as for a name that is too long
+        except OSError:  # e.g. a name that is too long
             is_there = False
         if not is_there:
             yield broken("files", f"{name} {path} does not exist", command_to_create(path))
         elif name != "clients" and is_open_to_others(path, path.stat().st_mode):
-            yield warning("files", f"{name} {path} can be read by others", command_to_close(path))
+            yield warning("files", f"{name} {path} is readable by others", command_to_close(path))
         elif name in READERS:
             try:
                 READERS[name](path)
@@ -98,11 +98,11 @@ def check_files(config: ServeConfig) -> Iterator[Finding]:
     if os.access(nearest, os.W_OK):
         yield ok("files", f"state in {home}")
     else:
-        yield warning("files", f"{nearest} cannot be written", command_to_own(nearest))
+        yield warning("files", f"{nearest} is not writable", command_to_own(nearest))
 
 
 def check_limits() -> Iterator[Finding]:
-    """Every client costs two open files; the daemon raises the soft limit as far as the hard one lets it."""
+    """Check the hard limit of open files, up to which the daemon raises the soft one."""
     hard = open_files_limit()
     if hard is not None and hard < FEW_FILES:
         yield warning(
@@ -111,7 +111,7 @@ def check_limits() -> Iterator[Finding]:
 
 
 def check_clock() -> Iterator[Finding]:
-    """Times in the history are wall-clock times; they need a clock that is set."""
+    """Check that the clock is synchronised: history has wall clock times."""
     if shutil.which("timedatectl") is None:
         return
     done = subprocess.run(

@@ -1,1 +1,1 @@
-"""Clairvoyant as a service of the user who installs it: a systemd user unit, a launchd agent."""
+"""Service files for systemd, launchd and the Windows Task Scheduler."""

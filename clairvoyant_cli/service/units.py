@@ -1,4 +1,4 @@
-"""The service as it is written down: the file, and the commands that act on it. Nothing is run here."""
+"""Builds service files for systemd, launchd and Task Scheduler, and the commands that control them."""
 
 import plistlib
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ NAME = "clairvoyant"
 LABEL = "io.github.clairvoyant"
 
 STOP_S = 600
-"""How long a stopping service may take to finish the answers that run."""
+"""Seconds that a stopping service may take to finish running requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A command to run. A failure of one that `may_fail` means there was nothing to do."""
+    """A command. If it `may_fail`, failure means there was nothing to do."""
 
     words: tuple[str, ...]
     may_fail: bool = False
@@ -29,9 +29,9 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A service of one platform: its file, and what to run for each thing one may want of it.
+    """A service of one platform: its file, and the commands of each action.
 
-    `log_file` is where `serve` writes its log; None where the platform keeps it, and `logs` shows it.
+    `log_file` is None if the platform keeps the log; then `logs` prints it.
     """
 
     path: Path
@@ -49,7 +49,7 @@ class Unit:
 
 
 def systemd_unit(program: Sequence[str], flags: Sequence[str], config_home: Path) -> Unit:
-    """Return the systemd user unit; journald keeps and rotates its log."""
+    """Return the systemd user unit; journald keeps its log."""
     unit = f"{NAME}.service"
     text = f"""[Unit]
 Description=Clairvoyant, a proxy that sends the shortest predicted LLM answer first
@@ -85,7 +85,7 @@ WantedBy=default.target
 
 
 def launchd_agent(program: Sequence[str], flags: Sequence[str], home: Path, uid: str) -> Unit:
-    """Return the launchd agent. launchd rotates no logs: `serve` writes its own."""
+    """Return the launchd agent; `serve` writes the log, because launchd does not rotate logs."""
     path = home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
     logs = home / "Library" / "Logs" / NAME
     log_file = logs / f"{NAME}.log"
@@ -98,7 +98,7 @@ def launchd_agent(program: Sequence[str], flags: Sequence[str], home: Path, uid:
             "KeepAlive": {"SuccessfulExit": False},
             "ExitTimeOut": STOP_S,
             "ProcessType": "Interactive",
-            # What is written before the log is open, or by a crash.
+            # For output before the log is open, and crashes.
             "StandardErrorPath": str(logs / "launchd.log"),
         },
         sort_keys=False,
@@ -130,12 +130,11 @@ def scheduled_task(
     account: str,
     name: str,
 ) -> Unit:
-    """Return the task for Windows' Task Scheduler. It needs no administrator: its log-on trigger is for one
-    account alone, `account` (a SID).
+    """Return the Task Scheduler task for one account (a SID), which needs no administrator.
 
-    `programs` are the one without a window, which serves, and the one for a console, which has it end. The
-    scheduler restarts no action that fails ([MS-TSCH] 2.5.4.2: only one that fails to start), so a second
-    trigger starts it each minute, and is ignored while it runs.
+    `programs` are the one without a window, to serve, and the console one, to stop it. The scheduler does not
+    restart a failed action ([MS-TSCH] 2.5.4.2), so a second trigger starts it each minute, and is ignored
+    while it runs.
     """
     silent, console = programs
     path, log_file = state / f"{NAME}-task.xml", state / "Logs" / f"{NAME}.log"
@@ -191,7 +190,7 @@ def scheduled_task(
     return Unit(
         path=path,
         text=text,
-        # What runs is ended only once the new definition holds: the trigger may be quicker than we.
+        # Replace the definition first: else the minute trigger could restart the old one.
         install=(schtasks("Create", "/XML", str(path), "/F"), end, run),
         uninstall=(Action(("schtasks", "/Delete", "/TN", name, "/F"), may_fail=True), end),
         after_removal=(),
@@ -200,7 +199,7 @@ def scheduled_task(
         status=(Action(("schtasks", "/Query", "/TN", name, "/V", "/FO", "LIST"), may_fail=True),),
         log_file=log_file,
         encoding="utf-16",
-        advice="It runs while you are logged on. Once stopped it stays so until: clairvoyant service start",
+        advice="It runs while you are logged on. After a stop, start it with: clairvoyant service start",
     )
 
 
@@ -209,6 +208,6 @@ def _systemd_words(words: Sequence[str]) -> str:
 
 
 def _systemd_word(word: str) -> str:
-    # systemd expands % and $ in command lines, and splits at spaces outside of quotes.
+    # systemd expands % and $ in command lines, and splits at unquoted spaces.
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"' if not word or any(c in word for c in " \t\"'\\;") else escaped

@@ -69,7 +69,7 @@ async def test_doctor_takes_a_second_daemon_for_what_it_is(
         file.write_text(f'[serve]\nbackend = "{url}"\nlisten = "127.0.0.1:{port}"\n')
         words = ["doctor", "--config", str(file), "--url", second.base_url]
         done = await asyncio.to_thread(CliRunner().invoke, cli, words)
-    assert "is that of another daemon of yours" in done.output
+    assert "is used by another daemon of this account" in done.output
     assert "0 broken" in done.output
 
 

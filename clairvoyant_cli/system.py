@@ -1,6 +1,6 @@
-"""What differs between Linux, macOS and Windows, in one place: nothing else asks which of them it runs on.
+"""Wraps all differences between Linux, macOS and Windows. No other module checks the platform.
 
-Typed so that each system's branch is checked as that system: `mypy --platform win32`, darwin and linux.
+Each branch is type-checked with `mypy --platform linux`, darwin and win32.
 """
 
 import os
@@ -30,10 +30,10 @@ else:
 if sys.platform == "linux":
     from fcntl import ioctl
 if TYPE_CHECKING:
-    import asyncio  # which takes longer to import than `clairvoyant --help` may
+    import asyncio  # imported lazily: too slow for `clairvoyant --help`
 
 MANY_FILES = 65_536
-"""Each client costs two descriptors; the usual soft limits (256 on macOS) are soon reached."""
+"""Target for the open-file limit. Each client needs two; the default soft limit on macOS is 256."""
 
 Result = TypeVar("Result")
 
@@ -42,21 +42,17 @@ Result = TypeVar("Result")
 
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine on uvloop where it exists, on Windows on asyncio's Proactor."""
-    with closing(main):  # an interrupt may come before it has begun
-        return _runner()(main)
+    """Run a coroutine on uvloop if installed, else on asyncio."""
+    with closing(main):  # in case an interrupt comes before it starts
+        if sys.platform != "win32":
+            with suppress(ImportError):
+                import uvloop
 
+                fast: Callable[[Coroutine[Any, Any, Result]], Result] = uvloop.run
+                return fast(main)
+        from asyncio import run as plain
 
-def _runner() -> Callable[[Coroutine[Any, Any, Result]], Result]:
-    if sys.platform != "win32":
-        with suppress(ImportError):
-            import uvloop
-
-            fast: Callable[[Coroutine[Any, Any, Result]], Result] = uvloop.run
-            return fast
-    from asyncio import run as plain
-
-    return plain
+        return plain(main)
 
 
 async def start_accepting(
@@ -65,7 +61,7 @@ async def start_accepting(
     backlog: int,
     spawn: Callable[[Awaitable[None]], "asyncio.Task[None]"],
 ) -> Callable[[], object]:
-    """Have a protocol made for each client that connects; return what ends that."""
+    """Start a protocol for each client that connects; return a function that stops accepting."""
     from asyncio import get_running_loop
 
     loop = get_running_loop()
@@ -76,10 +72,10 @@ async def start_accepting(
 
 
 async def accept_always(make: "Callable[[], asyncio.Protocol]", listener: socket.socket) -> None:
-    """Accept clients for ever, whatever becomes of one of them.
+    """Accept clients for ever.
 
-    The Proactor's own server closes its listener for good when a client resets its connection before it is
-    accepted (https://github.com/python/cpython/issues/93821).
+    The Proactor's own server stops when a client resets its connection before it is accepted
+    (https://github.com/python/cpython/issues/93821).
     """
     from asyncio import get_running_loop, sleep
 
@@ -98,10 +94,9 @@ WSAENOTCONN (winerror.h)."""
 
 
 def report_fault(loop: "asyncio.AbstractEventLoop", context: dict[str, Any]) -> None:
-    """Report what nobody has caught, but not that the other side of a connection is gone.
+    """Log uncaught errors of the event loop, except resets by the other side.
 
-    The Proactor raises that where nobody can catch it: out of a pending accept, and when it shuts down a
-    socket that the other side has reset (https://github.com/python/cpython/issues/83191).
+    The Proactor raises those where they cannot be caught (https://github.com/python/cpython/issues/83191).
     """
     error = context.get("exception")
     if getattr(error, "winerror", None) not in OTHER_SIDE_GONE:
@@ -113,20 +108,20 @@ def report_fault(loop: "asyncio.AbstractEventLoop", context: dict[str, Any]) -> 
 CTRL_CLOSE, CTRL_LOGOFF, CTRL_SHUTDOWN = 2, 5, 6  # wincon.h
 
 CLOSING_S = 4.0
-"""How long is left to end in good order when the console is closed: Windows ends the process after 5 s."""
+"""Time to shut down when the console is closed; Windows kills the process after 5 s."""
 
 
 def heed_signals(on_stop: Callable[[float], object], on_hangup: Callable[[], object]) -> None:
-    """Have the running loop call `on_stop` when the process is asked to end, and `on_hangup` at a SIGHUP.
+    """Call `on_stop` in the running loop on SIGTERM and SIGINT, and `on_hangup` on SIGHUP.
 
-    `on_stop` is told how many seconds there are, `inf` where nobody sets a limit. On Windows Ctrl-C and
-    Ctrl-Break ask to end, and so do a console that is closed and `ask_to_end`.
+    `on_stop` gets the seconds that are left, usually `inf`. On Windows it is called for Ctrl-C, Ctrl-Break, a
+    closed console and `ask_to_end`.
     """
     from asyncio import get_running_loop
 
     loop = get_running_loop()
     if sys.platform == "win32":
-        # Not by `signal`: it returns to Windows at once, which ends the process of a closed console then.
+        # Not with `signal`: its handler returns at once, and Windows then kills the process.
         def heed(event: int) -> bool:
             return heed_console(event, lambda within_s: loop.call_soon_threadsafe(on_stop, within_s))
 
@@ -135,7 +130,7 @@ def heed_signals(on_stop: Callable[[float], object], on_hangup: Callable[[], obj
         ctypes.windll.kernel32.SetConsoleCtrlHandler(handler, 1)
 
         def asked() -> None:
-            with suppress(RuntimeError):  # the loop has ended meanwhile
+            with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(on_stop, inf)
 
         windows.await_stop(os.getpid(), asked)
@@ -146,7 +141,7 @@ def heed_signals(on_stop: Callable[[float], object], on_hangup: Callable[[], obj
 
 
 def cancel_when_ended() -> None:
-    """Have the running task cancelled when the process is asked to end, or its terminal is closed."""
+    """Cancel the running task when the process is asked to end or its terminal is closed."""
     from asyncio import current_task
 
     task = current_task()
@@ -155,16 +150,16 @@ def cancel_when_ended() -> None:
 
 
 _hangups_ignored = sys.platform != "win32" and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-"""As under nohup: looked at before anything is heeded."""
+"""Whether SIGHUP was ignored at the start, as under nohup."""
 
 _kept: list[object] = []
-"""What Windows calls, which must not be collected."""
+"""Callbacks of Windows, kept from garbage collection."""
 
 
 def heed_console(event: int, ask: Callable[[float], object], last_s: float = CLOSING_S + 1.0) -> bool:
-    """Pass on an event of the Windows console, on the thread that Windows makes for it; False if too late.
+    """Handle an event of the Windows console, on the thread of Windows; False if the loop has ended.
 
-    When the console is closed, the process is ended as soon as this returns: it has `last_s` to end itself.
+    For a closed console it waits `last_s`, because Windows kills the process when it returns.
     """
     closes = event in (CTRL_CLOSE, CTRL_LOGOFF, CTRL_SHUTDOWN)
     try:
@@ -180,8 +175,8 @@ def heed_console(event: int, ask: Callable[[float], object], last_s: float = CLO
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs, of those that this account may stop."""
-    if sys.platform == "win32":  # where a signal of 0 is a Ctrl-C
+    """Return whether a process of this account is running."""
+    if sys.platform == "win32":  # signal 0 would be Ctrl-C
         import psutil
 
         return bool(psutil.pid_exists(pid))
@@ -193,7 +188,7 @@ def is_alive(pid: int) -> bool:
 
 
 def ask_to_end(pid: int) -> None:
-    """Have a process that `heed_signals` end as it sees fit; nothing if it does not, or has ended."""
+    """Ask a process that uses `heed_signals` to end; no effect on others."""
     if sys.platform == "win32":
         windows.ask_to_stop(pid)
     else:
@@ -202,7 +197,7 @@ def ask_to_end(pid: int) -> None:
 
 
 CURL = "curl.exe" if sys.platform == "win32" else "curl"
-"""In Windows PowerShell `curl` is another program."""
+"""In Windows PowerShell, `curl` is an alias of another command."""
 
 USUAL_SHELL = "powershell" if sys.platform == "win32" else "sh"
 
@@ -211,24 +206,22 @@ REDIRECT = (
     if sys.platform == "win32"
     else 'eval "$(clairvoyant env)"'
 )
-"""What sends the clients of this shell through the proxy."""
+"""The command that sends the clients of this shell through the proxy."""
 
 
 MODERN_TERMINALS = ("WT_SESSION", "TERM_PROGRAM", "TERM", "ConEmuPID", "ALACRITTY_LOG")
-"""Variables by which Windows Terminal, Visual Studio Code, mintty, ConEmu ... tell that it is they."""
+"""Variables that Windows Terminal, Visual Studio Code, mintty, ConEmu and others set."""
 
 
 def draws_few_glyphs(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the terminal is the old console of Windows, as far as one can tell, or Linux's own."""
+    """Return whether the terminal is probably the legacy Windows console, or the Linux console."""
     if sys.platform == "win32":
         return not any(name in environment for name in MODERN_TERMINALS)
     return environment.get("TERM") == "linux"
 
 
 def print_anything() -> None:
-    """Have what goes into a pipe or a file be UTF-8 on Windows, where it would be the code page's. Elsewhere
-    a question mark stands for what the encoding of the user's choice does not have.
-    """
+    """Make printing never fail: UTF-8 for pipes and files on Windows, else "?" for missing characters."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             if sys.platform == "win32" and not stream.isatty():
@@ -238,19 +231,19 @@ def print_anything() -> None:
 
 
 def service_manager() -> str:
-    """Return what keeps programs running here: "systemd", "launchd", "schtasks", "" if it is none of them."""
+    """Return the service manager: "systemd", "launchd", "schtasks", or "" for none."""
     return {"linux": "systemd", "darwin": "launchd", "win32": "schtasks"}.get(sys.platform, "")
 
 
 def account() -> str:
-    """Return what the system itself calls the account: its number, on Windows its SID."""
+    """Return the user id, on Windows the SID."""
     if sys.platform == "win32":
         return windows.account_sid()
     return str(os.getuid())
 
 
 def command_line(words: Sequence[str]) -> str:
-    """Return a command as it is typed."""
+    """Return a command line with quoting."""
     return subprocess.list2cmdline(words) if sys.platform == "win32" else shlex.join(words)
 
 
@@ -271,14 +264,14 @@ else:
 
 
 def tcp_state(connection: socket.socket) -> int:
-    """Return the state of a TCP connection, `ESTABLISHED` where the system does not tell; OSError if gone."""
+    """Return the state of a TCP connection, `ESTABLISHED` if unknown; OSError if gone."""
     if _TCP_INFO is None:
         return ESTABLISHED
     return int(connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0])
 
 
 def unsent_bytes(connection: socket.socket) -> int:
-    """Return how many bytes the kernel holds that the other side has not taken; 0 where it does not tell."""
+    """Return the bytes in the kernel's send buffer; 0 if unknown."""
     if sys.platform == "linux":
         return int(struct.unpack("i", ioctl(connection.fileno(), _SIOCOUTQ, bytes(4)))[0])
     if sys.platform == "darwin":
@@ -287,22 +280,22 @@ def unsent_bytes(connection: socket.socket) -> int:
 
 
 NO_LINGER = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
-"""For SO_LINGER: what has not been sent is dropped, and the connection ends with a reset."""
+"""For SO_LINGER: drop unsent data and end the connection with a reset."""
 
 
 def reset(connection: socket.socket) -> None:
-    """Close the socket of a transport that has just lost its connection, to end it with a reset.
+    """Reset the connection of a transport that is being closed.
 
-    The Proactor would first shut it down, and the other side could take that for an orderly end.
+    The Proactor would shut it down first, which looks like an orderly end to the other side.
     """
     if sys.platform == "win32":
-        cast(Any, connection)._sock.close()  # noqa: SLF001 - the transport offers no way past the shutdown
+        cast(Any, connection)._sock.close()  # noqa: SLF001 - the transport has no API for it
 
 
 def claim_alone(listener: socket.socket) -> None:
-    """Let a listener have a port that was in use a moment ago, but not one that is in use.
+    """Let a listener take a port in TIME_WAIT, but not one in use.
 
-    On Windows SO_REUSEADDR means the contrary: a second program gets the port, too.
+    On Windows SO_REUSEADDR would allow a second program on the port.
     """
     if sys.platform == "win32":
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
@@ -314,7 +307,7 @@ def claim_alone(listener: socket.socket) -> None:
 
 
 def open_files_limit() -> int | None:
-    """Return how many files the process may be allowed to open; None if there is no limit."""
+    """Return the hard limit of open files; None if there is none."""
     if sys.platform != "win32":
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         if hard != resource.RLIM_INFINITY:
@@ -323,7 +316,7 @@ def open_files_limit() -> int | None:
 
 
 def raise_open_files() -> int:
-    """Raise the limit of open files as far as may be, to `MANY_FILES`; return it."""
+    """Raise the soft limit of open files, up to `MANY_FILES`; return it."""
     if sys.platform != "win32":
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(MANY_FILES, hard)
@@ -331,11 +324,11 @@ def raise_open_files() -> int:
             with suppress(OSError, ValueError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         return int(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    return MANY_FILES  # Windows limits handles by memory alone
+    return MANY_FILES  # on Windows only memory limits handles
 
 
 def create_for_owner(path: Path) -> int:
-    """Create a file that its owner alone may read; return its descriptor. FileExistsError if it is there."""
+    """Create a file for its owner only (0600); return its descriptor. FileExistsError if it exists."""
     if sys.platform == "win32":
         import msvcrt
 
@@ -344,11 +337,11 @@ def create_for_owner(path: Path) -> int:
 
 
 REMOVALS = 25 if sys.platform == "win32" else 1
-"""How often a removal is tried: Windows refuses it while anybody, a virus scanner say, has the file open."""
+"""Attempts to remove a file: Windows refuses while another program, such as a scanner, has it open."""
 
 
 def remove(path: Path) -> None:
-    """Remove a file, if it is there; OSError if that cannot be done within half a second."""
+    """Remove a file if it exists; OSError if that fails for half a second."""
     for left in reversed(range(REMOVALS)):
         try:
             path.unlink(missing_ok=True)
@@ -361,47 +354,47 @@ def remove(path: Path) -> None:
 
 
 def open_without_waiting(path: str, flags: int) -> int:
-    """Open a file, but wait for nothing: not for the writer of a pipe, say. An opener for `open`."""
+    """Open a file without waiting, e.g. for the writer of a pipe. An opener for `open`."""
     if sys.platform == "win32":
         return os.open(path, flags)
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 def is_open_to_others(path: Path, mode: int) -> bool:
-    """Whether others than its owner may read a file of this `st_mode`."""
+    """Return whether others than the owner may read a file with this `st_mode`."""
     if sys.platform == "win32":
         try:
             return bool(windows.strangers(windows.access_of(path), windows.account_sid()))
         except OSError:
-            return True  # as far as one can see
+            return True
     return bool(mode & (stat.S_IRWXG | stat.S_IRWXO))
 
 
 def command_to_close(path: Path) -> str:
-    """Return the command that makes a file its owner's alone."""
+    """Return the command that restricts a file to its owner."""
     if sys.platform == "win32":
         account = windows.account_sid()
         listed: frozenset[str] = frozenset()
         with suppress(OSError):
             listed = windows.strangers(windows.access_of(path), account, inherited=False)
         remove = "".join(f" /remove:g *{each}" for each in sorted(listed))
-        # Quoted as PowerShell and cmd both understand it.
+        # This quoting works in PowerShell and cmd.
         return f'icacls "{path}" /inheritance:r /grant:r *{account}:F{remove}'
     return f"chmod 600 {quote(str(path))}"
 
 
 def command_to_create(path: Path) -> str:
-    """Return the command that makes an empty file for its owner alone; on Windows as alone as its folder."""
+    """Return the command that creates an empty file for its owner (on Windows: with the folder's rights)."""
     return f'New-Item "{path}"' if sys.platform == "win32" else f"install -m 600 /dev/null {quote(str(path))}"
 
 
 def command_to_edit(path: Path) -> str:
-    """Return the command that opens a text file in an editor."""
+    """Return the command that edits a text file."""
     return f'notepad "{path}"' if sys.platform == "win32" else f"${{EDITOR:-vi}} {quote(str(path))}"
 
 
 def command_to_own(path: Path) -> str:
-    """Return the command that makes a folder this account's, to be run by an administrator."""
+    """Return the administrator's command that gives a folder to this account."""
     if sys.platform == "win32":
         return f'takeown /F "{path}" /R'
     return f"chown -R $(id -un) {quote(str(path))}"

@@ -1,8 +1,7 @@
-"""What Python's library lacks of Windows: access lists, the account, and asking a process to end.
+"""Windows API calls for `clairvoyant_cli.system`: access lists, the account, and stopping a process.
 
-Through the C interface, for `clairvoyant_cli.system` alone. 64-bit Windows has one calling convention, so
-`ctypes.CDLL` will do. Access lists are read and written as SDDL (learn.microsoft.com, "Security Descriptor
-String Format"), in which accounts have the same names in every language.
+Access lists are in SDDL (learn.microsoft.com, "Security Descriptor String Format"), which does not depend on
+the language of Windows. `ctypes.CDLL` works because 64-bit Windows has one calling convention.
 """
 
 import ctypes
@@ -17,10 +16,10 @@ from pathlib import Path
 EVERYBODY = "S-1-1-0"
 
 SIDS = {"WD": EVERYBODY, "AU": "S-1-5-11", "BU": "S-1-5-32-545", "IU": "S-1-5-4", "BG": "S-1-5-32-546"}
-"""Of the groups that SDDL has short names for; the commands of Windows know none of these."""
+"""SIDs of groups with short names in SDDL, which Windows commands do not accept."""
 
 NOT_OTHERS = frozenset({"SY", "BA", "LA", "OW"})
-"""Who may read what is one account's: SYSTEM and the administrators, who can have any file, and its owner."""
+"""SYSTEM, administrators and the owner."""
 
 _ACE = re.compile(r"\((?P<type>[A-Z]+);(?P<flags>[A-Z]*);[^;()]*;[^;()]*;[^;()]*;(?P<trustee>[^;()]+)")
 _DENIES_OR_REPORTS = frozenset({"D", "OD", "XD", "AU", "OU", "XU", "AL", "OL", "ML", "SP", "TL", "RA"})
@@ -37,10 +36,10 @@ _INVALID_HANDLE = c_void_p(-1).value
 
 
 def strangers(sddl: str, account: str, *, inherited: bool = True) -> frozenset[str]:
-    """Return whom an access list lets in beside its owner, `account` (a SID), SYSTEM and the administrators.
+    """Return who has access besides the owner, `account` (a SID), SYSTEM and administrators.
 
-    `sddl` has the owner and the access list. One that is missing or cannot be understood lets in `EVERYBODY`.
-    Without `inherited` those are left out whom only a folder further up lets in.
+    `sddl` has the owner and the access list; a missing or invalid list means `EVERYBODY`. Without
+    `inherited`, entries inherited from a folder are skipped.
     """
     owner = re.match(r"O:(?P<sid>S-[-0-9]+|[A-Z]{2})", sddl)
     _, there, listed = sddl.partition("D:")
@@ -58,7 +57,7 @@ def strangers(sddl: str, account: str, *, inherited: bool = True) -> frozenset[s
 
 
 def access_of(path: Path) -> str:
-    """Return the owner and the access list of a file, as SDDL; OSError if it cannot be read."""
+    """Return owner and access list of a file as SDDL; OSError if unreadable."""
     descriptor, text = c_void_p(), c_void_p()
     advapi = _library("advapi32")
     failed = advapi.GetNamedSecurityInfoW(
@@ -77,7 +76,7 @@ def access_of(path: Path) -> str:
 
 @cache
 def account_sid() -> str:
-    """Return the SID of the account that this process runs under."""
+    """Return the SID of this process's account."""
     kernel, advapi = _library("kernel32"), _library("advapi32")
     token, text = c_void_p(), c_void_p()
     kernel.GetCurrentProcess.restype = c_void_p
@@ -101,9 +100,9 @@ class _SecurityAttributes(Structure):
 
 
 def create_for_account(path: Path) -> int:
-    """Create a file that only this account, SYSTEM and the administrators may open; return its handle.
+    """Create a file for this account, SYSTEM and administrators; return its handle.
 
-    FileExistsError if it is there. The list is the file's from the first moment, and inherits nothing.
+    FileExistsError if it exists. The access list applies from creation and inherits nothing.
     """
     who = ("SY", "BA", account_sid())
     sddl = "D:P" + "".join(f"(A;;FA;;;{each})" for each in who)
@@ -122,13 +121,13 @@ def create_for_account(path: Path) -> int:
         )
     if handle is None or handle == _INVALID_HANDLE:
         if path.exists():
-            raise FileExistsError(f"{path} is there already")
+            raise FileExistsError(f"{path} exists already")
         raise OSError(f"{path} cannot be created")
     return handle
 
 
 def await_stop(pid: int, on_stop: Callable[[], None]) -> None:
-    """Have a thread call `on_stop` whenever this account asks process `pid`, which is this one, to stop."""
+    """Start a thread that calls `on_stop` when `ask_to_stop` is called for `pid`, this process."""
     kernel = _library("kernel32")
     kernel.CreateEventW.restype = c_void_p
     event = c_void_p(kernel.CreateEventW(None, False, False, c_wchar_p(_event_name(pid))))
@@ -142,7 +141,7 @@ def await_stop(pid: int, on_stop: Callable[[], None]) -> None:
 
 
 def ask_to_stop(pid: int) -> bool:
-    """Ask a process to stop; False if it is none that listens to that, or not this account's."""
+    """Ask a process of this account to stop; False if it does not use `await_stop`."""
     kernel = _library("kernel32")
     kernel.OpenEventW.restype = c_void_p
     event = c_void_p(kernel.OpenEventW(_EVENT_MODIFY_STATE, False, c_wchar_p(_event_name(pid))))
@@ -155,7 +154,7 @@ def ask_to_stop(pid: int) -> bool:
 
 
 def _event_name(pid: int) -> str:
-    # Global: the commands of an account are heard in its other sessions (remote desktop), too.
+    # Global: works across the account's sessions (remote desktop).
     return f"Global\\clairvoyant-stop-{pid}"
 
 

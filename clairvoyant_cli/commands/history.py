@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
 
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.number_format import figure, seconds, share
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     import sqlite3
 
     from profiles.history import Span
-    from profiles.records import Finished, Profile
+    from profiles.records import Finished
 
 
 LISTED = 10
@@ -122,37 +121,49 @@ def _show(console: PlainConsole, connection: "sqlite3.Connection", span: "Span",
     if not counted and not rows:
         console.print("no requests yet; clairvoyant serve records them")
         return
-    table = Table("model", "outcome", "class", "requests", "tokens", "mean wait", "mean total", box=None)
-    for total in counted[:20]:
-        table.add_row(
-            total.model or "-",
-            total.outcome,
-            total.length_class or "-",
-            f"{total.requests:,}",
-            f"{total.tokens:,}",
-            seconds(total.mean_wait_s),
-            seconds(total.mean_sojourn_s),
-        )
-    console.print(table)
-    table = Table("class", "of newest", "P50", "P95", "P99", "wait P50", "wait P99", box=None)
-    for length_class in LengthClass:
-        of_class = spread(connection, length_class.value, span)
-        if of_class is not None:
-            table.add_row(
-                of_class.length_class,
-                f"{of_class.n:,}",
-                seconds(of_class.sojourn_p50_s),
-                seconds(of_class.sojourn_p95_s),
-                seconds(of_class.sojourn_p99_s),
-                seconds(of_class.wait_p50_s),
-                seconds(of_class.wait_p99_s),
+    console.print_table(
+        ("model", "outcome", "class", "requests", "tokens", "mean wait", "mean total"),
+        (
+            (
+                total.model or "-",
+                total.outcome,
+                total.length_class or "-",
+                f"{total.requests:,}",
+                f"{total.tokens:,}",
+                seconds(total.mean_wait_s),
+                seconds(total.mean_sojourn_s),
             )
+            for total in counted[:20]
+        ),
+    )
+    spreads = (spread(connection, length_class.value, span) for length_class in LengthClass)
     console.print()
-    console.print(table)
+    console.print_table(
+        ("class", "of newest", "P50", "P95", "P99", "wait P50", "wait P99"),
+        (
+            (name, f"{n:,}", *map(seconds, times))
+            for name, n, *times in (astuple(each) for each in spreads if each is not None)
+        ),
+    )
     _show_drift(console, connection, span)
     if rows:
         console.print()
-        console.print(_listed(rows))
+        console.print_table(
+            ("finished", "model", "client", "outcome", "predicted", "tokens", "waited", "total"),
+            (
+                (
+                    date(finished.finished_at, "%m-%d %H:%M:%S"),
+                    finished.model or "-",
+                    finished.client,
+                    finished.outcome,
+                    f"{finished.expected_tokens:.0f}",
+                    figure(finished.tokens, "d"),
+                    seconds(finished.waited_s),
+                    seconds(finished.sojourn_s),
+                )
+                for finished in rows
+            ),
+        )
 
 
 def _show_drift(console: PlainConsole, connection: "sqlite3.Connection", span: "Span") -> None:
@@ -162,32 +173,13 @@ def _show_drift(console: PlainConsole, connection: "sqlite3.Connection", span: "
 
     profile = newest_profile(connection, span.model)
     short = spread(connection, LengthClass.SHORT.value, span)
-    accuracy = pairs_in_order(*p_long_by_class(connection, span))
-    console.print()
-    p99 = seconds(short.sojourn_p99_s if short is not None else None)
-    then = seconds(profile.short_p99_s if profile else None)
-    console.print(f"short answers' P99 {p99}{_then(profile, then)}")
-    then = share(profile.ranking_accuracy if profile else None)
-    console.print(f"ranking accuracy {share(accuracy)}{_then(profile, then)}")
-
-
-def _then(profile: "Profile | None", value: str) -> str:
-    return "" if profile is None else f", {value} in profile {profile.name}"
-
-
-def _listed(rows: "list[Finished]") -> Table:
-    table = Table(
-        "finished", "model", "client", "outcome", "predicted", "tokens", "waited", "total", box=None
+    p99, accuracy = (
+        seconds(short.sojourn_p99_s if short else None),
+        share(pairs_in_order(*p_long_by_class(connection, span))),
     )
-    for finished in rows:
-        table.add_row(
-            date(finished.finished_at, "%m-%d %H:%M:%S"),
-            finished.model or "-",
-            finished.client,
-            finished.outcome,
-            f"{finished.expected_tokens:.0f}",
-            figure(finished.tokens, "d"),
-            seconds(finished.waited_s),
-            seconds(finished.sojourn_s),
-        )
-    return table
+    p99_then = accuracy_then = ""
+    if profile is not None:
+        p99_then = f", {seconds(profile.short_p99_s)} in profile {profile.name}"
+        accuracy_then = f", {share(profile.ranking_accuracy)} in profile {profile.name}"
+    console.print(f"\nshort answers' P99 {p99}{p99_then}")
+    console.print(f"ranking accuracy {accuracy}{accuracy_then}")

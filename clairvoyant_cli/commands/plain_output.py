@@ -1,4 +1,4 @@
-"""What commands print without tables: lines and JSON, with nothing in them that a terminal would obey."""
+"""Prints lines and JSON without control characters."""
 
 import json
 import sys
@@ -10,12 +10,12 @@ from clairvoyant_cli.errors import printable
 
 
 def say(line: str, *, err: bool = False) -> None:
-    """Print a line; a dot stands for each character that cannot be printed."""
+    """Print a line, with a dot for each unprintable character."""
     click.echo(printable(line), err=err)
 
 
 def say_json(held: Any, *, indent: int = 0) -> None:
-    """Print a value as JSON, indented by `indent` spaces; in one line for 0."""
+    """Print a value, or JSON bytes, as JSON; `indent` 0 prints one line."""
     import msgspec
 
     data = held if isinstance(held, bytes) else msgspec.json.encode(held)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from clairvoyant_cli.commands.console import PlainConsole
@@ -18,7 +17,7 @@ from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.files import LARGE_BYTES, read_all, read_file
 
 if TYPE_CHECKING:
-    from profiles.records import Estimate, Profile
+    from profiles.records import Band, Estimate, Profile
 
 UTILISATIONS = (0.5, 0.74, 0.85)
 """Utilisations rho for the predicted FCFS wait; the paper's gain peaks at 0.74 (section 5.4)."""
@@ -48,23 +47,23 @@ def list_(db_file: Path | None, as_json: bool) -> None:
     if not kept:
         click.echo("no profiles yet; run: clairvoyant calibrate", err=True)
         return
-    table = Table(
-        "", "name", "model", "backend", "mu_short", "tau", "tokens/s", "slots", "measured", box=None
+    PlainConsole().print_table(
+        ("", "name", "model", "backend", "mu_short", "tau", "tokens/s", "slots", "measured"),
+        (
+            (
+                "*" if each.chosen_at else "",
+                each.profile.name,
+                each.profile.served.model,
+                each.profile.served.backend,
+                seconds(each.profile.mu_short_s.mean if each.profile.mu_short_s else None),
+                seconds(each.profile.tau_s),
+                figure(each.profile.decode_tokens_per_s, ".0f"),
+                str(each.profile.slots),
+                date(each.profile.measured_at, "%Y-%m-%d %H:%M"),
+            )
+            for each in kept
+        ),
     )
-    for each in kept:
-        profile = each.profile
-        table.add_row(
-            "*" if each.chosen_at else "",
-            profile.name,
-            profile.served.model,
-            profile.served.backend,
-            seconds(profile.mu_short_s.mean if profile.mu_short_s else None),
-            seconds(profile.tau_s),
-            figure(profile.decode_tokens_per_s, ".0f"),
-            str(profile.slots),
-            date(profile.measured_at, "%Y-%m-%d %H:%M"),
-        )
-    PlainConsole().print(table)
 
 
 @command.command()
@@ -174,26 +173,30 @@ def print_profile(console: PlainConsole, profile: "Profile") -> None:
     console.print(f"slots     {profile.slots}")
     load = f", model loaded in {seconds(profile.load_s)}" if profile.load_s is not None else ""
     console.print(f"TTFT      {seconds(profile.ttft_s)}{load}")
-    bands = Table("prompt", "prefill tokens/s", "decode tokens/s", "TTFT", box=None)
-    bands.add_row(
-        "all",
-        figure(profile.prefill_tokens_per_s, ".0f"),
-        figure(profile.decode_tokens_per_s, ".0f"),
-        seconds(profile.ttft_s),
+    speeds: list[tuple[str, Profile | Band]] = [("all", profile)]
+    speeds += [(str(band.prompt_tokens), band) for band in profile.bands]
+    console.print_table(
+        ("prompt", "prefill tokens/s", "decode tokens/s", "TTFT"),
+        (
+            (
+                prompt,
+                figure(each.prefill_tokens_per_s, ".0f"),
+                figure(each.decode_tokens_per_s, ".0f"),
+                seconds(each.ttft_s),
+            )
+            for prompt, each in speeds
+        ),
     )
-    for band in profile.bands:
-        bands.add_row(
-            str(band.prompt_tokens),
-            figure(band.prefill_tokens_per_s, ".0f"),
-            figure(band.decode_tokens_per_s, ".0f"),
-            seconds(band.ttft_s),
-        )
-    console.print(bands)
-    mixes = Table("service", "n", "mean", "C_s^2", *(f"wait at rho {rho}" for rho in UTILISATIONS), box=None)
-    for mix in profile.mixes:
-        waits = (seconds(pk_wait_s(rho, mix.mean_s, mix.cs2)) for rho in UTILISATIONS)
-        mixes.add_row(mix.name, str(mix.n), seconds(mix.mean_s), f"{mix.cs2:.3f}", *waits)
-    console.print(mixes)
+    console.print_table(
+        ("service", "n", "mean", "C_s^2", *(f"wait at rho {rho}" for rho in UTILISATIONS)),
+        (
+            (
+                *(mix.name, str(mix.n), seconds(mix.mean_s), f"{mix.cs2:.3f}"),
+                *(seconds(pk_wait_s(rho, mix.mean_s, mix.cs2)) for rho in UTILISATIONS),
+            )
+            for mix in profile.mixes
+        ),
+    )
     print_continuations(console, profile)
     for line in profile.advice:
         console.print(f"note: {line}", highlight=False)

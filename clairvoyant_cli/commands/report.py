@@ -163,8 +163,6 @@ def _title(found: Findings) -> str:
 
 
 def _print(found: Findings) -> None:
-    from rich.table import Table
-
     from clairvoyant_cli.commands.console import PlainConsole
 
     console = PlainConsole()
@@ -172,13 +170,8 @@ def _print(found: Findings) -> None:
     if not found.answers:
         return
     for name, groups in found.by.items():
-        table = Table(name, box=None)
-        for heading in HEADER:
-            table.add_column(heading, justify="right")
-        for each in _shown(groups):
-            table.add_row(*_row(each))
         console.print()
-        console.print(table)
+        console.print_table((name, *HEADER), map(_row, _shown(groups)), right=True)
     slots = ", ".join(f"{name} {slots}" for name, slots in found.slots.items())
     console.print()
     console.print(f"{_title(found)}; busy slots: {slots}.", highlight=False)

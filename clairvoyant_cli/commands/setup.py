@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def load_predictor(directory: str | None) -> Predictor:
-    """Load the shipped predictor, or the user's own from `directory`."""
+    """Load the predictor in `directory`, or the built-in one."""
     from predictor import load
     from predictor.errors import ModelError
 
@@ -26,20 +26,17 @@ def load_predictor(directory: str | None) -> Predictor:
         predictor = load(Path(directory) if directory is not None else None)
     except ModelError as error:
         raise ClairvoyantError(str(error)) from None
-    predictor.predict(PromptView("Hello"))  # the first run of a session is slow; nobody should wait for it
+    predictor.predict(PromptView("Hello"))  # warm up: the first prediction is slow
     return predictor
 
 
 def gives_second_opinions(config: ServeConfig) -> bool:
-    """Whether an encoder is to read what waits."""
+    """Return whether an encoder refines predictions."""
     return config.semantic == "on" or (config.semantic == "auto" and config.predictor is None)
 
 
 def second_opinion(config: ServeConfig) -> "Encode | None":
-    """Return what reads prompts in earnest, None if nothing is to; loaded when it is first asked.
-
-    The shipped encoder's opinions are weighed for the shipped predictor: one of the user's own has its own.
-    """
+    """Return the encoder's function, loaded on first use; None if it is off."""
     if not gives_second_opinions(config):
         return None
 
@@ -53,10 +50,7 @@ def second_opinion(config: ServeConfig) -> "Encode | None":
 
 
 def urgency_predictor(config: ServeConfig) -> UrgencyPredictor | None:
-    """Load what says how urgent requests are, None where nothing is to.
-
-    It hears the encoder where that gives second opinions.
-    """
+    """Load the urgency model; None if it is off. It uses the encoder if that is on."""
     if config.urgency is None:
         return None
     from predictor import load_urgency
@@ -71,9 +65,9 @@ def urgency_predictor(config: ServeConfig) -> UrgencyPredictor | None:
 
 @contextmanager
 def kept_in(config: ServeConfig) -> Iterator["Ledger | None"]:
-    """Yield what a daemon remembers with; None, and a warning, where the database cannot be used.
+    """Yield the daemon's database; None, with a warning, if it cannot be used.
 
-    A profile that was named must be there: its absence raises ClairvoyantError.
+    Raises ClairvoyantError if a configured profile is missing.
     """
     from profiles.database import ProfilesError, default_path
     from profiles.ledger import Ledger
@@ -95,7 +89,7 @@ def kept_in(config: ServeConfig) -> Iterator["Ledger | None"]:
 
 
 def database_path(named: Path | None) -> Path:
-    """Return the database to use: the one named, the one `serve` is configured for, or the usual one."""
+    """Return the database: `named`, else the configured one, else the default."""
     from profiles.database import default_path
 
     configured = None if named else load_serve_config({}).db
@@ -104,7 +98,7 @@ def database_path(named: Path | None) -> Path:
 
 @contextmanager
 def told_plainly() -> Iterator[None]:
-    """Say in one line what is wrong with the database."""
+    """Turn a ProfilesError into a ClairvoyantError."""
     from profiles.database import ProfilesError
 
     try:

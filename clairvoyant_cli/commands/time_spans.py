@@ -1,4 +1,4 @@
-"""Points in time, as people give them on a command line and as they are shown to them."""
+"""Parses and formats times on the command line."""
 
 import re
 import time
@@ -9,11 +9,11 @@ import click
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 FARTHEST_S = 1e12
-"""No time that is asked for is farther from 1970, in seconds: what is recorded bears none beyond it."""
+"""Bound of times, in seconds from 1970."""
 
 
 def when(text: str) -> float:
-    """Return epoch seconds of `90m`, `12h`, `7d` or `2w` ago, or of a date as 2026-05-01T14:30."""
+    """Return epoch seconds of `90m`, `12h`, `7d` or `2w` ago, or of a date such as 2026-05-01T14:30."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])", text.strip())
     try:
         at = (
@@ -23,16 +23,16 @@ def when(text: str) -> float:
         )
     except (ValueError, OverflowError, OSError):
         raise click.BadParameter(
-            f"{text[:40]!r} is no time; give 90m, 12h, 7d, or a date as 2026-05-01"
+            f"{text[:40]!r} is not a time; use 90m, 12h, 7d, or a date such as 2026-05-01"
         ) from None
     if not abs(at) <= FARTHEST_S:
-        raise click.BadParameter(f"{text[:40]!r} is too long ago; leave it out to mean all times")
+        raise click.BadParameter(f"{text[:40]!r} is too long ago; leave it out for all times")
     return at
 
 
 def date(at: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """Return epoch seconds as a local date; in words where no calendar has one, as for a wrong clock's."""
+    """Format epoch seconds as a local date."""
     try:
         return time.strftime(form, time.localtime(at))
     except (ValueError, OverflowError, OSError):
-        return "a time without a date"
+        return "an invalid date"

@@ -43,16 +43,13 @@ Result = TypeVar("Result")
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine on uvloop if installed, else on asyncio."""
+    from asyncio import run as runner
+
+    if sys.platform != "win32":
+        with suppress(ImportError):
+            from uvloop import run as runner
     with closing(main):  # in case an interrupt comes before it starts
-        if sys.platform != "win32":
-            with suppress(ImportError):
-                import uvloop
-
-                fast: Callable[[Coroutine[Any, Any, Result]], Result] = uvloop.run
-                return fast(main)
-        from asyncio import run as plain
-
-        return plain(main)
+        return runner(main)
 
 
 async def start_accepting(

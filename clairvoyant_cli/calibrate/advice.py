@@ -1,10 +1,10 @@
-"""What the numbers cannot say for themselves: too few, too noisy, not alone, not the usual."""
+"""Warns of measurements that are too few, too noisy, or disturbed by other clients."""
 
 from collections.abc import Iterator, Sequence
 from math import log, sqrt
 from statistics import fmean, median
 
-from clairvoyant_cli.calibrate.survey import Survey
+from clairvoyant_cli.calibrate.server_speeds import Survey
 from predictor.record import LengthClass
 from profiles.records import Profile, Sample
 
@@ -29,7 +29,7 @@ FEW_SHORTS = 20
 def advise(
     profile: Profile, singles: Sequence[Sample], queued: Sequence[Sample], found: Survey
 ) -> Iterator[str]:
-    """Yield what whoever reads the profile should know, one line each."""
+    """Yield what readers of the profile should know, one line each."""
     if found.busy:
         yield f"{found.busy} requests of others were in the server at the start; measure when it is idle"
     yield from _about_the_sample(profile, queued)

@@ -27,7 +27,7 @@ SPARE_EVENTS, EVENTS_PER_TOKEN = 200, 4
 
 
 @dataclass(slots=True)
-class Answer:
+class TimedAnswer:
     """One answer. `sent_s` to `ended_s` are seconds by its client's clock; the rest is what the server
     told, None where it told nothing. `first_tokens` came with the first piece of the stream.
     """
@@ -110,12 +110,12 @@ class Client:
     async def __aexit__(self, *exc: object) -> None:
         await self.http.aclose()
 
-    async def ask(self, question: Question, cap: int | None = None) -> Answer:
+    async def ask(self, question: Question, cap: int | None = None) -> TimedAnswer:
         """Ask a question and read the answer to its end; ClairvoyantError if there is none."""
         adapter = self.found.adapter
         body_cap = min(question.cap, cap or question.cap)
         body = adapter.chat_body(self.model, question.prompt, body_cap)
-        answer = Answer(self.clock())
+        answer = TimedAnswer(self.clock())
         async with self._within(self.silence_s), self._reply("POST", adapter.chat_path, body) as response:
             await self._read(response, answer, EVENTS_PER_TOKEN * body_cap + SPARE_EVENTS)
         answer.ended_s = self.clock()
@@ -235,7 +235,7 @@ class Client:
     def _endless(self) -> ClairvoyantError:
         return ClairvoyantError(f"{self._where} sends an answer without end; look at its log")
 
-    async def _read(self, response: httpx.Response, answer: Answer, most_events: int) -> None:
+    async def _read(self, response: httpx.Response, answer: TimedAnswer, most_events: int) -> None:
         whole = False
         async for at_s, piece in pieces_of(response, self.clock):
             if piece.error is not None:

@@ -1,46 +1,63 @@
-"""mu_short: short questions among long ones, in a queue that is kept full (Clairvoyant, section 3.4)."""
+"""mu_short: short questions among long ones, in a queue that is kept full (Clairvoyant, section 3.4).
 
+Where there is no time for a real queue, measured service times are put through a simulated one. What is
+uncertain about that are the mean service times, of which a quick run has four short and one long. Their
+spread cannot be had from so few: it is shrunk towards the spread of any lengths within a class.
+"""
+
+import heapq
 from collections.abc import Sequence
+from math import sqrt
+from random import Random
+from statistics import fmean, pvariance
 
-from clairvoyant_cli.calibrate.first_failure import together
-from clairvoyant_cli.calibrate.partial_results import Service
-from clairvoyant_cli.calibrate.plan import SHORTS_PER_LONG
-from clairvoyant_cli.calibrate.questions import Question, mixed
-from clairvoyant_cli.calibrate.queue_model import sojourns_on_paper
-from clairvoyant_cli.calibrate.service import queue_phase, queue_phase_s
-from clairvoyant_cli.calibrate.session import Session, Step
-from profiles.records import Sample
+from clairvoyant_cli.calibrate.questions import LONG_CAP, Question, mixed
+from clairvoyant_cli.calibrate.server_speeds import queue_phase_s, times_of
+from clairvoyant_cli.calibrate.session import SHORTS_PER_LONG, ServiceTime, Session, Step, together
+from clairvoyant_cli.confidence import student_t
+from predictor.record import SHORT_BELOW_TOKENS
+from profiles.records import Estimate, Sample
 
 MIN_SHORTS = 8
 """With fewer short answers for each slot in the queue, mu_short is computed from service times instead: they
 would all have waited for the same few jobs."""
+
+BLOCKS = 400
+"""Of four short jobs and a long one: enough that their order does not matter."""
+
+NUDGE = 0.01
+
+SHORT_SPREAD_TOKENS = SHORT_BELOW_TOKENS / sqrt(12)
+LONGER_SPREAD_TOKENS = (LONG_CAP - SHORT_BELOW_TOKENS) / sqrt(12)
+"""Standard deviations of lengths anywhere between a class's bounds."""
+
+WEIGHT = 4
+"""Answers' worth of evidence of those spreads."""
 
 
 async def in_the_queue(
     session: Session,
     shorts: Sequence[Question],
     longs: Sequence[Question],
-    services: Sequence[Service],
+    services: Sequence[ServiceTime],
     slots: int,
 ) -> tuple[list[Sample], str]:
     """Return the samples of a full queue, and whether they were "measured" or "computed".
 
-    Those that an earlier run has taken of such a queue count; it is filled anew for what is missing.
+    Those that an earlier run has taken of such a queue count; it is filled again for what is missing.
     """
-    in_flight, count = queue_phase(session.plan, slots)
-    measured = session.measured
-    if session.plan.in_flight == 0 or measured.in_flight != in_flight:
+    in_flight, count = session.plan.queue_phase(slots)
+    measured, all_at_once = session.measured, session.plan.in_flight == 0
+    if all_at_once or measured.in_flight != in_flight:
         measured.in_flight, measured.queued = in_flight, []
     before = measured.counted
     count = max(0, count - len(before))
     if session.remaining_s is not None:
-        fits = int(session.remaining_s / max(1e-3, queue_phase_s(services, 1, slots)))
-        count = min(count, fits)
-    settling = 0 if session.plan.in_flight == 0 else in_flight
+        count = min(count, int(session.remaining_s / max(1e-3, queue_phase_s(services, 1, slots))))
+    settling = 0 if all_at_once else in_flight
     more = max(0, count - settling)
-    if (len(before) + more) * SHORTS_PER_LONG // (SHORTS_PER_LONG + 1) < min(
-        MIN_SHORTS * slots, session.plan.shorts
-    ):
+    expected = (len(before) + more) * SHORTS_PER_LONG // (SHORTS_PER_LONG + 1)
+    if expected < min(MIN_SHORTS * slots, session.plan.shorts):
         return computed(services, in_flight, slots), "computed"
     if not more:
         return before, "measured"
@@ -54,14 +71,13 @@ async def _keep_full(
     session: Session, questions: Sequence[Question], in_flight: int, settling: int
 ) -> list[Sample]:
     """Send the questions, each as soon as another is answered; the first `settling` do not count."""
-    ahead = iter(enumerate(questions))
-    taken: list[Sample] = []
+    ahead, taken = iter(enumerate(questions)), list[Sample]()
     begun_s = session.client.clock()
 
     async def client() -> None:
         for number, question in ahead:
-            if not session.has_time_for(0.0):
-                return  # the answers were longer than the first ones let expect
+            if (session.remaining_s or 0.0) < 0.0:
+                return  # the answers were longer than expected
             answer = await session.client.ask(question)
             taken.append(session.sample("load", question, answer, counted=number >= settling))
             session.measured.queued.append(taken[-1])
@@ -72,9 +88,121 @@ async def _keep_full(
     return sorted(taken, key=lambda sample: sample.sent_s)
 
 
-def computed(services: Sequence[Service], in_flight: int, slots: int) -> list[Sample]:
-    """Put measured service times through a queue on paper; return the short ones' samples."""
-    return [
-        Sample("load", "computed", 0, 1, 0.0, 0.0, sojourn_s)
-        for sojourn_s in sojourns_on_paper(services, in_flight, slots)
-    ]
+def computed(services: Sequence[ServiceTime], in_flight: int, slots: int) -> list[Sample]:
+    """Put measured service times through a simulated queue; return the short ones' samples."""
+    times = simulated_sojourns(services, in_flight, slots)
+    return [Sample("load", "computed", 0, 1, 0.0, 0.0, sojourn_s) for sojourn_s in times]
+
+
+def simulated_sojourns(
+    services: Sequence[ServiceTime], in_flight: int, slots: int, *, short: float = 1.0, longer: float = 1.0
+) -> list[float]:
+    """Return the sojourn times of short jobs among long ones in a full queue, in seconds.
+
+    The service times are the measured ones, in turn; `short` and `longer` stretch those of a kind.
+    """
+    pools = {kind: times_of(services, short=kind) for kind in (True, False)}
+    rng = Random(0)  # noqa: S311 - an order, not a secret
+    kinds: list[bool] = []
+    for _ in range(BLOCKS):
+        block = [True] * SHORTS_PER_LONG
+        block.insert(rng.randint(0, SHORTS_PER_LONG), False)
+        kinds += block
+    times, given = [], {True: 0, False: 0}
+    for kind in kinds:
+        pool = pools[kind] or pools[not kind]
+        times.append(pool[given[kind] % len(pool)] * (short if kind else longer))
+        given[kind] += 1
+    found = sojourns(times, in_flight, slots)
+    return [time_s for kind, time_s in zip(kinds[in_flight:], found[in_flight:], strict=True) if kind]
+
+
+def computed_mu_short(
+    services: Sequence[ServiceTime], in_flight: int, slots: int, token_s: float
+) -> Estimate:
+    """Return mu_short and its 95 % interval by simulation; `token_s` is the time that a token takes.
+
+    How far mu_short follows either mean is tried out; their uncertainties add up with the degrees of freedom
+    of Welch and Satterthwaite.
+    """
+    mu_short_s = fmean(simulated_sojourns(services, in_flight, slots))
+    least_s = min(service.seconds for service in services)
+    parts: list[tuple[float, int]] = []
+    for kind, spread_tokens in (("short", SHORT_SPREAD_TOKENS), ("longer", LONGER_SPREAD_TOKENS)):
+        # Where nothing of this kind was seen, the other stands in for it, and is as uncertain.
+        seen = [service for service in services if service.short is (kind == "short")] or services
+        mean_s, squared_error, of = _mean(seen, spread_tokens * token_s)
+        nudged_s = fmean(simulated_sojourns(services, in_flight, slots, **{kind: 1.0 + NUDGE}))
+        follows = (nudged_s - mu_short_s) / (NUDGE * mean_s)
+        parts.append((follows**2 * squared_error, of))
+    variance = sum(part for part, _ in parts)
+    freedom = variance**2 / sum(part**2 / of for part, of in parts) if variance else 1
+    half_s = student_t(max(1, int(freedom))) * sqrt(variance)
+    return Estimate(mu_short_s, max(least_s, mu_short_s - half_s), mu_short_s + half_s, len(services))
+
+
+def _mean(services: Sequence[ServiceTime], spread_s: float) -> tuple[float, float, int]:
+    """Return a mean service time, its squared standard error, and the degrees of freedom of that.
+
+    `spread_s` is the spread to expect, whatever the times say. Both spreads are pooled by their degrees of
+    freedom, as by a scaled inverse chi-squared prior. What was assumed of an answer that was cut short is off
+    by anything from nothing to all of it.
+    """
+    n, freedom = len(services), WEIGHT + len(services) - 1
+    mean_s = fmean(service.seconds for service in services)
+    squares = WEIGHT * spread_s**2 + sum((service.seconds - mean_s) ** 2 for service in services)
+    assumed = sum(service.assumed_s**2 for service in services) / 3.0
+    return mean_s, squares / freedom / n + assumed / n**2, freedom
+
+
+# -- estimates ---------------------------------------------------------------------------------------------
+
+
+def estimate(values: Sequence[float], batch: int = 1) -> Estimate | None:
+    """Return the mean and its 95 % interval by overlapping batch means; None without values.
+
+    Neighbours in a queue wait for the same jobs, so that a hundred of them tell less than a hundred that are
+    independent: `batch` is how far that reaches. The variance is that of the means of batches of that length
+    (Meketon and Schmeiser, Winter Simulation Conference 1984), the quantile Student's with their degrees of
+    freedom.
+    """
+    n = len(values)
+    if n == 0:
+        return None
+    mean = fmean(values)
+    if n == 1:
+        return Estimate(mean, mean, mean, 1)
+    batch = max(1, min(batch, n // 2))
+    means = [fmean(values[start : start + batch]) for start in range(n - batch + 1)]
+    variance = n * batch / ((n - batch) * len(means)) * sum((each - mean) ** 2 for each in means)
+    freedom = n - 1 if batch == 1 else int(1.5 * (n / batch - 1))
+    half = student_t(max(1, freedom)) * sqrt(variance / n)
+    return Estimate(mean, max(0.0, mean - half), mean + half, n)
+
+
+def cs2(values: Sequence[float]) -> float:
+    """Return Var[S] / E[S]^2, the squared coefficient of variation (Clairvoyant, section 2.4)."""
+    mean = fmean(values)
+    return pvariance(values, mean) / mean**2 if mean > 0 else 0.0
+
+
+def pk_wait_s(rho: float, mean_s: float, cs2: float) -> float:
+    """Return the mean wait under FCFS by Pollaczek and Khinchine (Clairvoyant, equation 1)."""
+    return rho * mean_s * (1 + cs2) / (2 * (1 - rho))
+
+
+def sojourns(services_s: Sequence[float], in_flight: int, slots: int) -> list[float]:
+    """Return the sojourn times of jobs that are sent one for one answered, `in_flight` at a time.
+
+    `slots` of them are served at once, first come first served, as a serial LLM server does.
+    """
+    free_at = [0.0] * slots
+    ended: list[float] = []
+    times: list[float] = []
+    for number, service_s in enumerate(services_s):
+        sent = heapq.heappop(ended) if number >= in_flight else 0.0
+        end = max(sent, free_at[0]) + service_s
+        heapq.heapreplace(free_at, end)
+        heapq.heappush(ended, end)
+        times.append(end - sent)
+    return times

@@ -1,46 +1,47 @@
 """One calibration from the first question to the profile.
 
-Rule 1: whoever interrupts leaves no half of a profile; what was measured until then is laid aside, and the
-next run begins with it.
+Rule 1: an interrupted run leaves no half of a profile; what was measured until then is kept, and the next run
+resumes from it.
 Rule 2: the length that was measured makes an answer Short or Long, not the question's intent.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from clairvoyant_cli.calibrate.advice import advise
-from clairvoyant_cli.calibrate.client import Answer
-from clairvoyant_cli.calibrate.continuation_proof import Proof, prove_continuing
-from clairvoyant_cli.calibrate.estimates import cs2, estimate
-from clairvoyant_cli.calibrate.partial_results import NoShelf, Service, Shelf
+from clairvoyant_cli.calibrate.client import TimedAnswer
+from clairvoyant_cli.calibrate.continuation import Proof, prove_continuing
 from clairvoyant_cli.calibrate.questions import Question, long_questions, short_questions
-from clairvoyant_cli.calibrate.queue_model import mu_short_on_paper
-from clairvoyant_cli.calibrate.queueing import in_the_queue
-from clairvoyant_cli.calibrate.service import (
+from clairvoyant_cli.calibrate.queueing import computed_mu_short, cs2, estimate, in_the_queue
+from clairvoyant_cli.calibrate.server_speeds import (
+    Survey,
     forecast_s,
+    load_model,
+    measure_bands,
     one_at_a_time,
-    queue_phase,
+    probe_slots,
     queue_phase_s,
+    survey,
     times_of,
 )
-from clairvoyant_cli.calibrate.session import Session, Step, is_short
-from clairvoyant_cli.calibrate.slots import probe_slots
-from clairvoyant_cli.calibrate.speed_bands import measure_bands
-from clairvoyant_cli.calibrate.survey import Survey, load_model, survey
+from clairvoyant_cli.calibrate.session import Measured, ServiceTime, Session, Step, is_short
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.scheduler.starvation import tau_from_sojourn
 from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
-from profiles.records import Band, Host, Mix, Profile, Sample
+from profiles.records import Band, Host, Mix, Profile, Sample, Served
 
 WARM_UP = Question("warm-up", "Count from one to twenty, in words.", 24)
 """The first answer after a pause pays for caches and clocks that the others find warm."""
 
 QUICK_ENOUGH_S = 180.0
-"""Nobody need be told of a shorter way who waits no longer than this."""
+"""For a run shorter than this, --quick is not mentioned."""
+
+Resume = Callable[[Served], Measured | None]
+"""Returns what an interrupted run has measured of a server, None if there is nothing to resume from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,7 @@ class Findings:
     """What the parts of a calibration found. `queued` are the samples of the full queue."""
 
     found: Survey
-    load_s: float | None
-    services: Sequence[Service]
+    services: Sequence[ServiceTime]
     bands: Sequence[Band]
     slots: int
     queued: Sequence[Sample]
@@ -65,61 +65,59 @@ class Findings:
 
 
 async def calibrate(
-    session: Session, wanted_model: str | None, host: Host, version: str, shelf: Shelf | None = None
+    session: Session,
+    wanted_model: str | None,
+    host: Host,
+    version: str,
+    resume: Resume = lambda served: None,
 ) -> Outcome:
-    """Measure all that the plan asks for; ClairvoyantError where the server does not let us.
+    """Measure all that the plan asks for; ClairvoyantError where the server does not allow it.
 
-    What was measured until then is put on the `shelf`, from where the next run takes it up.
+    `session.measured` holds what was measured, whatever happens.
     """
-    shelf = shelf or NoShelf()
     found = await survey(session.client, wanted_model)
-    session.measured = shelf.take_up(found.served, session.seed)
+    session.measured = resume(found.served) or Measured(found.served, session.seed)
     if has := session.measured.described():
-        session.say(f"going on with what an earlier run has measured: {has} (--fresh measures anew)")
+        session.say(f"resuming from an interrupted run: {has} (--fresh starts over)")
     before_s = session.measured.took_s
     try:
         return await _calibrate(session, found, host, version)
     finally:
         session.measured.took_s = before_s + session.took_s
-        shelf.keep(session.measured)
 
 
 async def _calibrate(session: Session, found: Survey, host: Host, version: str) -> Outcome:
     session.tell(Step("loading the model", 0, 1))
-    measured = session.measured
-    if (not found.resident or session.plan.reload) and measured.load_s is None:
-        unload_first = session.plan.reload and found.resident
-        measured.load_s = await load_model(session.client, unload_first=unload_first)
+    client, plan, measured = session.client, session.plan, session.measured
+    if (not found.resident or plan.reload) and measured.load_s is None:
+        measured.load_s = await load_model(client, unload_first=plan.reload and found.resident)
     if not found.resident and measured.load_s is None:
-        session.client.silence_s = session.plan.silence_s  # it may be loading now
-    first = await session.client.ask(WARM_UP)
-    session.client.silence_s = session.plan.silence_s
+        client.silence_s = plan.silence_s  # it may be loading now
+    first = await client.ask(WARM_UP)
+    client.silence_s = plan.silence_s
     if not measured.services:
         _say_how_long(session, first)
     shorts, longs = short_questions(session.seed), long_questions(session.seed)
     services = await one_at_a_time(session, shorts, longs)
     bands = await measure_bands(session)
-    _, count = queue_phase(session.plan, 1)
-    left_s, bound_s = queue_phase_s(services, count, 1), session.remaining_s
+    left_s, bound_s = queue_phase_s(services, plan.queue_phase(1)[1], 1), session.remaining_s
     session.tell(Step("slots", 0, 1, left_s if bound_s is None else min(left_s, bound_s)))
-    slots = await probe_slots(session.client, longs[::-1], session.decode_tokens_per_s)
+    slots = await probe_slots(client, longs[::-1], session.decode_tokens_per_s)
     queued, method = await in_the_queue(session, shorts, longs, services, slots)
     proof = await _continuing(session, slots)
-    profile = _profile(
-        session, Findings(found, measured.load_s, services, bands, slots, queued, method), host
-    )
+    profile = _profile(session, Findings(found, services, bands, slots, queued, method), host)
     advice = (*profile.advice, *proof.notes)
     profile = replace(profile, measured_by=version, continuations=proof.continuations, advice=advice)
-    return Outcome(profile, tuple(session.measured.samples))
+    return Outcome(profile, tuple(measured.samples))
 
 
-def _say_how_long(session: Session, first: Answer) -> None:
+def _say_how_long(session: Session, first: TimedAnswer) -> None:
     expected_s = forecast_s(session.plan, first)
     if session.plan.budget_s is not None or expected_s is None:
         return
     line = f"by the server's first answer this takes about {max(1, round(expected_s / 60))} min"
     if expected_s > QUICK_ENOUGH_S:
-        line += "; --quick takes under two minutes, and is less sure. Ctrl-C keeps what is measured"
+        line += "; --quick takes under two minutes, and is less precise. Ctrl-C keeps what is measured"
     session.say(line)
 
 
@@ -135,35 +133,37 @@ async def _continuing(session: Session, slots: int) -> Proof:
 
 
 def _profile(session: Session, findings: Findings, host: Host) -> Profile:
-    in_flight, _ = queue_phase(session.plan, findings.slots)
+    in_flight, _ = session.plan.queue_phase(findings.slots)
+    measured, found = session.measured, findings.found
     times = [each.sojourn_s for each in findings.queued if each.counted and is_short(each)]
     mu_short = estimate(times, batch=in_flight)
     if findings.method == "computed":
-        mu_short = mu_short_on_paper(findings.services, in_flight, findings.slots, _token_s(session))
+        mu_short = computed_mu_short(findings.services, in_flight, findings.slots, _token_s(session))
+    prefill = [rate for band in findings.bands if (rate := band.prefill_tokens_per_s)]
+    singles = [service.sample for service in findings.services]
     profile = Profile(
-        name=_name(findings.found),
+        name=_name(found.served),
         measured_at=time.time(),
         host=host,
-        served=findings.found.served,
+        served=found.served,
         plan=session.plan.name,
         method=findings.method,
         concurrency=in_flight,
         mu_short_s=mu_short,
         tau_s=None if mu_short is None else tau_from_sojourn(mu_short.mean),
         decode_tokens_per_s=session.decode_tokens_per_s,
-        prefill_tokens_per_s=median(session.prefill_rates) if session.prefill_rates else None,
-        ttft_s=median(service.sample.ttft_s for service in findings.services),
-        load_s=findings.load_s,
+        prefill_tokens_per_s=median(prefill) if prefill else None,
+        ttft_s=median(sample.ttft_s for sample in singles),
+        load_s=measured.load_s,
         slots=findings.slots,
         mixes=tuple(_mixes(findings.services)),
         bands=tuple(findings.bands),
         short_p99_s=percentile(sorted(times), 0.99) if times else None,
-        ranking_accuracy=_ranking_accuracy(session.measured.samples),
+        ranking_accuracy=_ranking_accuracy(measured.samples),
         queued_decode_tokens_per_s=_decode_rate(findings.queued),
-        took_s=session.measured.took_s + session.took_s,
+        took_s=measured.took_s + session.took_s,
     )
-    singles = [service.sample for service in findings.services]
-    return replace(profile, advice=tuple(advise(profile, singles, findings.queued, findings.found)))
+    return replace(profile, advice=tuple(advise(profile, singles, findings.queued, found)))
 
 
 def _token_s(session: Session) -> float:
@@ -173,7 +173,7 @@ def _token_s(session: Session) -> float:
     return sum(sample.sojourn_s for sample in alone) / max(1, sum(sample.tokens for sample in alone))
 
 
-def _mixes(services: Sequence[Service]) -> Iterator[Mix]:
+def _mixes(services: Sequence[ServiceTime]) -> Iterator[Mix]:
     short, longer = (times_of(services, short=short) for short in (True, False))
     for name, times in (("short", short), ("longer", longer), ("mixed", short + longer)):
         if times:
@@ -193,7 +193,7 @@ def _ranking_accuracy(samples: Sequence[Sample]) -> float | None:
     return pairs_in_order(scores[LengthClass.SHORT], scores[LengthClass.LONG])
 
 
-def _name(found: Survey) -> str:
-    model = found.served.model.rsplit("/", 1)[-1].removesuffix(".gguf").removesuffix(":latest")
+def _name(served: Served) -> str:
+    model = served.model.rsplit("/", 1)[-1].removesuffix(".gguf").removesuffix(":latest")
     plain = "".join(letter if letter.isalnum() or letter in "._" else "-" for letter in model)
-    return f"{plain.strip('-').lower() or 'model'}@{found.served.backend}"
+    return f"{plain.strip('-').lower() or 'model'}@{served.backend}"

@@ -1,15 +1,131 @@
-"""What all parts of a calibration share: whom to ask, how much time there is, how fast it has been."""
+"""What the parts of a calibration share: the plan, the server, the time left, and what is measured so far."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import Any, TypeVar
 
-from clairvoyant_cli.calibrate.client import Answer, Client
-from clairvoyant_cli.calibrate.partial_results import Measured
-from clairvoyant_cli.calibrate.plan import Plan
+from clairvoyant_cli.calibrate.client import Client, TimedAnswer
 from clairvoyant_cli.calibrate.questions import Question
 from predictor.record import LengthClass
-from profiles.records import Sample, Served
+from profiles.records import Band, Sample, Served
+
+T = TypeVar("T")
+
+SHORTS_PER_LONG = 4
+"""Four short questions to one long: what M1 numbers of the paper need for its 40 s (see `IN_FLIGHT`)."""
+
+IN_FLIGHT = 5
+"""Requests in flight for each slot while mu_short is measured.
+
+Sent all at once, a hundred questions measure the size of the burst: mu_short grows with it, and tau = 3 x
+mu_short then exceeds the burst it should guard in. Held at five per slot, mu_short is a property of the
+server. With the paper's service times on an M1 (2 s and 30 s, Table 1) it gives about the 40 s that the
+paper reports there (section 3.4); 0 sends everything at once, as the paper's script does.
+"""
+
+MAX_AGE_S = 86_400.0
+"""Older measurements are not resumed: the server may have changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured. `shorts` is the number of short questions in the queue that count; `singles` are
+    asked one at a time, a fifth of them long; `bands` are prompt lengths in tokens. `budget_s` bounds all of
+    that, None does not. Then answers of up to `cut_tokens` are cut and continued, `trials` times, for `cut_s`
+    at most. A server that sends nothing of any answer for `silence_s` is given up; long prompts take a while.
+    """
+
+    name: str
+    shorts: int
+    singles: int
+    bands: tuple[int, ...]
+    in_flight: int = IN_FLIGHT
+    reload: bool = False
+    budget_s: float | None = None
+    trials: int = 24
+    cut_tokens: int = 120
+    cut_s: float | None = None
+    silence_s: float = 600.0
+
+    @property
+    def long_singles(self) -> int:
+        """How many of the questions one at a time are long."""
+        return max(1, self.singles // (SHORTS_PER_LONG + 1))
+
+    def queue_phase(self, slots: int) -> tuple[int, int]:
+        """Return how many requests the queue phase keeps in flight, and how many it sends in all."""
+        counted = self.shorts * (SHORTS_PER_LONG + 1) // SHORTS_PER_LONG
+        if self.in_flight == 0:
+            return counted, counted
+        in_flight = self.in_flight * slots
+        return in_flight, counted + in_flight  # the first ones find an empty queue: they only fill it
+
+
+QUICK = Plan("quick", 40, 5, (400,), budget_s=90.0, trials=12, cut_tokens=60, cut_s=20.0, silence_s=30.0)
+STANDARD = Plan("standard", shorts=100, singles=25, bands=(400, 1600))
+FULL = Plan("full", shorts=200, singles=60, bands=(400, 1600, 6000), reload=True)
+PLANS = {plan.name: plan for plan in (QUICK, STANDARD, FULL)}
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTime:
+    """One service time in seconds. It is more than the sample's where the answer had to be cut off for lack
+    of time: then it includes `assumed_s`, the estimate for the rest up to its cap.
+    """
+
+    sample: Sample
+    seconds: float
+    short: bool
+    assumed_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Measured:
+    """What is known so far of a server, asked in the order of `seed`; an interrupted run resumes from it.
+
+    `begun_at` is in epoch seconds, `took_s` what earlier runs spent; `bands` are by the length of prompt that
+    was wanted; `queued` are the samples of a queue that was kept full with `in_flight` requests.
+    """
+
+    served: Served
+    seed: int
+    begun_at: float = field(default_factory=time.time)
+    took_s: float = 0.0
+    load_s: float | None = None
+    services: list[ServiceTime] = field(default_factory=list)
+    decode_rates: list[float] = field(default_factory=list)
+    bands: dict[int, Band] = field(default_factory=dict)
+    in_flight: int = 0
+    queued: list[Sample] = field(default_factory=list)
+
+    @property
+    def samples(self) -> list[Sample]:
+        """All answers that were timed."""
+        return [service.sample for service in self.services] + self.queued
+
+    @property
+    def counted(self) -> list[Sample]:
+        """The samples of the full queue that count."""
+        return [sample for sample in self.queued if sample.counted]
+
+    def holds_for(self, served: Served, seed: int, now_s: float) -> bool:
+        """Whether a run on this server, with questions in this order, can resume from here."""
+        same = replace(self.served, url="") == replace(served, url="") and self.seed == seed
+        return same and 0.0 <= now_s - self.begun_at <= MAX_AGE_S
+
+    def service_of(self, question: str, *, whole: bool) -> ServiceTime | None:
+        """Return how long a question took, None if it was not asked; a `whole` answer was not cut off."""
+        found = (each for each in self.services if each.sample.question == question)
+        return next((each for each in found if not (whole and each.assumed_s)), None)
+
+    def described(self) -> str:
+        """Return what there is in words, "" if nothing."""
+        parts = [(len(self.services), "answers alone"), (len(self.bands), "lengths of prompt")]
+        parts.append((len(self.counted), "answers in the queue"))
+        return ", ".join(f"{count} {what}" for count, what in parts if count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,23 +140,19 @@ class Step:
 
 Tell = Callable[[Step], None]
 
-Score = Callable[[str], float]
-"""P(Long) of a prompt, by the predictor in use."""
-
 
 @dataclass(slots=True)
 class Session:
-    """One calibration under way; `say` tells whoever waits for it, in a line, what to know of it."""
+    """One calibration under way; `say` prints a line, `score` returns P(Long) of a prompt."""
 
     client: Client
     plan: Plan
     tell: Tell
-    score: Score | None = None
+    score: Callable[[str], float] | None = None
     seed: int = 0
     say: Callable[[str], None] = lambda line: None
     begun_s: float = field(init=False)
     measured: Measured = field(default_factory=lambda: Measured(Served("", ""), 0))
-    prefill_rates: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.begun_s = self.client.clock()
@@ -60,19 +172,14 @@ class Session:
         """Seconds left in a plan that is bounded; None in one that is not."""
         return None if self.plan.budget_s is None else self.plan.budget_s - self.took_s
 
-    def has_time_for(self, seconds: float, share: float = 1.0) -> bool:
-        """Whether something fits into a share of what time is left."""
-        left_s = self.remaining_s
-        return left_s is None or seconds <= share * left_s
-
-    async def ask_alone(self, question: Question, cap: int | None = None) -> Answer:
+    async def ask_alone(self, question: Question, cap: int | None = None) -> TimedAnswer:
         """Ask with nothing else in flight, and learn the speed from the answer."""
         answer = await self.client.ask(question, cap)
         if (rate := answer.decode_tokens_per_s) is not None:
             self.measured.decode_rates.append(rate)
         return answer
 
-    def sample(self, phase: str, question: Question, answer: Answer, *, counted: bool = True) -> Sample:
+    def sample(self, phase: str, question: Question, answer: TimedAnswer, *, counted: bool = True) -> Sample:
         """Make a sample of an answer."""
         return Sample(
             phase=phase,
@@ -92,5 +199,15 @@ class Session:
 
 
 def is_short(sample: Sample) -> bool:
-    """Whether the answer was Short: as measured, not as hoped."""
+    """Whether the answer was Short, by its measured length."""
     return LengthClass.of(sample.tokens) is LengthClass.SHORT
+
+
+async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run all, and return their results in order; the first failure cancels the rest and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in work]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]

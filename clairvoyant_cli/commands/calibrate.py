@@ -1,24 +1,23 @@
 """`clairvoyant calibrate`: measure a server once; `serve` uses it from then on."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+import msgspec
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.addresses import check_backend
-from clairvoyant_cli.calibrate.partial_results import Shelf
-from clairvoyant_cli.calibrate.plan import PLANS, STANDARD, Plan
-from clairvoyant_cli.calibrate.run import Outcome
-from clairvoyant_cli.calibrate.session import Step, Tell
-from clairvoyant_cli.calibrate.survey import Survey
+from clairvoyant_cli.calibrate.run import Outcome, calibrate
+from clairvoyant_cli.calibrate.server_speeds import Survey, survey
+from clairvoyant_cli.calibrate.session import PLANS, STANDARD, Measured, Plan, Session, Step, Tell
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.number_format import span
 from clairvoyant_cli.commands.options import (
@@ -31,10 +30,9 @@ from clairvoyant_cli.commands.plain_output import say_json
 from clairvoyant_cli.commands.setup import database_path, load_predictor, told_plainly
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.system import cancel_when_ended
-from profiles.records import Profile
+from profiles.records import Profile, Served
 
-if TYPE_CHECKING:
-    from clairvoyant_cli.commands.unfinished_calibration import Unfinished
+KEPT = "what was measured is kept; run the same command to resume"
 
 
 @click.command()
@@ -58,7 +56,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Try only whether answers can be cut and continued; keep it with the profile that is there.",
 )
-@click.option("--fresh", is_flag=True, help="Take up nothing that an interrupted run has measured.")
+@click.option("--fresh", is_flag=True, help="Do not resume an interrupted run.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the order of the questions.")
 @click.option("--name", help="Name of the profile.  [default: model@backend]")
 @backend_key_file_option
@@ -85,7 +83,6 @@ def command(
     from it (tau), the speeds, the number of slots, and whether an answer that was cut can be continued as if
     nothing had happened. Nobody else should use the server meanwhile.
     """
-    from clairvoyant_cli.commands.unfinished_calibration import Unfinished
     from clairvoyant_cli.proxy.access.keys import read_backend_key
     from profiles.database import writing
     from profiles.store import amend, fitting, save
@@ -98,21 +95,21 @@ def command(
     key = read_backend_key(backend_key_file)
     if continuation:
         find = partial(_profile_of, path, name)
-        with _measuring(None, quiet=as_json) as (tell, _):
-            # It takes what time it takes: too few trials would only undo what was proven before.
+        with _progress(quiet=as_json) as (tell, _):
+            # Not bounded: too few trials would only undo what was proven before.
             unbounded = replace(chosen, cut_s=None)
             found = asyncio.run(_try_continuing(backend, model, unbounded, key, tell, find))
         with told_plainly(), writing(path) as connection:
             amend(connection, found)
         _print_continuations(found, as_json=as_json)
         return
-    shelf = Unfinished(path, fresh=fresh)
-    with _measuring(shelf, quiet=as_json) as (tell, say):
-        outcome = asyncio.run(_measure(backend, model, chosen, key, seed, tell, say, shelf))
+    unfinished = Unfinished(path, seed, fresh=fresh)
+    with _progress(quiet=as_json) as (tell, say):
+        outcome = asyncio.run(_measure(backend, model, chosen, key, tell, say, unfinished))
     profile = replace(outcome.profile, name=name) if name else outcome.profile
     with told_plainly(), writing(path) as connection:
         profile = save(connection, profile, outcome.samples)
-    shelf.clear(profile.served)
+    unfinished.clear(profile.served)
     with told_plainly(), writing(path) as connection:
         served = profile.served
         fits = fitting(connection, host=profile.host.key, backend=served.backend, place=served.place)
@@ -134,16 +131,13 @@ async def _measure(
     model: str | None,
     plan: Plan,
     key: str | None,
-    seed: int,
     tell: Tell,
     say: Callable[[str], None],
-    shelf: Shelf,
+    unfinished: "Unfinished",
 ) -> Outcome:
     from clairvoyant_cli.backends.discovery import find_backend
     from clairvoyant_cli.backends.prober import Prober
     from clairvoyant_cli.calibrate.client import Client
-    from clairvoyant_cli.calibrate.run import calibrate
-    from clairvoyant_cli.calibrate.session import Session
     from predictor.record import PromptView
     from profiles.host import this_host
 
@@ -153,9 +147,71 @@ async def _measure(
     predictor = load_predictor(None)
     async with Client(found, key=key) as client:
         session = Session(
-            client, plan, tell, lambda prompt: predictor.predict(PromptView(prompt)).p_long, seed, say
+            client,
+            plan,
+            tell,
+            lambda prompt: predictor.predict(PromptView(prompt)).p_long,
+            unfinished.seed,
+            say,
         )
-        return await calibrate(session, model, this_host(), __version__, shelf)
+        try:
+            outcome = await calibrate(session, model, this_host(), __version__, unfinished.resume)
+        except (asyncio.CancelledError, ClairvoyantError) as error:
+            if not unfinished.keep(session.measured):
+                raise
+            if isinstance(error, ClairvoyantError):
+                raise ClairvoyantError(f"{error}; {KEPT}", error.exit_code) from None
+            raise ClairvoyantError(f"interrupted; {KEPT}") from None
+        unfinished.keep(session.measured)  # until the profile is saved
+        return outcome
+
+
+class Unfinished:
+    """Keeps what a calibration has measured in the database until its profile is saved."""
+
+    def __init__(self, path: Path, seed: int, *, fresh: bool) -> None:
+        self._path, self.seed, self._fresh = path, seed, fresh
+
+    def resume(self, served: Served) -> Measured | None:
+        """Return what an unfinished run has measured of a server today, None if nothing."""
+        from profiles.database import reading
+        from profiles.states import load_state
+
+        with told_plainly(), reading(self._path) as connection:
+            state = load_state(connection, _state_name(served))
+        if state is None or self._fresh:
+            return None
+        try:
+            measured = msgspec.json.decode(state, type=Measured)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return None  # of another version
+        found = measured.holds_for(served, self.seed, time.time()) and measured.described()
+        return measured if found else None
+
+    def keep(self, measured: Measured) -> bool:
+        """Keep it if there is anything; ClairvoyantError if it cannot be written."""
+        from profiles.database import writing
+        from profiles.states import save_state
+
+        if not measured.described():
+            return False
+        with told_plainly(), writing(self._path) as connection:
+            save_state(connection, _state_name(measured.served), msgspec.json.encode(measured))
+        return True
+
+    def clear(self, served: Served) -> None:
+        """Delete what was kept of a run that is finished."""
+        from profiles.database import writing
+        from profiles.states import drop_state
+
+        with told_plainly(), writing(self._path) as connection:
+            drop_state(connection, _state_name(served))
+
+
+def _state_name(served: Served) -> str:
+    from profiles.host import this_host
+
+    return f"calibration {this_host().key} {served.backend} {served.place} {served.url} {served.model}"
 
 
 async def _try_continuing(
@@ -170,10 +226,8 @@ async def _try_continuing(
     from clairvoyant_cli.backends.discovery import find_backend
     from clairvoyant_cli.backends.prober import Prober
     from clairvoyant_cli.calibrate.client import Client
-    from clairvoyant_cli.calibrate.continuation_proof import prove_continuing
+    from clairvoyant_cli.calibrate.continuation import prove_continuing
     from clairvoyant_cli.calibrate.run import WARM_UP
-    from clairvoyant_cli.calibrate.session import Session
-    from clairvoyant_cli.calibrate.survey import survey
 
     async with Prober(key) as prober:
         found, _ = await find_backend(backend, prober, listen_port=0)
@@ -213,28 +267,6 @@ def _profile_of(path: Path, name: str | None, found: Survey) -> Profile:
 
 
 @contextmanager
-def _measuring(shelf: "Unfinished | None", *, quiet: bool) -> Iterator[tuple[Tell, Callable[[str], None]]]:
-    """Yield what tells how far it is, and what says a line; whatever ends the block is told in one, with what
-    is kept.
-    """
-    with _progress(quiet=quiet) as (tell, say):
-        try:
-            yield tell, say
-        except (KeyboardInterrupt, asyncio.CancelledError):
-            raise ClairvoyantError(f"interrupted; {_kept(shelf) or 'nothing was kept'}") from None
-        except ClairvoyantError as error:
-            if kept := _kept(shelf):
-                raise ClairvoyantError(f"{error}; {kept}", error.exit_code) from None
-            raise
-
-
-def _kept(shelf: "Unfinished | None") -> str:
-    if shelf is None or not shelf.has_kept:
-        return ""
-    return "what was measured is kept, and the same command goes on with it"
-
-
-@contextmanager
 def _progress(*, quiet: bool) -> Iterator[tuple[Tell, Callable[[str], None]]]:
     console = PlainConsole(stderr=True, quiet=quiet)
     columns = (
@@ -258,7 +290,10 @@ def _progress(*, quiet: bool) -> Iterator[tuple[Tell, Callable[[str], None]]]:
         def say(line: str) -> None:
             console.print(line, highlight=False)
 
-        yield tell, say
+        try:
+            yield tell, say
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            raise ClairvoyantError("interrupted; nothing was kept") from None
 
 
 def _print_continuations(profile: Profile, *, as_json: bool) -> None:

@@ -153,8 +153,8 @@ def rm(names: tuple[str, ...], db_file: Path | None) -> None:
 
 
 def print_profile(console: PlainConsole, profile: "Profile") -> None:
-    """Print one profile as tables."""
-    from clairvoyant_cli.calibrate.estimates import pk_wait_s
+    """Print one profile for people."""
+    from clairvoyant_cli.calibrate.queueing import pk_wait_s
 
     served, host = profile.served, profile.host
     console.print(

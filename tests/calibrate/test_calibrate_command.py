@@ -69,13 +69,13 @@ def test_interrupted_it_keeps_what_was_measured_and_the_next_run_goes_on_with_it
     running.send_signal(signal.SIGTERM)
     _, err = running.communicate()
     assert running.returncode == 1
-    kept = "interrupted; what was measured is kept, and the same command goes on with it"
+    kept = "interrupted; what was measured is kept; run the same command to resume"
     assert err.splitlines()[-1] == f"clairvoyant: {kept}"
     assert "Traceback" not in err
     with reading(db) as connection:
         assert every(connection) == []
     _, err = calibrate(*arguments, db=db).communicate()
-    assert "going on with what an earlier run has measured: 25 answers alone" in err
+    assert "resuming from an interrupted run: 25 answers alone" in err
     with reading(db) as connection:
         assert len(every(connection)) == 1
         assert connection.execute("SELECT name FROM states WHERE name LIKE 'calib%'").fetchall() == []

@@ -11,17 +11,14 @@ import pytest
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.calibrate.client import Client
-from clairvoyant_cli.calibrate.estimates import cs2
-from clairvoyant_cli.calibrate.partial_results import Measured, NoShelf
-from clairvoyant_cli.calibrate.partial_results import Service as ServiceTime
 from clairvoyant_cli.calibrate.questions import long_questions, short_questions
-from clairvoyant_cli.calibrate.queueing import computed
+from clairvoyant_cli.calibrate.queueing import computed, cs2
 from clairvoyant_cli.calibrate.run import Outcome
-from clairvoyant_cli.calibrate.session import Step
+from clairvoyant_cli.calibrate.session import Measured, ServiceTime, Step
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from clairvoyant_cli.research.replay import Engine, Service, digest
-from profiles.records import Sample, Served
+from profiles.records import Sample
 from tests.fakes.calibrating import SMALL, measured, replay
 
 
@@ -73,22 +70,11 @@ def test_what_is_measured_is_what_the_server_did(serial: Run) -> None:
     check_against_the_journal(serial)
 
 
-class Kept(NoShelf):
-    """A shelf in memory."""
+def test_a_run_resumes_what_a_broken_one_has_measured() -> None:
+    kept: list[Measured] = []
 
-    measured: Measured | None = None
-
-    def take_up(self, served: Served, seed: int) -> Measured:
-        """Return what was kept last."""
-        return self.measured or super().take_up(served, seed)
-
-    def keep(self, measured: Measured) -> None:
-        """Keep it."""
-        self.measured = msgspec.json.decode(msgspec.json.encode(measured), type=Measured)
-
-
-def test_what_a_broken_run_has_measured_is_taken_up_and_not_measured_again() -> None:
-    shelf = Kept()
+    def keep(found: Measured) -> None:
+        kept.append(msgspec.json.decode(msgspec.json.encode(found), type=Measured))
 
     def break_in_the_queue(step: Step) -> None:
         if "queueing" in step.title and step.done == 12:
@@ -97,13 +83,12 @@ def test_what_a_broken_run_has_measured_is_taken_up_and_not_measured_again() -> 
     async def twice() -> Run:
         async with server() as (engine, url):
             with pytest.raises(ClairvoyantError, match="gone"):
-                await measured(url, tell=break_in_the_queue, shelf=shelf)
+                await measured(url, tell=break_in_the_queue, keep=keep)
             asked_before = len(engine.journal)
-            outcome, told = await measured(url, shelf=shelf)
+            outcome, told = await measured(url, resume=lambda served: kept[0])
             return Run(outcome, told, engine.journal[asked_before:])
 
     again = run_virtually(twice())
-    assert shelf.measured is not None
     assert "one at a time" not in [step.title for step in again.told]
     profile = again.outcome.profile
     assert profile.method == "measured"

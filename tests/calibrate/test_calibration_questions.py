@@ -1,8 +1,8 @@
 """The questions: enough, none twice, mixed evenly, and what counts as overlap of their answers."""
 
-from clairvoyant_cli.calibrate.client import Answer
+from clairvoyant_cli.calibrate.client import TimedAnswer
 from clairvoyant_cli.calibrate.questions import LONG_CAP, long_questions, mixed, reading, short_questions
-from clairvoyant_cli.calibrate.slots import at_once
+from clairvoyant_cli.calibrate.server_speeds import at_once
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS
 
 
@@ -37,9 +37,9 @@ def test_readings_are_as_long_as_asked_and_begin_differently() -> None:
     assert one.prompt[:2] != other.prompt[:2]
 
 
-def answer(first_s: float, last_s: float) -> Answer:
+def answer(first_s: float, last_s: float) -> TimedAnswer:
     """An answer whose tokens came from the one time to the other."""
-    return Answer(0.0, first_s, last_s, last_s, events=10)
+    return TimedAnswer(0.0, first_s, last_s, last_s, events=10)
 
 
 def test_answers_that_follow_each_other_are_one_at_a_time() -> None:

@@ -13,9 +13,9 @@ from starlette.routing import Route
 
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import adapter_of
-from clairvoyant_cli.calibrate.client import Answer, Client
+from clairvoyant_cli.calibrate.client import Client, TimedAnswer
 from clairvoyant_cli.calibrate.questions import Question
-from clairvoyant_cli.calibrate.survey import survey
+from clairvoyant_cli.calibrate.server_speeds import survey
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from tests.fakes.calibrating import replay
@@ -44,7 +44,7 @@ async def server(path: str, response: Response) -> AsyncIterator[str]:
         yield url
 
 
-async def asked(url: str, backend: str = "llamacpp") -> Answer:
+async def asked(url: str, backend: str = "llamacpp") -> TimedAnswer:
     """Ask the question."""
     async with Client(Found(adapter_of(backend), url), "m") as client:
         return await client.ask(QUESTION)

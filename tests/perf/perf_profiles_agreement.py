@@ -14,8 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from clairvoyant_cli.calibrate.estimates import cs2  # noqa: E402
-from clairvoyant_cli.calibrate.plan import STANDARD  # noqa: E402
+from clairvoyant_cli.calibrate.queueing import cs2  # noqa: E402
+from clairvoyant_cli.calibrate.session import STANDARD  # noqa: E402
 from profiles.records import Profile  # noqa: E402
 from tests.fakes.calibrating import measured  # noqa: E402
 from tests.fakes.llamacpp_server import llama_server  # noqa: E402

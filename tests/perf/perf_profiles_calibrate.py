@@ -16,15 +16,14 @@ from statistics import fmean
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from clairvoyant_cli.calibrate.estimates import sojourns  # noqa: E402
-from clairvoyant_cli.calibrate.plan import SHORTS_PER_LONG, STANDARD  # noqa: E402
 from clairvoyant_cli.calibrate.questions import (  # noqa: E402
     Question,
     long_questions,
     mixed,
     short_questions,
 )
-from clairvoyant_cli.calibrate.service import queue_phase  # noqa: E402
+from clairvoyant_cli.calibrate.queueing import sojourns  # noqa: E402
+from clairvoyant_cli.calibrate.session import SHORTS_PER_LONG, STANDARD  # noqa: E402
 from clairvoyant_cli.research.replay import digest  # noqa: E402
 from tests.fakes.calibrating import as_asked, measured, replay  # noqa: E402
 from tests.fakes.child import child  # noqa: E402
@@ -40,7 +39,7 @@ def tokens_of(question: Question) -> int:
 
 def true_mu_short_s(slots: int, decode: float, prefill: float) -> float:
     """Return the mean sojourn of the Short answers in the queue phase of the standard plan."""
-    in_flight, count = queue_phase(STANDARD, slots)
+    in_flight, count = STANDARD.queue_phase(slots)
     questions = mixed(
         short_questions(0), long_questions(0), count=count, shorts_per_long=SHORTS_PER_LONG, seed=0
     )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clairvoyant_cli.calibrate.estimates import cs2, estimate, pk_wait_s, sojourns
+from clairvoyant_cli.calibrate.queueing import cs2, estimate, pk_wait_s, sojourns
 
 
 def test_the_interval_covers_the_mean_about_as_often_as_it_says() -> None:

@@ -9,10 +9,9 @@ import pytest
 from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.calibrate.client import Client
-from clairvoyant_cli.calibrate.continuation_proof import HOPELESS, Proof, prove_continuing
-from clairvoyant_cli.calibrate.plan import QUICK, STANDARD, Plan
+from clairvoyant_cli.calibrate.continuation import HOPELESS, Proof, prove_continuing
 from clairvoyant_cli.calibrate.run import Outcome
-from clairvoyant_cli.calibrate.session import Session, Step
+from clairvoyant_cli.calibrate.session import QUICK, STANDARD, Plan, Session, Step
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from clairvoyant_cli.research.replay import Engine, Replay, Service, Speed

@@ -1,0 +1,345 @@
+"""Whether an answer that was cut and continued is the one that it would have been, and what resuming costs.
+
+Answers are cut with the splice that `serve` cuts with, and continued by the adapter's ways.
+
+Rule 1: the uncut answer and the first part of a cut one begin with the prompt in the same state, read in one
+go or cached. A server rounds differently in the two, and its greedy answers may differ without any cut.
+Rule 2: where a server's uncut answers differ from each other, a continued one proves nothing: that is no
+trial.
+Rule 3: half of the cuts come before the uncut answer, half after it. llama.cpp keeps no prompt that is the
+beginning of one it keeps already, and does not go back far in one: an answer that it has written before may
+be read again as a whole when it is cut, which rounds differently, and takes longer.
+"""
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from clairvoyant_cli.backends.continuation import Onward, Way
+from clairvoyant_cli.backends.prober import PROBE_TIMEOUT_S
+from clairvoyant_cli.calibrate.client import Client
+from clairvoyant_cli.calibrate.questions import Question, cut_questions
+from clairvoyant_cli.calibrate.session import Session, Step, together
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.protocols.answer_events import EVENTS
+from clairvoyant_cli.protocols.can_continue import Continuable, continuable
+from clairvoyant_cli.protocols.probes import Answer
+from clairvoyant_cli.protocols.splice import Splice
+from clairvoyant_cli.protocols.stream_lines import read_line
+from clairvoyant_cli.protocols.summed_totals import Earlier
+from profiles.records import MIN_TRIALS, Continuation
+
+PLACES = (0.2, 0.55)
+"""Shares of an answer after which it is cut, if it is as long as the one before it; the cut itself waits for
+the end of a word. The last of them is that of answers given before: the more is read again, the worse."""
+
+HOPELESS = 4
+"""A way is not tried further if this many first texts all differ, or this many questions bring none."""
+
+OTHERS = ("Name three colours.", "What is twelve times twelve?", "Which month comes after May?")
+MAX_OTHERS = 16
+LOOKUP_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One answer that was cut and continued: whether it had the very text, and the same count of tokens;
+    `repeated` says that it had been given before.
+
+    Seconds to the first new token: right after the cut, and after others had the slot; None if none came.
+    """
+
+    exact: bool
+    repeated: bool = False
+    counted: bool = False
+    warm_s: float | None = None
+    resume_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """An answer that was cut after what was `said`, and continued: its whole text, the tokens that it reports
+    (0 if none); the others as in `Trial`.
+    """
+
+    said: str
+    repeated: bool
+    warm_s: float | None
+    text: str = ""
+    tokens: int = 0
+    resume_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What is proven. `why_not` says why no answer can be cut, if so; `notes` holds remarks for the user."""
+
+    continuations: tuple[Continuation, ...] = ()
+    why_not: str = ""
+    notes: tuple[str, ...] = ()
+
+
+async def prove_continuing(session: Session, slots: int) -> Proof:
+    """Try the server's ways to continue; ClairvoyantError if it stops answering.
+
+    Once one is exact, the others get the least number of trials that counts, or none if time is short.
+    """
+    client = session.client
+    cutter = Cutter(client, slots)
+    adapter = client.found.adapter
+    settings = await adapter.settings(cutter.ask, client.model, client.found.version)
+    if settings is None:
+        return Proof(why_not="the server does not say which model and settings it has")
+    begun_s, found, notes = client.clock(), list[Continuation](), list[str]()
+    for way in adapter.CONTINUES:
+        wanted = session.plan.trials
+        if any(each.is_exact for each in found):
+            if session.plan.cut_s is not None:
+                break
+            wanted = min(MIN_TRIALS, wanted)
+        trials = await _trials(session, cutter, way, wanted, begun_s)
+        if trials:
+            found.append(_summed_up(way, trials, settings.fingerprint))
+        if off := sum(trial.exact and not trial.counted for trial in trials):
+            notes.append(
+                f"{off} of {len(trials)} answers continued by {way.name} told another count of tokens"
+            )
+    session.tell(Step("cut and continued", 1, 1, 0.0))
+    return Proof(tuple(found), "" if found else cutter.why_not, tuple(notes))
+
+
+async def _trials(session: Session, cutter: "Cutter", way: Way, wanted: int, begun_s: float) -> list[Trial]:
+    """Return the wanted trials of a way; fewer where time is up or there is no hope, none without the way."""
+    trials: list[Trial] = []
+    way_begun_s = session.client.clock()
+    events = session.plan.cut_tokens
+    for number, question in enumerate(cut_questions(session.plan.cut_tokens)):
+        left_s = _left_s(session, len(trials), wanted, way_begun_s, begun_s)
+        hopeless = not any(trial.exact for trial in trials) and (len(trials) or number) >= HOPELESS
+        if hopeless or len(trials) >= wanted or left_s == 0.0:
+            break
+        session.tell(Step("cut and continued", len(trials), wanted, left_s))
+        asked = cutter.asked(question)
+        first = await cutter.continued(way, asked, max(2, round(PLACES[number % 2] * events)))
+        uncut = await cutter.whole(asked)
+        if uncut is None:
+            continue
+        events = uncut.events
+        again = await cutter.continued(way, asked, max(2, round(PLACES[1] * events)), repeated=True)
+        for each in (first, again):
+            if each is None:
+                continue
+            exact = each.text == uncut.text
+            comparable = exact or uncut.text.startswith(each.said)
+            if comparable and (exact or await cutter.whole(asked) == uncut):
+                counted = each.tokens == uncut.tokens
+                trials.append(Trial(exact, each.repeated, counted, each.warm_s, each.resume_s))
+    return trials[:wanted]
+
+
+def _left_s(session: Session, done: int, wanted: int, way_begun_s: float, begun_s: float) -> float | None:
+    """Return the seconds that the other trials of a way may take, 0 if time is up; None if unknown."""
+    now_s = session.client.clock()
+    left_s = (now_s - way_begun_s) / done * (wanted - done) if done else None
+    if session.plan.cut_s is None:
+        return left_s
+    bound_s = max(0.0, session.plan.cut_s - (now_s - begun_s))
+    return bound_s if left_s is None else min(left_s, bound_s)
+
+
+def _summed_up(way: Way, trials: Sequence[Trial], fingerprint: str) -> Continuation:
+    repeats = [trial for trial in trials if trial.repeated]
+    warm = [trial.warm_s for trial in trials if trial.warm_s is not None]
+    resumed = [trial.resume_s for trial in trials if trial.resume_s is not None and not trial.repeated]
+    return Continuation(
+        way=way.name,
+        trials=len(trials),
+        exact=sum(trial.exact for trial in trials),
+        resume_s=median(resumed) if resumed else 0.0,
+        warm_s=median(warm) if warm else 0.0,
+        repeats=len(repeats),
+        exact_repeats=sum(trial.exact for trial in repeats),
+        fingerprint=fingerprint,
+    )
+
+
+# -- answers that are cut ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """An answer as its client reads it: its text, the tokens that it reports (0 if none), its events."""
+
+    text: str
+    tokens: int
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """An answer that was cut after this many tokens, as far as the server tells, or they can be counted."""
+
+    splice: Splice
+    tokens: int
+    earlier: Earlier
+
+
+@dataclass(slots=True)
+class Part:
+    """What came of one request: what its client reads, and when it was sent, began and ended, in seconds."""
+
+    sent_s: float
+    first_s: float | None = None
+    last_s: float = 0.0
+    read: bytes = b""
+
+    @property
+    def tokens(self) -> int:
+        """The tokens that the answer reports, 0 if none."""
+        pieces = (read_line(line) for line in self.read.split(b"\n"))
+        return max((piece.totals.tokens or 0 for piece in pieces if piece is not None), default=0)
+
+
+class Cutter:
+    """Asks one server for answers to cut. `why_not` says why the last one could not be cut."""
+
+    def __init__(self, client: Client, slots: int) -> None:
+        self._client = client
+        self._adapter = client.found.adapter
+        self._others = cycle(Question("other", prompt, 8) for prompt in OTHERS)
+        self._at_once = min(slots, MAX_OTHERS)
+        self.why_not = ""
+
+    def asked(self, question: Question) -> Continuable:
+        """Return the request for a question's answer."""
+        body = self._adapter.chat_body(self._client.model, question.prompt, question.cap, greedy=True)
+        route = self._adapter.routes[self._adapter.chat_path]
+        raw = msgspec.json.encode(body | dict(self._adapter.READ_ANEW))
+        asked = continuable(raw, route.shape, streams=route.streams)
+        if isinstance(asked, str):
+            raise ClairvoyantError(f"a calibration question cannot be cut: {asked}; please report this")
+        return asked
+
+    async def whole(self, asked: Continuable) -> Whole | None:
+        """Return the uncut answer; None if it could not be cut."""
+        splice = Splice(asked)
+        await self._warm_up(asked)
+        part = await self._part(splice, self._adapter.chat_path, asked.body)
+        splice.want_cut()
+        self.why_not = splice.why_not or ("" if splice.said else "its answers are empty")
+        return None if self.why_not else Whole(splice.said, part.tokens, splice.tokens)
+
+    async def continued(
+        self, way: Way, asked: Continuable, after: int, *, repeated: bool = False
+    ) -> Continued | None:
+        """Cut an answer after this many events and continue it; None if it ended before, or the way is not
+        available. A `repeated` answer is read again by the server, as it may be in that case.
+        """
+        cut = await self._cut(asked, after)
+        if cut is None:
+            return None
+        said = cut.splice.said
+        warm_s = None
+        if not repeated:
+            copy = Cut(deepcopy(cut.splice), cut.tokens, cut.earlier)
+            begun_s, part = await self._resume(way, copy, first_only=True)
+            warm_s = None if part is None or part.first_s is None else part.first_s - begun_s
+        # Other chats pass through all slots.
+        await together(self._client.ask(each) for each in islice(self._others, self._at_once))
+        begun_s, part = await self._resume(way, cut, look_up=True, read_anew=repeated)
+        if part is None:
+            return None
+        if part.first_s is None:
+            return Continued(said, repeated, warm_s)
+        return Continued(said, repeated, warm_s, cut.splice.said, part.tokens, part.first_s - begun_s)
+
+    async def ask(
+        self, path: str, timeout_s: float = PROBE_TIMEOUT_S, body: dict[str, Any] | None = None
+    ) -> Answer:
+        """Ask the server about itself; an error is an answer, too."""
+        try:
+            return await self._client.get(path, timeout_s, body)
+        except ClairvoyantError as error:
+            refused = error.exit_code is not ExitCode.UNREACHABLE
+            return Answer(404 if refused else 0, why=str(error))
+
+    async def _cut(self, asked: Continuable, after: int) -> Cut | None:
+        """Cut the answer at a good place after this many events; None if it ended before, or would not be
+        cut, since the server would read it in other tokens than it wrote.
+        """
+        splice = Splice(asked)
+        await self._warm_up(asked)
+        part = await self._part(splice, self._adapter.chat_path, asked.body, cut_after=after)
+        if not splice.is_cut:
+            return None
+        if await self._adapter.reads_as_written(self.ask, asked, splice.pieces) is False:
+            return None
+        told = await self._adapter.said_tokens(self.ask, asked, splice.said)
+        tokens = max(splice.tokens, told or 0)
+        first_s = part.first_s or part.last_s
+        earlier = Earlier().then(tokens, first_s - part.sent_s, part.last_s - first_s, told)
+        return Cut(splice, tokens, earlier)
+
+    async def _resume(
+        self, way: Way, cut: Cut, *, first_only: bool = False, look_up: bool = False, read_anew: bool = False
+    ) -> tuple[float, Part | None]:
+        """Continue an answer to its end or its first new token; return when that began, and what came: None
+        if the way is not available, an empty part if the server refused it.
+
+        With `look_up` the server first looks for it in its cache; with `read_anew` it reads all again.
+        """
+        begun_s = self._client.clock()
+        lookup = self._adapter.cache_lookup(cut.splice.asked) if look_up else None
+        if lookup is not None:
+            path, body = lookup
+            await self.ask(path, LOOKUP_TIMEOUT_S, body)
+        onward: Onward | None = await way.onward(self.ask, cut.splice.asked, cut.splice.said, cut.tokens)
+        if onward is None:
+            return begun_s, None
+        if read_anew:
+            onward = replace(onward, body=onward.body | dict(self._adapter.READ_ANEW))
+        cut.splice.continue_in(onward.shape, cut.earlier)
+        path = onward.path or self._adapter.chat_path
+        try:
+            return begun_s, await self._part(cut.splice, path, onward.body, first_only=first_only)
+        except ClairvoyantError as error:
+            if error.exit_code is ExitCode.UNREACHABLE:
+                raise
+            return begun_s, Part(begun_s)
+
+    async def _warm_up(self, asked: Continuable) -> None:
+        """Have the prompt in the cache whenever an answer begins, where it cannot be read in one go."""
+        if not self._adapter.READ_ANEW:
+            await self._client.ask(Question("warm-up", asked.body["messages"][-1]["content"], 1))
+
+    async def _part(
+        self,
+        splice: Splice,
+        path: str,
+        body: dict[str, Any],
+        *,
+        cut_after: int | None = None,
+        first_only: bool = False,
+    ) -> Part:
+        untouched, said = splice.passes_untouched, len(splice.said)
+        lines_to_cut = None if cut_after is None else cut_after * (2 if EVENTS[splice.asked.shape].sse else 1)
+        lines = 0
+        part = Part(self._client.clock())
+        async with aclosing(self._client.chunks(path, body)) as chunks:
+            async for at_s, data in chunks:
+                part.read += splice.feed(data)
+                part.last_s = at_s
+                if part.first_s is None and (untouched or len(splice.said) > said):
+                    part.first_s = at_s
+                lines += data.count(b"\n")
+                if lines_to_cut is not None and lines >= lines_to_cut:
+                    splice.want_cut()
+                if splice.is_cut or (first_only and part.first_s is not None):
+                    break
+        return part

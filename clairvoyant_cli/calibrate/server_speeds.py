@@ -1,0 +1,281 @@
+"""Measures a server apart from its queue: its model, service times, speeds by prompt length, slots."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from secrets import randbits
+from statistics import fmean, median
+
+from clairvoyant_cli.calibrate.client import Client, TimedAnswer
+from clairvoyant_cli.calibrate.questions import LONG_CAP, Question, reading
+from clairvoyant_cli.calibrate.session import (
+    SHORTS_PER_LONG,
+    Plan,
+    ServiceTime,
+    Session,
+    Step,
+    is_short,
+    together,
+)
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.protocols.probes import OfferedModel
+from profiles.records import Band, Sample, Served, place_of
+
+SINGLES_SHARE = 0.45
+"""Share of a bounded run that questions one at a time may take; they tell how long the rest will."""
+
+MIN_TOKENS = 32
+
+SHORT_TOKENS, LONG_TOKENS = 60, 800
+"""Assumed lengths of the answers of either kind, before any was asked."""
+
+TRIAL_TOKENS = 400
+"""Tokens of one trial of continuing a cut answer, with the uncut one and what goes between."""
+
+READINGS = 2
+BAND_SHARE = 0.25
+"""Share of what is left of a bounded run that one band may take."""
+
+FIRST_PROBE = 6
+LARGEST_PROBE = 96
+PROBE_S = 0.4
+"""How long a probing answer should take: long against the jitter of a busy machine."""
+
+LONGEST_PROBE_TOKENS = 800
+HELD = 0.25
+"""Share of the time for which that many answers must have come at once; a late packet overlaps for less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a server reports. `busy` counts the requests of others in it, None where it does not say."""
+
+    served: Served
+    resident: bool = False
+    slots: int | None = None
+    busy: int | None = None
+
+
+async def survey(client: Client, wanted: str | None) -> Survey:
+    """Find the model to ask, and set it as the client's; ClairvoyantError if there is none."""
+    found, adapter = client.found, client.found.adapter
+    offered = await adapter.offered_models(client.get)
+    if offered is None:
+        raise ClairvoyantError(f"{found.url} does not answer like {adapter.name}")
+    busy = None
+    with suppress(ClairvoyantError):
+        slots = await adapter.busy_slots(client.get)
+        busy = None if slots is None else len(slots)
+    local = {model.name: model for model in offered if not model.remote}
+    model = _chosen(wanted, local, adapter.get_model_command)
+    client.model = model.name
+    served = Served(
+        backend=adapter.name,
+        model=model.name,
+        url=found.base_url,
+        place=place_of(found.url),
+        version=found.version,
+        digest=model.digest,
+        quantisation=model.quantisation,
+        parameters=model.parameters,
+    )
+    return Survey(served, model.loaded, found.slots, busy)
+
+
+def _chosen(wanted: str | None, known: dict[str, OfferedModel], remedy: str) -> OfferedModel:
+    if not known:
+        raise ClairvoyantError(f"the server has no model; get one first ({remedy})", ExitCode.FAILURE)
+    more = f" and {len(known) - 8} more" if len(known) > 8 else ""
+    names = ", ".join(list(known)[:8]) + more
+    if wanted is not None:
+        for name in (wanted, f"{wanted}:latest"):
+            if name in known:
+                return known[name]
+        raise ClairvoyantError(f"the server has no model {wanted!r}; it has {names}", ExitCode.USAGE)
+    for choice in (list(known.values()), [model for model in known.values() if model.loaded]):
+        if len(choice) == 1:
+            return choice[0]
+    raise ClairvoyantError(f"which model? name one with --model: {names}", ExitCode.USAGE)
+
+
+async def load_model(client: Client, *, unload_first: bool) -> float | None:
+    """Have the server load the model and return the seconds it took; None where it loads by itself."""
+    adapter = client.found.adapter
+    if not adapter.UNLOADS_MODELS:
+        return None
+    if unload_first:
+        await client.post(*adapter.keep_request(client.model, loaded=False))
+    begun_s = client.clock()
+    await client.post(*adapter.keep_request(client.model, loaded=True))
+    return client.clock() - begun_s
+
+
+# -- service times -----------------------------------------------------------------------------------------
+
+
+async def one_at_a_time(
+    session: Session, shorts: Sequence[Question], longs: Sequence[Question]
+) -> list[ServiceTime]:
+    """Ask the plan's questions one by one; the short ones first, which tell how long the others take."""
+    plan = session.plan
+    questions = [*shorts[: plan.singles - plan.long_singles], *longs[: plan.long_singles]]
+    services: list[ServiceTime] = []
+    for done, question in enumerate(questions):
+        known = session.measured.service_of(question.name, whole=plan.budget_s is None)
+        if known is None:
+            left_s = _left_s(session, services, questions[done:])
+            session.tell(Step("one at a time", done, len(questions), left_s))
+            known = await _service_time(session, question)
+            session.measured.services.append(known)
+        services.append(known)
+    return services
+
+
+async def _service_time(session: Session, question: Question) -> ServiceTime:
+    cap = _affordable(session, question)
+    answer = await session.ask_alone(question, cap)
+    sample = session.sample("service", question, answer)
+    rate = session.decode_tokens_per_s
+    cut = question.cap - answer.tokens if cap is not None and answer.capped else 0
+    more_s = cut / rate if cut and rate else 0.0
+    return ServiceTime(sample, sample.sojourn_s + more_s, is_short(sample) and not cut, more_s)
+
+
+def _affordable(session: Session, question: Question) -> int | None:
+    """Return the cap under which a long answer fits into a bounded run; None if all of it does."""
+    rate, budget_s = session.decode_tokens_per_s, session.plan.budget_s
+    if budget_s is None or rate is None or question.cap < LONG_CAP:
+        return None
+    fits = int(rate * (SINGLES_SHARE * budget_s - session.took_s))
+    return None if fits >= question.cap else max(MIN_TOKENS, fits)
+
+
+def _left_s(session: Session, services: Sequence[ServiceTime], ahead: Sequence[Question]) -> float | None:
+    """Estimate the seconds to the end of the run."""
+    if not services:
+        return session.remaining_s
+    short_s, longer_s = _means(services)
+    if session.decode_tokens_per_s is not None:
+        longer_s = max(longer_s, LONG_CAP / session.decode_tokens_per_s)
+    alone_s = sum(longer_s if question.cap >= LONG_CAP else short_s for question in ahead)
+    _, count = session.plan.queue_phase(1)
+    all_s = alone_s + count * (SHORTS_PER_LONG * short_s + longer_s) / (SHORTS_PER_LONG + 1)
+    return all_s if session.remaining_s is None else min(all_s, max(0.0, session.remaining_s))
+
+
+def forecast_s(plan: Plan, first: TimedAnswer) -> float | None:
+    """Estimate from a first answer how long a plan takes, in seconds; None if the answer is too short."""
+    rate = first.decode_tokens_per_s
+    if rate is None:
+        return None
+    _, count = plan.queue_phase(1)
+    shorts = plan.singles - plan.long_singles + count * SHORTS_PER_LONG / (SHORTS_PER_LONG + 1)
+    longs = plan.long_singles + count / (SHORTS_PER_LONG + 1)
+    tokens = shorts * SHORT_TOKENS + longs * LONG_TOKENS + plan.trials * TRIAL_TOKENS
+    return tokens / rate + (shorts + longs) * first.ttft_s
+
+
+def times_of(services: Sequence[ServiceTime], *, short: bool) -> list[float]:
+    """Return the service times of the Short answers, or of the others, in seconds."""
+    return [service.seconds for service in services if service.short is short]
+
+
+def queue_phase_s(services: Sequence[ServiceTime], count: int, slots: int) -> float:
+    """Return how long a number of requests of the mix will take, in seconds."""
+    short_s, longer_s = _means(services)
+    return count * (SHORTS_PER_LONG * short_s + longer_s) / (SHORTS_PER_LONG + 1) / slots
+
+
+def _means(services: Sequence[ServiceTime]) -> tuple[float, float]:
+    """Return the mean service times of Short answers and of longer ones; both of all if there is one kind."""
+    short, longer = (times_of(services, short=short) for short in (True, False))
+    return fmean(short or longer), fmean(longer or short)
+
+
+# -- speeds by the length of the prompt --------------------------------------------------------------------
+
+
+async def measure_bands(session: Session) -> list[Band]:
+    """Measure the plan's bands, the shorter prompts first; stop where one no longer fits the context."""
+    lengths, bands = session.plan.bands, list[Band]()
+    for number, tokens in enumerate(lengths):
+        if (known := session.measured.bands.get(tokens)) is not None:
+            bands.append(known)
+            continue
+        left_s = session.remaining_s
+        session.tell(Step(f"prompts of {tokens} tokens", number, len(lengths), left_s))
+        if bands and left_s is not None:
+            shorter = bands[-1]
+            expected_s = READINGS * shorter.ttft_s * tokens / max(1, shorter.prompt_tokens)
+            if expected_s > BAND_SHARE * left_s:
+                break
+        try:
+            # A random beginning, or the server would find the prompt of an earlier run in its cache.
+            answers = [await session.ask_alone(reading(tokens, randbits(40))) for _ in range(READINGS)]
+        except ClairvoyantError:
+            if not bands:
+                raise
+            break
+        bands.append(_band(answers, session.measured.samples))
+        session.measured.bands[tokens] = bands[-1]
+    return bands
+
+
+def _band(answers: Sequence[TimedAnswer], singles: Sequence[Sample]) -> Band:
+    told = [rate for answer in answers if (rate := answer.prefill_tokens_per_s) is not None]
+    decode = [rate for answer in answers if (rate := answer.decode_tokens_per_s) is not None]
+    return Band(
+        prompt_tokens=round(fmean(answer.prompt_tokens for answer in answers)),
+        prefill_tokens_per_s=median(told) if told else _seen_prefill(answers, singles),
+        decode_tokens_per_s=median(decode) if decode else None,
+        ttft_s=fmean(answer.ttft_s for answer in answers),
+    )
+
+
+def _seen_prefill(answers: Sequence[TimedAnswer], singles: Sequence[Sample]) -> float | None:
+    """Return prompt tokens per second by how much later a longer prompt's first token came.
+
+    The difference leaves out what every request pays: the connection, and the first token itself.
+    """
+    quickest = min(answers, key=lambda answer: answer.ttft_s)
+    base = sorted(singles, key=lambda sample: sample.ttft_s)[: max(1, len(singles) // 2)]
+    more_tokens = quickest.prompt_tokens - fmean(sample.prompt_tokens for sample in base)
+    later_s = quickest.ttft_s - fmean(sample.ttft_s for sample in base)
+    return more_tokens / later_s if more_tokens > 0 and later_s > 0 else None
+
+
+# -- slots -------------------------------------------------------------------------------------------------
+
+
+async def probe_slots(client: Client, questions: Sequence[Question], tokens_per_s: float | None) -> int:
+    """Send more and more long answers at once until they no longer all run together; return how many do."""
+    cap = max(16, min(LONGEST_PROBE_TOKENS, round(PROBE_S * (tokens_per_s or 50.0))))
+    probe = FIRST_PROBE
+    while True:
+        batch = [questions[i % len(questions)] for i in range(probe)]
+        found = at_once(await together(client.ask(question, cap) for question in batch))
+        if found < probe or probe >= LARGEST_PROBE:
+            return found
+        probe *= 4
+
+
+def at_once(answers: Sequence[TimedAnswer]) -> int:
+    """Return how many answers were being written at the same time, for a fair share of it; at least 1."""
+    edges: list[tuple[float, int]] = []
+    for answer in answers:
+        if answer.first_s and answer.last_s > answer.first_s:
+            edges += [(answer.first_s, 1), (answer.last_s, -1)]
+    edges.sort()
+    held_s: dict[int, float] = {}
+    running = 0
+    for (at_s, step), (until_s, _) in pairwise(edges):
+        running += step
+        held_s[running] = held_s.get(running, 0.0) + until_s - at_s
+    busy_s = sum(seconds for running, seconds in held_s.items() if running)
+    enough_s = 0.0
+    for running in sorted(held_s, reverse=True):
+        enough_s += held_s[running]
+        if running and enough_s >= HELD * busy_s:
+            return running
+    return 1

@@ -164,7 +164,7 @@ def test_the_obvious_is_seen(text: str, most: int, least: int) -> None:
 
 def test_the_shipped_model_was_trained_with_the_shipped_encoder() -> None:
     assert predictor.load_urgency().hears, (
-        "the encoder has changed; run: python -m predictor.research.training.urgency_model"
+        "the encoder has changed; run: python -m predictor.research.training.urgency_cases"
     )
     assert not predictor.load_urgency(with_encoder=False).hears
     card = read_card(MODELS / URGENCY)

@@ -6,6 +6,8 @@ prompt seen in training is not unseen traffic.
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,47 +37,23 @@ ENOUGH = 20
 
 SEED = 42
 
-_FAMILIES = {
-    "arena": "arena_hard m_arena_hard ko_arena_hard",
-    "oasst": "reference_oasst1 oasst",
-    "cot": "cot_",
-    **{
-        name: name
-        for name in "hellobench mt_bench eq_bench m_ifeval gpteacher glaive vicuna halueval".split()
-    },
-}
-"""Families by the beginnings of files' names; any other file is a family of its own."""
 
-_KINDS = {
-    "code": "livecodebench humaneval_chat codealpaca realhumaneval gpteacher_codegen",
-    "reasoning": "cot_ eq_bench livecodebench",
-    "extraction": "cello complexbench news_summaries hellobench_summarization t0_p3",
-    "role-play": "gpteacher_roleplay persona_chat eqbench_creative",
-    "multilingual": (
-        "m_arena ko_arena arena_hard_el mt_bench_de mt_bench_fr mt_bench_ru mt_bench_zh mt_bench_ja shaberi "
-        "m_ifeval complexbench cello logickor pfmt vicuna_bench_ja oasst_val_multilingual sharegpt_zh dpo_zh"
-    ),
-    "multi-turn": (
-        "mt_bench_turn2 mt_bench_de_turn2 mt_bench_fr_turn2 mt_bench_ru_turn2 mt_bench_zh_turn2 "
-        "mt_bench_ja_turn2 kto_en realhumaneval"
-    ),
-    "chat": (
-        "alpaca_eval arena_hard_v01 just_eval flask ultrafeedback evol_instruct instructionwild "
-        "reference_oasst1 oasst1 kto_en mt_bench_turn1 lf_dpo"
-    ),
-}
-"""Kinds of traffic by the beginnings of files' names."""
+@cache
+def _matches(what: str, file: str) -> list[str]:
+    """Return the families or kinds in `families.txt` with a prefix of a file's name."""
+    lines = (Path(__file__).parent / "families.txt").read_text(encoding="utf-8").splitlines()
+    entries = (line.removeprefix(f"{what} ").split(": ") for line in lines if line.startswith(f"{what} "))
+    return [name for name, prefixes in entries if file.startswith(tuple(prefixes.split()))]
 
 
 def family(name: str) -> str:
     """Return the family of a file."""
-    found = (known for known, prefixes in _FAMILIES.items() if name.startswith(tuple(prefixes.split())))
-    return next(found, name)
+    return next(iter(_matches("family", name)), name)
 
 
 def kinds(name: str) -> list[str]:
     """Return the kinds of traffic in a file; none for an unknown one."""
-    return [kind for kind, prefixes in _KINDS.items() if name.startswith(tuple(prefixes.split()))]
+    return _matches("kind", name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Usage: `python -m predictor.research.training.encoder --data DIR --minilm DIR`.
 MiniLM's lowest layers (Wang et al., 2020), ranked the PARS way (section III): within a file, of two answers
 whose log lengths differ by more than `DELTA` the longer one's prompt is to score higher, the more so the more
 they differ; a Huber loss on log length with half of each file's level taken out keeps scores near log tokens.
-The layers below `FROZEN` and the word pieces stay as they are: their output is computed once per prompt.
+The layers below `FROZEN` and the word pieces stay as they are.
 
 DIR of `--data` holds MANIFEST.json and its files, DIR of `--minilm` model.safetensors and vocab.txt of
 all-MiniLM-L6-v2. Each part of the families is ranked by models that saw none of it, the encoder alone and
@@ -15,11 +15,11 @@ safetensors besides the `train` extra; takes hours on a few cores.
 """
 
 import argparse
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from shutil import copyfile
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -138,66 +138,48 @@ class Network(nn.Module):
         for part in (self.first, *self.layers[:FROZEN]):
             part.requires_grad_(False)
 
-    def lower(self, ids: Tensor) -> Tensor:
-        """Return what the frozen layers make of ids (prompts, pieces), 0 where there is none."""
+    def forward(self, ids: Tensor, shapes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scores (prompts,) and embeddings (prompts, EMBEDDED) of ids (prompts, pieces), 0 where there
+        is none, and shapes (prompts, SHAPE).
+        """
         x = self.first(self.words(ids) + self.places[: ids.shape[1]])
-        for layer in self.layers[:FROZEN]:
-            x = layer(x, _mask(ids))
-        return x
-
-    def forward(self, ids: Tensor, shapes: Tensor, lower: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scores (prompts,) and embeddings (prompts, EMBEDDED)."""
-        x = lower
-        for layer in self.layers[FROZEN:]:
-            x = layer(x, _mask(ids))
+        mask = torch.zeros(len(ids), 1, 1, ids.shape[1]).masked_fill(ids[:, None, None] == 0, -1e4)
+        for layer in self.layers:
+            x = layer(x, mask)
         there = (ids != 0).float()[:, :, None]
         embedding = (x.float() * there).sum(1) / there.sum(1)
         return self.head(torch.cat([embedding, shapes], 1))[:, 0], embedding
 
 
-@dataclass(frozen=True, slots=True)
-class Readings:
-    """A file's prompts as the network takes them: ids, shapes (prompts, SHAPE), the frozen layers' output."""
+class Readings(NamedTuple):
+    """A file's prompts as the network takes them: ids of word pieces, and shapes (prompts, SHAPE)."""
 
     ids: list[Ids]
     shapes: Floats
-    lower: list[npt.NDArray[np.float16]]
 
-    def batch(self, rows: npt.NDArray[np.intp]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the network's three inputs for some prompts, padded to the longest."""
-        longest = max(len(self.ids[row]) for row in rows)
-        ids = np.zeros((len(rows), longest), np.int64)
-        lower = np.zeros((len(rows), longest, EMBEDDED), np.float32)
+    def batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return the network's inputs for some prompts, padded to the longest."""
+        ids = np.zeros((len(rows), max(len(self.ids[row]) for row in rows)), np.int64)
         for place, row in enumerate(rows):
             ids[place, : len(self.ids[row])] = self.ids[row]
-            lower[place, : len(self.ids[row])] = self.lower[row]
-        return torch.from_numpy(ids), torch.from_numpy(self.shapes[rows]), torch.from_numpy(lower)
+        return torch.from_numpy(ids), torch.from_numpy(self.shapes[rows])
 
 
-def read_prompts(network: Network, tokenizer: Tokenizer, prompts: list[str]) -> Readings:
+def read_prompts(tokenizer: Tokenizer, prompts: list[str]) -> Readings:
     """Read prompts once, for any number of steps."""
     ids = [np.array(tokenizer.read(prompt), np.int64) for prompt in prompts]
-    shapes = np.array([shape(prompt) for prompt in prompts], np.float32)
-    lower: list[npt.NDArray[np.float16]] = [np.empty((0, 0), np.float16)] * len(ids)
-    network.eval()
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        for rows in _batches(ids):
-            padded = np.zeros((len(rows), max(len(ids[row]) for row in rows)), np.int64)
-            for place, row in enumerate(rows):
-                padded[place, : len(ids[row])] = ids[row]
-            states = network.lower(torch.from_numpy(padded)).to(torch.float16).numpy()
-            for place, row in enumerate(rows):
-                lower[row] = states[place, : len(ids[row])].copy()
-    return Readings(ids, shapes, lower)
+    return Readings(ids, np.array([shape(prompt) for prompt in prompts], np.float32))
 
 
 def score(network: Network, readings: Readings) -> tuple[Floats, Floats]:
     """Return the scores (prompts,) and the embeddings (prompts, EMBEDDED) of a file's prompts."""
     scores = np.zeros(len(readings.ids), np.float32)
     embeddings = np.zeros((len(readings.ids), EMBEDDED), np.float32)
+    order = np.argsort([len(each) for each in readings.ids], kind="stable")
     network.eval()
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        for rows in _batches(readings.ids):
+        for start in range(0, len(order), BATCH):
+            rows = order[start : start + BATCH]
             some, embedded = network(*readings.batch(rows))
             scores[rows], embeddings[rows] = some.float().numpy(), embedded.float().numpy()
     return scores, embeddings
@@ -264,16 +246,6 @@ def _chances(families: list[str], rows: list[Rows]) -> Numbers:
         of_family = names == name
         chances[of_family] *= np.sqrt(sizes[of_family].sum()) / chances[of_family].sum()
     return chances / chances.sum()
-
-
-def _batches(ids: list[Ids]) -> Iterator[npt.NDArray[np.intp]]:
-    order = np.argsort([len(each) for each in ids], kind="stable")
-    for start in range(0, len(order), BATCH):
-        yield order[start : start + BATCH]
-
-
-def _mask(ids: Tensor) -> Tensor:
-    return torch.zeros(len(ids), 1, 1, ids.shape[1]).masked_fill(ids[:, None, None] == 0, -1e4)
 
 
 def _take(part: nn.Linear | nn.LayerNorm, weights: dict[str, Tensor], name: str) -> None:
@@ -371,8 +343,8 @@ def main() -> None:
     entries = read_manifest(options.data)
     allowed = [entry for entry in entries if entry.allowed]
     corpus = Corpus.of([entry.data for entry in entries], {entry.data.name for entry in allowed})
-    tokenizer, start = Tokenizer(options.minilm / VOCABULARY), Network(options.minilm)
-    readings = [read_prompts(start, tokenizer, data.prompts) for data in corpus.datasets]
+    tokenizer = Tokenizer(options.minilm / VOCABULARY)
+    readings = [read_prompts(tokenizer, data.prompts) for data in corpus.datasets]
     networks: list[Network] = []
     scores: dict[str, dict[str, Numbers]] = {"ranking_accuracy": {}, "lexical": {}, "together": {}}
     for part in deal(corpus.datasets):

@@ -1,15 +1,10 @@
-"""Train an urgency model.
-
-`python -m predictor.research.training.urgency_model` trains the shipped one in minutes.
+"""Train an urgency model; needs the `train` extra.
 
 Two multinomial logistic regressions, of words and of the shipped encoder's embedding, are fitted on the same
-cases; both are judged on complaints and phrases that they had not seen, and the shipped one on cases that
-were written apart. What is shipped learns from the cases that `urgency_cases` writes and from nothing else.
-Needs the `train` extra.
+cases; both are judged on cases of sources that they had not seen, and on cases apart.
+`python -m predictor.research.training.urgency_cases` trains the shipped one.
 """
 
-import argparse
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -22,10 +17,9 @@ import numpy.typing as npt
 
 from predictor.card import Calibration, Card, read_card
 from predictor.errors import ModelError, from_the_train_extra
-from predictor.loading import MODELS, SEMANTIC, URGENCY, load_encoder
-from predictor.research.studies.urgency import Verdict, judge, table
+from predictor.loading import MODELS, SEMANTIC, load_encoder
+from predictor.research.studies.urgency import Verdict, judge
 from predictor.research.training.card_writing import file_hashes, write_card
-from predictor.research.training.urgency_cases.writing import LISTS, read_apart, read_day, write_cases
 from predictor.research.training.urgency_data import Case
 from predictor.urgency.model import (
     EMBEDDING_SCALE,
@@ -55,8 +49,8 @@ written cases alone: with complaints held out, on half of `triage.txt` by a mode
 and on `day.txt`, whose wordings no training case has."""
 
 MAX_SPREAD = 0.2
-"""A word that comes with patients of a larger share of the sources belongs to the form of a record, as do the
-words that `lists.txt` names, and does not count. Words that came with no patient do not count either."""
+"""A word that comes with patients of a larger share of the sources belongs to the form of a record, as do
+those of `record_words.txt`, and does not count. Words that came with no patient do not count either."""
 
 MAX_STEPS = 80
 """Of the search for the weights: stopping early regularises them, too."""
@@ -118,6 +112,12 @@ class Fitted:
         return both
 
 
+def record_words() -> list[str]:
+    """Return the lines of `record_words.txt`."""
+    text = (Path(__file__).parent / "record_words.txt").read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if not line.startswith("#")]
+
+
 def find_telling(cases: list[Case]) -> frozenset[int]:
     """Return the hashes of the words that distinguish patients."""
     sources: dict[bytes, set[str]] = defaultdict(set)
@@ -125,7 +125,7 @@ def find_telling(cases: list[Case]) -> frozenset[int]:
     for case in patients:
         for word in words_of(case.text):
             sources[word].add(case.source)
-    put = {word for line in LISTS["put"] for word in words_of(line)}
+    put = {word for line in record_words() for word in words_of(line)}
     most = MAX_SPREAD * len({case.source for case in patients})
     return frozenset(crc32(word) for word, them in sources.items() if len(them) <= most and word not in put)
 
@@ -257,25 +257,3 @@ def _save_weights(fitted: Fitted, telling: Set[int], path: Path) -> None:
         embedding=fitted.embedding[:width].astype(np.float32),
         embedding_rest=fitted.embedding[width:].astype(np.float32),
     )
-
-
-def main() -> None:
-    """Make the shipped model."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--out", type=Path, default=MODELS / URGENCY, help="where the model directory goes")
-    options = parser.parse_args()
-    data = "cases written for it (predictor/research/training/urgency_cases)"
-    verdicts = train_urgency(
-        write_cases(),
-        options.out,
-        "MIT",
-        data,
-        lambda line: print(line, file=sys.stderr),  # noqa: T201
-        {"apart": read_apart(), "day": read_day()},
-    )
-    for row in table(verdicts).rows:
-        sys.stdout.write(f"{row}\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,1 +1,1 @@
-"""Cases of every level of urgency, written for training: phrases in text files, and their forms."""
+"""Makes the cases that the shipped urgency model is trained on; not part of the wheel."""

@@ -7,57 +7,20 @@ Rule 2: "a sentence" or "a page" is a way of speaking; "one sentence" and "two p
 
 from collections.abc import Sequence, Set
 
-_COUNTING = (
-    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-    "seventeen eighteen nineteen twenty"
-)
-_NUMBER_WORDS = {word.encode(): value for value, word in enumerate(_COUNTING.split(), start=1)} | {
-    b"single": 1,
-    b"couple": 2,
-    b"few": 3,
-    b"several": 5,
-    b"dozen": 12,
-    b"thirty": 30,
-    b"forty": 40,
-    b"fifty": 50,
-    b"sixty": 60,
-    b"hundred": 100,
-    b"thousand": 1000,
-}
+from predictor.lexical.words import read_word_lists
 
-_TOKENS_A_UNIT = {
-    "character characters chars": 0.25,
-    "token tokens": 1.0,
-    "glyphs": 0.9,
-    "word words": 1.35,
-    "line lines": 10.0,
-    "sentence sentences": 26.0,
-    "stanza stanzas verse verses": 50.0,
-    "slide slides": 90.0,
-    "paragraph paragraphs": 140.0,
-    "section sections minute minutes min": 180.0,
-    "page pages": 500.0,
-    "chapter chapters": 600.0,
-    "hour": 2000.0,
-}
-"""Rough sizes. A Chinese or Japanese character ("glyphs") is nearly a token."""
+_WORDS = {tuple(kind.split()): words for kind, words in read_word_lists("length_words.txt").items()}
 
-_TOKENS_AN_ITEM = {
-    "names titles headlines slogans keywords hashtags synonyms antonyms adjectives nouns verbs emojis "
-    "colors colours": 10.0,
-    "questions jokes quotes tweets captions taglines users people rows entries records customers": 30.0,
-    "examples ideas ways tips steps reasons suggestions recommendations topics items things types facts "
-    "benefits advantages techniques strategies methods features factors options differences activities "
-    "tools books movies lessons challenges variations versions prompts products bullet bullets point "
-    "points": 40.0,
-    "day days exercises scenarios problems puzzles posts scenes cases": 70.0,
-    "week weeks month months modules episodes emails poems recipes": 130.0,
-    "stories articles essays": 400.0,
-}
+
+def _sizes(kind: str) -> dict[bytes, float]:
+    return {
+        word.encode(): float(size) for (each, size), words in _WORDS.items() if each == kind for word in words
+    }
+
+
+_NUMBER_WORDS, _LENGTHS, _LISTED = _sizes("number"), _sizes("unit"), _sizes("item")
+
 _TOKENS_ANY_ITEM = 35.0
-
-_LENGTHS = {word.encode(): size for words, size in _TOKENS_A_UNIT.items() for word in words.split()}
-_LISTED = {word.encode(): size for words, size in _TOKENS_AN_ITEM.items() for word in words.split()}
 
 UNITS = frozenset(_LENGTHS) | frozenset(_LISTED)
 """What lengths and lists are counted in."""

@@ -1,4 +1,4 @@
-"""Questions to a server in its own dialect, each with the times that the client saw and the server told."""
+"""Asks a server questions in its own dialect, and times the answers."""
 
 import asyncio
 import time
@@ -19,17 +19,17 @@ from clairvoyant_cli.protocols.stream_lines import Piece, error_text
 
 SILENCE_S = 30.0
 LOAD_S = 600.0
-"""How long nothing may come of any answer, unless a plan says otherwise, and how long a model may load."""
+"""How long a server may be silent, unless a plan says otherwise, and how long a model may load."""
 
 MAX_ANSWER_BYTES = 16 << 20
 SPARE_EVENTS, EVENTS_PER_TOKEN = 200, 4
-"""Of an answer that is longer than it was asked to be, so much is read."""
+"""Bounds of what is read of an answer that is longer than it was asked to be."""
 
 
 @dataclass(slots=True)
 class TimedAnswer:
     """One answer. `sent_s` to `ended_s` are seconds by its client's clock; the rest is what the server
-    told, None where it told nothing. `first_tokens` came with the first piece of the stream.
+    reported, None where it did not. `first_tokens` came with the first piece of the stream.
     """
 
     sent_s: float
@@ -47,7 +47,7 @@ class TimedAnswer:
     capped: bool = False
 
     def note(self, piece: Piece) -> None:
-        """Take note of what a line says of the whole answer."""
+        """Record what a line reports of the whole answer."""
         told = piece.totals
         self.capped = self.capped or piece.capped
         self.told_tokens = told.tokens or self.told_tokens
@@ -121,9 +121,33 @@ class Client:
         answer.ended_s = self.clock()
         return answer
 
+    async def _read(self, response: httpx.Response, answer: TimedAnswer, most_events: int) -> None:
+        whole = False
+        async for at_s, piece in pieces_of(response, self.clock):
+            if piece.error is not None:
+                raise self._error(f"failed in mid-answer: {piece.error}")
+            # The server is at work, and others may be queued in it: all timeouts start again.
+            until_s = asyncio.get_running_loop().time() + self.silence_s
+            for bound in self._bounds:
+                if not bound.expired():
+                    bound.reschedule(until_s)
+            most_events -= 1
+            if not most_events:
+                raise self._endless()
+            if piece.text:
+                if not answer.first_s:
+                    answer.first_s = at_s
+                answer.events += 1
+                answer.first_tokens += at_s == answer.first_s
+                answer.last_s = at_s
+            answer.note(piece)
+            whole = whole or piece.whole
+        if not whole:
+            raise self._broke_off()
+
     async def chunks(self, path: str, body: dict[str, Any]) -> AsyncGenerator[tuple[float, bytes]]:
-        """Yield what comes of a streamed answer as it comes, and when; whoever closes this closes the
-        connection. ClairvoyantError if there is no answer.
+        """Yield the chunks of a streamed answer, each with its time; closing this closes the connection.
+        ClairvoyantError if there is no answer.
         """
         size, begun_s = 0, self.clock()
         async with self._reply("POST", path, body, self.silence_s) as response:
@@ -144,9 +168,7 @@ class Client:
         """Have the server do something, and wait until it has; ClairvoyantError if it will not."""
         await self._send("POST", path, LOAD_S, body)
 
-    async def _send(
-        self, method: str, path: str, timeout_s: float, body: dict[str, Any] | None = None
-    ) -> bytes:
+    async def _send(self, method: str, path: str, timeout_s: float, body: dict[str, Any] | None) -> bytes:
         async with self._within(timeout_s), self._reply(method, path, body) as response:
             return await self._whole(response)
 
@@ -163,8 +185,10 @@ class Client:
                 yield response
         except httpx.ReadTimeout:
             raise self._silent(silence_s or 0.0) from None
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            raise self._unreachable("does not answer; start it, or name another with --backend") from None
         except httpx.HTTPError as error:
-            raise self._unreachable(error) from None
+            raise self._broke_off(f" ({type(error).__name__})") from None
 
     @asynccontextmanager
     async def _within(self, seconds: float) -> AsyncIterator[None]:
@@ -179,13 +203,6 @@ class Client:
         except TimeoutError:
             raise self._silent(seconds) from None
 
-    def _heard(self) -> None:
-        """Restart the timeouts of all requests: the server is at work, and others may be queued in it."""
-        until_s = asyncio.get_running_loop().time() + self.silence_s
-        for bound in self._bounds:
-            if not bound.expired():
-                bound.reschedule(until_s)
-
     async def _whole(self, response: httpx.Response) -> bytes:
         body = bytearray()
         async for data in response.aiter_bytes():
@@ -194,66 +211,33 @@ class Client:
                 raise self._endless()
         return bytes(body)
 
-    @property
-    def _where(self) -> str:
-        return f"{self.found.adapter.title} at {self.found.url}"
-
     def _refused(self, status: int, body: bytes) -> ClairvoyantError:
-        where = self._where
         said = _message(body) or f"HTTP {status}"
         if status in (401, 403):
-            return ClairvoyantError(f"{where} wants an API key: give it with --backend-key-file ({said})")
+            return self._error(f"requires an API key: give it with --backend-key-file ({said})")
         if status == 404:
-            return ClairvoyantError(f"{where} has no model {self.model!r} ({said}); name one with --model")
+            return self._error(f"has no model {self.model!r} ({said}); name one with --model")
         if status == 503:
-            return ClairvoyantError(
-                f"{where} is loading or overloaded ({said}); try again when it is ready", ExitCode.UNREACHABLE
-            )
-        return ClairvoyantError(f"{where} refused a question: {said}")
-
-    def _unreachable(self, error: httpx.HTTPError) -> ClairvoyantError:
-        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            return ClairvoyantError(
-                f"{self._where} does not answer; start it, or name another with --backend",
-                ExitCode.UNREACHABLE,
-            )
-        return self._broke_off(f" ({type(error).__name__})")
+            return self._unreachable(f"is loading or overloaded ({said}); try again when it is ready")
+        return self._error(f"refused a question: {said}")
 
     def _broke_off(self, how: str = "") -> ClairvoyantError:
-        return ClairvoyantError(
-            f"{self._where} broke off an answer{how}; look at its log and calibrate again",
-            ExitCode.UNREACHABLE,
-        )
+        return self._unreachable(f"broke off an answer{how}; look at its log and calibrate again")
 
     def _silent(self, seconds: float) -> ClairvoyantError:
-        return ClairvoyantError(
-            f"{self._where} has sent nothing for {seconds:.0f} s; look at its log, see that nobody else uses "
-            "it, and calibrate again (without --quick if it is slow)",
-            ExitCode.UNREACHABLE,
+        return self._unreachable(
+            f"has sent nothing for {seconds:.0f} s; look at its log, make sure that nobody else uses it, and "
+            "calibrate again (without --quick if it is slow)"
         )
 
     def _endless(self) -> ClairvoyantError:
-        return ClairvoyantError(f"{self._where} sends an answer without end; look at its log")
+        return self._error("sends an answer without end; look at its log")
 
-    async def _read(self, response: httpx.Response, answer: TimedAnswer, most_events: int) -> None:
-        whole = False
-        async for at_s, piece in pieces_of(response, self.clock):
-            if piece.error is not None:
-                raise ClairvoyantError(f"{self._where} failed in mid-answer: {piece.error}")
-            self._heard()
-            most_events -= 1
-            if not most_events:
-                raise self._endless()
-            if piece.text:
-                if not answer.first_s:
-                    answer.first_s = at_s
-                answer.events += 1
-                answer.first_tokens += at_s == answer.first_s
-                answer.last_s = at_s
-            answer.note(piece)
-            whole = whole or piece.whole
-        if not whole:
-            raise self._broke_off()
+    def _unreachable(self, what: str) -> ClairvoyantError:
+        return self._error(what, ExitCode.UNREACHABLE)
+
+    def _error(self, what: str, code: ExitCode = ExitCode.FAILURE) -> ClairvoyantError:
+        return ClairvoyantError(f"{self.found.adapter.title} at {self.found.url} {what}", code)
 
 
 def _message(body: bytes) -> str:

@@ -11,7 +11,8 @@ from predictor.card import Calibration, Card
 from predictor.lexical.cues import NAMES
 from predictor.lexical.model import LexicalModel
 from predictor.lexical.words import gram_hash
-from predictor.research.training.fitting import draw_evenly, fit, prepare, save
+from predictor.research.training.fitting import draw_evenly, fit, save
+from predictor.research.training.material import prepare
 
 TELLING = ["Write a 900 word essay on rain", "What is 3*4?", "List 50 towns", "用一句话解释雨"]
 SILENT = ["Write an essay on rain", "Who is the king?", "", "Où est la gare ?"]

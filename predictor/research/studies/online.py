@@ -1,25 +1,24 @@
 """Serves streams of requests: each is predicted, then learned from, as a server meets them."""
 
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from predictor.card import Card, read_card
+from predictor.card import Card
 from predictor.errors import ModelError
-from predictor.loading import find_model, load_encoder, load_model
+from predictor.loading import load_model
 from predictor.ranking import pair_ranking, ranking_accuracy
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS, Predictor, PromptView
 from predictor.research.studies.evaluation import calibration_error
 from predictor.research.studies.runner import Cell, Progress, Table
 from predictor.research.studies.unseen import SEED, Corpus
 from predictor.research.training.dataset import Dataset
-from predictor.research.training.fitting import Numbers, calibrate_evenly, out_of_fold, save
+from predictor.research.training.fitting import calibrate_evenly, out_of_fold, save
 from predictor.research.training.labels import single_answers
-from predictor.semantic.opinion import Opinion
+from predictor.research.training.material import Numbers
 
 STREAMS_A_FILE = 2
 STREAM = 1000
@@ -30,11 +29,6 @@ SOON = slice(100, 200)
 MIN_STREAMED = 400
 MIN_PAIRED = 20
 """Short and Long answers a model must have given before it is served."""
-
-NO_STREAM = f"holds a model with {MIN_STREAMED} answers, {MIN_PAIRED} of them Short and {MIN_PAIRED} Long"
-
-
-Summaries = Mapping[str, Callable[..., Any]]
 
 
 class Served(NamedTuple):
@@ -69,14 +63,11 @@ class Served(NamedTuple):
         return calibration_error(self.chances[some], real)
 
 
-def serve(
-    predictor: Predictor, prompts: list[str], tokens: Numbers, opinions: Sequence[Opinion] | None = None
-) -> Served:
+def serve(predictor: Predictor, prompts: list[str], tokens: Numbers) -> Served:
     """Predict each request of a stream, then learn its answer."""
     rows = []
-    for place, (prompt, count) in enumerate(zip(prompts, tokens, strict=True)):
-        opinion = None if opinions is None else opinions[place]
-        prediction = predictor.predict(PromptView(prompt, model="served"), opinion)
+    for prompt, count in zip(prompts, tokens, strict=True):
+        prediction = predictor.predict(PromptView(prompt, model="served"))
         chances = prediction.p_short, prediction.p_medium, prediction.p_long
         static = prediction.memo.static  # type: ignore[attr-defined]
         rows.append((static, prediction.score, chances, count <= prediction.q90_tokens))
@@ -110,47 +101,15 @@ def online(corpus: Corpus, progress: Progress) -> Table:
     pairs, covers = ["static pairs", "learnt pairs"], ["q90 covers", "late covers"]
     columns = ["file", "model", *ranks, *pairs, *covers, "first error", "late error"]
     if not rows:
-        raise ModelError(f"no file {NO_STREAM}")
-    summaries: Summaries = {"mean": np.nanmean, "least": np.nanmin, "most": np.nanmax}
-    return Table("Learning while serving", columns, [*rows, *_summary(rows, summaries)])
-
-
-def shipped(datasets: list[Dataset], progress: Progress) -> Table:
-    """Serve streams of one file and one model with the shipped models, by words alone and with the encoder.
-
-    Nothing is trained: files that trained either model are not served, and their prompts are left out of the
-    others. The columns are of pairs that the filter of PARS keeps, of requests 100 to 200 and of the late
-    ones as in `online`, and of the late Short and Long ones; "+" is with the encoder's opinion.
-    """
-    encoder = load_encoder()
-    trained = {*read_card(find_model(None)).data, *encoder.card.data}
-    known = {prompt for data in datasets if data.name in trained for prompt in data.prompts}
-    generator, rows = np.random.default_rng(SEED), list[list[Cell]]()
-    for whole in (data for data in datasets if data.name not in trained):
-        data = whole.rows([row for row, prompt in enumerate(whole.prompts) if prompt not in known])
-        for _, model in _streams(data, generator):
-            order = _draw(data, model, generator)
-            prompts, tokens = [data.prompts[row] for row in order], data.tokens[order, model]
-            progress(f"the encoder reads {len(prompts)} prompts of {data.name}")
-            alone = serve(load_model(), prompts, tokens)
-            both = serve(load_model(), prompts, tokens, [encoder.encode(prompt) for prompt in prompts])
-            pairs = [
-                figure for some in (SOON, alone.late) for each in (alone, both) for figure in each.pairs(some)
-            ]
-            classes = [figure for each in (alone, both) for figure in each.accuracies(alone.late)]
-            rows.append([data.name, data.models[model], *pairs, *classes])
-    if not rows:
-        raise ModelError(f"no file that trained neither model {NO_STREAM}")
-    ways = ["static", "learnt", "static+", "learnt+"]
-    columns = ["file", "model", *(f"{when}{way}" for when in ("soon ", "late ", "classes ") for way in ways)]
-    title = "The shipped models on files that trained neither"
-    return Table(title, columns, [*rows, *_summary(rows, {"mean": np.nanmean})])
-
-
-def _summary(rows: list[list[Cell]], by: Summaries) -> list[list[Cell]]:
+        raise ModelError(
+            f"no file holds a model with {MIN_STREAMED} answers, {MIN_PAIRED} of them Short and "
+            f"{MIN_PAIRED} Long"
+        )
     figures = np.array([row[2:] for row in rows], float)
     # A hundred answers may hold no Long one: there is nothing to rank then.
-    return [[name, "", *summary(figures, axis=0).tolist()] for name, summary in by.items()]
+    for name, summary in (("mean", np.nanmean), ("least", np.nanmin), ("most", np.nanmax)):
+        rows.append([name, "", *summary(figures, axis=0).tolist()])
+    return Table("Learning while serving", columns, rows)
 
 
 def _figures(served: Served) -> list[float]:

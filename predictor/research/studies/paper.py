@@ -16,7 +16,8 @@ from predictor.ranking import kendall_tau_b, pair_ranking, ranking_accuracy
 from predictor.research.studies.runner import Cell, Table
 from predictor.research.training import paper
 from predictor.research.training.dataset import Dataset
-from predictor.research.training.fitting import out_of_fold, prepare
+from predictor.research.training.fitting import out_of_fold
+from predictor.research.training.material import prepare
 from predictor.research.training.paper import Floats, Numbers, Rows
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from predictor.ranking import kendall_tau_b, pair_ranking, ranking_accuracy
 from predictor.research.studies.runner import Cell, Table
 from predictor.research.studies.unseen import MIN_TRAINED, prompt_lengths
 from predictor.research.training.dataset import Dataset
-from predictor.research.training.fitting import Numbers, out_of_fold, prepare
+from predictor.research.training.fitting import out_of_fold
+from predictor.research.training.material import Numbers, prepare
 
 PUBLISHED: dict[tuple[str, str], tuple[float, float, float, float]] = {
     ("Alpaca", "GPT-4"): (0.69, 0.70, 0.93, 0.96),

@@ -18,7 +18,6 @@ STUDIES = {
     "ablation": "the paper's features without each group (Table 4)",
     "unseen": "files ranked by models trained without their family, by kind of traffic",
     "online": "streams of one held-out file and one model, learned while served",
-    "shipped": "the shipped models on files that trained neither, with and without the encoder",
     "pars": "Kendall's tau_b within each file beside the tables of PARS (IV-A to IV-C)",
     "ceiling": "repeated answers of one model ranked by each other",
 }
@@ -46,7 +45,6 @@ def run_study(name: str, datasets: "list[Dataset]", progress: Progress = lambda 
         "ablation": lambda: paper.ablation(datasets),
         "unseen": lambda: unseen.unseen(unseen.Corpus.of(datasets), progress),
         "online": lambda: online.online(unseen.Corpus.of(datasets), progress),
-        "shipped": lambda: online.shipped(datasets, progress),
         "pars": lambda: pars.pars(datasets),
         "ceiling": lambda: pars.ceiling(datasets),
     }

@@ -17,8 +17,9 @@ from predictor.ranking import ranking_accuracy
 from predictor.research.studies.runner import Cell, Progress, Table
 from predictor.research.training import paper
 from predictor.research.training.dataset import Dataset
-from predictor.research.training.fitting import Fitted, Material, Numbers, Rows, fit, prepare
+from predictor.research.training.fitting import Fitted, fit
 from predictor.research.training.labels import Labels, label
+from predictor.research.training.material import Material, Numbers, Rows, prepare
 
 if TYPE_CHECKING:
     import xgboost

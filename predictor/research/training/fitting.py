@@ -8,14 +8,13 @@ trust it too much. The net beside them (`bag`) is trained on its own.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor.card import LOGIT_OF_NORMAL, Calibration, Card
 from predictor.errors import from_the_train_extra
-from predictor.lexical.cues import FEATURES_VERSION, NAMES, read
+from predictor.lexical.cues import FEATURES_VERSION, NAMES
 from predictor.lexical.model import (
     BUCKETS,
     GRAMS,
@@ -26,21 +25,18 @@ from predictor.lexical.model import (
     TREES,
 )
 from predictor.lexical.ngram_net import BAG, Bag
-from predictor.lexical.words import gram_hashes
 from predictor.lognormal import LOG_LONG, LOG_SHORT, SHIFT_TOKENS, Edge
 from predictor.record import LONG_FROM_TOKENS
 from predictor.research.training.card_writing import file_hashes, write_card
-from predictor.research.training.ngram_net import Sample, fit_bag
+from predictor.research.training.material import Material, Numbers, Rows
+from predictor.research.training.ngram_net import fit_bag
 
 with from_the_train_extra():
-    import scipy.sparse as sparse
     import xgboost
     from onnxmltools.convert import convert_xgboost
     from onnxmltools.convert.common.data_types import FloatTensorType
     from sklearn.linear_model import LogisticRegression, Ridge
 
-Numbers = npt.NDArray[np.float64]
-Rows = npt.NDArray[np.intp]
 
 RIDGE_PENALTY = 4.0
 MIN_PROMPTS_A_GRAM = 2
@@ -66,33 +62,6 @@ MIN_SPREAD = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
-    """Prompts turned into features. `grams` is (prompts, distinct hashes), `cues` (prompts, len(NAMES)).
-
-    `groups` names equal prompts alike, so that no fold is tested on a prompt it was trained on; `files` and
-    `families` number the files that the prompts are of, and those files that draw on the same prompts.
-    """
-
-    grams: sparse.csr_matrix
-    hashes: npt.NDArray[np.uint32]
-    cues: Numbers
-    groups: Rows
-    files: Rows
-    families: Rows
-
-    def rows(self, rows: Rows) -> "Material":
-        """Return the material of some of the prompts."""
-        return Material(
-            self.grams[rows],
-            self.hashes,
-            self.cues[rows],
-            self.groups[rows],
-            self.files[rows],
-            self.families[rows],
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Fitted:
     """A trained model: `gram_weights` (2 ** TABLE_BITS,); `centre` and `spread` (features,)."""
 
@@ -110,32 +79,6 @@ class Fitted:
         sums = material.grams @ self.bag.numbers(material.hashes)
         scores += NET_SHARE * (self.bag.scores(material.cues.astype(np.float32), sums) - scores)
         return scores
-
-
-def prepare(prompts: list[str], files: Rows | None = None, families: Rows | None = None) -> Material:
-    """Read prompts once, for any number of fits; all are of one file where no files are given."""
-    cues, hashed, groups = [], [], []
-    for prompt in prompts:
-        words, dense = read(prompt)
-        groups.append(crc32(b" ".join(words)))
-        cues.append(dense)
-        hashed.append(gram_hashes(words))
-    ends = np.cumsum([len(hashes) for hashes in hashed])
-    hashes, columns = np.unique(np.concatenate(hashed), return_inverse=True)
-    grams = sparse.csr_matrix(
-        (np.ones(len(columns), np.float32), columns, np.concatenate(([0], ends))),
-        shape=(len(prompts), len(hashes)),
-    )
-    scale = sparse.diags(1 / np.sqrt(np.maximum(np.diff(grams.indptr), 1)))
-    one = np.zeros(len(prompts), np.intp)
-    return Material(
-        (scale @ grams).tocsr(),
-        hashes,
-        np.array(cues),
-        np.array(groups, np.intp),
-        one if files is None else files,
-        one if families is None else families,
-    )
 
 
 def fit(material: Material, targets: Numbers, weights: Numbers, seed: int = 42) -> Fitted:
@@ -156,17 +99,8 @@ def fit(material: Material, targets: Numbers, weights: Numbers, seed: int = 42) 
     rows = np.column_stack((material.cues, unseen))
     trees.fit(rows, targets, sample_weight=weights)
     centre, spread = rows.mean(axis=0), rows.std(axis=0)
-    sample = Sample(
-        material.grams,
-        material.hashes,
-        material.cues.astype(np.float32),
-        centre[:-1].astype(np.float32),
-        np.maximum(spread[:-1], MIN_SPREAD).astype(np.float32),
-        whole.astype(np.float32),
-        material.files,
-        material.families,
-    )
-    return Fitted(fit_grams(material, targets, weights), trees, fit_bag(sample, seed), centre, spread)
+    bag = fit_bag(material, whole, centre[:-1], np.maximum(spread[:-1], MIN_SPREAD), seed)
+    return Fitted(fit_grams(material, targets, weights), trees, bag, centre, spread)
 
 
 def folds(groups: Rows, seed: int, count: int = FOLDS) -> Iterator[tuple[Rows, Rows]]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from predictor.lognormal import SHIFT_TOKENS
 from predictor.research.training.dataset import Dataset
-from predictor.research.training.fitting import Numbers, Rows
+from predictor.research.training.material import Numbers, Rows
 
 ABSOLUTE_SHARE = 0.25
 """How much of a file's own level stays in the targets. The models that answered differ from file to file, so

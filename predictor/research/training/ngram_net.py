@@ -5,14 +5,11 @@ score higher, the more so the more they differ (PARS, section III; Burges et al.
 keeps scores near log tokens. Words are dropped at random, so that no single one is relied on.
 """
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sparse
 
 from predictor.lexical.ngram_net import MAX_GRAMS, Bag, Layers
-from predictor.lexical.words import Hashes
+from predictor.research.training.material import Material, Numbers, Rows
 
 NUMBERS = 4
 HIDDEN = 48
@@ -43,23 +40,6 @@ LENGTH_SHARE = 0.5
 """How much the loss on lengths weighs beside the one on pairs."""
 
 Floats = npt.NDArray[np.float32]
-Rows = npt.NDArray[np.intp]
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Training rows: `grams` (rows, grams), `cues` (rows, cues), `targets` in log tokens, and numbers of the
-    rows' files and families. `centre` and `spread` are of the cues.
-    """
-
-    grams: sparse.csr_matrix
-    hashes: Hashes
-    cues: Floats
-    centre: Floats
-    spread: Floats
-    targets: Floats
-    files: Rows
-    families: Rows
 
 
 class _Adam:
@@ -82,27 +62,29 @@ class _Adam:
         self._value -= self._first / root * np.float32(rate / (1 - 0.9**self._steps))
 
 
-def fit_bag(sample: Sample, seed: int) -> Bag:
-    """Train a net."""
-    kept = _shared(sample)
-    grams = sample.grams[:, kept].tocsr()
-    standard = np.clip((sample.cues - sample.centre) / sample.spread, -LIMIT, LIMIT)
-    numbers, inner, bias, outer, direct, middle = _train(replace(sample, cues=standard), grams, seed)
+def fit_bag(material: Material, targets: Numbers, means: Numbers, spreads: Numbers, seed: int) -> Bag:
+    """Train a net on targets in log tokens; means and spreads are of the cues."""
+    kept = _shared(material)
+    grams = material.grams[:, kept].tocsr()
+    centre, spread = means.astype(np.float32), spreads.astype(np.float32)
+    standard = np.clip((material.cues.astype(np.float32) - centre) / spread, -LIMIT, LIMIT)
+    sample = material._replace(grams=grams, cues=standard)
+    numbers, inner, bias, outer, direct, middle = _train(sample, targets.astype(np.float32), seed)
     weights = np.column_stack((inner, direct, -direct))
-    by_cues = weights[NUMBERS:] / sample.spread[:, None]
+    by_cues = weights[NUMBERS:] / spread[:, None]
     layers = Layers(
-        low=sample.centre - LIMIT * sample.spread,
-        high=sample.centre + LIMIT * sample.spread,
+        low=centre - LIMIT * spread,
+        high=centre + LIMIT * spread,
         by_cues=by_cues,
         by_sum=weights[:NUMBERS],
-        bias=np.concatenate((bias, middle, -middle)) - sample.centre @ by_cues,
+        bias=np.concatenate((bias, middle, -middle)) - centre @ by_cues,
         outer=np.append(outer, np.array([1, -1], np.float32)),
         ordinary=np.asarray(grams.mean(axis=0), np.float32).ravel() @ numbers,
     )
-    return Bag(sample.hashes[kept], numbers, layers)
+    return Bag(material.hashes[kept], numbers, layers)
 
 
-def _shared(sample: Sample) -> Rows:
+def _shared(sample: Material) -> Rows:
     """Return the columns of the grams that enough prompts and families share, at most `MAX_GRAMS` of them."""
     grams = sample.grams
     prompts = np.bincount(grams.indices, minlength=grams.shape[1])
@@ -116,27 +98,27 @@ def _shared(sample: Sample) -> Rows:
     return columns
 
 
-def _train(sample: Sample, grams: sparse.csr_matrix, seed: int) -> list[Floats]:
+def _train(sample: Material, targets: Floats, seed: int) -> list[Floats]:
     """Return a net's arrays: numbers, inner, bias, outer, direct, and the middle, of shape (1,)."""
     generator = np.random.default_rng(seed)
     width = NUMBERS + sample.cues.shape[1]
     arrays: list[Floats] = [
-        _normal(generator, (grams.shape[1], NUMBERS), FIRST_SPREAD),
+        _normal(generator, (sample.grams.shape[1], NUMBERS), FIRST_SPREAD),
         _normal(generator, (width, HIDDEN), (3 * width) ** -0.5),
         np.zeros(HIDDEN, np.float32),
         np.zeros(HIDDEN, np.float32),
         _normal(generator, (width,), 0.01),
-        np.full(1, sample.targets.mean(), np.float32),
+        np.full(1, targets.mean(), np.float32),
     ]
     rates = [(NUMBERS_RATE, NUMBERS_DECAY), *[(RATE, DECAY)] * 4, (RATE, 0.0)]
     optimisers = [_Adam(array, *each) for array, each in zip(arrays, rates, strict=True)]
     rows_of, chances = _drawing(sample)
-    steps = min(STEPS, max(MIN_STEPS, len(sample.targets) // ROWS_A_STEP))
+    steps = min(STEPS, max(MIN_STEPS, len(targets) // ROWS_A_STEP))
     at_once = min(FILES_A_STEP, len(rows_of))
     for step in range(steps):
         files = generator.choice(len(rows_of), at_once, p=chances, replace=False)
         drawn = [_some(generator, rows_of[file], PROMPTS_A_STEP // at_once) for file in files]
-        gradients = _gradients(sample, grams, arrays, drawn, generator)
+        gradients = _gradients(sample, targets, arrays, drawn, generator)
         slowed = min((step + 1) * 12 / steps, max(0.02, 1.03 * (1 - (step + 1) / steps)))
         for optimiser, gradient in zip(optimisers, gradients, strict=True):
             optimiser.step(gradient, slowed)
@@ -152,7 +134,7 @@ def _some(generator: np.random.Generator, rows: Rows, count: int) -> Rows:
     return chosen
 
 
-def _drawing(sample: Sample) -> tuple[list[Rows], npt.NDArray[np.float64]]:
+def _drawing(sample: Material) -> tuple[list[Rows], npt.NDArray[np.float64]]:
     """Return each file's rows, and how likely it is drawn: a family by its size, its files by their roots."""
     rows_of = [np.flatnonzero(sample.files == file) for file in np.unique(sample.files)]
     families = np.array([sample.families[rows[0]] for rows in rows_of])
@@ -165,8 +147,8 @@ def _drawing(sample: Sample) -> tuple[list[Rows], npt.NDArray[np.float64]]:
 
 
 def _gradients(
-    sample: Sample,
-    grams: sparse.csr_matrix,
+    sample: Material,
+    targets: Floats,
     arrays: list[Floats],
     drawn: list[Rows],
     generator: np.random.Generator,
@@ -174,7 +156,7 @@ def _gradients(
     """Return the loss's gradient by each array, over some rows of some files."""
     numbers, inner, bias, outer, direct, middle = arrays
     rows = np.concatenate(drawn)
-    words = grams[rows]
+    words = sample.grams[rows]
     words.data = words.data * _mask(generator, words.data.shape, WORDS_DROPPED, 0.5)
     kept = _mask(generator, (len(rows), NUMBERS), NUMBERS_DROPPED)
     inputs = np.concatenate(((words @ numbers) * kept, sample.cues[rows]), axis=1)
@@ -182,7 +164,7 @@ def _gradients(
     gate = _mask(generator, before.shape, HIDDEN_DROPPED) * (before > 0)
     hidden = before * gate
     scores = (inputs @ direct + hidden @ outer + middle).astype(np.float32)
-    by_score = _by_score(scores, sample.targets[rows], [len(part) for part in drawn])
+    by_score = _by_score(scores, targets[rows], [len(part) for part in drawn])
     by_hidden = np.outer(by_score, outer) * gate
     by_numbers = (by_hidden @ inner[:NUMBERS].T + np.outer(by_score, direct[:NUMBERS])) * kept
     return [

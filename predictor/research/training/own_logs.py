@@ -16,11 +16,10 @@ from predictor.research.studies.evaluation import Evaluation, figures, judge
 from predictor.research.training import fitting as training
 from predictor.research.training import paper as paper_training
 from predictor.research.training.dataset import Dataset
+from predictor.research.training.material import Numbers, prepare
 
 MIN_LONG = paper_training.MIN_LONG
 LICENCE = "your own data: yours to decide"
-
-Numbers = training.Numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ def refuse_starved(tokens: Numbers, least_long: int) -> None:
 def _train_lexical(
     data: Dataset, tokens: Numbers, out: Path, seed: int, progress: Callable[[str], None]
 ) -> Outcome:
-    material = training.prepare(data.prompts)
+    material = prepare(data.prompts)
     targets = np.array([log_tokens(count) for count in tokens])
     weights = np.ones(len(targets))
     scores = training.out_of_fold(material, targets, weights, seed, progress)

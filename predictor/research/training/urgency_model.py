@@ -7,8 +7,8 @@ cases; both are judged on cases of sources that they had not seen, and on cases 
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 from warnings import catch_warnings, simplefilter
 from zlib import crc32
 
@@ -61,8 +61,7 @@ MIN_A_LEVEL = 20
 Numbers = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Readings:
+class Readings(NamedTuple):
     """Cases as the model reads them: `words` (n, 2 ** TABLE_BITS), `embedding` (n, 384), `seen` (n, cues)."""
 
     words: sparse.csr_matrix
@@ -80,18 +79,11 @@ class Readings:
 
     def rows(self, rows: npt.NDArray[np.bool_]) -> "Readings":
         """Return the readings of some cases."""
-        return Readings(
-            self.words[rows],
-            self.embedding[rows],
-            self.seen[rows],
-            self.levels[rows],
-            self.weights[rows],
-            self.folds[rows],
-        )
+        parts: list[Any] = [each[rows] for each in self]
+        return Readings(*parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Fitted:
+class Fitted(NamedTuple):
     """What the two regressions found: weights of each feature for each level, the constant last."""
 
     words: Numbers

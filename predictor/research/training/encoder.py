@@ -78,42 +78,14 @@ BATCH = 64
 Ids = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
-_NAMES = {
-    "q": "attention.self.query",
-    "k": "attention.self.key",
-    "v": "attention.self.value",
-    "o": "attention.output.dense",
-    "after": "attention.output.LayerNorm",
-    "inner": "intermediate.dense",
-    "outer": "output.dense",
-    "last": "output.LayerNorm",
+_PARTS = {
+    "self_attn.out_proj": "attention.output.dense",
+    "norm1": "attention.output.LayerNorm",
+    "linear1": "intermediate.dense",
+    "linear2": "output.dense",
+    "norm2": "output.LayerNorm",
 }
-
-
-class Layer(nn.Module):
-    """One transformer layer of BERT (Devlin et al., 2019)."""
-
-    def __init__(self) -> None:
-        """Start with weights to be replaced."""
-        super().__init__()
-        self.q, self.k, self.v, self.o = (nn.Linear(EMBEDDED, EMBEDDED) for _ in range(4))
-        self.inner, self.outer = nn.Linear(EMBEDDED, INNER), nn.Linear(INNER, EMBEDDED)
-        self.after, self.last = nn.LayerNorm(EMBEDDED, eps=1e-12), nn.LayerNorm(EMBEDDED, eps=1e-12)
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Return the next input; x is (prompts, pieces, EMBEDDED), the mask is added to the logits."""
-        prompts, pieces, _ = x.shape
-
-        def heads(part: Tensor) -> Tensor:
-            return part.view(prompts, pieces, HEADS, EMBEDDED // HEADS).transpose(1, 2)
-
-        logits = heads(self.q(x)) @ heads(self.k(x)).transpose(-1, -2) * (EMBEDDED // HEADS) ** -0.5
-        mixed = ((logits + mask).softmax(-1).to(x.dtype) @ heads(self.v(x)).to(x.dtype)).transpose(1, 2)
-        mixed = self.o(mixed.reshape(prompts, pieces, EMBEDDED))
-        x = self.after(x + functional.dropout(mixed, DROPOUT, self.training))
-        changed = self.outer(functional.gelu(self.inner(x)))
-        result: Tensor = self.last(x + functional.dropout(changed, DROPOUT, self.training))
-        return result
+"""The parts of a layer as torch names them, and as MiniLM does."""
 
 
 class Network(nn.Module):
@@ -128,11 +100,8 @@ class Network(nn.Module):
         kinds = weights["embeddings.token_type_embeddings.weight"][0].float()
         self.places = nn.Parameter(places + kinds, requires_grad=False)
         self.first = nn.LayerNorm(EMBEDDED, eps=1e-12)
-        _take(self.first, weights, "embeddings.LayerNorm")
-        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
-        for place, layer in enumerate(self.layers):
-            for mine, theirs in _NAMES.items():
-                _take(getattr(layer, mine), weights, f"encoder.layer.{place}.{theirs}")
+        self.first.load_state_dict(_weights(weights, "embeddings.LayerNorm."))
+        self.layers = nn.ModuleList(_layer(weights, place) for place in range(LAYERS))
         self.head = nn.Linear(EMBEDDED + SHAPE, 1)
         nn.init.normal_(self.head.weight, std=0.01)
         nn.init.constant_(self.head.bias, TYPICAL_LEVEL)
@@ -144,9 +113,8 @@ class Network(nn.Module):
         is none, and shapes (prompts, SHAPE).
         """
         x = self.first(self.words(ids) + self.places[: ids.shape[1]])
-        mask = torch.zeros(len(ids), 1, 1, ids.shape[1]).masked_fill(ids[:, None, None] == 0, -1e4)
         for layer in self.layers:
-            x = layer(x, mask)
+            x = layer(x, src_key_padding_mask=ids == 0 if len(ids) > 1 else None)
         there = (ids != 0).float()[:, :, None]
         embedding = (x.float() * there).sum(1) / there.sum(1)
         return self.head(torch.cat([embedding, shapes], 1))[:, 0], embedding
@@ -249,39 +217,41 @@ def _chances(families: list[str], rows: list[Rows]) -> Numbers:
     return chances / chances.sum()
 
 
-def _take(part: nn.Linear | nn.LayerNorm, weights: dict[str, Tensor], name: str) -> None:
-    part.weight.data = weights[f"{name}.weight"].float()
-    part.bias.data = weights[f"{name}.bias"].float()
+def _layer(weights: dict[str, Tensor], place: int) -> nn.TransformerEncoderLayer:
+    """Return one layer of MiniLM."""
+    layer = nn.TransformerEncoderLayer(
+        EMBEDDED, HEADS, INNER, DROPOUT, activation="gelu", layer_norm_eps=1e-12, batch_first=True
+    )
+    name = f"encoder.layer.{place}."
+    state = {
+        f"{ours}.{kind}": weights[f"{name}{theirs}.{kind}"].float()
+        for ours, theirs in _PARTS.items()
+        for kind in ("weight", "bias")
+    }
+    for kind in ("weight", "bias"):
+        parts = [weights[f"{name}attention.self.{part}.{kind}"] for part in ("query", "key", "value")]
+        state[f"self_attn.in_proj_{kind}"] = torch.cat(parts).float()
+    layer.load_state_dict(state)
+    return layer
+
+
+def _weights(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {kind: weights[f"{prefix}{kind}"].float() for kind in ("weight", "bias")}
 
 
 class Single(nn.Module):
-    """The network for one prompt: nothing is padded, and one product makes queries, keys and values."""
+    """The network for one prompt, its embeddings centred and of unit length on average."""
 
     def __init__(self, network: Network, centre: Tensor, length: float) -> None:
-        """`centre` (EMBEDDED,) and `length` make embeddings centred and of unit length on average."""
+        """Take the mean (EMBEDDED,) and the length of embeddings."""
         super().__init__()
         self.network, self.length = network, length
-        self.joint = nn.ModuleList()
-        for layer in network.layers:
-            joint = nn.Linear(EMBEDDED, 3 * EMBEDDED)
-            scale = (EMBEDDED // HEADS) ** -0.5
-            joint.weight.data = torch.cat([layer.q.weight * scale, layer.k.weight, layer.v.weight]).detach()
-            joint.bias.data = torch.cat([layer.q.bias * scale, layer.k.bias, layer.v.bias]).detach()
-            self.joint.append(joint)
         self.register_buffer("centre", centre)
 
     def forward(self, ids: Tensor, shapes: Tensor) -> tuple[Tensor, Tensor]:
         """Return the score and the embedding (EMBEDDED,) of ids (pieces,) and a shape (SHAPE,)."""
-        pieces = ids.shape[0]
-        x = self.network.first(self.network.words(ids) + self.network.places[:pieces])
-        for layer, joint in zip(self.network.layers, self.joint, strict=True):
-            q, k, v = joint(x).view(pieces, 3, HEADS, EMBEDDED // HEADS).permute(1, 2, 0, 3).unbind(0)
-            mixed = ((q @ k.transpose(-1, -2)).softmax(-1) @ v).transpose(0, 1).reshape(pieces, EMBEDDED)
-            x = layer.after(x + layer.o(mixed))
-            x = layer.last(x + layer.outer(functional.gelu(layer.inner(x))))
-        embedding = x.mean(0)
-        score = self.network.head(torch.cat([embedding, shapes]))[0]
-        return score, (embedding - self.centre) / self.length
+        scores, embeddings = self.network(ids[None], shapes[None])
+        return scores[0], (embeddings[0] - self.centre) / self.length
 
 
 def export(single: Single, path: Path) -> None:

@@ -10,8 +10,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from predictor.card import Calibration
-from predictor.lognormal import log_tokens
-from predictor.prediction import prediction_of
+from predictor.lognormal import log_tokens, prediction_of
 from predictor.record import Prediction, PromptView
 
 GUESSED = 1.0

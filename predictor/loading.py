@@ -1,4 +1,4 @@
-"""From a name or a directory to a predictor that is ready to answer."""
+"""Loads models by name or directory. All functions raise ModelError, with one line that says what to do."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -41,16 +41,14 @@ def load_model(model: str | Path | None = None) -> Predictor:
 
 
 def load_encoder(model: str | Path | None = None) -> "Encoder":
-    """Return the encoder of a shipped name or of a model directory; the shipped one for None."""
+    """Return the encoder that gives second opinions: of a model directory, or the shipped one for None."""
     from predictor.semantic.model import Encoder
 
     return Encoder.load(find_model(model if model is not None else SEMANTIC))
 
 
 def load_urgency(model: str | Path | None = None, *, with_encoder: bool = True) -> "UrgencyModel":
-    """Return the urgency model of a model directory; the shipped one for None. Without an encoder it goes by
-    words alone.
-    """
+    """Return the urgency model of a directory, the shipped one for None. Without an encoder: words alone."""
     from predictor.urgency.model import UrgencyModel
 
     encoder = read_card(MODELS / SEMANTIC).sha256.get("encoder.onnx", "") if with_encoder else ""

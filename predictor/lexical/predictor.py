@@ -17,8 +17,7 @@ from predictor.lexical.model import STATED_SPREAD, LexicalModel, Reading
 from predictor.lexical.online import CUE_VALUE, Correction
 from predictor.lexical.residual_scale import ResidualScales
 from predictor.lexical.ridge import Features, Floats
-from predictor.lognormal import log_tokens, median_above, tokens_at
-from predictor.prediction import prediction_of
+from predictor.lognormal import log_tokens, median_above, prediction_of, tokens_at
 from predictor.record import (
     LONG_FROM_TOKENS,
     USUAL,

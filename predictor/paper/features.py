@@ -12,28 +12,14 @@ One pass of `str.split` and set look-ups: linear in the prompt, no regular expre
 
 from itertools import chain
 
-NUMERIC = (
-    "prompt_token_len",
-    "has_code_keyword",
-    "has_length_constraint",
-    "ends_with_question",
-    "has_format_keyword",
-    "clause_count",
+NUMERIC = tuple(
+    (
+        "prompt_token_len has_code_keyword has_length_constraint ends_with_question has_format_keyword "
+        "clause_count"
+    ).split()
 )
-VERBS = (
-    "what",
-    "write",
-    "explain",
-    "summarize",
-    "how",
-    "list",
-    "implement",
-    "compare",
-    "describe",
-    "generate",
-    "why",
-    "define",
-    "other",
+VERBS = tuple(
+    ("what write explain summarize how list implement compare describe generate why define other").split()
 )
 NAMES = (*NUMERIC, *(f"verb_{verb}" for verb in VERBS))
 

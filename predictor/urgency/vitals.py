@@ -110,38 +110,13 @@ DANGER = ((0.25, 180.0, 50.0), (3.0, 160.0, 40.0), (8.0, 140.0, 30.0), (200.0, 1
 """The danger zone of vital signs (ESI handbook, decision point D): up to an age in years, the pulse and the
 breaths above which they are dangerous."""
 
-NAMES = (
-    "early warning",
-    "any at 3",
-    "at 2 or more",
-    "pulse",
-    "breaths",
-    "oxygen",
-    "temperature",
-    "pressure",
-    "mind",
-    "out of mind",
-    "awake",
-    "signs told",
-    "normal signs",
-    "shock index",
-    "danger zone",
-    "far in it",
-    "slow",
-    "septic",
-    "pain",
-    "pain told",
-    "severe pain",
-    "no pain",
-    "baby",
-    "child",
-    "over 65",
-    "over 80",
-    "length",
-    "shouting",
-    "exclamation",
-    "question",
-    "patient",
+NAMES = tuple(
+    (
+        "early warning, any at 3, at 2 or more, pulse, breaths, oxygen, temperature, pressure, mind, out of "
+        "mind, awake, signs told, normal signs, shock index, danger zone, far in it, slow, septic, pain, "
+        "pain told, severe pain, no pain, baby, child, over 65, over 80, length, shouting, exclamation, "
+        "question, patient"
+    ).split(", ")
 )
 FORMS = 4
 """Of the cues are of a text's form."""

@@ -9,8 +9,7 @@ import numpy as np
 from predictor.card import Calibration, Card
 from predictor.errors import ModelError
 from predictor.loading import load_model
-from predictor.lognormal import log_tokens
-from predictor.prediction import predicted_by
+from predictor.lognormal import log_tokens, predicted_by
 from predictor.record import LONG_FROM_TOKENS, PromptView
 from predictor.research.studies.evaluation import Evaluation, figures, judge
 from predictor.research.training import fitting as training

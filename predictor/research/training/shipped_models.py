@@ -17,7 +17,7 @@ import numpy as np
 
 from predictor.card import Calibration, Card
 from predictor.loading import MODELS
-from predictor.prediction import predicted_by
+from predictor.lognormal import predicted_by
 from predictor.research.studies.evaluation import figures, judge
 from predictor.research.studies.unseen import Corpus, unseen
 from predictor.research.training import paper

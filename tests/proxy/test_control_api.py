@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,16 @@ import msgspec
 import prometheus_client
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 from starlette.requests import Request as WebRequest
 
 import predictor
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.control_api import REST, Shared
 from clairvoyant_cli.proxy.daemon import Daemon
-from clairvoyant_cli.proxy.observing import histogram
+from clairvoyant_cli.proxy.observing.metrics import Histogram
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.research.bench.asgi_server import serve_app
@@ -463,15 +465,20 @@ async def test_a_stream_of_events_has_a_head_that_ends(daemon: Daemon) -> None:
 
 
 def test_a_histogram_reads_as_prometheus_clients_own_does() -> None:
-    ours, theirs = CollectorRegistry(), CollectorRegistry()
     bounds = (0.5, 1, 2.5)
-    mine = histogram.Histogram("a_seconds", "Some text", bounds, ours, label="model")
+    mine, empty = Histogram("Some text", bounds, "model"), Histogram("None yet", bounds)
+
+    class Ours(Collector):
+        def collect(self) -> Iterator[Metric]:
+            yield mine.family("a_seconds")
+            yield empty.family("b")
+
+    ours, theirs = CollectorRegistry(auto_describe=False), CollectorRegistry()
+    ours.register(Ours())
     other = prometheus_client.Histogram("a_seconds", "Some text", ["model"], buckets=bounds, registry=theirs)
-    plain = histogram.Histogram("b", "None yet", bounds, ours)
     prometheus_client.Histogram("b", "None yet", buckets=bounds, registry=theirs)
     for value in (0.1, 0.5, 0.6, 1.0, 2.5, 2.6, 1e9):
         mine.observe(value, "m")
         other.labels("m").observe(value)
-    assert plain is not None
     created = re.compile(rb"^.*_created.*\n", re.MULTILINE)
     assert generate_latest(ours) == created.sub(b"", generate_latest(theirs))

@@ -1,289 +1,196 @@
-"""Prometheus metrics; the names end like vLLM's, so that its panels fit after a change of prefix."""
+"""Exports Prometheus metrics; the names end like vLLM's, so that its panels fit after a change of prefix.
 
+What the state tells is read off it at each scrape; histograms, and requests by outcome, are counted as they
+end.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
+from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from clairvoyant_cli.http.status import REASONS
-from clairvoyant_cli.proxy.observing.histogram import Histogram
 from clairvoyant_cli.proxy.queue.exchange import End, Exchange, Outcome
 from clairvoyant_cli.scheduler.urgency import level_of
-from clairvoyant_cli.state.snapshot import (
-    BackendState,
-    EngineState,
-    ServiceLevelState,
-    Snapshot,
-    UrgencyState,
-)
+from clairvoyant_cli.state.snapshot import Snapshot
 
 SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)
 TOKENS = (1, 4, 16, 64, 200, 400, 800, 1600, 4096, 16384)
+RATIOS = (0.1, 0.25, 0.5, 0.75, 1, 1.33, 2, 4, 10)
+PREDICTING = (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3, 0.02)
 MAX_MODELS = 50
 
 CODES = {0, *HTTPStatus, *REASONS}
-"""Statuses that are counted by themselves: the registered ones, our own, and 0 for no answer. A backend may
-send any three digits, and each would be a time series of its own."""
+"""Statuses with a time series of their own: the registered ones, our own, and 0 for no answer. A backend may
+send any three digits."""
+
+Rows = Mapping[Any, float | int | None] | float | int | None
+"""A value, or one for each label or tuple of labels; None is left out."""
+
+Told = Iterator[tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str, Rows]]
 
 
-NO_ENGINE = EngineState()
+def _of_state(s: Snapshot) -> Told:
+    """Yield the kind, the help, the name with its labels, and the values of what a state tells."""
+    gauge, counter = GaugeMetricFamily, CounterMetricFamily
+    engines = {each.name: each.engine for each in s.backends if each.engine is not None}
+    level, shouter = s.service_level, s.urgency.shouter
+    classes = level.classes if level else ()
+    yield gauge, "Requests that hold a slot", "requests_running", len(s.running)
+    waiting = {name: getattr(s.waiting, name) for name in ("short", "medium", "long")}
+    yield gauge, "Requests in the queue", "requests_waiting class", waiting
+    slots = {("busy", each.name): each.busy for each in s.backends}
+    slots |= {("free", each.name): max(0, each.slots - each.busy) for each in s.backends}
+    yield gauge, "Slots of each backend", "slots state backend", slots
+    up = {each.name: each.state == "up" for each in s.backends}
+    yield gauge, "Whether the backend answers", "backend_up backend", up
+    inside = {("running", name): engine.running for name, engine in engines.items()}
+    inside |= {("waiting", name): engine.waiting for name, engine in engines.items()}
+    yield gauge, "Requests inside an engine with a queue of its own", "engine_requests state backend", inside
+    preemptions = {name: engine.preemptions for name, engine in engines.items()}
+    yield gauge, "Answers preempted by an engine", "engine_preemptions backend", preemptions
+    used = {name: engine.kv_used for name, engine in engines.items()}
+    yield gauge, "Share of an engine's KV cache in use", "engine_kv_cache_usage_ratio backend", used
+    heeded = {each.name: each.heeded for each in s.backends}
+    text = "Share of an engine's last starts that followed priority against the order of arrival"
+    yield gauge, text, "engine_priority_heeded_ratio backend", heeded
+    yield gauge, "Starvation timeout", "tau_seconds", s.tau.tau_s or 0
+    accuracy = s.predictor.ranking_accuracy or 0
+    yield gauge, "Ranking accuracy on recent traffic", "prediction_rank_accuracy", accuracy
+    urgent = {str(each.level): each.waiting for each in s.urgency.levels}
+    yield gauge, "Requests in the queue", "urgency_waiting level", urgent
+    unbelieved = {shouter.client: shouter.unbelieved} if shouter else {}
+    text = "Rejected urgency claims of the client with most of them"
+    yield gauge, text, "urgency_unbelieved_last_minute client", unbelieved
+    yield gauge, "Whether recent requests miss the service level", "slo_alert", bool(level and level.alert)
+    yield counter, "Dispatches forced by tau", "starvation_promotions", s.tau.firings_total
+    swaps = sum(each.swaps_total for each in s.backends)
+    yield counter, "Models that were loaded in another's place", "model_swaps", swaps
+    yield counter, "Answers that were cut for another", "cuts", s.counters.cuts
+    yield counter, "Answers that resumed after a cut", "resumes", s.counters.resumes
+    yield counter, "Tokens read again to resume", "recomputed_tokens", s.counters.recomputed_tokens
+    yield counter, "Answers that broke off and were asked for again", "repeats", s.counters.repeats
+    yield counter, "Requests of level 0 that waited beyond the target", "urgency_late", s.urgency.late
+    text = "Requests that got less urgency than they claimed"
+    yield counter, text, "urgency_overruled why", dict(s.urgency.overruled)
+    judged = {each.length_class: each.judged for each in classes}
+    yield counter, "Requests judged by the service level", "slo_requests class", judged
+    missed = {each.length_class: each.missed for each in classes}
+    yield counter, "Requests whose first token came too late", "slo_violations class", missed
+    refused = level.refused if level else 0
+    yield counter, "Requests refused because they could not be in time", "slo_refused", refused
 
 
-class Metrics:
+class Histogram:
+    """Counts values by bucket (upper bounds, ascending) and by one label, if it has one.
+
+    prometheus_client's own takes a lock and walks its buckets for each value, eight times a request.
+    """
+
+    def __init__(self, text: str, buckets: Sequence[float], label: str = "") -> None:
+        self._text, self._buckets, self._label = text, buckets, label
+        self._counts: dict[str, list[int]] = {}
+        self._sums: Counter[str] = Counter()
+        if not label:
+            self._begin("")
+
+    def observe(self, value: float, label: str = "") -> None:
+        """Count a value."""
+        if label not in self._counts:
+            self._begin(label)
+        self._counts[label][bisect_left(self._buckets, value)] += 1
+        self._sums[label] += value  # type: ignore[assignment]  # a Counter holds any number
+
+    def family(self, name: str) -> HistogramMetricFamily:
+        """Return the counts as Prometheus takes them: each bucket with all below it."""
+        family = HistogramMetricFamily(name, self._text, labels=[self._label] if self._label else None)
+        bounds = [*map(floatToGoString, self._buckets), "+Inf"]
+        for label, counts in self._counts.items():
+            cumulated = [(bound, sum(counts[: at + 1])) for at, bound in enumerate(bounds)]
+            family.add_metric([label] if self._label else [], cumulated, self._sums[label])
+        return family
+
+    def _begin(self, label: str) -> None:
+        self._counts[label] = [0] * (len(self._buckets) + 1)
+
+
+class Metrics(Collector):
     """The daemon's metrics, in a registry of their own."""
 
     CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
     def __init__(self) -> None:
-        registry = self._registry = CollectorRegistry()
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        self._state: Snapshot | None = None
         self._models: set[str] = set()
-        self._promoted = 0
-        self._swapped: dict[str, int] = {}
-        self._running = Gauge("clairvoyant_requests_running", "Requests that hold a slot", registry=registry)
-        self._waiting = Gauge(
-            "clairvoyant_requests_waiting", "Requests in the queue", ["class"], registry=registry
-        )
-        self._slots = Gauge(
-            "clairvoyant_slots", "Slots of each backend", ["state", "backend"], registry=registry
-        )
-        self._up = Gauge(
-            "clairvoyant_backend_up", "Whether the backend answers", ["backend"], registry=registry
-        )
-        self._engine_requests = Gauge(
-            "clairvoyant_engine_requests",
-            "Requests inside an engine that orders its own queue, as it says",
-            ["state", "backend"],
-            registry=registry,
-        )
-        self._engine_preemptions = Gauge(
-            "clairvoyant_engine_preemptions",
-            "Answers that an engine has preempted since it was started, as it says",
-            ["backend"],
-            registry=registry,
-        )
-        self._engine_cache = Gauge(
-            "clairvoyant_engine_kv_cache_usage_ratio",
-            "Share of an engine's KV cache in use, as it says",
-            ["backend"],
-            registry=registry,
-        )
-        self._heeded = Gauge(
-            "clairvoyant_engine_priority_heeded_ratio",
-            "Share of an engine's last starts that followed priority against the order of arrival",
-            ["backend"],
-            registry=registry,
-        )
-        self._tau = Gauge("clairvoyant_tau_seconds", "Starvation timeout", registry=registry)
-        self._accuracy = Gauge(
-            "clairvoyant_prediction_rank_accuracy", "Ranking accuracy on recent traffic", registry=registry
-        )
-        self._promotions = Counter(
-            "clairvoyant_starvation_promotions", "Dispatches that tau forced", registry=registry
-        )
-        self._swaps = Counter(
-            "clairvoyant_model_swaps", "Models that were loaded in another's place", registry=registry
-        )
-        self._totals = {
-            "cuts": Counter("clairvoyant_cuts", "Answers that were cut for another", registry=registry),
-            "resumes": Counter("clairvoyant_resumes", "Answers that went on after a cut", registry=registry),
-            "recomputed_tokens": Counter(
-                "clairvoyant_recomputed_tokens", "Tokens read again to go on", registry=registry
-            ),
-            "repeats": Counter(
-                "clairvoyant_repeats", "Answers that broke off and were asked for again", registry=registry
-            ),
+        self._requests: Counter[tuple[str, str, str]] = Counter()
+        self._answered: Counter[tuple[str, str]] = Counter()
+        self._histograms = {
+            "urgency_queue_time_seconds": Histogram("Time in the queue", SECONDS, "level"),
+            "request_queue_time_seconds": Histogram("Time in the queue", SECONDS, "class"),
+            "time_to_first_token_seconds": Histogram("Arrival to first byte", SECONDS, "model"),
+            "e2e_request_latency_seconds": Histogram("Arrival to end", SECONDS, "model"),
+            "request_sojourn_seconds": Histogram("Arrival to end, by predicted class", SECONDS, "class"),
+            "request_prompt_tokens": Histogram("Prompt length, estimated", TOKENS),
+            "request_generation_tokens": Histogram("Answer length", TOKENS),
+            "predicted_generation_tokens": Histogram("Predicted answer length", TOKENS),
+            "prediction_seconds": Histogram("Time taken to predict one request", PREDICTING),
+            "prediction_error_ratio": Histogram("Predicted over real answer length", RATIOS),
         }
-        self._told = dict.fromkeys(self._totals, 0)
-        self._urgent_waiting = Gauge(
-            "clairvoyant_urgency_waiting", "Requests in the queue", ["level"], registry=registry
-        )
-        self._urgent_time = Histogram(
-            "clairvoyant_urgency_queue_time_seconds", "Time in the queue", SECONDS, registry, label="level"
-        )
-        self._late = Counter(
-            "clairvoyant_urgency_late", "Requests of level 0 that waited beyond the target", registry=registry
-        )
-        self._overruled = Counter(
-            "clairvoyant_urgency_overruled",
-            "Requests that got less urgency than was asked for them",
-            ["why"],
-            registry=registry,
-        )
-        self._told_of_urgency: dict[str, int] = {}
-        self._shouting = Gauge(
-            "clairvoyant_urgency_unbelieved_last_minute",
-            "Claims of urgency that were not believed, of the client that had most of them",
-            ["client"],
-            registry=registry,
-        )
-        self._alert = Gauge(
-            "clairvoyant_slo_alert",
-            "Whether the service level is not met by recent requests",
-            registry=registry,
-        )
-        self._judged = Counter(
-            "clairvoyant_slo_requests",
-            "Requests held against the service level",
-            ["class"],
-            registry=registry,
-        )
-        self._violations = Counter(
-            "clairvoyant_slo_violations",
-            "Those whose first token came too late",
-            ["class"],
-            registry=registry,
-        )
-        self._refused = Counter(
-            "clairvoyant_slo_refused", "Requests told that they could not be in time", registry=registry
-        )
-        self._told_of_level: dict[str, int] = {}
-        self._requests = Counter(
-            "clairvoyant_requests",
-            "Scheduled requests ended",
-            ["endpoint", "code", "outcome"],
-            registry=registry,
-        )
-        self._answered = Counter(
-            "clairvoyant_backend_requests",
-            "Scheduled requests that ended on a backend",
-            ["backend", "outcome"],
-            registry=registry,
-        )
-        self._queue_time = Histogram(
-            "clairvoyant_request_queue_time_seconds", "Time in the queue", SECONDS, registry, label="class"
-        )
-        self._ttft = Histogram(
-            "clairvoyant_time_to_first_token_seconds",
-            "Arrival to first byte",
-            SECONDS,
-            registry,
-            label="model",
-        )
-        self._latency = Histogram(
-            "clairvoyant_e2e_request_latency_seconds", "Arrival to end", SECONDS, registry, label="model"
-        )
-        self._sojourn = Histogram(
-            "clairvoyant_request_sojourn_seconds",
-            "Arrival to end, by the class that was predicted",
-            SECONDS,
-            registry,
-            label="class",
-        )
-        self._prompt = Histogram(
-            "clairvoyant_request_prompt_tokens", "Prompt length, estimated", TOKENS, registry
-        )
-        self._generated = Histogram(
-            "clairvoyant_request_generation_tokens", "Answer length", TOKENS, registry
-        )
-        self._predicted = Histogram(
-            "clairvoyant_predicted_generation_tokens", "Predicted answer length", TOKENS, registry
-        )
-        self._predicting = Histogram(
-            "clairvoyant_prediction_seconds",
-            "Time taken to predict one request",
-            (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3, 0.02),
-            registry,
-        )
-        self._error = Histogram(
-            "clairvoyant_prediction_error_ratio",
-            "Predicted over real answer length",
-            (0.1, 0.25, 0.5, 0.75, 1, 1.33, 2, 4, 10),
-            registry,
-        )
 
     def ended(self, exchange: Exchange, end: End) -> None:
         """Count a finished request."""
-        asked, now = exchange.asked, end.at_s
+        asked, now, outcome = exchange.asked, end.at_s, end.outcome.value
+        model, prediction = self._model(asked.parsed.model), asked.prediction
+        waited_s, sojourn_s = exchange.waited_s(now), exchange.sojourn_s(now)
+
+        def observe(name: str, value: float, label: str = "") -> None:
+            self._histograms[name].observe(value, label)
+
         code = str(end.status) if end.status in CODES else "other"
-        self._requests.labels(asked.route.name, code, end.outcome.value).inc()
+        self._requests[asked.route.name, code, outcome] += 1
         if exchange.attempt is not None:
-            self._answered.labels(exchange.attempt.worker, end.outcome.value).inc()
-        self._predicting.observe(asked.predicted_in_s)
-        self._queue_time.observe(exchange.waited_s(now), asked.prediction.length_class.value)
-        self._urgent_time.observe(exchange.waited_s(now), str(level_of(exchange.job)))
-        model = self._model(asked.parsed.model)
+            self._answered[exchange.attempt.worker, outcome] += 1
+        observe("prediction_seconds", asked.predicted_in_s)
+        observe("request_queue_time_seconds", waited_s, prediction.length_class.value)
+        observe("urgency_queue_time_seconds", waited_s, str(level_of(exchange.job)))
         if exchange.ttft_s is not None:
-            self._ttft.observe(exchange.ttft_s, model)
+            observe("time_to_first_token_seconds", exchange.ttft_s, model)
         if end.outcome is not Outcome.COMPLETED:
             return
-        self._latency.observe(exchange.sojourn_s(now), model)
-        self._sojourn.observe(exchange.sojourn_s(now), asked.prediction.length_class.value)
-        self._prompt.observe(asked.parsed.prompt_tokens)
-        expected = asked.prediction.expected_tokens
-        self._predicted.observe(expected)
+        observe("e2e_request_latency_seconds", sojourn_s, model)
+        observe("request_sojourn_seconds", sojourn_s, prediction.length_class.value)
+        observe("request_prompt_tokens", asked.parsed.prompt_tokens)
+        observe("predicted_generation_tokens", prediction.expected_tokens)
         tokens = exchange.totals.tokens
         if tokens:
-            self._generated.observe(tokens)
-            self._error.observe(expected / tokens)
+            observe("request_generation_tokens", tokens)
+            observe("prediction_error_ratio", prediction.expected_tokens / tokens)
 
-    def render(self, snapshot: Snapshot) -> bytes:
-        """Return the exposition text; gauges are read off the snapshot."""
-        self._running.set(len(snapshot.running))
-        for each in ("short", "medium", "long"):
-            self._waiting.labels(each).set(getattr(snapshot.waiting, each))
-        self._slots.clear()
-        self._up.clear()
-        for backend in snapshot.backends:
-            self._slots.labels("busy", backend.name).set(backend.busy)
-            self._slots.labels("free", backend.name).set(max(0, backend.slots - backend.busy))
-            self._up.labels(backend.name).set(backend.state == "up")
-            self._engine(backend)
-        self._tau.set(snapshot.tau.tau_s or 0)
-        self._promotions.inc(snapshot.tau.firings_total - self._promoted)
-        self._promoted = snapshot.tau.firings_total
-        for name, counter in self._totals.items():
-            total = getattr(snapshot.counters, name)
-            counter.inc(total - self._told[name])
-            self._told[name] = total
-        self._render_urgency(snapshot.urgency)
-        self._render_service_level(snapshot.service_level)
-        for backend in snapshot.backends:  # one that has come again begins to count anew
-            self._swaps.inc(max(0, backend.swaps_total - self._swapped.get(backend.name, 0)))
-        self._swapped = {backend.name: backend.swaps_total for backend in snapshot.backends}
-        if snapshot.predictor.ranking_accuracy is not None:
-            self._accuracy.set(snapshot.predictor.ranking_accuracy)
+    def render(self, state: Snapshot) -> bytes:
+        """Return the exposition text."""
+        self._state = state
         return generate_latest(self._registry)
 
-    def _render_urgency(self, state: UrgencyState) -> None:
-        for level in state.levels:
-            self._urgent_waiting.labels(str(level.level)).set(level.waiting)
-        told = self._told_of_urgency
-        self._late.inc(state.late - told.get("late", 0))
-        for why, total in state.overruled:
-            self._overruled.labels(why).inc(total - told.get(why, 0))
-        self._shouting.clear()
-        if state.shouter is not None:
-            self._shouting.labels(state.shouter.client).set(state.shouter.unbelieved)
-        self._told_of_urgency = {"late": state.late, **dict(state.overruled)}
-
-    def _engine(self, backend: BackendState) -> None:
-        """Set what is known of an engine's own queue; what is not known of it any more is not shown."""
-        name, engine = backend.name, backend.engine or NO_ENGINE
-        told: list[tuple[Gauge, tuple[str, ...], float | None]] = [
-            (self._engine_requests, ("running", name), engine.running),
-            (self._engine_requests, ("waiting", name), engine.waiting),
-            (self._engine_preemptions, (name,), engine.preemptions),
-            (self._engine_cache, (name,), engine.kv_used),
-            (self._heeded, (name,), backend.heeded),
-        ]
-        for gauge, labels, value in told:
-            if value is not None:
-                gauge.labels(*labels).set(value)
-            else:
-                gauge.remove(*labels)
-
-    def _render_service_level(self, state: ServiceLevelState | None) -> None:
-        if state is None:
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics; none before there is a state."""
+        if self._state is None:
             return
-        self._alert.set(state.alert)
-        told = self._told_of_level
-        self._refused.inc(state.refused - told.get("refused", 0))
-        now = {"refused": state.refused}
-        for each in state.classes:
-            name = each.length_class
-            now |= {f"{name} judged": each.judged, f"{name} missed": each.missed}
-            self._judged.labels(name).inc(each.judged - told.get(f"{name} judged", 0))
-            self._violations.labels(name).inc(each.missed - told.get(f"{name} missed", 0))
-        self._told_of_level = now
+        yield from (_family(*told) for told in _of_state(self._state))
+        text = "Scheduled requests ended"
+        yield _family(CounterMetricFamily, text, "requests endpoint code outcome", self._requests)
+        text = "Scheduled requests that ended on a backend"
+        yield _family(CounterMetricFamily, text, "backend_requests backend outcome", self._answered)
+        for name, histogram in self._histograms.items():
+            yield histogram.family(f"clairvoyant_{name}")
 
     def _model(self, name: str) -> str:
         # Clients choose the model's name: the label's values must not grow without bound.
@@ -291,3 +198,12 @@ class Metrics:
             return "other"
         self._models.add(name)
         return name
+
+
+def _family(kind: type[GaugeMetricFamily | CounterMetricFamily], text: str, name: str, rows: Rows) -> Metric:
+    name, *labels = name.split()
+    family = kind(f"clairvoyant_{name}", text, labels=labels)
+    for key, value in (rows if isinstance(rows, Mapping) else {(): rows}).items():
+        if value is not None:
+            family.add_metric([key] if isinstance(key, str) else key, float(value))
+    return family

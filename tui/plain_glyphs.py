@@ -14,16 +14,12 @@ _HALVES = {(False, False): " ", (True, False): "▀", (False, True): "▄", (Tru
 
 PLAIN: dict[int, int | str] = {
     0x2800 + bits: _HALVES[bool(bits & _UPPER), bool(bits & _LOWER)] for bits in range(256)
-} | str.maketrans(
-    "▁▂▃▅▆▇▉▊▋▍▎▏▔━╸╌╭╮╰╯▶▸◆◌◔◐✓✗⊘‖⏎¦",
-    "__▄▄█████▌▌▌▀══-┌┐└┘►►♦·○◘√xø║┘|",
-)
+} | str.maketrans("▁▂▃▅▆▇▉▊▋▍▎▏▔━╸╌╭╮╰╯▶▸◆◌◔◐✓✗⊘‖⏎¦", "__▄▄█████▌▌▌▀══-┌┐└┘►►♦·○◘√xø║┘|")
 """Each is one cell wide, as is what it stands for."""
 
 
 _IN_ASCII = str.maketrans(
-    "─━═│║┤┼┌┐└┘╭╮╰╯▀▄█▌▒■□▲▼►→←↑↓♦●○◘·•√ø×−–…ρτ≤½¦┘§",
-    "-==||++++++++++'.#|%#.^v>><^v*ooo.*v0x--.pt<2|+S",
+    "─━═│║┤┼┌┐└┘╭╮╰╯▀▄█▌▒■□▲▼►→←↑↓♦●○◘·•√ø×−–…ρτ≤½¦┘§", "-==||++++++++++'.#|%#.^v>><^v*ooo.*v0x--.pt<2|+S"
 )
 ASCII: dict[int, int | str] = (
     dict.fromkeys(range(0xA0, 0x2190), "?")

@@ -135,11 +135,7 @@ def _live(url: str | None, token_file: Path | None) -> _Attachment:
 
 
 async def _watch(
-    opened: AbstractAsyncContextManager[_Attachment],
-    *,
-    once: bool,
-    readonly: bool,
-    drawn: str,
+    opened: AbstractAsyncContextManager[_Attachment], *, once: bool, readonly: bool, drawn: str
 ) -> "Snapshot | Disconnected | None":
     """Return the first news if they are wanted `once`; else show all, until the operator leaves."""
     async with opened as attachment:

@@ -60,8 +60,7 @@ class Choose(ModalScreen[str | None]):
         with Vertical(classes="dialog choose"):
             yield Static(self._question, classes="question", markup=False)
             yield OptionList(
-                *(Option(self._said(ident, text), id=ident) for ident, text in self._options),
-                markup=False,
+                *(Option(self._said(ident, text), id=ident) for ident, text in self._options), markup=False
             )
 
     def retell(self, options: Sequence[tuple[str, str]]) -> None:

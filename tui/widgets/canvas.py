@@ -37,12 +37,7 @@ class Canvas(Widget):
     """Whether a state that is no longer true is drawn grey."""
 
     def __init__(
-        self,
-        painter: Painter | None = None,
-        *,
-        name: str = "",
-        focusable: bool = False,
-        of: Of | None = None,
+        self, painter: Painter | None = None, *, name: str = "", focusable: bool = False, of: Of | None = None
     ) -> None:
         super().__init__(id=name or None)
         self._painter = painter

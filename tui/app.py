@@ -34,9 +34,7 @@ from tui.palette import THEMES, Palette
 from tui.plain_glyphs import plain_driver
 from tui.preferences import remember, remembered
 from tui.screens.board import BoardScreen
-from tui.screens.clients import Clients
-from tui.screens.detail import Detail
-from tui.screens.help import Help
+from tui.screens.pages import Clients, Help, PageScreen
 from tui.styled_text import Tone, printable
 from tui.view_state import Link, LinkState, ViewState
 from tui.widgets.canvas import Canvas
@@ -248,7 +246,7 @@ class Top(App[None]):
         self._drawn_at = self._clock()
         view = self.view()
         for screen in self.screen_stack:
-            if screen.is_mounted and isinstance(screen, BoardScreen | Clients | Detail | Help):
+            if screen.is_mounted and isinstance(screen, BoardScreen | PageScreen):
                 screen.show(view)
 
     # -- what is asked of the daemon --------------------------------------------------------------------

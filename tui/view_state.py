@@ -1,4 +1,4 @@
-"""Everything a painter may look at, in one frozen record."""
+"""What a painter may look at: one frozen record."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -9,11 +9,11 @@ from tui.history import History
 from tui.styled_text import Tone
 
 FLASH_S = 3.0
-"""How long a firing of tau stays lit in the header."""
+"""How long a promotion by tau stays lit in the header."""
 
 
 class LinkState(StrEnum):
-    """Whether the daemon is there."""
+    """Whether the daemon is connected."""
 
     CONNECTING = "connecting"
     LIVE = "live"
@@ -22,7 +22,7 @@ class LinkState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The connection to the daemon. `local`: the GPU panel shows the daemon's own machine."""
+    """The connection to the daemon. `local`: it runs on this machine, whose GPU is shown."""
 
     state: LinkState
     where: str
@@ -34,9 +34,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class ViewState:
-    """What is drawn. `drift_s` is how long ago the snapshot arrived: ages grow by it between two.
-    `past_s` is how long ago the state shown was, None if it is the newest. `message` is what was last said
-    to the operator, for some seconds.
+    """What is drawn. `drift_s` is the time since the state arrived, by which ages grow. `past_s` is how long
+    ago a state of the history was taken, None for the newest. `message` is shown for some seconds.
     """
 
     link: Link
@@ -56,13 +55,12 @@ class ViewState:
 
     @property
     def now(self) -> float:
-        """The daemon's clock now, epoch seconds; 0 before the first snapshot."""
+        """The daemon's clock, epoch seconds; 0 before the first state."""
         return self.snapshot.taken_at + self.drift_s if self.snapshot else 0.0
 
     @property
     def tau_lit(self) -> bool:
-        """Whether tau has fired within the last moments."""
-        if self.link.state is not LinkState.LIVE:
-            return False
+        """Whether tau has just promoted a request."""
         fired_at = self.history.tau_fired_at
-        return fired_at is not None and 0 <= self.now - fired_at < FLASH_S
+        live = self.link.state is LinkState.LIVE
+        return live and fired_at is not None and 0 <= self.now - fired_at < FLASH_S

@@ -112,7 +112,7 @@ def test_it_shows_steers_survives_a_restart_and_leaves_the_daemon_alone(
     llama: LlamaServer, tmp_path: Path
 ) -> None:
     with daemon_process(llama.base_url, home=tmp_path) as daemon, top(tmp_path, daemon.base_url) as tmux:
-        tmux.shows("All well: nothing waits", "slots □")
+        tmux.shows("All well: none waiting", "slots □")
         tmux.press("P")
         tmux.shows("Paused by the operator")
         with asking(daemon.base_url, clients=4, tokens=40) as statuses:
@@ -138,7 +138,7 @@ def test_it_shows_steers_survives_a_restart_and_leaves_the_daemon_alone(
         tmux.shows(" no daemon ", "trying again")
         port = daemon.base_url.rsplit(":", 1)[1]
         with daemon_process(llama.base_url, "--listen", f"127.0.0.1:{port}", home=tmp_path) as again:
-            tmux.shows("All well: nothing waits")
+            tmux.shows("All well: none waiting")
             tmux.press("q")
             assert tmux.ended()
             health = httpx.get(f"{again.base_url}/_clairvoyant/health", trust_env=False)

@@ -129,9 +129,9 @@ async def test_the_verdict_is_the_first_that_an_operator_must_know(daemon: Daemo
     act = daemon.control._actions.run
     assert daemon.snapshot().verdict.level in ("good", "alert")  # by how slow the backend seems
     await act("pause", {})
-    assert daemon.snapshot().verdict.text == "Paused by the operator: nothing is started, 2 waiting"
+    assert daemon.snapshot().verdict.text == "Paused by an operator, 2 waiting"
     await act("drain", {})
-    assert daemon.snapshot().verdict.text == "Draining: takes nothing new, 2 still waiting"
+    assert daemon.snapshot().verdict.text == "Draining: new requests are rejected, 2 waiting"
 
 
 async def test_each_action(daemon: Daemon) -> None:

@@ -37,17 +37,17 @@ def _shouted(state: Snapshot) -> Snapshot:
 @pytest.mark.parametrize(
     ("state", "level", "words"),
     [
-        (_in_need(_crowded(busy()), 14.0, heeded=True), "alert", "of level 0 has waited 14 s, and may 10 s"),
+        (_in_need(_crowded(busy()), 14.0, heeded=True), "alert", "of level 0 has waited 14 s (target 10 s)"),
         (_in_need(_crowded(busy()), 14.0, heeded=False), "alert", "Overloaded: 4,600 waiting, 3 h to clear"),
         (_in_need(busy(), 9.0, heeded=True), "good", "All well"),
-        (_late(busy()), "alert", "ttft-p95=2s is not met: 12% of the recent requests were too late"),
+        (_late(busy()), "alert", "ttft-p95=2s missed: 12% of recent requests were late"),
         (_late(_crowded(busy())), "alert", "Overloaded"),
         (
             _shouted(busy()),
             "warn",
-            "than its share (25%): 40 of its claims not believed",
+            "than its share (25%): 40 claims rejected",
         ),
-        (replace(_in_need(busy(), 14.0, heeded=True), mode="paused"), "note", "Paused by the operator"),
+        (replace(_in_need(busy(), 14.0, heeded=True), mode="paused"), "note", "Paused by an operator"),
     ],
 )
 def test_the_first_thing_to_know_is_said(state: Snapshot, level: str, words: str) -> None:

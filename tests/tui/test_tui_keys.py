@@ -78,7 +78,7 @@ async def test_pause_and_resume() -> None:
         await it.press("P")
         it.app.take(judged(replace(it.snapshot, mode="paused", running=())))
         await settled(it.app, it.pilot)
-        assert "Paused by the operator: nothing is started" in it.text
+        assert "Paused by an operator" in it.text
         assert "next" not in it.text.replace("goes next", "")
         assert "Idle" not in it.text
         await it.press("P")

@@ -16,7 +16,7 @@ from tui.keys import KEYS
 from tui.layout import DECK, PANELS, SizeHint, has_deck, plan
 from tui.panels import clients, detail, models, plots, stats, tau, timeline
 from tui.panels.requests import QUEUE, RUNNING
-from tui.screens.help import help_lines
+from tui.screens.pages import help_lines
 from tui.styled_text import Line, clip, ends, wrap
 from tui.table_layout import Fitted, Order, select
 from tui.view_state import ViewState

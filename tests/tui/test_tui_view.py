@@ -16,10 +16,8 @@ from tests.tui.board import Script, settled, stage
 from tests.tui.scene import promoted
 from tui.app import INTERVALS_S, Top
 from tui.palette import THEMES
-from tui.screens.clients import Clients
-from tui.screens.detail import Detail
 from tui.screens.dialogs import Choose, Confirm
-from tui.screens.help import Help
+from tui.screens.pages import Clients, Detail, Help
 from tui.widgets.table import Table
 
 # -- the view ---------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
-"""One reading of everything this machine tells. Called in a thread: a driver may take its time."""
+"""Reads CPU, memory and GPUs of this machine. Call it in a thread: a driver may be slow."""
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 from tui.hardware.amd import read_amd
 from tui.hardware.apple import read_apple
@@ -42,6 +43,4 @@ class Machine:
 
 
 def _renumbered(gpu: Gpu, by: int) -> Gpu:
-    from dataclasses import replace
-
     return replace(gpu, index=gpu.index + by) if by else gpu

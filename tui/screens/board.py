@@ -1,12 +1,19 @@
 """The board: the panels, where they stand, and what the keys do to them."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.geometry import Offset, Region, Size, Spacing
+from textual.layout import ArrangeResult, Layout, WidgetPlacement
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Input
 
 from clairvoyant_cli.state.snapshot import UrgencyState
 from tui.actions import Host, OperatorScreen
@@ -14,25 +21,97 @@ from tui.export import FORMATS, export
 from tui.formatting import CLASS_LETTER, class_tone, count
 from tui.keys import KEYS, rebound
 from tui.layout import DECK, PANELS, Box, SizeHint, has_deck, plan
-from tui.panels import hardware, header, log, models, plots, stats, tau
+from tui.panels import footer, hardware, header, log, models, plots, stats, tau
 from tui.panels.requests import LEVELS, QUEUE, RECENT, RUNNING
-from tui.screens.detail import Detail
-from tui.screens.dialogs import Choose
-from tui.screens.letter_choice import Letters
+from tui.screens.dialogs import Choose, Letters
+from tui.screens.pages import Detail
 from tui.styled_text import Line, printable
 from tui.view_state import ViewState
-from tui.widgets.board import Board
 from tui.widgets.canvas import Canvas
-from tui.widgets.filter import FilterField
-from tui.widgets.footer import Footer
 from tui.widgets.panel import Panel
 from tui.widgets.table import Table
 
 _NAME = 12
 
 
+Plan = Callable[[int, int], dict[str, Box]]
+"""Returns a box for each panel that is to be seen, by its id, at a width and a height."""
+
+
+class PlanLayout(Layout):
+    """Places the children of a plan; the others are not placed."""
+
+    name = "plan"
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def arrange(
+        self, parent: Widget, children: list[Widget], size: Size, greedy: bool = True
+    ) -> ArrangeResult:
+        """Place the children."""
+        boxes = self._plan(size.width, size.height)
+        return [
+            WidgetPlacement(Region(*astuple(box)), Offset(), Spacing(), child, 0, False, False, False)
+            for child in children
+            if (box := boxes.get(child.id or "")) is not None
+        ]
+
+
+class Board(Container):
+    """All panels, where the plan puts them."""
+
+    def __init__(self, *children: Widget, plan: Plan) -> None:
+        super().__init__(*children, id="board")
+        self._plan_layout = PlanLayout(plan)
+
+    @property
+    def layout(self) -> Layout:
+        """The layout that follows the plan."""
+        return self._plan_layout
+
+
+class Footer(Canvas):
+    """The hints; a click does what the key does."""
+
+    def __init__(self) -> None:
+        super().__init__(footer.footer, name="footer", of=footer.of)
+
+    async def on_click(self, event: events.Click) -> None:
+        """Run the action of the hint."""
+        key = footer.key_at(self.view, event.x) if self.view is not None else None
+        if key is not None:
+            await self.app.run_action(key.action, self.screen)
+
+
+class FilterField(Input):
+    """The field of the filter, in the footer's place. Enter keeps the filter, Escape drops it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "drop", "Drop the filter", show=False)]
+
+    class Closed(Message):
+        """Typing is over; `kept` tells whether the filter stays."""
+
+        def __init__(self, kept: bool) -> None:
+            super().__init__()
+            self.kept = kept
+
+    def __init__(self) -> None:
+        hint = "filter: words that must match, !words that must not"
+        super().__init__(id="filter", compact=True, placeholder=hint)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Keep the filter."""
+        event.stop()
+        self.post_message(self.Closed(kept=True))
+
+    def action_drop(self) -> None:
+        """Drop the filter."""
+        self.post_message(self.Closed(kept=False))
+
+
 class BoardScreen(OperatorScreen):
-    """The screen one looks at; help, pages and questions open over it."""
+    """The main screen; pages and questions open over it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(key.keys, key.action, key.help, show=False) for key in KEYS if key.action),
@@ -53,7 +132,7 @@ class BoardScreen(OperatorScreen):
             self._bindings.bind(other, key.action, key.help, show=False)
 
     def compose(self) -> ComposeResult:
-        """Make the panels; the plan decides which are seen, and where."""
+        """Make the panels; the plan decides where each is seen."""
         yield Board(
             Canvas(header.header, name="header"),
             Table("running", RUNNING, _running_facts),
@@ -71,7 +150,7 @@ class BoardScreen(OperatorScreen):
         )
 
     def on_mount(self) -> None:
-        """Stand at the queue."""
+        """Focus the queue."""
         self.query_one(FilterField).display = False
         self._canvases = list(self.query(Canvas))
         self._recall()
@@ -79,7 +158,7 @@ class BoardScreen(OperatorScreen):
         self.query_one("#queue").focus()
 
     def show(self, view: ViewState) -> None:
-        """Let every panel in sight draw a scene; make room for as many slots and GPUs as it has."""
+        """Draw every visible panel; make room for the slots and GPUs there are."""
         slots = sum(backend.slots for backend in view.snapshot.backends) if view.snapshot else 1
         gpus = len(view.hardware.gpus) if view.hardware else 1
         if (slots, gpus) != (self._wish.slots, self._wish.gpus):
@@ -98,7 +177,7 @@ class BoardScreen(OperatorScreen):
         return boxes
 
     def _arrange(self, **changes: Any) -> None:
-        """Stand the panels anew, after a change of size or of mind."""
+        """Place the panels after a change of size or of what is shown."""
         self._wish = replace(self._wish, **changes)
         width, height = self.size
         boxes = self._boxes(width, height)
@@ -106,7 +185,7 @@ class BoardScreen(OperatorScreen):
         for panel in self.query(Panel):
             panel.display = panel.panel in boxes
             panel.in_deck = deck and panel.panel in DECK
-        self.query_one("#header").refresh(layout=True)  # a child's news: the board's own would not do
+        self.query_one("#header").refresh(layout=True)
         if self.focused is not None and not self.focused.display:
             self.query_one("#queue").focus()
         self.call_after_refresh(self.host.draw)
@@ -141,7 +220,7 @@ class BoardScreen(OperatorScreen):
         self.action_go(event.panel)
 
     def action_maximise(self) -> None:
-        """Give the focused panel all the room, or take it back."""
+        """Maximise the focused panel, or restore it."""
         focused = self.focused
         name = focused.panel if isinstance(focused, Panel) else "queue"
         self._arrange(maximised="" if self._wish.maximised else name)
@@ -167,7 +246,7 @@ class BoardScreen(OperatorScreen):
         self.notify(f"sorted by {column.title or column.name}" if column else "in the daemon's order")
 
     def action_sort_by(self) -> None:
-        """Ask for the letter of a column, and sort by it."""
+        """Ask for a column, and sort by it."""
         table = self.table
         names = [(each.name, each.title or each.name) for each in table.grid.columns if each.sort]
 
@@ -179,7 +258,7 @@ class BoardScreen(OperatorScreen):
         self.app.push_screen(Letters("Sort by", names, [table.order.by]), sort)
 
     def action_columns(self) -> None:
-        """Ask for the letters of columns that are to be shown, or no more, until none is pressed."""
+        """Ask for columns to show or hide, until Escape."""
         table = self.table
         names = [(each.name, each.title or each.name) for each in table.grid.columns]
         shown = [name for name, _ in names if name not in table.hidden]
@@ -193,13 +272,13 @@ class BoardScreen(OperatorScreen):
         self.app.push_screen(Letters(f"Columns of {table.panel}", names, shown), turn)
 
     def _keep(self, table: Table[Any]) -> None:
-        """Remember how a table is liked."""
+        """Store the preferences of a table."""
         by = f"{'-' * table.order.reverse}{table.order.by}"
         liked = {f"{table.panel}.sort": by, f"{table.panel}.hidden": " ".join(sorted(table.hidden))}
         self.host.remember(**liked)
 
     def _recall(self) -> None:
-        """Arrange the tables and the deck as they were liked."""
+        """Restore the preferences of tables and deck."""
         liked = self.host.liked()
         for table in self.query(Table):
             names = {column.name for column in table.grid.columns}
@@ -217,9 +296,9 @@ class BoardScreen(OperatorScreen):
         self._keep(table)
 
     def action_follow(self) -> None:
-        """Let the cursor stay with its request, or with its line again."""
+        """Keep the cursor on its request, or on its line."""
         following = self.table.follow()
-        self.notify("the cursor stays with this request until it is moved" if following else "not following")
+        self.notify("following this request until the cursor is moved" if following else "not following")
 
     def action_mark(self) -> None:
         """Mark the request under the cursor."""
@@ -256,7 +335,7 @@ class BoardScreen(OperatorScreen):
         self.host.draw()
 
     def action_clear(self) -> None:
-        """Undo the nearest of: the large view, the marks, the filter."""
+        """Clear the marks and the filter, or leave the large view."""
         table = self.table
         if table.marks or table.order.filter.strip():
             table.marks.clear()

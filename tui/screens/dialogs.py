@@ -1,16 +1,26 @@
-"""Small questions over the board: yes or no, one of several, a value."""
+"""Small questions over the board: yes or no, one of several, a letter, a value."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
+from string import ascii_lowercase
 from typing import ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from tui.styled_text import printable
+
+_HALF = 28
+
+
+def _question(text: str) -> Static:
+    return Static(printable(text), classes="question", markup=False)
 
 
 class Confirm(ModalScreen[bool]):
@@ -21,17 +31,16 @@ class Confirm(ModalScreen[bool]):
         Binding("n,escape,q", "answer(False)", "No"),
     ]
 
-    def __init__(self, question: str, detail: str = "") -> None:
+    def __init__(self, question: str, detail: str) -> None:
         super().__init__()
-        self._question = printable(question)
+        self._asked = question
         self._detail = printable(detail)
 
     def compose(self) -> ComposeResult:
         """Lay out the question."""
         with Vertical(classes="dialog"):
-            yield Static(self._question, classes="question", markup=False)
-            if self._detail:
-                yield Static(self._detail, classes="detail", markup=False)
+            yield _question(self._asked)
+            yield Static(self._detail, classes="detail", markup=False)
             yield Static("[b $accent]y[/] yes    [b $accent]n[/] no", classes="keys")
 
     def action_answer(self, yes: bool) -> None:
@@ -43,39 +52,39 @@ class Choose(ModalScreen[str | None]):
     """Offers a few options; the current one is marked."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "leave", "Leave"),
+        Binding("escape,q", "dismiss(None)", "Close"),
         Binding("j", "step(1)", "Down", show=False),
         Binding("k", "step(-1)", "Up", show=False),
     ]
 
     def __init__(self, question: str, options: Sequence[tuple[str, str]], current: str = "") -> None:
-        """`options` are pairs of an id and what is shown."""
+        """`options` are pairs of an id and its text."""
         super().__init__()
-        self._question = question
+        self._asked = question
         self._options = options
         self._current = current
 
     def compose(self) -> ComposeResult:
         """Lay out the options."""
         with Vertical(classes="dialog choose"):
-            yield Static(self._question, classes="question", markup=False)
-            yield OptionList(
-                *(Option(self._said(ident, text), id=ident) for ident, text in self._options), markup=False
-            )
+            yield _question(self._asked)
+            options = (Option(self._line(ident, text), id=ident) for ident, text in self._options)
+            yield OptionList(*options, markup=False)
 
     def retell(self, options: Sequence[tuple[str, str]]) -> None:
-        """Show other words for the same options."""
+        """Show other texts for the same options."""
         self._options = options
         for listing in self.query(OptionList):  # none before it is laid out, nor after it was left
             for ident, text in options:
-                listing.replace_option_prompt(ident, self._said(ident, text))
+                listing.replace_option_prompt(ident, self._line(ident, text))
 
-    def _said(self, ident: str, text: str) -> str:
-        return f"{'●' if ident == self._current else '○'} {_printable_lines(text)}"
+    def _line(self, ident: str, text: str) -> str:
+        lines = "\n".join(printable(line) for line in text.split("\n"))
+        return f"{'●' if ident == self._current else '○'} {lines}"
 
     def on_mount(self) -> None:
-        """Stand on the current option."""
-        self.retell(self._options)  # what was told while it was being laid out
+        """Put the cursor on the current option."""
+        self.retell(self._options)  # they may have changed while they were laid out
         ids = [ident for ident, _ in self._options]
         self.query_one(OptionList).highlighted = ids.index(self._current) if self._current in ids else 0
 
@@ -88,26 +97,22 @@ class Choose(ModalScreen[str | None]):
         options = self.query_one(OptionList)
         options.action_cursor_down() if step > 0 else options.action_cursor_up()
 
-    def action_leave(self) -> None:
-        """Close without a choice."""
-        self.dismiss(None)
-
 
 class Ask(ModalScreen[str | None]):
-    """Asks for a value; `complaint` says what is wrong with one, or nothing."""
+    """Asks for a value; `complaint` returns what is wrong with one, or nothing."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "Leave")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Close")]
 
     def __init__(self, question: str, value: str, complaint: Callable[[str], str]) -> None:
         super().__init__()
-        self._question = question
+        self._asked = question
         self._value = value
         self._complaint = complaint
 
     def compose(self) -> ComposeResult:
         """Lay out the question and the field."""
         with Vertical(classes="dialog"):
-            yield Static(self._question, classes="question", markup=False)
+            yield _question(self._asked)
             yield Input(self._value, compact=True)
             yield Static("", classes="complaint", markup=False)
 
@@ -116,14 +121,49 @@ class Ask(ModalScreen[str | None]):
         self.query_one(".complaint", Static).update(self._complaint(event.value))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Close with the value, if it will do."""
+        """Close with a valid value."""
         if not self._complaint(event.value):
             self.dismiss(event.value)
 
-    def action_leave(self) -> None:
-        """Close without a value."""
-        self.dismiss(None)
+
+def letters_for(names: Iterable[str]) -> dict[str, str]:
+    """Return a letter for each name: the first of its own that is free, else the first that is."""
+    given: dict[str, str] = {}
+    for name in names:
+        free = [each for each in (*name, *ascii_lowercase) if each in ascii_lowercase and each not in given]
+        if free:
+            given[free[0]] = name
+    return given
 
 
-def _printable_lines(text: str) -> str:
-    return "\n".join(printable(line) for line in text.split("\n"))
+class Letters(ModalScreen[str | None]):
+    """Asks for one of several names by a letter; those in `lit` are marked."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter", "dismiss(None)", "Close")]
+
+    def __init__(self, question: str, names: Sequence[tuple[str, str]], lit: Iterable[str] = ()) -> None:
+        """`names` are pairs of a name and its text."""
+        super().__init__()
+        self._asked = question
+        self._shown = dict(names)
+        self._lit = frozenset(lit)
+        self._letters = letters_for(self._shown)
+
+    def compose(self) -> ComposeResult:
+        """Lay out the letters."""
+        with Vertical(classes="dialog"):
+            yield _question(self._asked)
+            pieces = [self._piece(letter, name) for letter, name in self._letters.items()]
+            half = (len(pieces) + 1) // 2
+            for left, right in zip_longest(pieces[:half], pieces[half:], fillvalue=Content()):
+                yield Static(Content.assemble(left.pad_right(_HALF - left.cell_length), right))
+
+    def _piece(self, letter: str, name: str) -> Content:
+        mark = "●" if name in self._lit else " "
+        return Content.assemble(f"{mark} ", (letter, "b $accent"), f"  {self._shown[name]}")
+
+    def on_key(self, event: events.Key) -> None:
+        """Close with the name of the letter."""
+        if event.key in self._letters:
+            event.stop()
+            self.dismiss(self._letters[event.key])

@@ -1,4 +1,4 @@
-"""What is remembered of the levels of urgency: how long each waits, and what waits too long."""
+"""Keeps waits by urgency level, and warns of level-0 requests that wait too long."""
 
 import asyncio
 import logging
@@ -16,9 +16,7 @@ WINDOW = 500
 
 @dataclass(slots=True)
 class UrgencyStats:
-    """Waits by level, and one word on each request of level 0 that waits beyond `target_s`; `late` counts
-    those. Of its first wait, that is: what was cut has begun.
-    """
+    """Waits by level. Level-0 requests that first wait beyond `target_s` are logged and counted as `late`."""
 
     clock: Callable[[], float]
     say: Callable[[int, str], None]
@@ -30,7 +28,7 @@ class UrgencyStats:
     _watched: set[str] = field(default_factory=set)
 
     def watch(self, exchange: Exchange) -> None:
-        """Look after a request that waits, if it is one of level 0; to be called whenever it becomes one."""
+        """Watch a queued request of level 0; call it whenever a request becomes one."""
         if exchange.job.urgency != 0 or exchange.phase is not Phase.QUEUED or exchange.cuts:
             return
         if exchange.id not in self._watched:
@@ -44,7 +42,7 @@ class UrgencyStats:
             return
         self.late += 1
         age_s = self.clock() - exchange.job.arrival_s
-        news = f"request {exchange.id} of level 0 has waited {age_s:.1f} s, and may {self.target_s:g} s"
+        news = f"request {exchange.id} of level 0 has waited {age_s:.1f} s (target {self.target_s:g} s)"
         self.say(logging.WARNING, news)
 
     def ended(self, exchange: Exchange, end: End) -> None:
@@ -54,7 +52,7 @@ class UrgencyStats:
             self._waits_s[level_of(exchange.job)].append(exchange.waited_s(end.at_s))
 
     def levels(self, live: list[Exchange]) -> tuple[LevelState, ...]:
-        """Return the state of each level, given what waits and runs."""
+        """Return the state of each level, given all live requests."""
         now = self.clock()
         ages: list[list[float]] = [[] for _ in range(LEVELS)]
         running = [0] * LEVELS

@@ -1,4 +1,4 @@
-"""`clairvoyant demo`: the same burst of questions first-come-first-served and shortest-first, at once."""
+"""`clairvoyant demo`: race the same burst first-come-first-served and shortest-first."""
 
 import asyncio
 import json
@@ -18,26 +18,34 @@ from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.options import Input, json_option
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.research.bench.demo_questions import MOST, Question, draw
-from clairvoyant_cli.research.bench.load import Asker, Call
-from clairvoyant_cli.research.bench.race import Lane, Watch, race
-from clairvoyant_cli.research.bench.race_view import Narrator, frame, result_table
+from clairvoyant_cli.research.bench.client import Asker, Call
+from clairvoyant_cli.research.bench.prompts import Question
+from clairvoyant_cli.research.bench.race import (
+    MOST_QUESTIONS,
+    Lane,
+    Narrator,
+    change_of,
+    draw,
+    frame,
+    race,
+    result_table,
+)
 from clairvoyant_cli.research.bench.real_model import model_file, real_server
-from clairvoyant_cli.research.bench.sojourn_times import by_class, change
+from clairvoyant_cli.research.bench.summary import by_class
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY
 from predictor.record import LengthClass
 
 MAX_REAL_TOKENS = 400
-"""Of a real answer: on one core of a laptop the whole show is over within two minutes."""
+"""The limit of a real answer: on one core of a laptop the demo takes under two minutes."""
 
 POLICIES = {"fcfs": "First come, first served", "sjf": "Shortest first"}
 REAL_POLICIES = {"fcfs": "First come, first served", DEFAULT_POLICY: "Shortest first"}
-"""`sjf` goes by P(Long), and no answer that is cut at `MAX_REAL_TOKENS` can be Long: all would be alike."""
+"""`sjf` orders by P(Long), and no answer cut at `MAX_REAL_TOKENS` can be Long: all would be equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the demo was asked to show."""
+    """What the demo shows."""
 
     tokens_per_s: float
     requests: int
@@ -46,12 +54,12 @@ class Settings:
 
     @property
     def policies(self) -> dict[str, str]:
-        """The policies that race, with what they are called."""
+        """The policies that race, and their titles."""
         return POLICIES if self.model is None else REAL_POLICIES
 
     @property
     def backend(self) -> str:
-        """What is asked."""
+        """The backend, in words."""
         return "simulated backend" if self.model is None else f"real llama.cpp server with {self.model.stem}"
 
 
@@ -66,10 +74,10 @@ class Settings:
 )
 @click.option(
     "--requests",
-    type=click.IntRange(2, MOST),
+    type=click.IntRange(2, MOST_QUESTIONS),
     default=12,
     show_default=True,
-    help="Questions in the burst, half of them short.",
+    help="Questions in the burst; half are short.",
 )
 @click.option(
     "--seed", default=0, show_default=True, help="Seed of the burst: which questions, in which order."
@@ -77,16 +85,16 @@ class Settings:
 @click.option(
     "--real",
     is_flag=True,
-    help="Ask a real llama.cpp server instead, with SmolLM2 (93 MB, fetched once) on one core a side.",
+    help="Use a real llama.cpp server with SmolLM2 (93 MB, downloaded once), on one core per side.",
 )
-@click.option("--gguf", type=Input(most_bytes=None), metavar="FILE", help="With --real: a model of yours.")
+@click.option("--gguf", type=Input(most_bytes=None), metavar="FILE", help="With --real: your own model.")
 @json_option("Print the result as JSON, and nothing else.")
 def command(
     tokens_per_s: float, requests: int, seed: int, real: bool, gguf: Path | None, as_json: bool
 ) -> None:
-    """Watch shortest-first beat first-come-first-served, on a simulated backend or a real one.
+    """Watch shortest-first beat first-come-first-served.
 
-    Starts two simulated LLM servers that answer one question at a time, puts a proxy before each, and sends
+    Starts two simulated LLM servers that answer one question at a time, with a proxy before each, and sends
     both the same burst at the same time. Nothing leaves this machine, and no model is needed.
     """
     if gguf is not None and not real:
@@ -105,13 +113,14 @@ def command(
 
 async def _run(settings: Settings, *, as_json: bool) -> tuple[list[Lane], float]:
     questions = draw(settings.requests, settings.seed)
-    lane, asker = _lane, Asker("replay")
+    asker = Asker("replay")
     if settings.model is not None:
         questions = [replace(question, max_tokens=MAX_REAL_TOKENS) for question in questions]
-        lane, asker = _real_lane, Asker(settings.model.stem, adapter_of("llamacpp"), keeps_words=True)
+        asker = Asker(settings.model.stem, adapter_of("llamacpp"), keeps_words=True)
     async with AsyncExitStack() as stack:
         lanes = [
-            await stack.enter_async_context(lane(policy, questions, settings)) for policy in settings.policies
+            await stack.enter_async_context(_lane(policy, questions, settings))
+            for policy in settings.policies
         ]
         took_s = await _shown(lanes, asker, settings, as_json=as_json)
     for call in (call for lane in lanes for call in lane.calls):
@@ -128,42 +137,30 @@ async def _shown(lanes: Sequence[Lane], asker: Asker, settings: Settings, *, as_
         console.print(headline, highlight=False)
         return await race(lanes, asker, Narrator(console))
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        return await race(lanes, asker, _drawing_on(live, headline))
 
+        def draw_frame(lanes: Sequence[Lane], elapsed_s: float) -> None:
+            live.update(frame(lanes, elapsed_s, headline, live.console.height), refresh=True)
 
-def _drawing_on(live: Live, headline: str) -> Watch:
-    def draw_frame(lanes: Sequence[Lane], elapsed_s: float) -> None:
-        live.update(frame(lanes, elapsed_s, headline, live.console.height), refresh=True)
-
-    return draw_frame
+        return await race(lanes, asker, draw_frame)
 
 
 @asynccontextmanager
 async def _lane(policy: str, questions: Sequence[Question], settings: Settings) -> AsyncIterator[Lane]:
     """Start a backend and a daemon before it."""
-    from clairvoyant_cli.commands.embedded_daemon import simulated_daemon, speed_of
-    from clairvoyant_cli.config import ServeConfig
-    from clairvoyant_cli.research.replay import Engine, tabled
-
-    lengths = tabled({question.prompt: question.tokens for question in questions})
-    engine = Engine(speed=speed_of(settings.tokens_per_s), answer_tokens=lengths)
-    async with simulated_daemon(engine, ServeConfig(policy=policy)) as daemon:
-        yield Lane(policy, POLICIES[policy], daemon, [Call(question) for question in questions])
-
-
-@asynccontextmanager
-async def _real_lane(policy: str, questions: Sequence[Question], settings: Settings) -> AsyncIterator[Lane]:
-    """Start a real server and a daemon before it."""
     import predictor
+    from clairvoyant_cli.commands.embedded_daemon import simulated_backend, speed_of
     from clairvoyant_cli.config import ServeConfig
     from clairvoyant_cli.proxy.daemon import running_daemon
+    from clairvoyant_cli.research.replay import Engine, tabled
 
     logging.getLogger("clairvoyant").setLevel(logging.ERROR)
-    assert settings.model is not None  # noqa: S101 - a real lane is one with a model
-    async with real_server(settings.model) as url:
+    lengths = tabled({question.prompt: question.tokens for question in questions})
+    engine = Engine(speed=speed_of(settings.tokens_per_s), answer_tokens=lengths)
+    server = simulated_backend(engine) if settings.model is None else real_server(settings.model)
+    async with server as url:
         config = ServeConfig(policy=policy, backend=url, listen="127.0.0.1:0", show_prompts=True)
         async with running_daemon(config, predictor.load()) as daemon:
-            yield Lane(policy, REAL_POLICIES[policy], daemon, [Call(question) for question in questions])
+            yield Lane(policy, settings.policies[policy], daemon, [Call(each) for each in questions])
 
 
 def _headline(settings: Settings) -> str:
@@ -185,7 +182,9 @@ def _result(settings: Settings, lanes: Sequence[Lane], took_s: float) -> dict[st
             }
             for lane in lanes
         },
-        "change_of_mean": {name: change(fcfs[name].mean_s, sjf[name].mean_s) for name in fcfs if name in sjf},
+        "change_of_mean": {
+            name: change_of(fcfs[name].mean_s, sjf[name].mean_s) for name in fcfs if name in sjf
+        },
     }
 
 

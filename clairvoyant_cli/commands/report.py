@@ -179,18 +179,18 @@ def _print(found: Findings) -> None:
 
 
 def _write(found: Findings, path: Path) -> None:
-    from clairvoyant_cli.research.bench.page import Grid, Heading, Page, Paragraph, write_page
+    from clairvoyant_cli.research.report import Report, Table, save
 
-    blocks = [Paragraph(found.verdict)]
-    tables = [
-        block
+    tables = tuple(
+        Table("", HEADER, tuple(_row(each) for each in _shown(groups)), section=f"By {name}")
         for name, groups in found.by.items()
-        for block in (
-            Heading(f"By {name}"),
-            Grid(("", *HEADER), tuple(_row(each) for each in _shown(groups))),
-        )
-    ]
-    page = Page("Time saved by Clairvoyant", (*blocks, *tables, Paragraph(_title(found)), Paragraph(ASSUMED)))
+    )
+    report = Report(
+        "Time saved by Clairvoyant",
+        tables=tables,
+        notes=(_title(found), ASSUMED),
+        conclusions=(found.verdict,),
+    )
     with told_plainly():
-        write_page(page, path)
+        save(report, path)
     click.echo(f"wrote {path}", err=True)

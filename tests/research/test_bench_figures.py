@@ -4,7 +4,6 @@ import csv
 import io
 import json
 from dataclasses import replace
-from math import isfinite
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,21 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clairvoyant_cli.confidence import jain
+from clairvoyant_cli.confidence import half_width, jain
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.research.bench.measures import Spread, figures_of, ranking_accuracy, summarise
-from clairvoyant_cli.research.bench.page import html, markdown, write_page
 from clairvoyant_cli.research.bench.report import (
     Findings,
-    page_of,
-    percent,
-    shown,
+    conclusions,
+    report_of,
     tables_of,
     to_csv,
     to_json,
-    verdicts_of,
 )
-from clairvoyant_cli.research.bench.results import Answer, Cell, open_ledger, settings_in
+from clairvoyant_cli.research.bench.results import Answer, Cell, Ledger
+from clairvoyant_cli.research.bench.summary import figures_of, ranking_accuracy, summarise
+from clairvoyant_cli.research.report import save
+from clairvoyant_cli.research.report.formats import html, markdown
 
 
 def answer(kind: str, sojourn_s: float, tokens: int = 10, predicted: float | None = None) -> Answer:
@@ -37,7 +35,7 @@ def answer(kind: str, sojourn_s: float, tokens: int = 10, predicted: float | Non
 def cell(arm: str, run: int = 0, load: str = "burst", scale: float = 1.0) -> Cell:
     shorts = [answer("short", scale * s, 10, 20.0) for s in (1.0, 2.0, 3.0)]
     longs = [answer("long", scale * s, 100, 900.0) for s in (10.0, 20.0)]
-    return Cell(load, run, arm, 1.0, 2, (*shorts, *longs))
+    return Cell(load, run, arm, 1.0, (*shorts, *longs), {"tau firings": 2})
 
 
 def test_figures_are_by_class_and_of_all() -> None:
@@ -72,104 +70,103 @@ def test_ranking_counts_pairs_and_ties_by_half() -> None:
     assert ranking_accuracy([answer("short", 1)]) is None
 
 
-def test_changes_are_paired_by_run_and_shares_are_of_the_bounds_gain() -> None:
-    cells = [cell("fcfs"), cell("fcfs", 1, scale=2.0)]
-    cells += [cell("half", scale=0.5), cell("half", 1, scale=1.0)]
-    cells += [cell("oracle", scale=0.25), cell("oracle", 1, scale=0.5)]
-    summaries = {summary.arm: summary for summary in summarise(cells, "fcfs", "oracle")}
+def test_changes_are_paired_by_run() -> None:
+    cells = [cell("fcfs"), cell("fcfs", 1, scale=2.0), cell("half", scale=0.5), cell("half", 1, scale=1.0)]
+    summaries = {summary.arm: summary for summary in summarise(cells, "fcfs")}
     change = summaries["half"].changes["short", "sojourn p50"]
-    assert (change.mean, change.sd, change.runs) == (-0.5, 0.0, 2)
-    assert summaries["half"].share_of_bound == pytest.approx(0.5 / 0.75)
-    assert summaries["oracle"].share_of_bound == 1.0
-    spread = summaries["fcfs"].figures["short", "sojourn p50"]
-    assert spread.mean == 3.0
-    assert spread.sd == pytest.approx(float(np.std([2.0, 4.0], ddof=1)))
+    assert (change.mean, change.half_width, change.n) == (-0.5, 0.0, 2)
+    p50 = summaries["fcfs"].figures["short", "sojourn p50"]
+    assert p50.mean == 3.0
+    assert p50.half_width == pytest.approx(half_width(float(np.std([2.0, 4.0], ddof=1)), 2))
 
 
 def test_without_a_baseline_there_are_no_changes() -> None:
-    (summary,) = summarise([cell("sjf")], "fcfs", "oracle")
-    assert (summary.changes, summary.baseline, summary.share_of_bound) == ({}, None, None)
+    (summary,) = summarise([cell("sjf")], "fcfs")
+    assert (summary.changes, summary.baseline) == ({}, None)
 
 
 SETTINGS = {"kind": "burst", "runs": 2, "arms": ("fcfs", "sjf")}
 
 
-def test_an_interrupted_bench_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_an_interrupted_bench_resumes_where_it_stopped(tmp_path: Path) -> None:
     file = tmp_path / "bench.part"
-    ledger = open_ledger(file, SETTINGS)
+    ledger = Ledger(file, SETTINGS)
+    ledger.begin(service_s=6.2)
     ledger.add(cell("fcfs"))
     ledger.add(cell("sjf"))
     file.write_bytes(file.read_bytes()[:-30])  # killed while it wrote
-    resumed = open_ledger(file, SETTINGS)
+    resumed = Ledger(file, SETTINGS)
     assert list(resumed.cells.values()) == [cell("fcfs")]
-    assert settings_in(file) == {"kind": "burst", "runs": 2, "arms": ["fcfs", "sjf"]}
+    assert resumed.settings == {"kind": "burst", "runs": 2, "arms": ["fcfs", "sjf"], "service_s": 6.2}
+    resumed.begin()
     resumed.add(cell("sjf"))
-    assert len(open_ledger(file, SETTINGS).cells) == 2
+    assert len(Ledger(file, SETTINGS).cells) == 2
 
 
 def test_another_bench_or_another_file_is_not_resumed(tmp_path: Path) -> None:
     file = tmp_path / "bench.part"
-    open_ledger(file, SETTINGS)
+    Ledger(file, SETTINGS).begin()
     with pytest.raises(ClairvoyantError, match="runs 2, not 3"):
-        open_ledger(file, SETTINGS | {"runs": 3})
+        Ledger(file, SETTINGS | {"runs": 3})
     other = tmp_path / "notes.txt"
     other.write_text("dear diary\n")
     with pytest.raises(ClairvoyantError, match="no unfinished bench"):
-        open_ledger(other, SETTINGS)
+        Ledger(other, SETTINGS)
     assert other.read_text() == "dear diary\n"
     with pytest.raises(ClairvoyantError, match="cannot keep"):
-        open_ledger(tmp_path / "missing" / "bench.part", SETTINGS)
+        Ledger(tmp_path / "missing" / "bench.part", SETTINGS).begin()
 
 
 def findings(loads: tuple[str, ...] = ("burst",)) -> Findings:
     cells = [cell(arm, run, load) for load in loads for run in (0, 1) for arm in ("fcfs", "sjf", "oracle")]
-    summaries = summarise(cells, "fcfs", "oracle")
+    summaries = summarise(cells, "fcfs")
     return Findings("Bench <1>", "clairvoyant bench", {"cpu": "a|b"}, {}, ("A note.",), summaries, cells)
 
 
-def test_a_report_begins_with_what_came_out_good_bad_or_nothing_to_tell() -> None:
+def test_a_report_begins_with_the_change_of_the_median() -> None:
     scales = {"fcfs": (1.0, 1.0), "bounded": (0.4, 0.41), "sjf": (1.29, 1.31), "aging": (0.5, 1.6)}
     cells = [cell(arm, run, scale=scale) for arm, both in scales.items() for run, scale in enumerate(both)]
 
     def verdict(*arms: str) -> str:
-        found = summarise([each for each in cells if each.arm in ("fcfs", *arms)], "fcfs", None)
-        [said] = verdicts_of(replace(findings(), summaries=found))
+        found = summarise([each for each in cells if each.arm in ("fcfs", *arms)], "fcfs")
+        [said] = conclusions(replace(findings(), summaries=found))
         return said
 
     assert verdict("sjf", "bounded").startswith(
         "burst, bounded against fcfs, at the median: short answers 60%"
     )
     assert "short answers 30% later, long answers 30% later." in verdict("sjf")
-    assert "neither sooner nor later" in verdict("aging")
-    assert list(verdicts_of(replace(findings(), summaries=summarise(cells[:2], "fcfs", None)))) == []
+    assert "not significantly changed" in verdict("aging")
+    assert list(conclusions(replace(findings(), summaries=summarise(cells[:2], "fcfs")))) == []
 
 
 def test_a_report_is_the_same_in_markdown_and_html(tmp_path: Path) -> None:
-    page = page_of(findings(("rho 0.5", "rho 0.74")))
-    text, hypertext = markdown(page, ["chart.svg"]), html(page)
+    report = report_of(findings(("rho 0.5", "rho 0.74")))
+    text, hypertext = markdown(report, "chart.svg"), html(report)
     for word in ("fcfs", "oracle", "A note.", "Gain over load", "short p50", "clairvoyant bench"):
         assert word in text
         assert word in hypertext
     assert "Bench &lt;1&gt;" in hypertext
     assert "<script" not in hypertext
-    write_page(page, tmp_path / "report.md")
+    save(report, tmp_path / "report.md")
     ElementTree.parse(tmp_path / "report.svg")  # noqa: S314 - our own file
-    write_page(page, tmp_path / "report.html")
+    save(report, tmp_path / "report.html")
     assert {path.name for path in tmp_path.iterdir()} == {"report.md", "report.svg", "report.html"}
 
 
 def test_the_gain_over_load_is_drawn_from_two_utilisations_on() -> None:
-    titles = [[b.caption for b in page_of(findings(loads)).blocks if hasattr(b, "caption")] for loads in (
-        ("rho 0.5",), ("rho 0.5", "rho 0.74"), ("burst",)
-    )]  # fmt: skip
-    assert ["Gain over load" in captions[0] for captions in titles] == [False, True, False]
+    titles = [
+        [plot.title for plot in report_of(findings(loads)).plots]
+        for loads in (("rho 0.5",), ("rho 0.5", "rho 0.74"), ("burst",))
+    ]
+    assert ["Gain over load" in found[0] for found in titles] == [False, True, False]
 
 
 def test_json_and_csv_hold_it_all() -> None:
     found = findings()
     plain = json.loads(json.dumps(to_json(found)))
     assert {each["arm"] for each in plain["arms"]} == {"fcfs", "sjf", "oracle"}
-    assert plain["arms"][0]["figures"]["short"]["sojourn p50"] == {"mean": 2.0, "sd": 0.0, "runs": 2}
+    assert plain["arms"][0]["figures"]["short"]["sojourn p50"] == {"mean": 2.0, "half_width": 0.0, "runs": 2}
     text = io.StringIO()
     csv.writer(text).writerows(to_csv(found.cells))
     rows = list(csv.DictReader(io.StringIO(text.getvalue())))
@@ -177,20 +174,17 @@ def test_json_and_csv_hold_it_all() -> None:
     assert rows[0]["class"] == "short"
 
 
-def test_tables_name_the_baseline_and_leave_it_out_of_the_changes() -> None:
-    tables = tables_of(findings().of_load("burst"))
-    changes = next(table for table in tables if table.header[0].startswith("Change"))
-    assert changes.header[0] == "Change against fcfs"
-    assert [row[0] for row in changes.rows] == ["sjf", "oracle"]
+def test_tables_name_the_baseline_and_the_share_of_the_oracles_gain() -> None:
+    scales = {"fcfs": 1.0, "half": 0.5, "oracle": 0.25}
+    tables = tables_of(summarise([cell(arm, scale=scale) for arm, scale in scales.items()], "fcfs"))
+    changes = next(table for table in tables if table.title.startswith("Change"))
+    assert changes.title == "Change against fcfs"
+    assert [(row[0], row[1], row[-1]) for row in changes.rows] == [
+        ("half", "-50.0", "66.7"),
+        ("oracle", "-75.0", "100.0"),
+    ]
 
 
-def test_figures_are_shown_with_three_digits_or_so() -> None:
-    assert shown(Spread(123.456, 7.8, 3)) == "123 ± 8"
-    assert shown(Spread(1.23456, float("nan"), 1)) == "1.23"
-    assert shown(Spread(0.0123, 0.0004, 2)) == "0.0123 ± 0.0004"
-    assert percent(Spread(-0.5, 0.01, 3)) == "-50.0 % ± 1.0"
-
-
-def test_the_interval_of_a_mean_narrows_with_the_runs() -> None:
-    assert Spread(1.0, 2.0, 5).half_width == pytest.approx(2.776 * 2.0 / 5**0.5, rel=1e-3)
-    assert not isfinite(Spread.of([1.0]).half_width)
+def test_counts_are_whole_numbers() -> None:
+    [counts] = [table for table in tables_of(summarise([cell("fcfs")], None)) if table.title[0] == "O"]
+    assert dict(zip(counts.header, counts.rows[0][1:], strict=True))["answered"] == "5"

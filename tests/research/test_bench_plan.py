@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.research.bench.arms import Arm, Knowledge, parse_arm
-from clairvoyant_cli.research.bench.oracle_predictor import OraclePredictor
+from clairvoyant_cli.research.bench.arms import Arm, Knowledge, OraclePredictor, parse_arm
 from clairvoyant_cli.research.bench.plan import (
     PaperAnswers,
     as_written,

@@ -7,25 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clairvoyant_cli.research.bench.demo_questions import LONG, MOST, SHORT, Question, draw
-from clairvoyant_cli.research.bench.load import Call
-from clairvoyant_cli.research.bench.sojourn_times import by_class, change, sojourn_of
+from clairvoyant_cli.research.bench.client import Call
+from clairvoyant_cli.research.bench.prompts import DEMO, Question, load_prompts
+from clairvoyant_cli.research.bench.race import MOST_QUESTIONS, change_of, draw
+from clairvoyant_cli.research.bench.summary import Sojourn, by_class
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
 
 
-def test_every_question_is_of_the_class_it_stands_under() -> None:
-    assert {q.length_class for q in SHORT} == {LengthClass.SHORT}
-    assert {q.length_class for q in LONG} == {LengthClass.LONG}
-
-
 def test_no_two_questions_are_alike_and_titles_fit_their_column() -> None:
-    questions = SHORT + LONG
+    pools = load_prompts(DEMO)
+    questions = [*pools[LengthClass.SHORT], *pools[LengthClass.LONG]]
+    assert len(pools[LengthClass.SHORT]) == len(pools[LengthClass.LONG]) == MOST_QUESTIONS // 2
     assert len({q.prompt for q in questions}) == len({q.title for q in questions}) == len(questions)
     assert max(len(q.title) for q in questions) <= 22
 
 
-@given(count=st.integers(2, MOST), seed=st.integers())
+@given(count=st.integers(2, MOST_QUESTIONS), seed=st.integers())
 def test_a_burst_is_mixed_and_repeatable(count: int, seed: int) -> None:
     burst = draw(count, seed)
     assert burst == draw(count, seed)
@@ -52,10 +50,9 @@ def test_failed_calls_are_not_counted() -> None:
     ]
     summed = by_class(calls)
     assert list(summed) == ["short", "all"]
-    assert summed["short"] == summed["all"] == sojourn_of([1.0, 3.0])
-    assert (summed["all"].n, summed["all"].mean_s, summed["all"].p50_s) == (2, 2.0, 2.0)
+    assert summed["short"] == summed["all"] == Sojourn(2, 2.0, 2.0, 2.9)
 
 
 def test_change_is_relative_to_what_was_before() -> None:
-    assert change(2.0, 1.0) == -0.5
-    assert change(0.0, 1.0) is None
+    assert change_of(2.0, 1.0) == -0.5
+    assert change_of(0.0, 1.0) is None

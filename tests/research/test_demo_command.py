@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from clairvoyant_cli.commands import demo
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.bench.demo_questions import LONG, SHORT, Question
-from clairvoyant_cli.research.bench.load import Call
+from clairvoyant_cli.research.bench.client import Call
+from clairvoyant_cli.research.bench.prompts import DEMO, Question, load_prompts
 from clairvoyant_cli.research.bench.race import Lane
 from clairvoyant_cli.research.replay import Engine, Replay, Speed, tabled
 
@@ -53,7 +53,7 @@ def test_a_real_server_whose_answers_are_cut_short_is_asked_in_another_order_tha
 ) -> None:
     @asynccontextmanager
     async def in_its_place(model: Path) -> AsyncIterator[str]:
-        lengths = {question.prompt: question.tokens for question in (*SHORT, *LONG)}
+        lengths = {each.prompt: each.tokens for pool in load_prompts(DEMO).values() for each in pool}
         engine = Engine(speed=Speed(decode_tokens_per_s=3000.0), answer_tokens=tabled(lengths))
         async with serve_app(Replay(engine).app) as url:
             yield url
@@ -69,7 +69,7 @@ def test_a_real_server_whose_answers_are_cut_short_is_asked_in_another_order_tha
 
 
 def test_a_failed_request_is_a_failed_demo() -> None:
-    calls = [Call(Question("q", "q", 1), 0.0, None, 1.0), Call(Question("r", "r", 1), 0.0, None, 1.0)]
+    calls = [Call(Question(name, name, 1), sent_s=0.0, ended_s=1.0) for name in ("q", "r")]
     lane = Lane("fcfs", "", None, calls)  # type: ignore[arg-type]
     demo._refuse_failures([lane])
     calls[1].error = "HTTP 503"

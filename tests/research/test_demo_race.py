@@ -9,10 +9,19 @@ from rich.console import Console
 
 from clairvoyant_cli.backends.chat_probe import client_for
 from clairvoyant_cli.research.bench.asgi_server import serve_app
-from clairvoyant_cli.research.bench.demo_questions import Question, draw
-from clairvoyant_cli.research.bench.load import Asker, Call
-from clairvoyant_cli.research.bench.race import Lane, Place, Row, race
-from clairvoyant_cli.research.bench.race_view import Narrator, frame, result_table, window
+from clairvoyant_cli.research.bench.client import Asker, Call
+from clairvoyant_cli.research.bench.prompts import Question
+from clairvoyant_cli.research.bench.race import (
+    Lane,
+    Narrator,
+    Place,
+    Row,
+    draw,
+    frame,
+    race,
+    result_table,
+    window,
+)
 from clairvoyant_cli.research.replay import Engine, Replay, Speed, tabled
 from clairvoyant_cli.state.snapshot import (
     Counters,
@@ -85,7 +94,7 @@ def test_rows_stand_in_the_order_of_service() -> None:
         ("b", Place.WAITING),
         ("f", Place.WAITING),
     ]
-    assert [row.predicted for row in rows] == [None, None, FORETOLD, FORETOLD, FORETOLD, None]
+    assert [row.predicted for row in rows] == [None, None, 42.0, 42.0, 42.0, None]
 
 
 def test_a_call_not_sent_yet_has_no_row() -> None:
@@ -135,7 +144,7 @@ def test_a_frame_fits_its_terminal(width: int, height: int, count: int) -> None:
             "x",
             "First come, first served",
             NoProxy("", prompts[:1], prompts[1:]),
-            [Call(q, 0.0) for q in questions],
+            [Call(q, sent_s=0.0) for q in questions],
         )
         for _ in range(2)
     ]

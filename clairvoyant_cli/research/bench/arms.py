@@ -1,20 +1,23 @@
-"""The arms of a bench: a policy, what it is told of the answers' lengths, and a starvation timeout."""
+"""The arms of a bench: a policy, what it knows of the answers' lengths, and a starvation timeout."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from random import Random
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
+from predictor.record import LengthClass, Prediction, Predictor, PromptView
 
 DIRECT = "direct"
-"""The arm that sends past the proxy, straight to the backend."""
+"""The arm that bypasses the proxy."""
 
 ORACLE = "oracle"
-"""The arm that orders by the answers' real lengths: the bound no prediction can beat."""
+"""The arm that orders by the real lengths: an upper bound for any prediction."""
 
 
 class Knowledge(StrEnum):
-    """What the scheduler is told of a question: the prediction, the true class, or the true length."""
+    """What the scheduler knows of a question: the prediction, the true class, or the true length."""
 
     PREDICTED = "predicted"
     CLASSES = "classes"
@@ -23,10 +26,9 @@ class Knowledge(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way to serve the same questions. `policy` None goes past the proxy; `tau_s` 0 is no guard.
+    """One way to serve the questions. `policy` None bypasses the proxy.
 
-    `tau_s` None leaves the daemon's own timeout. Where classes are told, they are right with probability
-    `accuracy`.
+    `tau_s` 0 is no guard, None the daemon's own timeout. Classes are right with probability `accuracy`.
     """
 
     name: str
@@ -37,15 +39,19 @@ class Arm:
 
     @property
     def interrupts(self) -> bool:
-        """Whether its policy cuts answers that run."""
+        """Whether its policy cuts running answers."""
         return self.policy is not None and POLICIES[self.policy].interrupts
 
 
 def parse_arm(text: str) -> Arm:
-    """Read an arm as it is written: `direct`, `oracle`, or POLICY[@classes|@N%|@lengths][:TAU_S].
+    """Parse `direct`, `oracle`, or POLICY[@classes|@N%|@lengths][:TAU_S]; ClairvoyantError otherwise.
 
-    `@N%` tells short from long, right N times in a hundred.
+    `@N%` tells short from long and is right N times in a hundred.
     """
+
+    def refusal(why: str) -> ClairvoyantError:
+        return ClairvoyantError(f"arm {text!r}: {why}", ExitCode.USAGE)
+
     name = text.strip()
     if name == DIRECT:
         return Arm(name, None)
@@ -54,27 +60,69 @@ def parse_arm(text: str) -> Arm:
     if policy == ORACLE and not knowledge:
         knowledge = Knowledge.LENGTHS
     if policy not in (ORACLE, *SERVABLE):
-        raise _refusal(text, f"no policy {policy!r}; there are {DIRECT}, {ORACLE}, {', '.join(SERVABLE)}")
+        raise refusal(f"no policy {policy!r}; there are {DIRECT}, {ORACLE}, {', '.join(SERVABLE)}")
     accuracy = 1.0
     if knowledge.endswith("%"):
-        accuracy = _share(knowledge[:-1], text)
-        knowledge = Knowledge.CLASSES
+        percent = knowledge[:-1]
+        if not percent.isdecimal() or not 50 <= int(percent) <= 100:
+            raise refusal("@N% takes a whole number from 50 to 100")
+        accuracy, knowledge = int(percent) / 100, Knowledge.CLASSES
     if knowledge and knowledge not in tuple(Knowledge):
-        raise _refusal(text, "after @ comes classes, N% or lengths")
+        raise refusal("after @ comes classes, N% or lengths")
     try:
         tau_s = float(tau) if colon else None
     except ValueError:
-        raise _refusal(text, "after : come seconds") from None
+        raise refusal("after : come seconds") from None
     if tau_s is not None and not 0 <= tau_s <= 86_400:
-        raise _refusal(text, "tau must be between 0 and 86400 seconds")
+        raise refusal("tau must be between 0 and 86400 seconds")
     return Arm(name, policy, Knowledge(knowledge or Knowledge.PREDICTED), tau_s, accuracy)
 
 
-def _share(percent: str, text: str) -> float:
-    if not percent.isdecimal() or not 50 <= int(percent) <= 100:
-        raise _refusal(text, "@N% takes a whole number from 50 to 100")
-    return int(percent) / 100
+@dataclass(slots=True)
+class OraclePredictor(Predictor):
+    """Wraps the shipped predictor and predicts what an arm may know.
+
+    It hides the request's limit, which may set the answer's length, and learns nothing: the next arm gets the
+    same prompts. `classes` and `lengths` (of real answers) are by prompt, `typical_tokens` by class. A class
+    is right with probability `accuracy`, and equal questions get equal classes in every arm.
+    """
+
+    shipped: Predictor
+    classes: Mapping[str, LengthClass] = field(default_factory=dict)
+    typical_tokens: Mapping[LengthClass, float] = field(default_factory=dict)
+    lengths: dict[str, int] = field(default_factory=dict)
+    knowledge: Knowledge = Knowledge.PREDICTED
+    accuracy: float = 1.0
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        self.name = self.shipped.name
+
+    def predict(self, view: PromptView, opinion: object = None) -> Prediction:
+        """Return what the arm may know, or the shipped prediction for an unknown prompt."""
+        known = self.classes.get(view.prompt)
+        if self.knowledge is Knowledge.LENGTHS:
+            tokens = self.lengths.get(view.prompt) or view.max_tokens
+            if tokens is not None:
+                # No quantile: the remaining length is known exactly.
+                certain = _certain(known or LengthClass.of(tokens), tokens, "lengths")
+                return replace(certain, q90_tokens=0.0)
+        elif self.knowledge is Knowledge.CLASSES and known is not None:
+            if self.accuracy < 1.0:
+                return self._uncertain(known, view)
+            return _certain(known, self.typical_tokens[known], "classes")
+        return replace(self.shipped.predict(replace(view, max_tokens=None)), memo=None)
+
+    def _uncertain(self, known: LengthClass, view: PromptView) -> Prediction:
+        rng = Random(f"{view.prompt}:{view.max_tokens}")  # noqa: S311 - repeatable, keeps no secret
+        said_long = (known is not LengthClass.SHORT) ^ (rng.random() >= self.accuracy)
+        p_long = self.accuracy if said_long else 1.0 - self.accuracy
+        short, long = (self.typical_tokens[each] for each in (LengthClass.SHORT, LengthClass.LONG))
+        tokens = short + (long - short) * p_long
+        q90 = long if p_long >= 0.1 else short
+        return Prediction(1.0 - p_long, 0.0, p_long, tokens, tokens, q90, "classes")
 
 
-def _refusal(text: str, why: str) -> ClairvoyantError:
-    return ClairvoyantError(f"arm {text!r}: {why}", ExitCode.USAGE)
+def _certain(length_class: LengthClass, tokens: float, source: str) -> Prediction:
+    short, medium, long = (float(each is length_class) for each in LengthClass)
+    return Prediction(short, medium, long, tokens, tokens, tokens, source)

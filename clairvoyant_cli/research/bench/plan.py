@@ -1,10 +1,10 @@
-"""What is asked when: the paper's burst, its Poisson arrivals, and recorded arrivals. Seeded, no I/O."""
+"""Plans of questions and arrival times: bursts, Poisson arrivals and recorded arrivals. Seeded, no I/O."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from clairvoyant_cli.research.bench.demo_questions import Question
+from clairvoyant_cli.research.bench.prompts import Question
 from clairvoyant_cli.research.simulator.traces import Trace
 from clairvoyant_cli.research.simulator.workload import MIN_SERVICE_S, TwoNormals
 from predictor.record import LengthClass
@@ -15,7 +15,7 @@ Pools = Mapping[LengthClass, Sequence[Question]]
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A question and when it comes, in seconds from the start."""
+    """A question and its arrival in seconds from the start."""
 
     at_s: float
     question: Question
@@ -29,9 +29,9 @@ Draw = Callable[[LengthClass, Random], Question]
 
 @dataclass(frozen=True, slots=True)
 class PaperAnswers:
-    """Service times of the paper (section 5.5), expressed as answers of a backend with this decode rate.
+    """Draws service times of the paper (section 5.5), as answers of a backend with this decode rate.
 
-    A long answer is one drawn as long: at these times the classes are the paper's, not those of a length.
+    The classes are the paper's, whatever the length.
     """
 
     pools: Pools
@@ -49,7 +49,7 @@ class PaperAnswers:
 
 
 def as_written(pools: Pools) -> Draw:
-    """Return a draw of the prompts with the lengths they come with."""
+    """Return a draw of the prompts with their own lengths."""
 
     def draw(kind: LengthClass, rng: Random) -> Question:
         return rng.choice(pools[kind])
@@ -58,7 +58,7 @@ def as_written(pools: Pools) -> Draw:
 
 
 def without_repeats(draw: Draw, pools: Pools) -> Draw:
-    """Return a draw that repeats no prompt before all of its class have been asked."""
+    """Return a draw that repeats no prompt before all prompts of its class were drawn."""
     left: dict[LengthClass, set[str]] = {}
 
     def fresh(kind: LengthClass, rng: Random) -> Question:
@@ -75,7 +75,7 @@ def without_repeats(draw: Draw, pools: Pools) -> Draw:
 def burst(count: int, gap_s: float, draw: Draw, rng: Random) -> Plan:
     """Return `count` questions, half short and half long (an odd one short), in random order.
 
-    They come `gap_s` apart: enough, if it is not 0, that all arms get them in the same order.
+    They arrive `gap_s` apart; above 0, all arms get them in the same order.
     """
     longs = count // 2
     kinds = [LengthClass.SHORT] * (count - longs) + [LengthClass.LONG] * longs
@@ -95,7 +95,7 @@ def poisson(count: int, rate_per_s: float, draw: Draw, rng: Random) -> Plan:
 def replayed(recorded: Trace, draw: Draw, stretch: float, rng: Random) -> Plan:
     """Return questions at recorded times, `stretch` times as far apart, with the recorded lengths.
 
-    A trace holds no prompts: lengths below 200 tokens get a short question, the others a long one.
+    A trace has no prompts: lengths below 200 tokens get a short question, the others a long one.
     """
     plan = []
     for at_s, tokens in zip(recorded.arrival_s.tolist(), recorded.tokens.tolist(), strict=True):

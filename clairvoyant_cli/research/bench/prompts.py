@@ -1,5 +1,6 @@
-"""The prompts a bench sends: the project's own, or a file of the user's."""
+"""Reads the prompts that a bench sends: the project's own, or a file of the user's."""
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -8,21 +9,43 @@ import msgspec
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.files import LARGE_BYTES, read_file
-from clairvoyant_cli.research.bench.demo_questions import Question
 from predictor.record import LengthClass
 
 SHIPPED = Path(__file__).with_name("prompts.jsonl")
-"""Written for this project, with lengths set by judgement; no model was trained on them."""
+"""Written for this project; no model was trained on them. The lengths are estimates."""
 
+DEMO = Path(__file__).with_name("demo_prompts.jsonl")
+"""Prompts of the demo, with titles that fit into a narrow column."""
 
-WANTED = (
+FORMAT = (
     'want {"prompt": text, "output_tokens": number}, and "class": "short" or "long", "max_tokens": number, '
     "if any"
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A prompt, a short title, and the length of its answer in tokens.
+
+    `known_class` overrides the class of that length. `max_tokens` is the limit of the request where the bench
+    does not set the length.
+    """
+
+    title: str
+    prompt: str
+    tokens: int
+    known_class: LengthClass | None = None
+    max_tokens: int | None = None
+
+    @property
+    def length_class(self) -> LengthClass:
+        """The class of the answer."""
+        return self.known_class or LengthClass.of(self.tokens)
+
+
 class _Line(msgspec.Struct):
     prompt: str
+    title: str = ""
     tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
     output_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
     known_class: LengthClass | None = msgspec.field(default=None, name="class")
@@ -30,16 +53,17 @@ class _Line(msgspec.Struct):
 
     @property
     def length(self) -> int | None:
-        """The answer's length; its limit where nothing else is said."""
-        told = self.output_tokens if self.tokens is None else self.tokens
-        return self.max_tokens if told is None else told
+        """The answer's length; the limit if no length is given."""
+        given = self.output_tokens if self.tokens is None else self.tokens
+        return self.max_tokens if given is None else given
 
 
 def load_prompts(path: Path = SHIPPED) -> dict[LengthClass, list[Question]]:
     """Read prompts by length class: JSONL, one {"prompt": text, "output_tokens": answer length} a line.
 
-    `tokens` is another name for `output_tokens`. "class" says what an answer counts as, whatever its length;
-    "max_tokens" is the limit that its request asks for, and its length if no other is named.
+    `tokens` is another name for `output_tokens`. "class" overrides the class of the length; "max_tokens" is
+    the limit of the request, and the length if no other is given. ClairvoyantError if a line is invalid, or
+    there is no short or no long prompt.
     """
     refuse = partial(ClairvoyantError, exit_code=ExitCode.USAGE)
     lines = read_file(path, "the prompts", LARGE_BYTES).splitlines()
@@ -50,10 +74,10 @@ def load_prompts(path: Path = SHIPPED) -> dict[LengthClass, list[Question]]:
         try:
             read = msgspec.json.decode(line, type=_Line)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            raise refuse(f"{path}:{number}: {WANTED}: {error}") from None
+            raise refuse(f"{path}:{number}: {FORMAT}: {error}") from None
         if read.length is None:
-            raise refuse(f"{path}:{number}: {WANTED}: there is no number")
-        question = Question("", read.prompt, max(1, read.length), read.known_class, read.max_tokens)
+            raise refuse(f"{path}:{number}: {FORMAT}: there is no number")
+        question = Question(read.title, read.prompt, max(1, read.length), read.known_class, read.max_tokens)
         pools[question.length_class].append(question)
     if not pools[LengthClass.SHORT] or not pools[LengthClass.LONG]:
         raise refuse(

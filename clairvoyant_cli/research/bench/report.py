@@ -1,31 +1,29 @@
-"""What a bench found: as tables, charts, JSON and CSV, all from the same summaries."""
+"""Makes the report of a bench: tables, charts, JSON and CSV."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
-from clairvoyant_cli.research.bench.measures import ALL, Key, Spread, Summary
-from clairvoyant_cli.research.bench.page import Block, Chart, Code, Grid, Heading, Page, Paragraph
+from clairvoyant_cli.confidence import Estimate
+from clairvoyant_cli.research.bench.arms import ORACLE
 from clairvoyant_cli.research.bench.results import Cell
-from clairvoyant_cli.research.report import Curve, Plot, Point
-from clairvoyant_cli.research.report.svg import svg
+from clairvoyant_cli.research.bench.summary import ALL, Key, Summary
+from clairvoyant_cli.research.report import Cell as Figure
+from clairvoyant_cli.research.report import Curve, Plot, Point, Report, Table, figures
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY
 from predictor.record import LengthClass
 
 KINDS = tuple(each.value for each in LengthClass)
-
-
+SHORT_P50 = ("short", "sojourn p50")
 MEDIAN = "sojourn p50"
+COUNTS = ("tau firings", "answered", "failed", "cuts", "resumes", "tokens read again")
+CURVE_POINTS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All that a report is made of. `notes` say what a reader must know to read the figures right.
-
-    `simulated` is what the simulator says of the same questions. `sweep` shows what changes with the load
-    instead of every load's own tables.
-    """
+    """The results of a bench. `simulated` are the simulator's figures for the same questions."""
 
     title: str
     command: str
@@ -35,37 +33,36 @@ class Findings:
     summaries: Sequence[Summary]
     cells: Sequence[Cell]
     simulated: Sequence[Summary] = ()
-    sweep: bool = False
 
     @property
     def loads(self) -> list[str]:
         """The loads, in the order they were measured."""
         return list(dict.fromkeys(summary.load for summary in self.summaries))
 
-    def of_load(self, load: str) -> list[Summary]:
-        """Return the summaries of a load."""
-        return [summary for summary in self.summaries if summary.load == load]
 
-
-def page_of(findings: Findings) -> Page:
-    """Return the report: what ran where, how, and what came out."""
-    facts = tuple((name, value) for name, value in findings.about.items())
-    blocks: list[Block] = [Paragraph(verdict) for verdict in verdicts_of(findings)]
-    blocks += [Grid(("Measured on", ""), facts), Code(findings.command)]
-    blocks += [Paragraph(note) for note in findings.notes]
-    for heading, tables in sections_of(findings):
-        blocks.append(Heading(heading))
-        blocks += tables
-    plots = plots_of(findings)
-    if plots:
-        blocks += [Heading("Charts"), Chart(svg(plots), "; ".join(plot.title for plot in plots))]
-    return Page(findings.title, tuple(blocks))
-
-
-def verdicts_of(findings: Findings) -> Iterator[str]:
-    """Yield a sentence a load: what came out at the median of the default policy, or of the first arm."""
+def report_of(findings: Findings) -> Report:
+    """Return the report of a bench."""
+    about = Table("Measured on", ("",), tuple(findings.about.items()))
+    tables: list[Table] = []
     for load in findings.loads:
-        rivals = [each for each in findings.of_load(load) if each.baseline and each.arm != each.baseline]
+        measured = tables_of([each for each in findings.summaries if each.load == load])
+        simulated = tables_of([each for each in findings.simulated if each.load == load])[:2]
+        tables += [replace(table, section=load) for table in measured]
+        tables += [replace(t, title=f"Simulated: {t.title.lower()}", section=load) for t in simulated]
+    return Report(
+        findings.title,
+        tables=(about, *tables),
+        notes=findings.notes,
+        plots=plots_of(findings),
+        conclusions=tuple(conclusions(findings)),
+        command=findings.command,
+    )
+
+
+def conclusions(findings: Findings) -> Iterator[str]:
+    """Yield a sentence per load: the change of the median under the default policy, or the first arm."""
+    for load in findings.loads:
+        rivals = [s for s in findings.summaries if s.load == load and s.baseline and s.arm != s.baseline]
         if rivals:
             arm = next((each for each in rivals if each.arm == DEFAULT_POLICY), rivals[0])
             parts = [
@@ -77,200 +74,119 @@ def verdicts_of(findings: Findings) -> Iterator[str]:
                 yield f"{load}, {arm.arm} against {arm.baseline}, at the median: {', '.join(parts)}."
 
 
-def _sooner(change: Spread) -> str:
+def _sooner(change: Estimate) -> str:
     if isfinite(change.half_width) and abs(change.mean) <= change.half_width:
-        return "neither sooner nor later, as far as these runs tell"
-    word = "sooner" if change.mean < 0 else "later"
-    return f"{abs(change.mean):.0%} {word}"
+        return "not significantly changed"
+    return f"{abs(change.mean):.0%} {'sooner' if change.mean < 0 else 'later'}"
 
 
-def sections_of(findings: Findings) -> Iterator[tuple[str, list[Grid]]]:
-    """Yield the tables under their headings: one section a load, or one for a sweep."""
-    if findings.sweep:
-        yield "Change over load", sweep_tables(findings)
-        return
-    for load in findings.loads:
-        tables = tables_of(findings.of_load(load))
-        simulated = [summary for summary in findings.simulated if summary.load == load]
-        if simulated:
-            # Twice no tables: sojourn and change are enough to lay beside what was measured.
-            tables += [replace(table, header=_simulated(table.header)) for table in tables_of(simulated)[:2]]
-        yield load, tables
-
-
-def _simulated(header: tuple[str, ...]) -> tuple[str, ...]:
-    return (f"Simulated: {header[0][0].lower()}{header[0][1:]}", *header[1:])
-
-
-SWEPT = (("short", "sojourn p50"), ("short", "sojourn p95"), ("long", "sojourn p95"))
-"""What a sweep shows: what shortest-first gains, in the middle and at the end, and what it costs."""
-
-
-def sweep_tables(findings: Findings) -> list[Grid]:
-    """Return a table for each swept figure: a row a load, each arm measured and simulated."""
-    tables = []
-    for key in SWEPT:
-        changed = [s for s in findings.summaries if key in s.changes and s.arm != s.baseline]
-        if not changed:
-            continue
-        simulated = {(s.load, s.arm): s.changes[key] for s in findings.simulated if key in s.changes}
-        found = {(s.load, s.arm): s.changes[key] for s in changed}
-        arms = list(dict.fromkeys(s.arm for s in changed))
-        rows = []
-        for load in findings.loads:
-            row = [load]
-            for arm in arms:
-                expected = simulated.get((load, arm))
-                row.append(_interval(found[load, arm]) if (load, arm) in found else "")
-                row.append("" if expected is None else f"{100 * expected.mean:+.1f} %")
-            rows.append(tuple(row))
-        title = f"{key[0]} {key[1].removeprefix('sojourn ')}, change against {changed[0].baseline}"
-        tables.append(Grid((title, *(n for arm in arms for n in (arm, f"{arm}, simulated"))), tuple(rows)))
-    return tables
-
-
-def _interval(spread: Spread) -> str:
-    text = f"{100 * spread.mean:+.1f} %"
-    return f"{text} ± {100 * spread.half_width:.1f}" if isfinite(spread.half_width) else text
-
-
-def tables_of(summaries: Sequence[Summary]) -> list[Grid]:
-    """Return the tables of one load: sojourn, change, time to first token, per token, and the rest."""
+def tables_of(summaries: Sequence[Summary]) -> list[Table]:
+    """Return the tables of a load: sojourn, change, time to first token, per token, cuts and counts."""
     kinds = [kind for kind in KINDS if any((kind, "answered") in s.figures for s in summaries)]
+
+    def table(title: str, unit: str, names: Sequence[str], classes: Sequence[str] = kinds) -> Table:
+        keys = [(kind, name) for kind in classes for name in names]
+        return figures(title, (cell for s in summaries for cell in _cells(s.arm, s.figures, keys, unit)))
+
     tables = [
-        _grid("Sojourn (s)", summaries, [(k, f"sojourn {p}") for k in kinds for p in ("p50", "p95", "p99")]),
+        table("Sojourn", "s", [f"sojourn {p}" for p in ("p50", "p95", "p99")]),
         _changes(summaries, kinds),
-        _grid("First token (s)", summaries, [(k, f"ttft {p}") for k in kinds for p in ("p50", "p95", "p99")]),
-        _grid(
-            "Per token (s)",
-            summaries,
-            [(k, f"per token {p}") for k in (*kinds, ALL) for p in ("mean", "p90")],
-        ),
+        table("First token", "s", [f"ttft {p}" for p in ("p50", "p95", "p99")]),
+        table("Per token", "s", ["per token mean", "per token p90"], [*kinds, ALL]),
         _cuts(summaries),
-        _grid(
-            "Besides",
-            summaries,
-            [(ALL, "jain"), (ALL, "tau firings"), (ALL, "ranking"), (ALL, "answered"), (ALL, "failed")],
-        ),
+        table("Other figures", "1", ["jain", "tau firings", "ranking", "answered", "failed"], [ALL]),
     ]
-    return [table for table in tables if len(table.header) > 1 and table.rows]
+    return [each for each in tables if each.cells]
 
 
-def _grid(title: str, summaries: Sequence[Summary], keys: Sequence[Key]) -> Grid:
-    known = [key for key in keys if any(key in summary.figures for summary in summaries)]
-    rows = [
-        (summary.arm, *(shown(summary.figures[key]) if key in summary.figures else "" for key in known))
-        for summary in summaries
-    ]
-    return Grid((title, *(_label(key) for key in known)), tuple(rows))
+def _cells(arm: str, found: Mapping[Key, Estimate], keys: Sequence[Key], unit: str) -> Iterator[Figure]:
+    for kind, name in keys:
+        if (kind, name) in found:
+            label = name
+            for prefix in ("sojourn ", "ttft ", "per token "):
+                label = label.removeprefix(prefix)
+            column = label if kind == ALL and label == name else f"{kind} {label}"
+            yield Figure(arm, column, found[kind, name], "count" if name in COUNTS else unit)
 
 
-def _changes(summaries: Sequence[Summary], kinds: Sequence[str]) -> Grid:
+def _changes(summaries: Sequence[Summary], kinds: Sequence[str]) -> Table:
+    """Return the changes against the baseline, and each arm's share of the oracle's gain at short P50."""
     keys = [(kind, f"sojourn {p}") for kind in kinds for p in ("p50", "p95")] + [(ALL, "sojourn mean")]
-    bounded = any(summary.share_of_bound is not None for summary in summaries)
-    baseline = next((summary.baseline for summary in summaries if summary.baseline), None)
-    rows = []
-    for summary in summaries:
-        if summary.baseline is None or summary.arm == baseline:
+    medians = {s.arm: s.figures[SHORT_P50].mean for s in summaries if SHORT_P50 in s.figures}
+    baseline = next((s.baseline for s in summaries if s.baseline), "")
+    before, best = medians.get(baseline), medians.get(ORACLE)
+    cells: list[Figure] = []
+    for each in summaries:
+        if each.baseline is None or each.arm == baseline:
             continue
-        row = [summary.arm, *(percent(summary.changes[k]) if k in summary.changes else "" for k in keys)]
-        if bounded:
-            share = summary.share_of_bound
-            row.append("" if share is None else f"{share:.0%}")
-        rows.append(tuple(row))
-    header = [f"Change against {baseline}", *(_label(key) for key in keys)]
-    return Grid(tuple([*header, "of oracle's short gain"] if bounded else header), tuple(rows))
+        cells += _cells(each.arm, each.changes, keys, "%")
+        if before is not None and best is not None and before > best and each.arm in medians:
+            share = (before - medians[each.arm]) / (before - best)
+            cells.append(Figure(each.arm, "of oracle's short gain", Estimate(share), "% of gain"))
+    return figures(f"Change against {baseline}", cells)
 
 
-def _cuts(summaries: Sequence[Summary]) -> Grid:
-    """Draw what was cut and what it cost: the time that slots were held, against the uncut baseline."""
+def _cuts(summaries: Sequence[Summary]) -> Table:
+    """Return what was cut and its cost: the time that slots were held, against the uncut baseline."""
     keys = [(ALL, name) for name in ("cuts", "cuts a request", "resumes", "tokens read again")]
-    cutting = [summary for summary in summaries if keys[0] in summary.figures]
-    grid = _grid("Cuts", cutting, keys)
-    if not all((ALL, "busy") in summary.changes for summary in cutting):
-        return grid
-    lost = [_interval(summary.changes[ALL, "busy"]) for summary in cutting]
-    rows = tuple((*row, text) for row, text in zip(grid.rows, lost, strict=True))
-    return Grid((*grid.header, "throughput lost"), rows)
+    cells: list[Figure] = []
+    for each in summaries:
+        if keys[0] in each.figures:
+            cells += _cells(each.arm, each.figures, keys, "1")
+            if (ALL, "busy") in each.changes:
+                cells.append(Figure(each.arm, "throughput lost", each.changes[ALL, "busy"], "%"))
+    return figures("Cuts", cells)
 
 
-def _label(key: Key) -> str:
-    kind, figure = key
-    for prefix in ("sojourn ", "ttft ", "per token "):
-        figure = figure.removeprefix(prefix)
-    return figure if kind == ALL and figure not in ("mean", "p90") else f"{kind} {figure}"
-
-
-def shown(spread: Spread) -> str:
-    """Return mean ± standard deviation with about three digits."""
-    size = abs(spread.mean)
-    digits = 0 if size >= 100 or size == int(size) else 1 if size >= 10 else 2 if size >= 0.1 else 4
-    text = f"{spread.mean:.{digits}f}"
-    return f"{text} ± {spread.sd:.{digits}f}" if isfinite(spread.sd) and spread.sd else text
-
-
-def percent(spread: Spread) -> str:
-    """Return a change in percent, ± its standard deviation over the runs."""
-    text = f"{100 * spread.mean:+.1f} %"
-    return f"{text} ± {100 * spread.sd:.1f}" if isfinite(spread.sd) else text
-
-
-def plots_of(findings: Findings) -> list[Plot]:
-    """Return the charts: sojourn and first-token distributions by class, and gain over load."""
-    plots: list[Plot] = []
-    for load in [] if findings.sweep else findings.loads:
+def plots_of(findings: Findings) -> tuple[Plot, ...]:
+    """Return the charts: gain over load, then sojourn and first-token distributions by load and class."""
+    gains = _gains(findings)
+    plots = [] if gains is None else [gains]
+    for load in findings.loads:
         for kind in KINDS:
             for figure, label in (("sojourn_s", "sojourn time (s)"), ("ttft_s", "time to first token (s)")):
-                lines = tuple(_distributions(findings, load, kind, figure))
-                if lines:
-                    plots.append(Plot(f"{load}: {kind} answers", label, "answers (%)", lines))
-    gains = _gains(findings)
-    return plots if gains is None else [gains, *plots]
+                curves = tuple(_distributions(findings, load, kind, figure))
+                if curves:
+                    plots.append(Plot(f"{load}: {kind} answers", label, "answers (%)", curves))
+    return tuple(plots)
 
 
 def _distributions(findings: Findings, load: str, kind: str, figure: str) -> Iterator[Curve]:
-    for summary in findings.of_load(load):
-        cells = [cell for cell in findings.cells if (cell.load, cell.arm) == (load, summary.arm)]
-        values = [getattr(answer, figure) for cell in cells for answer in cell.answers if answer.kind == kind]
-        values = [value for value in values if value is not None]
+    """Yield each arm's cumulative distribution, in percent of the answers."""
+    for arm in dict.fromkeys(summary.arm for summary in findings.summaries if summary.load == load):
+        cells = [cell for cell in findings.cells if (cell.load, cell.arm) == (load, arm)]
+        answers = (answer for cell in cells for answer in cell.answers if answer.kind == kind)
+        values = sorted(value for a in answers if (value := getattr(a, figure)) is not None)
         if values:
-            yield distribution(summary.arm, values)
+            kept = sorted({*range(0, len(values), max(1, len(values) // CURVE_POINTS)), len(values) - 1})
+            points = tuple(Point(values[i], 100 * (i + 1) / len(values)) for i in kept)
+            yield Curve(arm, points, marked=False)
 
 
 def _gains(findings: Findings) -> Plot | None:
-    """Draw the paper's Figure 3 from this machine's figures; None with fewer than two utilisations.
-
-    Bars are 95 % confidence intervals of the mean over the runs.
-    """
-    points, simulated = _gain_points(findings.summaries), _gain_points(findings.simulated)
-    if not any(len(of_arm) > 1 for of_arm in points.values()):
+    """Return the gain over load as in the paper's Figure 3; None for fewer than two utilisations."""
+    measured, simulated = _gain_points(findings.summaries), _gain_points(findings.simulated)
+    if not any(len(points) > 1 for points in measured.values()):
         return None
-    lines: list[Curve] = []
-    for arm, of_arm in points.items():
-        lines.append(Curve(arm, of_arm))
+    curves: list[Curve] = []
+    for arm, points in measured.items():
+        curves.append(Curve(arm, points))
         if arm in simulated:
             bare = tuple(replace(point, half_width=0.0) for point in simulated[arm])
-            lines.append(Curve(f"{arm}, simulated", bare, marked=False, dashed=True))
+            curves.append(Curve(f"{arm}, simulated", bare, marked=False, dashed=True))
     title = "Gain over load: short answers, P50"
-    return Plot(title, "utilisation rho", "less than fcfs (%)", tuple(lines))
+    return Plot(title, "utilisation rho", "less than fcfs (%)", tuple(curves))
 
 
 def _gain_points(summaries: Sequence[Summary]) -> dict[str, tuple[Point, ...]]:
     points: dict[str, tuple[Point, ...]] = {}
     for summary in summaries:
-        change = summary.changes.get((LengthClass.SHORT.value, "sojourn p50"))
         _, found, rho = summary.load.rpartition("rho ")
-        if change is not None and found and summary.arm != summary.baseline:
+        if SHORT_P50 in summary.changes and found and summary.arm != summary.baseline:
+            change = summary.changes[SHORT_P50]
             point = Point(float(rho), -100 * change.mean, 100 * change.half_width)
             points[summary.arm] = (*points.get(summary.arm, ()), point)
     return points
-
-
-def distribution(name: str, values: Sequence[float], points: int = 200) -> Curve:
-    """Return the cumulative distribution of values as a curve of percent over value."""
-    ordered = sorted(values)
-    kept = sorted({*range(0, len(ordered), max(1, len(ordered) // points)), len(ordered) - 1})
-    return Curve(name, tuple(Point(ordered[i], 100 * (i + 1) / len(ordered)) for i in kept), marked=False)
 
 
 def to_json(findings: Findings) -> dict[str, Any]:
@@ -291,17 +207,16 @@ def _plain(summary: Summary) -> dict[str, Any]:
         "load": summary.load,
         "arm": summary.arm,
         "baseline": summary.baseline,
-        "share_of_oracle_gain": summary.share_of_bound,
         "figures": _nested(summary.figures),
         "changes": _nested(summary.changes),
     }
 
 
-def _nested(figures: Mapping[Key, Spread]) -> dict[str, dict[str, Any]]:
+def _nested(estimates: Mapping[Key, Estimate]) -> dict[str, dict[str, Any]]:
     nested: dict[str, dict[str, Any]] = {}
-    for (kind, name), spread in figures.items():
-        sd = spread.sd if isfinite(spread.sd) else None
-        nested.setdefault(kind, {})[name] = {"mean": spread.mean, "sd": sd, "runs": spread.runs}
+    for (kind, name), each in estimates.items():
+        half_width = each.half_width if isfinite(each.half_width) else None
+        nested.setdefault(kind, {})[name] = {"mean": each.mean, "half_width": half_width, "runs": each.n}
     return nested
 
 

@@ -1,7 +1,7 @@
-"""What a bench has measured: cells of answers, and the file that lets an interrupted bench go on."""
+"""The results of a bench: cells of answers, and the file from which an interrupted bench resumes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,21 +9,16 @@ import msgspec
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.files import LARGE_BYTES, read_file
-from clairvoyant_cli.research.bench.load import Call
+from clairvoyant_cli.research.bench.client import Call
 
 JsonObject = dict[str, Any]
 
 
-UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
-"""What decoding a line of another file raises: the last two for no UTF-8, and for endless nesting."""
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One question and how it went; seconds of the model's time (see `Settings.speedup`), no text.
+    """One answer, in seconds of the model's time (see `Settings.speedup`); it contains no text.
 
-    `kind` is the question's length class; `predicted_tokens` is None where no proxy predicted anything, the
-    times are None where the call failed, which `error` tells.
+    `kind` is the question's length class. Times are None if the call failed; `error` says why.
     """
 
     kind: str
@@ -35,42 +30,33 @@ class Answer:
     error: str | None = None
 
     @classmethod
-    def of(cls, call: Call, at_s: float, speedup: float) -> "Answer":
+    def of(cls, call: Call, speedup: float) -> "Answer":
         """Return the record of a call that has ended."""
-        sojourn_s, ttft_s = call.sojourn_s, call.ttft_s
-        return cls(
-            kind=call.question.length_class.value,
-            tokens=call.tokens,
-            at_s=at_s,
-            sojourn_s=None if sojourn_s is None else sojourn_s * speedup,
-            ttft_s=None if ttft_s is None else ttft_s * speedup,
-            predicted_tokens=call.predicted_tokens,
-            error=call.error,
+        sojourn_s, ttft_s = (
+            None if time_s is None else time_s * speedup for time_s in (call.sojourn_s, call.ttft_s)
         )
+        kind = call.question.length_class.value
+        return cls(kind, call.tokens, call.at_s, sojourn_s, ttft_s, call.predicted_tokens, call.error)
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One arm's answers to one run of one load. `took_s` is wall-clock time.
 
-    `cuts`, `resumes` and `recomputed_tokens` are None where the policy cuts nothing; `busy_s` is how long
-    slots were held, in seconds of the model's time, None where the daemon is somebody else's.
+    `counts` are what the daemon counted: "tau firings", "busy" (seconds that slots were held), and where the
+    policy cuts answers "cuts", "resumes" and "tokens read again".
     """
 
     load: str
     run: int
     arm: str
     took_s: float
-    tau_firings: int
     answers: tuple[Answer, ...]
-    cuts: int | None = None
-    resumes: int | None = None
-    recomputed_tokens: int | None = None
-    busy_s: float | None = None
+    counts: dict[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """What tells it from the other cells."""
+        """The key of the cell."""
         return self.load, self.run, self.arm
 
 
@@ -78,70 +64,58 @@ class _Head(msgspec.Struct, tag_field="is", tag="clairvoyant bench"):
     settings: JsonObject
 
 
-@dataclass(slots=True)
 class Ledger:
-    """The finished cells, kept in a file as they are finished, if there is one."""
+    """The finished cells of a bench, appended to a file as JSON lines, if there is one.
 
-    cells: dict[tuple[str, int, str], Cell]
-    path: Path | None = None
+    ClairvoyantError if the file cannot be used, or is that of a bench with other settings.
+    """
+
+    def __init__(self, path: Path | None, settings: Mapping[str, Any]) -> None:
+        self.path = path
+        self.settings: JsonObject = msgspec.json.decode(msgspec.json.encode(settings))
+        self.cells: dict[tuple[str, int, str], Cell] = {}
+        if path is not None and path.exists():
+            self._read(path)
+
+    def _read(self, path: Path) -> None:
+        lines = read_file(path, "the unfinished bench", LARGE_BYTES).splitlines()
+        if not lines:
+            return
+        try:
+            head = msgspec.json.decode(lines[0], type=_Head).settings
+            for number, line in enumerate(lines[1:], 2):
+                try:
+                    cell = msgspec.json.decode(line, type=Cell)
+                except (msgspec.DecodeError, ValueError):
+                    if number != len(lines):  # an interrupted bench may have cut its last line
+                        raise
+                else:
+                    self.cells[cell.key] = cell
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise ClairvoyantError(f"{path} is no unfinished bench: {error}", ExitCode.USAGE) from None
+        for key, value in self.settings.items():
+            if head.get(key) != value:
+                raise ClairvoyantError(
+                    f"{path} holds a bench with {key} {head.get(key)!r}, not {value!r}; "
+                    "give it another --resume file",
+                    ExitCode.USAGE,
+                )
+        self.settings = head
+
+    def begin(self, **measured: float) -> None:
+        """Write the settings, with what was measured first, and the cells read so far."""
+        self.settings |= measured
+        if self.path is not None:
+            lines = (_Head(self.settings), *self.cells.values())
+            try:
+                self.path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+            except OSError as error:
+                message = f"cannot keep the bench in {self.path}: {error.strerror}"
+                raise ClairvoyantError(message, ExitCode.USAGE) from None
 
     def add(self, cell: Cell) -> None:
-        """Enter a cell."""
+        """Add a cell."""
         self.cells[cell.key] = cell
         if self.path is not None:
             with self.path.open("ab") as file:
                 file.write(msgspec.json.encode(cell) + b"\n")
-
-
-def settings_in(path: Path | None) -> JsonObject:
-    """Return the settings an unfinished bench in this file was begun with; none if there is none."""
-    if path is None or not path.exists():
-        return {}
-    try:
-        return msgspec.json.decode(_lines(path)[0], type=_Head).settings
-    except (IndexError, *UNREADABLE):
-        return {}
-
-
-def open_ledger(path: Path | None, settings: Mapping[str, Any]) -> Ledger:
-    """Return the ledger of a bench, with the cells an earlier one with the same settings has finished."""
-    if path is None:
-        return Ledger({})
-    plain: JsonObject = msgspec.json.decode(msgspec.json.encode(settings))
-    try:
-        lines = _lines(path) if path.exists() else []
-        if not lines:
-            path.write_bytes(msgspec.json.encode(_Head(plain)) + b"\n")
-            return Ledger({}, path)
-        head = msgspec.json.decode(lines[0], type=_Head)
-        cells = _cells(lines[1:])
-        # Whatever was cut off goes, so that the next cell begins a line of its own.
-        path.write_bytes(b"".join(line + b"\n" for line in lines[: 1 + len(cells)]))
-    except OSError as error:
-        raise ClairvoyantError(f"cannot keep the bench in {path}: {error.strerror}", ExitCode.USAGE) from None
-    except UNREADABLE as error:
-        raise ClairvoyantError(f"{path} is no unfinished bench: {error}", ExitCode.USAGE) from None
-    for key in plain.keys() | head.settings.keys():
-        if plain.get(key) != head.settings.get(key):
-            raise ClairvoyantError(
-                f"{path} holds a bench with {key} {head.settings.get(key)!r}, not {plain.get(key)!r}; "
-                "give it another --resume file",
-                ExitCode.USAGE,
-            )
-    return Ledger({cell.key: cell for cell in cells}, path)
-
-
-def _lines(path: Path) -> list[bytes]:
-    return read_file(path, "the unfinished bench", LARGE_BYTES).splitlines()
-
-
-def _cells(lines: list[bytes]) -> list[Cell]:
-    cells = []
-    for number, line in enumerate(lines):
-        try:
-            cells.append(msgspec.json.decode(line, type=Cell))
-        except UNREADABLE:
-            # The last line may have been cut off with the bench that was writing it.
-            if number != len(lines) - 1:
-                raise
-    return cells

@@ -1,111 +1,87 @@
-"""A bench from beginning to end: every arm gets the same questions at the same times, run by run."""
+"""Runs a bench: every arm gets the same questions at the same times, run by run.
+
+A kind of load is a class with a `name` and `send`; `OpenLoop` sends planned questions. A load whose questions
+depend on earlier answers, such as agents with sessions, implements the same `Load`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import httpx
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.research.bench.arms import Arm, Knowledge
-from clairvoyant_cli.research.bench.load import Asker, Call, send_at
+from clairvoyant_cli.research.bench.client import Asker, Call, send_at
 from clairvoyant_cli.research.bench.plan import Plan
 from clairvoyant_cli.research.bench.results import Answer, Cell, Ledger
-from clairvoyant_cli.state.client import ControlClient
+
+OnAnswer = Callable[[int, int], None]
+"""Called with the answers so far and the questions in all."""
 
 
-class Counted(NamedTuple):
-    """What a daemon has counted so far. `busy_s` is how long its slots were held, None if it does not say."""
+class Load(Protocol):
+    """A kind of load."""
 
-    tau_firings: int
-    cuts: int
-    resumes: int
-    recomputed_tokens: int
-    busy_s: float | None
+    @property
+    def name(self) -> str:
+        """Its name in tables, which no other load of the bench has."""
+        ...
+
+    async def send(
+        self, client: httpx.AsyncClient, asker: Asker, run: int, on_answer: OnAnswer
+    ) -> list[Call]:
+        """Send the questions of a run, wait for all answers, and return the calls."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLoop:
+    """Questions at planned times, whatever happens to those before. `speedup` divides the times."""
+
+    name: str
+    plan: Callable[[int], Plan]
+    speedup: float = 1.0
+
+    async def send(
+        self, client: httpx.AsyncClient, asker: Asker, run: int, on_answer: OnAnswer
+    ) -> list[Call]:
+        """Send the questions of a run."""
+        calls = [Call(arrival.question, arrival.at_s) for arrival in self.plan(run)]
+        answered = count(1)
+        due_s = [call.at_s / self.speedup for call in calls]
+        await send_at(client, asker, calls, due_s, lambda: on_answer(next(answered), len(calls)))
+        return calls
 
 
 class Way(Protocol):
     """The way of an arm's questions to the backend."""
 
-    async def take(self, arm: Arm) -> httpx.AsyncClient:
-        """Set everything up for the arm, and return the client to send its questions with."""
+    def take(self, arm: Arm) -> httpx.AsyncClient:
+        """Set up the arm, and return the client to send its questions with."""
         ...
 
-    async def counted(self) -> Counted:
-        """Return what was counted so far."""
+    def counted(self) -> dict[str, float]:
+        """Return what was counted so far, by name."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """A load, by name, and what it asks in each run."""
-
-    name: str
-    plan: Callable[[int], Plan]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A cell that is to be measured next."""
+    """A cell to measure."""
 
     load: Load
     run: int
     arm: Arm
 
 
-@dataclass(slots=True)
-class DaemonWay:
-    """Through one daemon, whose policy and timeout are changed between the arms.
-
-    `direct` goes past it. `teach` sets a daemon of our own to the arm's policy, and its predictor to what
-    the arm may know; one that somebody else runs is only asked for its policies, through its control API.
-    `speedup` divides the arms' timeouts; `busy_s` tells how long slots of a daemon of our own were held.
-    """
-
-    control: ControlClient
-    proxied: httpx.AsyncClient
-    direct: httpx.AsyncClient
-    teach: Callable[[Arm], None] | None
-    tau_s: float | None
-    speedup: float = 1.0
-    busy_s: Callable[[], float | None] = lambda: None
-
-    async def take(self, arm: Arm) -> httpx.AsyncClient:
-        """Set the daemon up for the arm."""
-        if arm.policy is None:
-            return self.direct
-        if self.teach is not None:
-            self.teach(arm)
-        elif arm.knowledge is not Knowledge.PREDICTED:
-            raise ClairvoyantError(f"a running daemon cannot be told {arm.knowledge}; leave {arm.name} out")
-        else:
-            await self.control.act("policy", {"policy": arm.policy})
-        tau_s = self.tau_s if arm.tau_s is None else arm.tau_s / self.speedup
-        await self.control.act("tau", {"tau_s": tau_s or 0})
-        return self.proxied
-
-    async def counted(self) -> Counted:
-        """Ask the daemon."""
-        state = await self.control.snapshot()
-        counts = state.counters
-        tau_firings = state.tau.firings_total
-        return Counted(tau_firings, counts.cuts, counts.resumes, counts.recomputed_tokens, self.busy_s())
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What is being measured: a step after so many others, of whose questions so many are answered."""
-
-    step: Step
-    done: int
-    answered: int
-    of: int
+CUTS = ("cuts", "resumes", "tokens read again")
 
 
 @dataclass(slots=True)
 class Session:
-    """Runs what a ledger lacks. `learn` is told the real lengths, by prompt, after each cell."""
+    """Measures the cells that a ledger lacks. `learn` gets the real lengths, by prompt, after each cell."""
 
     way: Way
     asker: Asker
@@ -113,49 +89,35 @@ class Session:
     speedup: float = 1.0
     learn: Callable[[Mapping[str, int]], None] = lambda lengths: None
 
-    async def run(self, steps: Sequence[Step], on_progress: Callable[[Progress], None]) -> None:
-        """Measure the steps that are not done yet, in their order; `on_progress` is told of each, and of each
-        answer.
-        """
+    async def run(self, steps: Sequence[Step], on_progress: Callable[[float, str], None]) -> None:
+        """Measure the steps in their order; `on_progress` gets the steps done and a description."""
         for done, step in enumerate(steps):
-            if (step.load.name, step.run, step.arm.name) not in self.ledger.cells:
-                self.ledger.add(await self._measure(step, done, on_progress))
+            name = f"run {step.run + 1}, {step.load.name}, {step.arm.name}"
+            on_progress(done, name)
+            if (step.load.name, step.run, step.arm.name) in self.ledger.cells:
+                continue
 
-    async def _measure(self, step: Step, done: int, on_progress: Callable[[Progress], None]) -> Cell:
-        plan = step.load.plan(step.run)
-        calls = [Call(arrival.question) for arrival in plan]
-        client = await self.way.take(step.arm)
-        before = await self.way.counted()
-        begun_s, answered = self.asker.clock(), count(1)
-        on_progress(Progress(step, done, 0, len(calls)))
-        await send_at(
-            client,
-            self.asker,
-            calls,
-            [arrival.at_s / self.speedup for arrival in plan],
-            lambda: on_progress(Progress(step, done, next(answered), len(calls))),
-        )
+            def on_answer(answered: int, of: int, done: int = done, name: str = name) -> None:
+                on_progress(done + answered / of, name)
+
+            self.ledger.add(await self._measure(step, on_answer))
+
+    async def _measure(self, step: Step, on_answer: OnAnswer) -> Cell:
+        client = self.way.take(step.arm)
+        before, begun_s = self.way.counted(), self.asker.clock()
+        calls = await step.load.send(client, self.asker, step.run, on_answer)
         took_s = self.asker.clock() - begun_s
-        after = await self.way.counted()
+        counts = {name: value - before[name] for name, value in self.way.counted().items()}
+        if not step.arm.interrupts:
+            counts = {name: value for name, value in counts.items() if name not in CUTS}
+        if step.arm.policy is None:
+            counts.pop("busy", None)
         errors = [call.error for call in calls if call.error is not None]
         if len(errors) == len(calls):
             raise ClairvoyantError(f"all {len(calls)} requests of {step.arm.name} failed: {errors[0]}")
         self.learn({call.question.prompt: call.tokens for call in calls if call.error is None})
-        answers = tuple(
-            Answer.of(call, arrival.at_s, self.speedup) for call, arrival in zip(calls, plan, strict=True)
-        )
-        fired = after.tau_firings - before.tau_firings
-        cell = Cell(step.load.name, step.run, step.arm.name, took_s, fired, answers)
-        if before.busy_s is not None and after.busy_s is not None and step.arm.policy is not None:
-            cell = replace(cell, busy_s=(after.busy_s - before.busy_s) * self.speedup)
-        if not step.arm.interrupts:
-            return cell
-        return replace(
-            cell,
-            cuts=after.cuts - before.cuts,
-            resumes=after.resumes - before.resumes,
-            recomputed_tokens=after.recomputed_tokens - before.recomputed_tokens,
-        )
+        answers = tuple(Answer.of(call, self.speedup) for call in calls)
+        return Cell(step.load.name, step.run, step.arm.name, took_s, answers, counts)
 
 
 def steps_of(
@@ -163,7 +125,7 @@ def steps_of(
 ) -> tuple[Step, ...]:
     """Return the cells in an order that favours no arm: each run begins with another one.
 
-    With `lengths_last`, arms that must know real lengths come last in every run: only then are they known.
+    With `lengths_last`, arms that know real lengths come last in a run: the others measure the lengths.
     """
     steps = []
     for run in range(runs):
@@ -172,13 +134,3 @@ def steps_of(
             turned.sort(key=lambda arm: arm.knowledge is Knowledge.LENGTHS)
         steps += [Step(load, run, arm) for load in loads for arm in turned]
     return tuple(steps)
-
-
-async def solo(client: httpx.AsyncClient, asker: Asker, plan: Plan) -> list[Call]:
-    """Ask the questions of a plan one after another; ClairvoyantError if one fails."""
-    calls = [Call(arrival.question) for arrival in plan]
-    for call in calls:
-        await asker.ask(client, call)
-        if call.error is not None:
-            raise ClairvoyantError(f"the backend does not answer a question: {call.error}")
-    return calls

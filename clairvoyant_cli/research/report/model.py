@@ -11,7 +11,8 @@ from clairvoyant_cli.confidence import Estimate
 class Cell:
     """A measured figure, and the paper's where it states one.
 
-    Unit "%" is a change and "% of requests" a share; both are stored as fractions and shown times 100.
+    Unit "%" is a change and "% of requests" a share; both are stored as fractions and shown times 100. Unit
+    "count" is a number of things.
     """
 
     row: str
@@ -31,9 +32,10 @@ class Cell:
         if not isfinite(self.ours.mean):
             return "-"
         sign = "+" if self.unit == "%" else ""
-        digits = 1 if self.scale != 1.0 else _digits(abs(self.ours.mean))
+        whole = self.unit == "count" and self.ours.mean == int(self.ours.mean)
+        digits = 1 if self.scale != 1.0 else 0 if whole else _digits(abs(self.ours.mean))
         text = f"{self.ours.mean * self.scale:{sign}.{digits}f}"
-        if isfinite(self.ours.half_width):
+        if isfinite(self.ours.half_width) and not (whole and self.ours.half_width == 0.0):
             text += f" ± {self.ours.half_width * self.scale:.{digits}f}"
         if self.paper is not None:
             text += f"  [{self.paper * self.scale:{sign}.{digits}f}]"
@@ -58,7 +60,7 @@ class Table:
     @property
     def heading(self) -> str:
         """The title with the units of its figures."""
-        units = ", ".join(sorted({cell.unit for cell in self.cells}))
+        units = ", ".join(sorted({cell.unit for cell in self.cells} - {"1", "count"}))
         return f"{self.title} ({units})" if units else self.title
 
 

@@ -1,4 +1,4 @@
-"""Questions sent as a client sends them, each with what the client saw of its answer."""
+"""Sends questions as a client does, and records what the client sees of each answer."""
 
 import asyncio
 import time
@@ -11,26 +11,26 @@ import httpx
 from clairvoyant_cli.backends.adapter import Adapter, Body
 from clairvoyant_cli.backends.chat_probe import Clock, pieces_of
 from clairvoyant_cli.backends.ollama import ADAPTER
-from clairvoyant_cli.errors import printable
-from clairvoyant_cli.research.bench.demo_questions import Question
+from clairvoyant_cli.errors import ClairvoyantError, printable
+from clairvoyant_cli.research.bench.prompts import Question
 
 REPLAYED: Adapter = ADAPTER
-"""The simulated backend is asked as Ollama is: what a request allows is the answer's length."""
-
+"""The simulated backend speaks as Ollama does; the limit of a request sets the answer's length."""
 
 MAX_WORDS_CHARS = 60
-"""So much of an answer is kept, to be shown."""
+"""Characters of an answer that are kept to be shown."""
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One question on its way. Times are seconds by its asker's clock; `tokens` counts what has come.
+    """One question that was sent. Times are seconds on the asker's clock, `tokens` counts what has arrived.
 
-    `predicted_tokens` is what a proxy on the way said it expects; None where none said anything.
-    `words` are the first of the answer, in one line.
+    `at_s` is its planned time in seconds from the start of the run. `predicted_tokens` is the
+    prediction of a proxy on the way, if any. `words` are the first words of the answer, in one line.
     """
 
     question: Question
+    at_s: float = 0.0
     sent_s: float | None = None
     first_token_s: float | None = None
     ended_s: float | None = None
@@ -41,7 +41,7 @@ class Call:
 
     @property
     def sojourn_s(self) -> float | None:
-        """Seconds from sending to the last byte; None while it lasts, or if it failed."""
+        """Seconds from sending to the last byte; None before it, or if the call failed."""
         if self.sent_s is None or self.ended_s is None or self.error is not None:
             return None
         return self.ended_s - self.sent_s
@@ -56,9 +56,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """How questions are put, and to which model. With `sets_length` an answer gets its question's length;
-    otherwise it ends where the model ends it, or at the limit that came with its question. With `keeps_words`
-    the first words of each are kept.
+    """Asks questions of a model. With `sets_length` an answer has its question's length, otherwise the model
+    or the question's limit ends it. `keeps_words` keeps the first words of each answer.
     """
 
     model: str
@@ -69,14 +68,14 @@ class Asker:
     keeps_words: bool = False
 
     def body(self, question: Question) -> Body:
-        """Return what is sent for a question."""
+        """Return the request body of a question."""
         tokens = question.tokens if self.sets_length else question.max_tokens
         return self.adapter.chat_body(
             self.model, question.prompt, tokens, exact=self.sets_length, greedy=True
         )
 
     async def ask(self, client: httpx.AsyncClient, call: Call) -> None:
-        """Put one question and note what comes; a failure is noted, not raised."""
+        """Ask a question and record the answer or the failure in its call."""
         body = self.body(call.question)
         call.sent_s = self.clock()
         try:
@@ -105,11 +104,6 @@ class Asker:
             call.error = "the answer broke off"
 
 
-async def send_burst(client: httpx.AsyncClient, asker: Asker, calls: Sequence[Call], gap_s: float) -> None:
-    """Send the calls in their order, `gap_s` apart so that they arrive in it, and wait for all answers."""
-    await send_at(client, asker, calls, [i * gap_s for i in range(len(calls))])
-
-
 async def send_at(
     client: httpx.AsyncClient,
     asker: Asker,
@@ -117,9 +111,9 @@ async def send_at(
     at_s: Sequence[float],
     ended: Callable[[], None] = lambda: None,
 ) -> None:
-    """Send each call at its time, whatever became of those before it, and wait for all answers.
+    """Send each call at its time, in ascending seconds from now, and wait for all answers.
 
-    `at_s` are seconds from now, ascending; `ended` is called as each of them ends.
+    `ended` is called as each answer ends.
     """
 
     async def ask(call: Call) -> None:
@@ -131,3 +125,13 @@ async def send_at(
         for call, due_s in zip(calls, at_s, strict=True):
             await asyncio.sleep(max(0.0, begun_s + due_s - asker.clock()))
             group.create_task(ask(call))
+
+
+async def ask_alone(client: httpx.AsyncClient, asker: Asker, questions: Sequence[Question]) -> list[Call]:
+    """Ask questions one after another; ClairvoyantError if one fails."""
+    calls = [Call(question) for question in questions]
+    for call in calls:
+        await asker.ask(client, call)
+        if call.error is not None:
+            raise ClairvoyantError(f"the backend does not answer a question: {call.error}")
+    return calls

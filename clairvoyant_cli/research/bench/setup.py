@@ -1,0 +1,404 @@
+"""Sets up a bench: a backend, one daemon before it, the loads, and the same cells in the simulator."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+from random import Random
+from statistics import fmean
+
+import httpx
+import msgspec
+import numpy as np
+
+from clairvoyant_cli.backends.adapter import Found
+from clairvoyant_cli.backends.chat_probe import Clock, client_for
+from clairvoyant_cli.backends.discovery import find_backend
+from clairvoyant_cli.backends.prober import Prober
+from clairvoyant_cli.backends.speeds import Speeds
+from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.protocols.request_parsing import parse_body
+from clairvoyant_cli.proxy.access.keys import read_backend_key
+from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
+from clairvoyant_cli.proxy.queue.exchange import End, Exchange
+from clairvoyant_cli.research.bench.arms import Arm, Knowledge, OraclePredictor
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.bench.client import REPLAYED, Asker, ask_alone
+from clairvoyant_cli.research.bench.plan import (
+    Draw,
+    PaperAnswers,
+    Plan,
+    as_written,
+    burst,
+    poisson,
+    replayed,
+    without_repeats,
+)
+from clairvoyant_cli.research.bench.prompts import SHIPPED, Question, load_prompts
+from clairvoyant_cli.research.bench.results import Answer, Cell
+from clairvoyant_cli.research.bench.session import OpenLoop
+from clairvoyant_cli.research.replay import Engine, Replay, Speed
+from clairvoyant_cli.research.replay.proof import proven
+from clairvoyant_cli.research.simulator.engine import Preemption, SlotSimulation
+from clairvoyant_cli.research.simulator.predictions import Predictions
+from clairvoyant_cli.research.simulator.traces import read_trace
+from clairvoyant_cli.research.simulator.workload import LONG, MEDIUM, SHORT, Workload
+from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
+from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.scheduler.starvation import tau_from_setting
+from predictor.record import LengthClass, Prediction, Predictor
+from profiles.records import Profile, Served
+
+REPLAY = "replay"
+"""The name of the simulated backend."""
+
+GAP_S = 0.001
+"""Seconds between two questions of a burst on the wire."""
+
+VIRTUAL_STRIDE = 100
+"""Tokens that the simulated backend sends at once in virtual time; the first and last keep their times."""
+
+CUTTING_STRIDE = 5
+"""The same where answers are cut, as unsent tokens are lost: a tenth of a second at the paper's speed."""
+
+RESUME_S = 0.01
+"""Seconds the simulated backend takes to resume an answer, as llama.cpp and Ollama do from their cache."""
+
+ALONE = 3
+"""Questions of each class that are asked alone to measure service times."""
+
+BOTH = (LengthClass.SHORT, LengthClass.LONG)
+SIMULATOR_KINDS = {LengthClass.SHORT: SHORT, LengthClass.MEDIUM: MEDIUM, LengthClass.LONG: LONG}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a bench measures. `speedup` is how much faster than the paper's backend the simulated one is: all
+    times are multiplied by it ("seconds of the model's time").
+    """
+
+    kind: str
+    arms: tuple[str, ...]
+    runs: int
+    requests: int
+    seed: int = 0
+    backend: str | None = None
+    model: str | None = None
+    rhos: tuple[float, ...] = ()
+    trace: str | None = None
+    prompts: str | None = None
+    predictor: str | None = None
+    slots: int | None = None
+    speedup: float = 1.0
+    set_lengths: bool = False
+    virtual_time: bool = False
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the bench."""
+        return asyncio.get_running_loop().time if self.virtual_time else time.monotonic
+
+    def random(self, name: str, run: int) -> Random:
+        """Return the generator of a run."""
+        return Random(f"{self.seed}:{name}:{run}")  # noqa: S311 - repeatable, keeps no secret
+
+
+StoredProfiles = Callable[[Found], list[Profile]]
+"""Returns the profiles that `clairvoyant calibrate` stored of a backend."""
+
+
+@dataclass(slots=True)
+class Bench:
+    """A bench that is ready to run.
+
+    `about` describes the backend. `resume_s` is what the server takes to resume a cut answer, in seconds of
+    the model's time; None if nothing proves that it can.
+    """
+
+    settings: Settings
+    daemon: Daemon
+    oracle: OraclePredictor
+    proxied: httpx.AsyncClient
+    direct: httpx.AsyncClient
+    asker: Asker
+    pools: Mapping[LengthClass, list[Question]]
+    engine: Engine | None
+    resume_s: float | None = None
+    about: Mapping[str, str] | None = None
+    busy_s: float = 0.0
+    own_tau_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self.own_tau_s = self.daemon.snapshot().tau.tau_s
+        self.daemon.dispatcher.ended.append(self._note_busy)
+
+    def _note_busy(self, exchange: Exchange, end: End) -> None:
+        self.busy_s += exchange.service_s(end.at_s)
+
+    @property
+    def draw(self) -> Draw:
+        """Draws a question: with the paper's service times on the simulated backend, else as written."""
+        return as_written(self.pools) if self.engine is None else PaperAnswers(self.pools)
+
+    @property
+    def slots(self) -> int:
+        """The answers that the backend gives at once."""
+        return self.daemon.pool.at_once
+
+    def learn(self, lengths: Mapping[str, int]) -> None:
+        """Record real lengths for the arms that may know them."""
+        if not self.asker.sets_length:
+            self.oracle.lengths.update(lengths)
+
+    def take(self, arm: Arm) -> httpx.AsyncClient:
+        """Set the daemon to the arm, and return the client to send its questions with."""
+        if arm.policy is None:
+            return self.direct
+        self.oracle.knowledge, self.oracle.accuracy = arm.knowledge, arm.accuracy
+        if self.engine is not None and self.settings.virtual_time:
+            self.engine.stride = CUTTING_STRIDE if arm.interrupts else VIRTUAL_STRIDE
+        clock = self.daemon.stats.journal.clock
+        self.daemon.dispatcher.scheduler.set_policy(POLICIES[arm.policy], clock())
+        tau_s = self.own_tau_s if arm.tau_s is None else arm.tau_s / self.settings.speedup
+        self.daemon.operation.choose_tau(tau_from_setting(tau_s))
+        return self.proxied
+
+    def counted(self) -> dict[str, float]:
+        """Return what the daemon has counted. "busy" is missing where requests queue in the server."""
+        state = self.daemon.snapshot()
+        counts = state.counters
+        found = {
+            "tau firings": float(state.tau.firings_total),
+            "cuts": float(counts.cuts),
+            "resumes": float(counts.resumes),
+            "tokens read again": float(counts.recomputed_tokens),
+        }
+        return found if self.daemon.pool.stamped else found | {"busy": self.busy_s * self.settings.speedup}
+
+    async def warm_up(self, arm: Arm) -> None:
+        """Ask a question of each class: it loads the model, and the daemon measures the backend's speed."""
+        rng = Random(0)  # noqa: S311 - repeatable, keeps no secret
+        client = self.take(replace(arm, knowledge=Knowledge.PREDICTED))
+        await ask_alone(client, self.asker, [self.draw(kind, rng) for kind in BOTH])
+
+    async def mean_service_s(self) -> float:
+        """Return the mean service time of the questions, in seconds of the model's time.
+
+        It is known for the simulated backend. Elsewhere a few questions of each class are asked alone, and
+        their time is scaled to the lengths of all.
+        """
+        if isinstance(self.draw, PaperAnswers):
+            return self.draw.service.mean_s
+        rng = Random(f"{self.settings.seed}:solo")  # noqa: S311 - repeatable, keeps no secret
+        questions = [self.draw(kind, rng) for _ in range(ALONE) for kind in BOTH]
+        calls = await ask_alone(self.direct, self.asker, questions)
+        took_s = sum(call.sojourn_s or 0.0 for call in calls)
+        tokens = sum(question.tokens for question in questions)
+        return took_s / tokens * fmean(fmean(q.tokens for q in self.pools[kind]) for kind in BOTH)
+
+    def loads(self, service_s: float) -> list[OpenLoop]:
+        """Return the loads; `service_s` is the mean service time of a question."""
+        settings = self.settings
+
+        def load(name: str, plan: Callable[[Draw, Random], Plan]) -> OpenLoop:
+            def of_run(run: int) -> Plan:
+                return plan(without_repeats(self.draw, self.pools), settings.random(settings.kind, run))
+
+            return OpenLoop(name, of_run, settings.speedup)
+
+        def poisson_at(rho: float) -> OpenLoop:
+            rate_per_s = rho * self.slots / service_s
+            return load(f"rho {rho:g}", lambda draw, rng: poisson(settings.requests, rate_per_s, draw, rng))
+
+        if settings.kind == "burst":
+            gap_s = GAP_S * settings.speedup
+            return [load("burst", lambda draw, rng: burst(settings.requests, gap_s, draw, rng))]
+        if settings.kind == "poisson":
+            return [poisson_at(rho) for rho in settings.rhos]
+        recorded = read_trace(Path(settings.trace or ""), settings.requests)
+        mean_tokens = fmean(fmean(q.tokens for q in pool) for pool in self.pools.values() if pool)
+        per_token = self._seconds_per_token or service_s / mean_tokens
+        work_s = float(recorded.tokens.sum()) * per_token
+        span_s = max(float(recorded.arrival_s[-1]), 1e-6)
+        stretches = {f"trace at rho {rho:g}": work_s / (rho * self.slots * span_s) for rho in settings.rhos}
+
+        def trace_at(name: str, stretch: float) -> OpenLoop:
+            return load(name, lambda draw, rng: replayed(recorded, draw, stretch, rng))
+
+        return [trace_at(name, stretch) for name, stretch in (stretches or {"trace": 1.0}).items()]
+
+    @property
+    def _seconds_per_token(self) -> float | None:
+        return 1 / PaperAnswers({}).tokens_per_s if self.engine is not None else None
+
+    def simulated(
+        self, cells: Sequence[Cell], loads: Sequence[OpenLoop], arms: Sequence[Arm], service_s: float
+    ) -> list[Cell]:
+        """Return the simulator's cells for the same arrivals, lengths and predictions."""
+        tokens = [a.tokens for cell in cells for a in cell.answers if a.tokens]
+        per_token = self._seconds_per_token or service_s / fmean(tokens)
+        plans = {(load.name, cell.run): load.plan(cell.run) for load in loads for cell in cells}
+        by_name = {arm.name: arm for arm in arms if arm.policy is not None}
+        return [
+            self._simulate(cell, by_name[cell.arm], plans[cell.load, cell.run], per_token)
+            for cell in cells
+            if cell.arm in by_name
+        ]
+
+    def _simulate(self, cell: Cell, arm: Arm, plan: Plan, per_token: float) -> Cell:
+        """Return the simulator's cell: no prefill, network or other work of the processor."""
+        predicted, prefill = zip(*self._predicted(arm, plan), strict=True)
+        prefill_s = np.array(prefill)
+        tokens = np.array([max(1, answer.tokens) for answer in cell.answers], dtype=np.float64)
+        kinds = [SIMULATOR_KINDS[LengthClass(answer.kind)] for answer in cell.answers]
+        arrival_s = np.array([answer.at_s for answer in cell.answers])
+        workload = Workload(arrival_s, tokens * per_token, np.array(kinds, dtype=np.int64), tokens)
+        expected = np.array([each.expected_tokens for each in predicted])
+        q90 = np.array([each.q90_tokens for each in predicted])
+        predictions = Predictions(
+            np.array([each.p_long for each in predicted]),
+            prefill_s + expected * per_token,
+            prefill_s + q90 * per_token,
+            expected,
+            q90,
+        )
+        tau_s = (self.own_tau_s or 0) * self.settings.speedup if arm.tau_s is None else arm.tau_s
+        scheduler = Scheduler(
+            POLICIES[arm.policy or DEFAULT_POLICY],
+            workers={"slot": self.slots},
+            tau_s=tau_from_setting(tau_s),
+            capacity=len(cell.answers),
+        )
+        preemption = None if self.resume_s is None else Preemption(self.resume_s)
+        run = SlotSimulation(scheduler, workload, predictions, preemption=preemption).run()
+        answers = tuple(
+            Answer(answer.kind, answer.tokens, answer.at_s, float(sojourn_s), float(wait_s) + per_token)
+            for answer, sojourn_s, wait_s in zip(cell.answers, run.sojourn_s, run.wait_s, strict=True)
+        )
+        busy_s = float(workload.service_s.sum()) + run.preemptions * (self.resume_s or 0.0)
+        counts: dict[str, float] = {"tau firings": run.tau_firings, "busy": busy_s}
+        if arm.interrupts:
+            counts |= {"cuts": run.preemptions, "resumes": run.preemptions}
+        return Cell(cell.load, cell.run, cell.arm, 0.0, answers, counts)
+
+    def _predicted(self, arm: Arm, plan: Plan) -> list[tuple[Prediction, float]]:
+        """Return what the daemon predicts of each question: its prediction and the seconds of its prefill."""
+        self.oracle.knowledge, self.oracle.accuracy = arm.knowledge, arm.accuracy
+        adapter = self.asker.adapter
+        route = adapter.route_of(b"POST", adapter.chat_path)
+        predicted = []
+        for arrival in plan:
+            parsed = parse_body(msgspec.json.encode(self.asker.body(arrival.question)), route, adapter)
+            assert parsed.view is not None  # noqa: S101 - the bench writes bodies that can be read
+            prefill_s = Speeds().seconds(parsed.prompt_tokens, 0.0)
+            predicted.append((self.oracle.predict(parsed.view), prefill_s))
+        return predicted
+
+
+@asynccontextmanager
+async def set_up(
+    settings: Settings, predictor: Predictor, stored: StoredProfiles, backend_key_file: Path | None = None
+) -> AsyncIterator[Bench]:
+    """Start the backend, if it is simulated, and the daemon, and stop them when the block ends."""
+    pools = load_prompts(Path(settings.prompts) if settings.prompts else SHIPPED)
+    key = read_backend_key(backend_key_file)
+    async with AsyncExitStack() as stack:
+        engine: Engine | None = None
+        if settings.backend == REPLAY:
+            engine = _engine(settings)
+            url = await stack.enter_async_context(serve_app(Replay(engine).app))
+            found = Found(REPLAYED, url, slots=engine.slots)
+        else:
+            found = await _find(settings, key)
+        if settings.set_lengths and engine is None and not found.adapter.SETS_LENGTH:
+            raise ClairvoyantError(
+                f"{found.adapter.title} cannot set the length of an answer; "
+                "measure real answers with --real-lengths",
+                ExitCode.USAGE,
+            )
+        direct = await stack.enter_async_context(client_for(found.url, key))
+        model = await _model(settings, found, key)
+        asker = Asker(model, found.adapter, settings.set_lengths, found.prefix, settings.clock)
+        classes = {question.prompt: kind for kind, pool in pools.items() for question in pool}
+        oracle = OraclePredictor(predictor, classes, _typical_tokens(pools, drawn=engine is not None))
+        config = ServeConfig(
+            backend=found.base_url,
+            listen="127.0.0.1:0",
+            slots=settings.slots,
+            queue_capacity=100_000,
+            backend_key_file=str(backend_key_file) if backend_key_file else None,
+        )
+        daemon = await stack.enter_async_context(running_daemon(config, oracle, clock=settings.clock))
+        proxied = await stack.enter_async_context(client_for(daemon.base_url))
+        bench = Bench(settings, daemon, oracle, proxied, direct, asker, pools, engine)
+        worker = daemon.pool.first
+        worker.profiles = stored(found) if engine is None else [await _profile(bench, engine, found)]
+        await worker.see_settings()
+        proof = worker.continuation_of(model)
+        bench.resume_s = None if proof is None else proof.proof.resume_s * settings.speedup
+        pace = "virtual time" if settings.virtual_time else f"{settings.speedup:g} times as fast"
+        title = f"{found.adapter.name} {found.version}".rstrip()
+        bench.about = {
+            "backend": title if engine is None else f"simulated, the paper's service times, {pace}",
+            "model": model,
+            "slots": str(bench.slots),
+            "predictor": daemon.snapshot().predictor.name,
+        }
+        yield bench
+
+
+def _engine(settings: Settings) -> Engine:
+    """Return a simulated backend whose answers are as long as their requests allow."""
+    speed = Speed(inf, PaperAnswers({}).tokens_per_s * settings.speedup)
+    stride = VIRTUAL_STRIDE if settings.virtual_time else 1
+    engine = Engine(
+        slots=settings.slots or 1, speed=speed, stride=stride, answer_tokens=lambda prompt, rng: 1_000_000
+    )
+    engine.resume_s = RESUME_S / settings.speedup
+    return engine
+
+
+def _typical_tokens(pools: Mapping[LengthClass, list[Question]], *, drawn: bool) -> dict[LengthClass, float]:
+    if not drawn:
+        return {kind: fmean(q.tokens for q in pool) for kind, pool in pools.items() if pool}
+    paper = PaperAnswers(pools)
+    means_s = (paper.service.short_mean_s, paper.service.long_mean_s)
+    return {kind: mean_s * paper.tokens_per_s for kind, mean_s in zip(BOTH, means_s, strict=True)}
+
+
+async def _find(settings: Settings, key: str | None) -> Found:
+    async with Prober(key) as prober:
+        found, answering = await find_backend(settings.backend, prober, listen_port=0)
+    if not answering:
+        raise ClairvoyantError(
+            f"no {found.adapter.name} answers at {found.url}; start it, name another with --backend, "
+            "or try --backend replay",
+            ExitCode.UNREACHABLE,
+        )
+    return found
+
+
+async def _model(settings: Settings, found: Found, key: str | None) -> str:
+    if settings.model is not None:
+        return settings.model
+    async with Prober(key) as prober:
+        offered = await found.adapter.offered_models(prober.asking(found.url, found.prefix))
+    if not offered:
+        raise ClairvoyantError(f"{found.adapter.title} at {found.url} names no model; name one with --model")
+    return offered[0].name
+
+
+async def _profile(bench: Bench, engine: Engine, found: Found) -> Profile:
+    """Return a profile that proves how the simulated backend resumes answers."""
+    worker, model = bench.daemon.pool.first, bench.asker.model
+    offered = await found.adapter.offered_models(worker.ask) or ()
+    digest = next((each.digest for each in offered if each.name == model), "")
+    version = worker.version
+    settings = await found.adapter.settings(worker.ask, model, version)
+    served = Served(found.adapter.name, model, version=version, digest=digest)
+    fingerprint = "" if settings is None else settings.fingerprint
+    return proven(served, engine.resume_s or 0.0, engine.slots, fingerprint)

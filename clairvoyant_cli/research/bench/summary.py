@@ -1,0 +1,135 @@
+"""Summarises the cells of a bench: percentiles by class, fairness, ranking and changes."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+
+from clairvoyant_cli.confidence import Estimate, jain, mean_of
+from clairvoyant_cli.research.bench.client import Call
+from clairvoyant_cli.research.bench.results import Answer, Cell
+from predictor.ranking import pairs_in_order
+from predictor.record import LengthClass
+from profiles.percentiles import percentile
+
+ALL = "all"
+
+Key = tuple[str, str]
+"""A length class, or `ALL`, and the name of a figure."""
+
+PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """An arm under a load: the mean of every figure over the runs, and its change against the baseline.
+
+    Changes are fractions: -0.5 is half. Without a baseline there are none.
+    """
+
+    load: str
+    arm: str
+    figures: dict[Key, Estimate]
+    changes: dict[Key, Estimate]
+    baseline: str | None
+
+
+def figures_of(cell: Cell) -> dict[Key, float]:
+    """Return the figures of a cell; times in seconds.
+
+    `sojourn` is from sending to the last byte, `ttft` to the first token, `per token` is sojourn over answer
+    length (PARS, section 4.1), `jain` the fairness index of the latter, and `ranking` the share of (short,
+    long) pairs that were predicted in the right order.
+    """
+    figures: dict[Key, float] = {}
+    kinds = [each.value for each in LengthClass if any(a.kind == each for a in cell.answers)]
+    for kind in (*kinds, ALL):
+        of_kind = [a for a in cell.answers if kind in (a.kind, ALL)]
+        figures |= {(kind, name): value for name, value in _of_class(of_kind).items()}
+    figures |= {(ALL, name): value for name, value in cell.counts.items()}
+    if "cuts" in cell.counts:
+        figures[ALL, "cuts a request"] = cell.counts["cuts"] / len(cell.answers)
+    figures[ALL, "failed"] = sum(a.error is not None for a in cell.answers)
+    accuracy = ranking_accuracy(cell.answers)
+    if accuracy is not None:
+        figures[ALL, "ranking"] = accuracy
+    return figures
+
+
+def _of_class(answers: Sequence[Answer]) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    done = [(a.sojourn_s, a.tokens) for a in answers if a.sojourn_s is not None]
+    sojourns = sorted(sojourn_s for sojourn_s, _ in done)
+    firsts = sorted(a.ttft_s for a in answers if a.ttft_s is not None)
+    rates = sorted(sojourn_s / tokens for sojourn_s, tokens in done if tokens)
+    if sojourns:
+        figures |= {"answered": len(sojourns), "sojourn mean": fmean(sojourns)}
+    for name, values in (("sojourn", sojourns), ("ttft", firsts)):
+        if values:
+            figures |= {f"{name} {p}": percentile(values, share) for p, share in PERCENTILES.items()}
+    if rates:
+        figures["per token mean"] = fmean(rates)
+        figures["per token p90"] = percentile(rates, 0.9)
+        figures["jain"] = jain(np.array(rates))
+        figures["tokens mean"] = fmean(tokens for _, tokens in done)
+    return figures
+
+
+def ranking_accuracy(answers: Iterable[Answer]) -> float | None:
+    """Return the share of (short, long) pairs in which the long one was predicted longer; ties count half."""
+    predicted: dict[str, list[float]] = {LengthClass.SHORT: [], LengthClass.LONG: []}
+    for answer in answers:
+        if answer.predicted_tokens is not None and answer.kind in predicted:
+            predicted[answer.kind].append(answer.predicted_tokens)
+    return pairs_in_order(*predicted.values())
+
+
+def summarise(cells: Iterable[Cell], baseline: str | None) -> list[Summary]:
+    """Summarise the cells by load and arm; changes are against the baseline in the same run."""
+    table: dict[tuple[str, str], dict[int, dict[Key, float]]] = {}
+    for cell in cells:
+        table.setdefault((cell.load, cell.arm), {})[cell.run] = figures_of(cell)
+    summaries = []
+    for (load, arm), runs in table.items():
+        before = table.get((load, baseline), {}) if baseline else {}
+        changes = [
+            {key: value / before[run][key] - 1 for key, value in found.items() if before[run].get(key)}
+            for run, found in runs.items()
+            if run in before
+        ]
+        means, changed = _means(runs.values()), _means(changes)
+        summaries.append(Summary(load, arm, means, changed, baseline if before else None))
+    return summaries
+
+
+def _means(runs: Iterable[dict[Key, float]]) -> dict[Key, Estimate]:
+    values: dict[Key, list[float]] = {}
+    for figures in runs:
+        for key, value in figures.items():
+            values.setdefault(key, []).append(value)
+    return {key: mean_of(of_key) for key, of_key in values.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Sojourn:
+    """Mean, median and 95th percentile of `n` sojourn times, in seconds."""
+
+    n: int
+    mean_s: float
+    p50_s: float
+    p95_s: float
+
+
+def by_class(calls: Iterable[Call]) -> dict[str, Sojourn]:
+    """Summarise the answered calls of each length class that occurs, shortest first, then "all"."""
+    times: dict[str, list[float]] = {length_class: [] for length_class in LengthClass}
+    for call in calls:
+        if call.sojourn_s is not None:
+            times[call.question.length_class].append(call.sojourn_s)
+    times["all"] = [time_s for of_class in times.values() for time_s in of_class]
+    return {
+        name: Sojourn(len(of), fmean(of), percentile(sorted(of), 0.5), percentile(sorted(of), 0.95))
+        for name, of in times.items()
+        if of
+    }

@@ -126,7 +126,7 @@ def test_continuing_is_proven_and_kept_with_the_profile_that_is_there(backend: s
     running = calibrate(*arguments, db=db)
     out, err = running.communicate()
     assert running.returncode == 0, err
-    assert "cut, then raw: 12 of 12 texts equal" in out
+    assert "continue by raw: 12 of 12 texts identical" in out
     assert "serve can cut long answers for short ones, and continue them by" in out
     with reading(db) as connection:
         [kept] = every(connection)

@@ -41,5 +41,5 @@ async def test_a_title_stands_behind_a_longer_question(tmp_path: Path, rule: str
         state = await until(daemon, lambda s: len(s.queue) == 2)
         names = {0.1: "title", 0.9: "short"}
         assert [names[row.predicted.p_long] for row in state.queue] == order
-        standing_back = [row for row in state.queue if "nobody waits for it" in row.why]
-        assert [names[row.predicted.p_long] for row in standing_back] == (["title"] if not rule else [])
+        background = [row for row in state.queue if "Background request" in row.why]
+        assert [names[row.predicted.p_long] for row in background] == (["title"] if not rule else [])

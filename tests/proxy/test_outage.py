@@ -285,7 +285,7 @@ async def test_what_cannot_be_sent_while_the_daemon_goes_down_is_told_so() -> No
             daemon.drain()
             refused.set()
             got = await client.response(b"POST")
-            assert (got.status, b"going down" in got.body) == (503, True)
+            assert (got.status, b"shutting down" in got.body) == (503, True)
 
 
 async def test_nothing_new_is_begun_while_the_daemon_goes_down() -> None:
@@ -296,7 +296,7 @@ async def test_nothing_new_is_begun_while_the_daemon_goes_down() -> None:
                 assert (await late.ask(raw)).status == 503
         async with raw_client(daemon.base_url) as operator:
             got = await operator.ask(post("/_clairvoyant/actions/resume", b"{}", host="localhost"))
-            assert (got.status, b"going down" in got.body) == (409, True)
+            assert (got.status, b"shutting down" in got.body) == (409, True)
         server.release.set()
         assert (await client.response(b"POST")).status == 200
 

@@ -220,7 +220,7 @@ async def test_sigterm_finishes_what_runs_and_refuses_the_rest(tmp_path: Path) -
         daemon.signal(signal.SIGTERM)
         refused = await waiting.response(b"POST")
         assert (refused.status, refused.value("retry-after")) == (503, b"5")
-        assert "going down" in message_of("/v1/messages", refused.body)
+        assert "shutting down" in message_of("/v1/messages", refused.body)
         assert refused.value("connection") == b"close"
         async with raw_client(daemon.base_url) as new:
             assert (await new.ask(asks("/api/chat"))).status == 503

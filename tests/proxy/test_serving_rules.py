@@ -204,7 +204,7 @@ async def test_what_the_operator_stops_is_told_so() -> None:
     [
         (TimeoutError(), Outcome.TIMEOUT, "no slot became free within 3 s"),
         (DisplacedError(), Outcome.REJECTED, "the queue is full"),
-        (DrainingError(), Outcome.REJECTED, "going down"),
+        (DrainingError(), Outcome.REJECTED, "shutting down"),
         (OutageError(), Outcome.UPSTREAM_ERROR, "is not reachable"),
         (OperatorCancelledError(), Outcome.CLIENT_CANCELLED, "canceled by the operator"),
     ],

@@ -1,7 +1,4 @@
-"""Addresses as people give them, looked at before anything is asked of them.
-
-Rule 1: what any of the libraries below would choke on is refused here, in one line.
-"""
+"""Checks URLs, hosts and ports that users give, before anything is sent to them."""
 
 from contextlib import suppress
 from ipaddress import ip_address
@@ -14,7 +11,7 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 MAX_URL_CHARS = 65_536
 
 DEFAULT_PORT = 7117
-"""Where the proxy listens unless told otherwise: no LLM server's or chat window's own port."""
+"""Where the proxy listens by default: no LLM server or chat front end uses this port."""
 
 _LOCAL_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
 
@@ -29,10 +26,7 @@ BACKEND_KINDS = (*BACKEND_NAMES, "other")
 
 
 def check_url(url: str, like: str, what: str = "URL") -> None:
-    """Raise ClairvoyantError unless a URL, with or without its http://, has a host that can be asked.
-
-    `like` is an example of what is wanted, `what` its name.
-    """
+    """Raise ClairvoyantError unless a URL, with or without http://, is valid; `like` is a valid example."""
     if not _can_be_asked(url if "://" in url else f"http://{url}"):
         raise ClairvoyantError(f"{url[:SHOWN_CHARS]!r} is not a {what}; give one like {like}", ExitCode.USAGE)
 

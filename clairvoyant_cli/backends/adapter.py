@@ -1,6 +1,6 @@
-"""What a server can do and how it is spoken to: here any OpenAI-compatible one.
+"""What a kind of server can do and how to talk to it: here any OpenAI-compatible one.
 
-A server with habits of its own is a subclass in a module of its own, which `known.ADAPTERS` lists.
+Other kinds are subclasses in modules of their own (`adapters.ADAPTERS`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -128,8 +128,8 @@ class ObservedServer:
         return max(self.slots, self.most_running) if self.stamps is not None else self.slots
 
     def note_load(self) -> None:
-        """Learn from an engine's own counts how many it answers at once: one more than it was seen to run
-        while nothing waited inside, and no more than it runs while something does.
+        """Learn the engine's concurrency from its own counts: one more than it ran while nothing waited
+        inside, and no more than it runs while something does.
         """
         engine = self.engine
         if engine is not None and engine.running:
@@ -143,11 +143,11 @@ class ObservedServer:
 
     @property
     def away(self) -> bool:
-        """Whether it was there and is not now, or loads its model: what waits had better wait on."""
+        """Whether it was up and is not now, or is loading its model: queued requests are kept for it."""
         return self.seen and self.state in ("down", "loading")
 
     def lists(self, model: str) -> bool:
-        """Whether it says that it has a model."""
+        """Whether it lists a model."""
         return self.offered is not None and self.adapter.known_as(model) in self.offered
 
     def may_have(self, model: str) -> bool:
@@ -158,9 +158,7 @@ class ObservedServer:
 def fits(
     asked: Continuable, pieces: Sequence[str], settings: ModelSettings, prompt_tokens: int | None = None
 ) -> bool:
-    """Whether a prompt, and what has come of its answer, are well within the context: beyond its end a server
-    refuses them, or leaves something out.
-    """
+    """Whether a prompt and the answer so far fit into the context: beyond it, servers refuse or truncate."""
     if prompt_tokens is None:
         prompt_tokens = (asked.prompt_bytes + settings.hidden_chars) // BYTES_A_TOKEN
     return prompt_tokens + len(pieces) + CONTEXT_MARGIN <= (settings.context or UNTOLD_CONTEXT)
@@ -176,7 +174,7 @@ class Adapter:
     """What it is called in a sentence."""
 
     usual_ports: ClassVar[tuple[int, ...]] = ()
-    """Where it listens unless told otherwise."""
+    """Ports it listens on by default."""
 
     start_command: ClassVar[str] = "clairvoyant serve --backend http://HOST:PORT"
     get_model_command: ClassVar[str] = "load a model in the server"
@@ -206,19 +204,19 @@ class Adapter:
     """Loads a model on demand, throws another out for it, and lists those that are loaded."""
 
     UNLOADS_MODELS: ClassVar[bool] = False
-    """Loads and unloads a model when told to."""
+    """Loads and unloads a model on request."""
 
     ANSWERS_ANY_MODEL: ClassVar[bool] = False
     """Answers with the one model it has, whatever name a request gives."""
 
     SETS_LENGTH: ClassVar[bool] = False
-    """Writes an answer of exactly so many tokens, past its own end (`ignore_eos`)."""
+    """Can write an answer of an exact number of tokens (`ignore_eos`)."""
 
     OBEYS_COMPLETION_CAP: ClassVar[bool] = True
     """Heeds `max_completion_tokens`."""
 
     KNOWN_BY_PORT: ClassVar[bool] = True
-    """Cannot always be told from others, so that what answers at its usual port is taken for it."""
+    """Cannot always be identified, so a server at its usual port is assumed to be this kind."""
 
     routes: ClassVar[Mapping[str, Route]] = ROUTES
     """Path of a POST -> what it is."""
@@ -257,7 +255,7 @@ class Adapter:
             server.remote_models = frozenset(model.name for model in offered if model.remote)
 
     async def look_closer(self, ask: Ask, server: ObservedServer, health: Answer, *, was_up: bool) -> None:
-        """Take note of more about a backend that has just answered `health`."""
+        """Update more of a server that has just answered `health`."""
         server.detail = ""
         if not was_up:
             server.version = await self.version(ask) or server.version
@@ -273,8 +271,8 @@ class Adapter:
         return None
 
     async def heeding(self, ask: Ask, local_port: int | None) -> Heeding:
-        """Find out whether it orders its queue by priority. `local_port` is where it listens on this machine,
-        None if it runs on another.
+        """Find out whether it orders its queue by priority. `local_port` is None if it runs on another
+        machine.
         """
         return UNKNOWN
 
@@ -283,8 +281,8 @@ class Adapter:
         return None
 
     def local_slots(self, port: int) -> int | None:
-        """Return how many answers at once the server on this machine's `port` was set up for, 1 to
-        `MAX_SLOTS`, as its process shows it; None where that cannot be seen.
+        """Return the number of parallel answers, 1 to `MAX_SLOTS`, from the process that listens on a local
+        port; None if it cannot be seen.
         """
         return None
 
@@ -319,9 +317,9 @@ class Adapter:
     def chat_body(
         self, model: str, prompt: str, tokens: int | None = None, *, exact: bool = False, greedy: bool = False
     ) -> Body:
-        """Return the body of a streamed chat of one message, answered in at most, or `exact`ly, `tokens`.
+        """Return the body of a streamed chat of one message, with at most, or `exact`ly, `tokens` of answer.
 
-        `greedy` asks for the likeliest token each time, which is the same answer each time.
+        `greedy` sets temperature 0.
         """
         body: Body = {
             "messages": [{"role": "user", "content": prompt}],
@@ -339,14 +337,14 @@ class Adapter:
         return body
 
     def json_type(self, shape: Shape) -> bytes | None:
-        """Return the Content-Type of an unstreamed answer; None where it is not known how the server puts one
-        together of what it streams.
+        """Return the Content-Type of an unstreamed answer; None if streamed events cannot be assembled into
+        one.
         """
         return None
 
     async def settings(self, ask: Ask, model: str, version: str) -> ModelSettings | None:
-        """Return what decides a model's answers beside the request; None if that is not told now. `version`
-        is the server's own.
+        """Return what decides a model's answers besides the request; None if unknown. `version` is the
+        server's.
         """
         return listed_settings((await ask(self.models_path)).body, model, version)
 
@@ -357,8 +355,8 @@ class Adapter:
     async def bounded(
         self, ask: Ask, asked: Continuable, pieces: Sequence[str], settings: ModelSettings
     ) -> Continuable | str:
-        """Return a request with how the server bounds its answer, of which these pieces have come; or why it
-        would end elsewhere if it were cut now.
+        """Return a request with the server's own bound on its answer, of which `pieces` have arrived; or why
+        a continuation would end elsewhere.
         """
         if asked.shape is Shape.COMPLETION and not asked.is_capped:
             return NO_CAP  # vLLM's and SGLang's default is 16
@@ -369,14 +367,14 @@ class Adapter:
         return None
 
     async def reads_as_written(self, ask: Ask, asked: Continuable, pieces: Sequence[str]) -> bool | None:
-        """Whether the text of an answer, which came in these pieces, has the tokens that it was written in:
-        others would be read again, and rounded otherwise. None if the server does not tell.
+        """Whether the text of an answer, which came in `pieces`, tokenises to the tokens it was generated as;
+        if not, a continuation may differ. None if unknown.
         """
         return None
 
     def cache_lookup(self, asked: Continuable) -> tuple[str, Body] | None:
-        """Return the path and body of a POST after which the server looks for the prompt of a request in its
-        cache, where it would not by itself.
+        """Return the path and body of a POST that makes the server look up a prompt in its host cache, if it
+        otherwise would not.
         """
         return None
 

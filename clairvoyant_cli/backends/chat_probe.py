@@ -28,8 +28,8 @@ def client_for(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
 
 
 async def pieces_of(response: httpx.Response, clock: Clock) -> AsyncIterator[tuple[float, Piece]]:
-    """Yield what the lines of a stream say, each with the time by `clock` at which its last byte arrived;
-    ClairvoyantError if a line does not end within 1 MiB.
+    """Yield the parsed lines of a stream, each with the `clock` time of its last byte; ClairvoyantError for a
+    line longer than 1 MiB.
     """
     rest = b""
     async for data in response.aiter_bytes():

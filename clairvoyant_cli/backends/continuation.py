@@ -1,7 +1,7 @@
-"""The ways in which a server goes on with an answer that was cut: the request that asks it to.
+"""Ways to continue an answer that was cut: the request that asks the server to.
 
-Which of them gives the very text that an uncut answer would have had is not known beforehand: it depends on
-the server's version, on the model's chat template and on the cache. `calibrate` tries each.
+Which of them reproduces the uncut answer depends on the server's version, the chat template and the cache;
+`calibrate` tries each.
 """
 
 from dataclasses import dataclass, field
@@ -18,8 +18,8 @@ RENDER_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Onward:
-    """A request that continues an answer. `path` None is the path of the request itself; `shape` is how its
-    answer comes.
+    """A request that continues an answer. `path` is None for that of the original; `shape` is the
+    answer's.
     """
 
     body: Body
@@ -42,9 +42,9 @@ class Way(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """The same request, with what was said as a last message of the assistant, or behind the prompt.
+    """The same request, with the answer so far as a last assistant message, or appended to the prompt.
 
-    `extra` is what tells the server not to begin another turn.
+    `extra` keeps the server from starting another turn.
     """
 
     name: str = "prefill"
@@ -111,13 +111,13 @@ async def _rendered(ask: Ask, asked: Continuable) -> str | None:
 
 
 def _num_predict(caps: Body) -> Body:
-    """Return Ollama's name for a cap; what its OpenAI routes do not heed is none."""
+    """Return Ollama's name for a cap; caps that its OpenAI routes ignore are dropped."""
     heeded = [caps[name] for name in ("max_tokens", "num_predict") if name in caps]
     return {"num_predict": heeded[0]} if heeded else {}
 
 
 def openai_defaults(shape: Shape) -> Body:
-    """Return what Ollama's OpenAI routes set of what a request leaves out, whatever its Modelfile says
+    """Return the options that Ollama's OpenAI routes set by default, whatever the Modelfile says
     (openai/openai.go, FromChatRequest and FromCompleteRequest).
     """
     if shape in OLLAMA_SHAPES:
@@ -144,4 +144,4 @@ def _ollama_options(asked: Continuable) -> Body:
 
 
 GO_ON = Prefill("continue_final_message", {"add_generation_prompt": False, "continue_final_message": True})
-"""vLLM and SGLang begin another turn of the assistant unless they are told not to."""
+"""Keeps vLLM and SGLang from starting another assistant turn."""

@@ -35,7 +35,7 @@ async def find_backend(wanted: str | None, prober: Prober, *, listen_port: int) 
 
 
 async def discover(prober: Prober, *, skip_port: int) -> list[Found]:
-    """Look at the usual ports of the usual servers; `skip_port` is our own."""
+    """Look for servers at their default ports; `skip_port` is the proxy's own."""
     places = [(adapter, url) for adapter in ADAPTERS for url in _urls(adapter, skip_port)]
     answers = await asyncio.gather(*(_identify_quietly(prober, url) for _, url in places))
     found = []
@@ -65,9 +65,9 @@ async def identify(prober: Prober, url: str, prefix: str = "") -> Found | None:
 
 
 async def recognise(prober: Prober, server: ObservedServer) -> bool:
-    """Find out which server a backend is that was guessed at, now that it may answer; False if none is seen.
+    """Identify a server that did not answer when it was looked for; False if it still cannot be.
 
-    An answer in its place, such as a gateway's in front of it, is not taken for it until it lists its models.
+    A gateway that answers in its place is not mistaken for it: an unknown server must list its models.
     """
     url, prefix = server.upstream.url, server.prefix
     try:
@@ -86,8 +86,8 @@ async def recognise(prober: Prober, server: ObservedServer) -> bool:
 
 
 async def _refuse_plain(prober: Prober, url: str) -> None:
-    """Raise ClairvoyantError if plain HTTP is spoken at a URL that says otherwise. A TLS server answers 400
-    to it, or nothing; whether TLS is spoken a plain server leaves open until the time is over.
+    """Raise ClairvoyantError if plain HTTP is spoken at an https URL. A TLS server answers 400 to plain HTTP,
+    or nothing; a plain server never answers a TLS hello.
     """
     plain = f"http://{url.removeprefix('https://')}"
     if (await prober.asking(plain)("/v1/models")).status not in (0, 400):

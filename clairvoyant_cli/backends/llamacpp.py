@@ -50,7 +50,7 @@ class LlamaCpp(Adapter):
     health_path = "/health"
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
-        """Know it by its slots, or by how it says that it is loading, which it does on any route."""
+        """Identify it by its slots, or by how it says on any route that it is loading."""
         answer = await ask("/props")
         if answer.status == 503 and b"Loading model" in (answer.text or b""):
             return Found(self, url, prefix)
@@ -121,8 +121,8 @@ class LlamaCpp(Adapter):
         return None if None in counts else max(0, (counts[1] or 0) - (counts[0] or 0))
 
     async def reads_as_written(self, ask: Ask, asked: Continuable, pieces: Sequence[str]) -> bool | None:
-        """Compare where its tokeniser cuts the text with where the pieces end: models write "Ret", "in",
-        "oid" where it would read "Ret", "inoid".
+        """Compare token boundaries: models write "Ret", "in", "oid" where the tokeniser reads "Ret",
+        "inoid".
         """
         prompt = await _prompt(ask, asked)
         if prompt is None:
@@ -136,9 +136,9 @@ class LlamaCpp(Adapter):
         return ends.issuperset(accumulate(len(piece.encode()) for piece in reversed(pieces)))
 
     def cache_lookup(self, asked: Continuable) -> tuple[str, Body] | None:
-        """Return a request of one token. A prompt is looked for in the host's cache only where the slot holds
-        another of which less than half is the same (server-context.cpp, get_available_slot: `f_keep`), and
-        two short chats share most of what they have, their template's system prompt.
+        """Return a request of one token. The host cache is searched only if less than half of the slot's
+        content matches (server-context.cpp, get_available_slot: `f_keep`); two short chats share most of
+        theirs.
         """
         return "/completion", {"prompt": "x", "n_predict": 1, "cache_prompt": False}
 

@@ -6,7 +6,7 @@ from clairvoyant_cli.protocols import probes
 
 
 class LmStudio(Adapter):
-    """Loads models on demand, but tells neither its slots nor, to those who only listen, what is loaded."""
+    """Loads models on demand, but reports neither slots nor loaded models."""
 
     name = "lmstudio"
     title = "LM Studio"

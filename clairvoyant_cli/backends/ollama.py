@@ -27,7 +27,7 @@ OWN_PLACES = ("registry.ollama.ai/", "library/")
 
 PARALLEL = "OLLAMA_NUM_PARALLEL"
 PARALLEL_FLAGS = ("-np", "--parallel")
-"""How Ollama is told how many answers to give at once, and how it tells the runner that it starts."""
+"""How Ollama learns how many answers to give at once, and how it passes that on to its runner."""
 
 SHORTEST_TEXT = "x"
 """One token in any vocabulary."""
@@ -42,7 +42,7 @@ MOST_CONTEXTS = 10
 
 
 class Ollama(Adapter):
-    """Loads models on demand and tells which; how many answers it gives at once, its process alone shows."""
+    """Loads models on demand and lists them; only its process shows how many answers it gives at once."""
 
     name = "ollama"
     title = "Ollama"
@@ -68,7 +68,7 @@ class Ollama(Adapter):
         return None if version is None else Found(self, url, prefix, version)
 
     async def look_closer(self, ask: Ask, server: ObservedServer, health: Answer, *, was_up: bool) -> None:
-        """See which models are loaded, and once those that run elsewhere."""
+        """Update the loaded models and, when it has just come up, the remote ones."""
         listing = await ask("/api/ps")
         models = probes.loaded_models(listing.body)
         before = {model.name for model in server.models}
@@ -93,7 +93,7 @@ class Ollama(Adapter):
         return None
 
     def json_type(self, shape: Shape) -> bytes | None:
-        """Return gin's own, or what its OpenAI routes say (middleware/openai.go)."""
+        """Return gin's, or that of its OpenAI routes (middleware/openai.go)."""
         return b"application/json; charset=utf-8" if shape in OLLAMA_SHAPES else b"application/json"
 
     async def settings(self, ask: Ask, model: str, version: str) -> ModelSettings | None:
@@ -120,8 +120,8 @@ class Ollama(Adapter):
         return asked if fits(asked, pieces, settings) else FULL
 
     async def said_tokens(self, ask: Ask, asked: Continuable, said: str) -> int | None:
-        """Have the model read it alone, where an event may have brought several tokens: a character of
-        several, or what might have begun a stop string and was held back.
+        """Have the model count, if an event may have brought several tokens: a non-ASCII character, or text
+        held back because it might have begun a stop string.
         """
         if said.isascii() and not _stop_beginnings(asked).intersection(said):
             return None
@@ -151,7 +151,7 @@ class Ollama(Adapter):
     def chat_body(
         self, model: str, prompt: str, tokens: int | None = None, *, exact: bool = False, greedy: bool = False
     ) -> Body:
-        """Return the body of a chat in its own dialect, which also tells how long each part took."""
+        """Return the body of a chat in its own dialect, whose answers include timings."""
         options = ({"temperature": 0} if greedy else {}) | ({} if tokens is None else {"num_predict": tokens})
         return {"model": model, "messages": [{"role": "user", "content": prompt}], "options": options}
 
@@ -169,7 +169,7 @@ class Ollama(Adapter):
 
 
 def _to_read(asked: Continuable, text: str) -> Body:
-    """Return a generation of one token after a text, for which the model need not be loaded anew."""
+    """Return a generation of one token after a text, with the options that keep the model loaded."""
     options = {name: value for name, value in asked.options.items() if name in RUNNER_OPTIONS}
     body: Body = {name: asked.body[name] for name in ("model", "keep_alive") if name in asked.body}
     if asked.options is asked.body:
@@ -184,7 +184,7 @@ def _stop_beginnings(asked: Continuable) -> set[str]:
 
 
 def full_name(model: str) -> str:
-    """Return a model's name as Ollama lists it, with its tag; Ollama tells no case apart."""
+    """Return a model's name as Ollama lists it: lower case, with its tag."""
     name = model.lower()
     for prefix in OWN_PLACES:
         name = name.removeprefix(prefix)
@@ -192,7 +192,7 @@ def full_name(model: str) -> str:
 
 
 def _runners_parallel(server: psutil.Process) -> Iterator[str]:
-    """Yield what the server's runners were told: a flag and its value, or both in one word."""
+    """Yield the parallelism on the command lines of the server's runners."""
     for runner in server.children():
         yield from values_of(runner.cmdline(), *PARALLEL_FLAGS)
 

@@ -1,4 +1,4 @@
-"""How an engine that orders its own queue is told what goes first, and whether it is known to listen."""
+"""Priorities for engines that order their own queues, and whether an engine is known to heed them."""
 
 from dataclasses import dataclass
 
@@ -9,20 +9,20 @@ FIELD = "priority"
 """What vLLM and SGLang both call it in a request's body."""
 
 LEVEL_S = 1 << 33
-"""One level of a client's priority, in seconds: 272 years outweigh any time of arrival. A hundred levels in
-milliseconds stay below 2^53, up to where every JSON reader has whole numbers, and so within 64 bits."""
+"""One level of a client's priority, in seconds: 272 years outweigh any arrival time. A hundred levels in
+milliseconds stay below 2^53, which every JSON reader can represent."""
 
 MAX_IN_FLIGHT = 1024
-"""Requests that an engine which orders its own queue may have at once: as many as vLLM batches on the largest
-cards. What comes beyond waits here, by our policy."""
+"""Requests that an engine with its own queue may have at once: as many as vLLM batches on the largest
+cards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Priority:
-    """The numbers by which an engine orders its queue, and what it has to be started with: `flag`.
+    """The priorities that an engine orders by, and the `flag` it must be started with.
 
-    `per_s` says how fine they are, in steps a second; `shapes` whose requests carry one; the rest the engine
-    treats as it likes. `metrics` are the names of what it says of its queue at `/metrics`.
+    `per_s` are steps per second, `shapes` the routes whose requests carry one, `metrics` the names of its
+    queue's metrics at `/metrics`.
     """
 
     flag: str
@@ -32,8 +32,8 @@ class Priority:
     lower_first: bool = True
 
     def number(self, due_s: float, level: int = 0) -> int:
-        """Return the number of a request that is due then, epoch seconds; a lower `level`, from -100 to 100,
-        goes before all that are higher.
+        """Return the number for a due time in epoch seconds. A lower `level`, from -100 to 100, goes
+        first.
         """
         number = round((due_s + level * LEVEL_S) * self.per_s)
         return number if self.lower_first else -number
@@ -41,9 +41,9 @@ class Priority:
 
 @dataclass(frozen=True, slots=True)
 class Heeding:
-    """Whether an engine orders by priority, and by which; `priority` None if it does not.
+    """Whether an engine orders by priority: `priority` is None if not, `known` False if it cannot be told.
 
-    `known` is False where nothing shows it from here; `why` says in words what was seen.
+    `why` says what was seen.
     """
 
     known: bool

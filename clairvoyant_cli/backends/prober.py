@@ -22,7 +22,7 @@ MARK_HEADER = b"x-clairvoyant-asker"
 
 
 class Ask(Protocol):
-    """Asks one server: GET of a path of its API, or POST if there is a body. Never raises for what the server
+    """Asks one server: GET of an API path, or POST if there is a body. Never raises for what the server
     does.
     """
 

@@ -6,7 +6,7 @@ import psutil
 
 
 def listening(names: Sequence[str], port: int) -> Iterator[psutil.Process]:
-    """Yield the processes whose names begin so that listen on the port, of those that one may look at."""
+    """Yield the accessible processes with such names that listen on the port."""
     for process in psutil.process_iter(["name"]):
         if not (process.info["name"] or "").startswith(tuple(names)):
             continue
@@ -19,7 +19,7 @@ def listening(names: Sequence[str], port: int) -> Iterator[psutil.Process]:
 
 
 def words_of(names: Sequence[str], port: int) -> list[str]:
-    """Return the command line of such a process; nothing where there is none to be seen."""
+    """Return the command line of such a process; empty if there is none."""
     for process in listening(names, port):
         try:
             return list(process.cmdline())

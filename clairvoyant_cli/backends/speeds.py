@@ -16,16 +16,16 @@ SLOWEST_TOKENS_PER_S = 0.01
 """A model of 100 GB, read from a disk at 1 GB/s for each token."""
 
 MAX_AT_ONCE = 4.0
-"""One answer is taken for no more than so many times as fast or slow as those before: what a server says of
-itself may be wrong, and the order of all that wait hangs on it."""
+"""One answer counts as at most this many times faster or slower than those before: the server's own report
+may be wrong, and the order of the queue depends on it."""
 
 
 @dataclass(slots=True)
 class Speeds:
-    """Running means of what a backend does per second; None until measured.
+    """Running means of a server's speeds; None until measured.
 
-    `measured` holds both as a profile has them: learning moves no further than a factor of four from
-    there. `frozen` speeds do not learn.
+    `measured` are those of its profile: learning stays within a factor of four of them. `frozen` ones do not
+    learn.
     """
 
     decode_tokens_per_s: float | None = None
@@ -36,7 +36,7 @@ class Speeds:
     def learn(
         self, tokens: float | None, decode_s: float | None, prefilled: float | None, prefill_s: float | None
     ) -> None:
-        """Take note of one answer. Tiny samples say more about timers than about speed."""
+        """Learn from one answer; small samples measure timers rather than speed, and are skipped."""
         if self.frozen:
             return
         decode_measured, prefill_measured = self.measured
@@ -48,7 +48,7 @@ class Speeds:
             self.prefill_tokens_per_s = _mean(self.prefill_tokens_per_s, prefill, prefill_measured)
 
     def seconds(self, prompt_tokens: float, tokens: float) -> float:
-        """Return how long a prompt and an answer of so many tokens take."""
+        """Return the service time of a prompt and an answer of that many tokens, in seconds."""
         prefill = self.prefill_tokens_per_s or ASSUMED_PREFILL_TOKENS_PER_S
         decode = self.decode_tokens_per_s or ASSUMED_DECODE_TOKENS_PER_S
         return prompt_tokens / prefill + tokens / decode

@@ -18,11 +18,10 @@ SEQUENCES_FLAGS = ("--max-num-seqs", "--max_num_seqs")
 
 
 class Vllm(Adapter):
-    """Answers many requests at once, and orders its own queue by priority if it was started so.
+    """Batches requests, and orders its queue by priority if it was started so.
 
-    Since its engine V1 it takes a priority without a word where it was not, and answers in order of arrival:
-    only how it was started shows that. Anthropic's messages have no such field there, and count as priority
-    0 (vllm/entrypoints/anthropic/protocol.py).
+    The V1 engine silently accepts priorities otherwise; only its command line shows. Anthropic's messages
+    have no such field there and count as priority 0 (vllm/entrypoints/anthropic/protocol.py).
     """
 
     name = "vllm"

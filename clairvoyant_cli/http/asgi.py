@@ -1,4 +1,4 @@
-"""A small ASGI server on our own connections, so that the control API can be an ordinary Starlette app."""
+"""A small ASGI server on the proxy's own connections, for the control API's Starlette app."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping

@@ -1,7 +1,6 @@
-"""A request's body while it waits: short ones as they came, long ones in memory that goes back to the system.
+"""Holds a request's body while it waits: long ones in anonymous mappings, which return to the system whole.
 
-Malloc keeps what once was a long body, in pieces that fit nothing else; an anonymous mapping is given back
-whole when its last view is gone. A daemon that once held 200 MB of pictures must not stay 200 MB large.
+Malloc would keep that memory in fragments: a daemon that once held 200 MB of pictures would stay as large.
 """
 
 from mmap import mmap

@@ -1,9 +1,9 @@
-"""The fields of a head or of a trailer section, and which of them pass to the next hop.
+"""The fields of a head or trailer section, and which of them pass to the next hop.
 
-Rule 1: a line that is no field in every parser's eyes makes a head that is none (RFC 9112, 5).
-Rule 2: what is end-to-end passes untouched: order, duplicates, letter case and bytes.
-Rule 3: what is hop-by-hop ends here (RFC 9110, 7.6.1). `Connection` cannot make hop-by-hop what is not:
-fields that frame, route, authenticate or guard pass whatever it says.
+Rule 1: a line that some parser would not accept as a field invalidates the head (RFC 9112, 5).
+Rule 2: end-to-end fields pass untouched: order, duplicates, letter case and bytes.
+Rule 3: hop-by-hop fields end here (RFC 9110, 7.6.1). `Connection` cannot make fields hop-by-hop that frame,
+route, authenticate or guard.
 """
 
 import re
@@ -23,16 +23,16 @@ HOP_BY_HOP = frozenset(
 """Fields of one connection only. `Expect` is among them because the proxy answers or re-sends it."""
 
 FRAMING_FIELDS = frozenset(b"content-length transfer-encoding host trailer".split())
-"""Fields that say where a message ends or where it goes. A request that calls one of them hop-by-hop is
-refused: the next server would see another message than we did."""
+"""Fields that decide where a message ends or goes. A request that calls one hop-by-hop is refused: the next
+server would read another message."""
 
 END_TO_END = frozenset(
     b"authorization proxy-authorization proxy-authenticate www-authenticate cookie set-cookie x-api-key "
     b"api-key origin referer forwarded via accept date vary cache-control range x-real-ip user-agent".split()
 )
 END_TO_END_PREFIXES = (b"content-", b"accept-", b"if-", b"sec-", b"access-control-", b"x-forwarded-")
-"""Fields that pass although `Connection` names them: they authenticate, guard or describe, and a client that
-could have them removed would meet a backend that knows less of it than we do. All else it names goes."""
+"""Fields that pass although `Connection` names them: they authenticate, guard or describe. All others it
+names are dropped."""
 
 NO_TRAILERS = (
     FRAMING_FIELDS | END_TO_END | HOP_BY_HOP | {b"content-type", b"content-encoding", b"content-range"}

@@ -1,12 +1,9 @@
-"""HTTP/1.1 framing for both directions: what a message is on the wire, and where it ends.
+"""HTTP/1.1 framing in both directions: what a message is on the wire, and where it ends. No I/O.
 
-Bytes in, events out, no I/O. Everything that decides where a message ends stands in this file; how a first
-line and a field are written stands in `heads` and `fields`.
-
-Rule 1: a message has one reading, or none. What two parsers could read differently is refused, never repaired
-(RFC 9112, 11.2): bare CR or LF, folded lines, blanks around names, two lengths, any coding but chunked.
+Rule 1: what two parsers could read differently is refused, never repaired (RFC 9112, 11.2): bare CR or LF,
+folded lines, blanks around names, two lengths, any coding but chunked.
 Rule 2: a body keeps its framing, Content-Length or chunked, unless the receiver cannot read it.
-Rule 3: everything that is held until it is whole has a limit: a head, a chunk's line, the trailers.
+Rule 3: everything buffered has a limit: a head, a chunk's line, the trailers.
 Rule 4: an answer that was cut looks cut to every client, whatever its version (RFC 9112, 6.3 and 8).
 """
 
@@ -37,8 +34,8 @@ CHUNK_LINE_LIMIT_BYTES = 4096
 """The longest line before a chunk, extensions included (Go's net/http: 4096)."""
 
 CHUNK_SLACK_BYTES = 16 * 1024
-"""Framing beyond 16 bytes a chunk and two a byte of data that one body may hold, as in Go's net/http: chunks
-of one byte with long extensions would cost a hundred times what they carry (CVE-2023-39326)."""
+"""Framing beyond 16 bytes per chunk and two per byte of data that one body may have, as in Go's net/http
+(CVE-2023-39326: tiny chunks with long extensions)."""
 
 CHUNKS_AT_ONCE = 256
 """Chunks read in one go: a quarter of a megabyte of one-byte chunks would stop everybody for 30 ms."""
@@ -88,14 +85,14 @@ def request_head(method: bytes, target: bytes, fields: Fields, *, http10: bool =
 
 
 def read_request_head(block: bytes) -> RequestHead:
-    """Read a request's head, its lines each with their CRLF; FramingError if it is none."""
+    """Parse a request's head, each line with its CRLF; FramingError if it is invalid."""
     line = request_line(block)
     fields = Fields.parse(block, line.end)
     return request_head(line.method, line.target, fields, http10=line.http10)
 
 
 def read_response_head(block: bytes) -> ResponseHead:
-    """Read a response's head, its lines each with their CRLF; FramingError if it is none."""
+    """Parse a response's head, each line with its CRLF; FramingError if it is invalid."""
     line = status_line(block)
     fields = Fields.parse(block, line.end)
     length = _declared(fields, http10=line.http10, coding_status=502)
@@ -165,14 +162,13 @@ _LIMITS = {
 
 
 class Reader:
-    """Reads messages from one side of a connection, one after another; what follows a message is held.
+    """Reads the messages of one side of a connection in turn; what follows a message is held.
 
-    A packet of very many tiny chunks is read in parts, so that nobody else waits for it: while `pending`
-    holds, more can be had without new bytes, by `receive(b"")`.
+    A packet of very many tiny chunks is read in parts: while `pending`, `receive(b"")` returns more.
     """
 
     _start: ClassVar[re.Pattern[bytes]]
-    """What the first bytes of a head must look like, as far as they are there."""
+    """What the first bytes of a head must look like."""
 
     def __init__(self, state: _State) -> None:
         self.pending = False
@@ -206,7 +202,7 @@ class Reader:
         return events
 
     def postpone(self, data: bytes) -> bool:
-        """Hold what has come, to be read later by `receive(b"")`; False where it is nobody's turn anyway."""
+        """Hold data for `receive(b"")`; False if another message must end first."""
         if self._state in (_State.DONE, _State.BROKEN):
             return False
         self._held += data
@@ -477,7 +473,7 @@ class ResponseReader(Reader):
 
 
 class _Framing(Enum):
-    """How the end of a body is told."""
+    """How the end of a body is marked."""
 
     NONE = auto()
     LENGTH = auto()

@@ -1,7 +1,4 @@
-"""The heads of requests and responses: what stands in them, and how they go on to the next hop.
-
-What a head says about its body is decided where messages are framed and only kept here.
-"""
+"""The heads of requests and responses, and how they pass to the next hop."""
 
 import re
 from collections.abc import Sequence
@@ -13,8 +10,8 @@ from clairvoyant_cli.http.fields import TCHAR, VALUE, Fields, FramingError, Head
 TARGET_LIMIT_BYTES = 64 * 1024
 
 IGNORED_UPGRADES = (b"h2c", b"tls/")
-"""Protocols whose offer is dropped, as any server may (RFC 9110, 7.8): Java's HTTP client offers h2c with
-every first request, and TLS is not to begin in the middle of a connection."""
+"""Upgrade offers that are dropped, as any server may (RFC 9110, 7.8): Java's HTTP client offers h2c with
+every first request, and TLS must not start within a connection."""
 
 _REQUEST_LINE = re.compile(rb"(" + TCHAR + rb"++) ([\x21-\x7e]++) HTTP/([0-9])\.([0-9])\r\n")
 _STATUS_LINE = re.compile(rb"HTTP/([0-9])\.([0-9]) ([1-9][0-9][0-9])(?: (" + VALUE + rb"))?\r\n")
@@ -41,7 +38,7 @@ class StatusLine(NamedTuple):
 
 
 def request_line(block: bytes) -> RequestLine:
-    """Read the first line of a request's head; FramingError if it is none (RFC 9112, 3)."""
+    """Parse the first line of a request's head; FramingError if it is invalid (RFC 9112, 3)."""
     line = _REQUEST_LINE.match(block)
     if line is None:
         if block.find(b"\r\n") > TARGET_LIMIT_BYTES:
@@ -56,7 +53,7 @@ def request_line(block: bytes) -> RequestLine:
 
 
 def status_line(block: bytes) -> StatusLine:
-    """Read the first line of a response's head; FramingError if it is none (RFC 9112, 4)."""
+    """Parse the first line of a response's head; FramingError if it is invalid (RFC 9112, 4)."""
     line = _STATUS_LINE.match(block)
     if line is None:
         raise no_head(block, "the first line is no HTTP/1.1 status line")
@@ -69,9 +66,9 @@ def status_line(block: bytes) -> StatusLine:
 class RequestHead:
     """The first line and the fields of a request, and what follows from them.
 
-    `target` stands as it came; `path` is without scheme, authority and query. `authority` is who is asked:
-    that of the target where it is absolute, else `Host` (RFC 9112, 3.2.2). `length` counts the body's bytes,
-    None where it comes in chunks. `upgrade` holds the protocols offered in place of HTTP, b"" for none.
+    `target` is as received; `path` lacks scheme, authority and query. `authority` is that of an absolute
+    target, else `Host` (RFC 9112, 3.2.2). `length` counts the body's bytes, None if chunked. `upgrade` holds
+    the offered protocols, b"" for none.
     """
 
     __slots__ = (
@@ -191,8 +188,8 @@ def _worth_passing(offer: bytes) -> list[bytes]:
 
 @dataclass(slots=True)
 class ResponseHead:
-    """The status line and the fields of a response. `length` counts the body's bytes; None where it comes in
-    chunks, or ends with the connection.
+    """The status line and the fields of a response. `length` counts the body's bytes, None if chunked or
+    ended by the end of the connection.
     """
 
     status: int

@@ -1,9 +1,9 @@
-"""How long the listener waits for its clients, how many it admits, and how much of their bodies it holds.
+"""How long the listener waits for clients, how many it admits, and how much of their bodies it holds.
 
-Rule 1: a client is waited for only while it is its turn: to send what it began, or to read what it was sent.
-Rule 2: whoever keeps an average of `MIN_BYTES_PER_S` is never given up; whoever sends nothing is, after the
-timeout, and whoever dribbles a byte now and then hardly later (Apache's mod_reqtimeout: MinRate=500).
-Rule 3: when there is no room for another connection, one that has never asked anything makes it.
+Rule 1: a timeout runs only while the client must send what it began, or read what it was sent.
+Rule 2: a client that averages `MIN_BYTES_PER_S` never times out; a silent one does, and one that dribbles
+bytes hardly later (Apache's mod_reqtimeout: MinRate=500).
+Rule 3: if there is no room for another connection, one without a request so far is closed.
 """
 
 import asyncio
@@ -19,8 +19,7 @@ log = logging.getLogger("clairvoyant")
 TICK_S = 0.5
 
 TICKED = 500
-"""Connections that are looked after in one turn of the loop, a millisecond or less; an answer passes between
-two turns."""
+"""Connections checked per turn of the loop, in a millisecond or less."""
 
 MIN_BYTES_PER_S = 500.0
 
@@ -46,16 +45,14 @@ class Patience:
         self._due: float = 0
 
     def rests(self) -> None:
-        """Take note that nothing is waited for: what is next has all of the timeout."""
+        """Nothing is waited for now: the next wait has the full timeout."""
         self._what = None
 
     def lasts(
         self, what: str | None, moved: int, timeout_s: float, elapsed_s: float, due: float = float("inf")
     ) -> bool:
-        """Take note of what is waited for (None: nothing), how many bytes have moved in all, and how many are
-        due; whoever moves all that was due the last time has done his part, however little it was.
-
-        Returns False once nothing is left of `timeout_s`.
+        """Record what is waited for (None: nothing) and the bytes moved in all; return False once `timeout_s`
+        is used up. A client that moves all bytes `due` at the last call has the full timeout again.
         """
         progress = moved - self._moved
         if what is None or what != self._what or progress >= self._due:
@@ -75,15 +72,15 @@ class Budget:
 
     @property
     def spent(self) -> bool:
-        """Whether there is no room for more."""
+        """Whether it is used up."""
         return self.used_bytes >= self.total_bytes
 
 
 @dataclass(slots=True, eq=False)
 class ConnectionTable:
-    """The open client connections, and the room there is for them.
+    """The open client connections, at most `most`.
 
-    `fresh` have not asked anything yet, `resting` lie between two requests; both in order of coming there.
+    `fresh` have sent no request yet, `resting` are between two requests; both oldest first.
     """
 
     client_timeout_s: float = 30.0
@@ -97,7 +94,7 @@ class ConnectionTable:
         return f"<ConnectionTable {len(self.every)} of {self.most}, {len(self.resting)} resting>"
 
     def admit(self, connection: "ClientConnection") -> bool:
-        """Take a new connection in, in place of an idle one if need be; False if there is no room at all."""
+        """Add a connection, in place of an idle one if necessary; False if there is no room."""
         if len(self.every) >= self.most:
             victim = next(iter(self.fresh), None) or next(iter(self.resting), None)
             if victim is None:
@@ -124,11 +121,11 @@ class ConnectionTable:
         self.busy(connection)
 
     def hurry(self) -> None:
-        """The daemon goes down: whoever hinders that is waited for no longer than `DRAINING_TIMEOUT_S`."""
+        """Shorten timeouts to `DRAINING_TIMEOUT_S` while the daemon shuts down."""
         self.client_timeout_s = min(self.client_timeout_s, DRAINING_TIMEOUT_S)
 
     async def watch(self) -> None:
-        """Look after every connection's timeouts, for ever."""
+        """Check the timeouts of all connections, until cancelled."""
         clock = asyncio.get_running_loop().time
         before = clock()
         while True:

@@ -1,9 +1,8 @@
-"""The clients' side of the proxy: a connection, its requests in turn, the answers written back.
+"""The client side of the proxy: a connection, its requests in turn, and their answers.
 
 Rule 1: one request of a connection is served at a time; pipelined ones wait unread.
-Rule 2: nothing is buffered without bound: what nobody takes stops the reading of the socket.
-Rule 3: when the client leaves, the task that serves it is cancelled: at once, or within `TICK_S` where what
-it sent before lies unread.
+Rule 2: nothing is buffered without bound: reading stops until the data is taken.
+Rule 3: when the client leaves, the task that serves it is cancelled, within `TICK_S` if data is unread.
 Rule 4: an answer that cannot be finished ends with the connection, never with a faked ending.
 """
 
@@ -102,7 +101,7 @@ class ClientConnection(asyncio.Protocol):
     # -- asyncio.Protocol ---------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Note the new client, if there is room for one more."""
+        """Register the new client, if there is room."""
         # uvloop's transports are registered with asyncio's base class alone; they are whole ones.
         self._transport = cast(asyncio.Transport, transport)
         keep_alive(transport)
@@ -128,8 +127,8 @@ class ClientConnection(asyncio.Protocol):
             self._read(data)
 
     def eof_received(self) -> bool:
-        """The client will send no more. A scheduled request is given up, as Ollama and llama.cpp do; any
-        other is answered first: it may come from a pipe that ended. A tunnel ends on both sides.
+        """The client will send no more. A queued request is abandoned, as in Ollama and llama.cpp; any other
+        is answered first, as it may come from a pipe. A tunnel ends on both sides.
         """
         request = self._request
         if request is None or request.scheduled or not request.complete or self._tunnel is not None:
@@ -214,10 +213,11 @@ class ClientConnection(asyncio.Protocol):
             self._read(b"")
 
     def _drop_pipelined(self) -> None:
-        """Take up no more requests of a client that sends them behind one that waits in the queue.
+        """Accept no more requests of a client that pipelines behind a queued one, which would hide its
+        leaving.
 
-        Its leaving stands behind them, and might never be read. It will find that the connection ends with
-        the present answer, and that the others were not processed (RFC 9112, 9.3.2).
+        The connection ends with the present answer, so it knows that the others were not processed (RFC 9112,
+        9.3.2).
         """
         self._reader.stop()
         self._slicing = False
@@ -233,7 +233,7 @@ class ClientConnection(asyncio.Protocol):
         self._task = self._spawn(self._serve(self._request))
 
     def _refuse(self, event: Malformed) -> None:
-        """Answer what cannot be read, and end the connection: nobody knows where its next request begins."""
+        """Answer what cannot be parsed, and end the connection."""
         if self._ending:
             return
         self.pause_reading()
@@ -317,7 +317,7 @@ class ClientConnection(asyncio.Protocol):
     # -- waiting for the client -----------------------------------------------------------------------
 
     def tick(self, now: float, elapsed_s: float) -> None:
-        """Look after timeouts: the client's turn to send or to read must not last for ever."""
+        """Check the timeouts."""
         due = self._untaken()
         what = "reader" if due else self._waits_for()
         if what is None:  # of thousands that wait for their answers this is all
@@ -365,7 +365,7 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(Malformed(408, f"the request's {what} did not come in time"))
 
     def _notice_leaving(self) -> None:
-        """See whether a client has left whose leaving stands behind bytes that are not read now."""
+        """Notice that a client has left although unread data precedes the end of its side."""
         if self._transport is None or self._request is None:
             return
         if self._socket_reads and not self._half_closed:
@@ -402,7 +402,7 @@ class ClientConnection(asyncio.Protocol):
             self.write(self._writer.end(trailers))
 
     def respond(self, head: ResponseHead, body: bytes, *extra: Header) -> None:
-        """Send a whole answer of our own."""
+        """Send a whole answer of the proxy's own."""
         length = (b"Content-Length", b"%d" % len(body))
         whole = ResponseHead(head.status, head.reason, [*head.headers, length], length=len(body))
         self.send_head(whole, *extra)
@@ -487,10 +487,9 @@ class ClientConnection(asyncio.Protocol):
         self._resets = True
 
     def close(self) -> None:
-        """End our side after what is written; the connection ends when the client has taken that.
+        """End our side after what is written; close when the client has read that.
 
-        Closing at once would take the end of an answer with it where the client is still sending (RFC 9112,
-        9.6), and would leave to the kernel, for ever, what a client does not read.
+        Closing at once could lose the end of an answer while the client still sends (RFC 9112, 9.6).
         """
         transport = self._transport
         if transport is None or self._ending or transport.is_closing():

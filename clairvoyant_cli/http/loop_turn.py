@@ -1,8 +1,4 @@
-"""How much of one turn of the event loop goes into what clients send, however many send or leave at once.
-
-One request is read in some milliseconds at most, whatever it is; a hundred that come in the same turn must
-not take a hundred times as long.
-"""
+"""Limits the share of an event loop turn spent on parsing client input, however many clients send at once."""
 
 import asyncio
 from time import perf_counter
@@ -30,10 +26,8 @@ class LoopTurn:
         self.charge(perf_counter() - self._began_s)
 
     def charge(self, seconds: float) -> None:
-        """Count what the present turn is spent on, or what has been set going in it.
-
-        What several turns are spent on adds up until a turn has to end, so that a daemon at leisure does not
-        pay for counting turns.
+        """Add to the time spent. It accumulates over turns until it reaches the limit, so that an idle daemon
+        need not count turns.
         """
         self._spent_s += seconds
         if self._spent_s >= self._allowed_s:
@@ -58,4 +52,4 @@ class LoopTurn:
 
 
 READING = LoopTurn()
-"""Reading what clients send: heads, chunks, and what a body says."""
+"""Parsing of heads, chunks and bodies."""

@@ -1,4 +1,4 @@
-"""Requests of our own: the answer is taken whole, or piece by piece."""
+"""Sends the proxy's own requests: the answer is collected whole, or read in pieces."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -71,9 +71,7 @@ class Collected(_PieceByPiece):
 
 
 class Arriving(_PieceByPiece):
-    """Takes an answer as it comes, for one reader, and not much more than that has read. `begun` or `pieces`
-    raise what went wrong with it.
-    """
+    """Reads an answer in pieces, with bounded read-ahead. `begun` or `pieces` raise what went wrong."""
 
     def __init__(self, connection: UpstreamConnection) -> None:
         self.begun: asyncio.Future[ResponseHead] = asyncio.get_running_loop().create_future()
@@ -116,10 +114,7 @@ class Arriving(_PieceByPiece):
 async def collect(
     upstream: Upstream, target: str, headers: Sequence[Header], body: bytes | None, limit: int
 ) -> Collected:
-    """Ask with GET, or with POST if there is a JSON body; return the answer whole, up to `limit` bytes.
-
-    UpstreamError if there is none.
-    """
+    """GET, or POST a JSON body; return the answer, up to `limit` bytes. UpstreamError if there is none."""
     connection = await upstream.connect()
     answer = Collected(connection, limit)
     try:
@@ -135,10 +130,7 @@ async def collect(
 async def arriving(
     upstream: Upstream, target: str, headers: Sequence[Header]
 ) -> AsyncIterator[tuple[ResponseHead, AsyncIterator[bytes]]]:
-    """Ask with GET; yield the answer's head, and the pieces of its body as they come.
-
-    UpstreamError if there is no answer, or it breaks off.
-    """
+    """GET; yield the answer's head and the pieces of its body. UpstreamError if it fails."""
     connection = await upstream.connect(fresh=True)
     answer = Arriving(connection)
     try:

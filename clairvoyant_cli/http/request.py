@@ -1,6 +1,5 @@
-"""A request on its way in, and its body: waiting, flowing on, or forgotten.
-
-Rule: nothing is buffered without bound: a body nobody reads stops the reading of the socket.
+"""An incoming request and its body, waiting or streaming. A body that is not read stops reading the
+socket.
 """
 
 import asyncio
@@ -18,8 +17,8 @@ READ_AHEAD_BYTES = SHORT_BYTES
 """How much of a body, or of pipelined requests, may wait before the socket is left alone (as in uvicorn)."""
 
 CONTINUE_S = 1.0
-"""How long a client waits for a backend's `100 Continue` before it gets one of ours; an HTTP/1.0 server sends
-none (RFC 9110, 10.1.1)."""
+"""How long to wait for a backend's `100 Continue` before sending one; an HTTP/1.0 server sends none (RFC
+9110, 10.1.1)."""
 
 
 class Throttle(Protocol):
@@ -79,12 +78,12 @@ class Request:
         return not (self.complete or self._discarded or self.expects_continue)
 
     def schedule(self) -> None:
-        """Take note that it waits in the queue: a client that has ended its side, or does so, gives it up."""
+        """Mark it as queued: a client that ends its side now abandons it."""
         self.scheduled = True
         self.connection.waits_in_queue()
 
     def continued(self) -> None:
-        """The client has been told that it may send its body."""
+        """The client has been sent `100 Continue`."""
         self._expects = False
 
     def welcome_body(self) -> None:
@@ -94,7 +93,7 @@ class Request:
             self.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def welcome_body_soon(self) -> None:
-        """Tell a client that asked that it may send its body, unless the backend says something first."""
+        """Send `100 Continue` if the client waits for it, unless the backend answers first."""
         if self.expects_continue:
             asyncio.get_running_loop().call_later(CONTINUE_S, self._welcome_late_body)
 
@@ -103,8 +102,8 @@ class Request:
             self.welcome_body()
 
     async def read(self, limit_bytes: int) -> list[Piece] | None:
-        """Return the whole body in pieces; None if it is longer than `limit_bytes`, or if the bodies of all
-        clients together take too much room. What has arrived is kept then, and the rest stays in the socket.
+        """Return the whole body in pieces; None if it is longer than `limit_bytes`, or the budget for all
+        bodies is used up. What has arrived is kept then, and the rest stays in the socket.
         """
         self._limit = limit_bytes
         self.welcome_body()

@@ -8,8 +8,7 @@ from enum import Enum, auto
 from clairvoyant_cli.system import CLOSE_WAIT, ESTABLISHED, NO_LINGER, reset, tcp_state, unsent_bytes
 
 KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
-"""Seconds of silence before the first question, between two, and how many go unanswered: two minutes in all,
-where the system's own defaults are two hours."""
+"""Idle seconds before the first probe, seconds between two, and unanswered probes: two minutes in all."""
 
 
 class Peer(Enum):
@@ -21,10 +20,8 @@ class Peer(Enum):
 
 
 def peer_of(transport: asyncio.BaseTransport) -> Peer:
-    """Return whether the other side is there, also where bytes of it wait unread before the news.
-
-    The end of a connection stands behind what was sent before it; who does not read never sees it. Where the
-    system does not tell, the other side counts as there.
+    """Return whether the other side is still connected, even if unread data precedes its FIN. Where the
+    system does not tell, it counts as connected.
     """
     peer = transport.get_extra_info("socket")
     if peer is None or peer.family not in (socket.AF_INET, socket.AF_INET6):
@@ -39,10 +36,7 @@ def peer_of(transport: asyncio.BaseTransport) -> Peer:
 
 
 def unacknowledged(transport: asyncio.BaseTransport) -> int:
-    """Return how many bytes the kernel still holds for the other side, whose own buffers are full or far.
-
-    Where the system does not tell, none.
-    """
+    """Return how many sent bytes the peer has not acknowledged; 0 where the system does not tell."""
     peer = transport.get_extra_info("socket")
     if peer is None:
         return 0
@@ -53,7 +47,7 @@ def unacknowledged(transport: asyncio.BaseTransport) -> int:
 
 
 def keep_alive(transport: asyncio.BaseTransport) -> None:
-    """Have the kernel ask whether the other side is still there: a laptop's lid says no goodbye."""
+    """Enable TCP keep-alive: a laptop that sleeps sends no FIN."""
     peer = transport.get_extra_info("socket")
     if peer is None or peer.family not in (socket.AF_INET, socket.AF_INET6):
         return

@@ -1,10 +1,9 @@
-"""The server's side of the proxy: connections to one LLM server, an answer at a time on each.
+"""The server side of the proxy: connections to one LLM server, one answer at a time on each.
 
-Rule 1: bytes go to their sink from the callback that received them; no task wakes for a token.
-Rule 2: an idle connection is used again only while it is young: local servers drop idle ones after a few
-seconds, and a POST that met a closing connection could not be repeated safely (RFC 9110, 9.2.2). While one
-rests, a spare is opened in its place, so that a request that comes at once need not wait for a handshake.
-Rule 3: there is a limit on connecting, none on answering: a long answer is what we are here for.
+Rule 1: bytes go to their sink from the callback that received them; no task wakes up per token.
+Rule 2: an idle connection is reused only while it is young, as a POST that meets a closing connection cannot
+be repeated safely (RFC 9110, 9.2.2). While one rests, a spare is opened to save a handshake.
+Rule 3: connecting has a timeout, answering has none.
 """
 
 import asyncio
@@ -28,8 +27,8 @@ MAX_IDLE_S = 2.0
 """Idle connections older than this are closed: cpp-httplib keeps them 5 s, Go and Node at least as long."""
 
 MIN_IDLE_S = 0.05
-"""Younger ones rest first: llama.cpp closes the connection of a streamed answer a millisecond after its end,
-without having said so, and a request that goes out in that millisecond is lost."""
+"""Minimum rest: llama.cpp closes the connection of a streamed answer a millisecond after its end, without
+announcing it, and a request sent in that millisecond is lost."""
 
 MAX_IDLE = 32
 """How many idle connections are kept."""
@@ -47,9 +46,8 @@ class UnreachableError(UpstreamError):
 
 
 class StaleError(UpstreamError):
-    """A connection that had rested ended before any of the answer came: the backend may have closed it
-    without having seen the request, or may have seen it. Only what is idempotent may be sent again (RFC 9110,
-    9.2.2).
+    """A reused connection ended before any of the answer: the backend may have seen the request or not, so
+    only idempotent ones may be repeated (RFC 9110, 9.2.2).
     """
 
 
@@ -58,9 +56,9 @@ class NotReadyError(UpstreamError):
 
 
 class ResponseSink(Protocol):
-    """Who receives an answer. `end` or `failed` is called exactly once, last.
+    """Receives an answer. `end` or `failed` is called exactly once, last.
 
-    Between `hold` and `flush` comes what came together, and had better leave together.
+    What arrived together comes between `hold` and `flush`, and should be sent together.
     """
 
     def hold(self) -> None:
@@ -88,7 +86,7 @@ class ResponseSink(Protocol):
         ...
 
     def failed(self, error: UpstreamError) -> None:
-        """Take note that the answer will never be whole."""
+        """The answer will never be whole."""
         ...
 
 
@@ -129,7 +127,7 @@ class UpstreamConnection(asyncio.Protocol):
             self.close()
 
     def eof_received(self) -> bool:
-        """The backend will send no more; close our side too."""
+        """The backend will send no more; close this side too."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -163,8 +161,8 @@ class UpstreamConnection(asyncio.Protocol):
     # -- one answer ---------------------------------------------------------------------------------
 
     def begin(self, request: RequestHead, wire: bytes, sink: ResponseSink) -> None:
-        """Give a request's answer to `sink`. Its head, as it stands in `wire`, leaves with the first piece of
-        its body, or with `uncork`.
+        """Give a request's answer to `sink`. Its encoded head, `wire`, is sent with the first piece of its
+        body, or by `uncork`.
         """
         self._reader.expect(request)
         self._sink = sink
@@ -216,7 +214,7 @@ class UpstreamConnection(asyncio.Protocol):
                 asyncio.get_running_loop().call_soon(self._read_on)
 
     def abort(self) -> None:
-        """Close the connection now; whoever waited for its answer does not any more."""
+        """Close the connection now; its sink is not called any more."""
         self._sink = None
         if self._transport is not None:
             self._transport.abort()
@@ -229,10 +227,10 @@ class UpstreamConnection(asyncio.Protocol):
         self.resume()
 
     async def hang_up(self, patience_s: float) -> bool:
-        """Give the answer up and wait until the backend has noticed; False if it took too long.
+        """Abandon the answer and wait until the backend has noticed; False on a timeout.
 
-        Our half of the connection is closed first. A server whose handler ends when its client leaves
-        closes its own half then, which is the one signal every backend gives that the work has stopped.
+        Half-closing first makes a server close its own half when its handler ends: the only sign that every
+        backend gives that the work has stopped.
         """
         self.let_go()
         transport = self._transport
@@ -353,8 +351,8 @@ class Upstream:
         self._spawn = spawn
 
     async def connect(self, *, fresh: bool = False) -> UpstreamConnection:
-        """Return a connection that is free, a new one if `fresh`; `UpstreamError` if none can be made, and
-        `UnreachableError` where that is not our own fault.
+        """Return a free connection, a new one if `fresh`. UnreachableError if the backend cannot be reached,
+        UpstreamError if this machine cannot open one.
         """
         now = asyncio.get_running_loop().time()
         while not fresh and self._idle and now - self._idle[0].idle_since >= MIN_IDLE_S:
@@ -437,7 +435,7 @@ class Upstream:
 
 
 def reason(error: OSError) -> str:
-    """Say in words why a connection could not be made."""
+    """Describe why a connection could not be made."""
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
     text = error.strerror or str(error)

@@ -1,7 +1,6 @@
-"""The events of a streamed answer, route by route: what each brings, and how one is written.
+"""The events of streamed answers, route by route: how they are parsed and written.
 
-An event is a JSON object: of server-sent events what follows `data:`, of NDJSON a line. Each function takes
-one as it was decoded, and changes none.
+An event is a JSON object: the `data:` of a server-sent event, or a line of NDJSON. Nothing is modified.
 """
 
 from collections.abc import Callable
@@ -15,9 +14,9 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What an event brings: a piece of the text, why the answer ended, its totals, or the end of the stream.
+    """What an event brings: text, the finish reason, totals, or the end of the stream.
 
-    `plain` is False for what a continuation could not bring the same: thinking, tool calls, several choices.
+    `plain` is False for what a continuation cannot reproduce: thinking, tool calls, several choices.
     """
 
     text: str = ""
@@ -39,10 +38,10 @@ ENDS = ("stop", "length")
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """How the events of a route are read and written. `sse` says how they are set apart.
+    """How the events of a route are parsed and written; `sse` or NDJSON.
 
-    `read` tells what an event brings, `written` returns one like `event` that brings another text, and
-    `whole` the answer of a client that does not stream, from what ended it and its totals.
+    `read` parses an event, `written` returns one like `event` with another text, and `whole` the unstreamed
+    answer.
     """
 
     sse: bool

@@ -1,8 +1,7 @@
-"""Which requests can be cut and continued unnoticed, as their bodies tell.
+"""Which requests can be cut and continued without the client noticing, judged by their bodies.
 
-Rule: what is not known to be harmless is left alone. A request is continued by asking anew with what was said
-so far; its client must not be able to tell, so whatever depends on the whole run (a seed, a grammar, tools,
-log-probabilities) or is not known here keeps a request from being cut.
+Rule: only what is known to be harmless is cut. Whatever depends on the whole run (a seed, a grammar, tools,
+log-probabilities) or is unknown here keeps a request from being cut.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,8 +45,7 @@ HARMLESS = frozenset(
         "num_thread",
     }
 )
-"""Fields that mean the same for the rest of an answer as for all of it: a sampler's penalties look back on
-the prompt's tokens as on the answer's."""
+"""Fields that mean the same for the rest of an answer: penalties look back on prompt and answer alike."""
 
 CAPS = ("max_completion_tokens", "max_tokens", "n_predict", "num_predict")
 """Fields that bound the answer's length, which is less for its rest."""
@@ -56,15 +54,15 @@ MAX_CAP = 1 << 30
 
 
 RANDOM_SEEDS = (None, -1, 0xFFFFFFFF)
-"""What a server says of its seed that takes another one for each answer."""
+"""Seeds that mean a random one for each answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Continuable:
-    """A request that can be continued: its body, and whether its client wants a stream, and totals in it.
+    """A request that can be continued: its body, and whether the client wants a stream, and totals in it.
 
-    `defaults` are the server's own values of the options that it leaves out, `caps` the names of those that
-    bound the answer's length there, and `most` is how many tokens the server lets it have in any case.
+    `defaults` are the server's values of absent options, `caps` the names of those that limit the answer, and
+    `most` is the server's own limit in tokens.
     """
 
     shape: Shape
@@ -87,7 +85,7 @@ class Continuable:
 
     @property
     def is_capped(self) -> bool:
-        """Whether the request says how long its answer may be."""
+        """Whether the request limits its answer."""
         return any(_is_cap(self.options.get(name)) for name in self.caps)
 
     @property
@@ -122,9 +120,9 @@ def continuable(
     defaults: Mapping[str, Any] | None = None,
     caps: tuple[str, ...] = CAPS,
 ) -> Continuable | str:
-    """Return what is needed to continue the answer to a request, or why that might be noticed.
+    """Return what is needed to continue the answer to a request, or why it cannot be.
 
-    `streams` is what an absent `stream` means on the route; see `Continuable` for the others.
+    `streams` is the route's default of `stream`; see `Continuable` for the others.
     """
     defaults = defaults or {}
     if shape not in SHAPES:
@@ -187,7 +185,7 @@ SHAPES: Mapping[Shape, Callable[[Body], str]] = {
 
 
 def _fields(body: Body, options: Body, *known: str) -> str:
-    """Name the first field that stands in the way, "" if none does."""
+    """Return the first field that prevents cutting, "" if none does."""
     for name, value in body.items():
         if value is None or name in HARMLESS or name in known:
             continue
@@ -206,7 +204,7 @@ def _in_effect(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Body:
 
 
 def _own(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
-    """Name the first of the server's own options that stands in the way, "" if none does."""
+    """Return the first of the server's own options that prevents cutting, "" if none does."""
     held = _in_effect(options, defaults)
     for name in OWN:
         if options.get(name) is None and name in held and not CONDITIONS[name](held[name], held):
@@ -288,7 +286,7 @@ CONDITIONS: Mapping[str, Callable[[Any, Body], bool]] = {
     "response_format": _is_text,
     "stream_options": _asks_usage_alone,
 }
-"""Fields that stand in nobody's way if they have certain values."""
+"""Fields that are harmless with certain values."""
 
 OWN = ("seed", "mirostat", "dry_multiplier", "xtc_probability", "num_keep", "n_keep")
 """Of these, those that a server may have values of its own of."""

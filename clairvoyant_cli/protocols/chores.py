@@ -1,7 +1,6 @@
-"""Chores: what a chat front end asks a model for on its own, such as a title for the conversation.
+"""Chores: requests that a chat front end sends by itself, such as for a conversation's title.
 
-A file under `frontends/` tells how those of one front end are known; any client may name one itself, in a
-header. Of most of them nobody waits for the answer, and each has short answers of its own kind.
+Each file in `frontends/` describes those of one front end; a client may also name one in a header.
 """
 
 import tomllib
@@ -29,7 +28,7 @@ BY_NAME = {chore.name: chore for _, chore in OPENINGS}
 
 
 def chore_of(named: bytes | None, view: PromptView) -> Chore | None:
-    """Return what chore a request is, as it is `named` in its header or else by how it begins; None if it is
+    """Return the chore that a request is, as `named` in its header or recognised by its opening; None if
     none.
     """
     if named is not None:
@@ -43,7 +42,5 @@ def chore_of(named: bytes | None, view: PromptView) -> Chore | None:
 
 
 def _named(name: str) -> Chore | None:
-    """Return the chore of a name, which front ends send empty with what is none; one that no file tells of
-    counts as waited for.
-    """
+    """Return the chore of a name, None for ""; an unknown one counts as waited for."""
     return BY_NAME.get(name) or (Chore(name, waited_for=True) if name else None)

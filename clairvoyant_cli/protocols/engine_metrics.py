@@ -1,7 +1,4 @@
-"""What a server's Prometheus metrics say of its own queue (text format 0.0.4).
-
-Rule: of an answer that is too long nothing is read, and a line that is not understood says nothing.
-"""
+"""Reads an engine's queue from its Prometheus metrics (text format 0.0.4)."""
 
 import re
 from dataclasses import dataclass
@@ -19,7 +16,7 @@ MOST = 1e15
 
 @dataclass(frozen=True, slots=True)
 class EngineMetrics:
-    """The names of what is told of an engine's queue; `preemptions` counts up."""
+    """Metric names of an engine's queue; `preemptions` is a counter."""
 
     running: str
     waiting: str
@@ -28,8 +25,8 @@ class EngineMetrics:
 
 
 def engine_state(body: bytes | None, metrics: EngineMetrics) -> EngineState | None:
-    """Return what metrics say; None if nothing. Requests of several engines behind one address add up; of
-    their caches the fullest counts.
+    """Return the state of an engine; None if there is none. Counts of several engines behind one address add
+    up; of their caches the fullest counts.
     """
     if body is None or len(body) > ANSWER_BYTES:
         return None

@@ -30,7 +30,7 @@ ANTHROPIC_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An answer of our own: status, what happened and what to do, and when to come back."""
+    """An error answer of the proxy's own. `busy` ones mean a full queue."""
 
     status: int
     message: str

@@ -1,7 +1,7 @@
-"""One more field in a JSON object on its way, and every other byte of it as it came.
+"""Inserts a field into a JSON object as it streams past, and leaves every other byte as it is.
 
-Rule: the field comes first, behind the opening brace, so that nothing is held back to place it. Whether the
-object has that field already must have been looked at before: of two the readers take the last.
+Rule: the field comes first, so nothing is held back. The object must not have that field already: readers
+take the last of two.
 """
 
 import re
@@ -29,8 +29,8 @@ class Stamp:
 
 
 def opening_of(pieces: Sequence[Piece]) -> int:
-    """Return how many bytes of a body are in front of its first field; 0 if it is no object, has no field, or
-    has it only after `LOOKED_AT_BYTES`.
+    """Return the number of bytes before a body's first field; 0 if it is not an object, is empty, or begins
+    with more than `LOOKED_AT_BYTES` of whitespace.
     """
     beginning = b""
     for piece in pieces:

@@ -1,8 +1,8 @@
-"""JSON that others wrote: any value fits any field, and costs next to nothing until it is looked at.
+"""JSON from others: any value may be in any field, and is decoded only when needed.
 
-Rule 1: a field is taken undecoded (`Raw`), and decoded by itself when it is looked at. To decode a number may
-take 7 us (6e-317, by msgspec 0.22), and a list, or a name that is repeated, may hold a hundred thousand.
-Rule 2: what is not of the expected type reads as nothing, and costs nobody the other fields.
+Rule 1: fields are kept undecoded (`Raw`): a number may take 7 us to decode (6e-317, msgspec 0.22), and a list
+may have a hundred thousand entries.
+Rule 2: a value of an unexpected type reads as nothing, and the other fields are unaffected.
 """
 
 from typing import TypedDict, TypeVar
@@ -50,7 +50,7 @@ def fitting(decoder: msgspec.json.Decoder[T], raw: Raw) -> T | None:
 
 
 def fields(decoder: msgspec.json.Decoder[T], raw: Raw) -> T | None:
-    """Return what a decoder makes of an object; None if it is none, whatever that would cost to find out."""
+    """Decode an object; None if it is something else, without decoding that."""
     return None if raw is ABSENT or begins(raw) != _OBJECT_BEGINS else fitting(decoder, raw)
 
 
@@ -69,7 +69,7 @@ def object_in(raw: Raw) -> Object:
 
 
 def scalar(raw: Raw) -> str | int | float | bool | None:
-    """Return a text, a number or a switch; None for lists, objects, and numbers that nobody means."""
+    """Return a string, number or boolean; None for anything else, and for absurdly long numbers."""
     held = None if raw is ABSENT or _is_long_number(raw) else fitting(_SCALAR, raw)
     return None if isinstance(held, AList | dict) else held
 
@@ -85,7 +85,7 @@ def entries(raw: Raw) -> list[Raw] | None:
 
 
 def count(raw: Raw) -> int:
-    """Return how many entries a list has; 0 if it is none."""
+    """Return the number of entries of a list; 0 if it is not one."""
     return 0 if raw is ABSENT else len(entries(raw) or ())
 
 
@@ -110,7 +110,7 @@ def is_object(raw: Raw) -> bool:
 
 
 def begins(raw: Raw) -> int:
-    """Return a field's first byte, which tells its type."""
+    """Return a field's first byte, which determines its type."""
     return memoryview(raw)[0]
 
 

@@ -1,4 +1,4 @@
-"""Lists of models that several servers gave, as one: each entry stands as its server wrote it."""
+"""Merges model lists of several servers; entries are kept as their servers wrote them."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ OFFERED: dict[str, Family] = {
     "/models": Family.LLAMACPP,
     "/api/v0/models": Family.OPENAI,
 }
-"""Path -> whose list it is of what there is: a name that several have stands there once."""
+"""Path -> family of a list of available models: a name that several servers have is listed once."""
 
 LOADED: dict[str, Family] = {"/api/ps": Family.OLLAMA}
 """Path -> whose list it is of what is loaded: what two have loaded is loaded twice."""
@@ -24,10 +24,8 @@ LISTS = OFFERED | LOADED
 
 
 def merged(path: str, answers: Sequence[bytes]) -> bytes | None:
-    """Return the lists that a path was answered with as one, the first server's entries first; None if one of
-    them is no such list.
-
-    Of what stands beside the lists, the first server's holds.
+    """Return the answers to a path as one list, the first server's entries first; None if one is not a
+    list.
     """
     wholes = [_whole(answer) for answer in answers]
     if not wholes or None in wholes:

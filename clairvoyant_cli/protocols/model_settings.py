@@ -1,6 +1,6 @@
-"""What a server adds to a request by itself, and what tells it from one that would answer otherwise.
+"""Reads a model's settings, and fingerprints them to tell when answers might change.
 
-Rule: a fingerprint holds hashes alone, one a part, and is the same at every start of the same server.
+Rule: a fingerprint holds only hashes, one per part, and is stable across restarts.
 """
 
 import calendar
@@ -32,7 +32,7 @@ LASTING = (
     "size",
     "ftype",
 )
-"""Fields of an entry of `/v1/models`, and of llama.cpp's `meta` in it, that say which model it is."""
+"""Fields of an entry of `/v1/models`, and of llama.cpp's `meta` in it, that identify the model."""
 
 WEIGHTS = re.compile(r"^(?:FROM|ADAPTER) .*", re.MULTILINE)
 """Lines of a Modelfile that name files by their digests."""
@@ -40,11 +40,11 @@ WEIGHTS = re.compile(r"^(?:FROM|ADAPTER) .*", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """What decides a model's answers beside the request.
+    """What decides a model's answers besides the request.
 
-    `fingerprint` names its build, weights, template and settings. `context` is how many tokens prompt and
-    answer may have together, None if the server does not tell. `options` are its own values of what a request
-    may set. `hidden_chars` counts what its prompt has beside the request's text.
+    `fingerprint` covers build, weights, template and settings. `context` is the limit on prompt and answer in
+    tokens, None if unknown. `options` are the server's defaults. `hidden_chars` counts what the server adds
+    to the prompt.
     """
 
     fingerprint: str
@@ -54,9 +54,7 @@ class ModelSettings:
 
 
 def changed_parts(before: str, after: str) -> list[str]:
-    """Return the names of the parts in which two fingerprints differ, of those that both have: what a server
-    did not tell once is no change.
-    """
+    """Return the parts in which two fingerprints differ, of those that both have."""
     was, now = (dict(part.split(":", 1) for part in each.split() if ":" in part) for each in (before, after))
     return sorted(name for name in was.keys() & now.keys() if was[name] != now[name])
 
@@ -64,8 +62,8 @@ def changed_parts(before: str, after: str) -> list[str]:
 def llamacpp_settings(
     props: bytes | None, models: bytes | None, rendered: Iterable[bytes | None]
 ) -> ModelSettings | None:
-    """Return llama.cpp's settings from `/props`, `/v1/models`, and what its template makes of some chats, as
-    `--no-jinja` shows there alone; None if it does not tell.
+    """Return llama.cpp's settings from `/props`, `/v1/models` and some chats as its template renders them,
+    which alone shows `--no-jinja`; None if unknown.
     """
     told = read_object(props)
     if told is None:
@@ -116,7 +114,7 @@ def listed_settings(models: bytes | None, model: str, version: str) -> ModelSett
 
 
 def _entry(models: bytes | None, model: str | None) -> Object:
-    """Return what `/v1/models` says of a model, of the first if none is named: what of it lasts."""
+    """Return the lasting fields of a model in `/v1/models`, of the first if none is named."""
     listing = read_object(models) or Object()
     for each in (entries(listing["data"]) or [])[:MAX_LISTED_MODELS]:
         entry = object_in(each)

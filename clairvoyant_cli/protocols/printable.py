@@ -15,7 +15,7 @@ def printable(text: str, most_chars: int = NAME_CHARS) -> str:
 
 
 def decoded(value: bytes) -> str:
-    """Return a header's value as text: UTF-8, or Latin-1 where it is none (RFC 9110, section 5.5)."""
+    """Decode a header's value: UTF-8, or else Latin-1 (RFC 9110, section 5.5)."""
     try:
         return value.decode()
     except UnicodeDecodeError:

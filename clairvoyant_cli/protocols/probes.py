@@ -72,9 +72,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class ServerProps:
-    """What llama.cpp says of itself; "" and None for what it does not say, or says in a way that cannot be.
-
-    `tells_slots` is how it is known from others that have properties.
+    """llama.cpp's properties; "" and None for what is missing or invalid. `tells_slots` identifies
+    llama.cpp.
     """
 
     tells_slots: bool = False
@@ -88,7 +87,7 @@ NO_PROPS = ServerProps()
 
 @dataclass(frozen=True, slots=True)
 class SglangQueue:
-    """How SGLang orders its queue; `counts_each` says that its metrics count every priority by itself."""
+    """How SGLang orders its queue; `counts_each`: its metrics have a series per priority."""
 
     by_priority: bool
     lower_first: bool
@@ -97,7 +96,7 @@ class SglangQueue:
 
 @dataclass(frozen=True, slots=True)
 class OfferedModel:
-    """A model that a server lists; "" for what is not said of it. `remote` ones run elsewhere."""
+    """A model that a server lists; "" for what is unknown. `remote` ones run elsewhere."""
 
     name: str
     digest: str = ""
@@ -127,9 +126,7 @@ def version_of(body: bytes | None) -> str | None:
 
 
 def rendered_prompt(body: bytes | None) -> str | None:
-    """Return the text that a chat template made: llama.cpp's, or Ollama's where it only renders; None if
-    there is none.
-    """
+    """Return the prompt as a chat template renders it, llama.cpp's or Ollama's; None if there is none."""
     told = read_object(body)
     if told is None:
         return None
@@ -248,8 +245,8 @@ def busy_slots(body: bytes | None) -> BusySlots | None:
 
 
 def slots_cap(body: bytes | None) -> int | None:
-    """Return how many tokens llama.cpp lets an answer have that names no cap, 0 if any number, as its busy
-    slots show; None if they do not tell, or differ.
+    """Return llama.cpp's default limit on an answer's tokens, as its busy slots show it: 0 if unlimited, None
+    if unknown.
     """
     caps: set[int] = set()
     for _, slot in _busy(body) or ():

@@ -1,8 +1,7 @@
-"""Text out of prompts and messages: both its ends, and about how much there is of it.
+"""Extracts text from prompts and messages: both ends, and an estimate of its length.
 
-Rule: what is looked at has an end, whatever a body holds: so many entries of a list from either end of it, so
-many levels of lists within lists, and so many entries in all (`Allowance`). What is passed over counts as
-much as what was looked at does.
+Rule: work is bounded for any body: entries of a list, levels of nesting, and entries in all (`Allowance`).
+What is skipped is assumed to be as long as what was read.
 """
 
 import re
@@ -36,7 +35,7 @@ MAX_IN_ALL = 512
 """Entries of lists that are looked at in a body, at some 5 us each."""
 
 NARROWER = 8
-"""Of lists within these lists so many times fewer entries are looked at, which ends after two levels."""
+"""Nested lists are read this many times less, which ends after two levels."""
 
 TOKEN_ID = "    "  # noqa: S105 - of a text, and no secret
 """Stands for a token id: about four characters."""
@@ -84,10 +83,7 @@ NOTHING = Text()
 
 
 def short_name(raw: Raw) -> str:
-    """Return a name as one short line; "" for what is no text.
-
-    It goes into logs, labels and dashboards, and whoever sent it may have written anything into it.
-    """
+    """Return a name as one short printable line; "" if it is not a string."""
     return printable(text(raw), MAX_NAME_CHARS)
 
 
@@ -128,7 +124,7 @@ def prompt_text(prompt: Raw, allowance: Allowance, most: int = MAX_ENTRIES) -> T
 
 
 def _token_ids(how_many: int, most: int) -> Text:
-    """Return what stands for token ids alone, of which there may be a hundred thousand."""
+    """Return placeholder text for token ids, of which there may be a hundred thousand."""
     shown = min(how_many, most)
     return Text(TOKEN_ID * shown, len(TOKEN_ID) * (how_many - shown))
 

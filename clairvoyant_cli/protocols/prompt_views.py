@@ -1,7 +1,4 @@
-"""Requests as a predictor sees them, dialect by dialect.
-
-Rule: a request's cost here is bounded, however long its lists are (`texts`).
-"""
+"""Turns requests of each dialect into what a predictor sees, at a bounded cost."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -52,14 +49,14 @@ from clairvoyant_cli.protocols.shorten_json import uncut
 from predictor.record import PromptView, Task, Turn
 
 MAX_CAP_TOKENS = 1 << 30
-"""A cap beyond this is none; JSON's integers know no end, a predictor's floats do."""
+"""A larger cap counts as none: JSON integers are unbounded, a predictor's floats are not."""
 
 MAX_MESSAGES = 96
-"""Messages of a conversation that are looked at, from both ends of it: its system prompts come first, and a
-predictor looks back on the last few answers."""
+"""Messages read of a conversation, from both ends: system prompts come first, and a predictor looks at the
+last few answers."""
 
 SAMPLED_MESSAGES = 256
-"""Of those in between, at least so many tell how long they are; if there are not three times as many, all."""
+"""Messages in between that are sampled for their length."""
 
 HISTORY_PARTS = 16
 """Parts of a message that are looked at, of all but the last."""
@@ -274,7 +271,7 @@ def _conversation(
 
 
 def _passed_over(messages: list[Raw], allowance: Allowance) -> tuple[Turn, ...]:
-    """Return one turn, of nobody and without words, that is as long as all between a conversation's ends."""
+    """Return one anonymous, empty turn that is as long as all messages between a conversation's ends."""
     if len(messages) <= MAX_MESSAGES:
         return ()
     between = messages[MAX_MESSAGES // 2 : -(MAX_MESSAGES // 2)]
@@ -290,7 +287,7 @@ def _characters(message: Raw, allowance: Allowance) -> int:
 
 
 def _said(message: Raw | Message, allowance: Allowance, most_parts: int) -> Said | None:
-    """Read a message; None if it is none."""
+    """Parse a message; None if it is not one."""
     if not isinstance(message, Message):
         plain = fields(PLAIN_MESSAGE, message)
         if plain is not None:
@@ -304,8 +301,8 @@ def _said(message: Raw | Message, allowance: Allowance, most_parts: int) -> Said
 
 
 def _cap(*given: Raw) -> int | None:
-    """Return the largest of the caps given: which of them counts depends on the server, and an answer must
-    not pass for shorter than it may become. Negative ones mean none (Ollama and llama.cpp: -1 is unlimited).
+    """Return the largest cap given: which of them counts depends on the server, and an answer must not be
+    taken for shorter than it may become. Negative ones mean unlimited (Ollama, llama.cpp).
     """
     caps = [cap for cap in map(number, given) if cap is not None]
     if not caps or min(caps) < 0:

@@ -1,7 +1,4 @@
-"""What is read of a request's body, dialect by dialect; whatever else it holds is skipped at C speed.
-
-Rule: a field may hold anything. Each is left undecoded, and costs nobody the others (see `loose`).
-"""
+"""The fields that are read of request bodies, dialect by dialect, undecoded (`lenient_json`)."""
 
 import msgspec
 from msgspec import Raw
@@ -10,7 +7,7 @@ from clairvoyant_cli.protocols.lenient_json import ABSENT
 
 
 class Typed(msgspec.Struct, gc=False):
-    """An object that says what it is."""
+    """An object with a type."""
 
     type: Raw = ABSENT
 

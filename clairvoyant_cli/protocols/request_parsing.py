@@ -1,10 +1,10 @@
-"""What a request's body tells the scheduler. The body itself is forwarded byte for byte, whatever it is.
+"""Parses request bodies for the scheduler. The body itself is forwarded byte for byte.
 
-Rule 1: nothing here raises on a client's input. What cannot be understood is `None`: an unknown request,
-which is queued as such and left to the backend to refuse in its own words.
-Rule 2: no body keeps the event loop for longer than some milliseconds at a time, nor do many that come at
-once. A long one is condensed a slice at a time first; of what is left, so much is looked at and no more.
-Rule 3: what is kept of a request is bounded, but for its text, which goes when the request ends.
+Rule 1: nothing here raises on client input. A body that cannot be parsed is queued as unknown, and the server
+refuses it in its own words.
+Rule 2: no body, nor many at once, blocks the event loop for more than some milliseconds: a long one is
+condensed slice by slice first.
+Rule 3: what is kept of a request is bounded, except for its text, which is dropped when the request ends.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,10 +31,10 @@ SLICE_BYTES = 64 * 1024
 """How much of a longer one is condensed at a time: at most 0.8 ms."""
 
 MAX_PIECES = 1024
-"""A body in more pieces than this counts as long, and so many are joined at a time."""
+"""A body in more pieces counts as long; this many are joined at a time."""
 
 RUNNER_OPTIONS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread")
-"""Options that make Ollama load the model anew when they change (server/sched.go, needsReload)."""
+"""Options whose change makes Ollama reload the model (server/sched.go, needsReload)."""
 
 MAX_CHOICES = 1024
 """Answers to one request that are believed; OpenAI allows 128."""
@@ -62,9 +62,9 @@ class Habits(Protocol):
 class ParsedRequest:
     """What is known of a request. `bypass` says why it does not wait in the queue, "" if it does.
 
-    `view` is None where the body could not be understood. `choices` multiplies the answer's cost. `opening`
-    counts the bytes in front of the body's first field, 0 where there is none to be found; `ranks_itself`
-    says that it has the field by which engines order their queue, None that nobody can see whether it has.
+    `view` is None if the body could not be parsed. `choices` multiplies the answer's cost. `opening` counts
+    the bytes before the body's first field, 0 if unknown; `ranks_itself` is True if it sets the engine's
+    priority field, None if unknown.
     """
 
     model: str = ""
@@ -82,10 +82,7 @@ class ParsedRequest:
 async def parse_request(
     pieces: Sequence[Piece] | None, route: Route, habits: Habits, client: str = ""
 ) -> ParsedRequest:
-    """Read a request's body, in pieces as it came; None means that it was too long to be held.
-
-    A long body is read a slice at a time, and the event loop turns in between.
-    """
+    """Parse a request's body, in pieces as it came; None means that it was too long to hold."""
     if pieces is None or route.shape is Shape.OPAQUE:
         return parse_body(None, route, habits, client)
     if len(pieces) <= MAX_PIECES and sum(map(len, pieces)) <= SMALL_BYTES:
@@ -185,10 +182,10 @@ def _bypass(body: Body, view: PromptView, habits: Habits, model: str) -> str:
 
 
 def _is_plain(raw: Piece) -> bool:
-    """Whether a body can mean only one thing to whoever reads it.
+    """Whether a body means the same to every parser.
 
-    Go, and so Ollama, matches names without regard to case and takes the last of several: what seems to ask
-    for nothing may ask for an essay. Such a body is treated as one that is not understood.
+    Go, and so Ollama, ignores the case of names and takes the last of several: what seems to be empty may ask
+    for an essay. Such a body counts as unknown.
     """
     bare = msgspec.json.format(bytes(raw), indent=-1)
     named = NAMES.decode(bare)

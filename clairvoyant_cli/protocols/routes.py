@@ -47,9 +47,7 @@ OLLAMA_SHAPES = frozenset((Shape.OLLAMA_CHAT, Shape.OLLAMA_GENERATE))
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A POST route of one of the dialects. `streams` is what an absent `stream` means there; `name` is its
-    path as the dialect spells it, whatever spelling a client used.
-    """
+    """A POST route of a dialect. `streams` is its default of `stream`; `name` its canonical path."""
 
     family: Family
     work: Work
@@ -104,9 +102,9 @@ def unescaped(path: str, prefix: str = "") -> str:
 
 
 def plainly_spelled(path: str) -> str:
-    """Return a path in lower case (LM Studio's router minds none), without `.`, `..` and empty segments.
+    """Return a path in lower case (as in LM Studio's router), without `.`, `..` and empty segments.
 
-    A path may be spelled in any way that one of the servers takes for the same: what one of them would answer
-    with 404 may wait in the queue, but what one of them would generate for may not pass it by.
+    Any spelling that some server accepts must be recognised: a request it would generate for must not bypass
+    the queue. Queueing what ends in a 404 does no harm.
     """
     return "/" + normpath(path.lower()).lstrip("/")

@@ -1,19 +1,17 @@
-"""A long JSON text made short as it passes: what it holds stays, long strings keep their two ends.
+"""Condenses long JSON as it streams past: structure is kept, long strings keep their two ends.
 
-Rule 1: a piece costs what its bytes cost at C speed, whatever they are. Nothing here goes through a text
-string by string, but for the long ones, of which there are few.
-Rule 2: valid JSON stays valid JSON: a string is cut at no place inside an escape, a surrogate pair or a
-UTF-8 sequence. What is not valid may become so, if it was not in what is left out; only its sender cares.
-Rule 3: whatever is left over can be decoded in a few milliseconds, or there is nothing left over.
+Rule 1: a piece costs time per byte at C speed; Python looks only at long strings, which are few.
+Rule 2: valid JSON stays valid: strings are not cut within an escape, a surrogate pair or a UTF-8 sequence.
+Rule 3: the result can be decoded in a few milliseconds, or there is none.
 """
 
 import os
 import re
 
 END_BYTES = 2048
-"""What is kept of a long string at either end. A predictor reads its first 280 characters and its last 168
-(predictor/lexical/words.py), and a character may be escaped in six bytes. A model of urgency reads 1,200 and
-600 (predictor/urgency/model.py): of text that takes more than a byte a character it gets less here."""
+"""Bytes kept at either end of a long string. A predictor reads 280 and 168 characters
+(predictor/lexical/words.py), the model of urgency 1,200 and 600 (predictor/urgency/model.py); an escape
+takes up to six bytes."""
 
 LONGEST_KEPT = 2 * END_BYTES + 128
 """The longest string that is kept whole, in bytes: from a shorter one there is little to take."""
@@ -22,12 +20,10 @@ ROOM_BYTES = 16
 """To look for the place where a string is cut: longer than any escape, or pair of them."""
 
 MAX_BYTES = 3 * 1024 * 1024
-"""The longest outcome: a conversation of most of a million tokens in short messages. Skipping what is full of
-escapes takes 1.2 ns a byte, and parts of it are gone through up to four times."""
+"""The longest result: a conversation of nearly a million tokens in short messages."""
 
 MAX_STEPS = 100_000
-"""Strings, and lists and objects outside of them, in the outcome: each may cost 65 ns to decode. A thousand
-tools have 75,000."""
+"""Strings, lists and objects in the result, each some 65 ns to decode. A thousand tools have 75,000."""
 
 NUMBERS_A_STEP = 3
 """Numbers in a list cost less than that; prompts come as a hundred thousand token ids."""
@@ -103,7 +99,9 @@ class Condenser:
             self._give_up()
 
     def _end_of_long(self, text: bytes, masked: bytes, at: int) -> tuple[int, bool]:
-        """Leave out a long string from `at` up to its end, or up to what may be its end; say which."""
+        """Skip a long string from `at` to its end, or to where its end may begin; return where, and whether
+        it ended.
+        """
         closing = masked.find(_QUOTE, at)
         end = len(text) - ROOM_BYTES if closing < 0 else closing
         tail = _safe_cut(masked, end - END_BYTES) if end - at > END_BYTES else at
@@ -139,17 +137,15 @@ def uncut(text: str) -> tuple[str, int]:
 
 
 def _masked(text: bytes) -> bytes:
-    """Return a text of the same length in which quotes open and close strings, and backslashes open escapes,
-    and neither stands for itself.
+    """Return a text of equal length in which every quote delimits a string, and every backslash opens an
+    escape.
     """
     return text.replace(rb"\\", rb"\e").replace(rb"\"", rb"\q")
 
 
 def _long_or_open(masked: bytes, at: int) -> int:
-    """Return where the first string after `at`, outside of any, begins that is longer than is kept whole or
-    does not end; the length of the text if there is none.
-
-    Leaps from the last quote within reach to the next such: at most two leaps for `LONGEST_KEPT` bytes.
+    """Return where the first string begins, from `at` outside of any, that is too long to keep or does not
+    end; the text's length if there is none. Takes at most two searches per `LONGEST_KEPT` bytes.
     """
     inside = False
     while True:

@@ -1,14 +1,12 @@
-"""One answer out of several parts: what its client reads of them, and where it may be cut.
+"""Joins an answer of several parts: what the client reads of them, and where it may be cut.
 
-Rule 1: while nobody wants a cut, the first part of a stream passes untouched and is only kept; nothing of it
-is decoded.
-Rule 2: a cut comes between two events, after a word and before the space that follows it: there the text of
-both sides has the same tokens as the text as a whole (GPT-2's rule for splitting, which most tokenisers have
-kept, never joins a word and a space behind it). Where no such place comes, as in scripts without spaces, any
+Rule 1: until a cut is wanted, the first part of a stream passes untouched and undecoded.
+Rule 2: a cut comes between two events, after a word and before the space that follows: there both sides
+tokenise as the whole does (GPT-2's splitting rule). Without such a place, as in scripts without spaces, any
 event will do.
-Rule 3: of what comes together, what follows a cut is dropped; the next part brings it again.
-Rule 4: what we asked for ourselves, a later part or the stream behind an unstreamed answer, is text, its end
-and its totals, or it is no part of the answer (`PartError`). Nothing else of it reaches the client.
+Rule 3: what arrived together with a cut, behind it, is dropped; the next part brings it again.
+Rule 4: a later part, or the stream behind an unstreamed answer, must be text, its end and its totals, or it
+fails (`PartError`). Nothing else of it reaches the client.
 """
 
 import re
@@ -35,7 +33,7 @@ MAX_KEPT_BYTES = 8 * 1024 * 1024
 """An answer of which more has come is not cut any more: some 40,000 tokens."""
 
 MAX_EVENT_BYTES = 1024 * 1024
-"""An event is shorter: what has no end by then is none."""
+"""The longest event."""
 
 EVENTS_TO_A_SPACE = 24
 """So many events are waited for the end of a word."""
@@ -48,23 +46,23 @@ DONE = b"[DONE]"
 EVENT_END = re.compile(rb"\r?\n\r?\n")
 LINE_END = re.compile(rb"\n")
 SAME = ("id", "model", "system_fingerprint")
-"""Fields that are the same in all events of an OpenAI stream; llama.cpp and Ollama date each anew."""
+"""Fields that are equal in all events of an OpenAI stream; llama.cpp and Ollama date each event."""
 
 
 class PartError(Exception):
-    """What came is no part of the answer: an error, another kind of answer, or a stream without an end.
+    """Not a part of the answer: an error, another kind of answer, or a truncated stream.
 
-    `before` is what the client gets of what came together with it.
+    `before` is what the client gets of what arrived before it.
     """
 
     before: bytes = b""
 
 
 class Splice:
-    """What a client reads of an answer that comes in parts.
+    """What a client reads of an answer in parts.
 
-    `said` is the text so far, in `pieces`, one an event; `why_not` says why it will not be cut, "" if it may
-    be; `is_cut` that it has been: what comes after is not taken. `holds_more` says that more than text came.
+    `pieces` is the text so far, one per event; `why_not` says why it will not be cut, "" if it may be; after
+    `is_cut` nothing more is taken. `holds_more` means that more than text came.
     """
 
     def __init__(self, asked: Continuable) -> None:
@@ -124,7 +122,7 @@ class Splice:
             self._understand()
 
     def want_cut(self) -> bool:
-        """Cut at the next good place; False if this answer cannot be cut, `why_not` says why."""
+        """Cut at the next good place; False if this answer cannot be cut (`why_not`)."""
         self.read()
         if self.why_not:
             return False

@@ -12,8 +12,8 @@ NOTHING = Totals()
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one line says. `text`: it brings some, `words` as an answer's own; `whole`: the answer ends with
-    it, `capped` by its limit; `totals` holds what the server counted, if it says so here.
+    """What a line says. `text`: it has any, thinking included; `words`: the answer's own; `whole`: the answer
+    ends here, `capped` by its limit.
     """
 
     text: bool = False
@@ -25,7 +25,7 @@ class Piece:
 
 
 def read_line(line: bytes) -> Piece | None:
-    """Return what a line of NDJSON or SSE says, if anything."""
+    """Parse a line of NDJSON or SSE; None if it is neither."""
     held = line.removeprefix(b"data:").strip()
     if held == b"[DONE]":
         return Piece(whole=True)

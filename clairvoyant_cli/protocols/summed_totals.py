@@ -1,6 +1,5 @@
-"""What a continued answer says of itself in the end: the sums over its parts.
-
-The server that wrote the last part knows of that part alone, and took what had been said for prompt.
+"""Sums the totals of a continued answer over its parts: the server counted only the last, and took the text
+before it for prompt.
 """
 
 from dataclasses import dataclass, replace
@@ -15,10 +14,9 @@ MS = 1e3
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """The parts before: tokens that they brought, and the seconds that they took, as seen from here.
+    """The parts before: their tokens, and their durations as measured here.
 
-    As a part of the prompt what was said has `reread` tokens, mostly as many: a model may write a word in
-    other pieces than its tokeniser would take.
+    As prompt they have `reread` tokens: a model may split words differently than the tokeniser.
     """
 
     tokens: int = 0
@@ -54,7 +52,7 @@ def summed(event: Event, earlier: Earlier) -> Event:
 
 
 def summed_totals(last: Totals, earlier: Earlier) -> Totals:
-    """Return what is known of the whole answer. How fast its prompt was read, nobody told."""
+    """Return the totals of the whole answer; its prefill speed is unknown."""
     if not earlier.tokens:
         return last
     return replace(

@@ -1,10 +1,9 @@
-"""What an answer tells while it passes: how many tokens, at what speeds, and whether it is whole.
+"""Reads an answer's totals as it passes: tokens, speeds, and whether it is complete.
 
 Rule 1: watching never changes, delays or holds back a byte.
-Rule 2: per chunk it costs one `bytes.count`; the JSON is read once, after the end has been passed on, and
-what is not read of it is skipped: two megabytes of anything take 5 ms at most.
-Rule 3: no text is kept beyond the tail that carries the totals, and that is dropped with the request.
-Rule 4: a number that no backend can mean is none: what follows may store, add and divide what is told here.
+Rule 2: a chunk costs one `bytes.count`; JSON is parsed once, after the end, in at most 5 ms for 2 MB.
+Rule 3: only the tail with the totals is kept, until the request ends.
+Rule 4: impossible numbers are dropped, so the others may be stored, added and divided.
 """
 
 from collections.abc import Iterator
@@ -33,12 +32,12 @@ WHOLE_BYTES = 2 * 1024 * 1024
 
 LAST_LINES = 64
 FIRST_LINES = 8
-"""Lines of a stream's tail that are read. The totals come last; Anthropic counts the prompt in its first
-event, which of a short answer is still there."""
+"""Lines of a stream's tail that are read. Totals come last; Anthropic counts the prompt in its first
+event."""
 
 MAX_TOKENS = 1 << 31
 LONGEST_S = 7 * 86_400.0
-"""More than any model's context, and longer than anybody waits."""
+"""Limits on believable totals."""
 
 NS_PER_S = 1e9
 MS_PER_S = 1e3
@@ -109,10 +108,9 @@ _STATS, _NO_STATS = msgspec.json.Decoder(Stats), Stats()
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What the backend said of a finished answer; None where it said nothing.
+    """The server's totals of a finished answer; None if not reported.
 
-    `complete` is False for a stream that ended without its closing event, or with an error in it: its
-    length says nothing about the request.
+    `complete` is False for a stream without its closing event, or with an error: its length means nothing.
     """
 
     tokens: int | None = None
@@ -143,7 +141,7 @@ class UsageReader:
         return self._sse or self._ndjson
 
     def feed(self, data: bytes) -> None:
-        """Take note of a piece of the body."""
+        """Watch a piece of the body."""
         if not self.readable:
             return
         if self._sse and not is_comment(data):
@@ -162,9 +160,7 @@ class UsageReader:
                 tail.clear()
 
     def totals(self) -> Totals:
-        """Return what the answer said of itself; call once it has ended. Never raises: a shape that is not
-        known says nothing.
-        """
+        """Return the totals after the end of the answer. Never raises."""
         if not self.readable or not self.is_answer:
             return Totals()
         if not self.streaming:
@@ -194,7 +190,7 @@ def is_comment(data: bytes) -> bool:
 
 
 def told_by_line(line: bytes) -> Totals:
-    """Return what one event of a stream says of the whole answer, mostly nothing."""
+    """Return the totals in one event of a stream, mostly none."""
     return _merge(list(_decoded(line)), False)
 
 
@@ -207,7 +203,7 @@ def _decoded(line: bytes | bytearray) -> Iterator[Event]:
 
 
 def _closes(event: Event) -> bool:
-    """Whether an event says that the answer is whole (Ollama, llama.cpp, Anthropic, Responses)."""
+    """Whether an event marks the end of the answer (Ollama, llama.cpp, Anthropic, Responses)."""
     return (
         scalar(event.done) is True
         or scalar(event.stop) is True
@@ -216,7 +212,7 @@ def _closes(event: Event) -> bool:
 
 
 def _merge(events: list[Event], closed: bool) -> Totals:
-    """Return what the events say together; of what several say, the last holds."""
+    """Return the totals of several events; later ones win."""
     told: dict[str, Any] = {}
     error = False
     for event in events:
@@ -265,8 +261,8 @@ def _told_by(event: Event) -> dict[str, int | float | None]:
 
 
 def _read_by_ollama(event: Event) -> int | None:
-    """Return how many tokens of the prompt it has read: it counts those in its cache, too, of late, and later
-    ones say how many those are.
+    """Return how many prompt tokens Ollama evaluated: recent versions count cached ones too, later ones
+    separately.
     """
     count = _tokens(event.prompt_eval_count)
     return count and max(1, count - (_tokens(event.prompt_eval_cached_count) or 0))

@@ -402,9 +402,8 @@ def _compose(
 
 
 def _reachable(host: str) -> str:
-    """Return where this machine reaches a daemon that listens on a host.
-
-    A name may lead elsewhere for others, localhost to ::1 say, and this run's token must not go there.
+    """Return where this machine reaches a daemon that listens on a host. Names are not used: localhost may
+    resolve to another listener, which must not get this run's token.
     """
     return "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host  # noqa: S104 - compared
 

@@ -1,4 +1,4 @@
-"""The listening socket, and how many clients the process has room for."""
+"""The listening socket, and how many clients the process can serve."""
 
 import errno
 import socket
@@ -15,7 +15,7 @@ OWN_DESCRIPTORS = 100
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; ClairvoyantError if the address cannot be had."""
+    """Return a listening socket; ClairvoyantError if the address is unavailable."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     claim_alone(listener)

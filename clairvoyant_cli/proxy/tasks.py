@@ -24,7 +24,7 @@ class Tasks:
         await self._group.__aexit__(None, None, None)
 
     def spawn(self, work: Awaitable[None]) -> "asyncio.Task[None]":
-        """Start something that nobody waits for; its exceptions are logged."""
+        """Start a background task; its exceptions are logged."""
         task = self._group.create_task(_guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

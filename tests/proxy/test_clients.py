@@ -272,7 +272,7 @@ async def test_without_keys_a_name_is_shown_and_limits_hold_for_the_address(
         await until(daemon, lambda s: len(s.queue) == 1)
         refused = await two.ask(chat("X-Clairvoyant-Client: ben"))
         state = daemon.snapshot()
-    assert (refused.status, b"requests of 127.0.0.1 wait as may" in refused.body) == (503, True)
+    assert (refused.status, b"127.0.0.1 has reached its queue limit" in refused.body) == (503, True)
     assert [(each.client, each.urgency) for each in state.queue] == [("boss", None)]
     assert [each.client for each in state.running] == ["holder"]
     assert {each.name: (each.waiting, each.running) for each in state.clients} == {

@@ -1,7 +1,4 @@
-"""What tells a conversation's next turn from a stranger's, without keeping a word of either.
-
-Rule: hashes alone leave here, keyed anew for each run, so that nobody can try texts against them.
-"""
+"""Recognises the next turn of a conversation by hashes, keyed per run so that texts cannot be guessed."""
 
 import os
 from hashlib import blake2b
@@ -19,10 +16,8 @@ class Conversations:
         self._key = os.urandom(16)
 
     def chain_of(self, view: PromptView | None) -> Chain:
-        """Return the chain of a request: a link for its system prompt, and one for each turn of the user's.
-
-        An answer counts to the turn that it answers: the cache that wrote it holds it, too. Empty where
-        nothing is known of the request.
+        """Return the chain of a request: a link for its system prompt and for each turn of the user, to which
+        the answer counts, as the cache holds it too. Empty if nothing is known of the request.
         """
         if view is None:
             return ()

@@ -1,7 +1,7 @@
-"""Cutting what runs for what had better run first, and going on with it later.
+"""Cuts running answers for shorter requests, and continues them later.
 
-Which answer is cut when is the scheduler's decision; whether one may be cut at all is decided here, from what
-its request holds and what a calibration has proved of the server. Everybody else is spared.
+The scheduler decides which answer is cut and when; this decides whether one may be cut, from its request and
+the server's proof of exact continuation.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ TELLING_S = 0.1
 
 TEMPLATE_TOKENS = 48.0
 SHARED_CHARS_A_TOKEN = 3.0
-"""At most so many tokens come from a chat's template; at least so many characters make one of its prompts."""
+"""At most this many tokens come from a chat's template, and at least this many characters make a token."""
 
 
 @dataclass(slots=True)
@@ -142,7 +142,7 @@ class Preemption:
             self.look()
 
     def look(self) -> None:
-        """Cut what the scheduler says, as soon as that goes unnoticed."""
+        """Cut what the scheduler decides to preempt, at the next place where the client does not notice."""
         scheduler = self.dispatcher.scheduler
         interrupts = self.enabled and scheduler.policy.interrupts and not self.operation.draining
         if not interrupts or not len(scheduler):
@@ -164,10 +164,10 @@ class Preemption:
                 self._decided(exchange)
 
     def _price(self, exchange: Exchange) -> CutPrice:
-        """Return what it costs to cut an answer now and go on with it, as far as that is known.
+        """Return the price of cutting an answer now and continuing it.
 
-        What another chat shares more than half of is not kept by llama.cpp when that takes the slot, and has
-        to be read again: an answer that is shorter than its prompt by now, at worst.
+        If the answer is shorter than its prompt, llama.cpp may drop it for a similar chat, so it is read
+        again at worst.
         """
         server = self.pool.server_of(exchange)
         found = server.continuation_of(exchange.job.model)
@@ -219,13 +219,13 @@ class Preemption:
         self.dispatcher.scheduler.spare(exchange.id)
 
     def suspended(self, exchange: Exchange, attempt: Attempt) -> None:
-        """Take note that an answer was cut: what its server keeps of it may cost others theirs."""
+        """Count a cut, and record what its server keeps of it."""
         self.stats.cuts += 1
         self.stats.recomputed_tokens += attempt.reread_tokens
         self._left(exchange, attempt.worker, waits=True)
 
     def ended(self, exchange: Exchange, end: End) -> None:
-        """Take note of what an answer that has ended leaves behind at its server."""
+        """Record what an ended answer leaves in its server's cache."""
         if not self.enabled:
             return
         if exchange.attempt is not None and exchange.asked.route.work is Work.GENERATE:
@@ -276,8 +276,8 @@ class Preemption:
         return onward
 
     def goes_on(self, exchange: Exchange, attempt: Attempt) -> None:
-        """Take note of the first that comes of an answer after a cut: how long that took shows whether its
-        context was there, where reading it would have taken long enough to tell.
+        """Count a continuation. How long its first token took shows whether the context was still cached, if
+        reading it again takes long enough to tell.
         """
         self.stats.resumes += exchange.parts[-1].end is AttemptEnd.CUT
         server = self.pool[attempt.worker]
@@ -297,9 +297,9 @@ class Preemption:
             self.stats.journal.event(logging.INFO, f"{news} {room.tokens:.0f} tokens")
 
     def ran_on(self, last: Totals, exchange: Exchange) -> None:
-        """Count what was read again for the last part of an answer: as its server tells, or as it seemed.
+        """Count the tokens recomputed for the last part of an answer, as reported or else estimated.
 
-        Since June 2026 Ollama counts all of a prompt as read; only later versions say what its cache had.
+        Ollama counts the whole prompt as read since June 2026; only later versions report what was cached.
         """
         if exchange.has_begun and exchange.attempt is not None:
             tells = last.prefill_s is not None and last.prefilled_tokens != last.prompt_tokens
@@ -313,10 +313,10 @@ def _context_tokens(exchange: Exchange) -> float:
 
 
 def _is_too_early(exchange: Exchange) -> bool:
-    """Whether the text of a greedy answer might be another one if it were cut now.
+    """Whether cutting a greedy answer now might change its text.
 
-    llama.cpp keeps what a slot holds for later only where less than half of it is the same as the next chat
-    has, and rounds otherwise where it has to read tokens again that it has written itself.
+    llama.cpp keeps a slot's content only if less than half of it matches the next chat, and rounds
+    differently where it has to read its own tokens again.
     """
     splice = exchange.splice
     if splice is None or not splice.asked.is_greedy:

@@ -1,11 +1,9 @@
-"""The encoder's word on what waits: read on a thread of its own, and placed anew when it has spoken.
+"""Reads the prompts of waiting requests with an encoder, on its own thread, and reorders them.
 
-Rule 1: nobody waits for it. A request stands in the queue by its first prediction at once; what starts before
-its turn to be read comes is not read any more.
-Rule 2: one prompt at a time, for two would take turns on the same core; that of the shortest predicted answer
-first, for it starts first.
-Rule 3: who sends thousands at once does not have the core: behind the first few dozens it is read at leisure.
-Rule 4: where the reading says how urgent a request is neither holds: it is read in the order of arrival.
+Rule 1: nothing waits for it: a request is queued by its first prediction at once.
+Rule 2: one prompt at a time, that of the shortest predicted answer first, as it starts first.
+Rule 3: thousands of requests at once do not occupy the core: beyond the first dozens it pauses in between.
+Rule 4: where it predicts urgency, prompts are read in order of arrival and until they end.
 """
 
 import asyncio
@@ -31,14 +29,14 @@ if TYPE_CHECKING:  # numpy comes with it
 log = logging.getLogger("clairvoyant")
 
 Encode = Callable[[str, int], "Opinion"]
-"""Reads a prompt that was so many characters longer; takes milliseconds, on any thread."""
+"""Reads a prompt, of which that many characters were cut; takes milliseconds, on any thread."""
 
 MIN_SERVICE_S = 0.05
 """What is served sooner than this is not worth a second opinion: to form one takes some 5 ms."""
 
 AT_ONCE = 50
-"""While more are unread it rests after each, `REST_SHARE` times as long as that took: thousands take 4 % of a
-core for some minutes, and no second of all of it; a server starts fewer than are read meanwhile."""
+"""With more unread, it pauses after each for `REST_SHARE` times as long as that took: thousands take 4 % of a
+core for some minutes."""
 
 REST_SHARE = 24
 
@@ -83,7 +81,7 @@ class SecondOpinions:
             self._some.set()
 
     async def run(self) -> None:
-        """Read for ever; a prompt that cannot be read ends it, and first predictions hold."""
+        """Read until cancelled; the first failure ends it, and first predictions hold."""
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1, thread_name_prefix="encoder") as thread:
             while True:
@@ -124,7 +122,7 @@ class SecondOpinions:
         return waits and exchange.end is None
 
     def _heard(self, exchange: Exchange, opinion: "Opinion") -> None:
-        """Predict anew; of what has started meanwhile, too, for it will be learnt from."""
+        """Predict again, also what has started meanwhile: it will be learned from."""
         view = exchange.asked.parsed.view
         if view is None or exchange.end is not None:
             return

@@ -1,8 +1,8 @@
-"""Where an engine orders its own queue nothing is held back: each request is stamped with when it is due.
+"""For engines that order their own queues: stamps each request with a priority, and holds none back.
 
-Rule 1: the stamp is one field of the body, and nothing else of it changes.
-Rule 2: who may not set that field is refused, and so is a body in which nobody can see whether it is set.
-Rule 3: what is stamped does not depend on this run: a daemon that starts anew goes on with the same numbers.
+Rule 1: the stamp is one field of the body; nothing else changes.
+Rule 2: clients that may not set that field are refused, as are bodies in which it cannot be seen.
+Rule 3: stamps do not depend on the run: a restarted daemon continues with comparable numbers.
 """
 
 import logging
@@ -28,7 +28,7 @@ IN_ARRIVAL_ORDER = "fcfs"
 USUAL_TOKENS = 300.0
 USUAL_FOR = 10
 MEAN_OVER = 50
-"""The mean cost is that of a usual answer at first, as if so many had been; it follows the last fifty."""
+"""The mean cost starts from that of a usual answer, counted ten times, and follows the last fifty."""
 
 MIN_COST_S = 1e-3
 
@@ -43,7 +43,7 @@ UNREADABLE = Refusal(
 
 @dataclass(slots=True)
 class Annotation:
-    """Stamps. `dated` turns a time of the daemon's clock into epoch seconds; `say` tells the operator."""
+    """Stamps requests. `dated` converts the daemon's clock to epoch seconds; `say` logs an event."""
 
     pool: ServerPool
     operation: Operation
@@ -56,8 +56,8 @@ class Annotation:
     def objection(
         self, parsed: ParsedRequest, route: Route, client: str, clients: Clients, *, whole: bool
     ) -> Refusal | None:
-        """Say why a request cannot be stamped; None if it can, or need not be. `whole` says that all of its
-        body was there to be read: one that is too long for that is stamped as it is.
+        """Return why a request cannot be stamped; None if it can, or need not be. `whole` says that all of
+        its body was read: a longer one is stamped as it is.
         """
         stamped = any(each is not None and route.shape in each.shapes for each in self.pool.stamps)
         if not stamped or clients.rules_of(client).engine_priority:
@@ -68,7 +68,7 @@ class Annotation:
         return UNREADABLE if whole and unseen else None
 
     def tell(self) -> None:
-        """Say what is done with each server's requests, when that is new."""
+        """Log how requests to each server are ordered, whenever that changes."""
         for server in self.pool:
             news = _news(server)
             if self._told.get(server.name, "") != news:
@@ -96,7 +96,7 @@ class Annotation:
         return due_s(arrival_s, cost_s, self._mean_s, self._window_s())
 
     def _window_s(self) -> float | None:
-        """Return for how long who waits may be passed; None where nobody has chosen a tau."""
+        """Return how long a request may be overtaken, in seconds; None if no tau was chosen."""
         operation = self.operation
         if operation.policy == IN_ARRIVAL_ORDER:
             return 0.0

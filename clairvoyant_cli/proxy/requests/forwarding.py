@@ -22,7 +22,7 @@ from clairvoyant_cli.proxy.requests.relay import Relay
 from clairvoyant_cli.proxy.servers.server import Server
 
 REPLACED = (b"host", b"content-length", b"accept-encoding", b"expect")
-"""Headers of a client's request that are ours to say in another one in its name."""
+"""Headers of a client's request that are replaced in a request made in its name."""
 
 
 def forward(
@@ -35,8 +35,8 @@ def forward(
     keep: bool = False,
     stamp: Stamp | None = None,
 ) -> None:
-    """Begin to send a request to a server, without the headers named in `drop`, and with a stamp; `keep` its
-    body, if it is whole, to send it again.
+    """Begin to send a request, without the headers in `drop`, with a stamp; `keep` a complete body for a
+    repeat.
     """
     head = request.head
     extra: list[Header] = []
@@ -87,7 +87,7 @@ def forward_anew(
 async def pass_on(
     request: Request, route: Route, server: Server, access: Access, refusals: Refusals, *extra: Header
 ) -> None:
-    """Send a request that needs no slot straight to a server, and its answer back, with headers of ours."""
+    """Forward a request that needs no slot, and its answer with `extra` headers."""
     try:
         try:
             await _relayed(request, server, access, extra)

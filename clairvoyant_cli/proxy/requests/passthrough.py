@@ -1,7 +1,7 @@
-"""Requests that need no slot, where there are several servers: which gets them, and lists that are of all.
+"""Forwards requests that need no slot: chooses the server, and merges model lists.
 
-Rule: where one server could do as well as another, reading goes to one that is there; what may change a
-server goes to the first, or to the one that is named, and the answer says which that was.
+Rule: if several servers would do, reads go to one that is up; writes go to the first or the named one, and
+the answer says which.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What the proxy itself says when it does not serve a request, and how that reaches the client."""
+"""The proxy's own error answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ UNREACHABLE_RETRY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Writes refusals. `overload_status` is that of those for want of room, 503 or 429."""
+    """Makes refusals. `overload_status` is 503 or 429, for a full queue."""
 
     pool: ServerPool
     stats: RequestStats
@@ -79,10 +79,9 @@ class Refusals:
     def send(
         self, request: Request, route: Route, refusal: Refusal, exchange: Exchange | None = None
     ) -> None:
-        """Answer a request with a refusal, in the shape that its dialect's clients understand; `exchange` is
-        its record if it has one.
+        """Answer a request with a refusal in its dialect; `exchange` is its record, if any.
 
-        An answer that has begun is cut short instead, and its client must see that: no faked ending.
+        An answer that has begun is cut short instead, visibly to its client.
         """
         if request.connection.head_sent:
             request.connection.cut()
@@ -91,7 +90,7 @@ class Refusals:
         request.connection.respond(head, body, *(() if exchange is None else self.about(exchange)))
 
     def about(self, exchange: Exchange) -> tuple[Header, ...]:
-        """Return the headers that say what was predicted of a request, and how long it waited."""
+        """Return the headers that report a request's prediction and its wait."""
         prediction = exchange.asked.prediction
         waited_ms = exchange.waited_s(self.stats.journal.clock()) * 1000
         return (

@@ -10,7 +10,7 @@ from clairvoyant_cli.http.upstream import NotReadyError, UpstreamConnection, Ups
 from clairvoyant_cli.protocols.usage import UsageReader, is_comment
 
 NOT_READY_BYTES = 4096
-"""The longest answer that may only say "not yet": llama.cpp's has 80 bytes."""
+"""The longest answer that may only mean "not ready": llama.cpp's has 80 bytes."""
 
 NOT_READY = b"Loading model"
 
@@ -18,10 +18,10 @@ NOT_READY = b"Loading model"
 class Relay:
     """Feeds a client from an upstream connection; `finished` resolves, or fails, when the answer ends.
 
-    `whole` and `broken` say how it ended even where `finished` was cancelled first, by a client that left in
-    the same moment. In both the upstream connection is this answer's no more. With `may_wait`, an answer that
-    says that the model is still loading is kept from the client: `finished` fails with `NotReadyError`. With
-    `holds_head` the head leaves with the first of the body: until then the request can be sent again.
+    `whole` and `broken` say how it ended even if `finished` was cancelled by a client that left at that
+    moment. With `may_wait`, a "loading" answer is kept from the client and `finished` fails with
+    `NotReadyError`. With `holds_head` the head is sent with the first of the body: until then the request can
+    be repeated.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Relay:
         self._client.send_informational(head)
 
     def head(self, head: ResponseHead) -> None:
-        """Pass on the head, with our own headers behind the backend's."""
+        """Pass on the head, with the proxy's headers after the backend's."""
         if self.may_wait and head.status == 503 and (head.length or 0) <= NOT_READY_BYTES:
             self._held = (head, bytearray())
         else:
@@ -104,7 +104,7 @@ class Relay:
             self.finished.set_result(None)
 
     def failed(self, error: UpstreamError) -> None:
-        """Take note that the answer broke off."""
+        """The answer broke off."""
         self.broken = True
         if not self.finished.done():
             self.finished.set_exception(error)

@@ -1,6 +1,6 @@
-"""A queued request on its way: it waits for a slot, is sent to a server, and its answer is passed on.
+"""Serves a queued request: waits for a slot, sends it to a server, passes the answer on.
 
-What follows from each thing that happens is decided in `serving_rules`; here it is carried out.
+`serving_rules` decides what follows from each event; this carries it out.
 """
 
 import asyncio
@@ -225,9 +225,7 @@ class Serving:
         return True
 
     def _is_repeatable(self, exchange: Exchange, request: Request) -> bool:
-        """Whether the client would notice nothing of another attempt; from its own request, if nothing of an
-        answer is kept.
-        """
+        """Whether another attempt would go unnoticed by the client."""
         splice = exchange.splice
         if request.connection.head_sent:
             return splice is not None and splice.asked.streamed and splice.can_go_on
@@ -249,7 +247,7 @@ class Serving:
         return ClientLeft(at_work=True, heard_all=self._has_heard_all(exchange, attempt), status=relay.status)
 
     def _answered(self, exchange: Exchange, attempt: Attempt, status: int) -> Answered:
-        """The answer has been passed on whole: read what it says of itself."""
+        """The whole answer was passed on: read its totals."""
         if attempt.usage is not None:
             self._take_totals(exchange, attempt, attempt.usage.totals())
         residents = self.pool[attempt.worker].residents
@@ -258,8 +256,8 @@ class Serving:
         return Answered(status, attempt.totals.error)
 
     def _has_heard_all(self, exchange: Exchange, attempt: Attempt) -> bool:
-        """Whether a client that left had its whole answer: OpenAI's SDK leaves with the last event of a
-        stream, before the end of the message. Takes note of the totals if so.
+        """Whether a client that left had its whole answer, and record its totals: OpenAI's SDK leaves with
+        the last event of a stream, before the end of the message.
         """
         usage = attempt.usage
         if usage is None or not usage.streaming:
@@ -270,7 +268,7 @@ class Serving:
         return totals.complete
 
     def _take_totals(self, exchange: Exchange, attempt: Attempt, totals: Totals) -> None:
-        """Take note of what an answer said of itself; of one in parts, of all of them together."""
+        """Record an answer's totals, summed over its parts."""
         if exchange.splice is not None:
             self.preemption.ran_on(totals, exchange)
             totals = summed_totals(totals, exchange.splice.earlier)
@@ -319,7 +317,7 @@ class Serving:
         )
 
     def _may_wait(self, exchange: Exchange, server: Server, request: Request) -> bool:
-        """Whether an answer that says "not yet" is heard by us alone, and the request sent again later."""
+        """Whether a "not ready" answer is kept from the client, and the request sent again later."""
         if not request.complete or not server.adapter.REPORTS_LOADING or server.outage.over:
             return False
         # Others may have been served since: one model may be missing for good.
@@ -339,8 +337,8 @@ def carry_out(command: Command, exchange: Exchange, dispatcher: Dispatcher, rele
 
 
 def has_no_side_effects(request: Request, route: Route) -> bool:
-    """Whether a request may be sent again that a server has seen: not if the server keeps the answer, as it
-    does a stored response (`store`, by default) and a stream that outlives its client (llama.cpp).
+    """Whether a request may be repeated that a server has seen: not if the server stores the answer
+    (`store`), or keeps generating without its client (llama.cpp).
     """
     if route.work not in (Work.GENERATE, Work.EMBED) or request.head.get(KEPT_RUNNING) is not None:
         return False

@@ -1,11 +1,8 @@
-"""What follows from what happens to a request in the queue or on a server: events in, commands out.
+"""Decides what follows from what happens to a request in the queue or on a server: events in, commands out.
 
-Nothing here waits or touches a socket; `serving` says what happened and carries out what is commanded.
-
-Rule 1: what no backend took up goes back to the queue, at its old place.
-Rule 2: so does an answer that broke off, if its client notices nothing: none of it was passed on, or another
-part can follow. Generating has no side effects, so RFC 9110, 9.2.2 allows it. `MAX_REPEATS` times, and never
-a request with which two servers went down.
+Rule 1: a request that no server took up returns to its place in the queue.
+Rule 2: so does one whose answer broke off, if the client does not notice: nothing was passed on, or another
+part can follow (RFC 9110, 9.2.2), `MAX_REPEATS` times, but never after two servers went down with it.
 Rule 3: every request ends with exactly one `Finish` or `Abandon`.
 """
 
@@ -58,8 +55,8 @@ class CutOff:
 
 @dataclass(frozen=True, slots=True)
 class BrokenOff:
-    """The answer ended before it was whole; `status` is 0 if it had not begun. `repeatable`: its client would
-    notice nothing of another attempt.
+    """The answer broke off; `status` is 0 if it had not begun. `repeatable`: another attempt would go
+    unnoticed.
     """
 
     why: str
@@ -77,10 +74,10 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class ClientLeft:
-    """Nobody waits for the answer any more, or the operator stopped it.
+    """The client has left, or the operator stopped the answer.
 
-    `at_work` says that a server is at it; `heard_all` that the client had the whole answer, and only the end
-    of the message was still to come. `status` is 0 if no answer had begun.
+    `at_work`: a server still works on it; `heard_all`: the client had the whole answer except for the end of
+    the message. `status` is 0 if no answer had begun.
     """
 
     at_work: bool = False
@@ -101,7 +98,7 @@ class WaitAgain:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """End it, and give back its place or its slot; then say `refusal` if no answer has begun, else cut it."""
+    """End it and give back its place or slot; send `refusal` if no answer has begun, else cut it short."""
 
     outcome: Outcome
     status: int

@@ -33,12 +33,11 @@ class UnfitError(UpstreamError):
 
 
 class SplicedRelay(Relay):
-    """Feeds a client from one upstream connection after another; `resumes` says that this is not the first.
+    """Feeds a client from one upstream connection after another; `resumes` for all but the first.
 
-    The answer to a client's own request passes as it is if it is no stream of events. The answer to a request
-    of ours, a later part or the stream behind an unstreamed answer, must be one: `finished` fails with
-    `UnfitError` if it is not, and with `CutError` at a cut. A client that does not stream gets its answer at
-    the end, as `content_type`.
+    The answer to a client's own request passes unchanged if it is not an event stream. A later part, or the
+    stream behind an unstreamed answer, must be one, or `finished` fails with `UnfitError`; it fails with
+    `CutError` at a cut. A client that does not stream gets its answer at the end, as `content_type`.
     """
 
     def __init__(

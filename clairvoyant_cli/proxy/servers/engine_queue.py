@@ -1,6 +1,4 @@
-"""What is known of the queue inside an engine: when our requests there will have ended, and whether it
-starts them by the numbers that they were sent with.
-"""
+"""Estimates when requests inside an engine's own queue end, and checks whether it heeds priorities."""
 
 import logging
 from collections import deque
@@ -19,17 +17,17 @@ JUDGED = 20
 """Starts that went against the order of arrival, or against the numbers, by which an engine is judged."""
 
 SENT_BEFORE_S = 0.1
-"""A request that was sent so much earlier than another is in the engine's queue before it."""
+"""A request sent this much earlier than another precedes it in the engine's queue."""
 
 STARTING_S = 1.0
 PREFILLS = 3.0
-"""Who has waited for longer than a second, and than three times as long as the prompt of another takes to be
-read, was there before that one was started."""
+"""A request that has waited longer than a second, and than three times another's prefill, was there before
+that one started."""
 
 
 @dataclass(slots=True)
 class EngineQueues:
-    """Follows the engines that order their own queues; `say` tells the operator."""
+    """Follows engines that order their own queues; `say` logs an event."""
 
     dispatcher: Dispatcher
     pool: ServerPool
@@ -77,7 +75,7 @@ class EngineQueues:
             self.say(logging.WARNING, f"{news} ({share:.0%} heeded): start it with {priority.flag}")
 
     def _there(self, server: Server, *, waiting: bool = False) -> Iterator[tuple[Exchange, Attempt]]:
-        """Yield what a server has of ours; if `waiting`, only what was stamped and would be seen to begin."""
+        """Yield the requests on a server; if `waiting`, only stamped ones whose start will be seen."""
         for job_id in self.dispatcher.scheduler.running:
             exchange = self.dispatcher.live[job_id]
             attempt = exchange.attempt

@@ -1,7 +1,7 @@
-"""What is loaded in a backend that swaps models, and what swapping costs, as the scheduler must know it.
+"""Tracks what is loaded in a server that swaps models, and what swapping costs.
 
-Ollama loads a model on demand and may throw another out for it, which takes 5 to 30 s; a queue that does
-not know goes back and forth between two models and serves neither.
+Ollama swaps models on demand, in 5 to 30 s; a queue that ignores this alternates between two models and
+serves neither.
 """
 
 from collections.abc import Iterable
@@ -18,18 +18,17 @@ MIN_LOAD_S = 0.5
 """Ollama reports a few milliseconds of `load_duration` for a model that was there already."""
 
 LONGEST_LOAD_S = 600.0
-"""Ollama gives up after five minutes (OLLAMA_LOAD_TIMEOUT): what says it took longer is wrong."""
+"""Ollama gives up after five minutes (OLLAMA_LOAD_TIMEOUT): longer reports are wrong."""
 
 MAX_AFFINITIES = 200
 """So many prices are remembered, those used last: clients choose the runner's options, if not the models."""
 
 
 class Residents:
-    """Keeps a scheduler's residency in step with one backend.
+    """Keeps a scheduler's residency in step with one server.
 
-    A price of its own has only what the backend has answered for, or lists as loaded; all else has the
-    assumed one, and counts as loaded only once it was answered well. So nothing that a client makes up
-    moves anybody else's price.
+    Only models that the server has answered for, or lists as loaded, have a load time of their own; others
+    have the assumed one. So made-up names do not affect real models.
     """
 
     def __init__(self, scheduler: Scheduler, server: str) -> None:
@@ -43,7 +42,7 @@ class Residents:
         return full_name(parsed.model) + parsed.affinity.removeprefix(parsed.model) if parsed.model else ""
 
     def answered(self, exchange: Exchange, status: int) -> None:
-        """An answer tells whether its model had to be loaded, and how long that took; an error does not."""
+        """Learn from an answer whether its model was loaded, and how long that took; errors do not count."""
         job_id, affinity, load_s = exchange.job.id, exchange.job.affinity, exchange.totals.load_s
         if not 200 <= status < 300 or exchange.totals.error:
             self._residency.not_loaded(self._worker, job_id)
@@ -59,7 +58,7 @@ class Residents:
         self._affinity_of[full_name(exchange.asked.parsed.model)] = affinity
 
     def listed(self, names: Iterable[str], live: Iterable[Exchange]) -> None:
-        """The backend has listed its loaded models; while one may be loading, the list tells nothing."""
+        """Update from the server's list of loaded models, unless one may be loading."""
         if any(each.phase in (Phase.CONNECTING, Phase.PREFILL) for each in live):
             return
         names = [full_name(name) for name in names]

@@ -18,7 +18,7 @@ SECRETS = frozenset({"key"})
 
 
 class RefusedError(Exception):
-    """An action that cannot be carried out as things stand; the message says why."""
+    """An action that is impossible now; the message says why."""
 
     status = 409
 
@@ -36,8 +36,8 @@ class ServerActions:
     lifecycle: ServerLifecycle
 
     async def run(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Do what `do` says to the server that `name` says. To add one takes what a table `[[backends]]` has,
-        with the `key` itself in place of `key_file`: no file of this machine is read for whoever asks.
+        """Carry out `do` on the server `name`. `add` takes the keys of a `[[backends]]` table, with the `key`
+        itself in place of `key_file`: no local file is read for a client.
         """
         deed = arguments.get("do")
         if deed not in DEEDS:
@@ -61,8 +61,8 @@ class ServerActions:
         return {"done": "backend", "name": name, "standing": "gone" if here is None else here.standing}
 
     async def keep_model(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Have a model loaded, or unloaded, by the servers that do so when asked: by all that list it, or
-        have it, or by the one that `backend` names.
+        """Load or unload a model on the servers that can: all that list or have it, or the one named by
+        `backend`.
         """
         deed, model, only = (arguments.get(name) for name in ("do", "name", "backend"))
         if deed not in ("load", "unload") or not isinstance(model, str) or not model:

@@ -15,30 +15,29 @@ log = logging.getLogger("clairvoyant")
 
 UP_EVERY_S = 5.0
 ENGINE_EVERY_S = 1.0
-"""Of an engine that orders its own queue, while it has requests of ours: they are somewhere in there."""
+"""For an engine with its own queue, while it has requests."""
 
 DOWN_EVERY_S = 1.0
 AWAY_SHARE = 0.1
 MAX_DOWN_EVERY_S = 15.0
-"""One that is away is looked for every second, and less often the longer it is: it is noticed to be back no
-later than after a tenth more of its absence."""
+"""A server that is away is asked every second, and less often the longer it is: its return is noticed within
+a tenth of its absence."""
 
 SLOTS_EVERY_S = 1.25
-"""Time between looks at llama.cpp's /slots. Each look restarts the 1 s timer by which the server notices
-that the client of an unstreamed request has left, so it must stay above a second."""
+"""Pause between questions to llama.cpp's /slots. Each restarts the 1 s timer by which it notices that an
+unstreamed client has left, so it must exceed a second."""
 
 FIRST_LOOK_AFTER_S = 0.005
 """Whoever left a stream is noticed at its next token; the first looks come at once, each twice as late."""
 
 MAX_STOP_S = 3.0
-"""How long an answer that was given up may take to leave its slot. llama.cpp ends a prompt at the end of its
-batch, which may take longer; what is sent to it sooner waits there until then."""
+"""How long an abandoned answer may occupy its slot: llama.cpp ends a prompt at the end of its batch."""
 
 LEAST_STOP_S = 1.0
 STOP_MARGIN = 4.0
 STOP_KEPT = 0.8
-"""A stream ends at its next token. It may take four times as long as the last ones did, where each counts a
-fifth less than the one after it."""
+"""A stream ends at its next token. It may take four times as long as recent ones, each of which counts a
+fifth less than the next."""
 
 SHARED = "another program seems to use it: more of its slots are busy than requests were sent from here"
 SILENT = "its /slots timed out"
@@ -65,9 +64,9 @@ class ServerWatch:
         look_closer: Callable[[Ask], Awaitable[None]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`at_work` says whether the backend is answering a request of ours; `on_trial` has one waiting
-        request sent, to see whether a backend that was loading serves by now; `in_company` says that there
-        are others, so that it matters which models each has; `look_closer` learns more of one that is up.
+        """`at_work`: whether the server is answering a request; `on_trial` sends one waiting request to a
+        server that was loading; `in_company`: whether there are other servers; `look_closer` learns more
+        of one that is up.
         """
         self.server = server
         self._prober = prober
@@ -88,7 +87,7 @@ class ServerWatch:
         self._look.set()
 
     def lost(self, why: str) -> None:
-        """No connection could be made: it is down until a look says otherwise."""
+        """No connection could be made: it is down until the next look."""
         self.server.state, self.server.detail = "down", why
         self._announce()
         self.look_now()
@@ -99,20 +98,20 @@ class ServerWatch:
         self._announce()
 
     def came_back(self, mark: bytes) -> bool:
-        """Whether a question that reached us is our own: the backend's address leads to ourselves."""
+        """Whether a received probe is this server's own: its address leads back to this proxy."""
         ours = mark == self._prober.mark
         if ours:
             self._came_back = self.server.leads_back = True
         return ours
 
     def answered(self) -> None:
-        """A request was answered: whatever it says of itself, it serves."""
+        """A request was answered: the server is up, whatever it reports."""
         if self.server.state == "loading":
             self.server.state, self.server.detail = "up", ""
             self._announce()
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Look until cancelled."""
         while True:
             await self._refresh()
             self._announce()
@@ -162,12 +161,12 @@ class ServerWatch:
     async def slots_settled(
         self, others_started_at: Callable[[], list[float]], *, streamed: bool = False
     ) -> str:
-        """Wait until an answer that was given up has left its slot of llama.cpp, or for as long as that may
-        take; return what keeps this from being seen, "" if nothing does.
+        """Wait until an abandoned answer has left its slot of llama.cpp, or for as long as that may take;
+        return what prevented seeing it, "" if nothing did.
 
-        It has left when no more of the slots busy at the first look are at the same task than we have other
-        requests there. `others_started_at` gives, on the monotonic clock, when those were sent; one just
-        sent may not be counted by the server yet. `streamed` says that what was given up was a stream.
+        It has left when no more of the slots that were busy at first are at the same task than other requests
+        are there. `others_started_at` returns when those were sent; the latest may not be counted yet.
+        `streamed` says that the answer was a stream.
         """
         if not self.server.adapter.REPORTS_SLOTS:
             return ""

@@ -18,7 +18,7 @@ from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.limits import ConnectionTable
 from clairvoyant_cli.http.listener import ClientConnection
 from clairvoyant_cli.http.request import Request
-from clairvoyant_cli.http.upstream import Upstream, UpstreamConnection, UpstreamError
+from clairvoyant_cli.http.upstream import ResponseSink, Upstream, UpstreamConnection, UpstreamError
 from clairvoyant_cli.main import main
 from clairvoyant_cli.system import (
     CLOSING_S,
@@ -62,7 +62,7 @@ class Wire(asyncio.Transport):
         self.aborted = True
 
 
-class Answer:
+class Answer(ResponseSink):
     def __init__(self) -> None:
         self.body = b""
         self.ended = False

@@ -17,15 +17,13 @@ from clairvoyant_cli.backends.speeds import Speeds
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols import probes
-from clairvoyant_cli.protocols.can_continue import CAPS, Continuable
+from clairvoyant_cli.protocols.can_continue import CAPS, Body, Continuable
 from clairvoyant_cli.protocols.engine_metrics import engine_state
 from clairvoyant_cli.protocols.errors import Refusal, error_object, response
 from clairvoyant_cli.protocols.model_settings import ModelSettings, listed_settings
-from clairvoyant_cli.protocols.probes import Answer, BusySlots, OfferedModel
+from clairvoyant_cli.protocols.probes import BusySlots, OfferedModel, ProbeAnswer
 from clairvoyant_cli.protocols.routes import ROUTES, Family, Route, Shape, Work, plainly_spelled, unescaped
 from clairvoyant_cli.state.snapshot import EngineState, LoadedModel
-
-Body = dict[str, Any]
 
 LISTED_OR_LOCKED = (200, 401)
 """What an OpenAI-compatible server answers who asks for its models: those, or that a key is wanted."""
@@ -245,7 +243,7 @@ class Adapter:
             server.state, server.detail = "loading", LOADING
         else:
             server.state = "up"
-            await self.look_closer(ask, server, answer, was_up=was_up)
+            await self.inspect(ask, server, answer, was_up=was_up)
 
     async def list_models(self, ask: Ask, server: ObservedServer) -> None:
         """Update the models that a server offers, if it lists them."""
@@ -254,7 +252,7 @@ class Adapter:
             server.offered = frozenset(self.known_as(model.name) for model in offered if model.name)
             server.remote_models = frozenset(model.name for model in offered if model.remote)
 
-    async def look_closer(self, ask: Ask, server: ObservedServer, health: Answer, *, was_up: bool) -> None:
+    async def inspect(self, ask: Ask, server: ObservedServer, health: ProbeAnswer, *, was_up: bool) -> None:
         """Update more of a server that has just answered `health`."""
         server.detail = ""
         if not was_up:

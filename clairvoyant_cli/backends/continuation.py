@@ -5,7 +5,7 @@ Which of them reproduces the uncut answer depends on the server's version, the c
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.protocols.can_continue import Body, Continuable
@@ -25,19 +25,6 @@ class Onward:
     body: Body
     shape: Shape
     path: str | None = None
-
-
-class Way(Protocol):
-    """One way to continue."""
-
-    @property
-    def name(self) -> str:
-        """What profiles call it."""
-        ...
-
-    async def onward(self, ask: Ask, asked: Continuable, said: str, said_tokens: int) -> Onward | None:
-        """Return the request that continues after what was said; None if this way is not to be had."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +65,9 @@ class Raw:
         options = _ollama_options(asked) | _num_predict(asked.capped(said_tokens))
         body = kept | {"prompt": rendered + said, "raw": True, "stream": True, "options": options}
         return Onward(body, Shape.OLLAMA_GENERATE, "/api/generate")
+
+
+Way = Prefill | Raw
 
 
 def streamed(asked: Continuable) -> Body:

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import replace
 
-from clairvoyant_cli.addresses import is_loopback
+from clairvoyant_cli.addresses import check_backend, is_loopback
 from clairvoyant_cli.backends.adapter import Adapter, Found, ObservedServer
 from clairvoyant_cli.backends.adapters import ADAPTERS, OTHER
 from clairvoyant_cli.backends.prober import Prober, asking_once
@@ -20,9 +20,7 @@ async def find_backend(wanted: str | None, prober: Prober, *, listen_port: int) 
     named = next((adapter for adapter in ADAPTERS if adapter.name == wanted), None)
     if named is not None:
         return await _find_named(named, prober, listen_port)
-    if not any(sign in wanted for sign in "./:"):
-        known = ", ".join(adapter.name for adapter in ADAPTERS)
-        raise ClairvoyantError(f"no backend {wanted!r}; give {known}, or a URL", ExitCode.USAGE)
+    check_backend(wanted)
     url, prefix = split_prefix(wanted)
     port = Upstream(url).port  # a URL that is none is refused before anything is asked of it
     if url.startswith("https://"):

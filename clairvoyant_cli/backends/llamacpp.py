@@ -11,7 +11,6 @@ from clairvoyant_cli.backends.adapter import (
     NO_CAP,
     NOT_UNDERSTOOD,
     Adapter,
-    Body,
     Found,
     ObservedServer,
     fits,
@@ -19,10 +18,10 @@ from clairvoyant_cli.backends.adapter import (
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols import probes
-from clairvoyant_cli.protocols.can_continue import Continuable
+from clairvoyant_cli.protocols.can_continue import Body, Continuable
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.model_settings import ModelSettings, llamacpp_settings
-from clairvoyant_cli.protocols.probes import Answer, BusySlots, OfferedModel
+from clairvoyant_cli.protocols.probes import BusySlots, OfferedModel, ProbeAnswer
 from clairvoyant_cli.protocols.routes import Family, Route, Shape
 
 SLOTS_TIMEOUT_S = 10.0
@@ -59,7 +58,7 @@ class LlamaCpp(Adapter):
             return None
         return Found(self, url, prefix, props.build, props.slots)
 
-    async def look_closer(self, ask: Ask, server: ObservedServer, health: Answer, *, was_up: bool) -> None:
+    async def inspect(self, ask: Ask, server: ObservedServer, health: ProbeAnswer, *, was_up: bool) -> None:
         """See its slots at every look: a server that was restarted in between may have others."""
         answer = await ask("/props")
         if was_up and answer.status != 200:

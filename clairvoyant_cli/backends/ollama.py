@@ -8,15 +8,15 @@ from typing import Any
 
 import psutil
 
-from clairvoyant_cli.backends.adapter import FULL, NOT_UNDERSTOOD, Adapter, Body, Found, ObservedServer, fits
+from clairvoyant_cli.backends.adapter import FULL, NOT_UNDERSTOOD, Adapter, Found, ObservedServer, fits
 from clairvoyant_cli.backends.continuation import Prefill, Raw, openai_defaults
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.backends.process_inspection import listening, values_of
 from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.protocols import probes
-from clairvoyant_cli.protocols.can_continue import Continuable
+from clairvoyant_cli.protocols.can_continue import Body, Continuable
 from clairvoyant_cli.protocols.model_settings import ModelSettings, ollama_settings
-from clairvoyant_cli.protocols.probes import Answer, OfferedModel
+from clairvoyant_cli.protocols.probes import OfferedModel, ProbeAnswer
 from clairvoyant_cli.protocols.request_parsing import RUNNER_OPTIONS
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, ROUTES, Family, Shape, Work
 
@@ -67,7 +67,7 @@ class Ollama(Adapter):
         version = probes.version_of((await ask("/api/version")).body)
         return None if version is None else Found(self, url, prefix, version)
 
-    async def look_closer(self, ask: Ask, server: ObservedServer, health: Answer, *, was_up: bool) -> None:
+    async def inspect(self, ask: Ask, server: ObservedServer, health: ProbeAnswer, *, was_up: bool) -> None:
         """Update the loaded models and, when it has just come up, the remote ones."""
         listing = await ask("/api/ps")
         models = probes.loaded_models(listing.body)

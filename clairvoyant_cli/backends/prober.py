@@ -11,7 +11,7 @@ from clairvoyant_cli import __version__
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.own_requests import collect
 from clairvoyant_cli.http.upstream import Upstream, UpstreamError
-from clairvoyant_cli.protocols.probes import ANSWER_BYTES, Answer
+from clairvoyant_cli.protocols.probes import ANSWER_BYTES, ProbeAnswer
 
 PROBE_TIMEOUT_S = 2.0
 
@@ -28,18 +28,18 @@ class Ask(Protocol):
 
     async def __call__(
         self, path: str, timeout_s: float = PROBE_TIMEOUT_S, body: dict[str, Any] | None = None
-    ) -> Answer:
+    ) -> ProbeAnswer:
         """Return the answer within the time, or why there is none."""
         ...
 
 
 def asking_once(ask: Ask) -> Ask:
     """Return an `Ask` that sends each GET once, and then returns the same answer."""
-    answers: dict[str, Answer] = {}
+    answers: dict[str, ProbeAnswer] = {}
 
     async def once(
         path: str, timeout_s: float = PROBE_TIMEOUT_S, body: dict[str, Any] | None = None
-    ) -> Answer:
+    ) -> ProbeAnswer:
         if body is not None:
             return await ask(path, timeout_s, body)
         if path not in answers:
@@ -88,13 +88,13 @@ class Prober:
         path: str,
         timeout_s: float = PROBE_TIMEOUT_S,
         body: dict[str, Any] | None = None,
-    ) -> Answer:
+    ) -> ProbeAnswer:
         sent = None if body is None else msgspec.json.encode(body)
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await collect(upstream, prefix + path, self._headers, sent, ANSWER_BYTES)
         except TimeoutError:
-            return Answer(0, why=TIMED_OUT)
+            return ProbeAnswer(0, why=TIMED_OUT)
         except UpstreamError as error:
-            return Answer(0, why=str(error))
-        return Answer(answer.begun.status, answer.text)
+            return ProbeAnswer(0, why=str(error))
+        return ProbeAnswer(answer.begun.status, answer.text)

@@ -159,10 +159,10 @@ class Client:
 
     async def get(
         self, path: str, timeout_s: float | None = None, body: dict[str, Any] | None = None
-    ) -> probes.Answer:
+    ) -> probes.ProbeAnswer:
         """Ask the server about itself; ClairvoyantError unless it answers."""
         method = "GET" if body is None else "POST"
-        return probes.Answer(200, await self._send(method, path, timeout_s or self.silence_s, body))
+        return probes.ProbeAnswer(200, await self._send(method, path, timeout_s or self.silence_s, body))
 
     async def post(self, path: str, body: dict[str, Any]) -> None:
         """Have the server do something, and wait until it has; ClairvoyantError if it will not."""

@@ -29,7 +29,7 @@ from clairvoyant_cli.calibrate.session import Session, Step, together
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols.answer_events import EVENTS
 from clairvoyant_cli.protocols.can_continue import Continuable, continuable
-from clairvoyant_cli.protocols.probes import Answer
+from clairvoyant_cli.protocols.probes import ProbeAnswer
 from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.protocols.stream_lines import read_line
 from clairvoyant_cli.protocols.summed_totals import Earlier
@@ -261,13 +261,13 @@ class Cutter:
 
     async def ask(
         self, path: str, timeout_s: float = PROBE_TIMEOUT_S, body: dict[str, Any] | None = None
-    ) -> Answer:
+    ) -> ProbeAnswer:
         """Ask the server about itself; an error is an answer, too."""
         try:
             return await self._client.get(path, timeout_s, body)
         except ClairvoyantError as error:
             refused = error.exit_code is not ExitCode.UNREACHABLE
-            return Answer(404 if refused else 0, why=str(error))
+            return ProbeAnswer(404 if refused else 0, why=str(error))
 
     async def _cut(self, asked: Continuable, after: int) -> Cut | None:
         """Cut the answer at a good place after this many events; None if it ended before, or would not be

@@ -25,6 +25,7 @@ from clairvoyant_cli.http.sockets import (
     unacknowledged,
 )
 from clairvoyant_cli.http.status import reason_of
+from clairvoyant_cli.http.upstream import Spawn
 
 DROPPED_LIMIT_BYTES = 16 * 1024 * 1024
 """What a client may send behind a request that waits in the queue, before it is taken for an attack."""
@@ -41,7 +42,6 @@ LINGER_S = 2.0
 
 
 Handler = Callable[[Request], Awaitable[None]]
-Spawn = Callable[[Awaitable[None]], "asyncio.Task[None]"]
 
 
 class ClientConnection(asyncio.Protocol):

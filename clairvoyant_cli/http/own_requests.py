@@ -14,18 +14,7 @@ MAX_AHEAD_BYTES = 1 << 20
 """So much of an answer is taken before its reader has read it."""
 
 
-class _PieceByPiece:
-    def hold(self) -> None:
-        """It is taken piece by piece."""
-
-    def flush(self) -> None:
-        """It is taken piece by piece."""
-
-    def informational(self, head: ResponseHead) -> None:
-        """Nothing to be learnt from it."""
-
-
-class Collected(_PieceByPiece):
+class Collected(ResponseSink):
     """Takes an answer whole, up to `limit` bytes and one more, so that a longer one is seen to be longer."""
 
     def __init__(self, connection: UpstreamConnection, limit: int) -> None:
@@ -70,7 +59,7 @@ class Collected(_PieceByPiece):
             self.finished.set_exception(error)
 
 
-class Arriving(_PieceByPiece):
+class Arriving(ResponseSink):
     """Reads an answer in pieces, with bounded read-ahead. `begun` or `pieces` raise what went wrong."""
 
     def __init__(self, connection: UpstreamConnection) -> None:

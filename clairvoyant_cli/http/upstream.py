@@ -12,7 +12,7 @@ import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Protocol, cast
+from typing import cast
 from urllib.parse import urlsplit
 
 from clairvoyant_cli.errors import ClairvoyantError
@@ -55,39 +55,36 @@ class NotReadyError(UpstreamError):
     """The backend answered that it cannot serve yet: it has seen the request and done nothing with it."""
 
 
-class ResponseSink(Protocol):
+class ResponseSink:
     """Receives an answer. `end` or `failed` is called exactly once, last.
 
     What arrived together comes between `hold` and `flush`, and should be sent together.
     """
 
     def hold(self) -> None:
-        """More than one thing has come."""
-        ...
+        """More than one thing has arrived."""
 
     def flush(self) -> None:
         """That was all of it."""
-        ...
 
     def informational(self, head: ResponseHead) -> None:
         """Take a 1xx answer."""
-        ...
 
     def head(self, head: ResponseHead) -> None:
         """Take the final answer's head."""
-        ...
+        raise NotImplementedError
 
     def data(self, data: bytes) -> None:
         """Take a piece of the body."""
-        ...
+        raise NotImplementedError
 
     def end(self, trailers: list[Header]) -> None:
         """Take the end: the answer is whole."""
-        ...
+        raise NotImplementedError
 
     def failed(self, error: UpstreamError) -> None:
         """The answer will never be whole."""
-        ...
+        raise NotImplementedError
 
 
 class UpstreamConnection(asyncio.Protocol):

@@ -9,7 +9,7 @@ from typing import Any
 
 from clairvoyant_cli.protocols.routes import Shape
 
-Event = dict[str, Any]
+AnswerEvent = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,28 +45,28 @@ class Events:
     """
 
     sse: bool
-    read: Callable[[Event], Said]
-    written: Callable[[Event, str], Event]
-    whole: Callable[[Event, Event, str], Event]
+    read: Callable[[AnswerEvent], Said]
+    written: Callable[[AnswerEvent, str], AnswerEvent]
+    whole: Callable[[AnswerEvent, AnswerEvent, str], AnswerEvent]
 
 
 # -- /api/chat and /api/generate --------------------------------------------------------------------
 
 
-def _read_ollama_chat(event: Event) -> Said:
+def _read_ollama_chat(event: AnswerEvent) -> Said:
     message = event.get("message")
     if not isinstance(message, dict) or any(message[name] for name in message.keys() - {"role", "content"}):
         return STRANGE
     return _ollama_said(event, message.get("content"))
 
 
-def _read_ollama_generate(event: Event) -> Said:
+def _read_ollama_generate(event: AnswerEvent) -> Said:
     if "thinking" in event or "context" in event:
         return STRANGE
     return _ollama_said(event, event.get("response"))
 
 
-def _ollama_said(event: Event, text: Any) -> Said:
+def _ollama_said(event: AnswerEvent, text: Any) -> Said:
     if not isinstance(text, str) or "error" in event or "logprobs" in event:
         return STRANGE
     if event.get("done") is not True:
@@ -75,18 +75,18 @@ def _ollama_said(event: Event, text: Any) -> Said:
     return Said(text, reason, totals=True) if reason in ENDS else STRANGE
 
 
-def _with_message(event: Event, text: str) -> Event:
+def _with_message(event: AnswerEvent, text: str) -> AnswerEvent:
     return event | {"message": event["message"] | {"content": text}}
 
 
-def _with_response(event: Event, text: str) -> Event:
+def _with_response(event: AnswerEvent, text: str) -> AnswerEvent:
     return event | {"response": text}
 
 
 # -- /v1/chat/completions and /v1/completions -------------------------------------------------------
 
 
-def _read_chat(event: Event) -> Said:
+def _read_chat(event: AnswerEvent) -> Said:
     choice = _choice(event)
     if choice is None:
         return STRANGE
@@ -98,14 +98,14 @@ def _read_chat(event: Event) -> Said:
     return _openai_said(event, choice, delta.get("content"))
 
 
-def _read_completion(event: Event) -> Said:
+def _read_completion(event: AnswerEvent) -> Said:
     choice = _choice(event)
     if choice is None:
         return STRANGE
     return _openai_said(event, choice, choice.get("text")) if choice else Said(totals="usage" in event)
 
 
-def _choice(event: Event) -> Event | None:
+def _choice(event: AnswerEvent) -> AnswerEvent | None:
     """Return an event's one choice, nothing if it has none, None if it is no plain event."""
     choices = event.get("choices")
     if "error" in event or not isinstance(choices, list) or len(choices) > 1:
@@ -118,7 +118,7 @@ def _choice(event: Event) -> Event | None:
     return choice
 
 
-def _openai_said(event: Event, choice: Event, text: Any) -> Said:
+def _openai_said(event: AnswerEvent, choice: AnswerEvent, text: Any) -> Said:
     if text is not None and not isinstance(text, str):
         return STRANGE
     reason = choice.get("finish_reason")
@@ -127,12 +127,12 @@ def _openai_said(event: Event, choice: Event, text: Any) -> Said:
     return Said(text or "", reason, totals="timings" in event)
 
 
-def _with_delta(event: Event, text: str) -> Event:
+def _with_delta(event: AnswerEvent, text: str) -> AnswerEvent:
     choice = event["choices"][0]
     return event | {"choices": [choice | {"delta": choice["delta"] | {"content": text}}]}
 
 
-def without_role(event: Event) -> Event:
+def without_role(event: AnswerEvent) -> AnswerEvent:
     """Return an event of a chat without the role that its first one has."""
     choices = event.get("choices")
     if not choices or "role" not in choices[0].get("delta", ()):
@@ -141,21 +141,21 @@ def without_role(event: Event) -> Event:
     return event | {"choices": [choices[0] | {"delta": delta}]}
 
 
-def _with_text(event: Event, text: str) -> Event:
+def _with_text(event: AnswerEvent, text: str) -> AnswerEvent:
     return event | {"choices": [event["choices"][0] | {"text": text}]}
 
 
-def _whole_chat(ended: Event, totals: Event, text: str) -> Event:
+def _whole_chat(ended: AnswerEvent, totals: AnswerEvent, text: str) -> AnswerEvent:
     choice = {name: value for name, value in ended["choices"][0].items() if name != "delta"}
     choice["message"] = {"role": "assistant", "content": text}
     return _whole_openai(ended, totals, choice) | {"object": "chat.completion"}
 
 
-def _whole_completion(ended: Event, totals: Event, text: str) -> Event:
+def _whole_completion(ended: AnswerEvent, totals: AnswerEvent, text: str) -> AnswerEvent:
     return _whole_openai(ended, totals, ended["choices"][0] | {"text": text})
 
 
-def _whole_openai(ended: Event, totals: Event, choice: Event) -> Event:
+def _whole_openai(ended: AnswerEvent, totals: AnswerEvent, choice: AnswerEvent) -> AnswerEvent:
     return ended | {"choices": [choice]} | {name: totals[name] for name in TOLD if name in totals}
 
 

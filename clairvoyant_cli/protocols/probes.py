@@ -57,7 +57,7 @@ _SLOTS = msgspec.json.Decoder(list[Raw])
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeAnswer:
     """What came of a question: status 0 and `why` if no answer did; no `text` where it cannot be read."""
 
     status: int

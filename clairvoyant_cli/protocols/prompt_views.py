@@ -75,7 +75,7 @@ TEXT_FORMAT = msgspec.json.Decoder(TextFormat)
 TYPED = msgspec.json.Decoder(Typed)
 
 
-class Said(NamedTuple):
+class ReadMessage(NamedTuple):
     """A message: who said it, what, how many characters more it was, and its pictures."""
 
     role: str
@@ -286,18 +286,18 @@ def _characters(message: Raw, allowance: Allowance) -> int:
     return 0 if said is None else len(said.text) + said.cut
 
 
-def _said(message: Raw | Message, allowance: Allowance, most_parts: int) -> Said | None:
+def _said(message: Raw | Message, allowance: Allowance, most_parts: int) -> ReadMessage | None:
     """Parse a message; None if it is not one."""
     if not isinstance(message, Message):
         plain = fields(PLAIN_MESSAGE, message)
         if plain is not None:
-            return Said(plain.role, *uncut(plain.content), count(plain.images))
+            return ReadMessage(plain.role, *uncut(plain.content), count(plain.images))
         held = fields(MESSAGE, message)
         if held is None:
             return None
         message = held
     said, cut, images = content_text(message.content, allowance, most_parts)
-    return Said(text(message.role) or text(message.type), said, cut, images + count(message.images))
+    return ReadMessage(text(message.role) or text(message.type), said, cut, images + count(message.images))
 
 
 def _cap(*given: Raw) -> int | None:

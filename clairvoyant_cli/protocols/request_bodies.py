@@ -55,7 +55,7 @@ class Options(msgspec.Struct, gc=False):
     num_thread: Raw = ABSENT
 
 
-class Body(msgspec.Struct, gc=False):
+class RequestBody(msgspec.Struct, gc=False):
     """What means the same everywhere."""
 
     model: Raw = ABSENT
@@ -67,7 +67,7 @@ class Body(msgspec.Struct, gc=False):
     priority: Raw = ABSENT
 
 
-class OllamaBody(Body):
+class OllamaBody(RequestBody):
     """What Ollama's own routes share."""
 
     options: Raw = ABSENT
@@ -94,7 +94,7 @@ class OllamaGenerate(OllamaBody):
     raw: Raw = ABSENT
 
 
-class Chat(Body):
+class Chat(RequestBody):
     """OpenAI's chat completions, and llama.cpp's."""
 
     messages: Raw = ABSENT
@@ -109,7 +109,7 @@ class Chat(Body):
     reasoning_effort: Raw = ABSENT
 
 
-class Completion(Body):
+class Completion(RequestBody):
     """OpenAI's completions, and llama.cpp's."""
 
     prompt: Raw = ABSENT
@@ -120,7 +120,7 @@ class Completion(Body):
     grammar: Raw = ABSENT
 
 
-class Infill(Body):
+class Infill(RequestBody):
     """llama.cpp's `/infill`."""
 
     input_prefix: Raw = ABSENT
@@ -142,7 +142,7 @@ class TextFormat(msgspec.Struct, gc=False):
     format: Raw = ABSENT
 
 
-class Responses(Body):
+class Responses(RequestBody):
     """OpenAI's responses."""
 
     input: Raw = ABSENT
@@ -153,7 +153,7 @@ class Responses(Body):
     reasoning: Raw = ABSENT
 
 
-class LmStudioChat(Body):
+class LmStudioChat(RequestBody):
     """LM Studio's `/api/v1/chat`."""
 
     input: Raw = ABSENT
@@ -163,7 +163,7 @@ class LmStudioChat(Body):
     reasoning: Raw = ABSENT
 
 
-class Messages(Body):
+class Messages(RequestBody):
     """Anthropic's messages."""
 
     system: Raw = ABSENT
@@ -173,7 +173,7 @@ class Messages(Body):
     thinking: Raw = ABSENT
 
 
-class Embedding(Body):
+class Embedding(RequestBody):
     """Embeddings, by whatever name the text goes."""
 
     input: Raw = ABSENT

@@ -19,7 +19,7 @@ from clairvoyant_cli.protocols.inject_field import opening_of
 from clairvoyant_cli.protocols.lenient_json import ABSENT, fields, is_given, scalar, text, whole_number
 from clairvoyant_cli.protocols.prompt_text import short_name
 from clairvoyant_cli.protocols.prompt_views import DIALECTS, OPTIONS
-from clairvoyant_cli.protocols.request_bodies import Body, Chat, OllamaBody, OllamaChat, OllamaGenerate
+from clairvoyant_cli.protocols.request_bodies import Chat, OllamaBody, OllamaChat, OllamaGenerate, RequestBody
 from clairvoyant_cli.protocols.routes import Route, Shape, Work
 from clairvoyant_cli.protocols.shorten_json import Condenser
 from predictor.record import PromptView, Task
@@ -147,7 +147,7 @@ def _slices(pieces: Sequence[Piece]) -> Iterator[Piece]:
 
 def _read(raw: Piece, route: Route, habits: Habits, client: str) -> ParsedRequest:
     decoder, view_of = DIALECTS[route.shape]
-    body: Body = decoder.decode(raw)
+    body: RequestBody = decoder.decode(raw)
     model = short_name(body.model)
     if isinstance(body, Chat) and not habits.OBEYS_COMPLETION_CAP:
         body.max_completion_tokens = ABSENT
@@ -171,7 +171,7 @@ def _read(raw: Piece, route: Route, habits: Habits, client: str) -> ParsedReques
     )
 
 
-def _bypass(body: Body, view: PromptView, habits: Habits, model: str) -> str:
+def _bypass(body: RequestBody, view: PromptView, habits: Habits, model: str) -> str:
     if isinstance(body, OllamaChat | OllamaGenerate):
         wanted = body.messages if isinstance(body, OllamaChat) else body.prompt
         if not is_given(wanted) and not view.images:
@@ -195,7 +195,7 @@ def _is_plain(raw: Piece) -> bool:
     return msgspec.json.encode(named) == bare
 
 
-def _affinity(body: Body, model: str) -> str:
+def _affinity(body: RequestBody, model: str) -> str:
     options = fields(OPTIONS, body.options) if isinstance(body, OllamaBody) else None
     if options is None:
         return model
@@ -211,6 +211,6 @@ def _is_sane(value: float) -> bool:
     return -(2**63) <= value < 2**63
 
 
-def _choices(body: Body) -> int:
+def _choices(body: RequestBody) -> int:
     wanted = (whole_number(given, 2**63) for given in (body.n, body.best_of, body.n_cmpl))
     return min(MAX_CHOICES, max([1, *filter(None, wanted)]))

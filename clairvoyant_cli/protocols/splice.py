@@ -21,7 +21,7 @@ from clairvoyant_cli.protocols.answer_events import (
     EVENTS,
     NOTHING,
     STRANGE,
-    Event,
+    AnswerEvent,
     Said,
     without_role,
 )
@@ -81,9 +81,9 @@ class Splice:
         self._kept = bytearray()
         self._rest = bytearray()
         self._sent_of_rest = 0
-        self._like: Event | None = None
-        self._ended: Event | None = None
-        self._totals: Event | None = None
+        self._like: AnswerEvent | None = None
+        self._ended: AnswerEvent | None = None
+        self._totals: AnswerEvent | None = None
         self._closed = False
 
     def continue_in(self, shape: Shape, earlier: Earlier) -> None:
@@ -209,7 +209,7 @@ class Splice:
             self._give_up("an event has no end")
         del rest[:begun]
 
-    def _read(self, block: bytes) -> tuple[Event, Said]:
+    def _read(self, block: bytes) -> tuple[AnswerEvent, Said]:
         """Return what an event holds, and what that brings."""
         held = block.strip()
         if EVENTS[self._part].sse:
@@ -227,7 +227,7 @@ class Splice:
             return {}, STRANGE
         return (event, EVENTS[self._part].read(event)) if isinstance(event, dict) else ({}, STRANGE)
 
-    def _note(self, event: Event, said: Said) -> None:
+    def _note(self, event: AnswerEvent, said: Said) -> None:
         if not said.plain:
             self.holds_more = "error" not in event
             self._give_up(MORE_THAN_TEXT if self.holds_more else AN_ERROR, _error_in(event))
@@ -251,7 +251,7 @@ class Splice:
             raise PartError(error or why)
         self.why_not = self.why_not or why
 
-    def _remember_end(self, event: Event, said: Said) -> None:
+    def _remember_end(self, event: AnswerEvent, said: Said) -> None:
         """Keep what ends the answer, as its client reads it."""
         for each in [event] if self._first else self._as_ours(event, said):
             if self._events.read(each).reason is not None:
@@ -271,7 +271,7 @@ class Splice:
 
     # -- writing ---------------------------------------------------------------------------------------
 
-    def _rewritten(self, block: bytes, event: Event, said: Said) -> bytes:
+    def _rewritten(self, block: bytes, event: AnswerEvent, said: Said) -> bytes:
         """Return an event of a later part as one of the first."""
         if said.closes:
             self._closed, was_closed = True, self._closed
@@ -280,7 +280,7 @@ class Splice:
             return block if self._events.sse else b""
         return b"".join(map(self._encoded, self._as_ours(event, said)))
 
-    def _as_ours(self, event: Event, said: Said) -> list[Event]:
+    def _as_ours(self, event: AnswerEvent, said: Said) -> list[AnswerEvent]:
         like = self._like
         assert like is not None  # noqa: S101 - there is no cut before the first piece of text
         if self._part is self.asked.shape:
@@ -298,12 +298,12 @@ class Splice:
             return written
         return [*written, *self._openai_end(event, like, said.reason)]
 
-    def _same(self, event: Event, like: Event) -> Event:
+    def _same(self, event: AnswerEvent, like: AnswerEvent) -> AnswerEvent:
         """Return an event with what is the same in all of the answer, and the role only where that is."""
         event = event | {name: like[name] for name in SAME if name in like and name in event}
         return without_role(event) if without_role(like) is like else event
 
-    def _chat_end(self, event: Event, like: Event) -> Event:
+    def _chat_end(self, event: AnswerEvent, like: AnswerEvent) -> AnswerEvent:
         """Return Ollama's last object of a chat, made of its last object of a generation."""
         told = summed(event, self.earlier)
         held = {name: value for name, value in told.items() if name not in ("response", "context")}
@@ -311,7 +311,7 @@ class Splice:
         ordered = {name: held.pop(name) for name in ("model", "created_at") if name in held}
         return ordered | {"message": message} | held
 
-    def _openai_end(self, event: Event, like: Event, reason: str) -> list[Event]:
+    def _openai_end(self, event: AnswerEvent, like: AnswerEvent, reason: str) -> list[AnswerEvent]:
         """Return what ends an OpenAI stream of Ollama's, made of its last object of a generation."""
         choice: dict[str, Any] = self._events.written(like, "")["choices"][0] | {"finish_reason": reason}
         if self.asked.shape is Shape.CHAT and without_role(like) is like:
@@ -321,7 +321,7 @@ class Splice:
             ended.append(like | {"choices": [], "usage": openai_usage(event, self.earlier)})
         return ended
 
-    def _encoded(self, event: Event) -> bytes:
+    def _encoded(self, event: AnswerEvent) -> bytes:
         encoded = msgspec.json.encode(event)
         return b"data: " + encoded + b"\n\n" if self._events.sse else encoded + b"\n"
 
@@ -334,7 +334,7 @@ def _epoch_s(date: str) -> int | None:
         return None
 
 
-def _error_in(event: Event) -> str:
+def _error_in(event: AnswerEvent) -> str:
     error = event.get("error")
     if isinstance(error, dict):
         error = error.get("message")

@@ -5,7 +5,7 @@ before it for prompt.
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clairvoyant_cli.protocols.answer_events import Event
+from clairvoyant_cli.protocols.answer_events import AnswerEvent
 from clairvoyant_cli.protocols.usage import Totals
 
 NS = 1e9
@@ -39,9 +39,9 @@ class Earlier:
         return self.prefill_s + self.decode_s
 
 
-def summed(event: Event, earlier: Earlier) -> Event:
+def summed(event: AnswerEvent, earlier: Earlier) -> AnswerEvent:
     """Return an event with the totals of the whole answer in place of those of its last part."""
-    changed: Event = {}
+    changed: AnswerEvent = {}
     if _counts(event.get("usage")):
         changed["usage"] = _usage(event["usage"], earlier)
     if isinstance(event.get("timings"), dict):
@@ -65,7 +65,7 @@ def summed_totals(last: Totals, earlier: Earlier) -> Totals:
     )
 
 
-def openai_usage(event: Event, earlier: Earlier) -> Event:
+def openai_usage(event: AnswerEvent, earlier: Earlier) -> AnswerEvent:
     """Return OpenAI's count of what Ollama's last object counts."""
     told = {"prompt_tokens": _number(event, "prompt_eval_count")}
     told["completion_tokens"] = _number(event, "eval_count")
@@ -113,7 +113,7 @@ def _timings(timings: dict[str, Any], earlier: Earlier) -> dict[str, Any]:
     return timings | changed
 
 
-def _ollama(event: Event, earlier: Earlier) -> Event:
+def _ollama(event: AnswerEvent, earlier: Earlier) -> AnswerEvent:
     changed = {
         "eval_count": _number(event, "eval_count") + earlier.tokens,
         "eval_duration": _number(event, "eval_duration") + round(earlier.decode_s * NS),

@@ -76,7 +76,7 @@ class Inner(msgspec.Struct, gc=False):
     stats: Raw = ABSENT
 
 
-class Event(msgspec.Struct, gc=False):
+class UsageEvent(msgspec.Struct, gc=False):
     """An event of a stream, or a whole answer; of each what is read."""
 
     type: Raw = ABSENT
@@ -98,7 +98,7 @@ class Event(msgspec.Struct, gc=False):
     load_duration: Raw = ABSENT
 
 
-EVENT = msgspec.json.Decoder(Event)
+EVENT = msgspec.json.Decoder(UsageEvent)
 
 _INNER, _NO_INNER = msgspec.json.Decoder(Inner), Inner()
 _USAGE, _NO_USAGE = msgspec.json.Decoder(Usage), Usage()
@@ -174,7 +174,7 @@ class UsageReader:
             return Totals(tokens=max(1, self.events - 3), complete=True)
         return totals
 
-    def _last_events(self) -> Iterator[Event]:
+    def _last_events(self) -> Iterator[UsageEvent]:
         before, *last = bytes(self._tail).rsplit(b"\n", LAST_LINES)
         first = before.split(b"\n", FIRST_LINES)[:FIRST_LINES]
         for line in (*first, *last):
@@ -194,7 +194,7 @@ def told_by_line(line: bytes) -> Totals:
     return _merge(list(_decoded(line)), False)
 
 
-def _decoded(line: bytes | bytearray) -> Iterator[Event]:
+def _decoded(line: bytes | bytearray) -> Iterator[UsageEvent]:
     """Yield the event that a line is, if it is one."""
     try:
         yield EVENT.decode(line)
@@ -202,7 +202,7 @@ def _decoded(line: bytes | bytearray) -> Iterator[Event]:
         return
 
 
-def _closes(event: Event) -> bool:
+def _closes(event: UsageEvent) -> bool:
     """Whether an event marks the end of the answer (Ollama, llama.cpp, Anthropic, Responses)."""
     return (
         scalar(event.done) is True
@@ -211,7 +211,7 @@ def _closes(event: Event) -> bool:
     )
 
 
-def _merge(events: list[Event], closed: bool) -> Totals:
+def _merge(events: list[UsageEvent], closed: bool) -> Totals:
     """Return the totals of several events; later ones win."""
     told: dict[str, Any] = {}
     error = False
@@ -222,7 +222,7 @@ def _merge(events: list[Event], closed: bool) -> Totals:
     return Totals(**told, complete=closed and not error, error=error)
 
 
-def _is_silent(event: Event) -> bool:
+def _is_silent(event: UsageEvent) -> bool:
     """Whether an event has no field that counts anything, as nearly all of a stream have none."""
     return (
         event.usage
@@ -241,7 +241,7 @@ def _is_silent(event: Event) -> bool:
     )
 
 
-def _told_by(event: Event) -> dict[str, int | float | None]:
+def _told_by(event: UsageEvent) -> dict[str, int | float | None]:
     response = fields(_INNER, event.response) or _NO_INNER
     result = fields(_INNER, event.result) or _NO_INNER
     usage = fields(_USAGE, event.usage) or fields(_USAGE, response.usage) or _NO_USAGE
@@ -260,7 +260,7 @@ def _told_by(event: Event) -> dict[str, int | float | None]:
     }
 
 
-def _read_by_ollama(event: Event) -> int | None:
+def _read_by_ollama(event: UsageEvent) -> int | None:
     """Return how many prompt tokens Ollama evaluated: recent versions count cached ones too, later ones
     separately.
     """

@@ -17,7 +17,7 @@ from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.errors import Refusal
-from clairvoyant_cli.protocols.probes import Answer
+from clairvoyant_cli.protocols.probes import ProbeAnswer
 from clairvoyant_cli.protocols.routes import Family, Route, Shape, Work
 from tests.fakes.scripted_upstream import answer, answering
 
@@ -288,11 +288,11 @@ async def test_ollamas_events_may_bring_several_tokens(
 ) -> None:
     """A server whose every character is a token, and which begins each text with one of its own."""
 
-    async def ask(path: str, timeout_s: float = 0.0, body: Mapping[str, Any] | None = None) -> Answer:
+    async def ask(path: str, timeout_s: float = 0.0, body: Mapping[str, Any] | None = None) -> ProbeAnswer:
         assert body is not None
         assert (path, body["raw"]) == ("/api/generate", True)
         counted = {"response": "", "done": True, "prompt_eval_count": len(body["prompt"]) + 1}
-        return Answer(200, json.dumps(counted).encode())
+        return ProbeAnswer(200, json.dumps(counted).encode())
 
     asked = Continuable(Shape.OLLAMA_CHAT, {"model": "m", "messages": [], "options": options}, streamed=True)
     assert await adapter_of("ollama").said_tokens(ask, asked, said) == tokens
@@ -314,19 +314,19 @@ async def test_what_llama_cpp_wrote_is_compared_with_what_it_would_read(
     web = "\N{SPIDER WEB}".encode()
     reads = ["<s>", "Hello: ", "Ret", "inoid", " is", [*b" ", *web[:2]], [*web[2:]]]
 
-    async def ask(path: str, timeout_s: float = 0.0, body: Mapping[str, Any] | None = None) -> Answer:
+    async def ask(path: str, timeout_s: float = 0.0, body: Mapping[str, Any] | None = None) -> ProbeAnswer:
         assert body is not None
         assert (path, body["with_pieces"]) == ("/tokenize", True)
         there = reads if body["content"].endswith("\N{SPIDER WEB}") else reads[:5]
-        return Answer(200, json.dumps({"tokens": [{"id": 1, "piece": each} for each in there]}).encode())
+        return ProbeAnswer(200, json.dumps({"tokens": [{"id": 1, "piece": each} for each in there]}).encode())
 
     asked = Continuable(Shape.COMPLETION, {"prompt": "Hello: "}, streamed=True)
     assert await adapter_of("llamacpp").reads_as_written(ask, asked, pieces) is alike
 
 
 async def test_a_server_that_does_not_tell_its_tokens_says_nothing_of_them() -> None:
-    async def ask(path: str, timeout_s: float = 0.0, body: Mapping[str, Any] | None = None) -> Answer:
-        return Answer(404, b"{}")
+    async def ask(path: str, timeout_s: float = 0.0, body: Mapping[str, Any] | None = None) -> ProbeAnswer:
+        return ProbeAnswer(404, b"{}")
 
     asked = Continuable(Shape.CHAT, {"messages": []}, streamed=True)
     assert await adapter_of("llamacpp").reads_as_written(ask, asked, ["x"]) is None

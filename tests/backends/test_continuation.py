@@ -7,18 +7,19 @@ import pytest
 
 from clairvoyant_cli.backends.continuation import Raw
 from clairvoyant_cli.protocols.can_continue import Continuable, continuable
-from clairvoyant_cli.protocols.probes import Answer
+from clairvoyant_cli.protocols.probes import ProbeAnswer
 from clairvoyant_cli.protocols.routes import Shape
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 
 
-async def template(path: str, timeout_s: float = 0.0, body: dict[str, Any] | None = None) -> Answer:
+async def template(path: str, timeout_s: float = 0.0, body: dict[str, Any] | None = None) -> ProbeAnswer:
     """Render a chat as Ollama does for a model that thinks unless it is told not to."""
     assert body is not None
     assert body["_debug_render_only"] is True
     thought = "" if body.get("think", True) else "<think></think>"
-    return Answer(200, json.dumps({"_debug_info": {"rendered_template": f"Hi<answer>{thought}"}}).encode())
+    told = {"_debug_info": {"rendered_template": f"Hi<answer>{thought}"}}
+    return ProbeAnswer(200, json.dumps(told).encode())
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ from clairvoyant_cli.backends.priority import Heeding
 from clairvoyant_cli.backends.process_inspection import words_of
 from clairvoyant_cli.backends.sglang import ADAPTER as SGLANG
 from clairvoyant_cli.http.upstream import Upstream
-from clairvoyant_cli.protocols.probes import Answer
+from clairvoyant_cli.protocols.probes import ProbeAnswer
 from clairvoyant_cli.state.snapshot import EngineState
 
 
-async def never(*_: object, **__: object) -> Answer:
+async def never(*_: object, **__: object) -> ProbeAnswer:
     raise AssertionError("nothing is to be asked")
 
 
@@ -85,9 +85,9 @@ async def test_the_command_line_is_that_of_who_listens_there() -> None:
 async def test_sglang_tells_it_and_which_way_it_counts(
     told: dict[str, Any], known: bool, lower_first: bool | None
 ) -> None:
-    async def ask(path: str, *_: object, **__: object) -> Answer:
+    async def ask(path: str, *_: object, **__: object) -> ProbeAnswer:
         body = json.dumps({"model_path": "m", "version": "0.5", **told}).encode()
-        return Answer(200, body) if path == "/get_server_info" else Answer(404)
+        return ProbeAnswer(200, body) if path == "/get_server_info" else ProbeAnswer(404)
 
     seen = await SGLANG.heeding(ask, None)
     assert seen.known is known

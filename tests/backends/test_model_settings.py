@@ -9,7 +9,7 @@ from clairvoyant_cli.backends.adapter import FULL, NO_CAP
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.protocols.can_continue import Continuable, continuable
 from clairvoyant_cli.protocols.model_settings import ModelSettings, changed_parts
-from clairvoyant_cli.protocols.probes import Answer
+from clairvoyant_cli.protocols.probes import ProbeAnswer
 from clairvoyant_cli.protocols.routes import Shape
 
 LLAMACPP, OLLAMA, VLLM = map(adapter_of, ("llamacpp", "ollama", "vllm"))
@@ -34,9 +34,9 @@ LISTED: dict[str, Any] = {"data": [{"id": "m", "created": 1, "meta": {"n_params"
 def server(pages: dict[str, Any], rendered: str | None = "<user>A") -> Any:
     """Return how a server is asked that answers with these pages, and renders every chat so, if it does."""
 
-    async def ask(path: str, timeout_s: float = 0.0, body: dict[str, Any] | None = None) -> Answer:
+    async def ask(path: str, timeout_s: float = 0.0, body: dict[str, Any] | None = None) -> ProbeAnswer:
         held = pages if rendered is None else pages | {"/apply-template": {"prompt": rendered}}
-        return Answer(200, json.dumps(held[path]).encode()) if path in held else Answer(404)
+        return ProbeAnswer(200, json.dumps(held[path]).encode()) if path in held else ProbeAnswer(404)
 
     return ask
 
@@ -123,8 +123,8 @@ async def test_another_modelfile_is_noticed(other: dict[str, Any], part: str) ->
 
 
 async def test_a_server_that_does_not_answer_tells_nothing() -> None:
-    async def silent(path: str, timeout_s: float = 0.0, body: dict[str, Any] | None = None) -> Answer:
-        return Answer(0, why="no answer in time")
+    async def silent(path: str, timeout_s: float = 0.0, body: dict[str, Any] | None = None) -> ProbeAnswer:
+        return ProbeAnswer(0, why="no answer in time")
 
     for adapter in (LLAMACPP, OLLAMA, VLLM):
         assert await adapter.settings(silent, "m", "1") is None

@@ -19,7 +19,7 @@ from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import ResponseSink, UnreachableError, UpstreamConnection, UpstreamError
 from clairvoyant_cli.protocols.model_settings import ModelSettings
-from clairvoyant_cli.protocols.probes import Answer
+from clairvoyant_cli.protocols.probes import ProbeAnswer
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome
@@ -227,11 +227,11 @@ class House:
             raise UnreachableError("refused")
         return cast(UpstreamConnection, Connection(self))
 
-    async def ask(self, path: str, timeout_s: float = 2.0, body: Json | None = None) -> Answer:
+    async def ask(self, path: str, timeout_s: float = 2.0, body: Json | None = None) -> ProbeAnswer:
         """Answer what is asked aside: a rendered prompt."""
         if (body or {}).get("_debug_render_only"):
-            return Answer(200, json.dumps({"_debug_info": {"rendered_template": "<?>"}}).encode())
-        return Answer(0)
+            return ProbeAnswer(200, json.dumps({"_debug_info": {"rendered_template": "<?>"}}).encode())
+        return ProbeAnswer(0)
 
     def want_cut(self) -> None:
         """Cut what runs at the next good place."""

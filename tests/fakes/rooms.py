@@ -31,7 +31,7 @@ from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.new_exchange import ExchangeFactory
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.serving import carry_out
-from clairvoyant_cli.proxy.requests.serving_rules import Command, Event, ServingRules
+from clairvoyant_cli.proxy.requests.serving_rules import Command, ServingEvent, ServingRules
 from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
 from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
 from clairvoyant_cli.proxy.servers.pool import ServerPool
@@ -76,7 +76,7 @@ class Rooms:
         assert isinstance(exchange, Exchange)
         return exchange
 
-    def after(self, exchange: Exchange, event: Event) -> Command:
+    def after(self, exchange: Exchange, event: ServingEvent) -> Command:
         """Let something happen to a request, have what follows carried out, and return it."""
         command = self.rules.after(exchange, event)
         carry_out(command, exchange, self.dispatcher, lambda _: asyncio.sleep(0))

@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from clairvoyant_cli.proxy.servers.cache_contents import CacheContents, LearntRoom
+from clairvoyant_cli.proxy.servers.cache_contents import CacheContents
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from clairvoyant_cli.research.replay import Engine, Speed
 from clairvoyant_cli.state.snapshot import Snapshot
@@ -16,7 +16,7 @@ from tests.proxy.test_cut_answers import LONG, SHORT, Server, body, preempting, 
 
 
 def test_the_room_is_learnt_from_what_was_there_and_what_was_not() -> None:
-    room = LearntRoom()
+    room = CacheContents()
     room.was_kept(400.0)
     assert room.tokens == inf
     room.was_lost(1000.0)
@@ -34,12 +34,12 @@ def test_an_answer_that_is_lost_is_told_and_teaches_what_it_would_have_needed() 
     contexts.left("a", 60.0, waits=True)
     contexts.left("b", 50.0, waits=False)
     contexts.went_on("a", was_there=False)
-    assert contexts.room.tokens == 55.0
+    assert contexts.tokens == 55.0
     assert contexts.left("c", 40.0, waits=True) == []
     assert contexts.left("d", 30.0, waits=False) == ["c"]
     assert contexts.waiting == {"c"}
     contexts.went_on("c", was_there=True)
-    assert contexts.room.at_least == 70.0
+    assert contexts.at_least == 70.0
     assert contexts.waiting == set()
 
 
@@ -49,7 +49,7 @@ def test_a_server_that_has_gone_keeps_nothing() -> None:
     contexts.went_on("a", was_there=False)
     contexts.left("b", 60.0, waits=True)
     contexts.clear()
-    assert (contexts.room.tokens, contexts.waiting) == (inf, set())
+    assert (contexts.tokens, contexts.waiting) == (inf, set())
 
 
 def running_with(tokens: int) -> Callable[[Snapshot], bool]:

@@ -290,11 +290,11 @@ class Preemption:
                 was_there = took_s < resume_s + read_s / 2.0
             if was_there is False:
                 attempt.reread_tokens = round(tokens)
-        room, before = server.contexts.room, server.contexts.room.tokens
-        server.contexts.went_on(exchange.id, was_there)
-        if before == inf and room.tokens < inf:
+        contexts, before = server.contexts, server.contexts.tokens
+        contexts.went_on(exchange.id, was_there)
+        if before == inf and contexts.tokens < inf:
             news = f"{server.name} had to recompute a cut answer: its cache seems to hold"
-            self.stats.journal.event(logging.INFO, f"{news} {room.tokens:.0f} tokens")
+            self.stats.journal.event(logging.INFO, f"{news} {contexts.tokens:.0f} tokens")
 
     def ran_on(self, last: Totals, exchange: Exchange) -> None:
         """Count the tokens recomputed for the last part of an answer, as reported or else estimated.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
-from clairvoyant_cli.http.upstream import NotReadyError, UpstreamConnection, UpstreamError
+from clairvoyant_cli.http.upstream import NotReadyError, ResponseSink, UpstreamConnection, UpstreamError
 from clairvoyant_cli.protocols.usage import UsageReader, is_comment
 
 NOT_READY_BYTES = 4096
@@ -15,7 +15,7 @@ NOT_READY_BYTES = 4096
 NOT_READY = b"Loading model"
 
 
-class Relay:
+class Relay(ResponseSink):
     """Feeds a client from an upstream connection; `finished` resolves, or fails, when the answer ends.
 
     `whole` and `broken` say how it ended even if `finished` was cancelled by a client that left at that

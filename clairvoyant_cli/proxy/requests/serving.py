@@ -42,10 +42,10 @@ from clairvoyant_cli.proxy.requests.serving_rules import (
     ClientLeft,
     Command,
     CutOff,
-    Event,
     Finish,
     NotGranted,
     NotTaken,
+    ServingEvent,
     ServingRules,
     WaitAgain,
 )
@@ -100,7 +100,7 @@ class Serving:
         if command.refusal is not None:
             self.refusals.send(request, exchange.asked.route, command.refusal, exchange)
 
-    async def _wait(self, exchange: Exchange) -> Event | None:
+    async def _wait(self, exchange: Exchange) -> ServingEvent | None:
         """Wait for a slot; what happened instead, None if there is one."""
         patience_s = None if exchange.is_suspended else self.rules.max_wait_s
         if patience_s is not None:
@@ -117,7 +117,7 @@ class Serving:
             return ClientLeft()
         return None
 
-    async def _attempt(self, exchange: Exchange, request: Request) -> Event:
+    async def _attempt(self, exchange: Exchange, request: Request) -> ServingEvent:
         """Have a granted exchange answered; what came of it."""
         attempt = exchange.attempt
         assert attempt is not None  # noqa: S101 - what has been granted is an attempt
@@ -161,7 +161,7 @@ class Serving:
             self.preemption.consider(exchange, request, server)
         return self.preemption.first(exchange)
 
-    async def _cut(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> Event:
+    async def _cut(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> ServingEvent:
         """Wait until the slot of an answer that was cut is free; its client may leave meanwhile."""
         try:
             self.preemption.suspended(exchange, attempt)
@@ -198,7 +198,7 @@ class Serving:
         attempt: Attempt,
         relay: Relay | None,
         error: UpstreamError,
-    ) -> Event:
+    ) -> ServingEvent:
         """See what an answer that broke off leaves: its server, and what its client has of it."""
         server, status = self.pool[attempt.worker], relay.status if relay is not None else 0
         try:
@@ -236,7 +236,7 @@ class Serving:
         exchange.splice = None
         return request.complete and has_no_side_effects(request, exchange.asked.route)
 
-    def _left(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> Event:
+    def _left(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> ServingEvent:
         """What it means that the client has left, or the operator stopped the answer, just now."""
         if relay is not None and relay.whole:
             # It left with the last byte. The connection may serve another request by now.

@@ -85,7 +85,7 @@ class ClientLeft:
     status: int = 0
 
 
-Event = NotGranted | NotTaken | CutOff | BrokenOff | Answered | ClientLeft
+ServingEvent = NotGranted | NotTaken | CutOff | BrokenOff | Answered | ClientLeft
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class ServingRules:
     refusals: Refusals
     max_wait_s: float | None = None
 
-    def after(self, exchange: Exchange, event: Event) -> Command:
+    def after(self, exchange: Exchange, event: ServingEvent) -> Command:
         """Return what is to be done after an event."""
         match event:
             case NotGranted(why):

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,11 @@ from rich.text import Text
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.addresses import check_backend
-from clairvoyant_cli.calibrate.run import Outcome, calibrate
+from clairvoyant_cli.backends.discovery import find_backend
+from clairvoyant_cli.backends.prober import Prober
+from clairvoyant_cli.calibrate.client import Client
+from clairvoyant_cli.calibrate.continuation import prove_continuing
+from clairvoyant_cli.calibrate.run import WARM_UP, Outcome, calibrate
 from clairvoyant_cli.calibrate.server_speeds import Survey, survey
 from clairvoyant_cli.calibrate.session import PLANS, STANDARD, Measured, Plan, Session, Step, Tell
 from clairvoyant_cli.commands.console import PlainConsole
@@ -27,10 +31,17 @@ from clairvoyant_cli.commands.options import (
     json_option,
 )
 from clairvoyant_cli.commands.plain_output import say_json
+from clairvoyant_cli.commands.profiles import print_continuations, print_profile
 from clairvoyant_cli.commands.setup import database_path, load_predictor, told_plainly
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.proxy.access.keys import read_backend_key
 from clairvoyant_cli.system import cancel_when_ended
+from predictor.record import PromptView
+from profiles.database import reading, writing
+from profiles.host import this_host
 from profiles.records import Profile, Served
+from profiles.states import drop_state, load_state, save_state
+from profiles.store import amend, fitting, named, save
 
 KEPT = "what was measured is kept; run the same command to resume"
 
@@ -54,7 +65,7 @@ KEPT = "what was measured is kept; run the same command to resume"
 @click.option(
     "--continuation",
     is_flag=True,
-    help="Try only whether answers can be cut and continued; keep it with the profile that is there.",
+    help="Only test whether answers can be cut and continued; add the result to the existing profile.",
 )
 @click.option("--fresh", is_flag=True, help="Do not resume an interrupted run.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the order of the questions.")
@@ -76,21 +87,17 @@ def command(
     db_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure an LLM server once, so that `serve` knows it.
+    """Measure an LLM server once; `serve` uses the result.
 
-    Asks the server questions of its own, short and long, one at a time and many at once, and keeps what it
-    finds as a profile: how long short answers queue (mu_short) and the starvation timeout that follows
-    from it (tau), the speeds, the number of slots, and whether an answer that was cut can be continued as if
-    nothing had happened. Nobody else should use the server meanwhile.
+    Asks the server short and long questions, one at a time and many at once, and keeps the results as a
+    profile: how long short answers queue (mu_short) and the starvation timeout derived from it (tau), the
+    speeds, the number of slots, and whether an answer that was cut can be continued without a difference.
+    Nobody else should use the server meanwhile.
     """
-    from clairvoyant_cli.proxy.access.keys import read_backend_key
-    from profiles.database import writing
-    from profiles.store import amend, fitting, save
-
     check_backend(backend)
     path = database_path(db_file)
     with told_plainly(), writing(path):
-        pass  # better to know now that the result cannot be kept
+        pass  # fail now if the result cannot be kept
     chosen = _chosen(plan, shorts, in_flight)
     key = read_backend_key(backend_key_file)
     if continuation:
@@ -110,7 +117,7 @@ def command(
     with told_plainly(), writing(path) as connection:
         profile = save(connection, profile, outcome.samples)
     unfinished.clear(profile.served)
-    with told_plainly(), writing(path) as connection:
+    with told_plainly(), reading(path) as connection:
         served = profile.served
         fits = fitting(connection, host=profile.host.key, backend=served.backend, place=served.place)
     taken = next((each for each in fits if each.served.model == served.model), profile)
@@ -126,6 +133,15 @@ def _chosen(name: str | None, shorts: int | None, in_flight: int | None) -> Plan
     )
 
 
+@asynccontextmanager
+async def _client(backend: str | None, key: str | None) -> AsyncIterator[Client]:
+    """Yield a client of the server that is named or found."""
+    async with Prober(key) as prober:
+        found, _ = await find_backend(backend, prober, listen_port=0)
+    async with Client(found, key=key) as client:
+        yield client
+
+
 async def _measure(
     backend: str | None,
     model: str | None,
@@ -135,25 +151,14 @@ async def _measure(
     say: Callable[[str], None],
     unfinished: "Unfinished",
 ) -> Outcome:
-    from clairvoyant_cli.backends.discovery import find_backend
-    from clairvoyant_cli.backends.prober import Prober
-    from clairvoyant_cli.calibrate.client import Client
-    from predictor.record import PromptView
-    from profiles.host import this_host
-
     cancel_when_ended()
-    async with Prober(key) as prober:
-        found, _ = await find_backend(backend, prober, listen_port=0)
     predictor = load_predictor(None)
-    async with Client(found, key=key) as client:
-        session = Session(
-            client,
-            plan,
-            tell,
-            lambda prompt: predictor.predict(PromptView(prompt)).p_long,
-            unfinished.seed,
-            say,
-        )
+
+    def p_long(prompt: str) -> float:
+        return predictor.predict(PromptView(prompt)).p_long
+
+    async with _client(backend, key) as client:
+        session = Session(client, plan, tell, p_long, unfinished.seed, say)
         try:
             outcome = await calibrate(session, model, this_host(), __version__, unfinished.resume)
         except (asyncio.CancelledError, ClairvoyantError) as error:
@@ -174,9 +179,6 @@ class Unfinished:
 
     def resume(self, served: Served) -> Measured | None:
         """Return what an unfinished run has measured of a server today, None if nothing."""
-        from profiles.database import reading
-        from profiles.states import load_state
-
         with told_plainly(), reading(self._path) as connection:
             state = load_state(connection, _state_name(served))
         if state is None or self._fresh:
@@ -190,9 +192,6 @@ class Unfinished:
 
     def keep(self, measured: Measured) -> bool:
         """Keep it if there is anything; ClairvoyantError if it cannot be written."""
-        from profiles.database import writing
-        from profiles.states import save_state
-
         if not measured.described():
             return False
         with told_plainly(), writing(self._path) as connection:
@@ -201,16 +200,11 @@ class Unfinished:
 
     def clear(self, served: Served) -> None:
         """Delete what was kept of a run that is finished."""
-        from profiles.database import writing
-        from profiles.states import drop_state
-
         with told_plainly(), writing(self._path) as connection:
             drop_state(connection, _state_name(served))
 
 
 def _state_name(served: Served) -> str:
-    from profiles.host import this_host
-
     return f"calibration {this_host().key} {served.backend} {served.place} {served.url} {served.model}"
 
 
@@ -223,30 +217,18 @@ async def _try_continuing(
     find: Callable[[Survey], Profile],
 ) -> Profile:
     """Return the profile that `find` finds for a server and model, with how answers are continued there."""
-    from clairvoyant_cli.backends.discovery import find_backend
-    from clairvoyant_cli.backends.prober import Prober
-    from clairvoyant_cli.calibrate.client import Client
-    from clairvoyant_cli.calibrate.continuation import prove_continuing
-    from clairvoyant_cli.calibrate.run import WARM_UP
-
-    async with Prober(key) as prober:
-        found, _ = await find_backend(backend, prober, listen_port=0)
-    async with Client(found, key=key) as client:
+    async with _client(backend, key) as client:
         profile = find(await survey(client, model))
         await client.ask(WARM_UP)
         proof = await prove_continuing(Session(client, plan, tell), profile.slots)
     if not proof.continuations:
-        why = proof.why_not or "its answers were not twice the same, or time was up"
+        why = proof.why_not or "its answers differed from each other, or time was up"
         raise ClairvoyantError(f"no answer was cut and continued: {why}; nothing was kept")
     return replace(profile, continuations=proof.continuations)
 
 
 def _profile_of(path: Path, name: str | None, found: Survey) -> Profile:
     """Return the profile that `serve` would use of a server and model, or the one of a name."""
-    from profiles.database import reading
-    from profiles.host import this_host
-    from profiles.store import fitting, named
-
     served = found.served
     with told_plainly(), reading(path) as connection:
         if name is not None:
@@ -297,8 +279,6 @@ def _progress(*, quiet: bool) -> Iterator[tuple[Tell, Callable[[str], None]]]:
 
 
 def _print_continuations(profile: Profile, *, as_json: bool) -> None:
-    from clairvoyant_cli.commands.profiles import print_continuations
-
     if as_json:
         say_json(profile, indent=2)
         return
@@ -308,8 +288,6 @@ def _print_continuations(profile: Profile, *, as_json: bool) -> None:
 
 
 def _print(outcome: Outcome, taken: Profile, *, as_json: bool) -> None:
-    from clairvoyant_cli.commands.profiles import print_profile
-
     if as_json:
         say_json(outcome.profile, indent=2)
         return
@@ -317,8 +295,8 @@ def _print(outcome: Outcome, taken: Profile, *, as_json: bool) -> None:
     print_profile(console, outcome.profile)
     kept = Text.assemble("kept as ", (outcome.profile.name, "bold"))
     if taken.name == outcome.profile.name:
-        kept.append("; clairvoyant serve uses it, and takes it over within seconds if it runs")
+        kept.append("; clairvoyant serve uses it, a running one within seconds")
     else:
-        kept.append(f"; clairvoyant serve goes on with {taken.name}, which was chosen or is surer; ")
-        kept.append(f"to have this one: clairvoyant profiles use {outcome.profile.name}")
+        kept.append(f"; clairvoyant serve keeps using {taken.name}, which was chosen or is more certain; ")
+        kept.append(f"to use this one: clairvoyant profiles use {outcome.profile.name}")
     console.print(kept)

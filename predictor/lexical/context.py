@@ -8,7 +8,7 @@ them from the answers of the traffic at hand, which is why each has a key.
 from dataclasses import dataclass
 from math import exp, log
 
-from predictor.lexical.requested_length import UNITS, asked_tokens
+from predictor.lexical.stated_length import UNITS, asked_tokens
 from predictor.lexical.words import split, split_with_numbers, window
 from predictor.lognormal import SHIFT_TOKENS, log_tokens
 from predictor.record import PromptView, Task

@@ -14,8 +14,7 @@ from predictor.errors import ModelError
 from predictor.lexical.context import Context, consider
 from predictor.lexical.cues import NAMES
 from predictor.lexical.model import STATED_SPREAD, LexicalModel, Reading
-from predictor.lexical.online import CUE_VALUE, Correction
-from predictor.lexical.residual_scale import ResidualScales
+from predictor.lexical.online import CUE_VALUE, Correction, ResidualScales
 from predictor.lexical.ridge import Features, Floats
 from predictor.lognormal import log_tokens, median_above, prediction_of, tokens_at
 from predictor.record import (

@@ -5,8 +5,7 @@ import math
 import pytest
 
 from predictor.lexical.cues import NAMES, read
-from predictor.lexical.requested_length import asked_tokens
-from predictor.lexical.stated_length import STATED_CUES
+from predictor.lexical.stated_length import STATED_CUES, asked_tokens
 from predictor.lexical.words import (
     WINDOW_CHARACTERS,
     gram_hash,

@@ -256,6 +256,7 @@ class Single(nn.Module):
 
 def export(single: Single, path: Path) -> None:
     """Write the network to `path` in ONNX, its weights in eight bits, quantised channel by channel."""
+    torch.backends.mha.set_fastpath_enabled(False)  # its fused layer has no counterpart in ONNX
     with TemporaryDirectory() as folder:
         whole = Path(folder) / "whole.onnx"
         torch.onnx.export(

@@ -1,4 +1,4 @@
-"""The arrays of a model, in a file of their own."""
+"""Reads the arrays of a model from a file."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from predictor.errors import ModelError
 
 @contextmanager
 def arrays_of(path: Path) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
-    """Open a file of arrays; ModelError if it is damaged, or what the block makes of it cannot be."""
+    """Open a file of arrays; ModelError if it is damaged, or the block fails to use it."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             yield arrays

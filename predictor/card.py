@@ -1,4 +1,4 @@
-"""A model's card: what it was made of and with, and what a loader must know before it may use it."""
+"""Reads a model's card: its data, its calibration, and what a loader must check."""
 
 import json
 from dataclasses import dataclass, field
@@ -39,10 +39,10 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What stands in a model directory's card.json. `kind` is "lexical", "paper" or "semantic".
+    """The contents of a model directory's card.json. `kind` is "lexical", "paper", "semantic" or "urgency".
 
-    `share` is how much of the score is the encoder's where it and the lexical model have both spoken; the
-    calibration of an encoder's card holds for the two together. `sources` says of each name in `data` where
+    `share` is the encoder's share of the score where both it and the lexical model give one; the calibration
+    of an encoder's card holds for the two together. `sources` says of each name in `data` where
     it is from and under which licence, where that is known.
     """
 

@@ -1,6 +1,6 @@
-"""How long the answers to chores are: each by its own history, which its prompt's words say nothing of.
+"""Predicts how long the answers to chores are, each from its own history.
 
-What is kept are three numbers for each chore of a model and of who asks for it: no text.
+Three numbers are kept for each chore of a model and a client, and no text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ MAX_CHORES = 512
 
 
 class ChoreMemo(NamedTuple):
-    """What learning needs of a chore later."""
+    """What is needed to learn from a chore's answer later."""
 
     key: str
     guess: float
@@ -63,7 +63,7 @@ class ChoreLengths:
             self._known[key] = _Length(int(answers), mean, variance)
 
     def predict(self, view: PromptView, chore: str, guessed_tokens: float) -> Prediction:
-        """Return the prediction for a chore of this name; `source` tells it."""
+        """Return the prediction for a chore of this name; `source` is that name."""
         key, guess = _key(view, chore), log_tokens(guessed_tokens)
         known = self._known.get(key) or _Length(0, guess)
         spread = min(max(sqrt(known.variance), LEAST_SPREAD), MOST_SPREAD)
@@ -87,6 +87,6 @@ class ChoreLengths:
 
 
 def _key(view: PromptView, chore: str) -> str:
-    """Name a chore of a model and of who asks for it, all its users together, as a hash."""
+    """Return a hash that identifies a chore of a model and a client, all users of the client together."""
     owner = view.client.partition("/")[0]
     return f"{crc32(f'{owner} {view.model} {chore}'.encode('utf-8', 'replace')):08x}"

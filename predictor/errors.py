@@ -1,4 +1,4 @@
-"""The one error a caller of the predictor can do something about."""
+"""The error that all of the predictor's functions raise for models and data files that cannot be used."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ class ModelError(Exception):
 
 @contextmanager
 def from_the_train_extra() -> Iterator[None]:
-    """Say which extra is missing where an import fails."""
+    """Turn a failed import into a ModelError that names the missing extra."""
     try:
         yield
     except ImportError as missing:

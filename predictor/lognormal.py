@@ -1,4 +1,4 @@
-"""Answer length as a shifted log-normal: one mean and one spread give every figure of the record.
+"""Models answer lengths as a shifted log-normal: a mean and a spread give all figures of a prediction.
 
 log(tokens + SHIFT_TOKENS) is taken to be normal. The shift keeps answers of one token and of five from
 looking as different as ones of 200 and 1000.
@@ -70,7 +70,7 @@ def capped_mean_tokens(mean: float, spread: float, cap: int) -> float:
 
 
 def _share_above(distance: float) -> float:
-    """Return the share of a normal distribution that is so many spreads above its mean, or more."""
+    """Return the share of a normal distribution at least this many spreads above its mean."""
     return 0.5 - 0.5 * erf(distance / _ROOT_2)
 
 

@@ -1,9 +1,8 @@
-"""The two records at the predictor's seam: what a proxy sees of a request, and what is predicted of it.
+"""The predictor's interface: a request as a proxy sees it, its prediction, and the `Predictor` class.
 
-Rule 1: standard library only. The proxy, the simulator and the dashboard import this module; none of
-them may pull in numpy or onnxruntime by doing so.
+Rule 1: standard library only, so that importing this module imports neither numpy nor onnxruntime.
 Rule 2: nothing downstream may depend on which model made a `Prediction`.
-Rule 3: a `Prediction` holds no prompt text. What learning needs later travels in `memo`, as hashes.
+Rule 3: a `Prediction` holds no prompt text. What learning needs later is in `memo`, as hashes.
 """
 
 from dataclasses import dataclass, field
@@ -65,10 +64,10 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Chore:
-    """Work that a front end asks for on its own, again and again in the same words, such as a title.
+    """A request that a front end sends by itself, always in the same words, for instance for a title.
 
-    `tokens` is the usual answer's length, a guess, 0 where nobody has one; `waited_for` says that somebody
-    waits for what it brings; `along` that it comes along with a question, maybe a moment before it.
+    `tokens` is a guess of the usual answer's length, 0 if there is none; `waited_for` says that a user waits
+    for the answer; `along` that it is sent together with a question, maybe a moment before it.
     """
 
     name: str
@@ -79,13 +78,13 @@ class Chore:
 
 @dataclass(frozen=True, slots=True)
 class PromptView:
-    """What a proxy can see of a request before it runs; every field but `prompt` may be missing.
+    """A request as a proxy sees it before it runs; every field but `prompt` may be missing.
 
     `prompt` is the last user message, or the whole prompt of a completion; where its middle was left out,
     `cut` says how many characters longer it is. `history` holds the earlier turns, oldest first, without the
-    system message; of a long conversation the turns between its ends are one, of no role, with nothing but
-    its length. `max_tokens` is the client's cap on the answer (None: none given). `thinking` is None where
-    the client did not say. `tools` and `images` are counts. `chore` is None for what a person asks.
+    system message; in a long conversation the middle turns are one turn without role and text, only a length.
+    `max_tokens` is the client's cap on the answer (None: none given). `thinking` is None where the client did
+    not say. `tools` and `images` are counts. `chore` is None for what a person asks.
     """
 
     prompt: str
@@ -114,9 +113,9 @@ class Prediction:
 
     `p_short`, `p_medium` and `p_long` are calibrated and sum to 1. `score` orders answers: a higher score
     is a longer answer; its scale is the model's own. `expected_tokens` is a mean and `q90_tokens` an upper
-    quantile, both already capped by the client's own limit. `source` names the model that spoke; it is USUAL
-    where all but `score` is what the client's recent answers were like. `memo` is the model's own note for
-    learning from the real answer later; it holds no text.
+    quantile, both already capped by the client's own limit. `source` names the model; it is USUAL where all
+    but `score` comes from the client's recent answers. `memo` is what the model needs to learn from the real
+    answer later; it holds no text.
     """
 
     p_short: float
@@ -139,9 +138,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Distrusted:
-    """Whose answers, and of which model, a predictor ranks no better than chance, by so many that were
-    `judged`.
-    """
+    """A client and model whose answers a predictor ranks no better than chance, over `judged` answers."""
 
     client: str
     model: str
@@ -151,12 +148,12 @@ class Distrusted:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """How a predictor has done on live traffic. `judged` counts the answers it was compared with.
+    """How well a predictor does on live traffic. `judged` counts the answers it was compared with.
 
     `ranking_accuracy` counts (Short, Long) pairs of the recent answers, ties half; `q90_coverage` is the
-    share of them that stayed within their q90. Each is None while there is nothing to count. Those whose
-    answers it cannot rank are `distrusted`, the one with the latest answer first: their requests are all
-    predicted alike, so that they keep their order of arrival. It is not `trusted` where there is nobody else.
+    share of them that stayed within their q90. Each is None while there is nothing to count. Clients whose
+    answers it cannot rank are `distrusted`, the one with the latest answer first: their requests all get the
+    same prediction, so that they keep their order of arrival. It is not `trusted` if that holds for all.
     """
 
     judged: int

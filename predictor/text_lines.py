@@ -1,4 +1,4 @@
-"""The lines of a text file, plain or gzipped: never more of them than fits into memory."""
+"""Reads the lines of a text file, plain or gzipped, within bounds."""
 
 import gzip
 import zlib
@@ -11,7 +11,7 @@ from predictor.errors import ModelError
 LONGEST_LINE = 16 << 20
 MOST_CHARACTERS = 256 << 20
 MOST_LINES = 2_000_000
-"""A gzipped file may hold a thousand times what it takes on the disk."""
+"""A gzipped file may be a thousand times as large as on disk."""
 
 
 def lines_of(path: Path) -> Iterator[str]:

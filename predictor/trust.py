@@ -1,4 +1,4 @@
-"""Whose answers the predictor ranks well enough to be followed, judged on what it said before each answer."""
+"""Decides for which clients the predictor ranks answers well enough, from its earlier predictions."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from predictor.ranking import ranking_accuracy
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS, USUAL, Distrusted, Prediction, Quality
 
 WINDOW = 200
-"""Judged answers that count: old merits do not excuse new errors."""
+"""Judged answers that count: older ones say little about the present."""
 
 MIN_JUDGED = 40
 MIN_PAIRS = 200
@@ -22,21 +22,20 @@ REGAINED_SOON_FROM = 0.66
 standard error of Kendall's tau over 40 answers is 0.11, and accuracy is half of it)."""
 
 MAX_MODELS = 4
-"""Models that are told apart for one client; the rest shares one verdict."""
+"""Models with their own verdict for one client; the others share one."""
 
 MAX_CLIENTS = 1000
-"""Clients with verdicts: with four models each some 10 MB. Of more, those without answers for longest begin
-again."""
+"""Clients with verdicts: with four models each some 10 MB. Beyond that, the least recent is forgotten."""
 
 MODEL_CHARS = 64
-"""So much of a model's name is kept: clients choose it."""
+"""Characters of a model's name that are kept: clients choose it."""
 
 TELLING_FACTOR = 2.0
 """Answers that differ by less than this say nothing about an ordering: PARS's filter with a delta of 0.5."""
 
 
 class Usual(NamedTuple):
-    """What answers were like: shares of the classes, mean and upper quantile of the tokens."""
+    """A summary of answers: shares of the classes, mean and upper quantile of the tokens."""
 
     short: float
     medium: float
@@ -46,12 +45,12 @@ class Usual(NamedTuple):
 
 
 class Trust:
-    """Ranking accuracy and q90 coverage over the last answers, and the verdict. While it is against the
-    predictor, `usual` is what the answers were like that it was not able to rank.
+    """Ranking accuracy and q90 coverage over the last answers, and the verdict. While the predictor is not
+    trusted, `usual` summarises the answers that it could not rank.
     """
 
     def __init__(self) -> None:
-        """Start trusting: a predictor is innocent until `MIN_JUDGED` answers say otherwise."""
+        """Start trusting, until `MIN_JUDGED` answers show otherwise."""
         self._begin()
         self.usual: Usual | None = None
         self._verdict_fell = False
@@ -64,7 +63,7 @@ class Trust:
     def judge(self, score: float, q90_tokens: float, tokens: float) -> None:
         """Compare a prediction with the real answer's tokens."""
         if self._verdict_fell:
-            self._begin()  # what spoke against it has been heard; new answers may clear it
+            self._begin()  # judge again from new answers alone
             self._verdict_fell = False
         slot = self._judged % WINDOW
         if self._judged >= WINDOW:
@@ -82,7 +81,7 @@ class Trust:
 
     @property
     def evidence(self) -> tuple[int, float | None]:
-        """How many answers the verdict rests on, and the share of telling pairs among them ranked right."""
+        """The number of answers behind the verdict, and the share of their telling pairs ranked right."""
         return min(self._judged, WINDOW), float(self._right / self._pairs) if self._pairs else None
 
     def quality(self) -> Quality:
@@ -95,7 +94,7 @@ class Trust:
         return Quality(self._judged, accuracy, float(covered.mean()))
 
     def _count(self, slot: int, times: int) -> None:
-        """Add an answer's telling pairs with all others of the window, or take them off again."""
+        """Add an answer's telling pairs with all others of the window, or subtract them."""
         scores, tokens, _ = self._answers[:, : self._judged]
         length = max(tokens[slot], 1)
         longer = (tokens >= TELLING_FACTOR * length).astype(float)
@@ -123,12 +122,12 @@ class Trust:
 
 
 class Trusts:
-    """A verdict for each client and model, so that nobody's answers decide how others' requests are ordered;
-    and how the predictor does on all of them. Who has no name has no verdict.
+    """A verdict for each client and model, so that one client's answers do not decide how the requests of
+    others are ordered, and the quality over all of them. Clients without a name have no verdict.
     """
 
     def __init__(self) -> None:
-        """Start trusting, whoever asks."""
+        """Start trusting for all clients."""
         self._of: dict[str, dict[str, Trust]] = {}  # the client with the latest answer last
         self._distrusted: dict[tuple[str, str], Distrusted] = {}  # likewise
         self._all = Trust()
@@ -153,8 +152,8 @@ class Trusts:
             self._distrusted[client, name] = Distrusted(client, name, *trust.evidence)
 
     def trusted(self, prediction: Prediction, client: str, model: str, cap: int | None) -> Prediction:
-        """Return a prediction as it is to be used: where this client's answers cannot be ranked, all of its
-        requests are predicted to be as its recent answers were, within the request's own cap.
+        """Return the prediction to use: where this client's answers cannot be ranked, the summary of
+        its recent answers, within the request's own cap.
         """
         models = self._of.get(client)
         trust = None if models is None else models.get(_told_apart(models, model))
@@ -174,13 +173,13 @@ class Trusts:
         )
 
     def quality(self) -> Quality:
-        """Return how the predictor does on all recent answers, and with whose it is not trusted."""
+        """Return the quality over all recent answers, and the clients for which it is not trusted."""
         distrusted = tuple(reversed(self._distrusted.values()))
         trusted = not distrusted or len(distrusted) < sum(map(len, self._of.values()))
         return replace(self._all.quality(), judged=self._judged, trusted=trusted, distrusted=distrusted)
 
 
 def _told_apart(models: dict[str, Trust], model: str) -> str:
-    """Return the name under which answers of a model are judged."""
+    """Return the name under which the answers of a model are judged."""
     name = model[:MODEL_CHARS]
     return name if name in models or len(models) < MAX_MODELS else "others"

@@ -60,7 +60,7 @@ class Reading(NamedTuple):
 
     @property
     def states_length(self) -> bool:
-        """Whether the prompt says in so many words how long an answer it wants."""
+        """Whether the prompt states how long an answer it wants."""
         return self.row.item(ASKED_LENGTH) > 0
 
     def drawn(self, mean: float) -> float:
@@ -76,7 +76,7 @@ class Reading(NamedTuple):
         )
 
     def blended(self, score: float, share: float) -> float:
-        """Return the score with another one of a share, which speaks of what the prompt does not tell."""
+        """Return the score mixed with a share of another one, less where the prompt states its length."""
         return self.score + share * (1 - self.row.item(STATED_SHARE)) * (score - self.score)
 
 

@@ -85,7 +85,7 @@ class Bag:
 
     @classmethod
     def load(cls, path: Path, cues: int) -> "Bag":
-        """Read a net over so many cues; ModelError if it cannot be used."""
+        """Read a net over this many cues; ModelError if it cannot be used."""
         with arrays_of(path) as file:
             layers = Layers(*(file[name] for name in Layers.__slots__))
             bag = cls(file["places"], file["numbers"], layers)

@@ -70,7 +70,7 @@ class Correction:
     def import_state(self, state: bytes) -> None:
         """Take up what `export_state` returned; ModelError if it is of another version or damaged."""
         if not state.startswith(_MAGIC):
-            raise ModelError("the learnt state is of another version: it will be learnt anew")
+            raise ModelError("the learnt state is of another version: learning starts over")
         ridge, body = Ridge(self._width), state[len(_MAGIC) :]
         try:
             learnt, used, width = _HEAD.unpack_from(body)
@@ -78,10 +78,10 @@ class Correction:
             buckets = np.frombuffer(parts, np.uint16, used)
             weights = np.frombuffer(parts, np.float32, used + width, offset=buckets.nbytes)
         except (struct.error, ValueError) as error:
-            raise ModelError(f"the learnt state is damaged ({error}): it will be learnt anew") from None
+            raise ModelError(f"the learnt state is damaged ({error}): learning starts over") from None
         whole = len(parts) == buckets.nbytes + weights.nbytes and width == self._width
         if not (whole and np.isfinite(weights).all()):
-            raise ModelError("the learnt state is damaged: it will be learnt anew")
+            raise ModelError("the learnt state is damaged: learning starts over")
         ridge.table[buckets] = weights[:used]
         ridge.dense += weights[used:]
         self._ridge, self.learnt = ridge, learnt
@@ -176,4 +176,4 @@ class ResidualScales:
                 for key, answers, *shifts in rows[np.isfinite(rows).all(axis=1)].tolist()
             }
         except ValueError as error:
-            raise ModelError(f"the learnt spreads are damaged ({error}): they will be learnt anew") from None
+            raise ModelError(f"the learnt spreads are damaged ({error}): learning starts over") from None

@@ -36,7 +36,7 @@ TYPICAL_MEAN = 5.5
 """Log tokens; the static mean is learnt about as its distance from here, so that it carries no level."""
 
 EMBEDDING_VALUE = 1.5
-"""How freely an embedding of unit length may learn."""
+"""How freely the weights of an embedding of unit length may change."""
 
 MEAN_VALUE = 1.5
 LENGTH_VALUE = 2.5
@@ -57,7 +57,7 @@ _MIN_EFFECT = 0.02
 _SHOWN_AS = {"told": "stated length"}
 
 _TEMPLATE_CHARACTERS = 400
-"""A system prompt is told from another by its beginning: what follows is often filled in anew."""
+"""System prompts are distinguished by their beginning: the rest is often filled in per request."""
 
 
 class Memo(NamedTuple):
@@ -194,9 +194,9 @@ class LexicalPredictor(Predictor):
             model, spreads = fields["model"], int(fields["spreads"])
             chores = ChoreLengths(fields.get("chores", {}))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-            raise ModelError(f"the learnt state cannot be read ({error}): it will be learnt anew") from None
+            raise ModelError(f"the learnt state cannot be read ({error}): learning starts over") from None
         if model != self._model.card.sha256:
-            raise ModelError("the learnt state belongs to another model: it will be learnt anew")
+            raise ModelError("the learnt state belongs to another model: learning starts over")
         self._correction.import_state(learnt[spreads:])
         self._spreads.import_state(learnt[:spreads])
         self._chores = chores

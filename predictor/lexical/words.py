@@ -1,7 +1,7 @@
 """A prompt as words and as hashed 1- and 2-grams, in time that does not grow with the prompt.
 
-Only a window is read: the first and the last few hundred characters, where an instruction stands; what lies
-between is the material it speaks of. Splitting works on UTF-8 bytes, because `bytes.translate` turns
+Only a window is read: the first and the last few hundred characters, where instructions usually are;
+between them is the material. Splitting works on UTF-8 bytes, because `bytes.translate` turns
 punctuation into blanks for the whole window at once.
 
 Words of other languages that tell an answer's length (`foreign_words.txt`, `unspaced_terms.txt`) read like
@@ -97,8 +97,8 @@ _START, _END = crc32(b"^"), crc32(b"$")
 
 
 def window(prompt: str, head: int = _HEAD, tail: int = _TAIL) -> bytes:
-    """Return the part of a prompt that is read, so many characters of each end, lower-cased, as UTF-8 (lone
-    surrogates become "?").
+    """Return the part of a prompt that is read, its first `head` and last `tail` characters, lower-cased, as
+    UTF-8 (lone surrogates become "?").
     """
     if len(prompt) > head + tail:
         prompt = f"{prompt[:head]} {prompt[-tail:]}"

@@ -47,14 +47,14 @@ class Encoder:
         return cls(path)
 
     def encode(self, text: str, cut: int = 0) -> Opinion:
-        """Read a prompt, which was `cut` characters longer, and return what is thought of it."""
+        """Estimate from a prompt, which was `cut` characters longer."""
         ids = np.array(self._tokenizer.read(text), np.int64)
         score, embedding = self._session.run(None, {"ids": ids, "shape": shape(text, cut)})
         return Opinion(float(score), embedding, share_of(text, self.card.share), self.card.calibration)
 
 
 def share_of(text: str, share: float) -> float:
-    """Return the encoder's share in what is said of a prompt: all of it where most letters are Latin."""
+    """Return the encoder's share of a prompt's score: all of `share` where most letters are Latin."""
     seen = text[:SCRIPT_CHARACTERS]
     latin = sum(each.isascii() and each.isalpha() for each in seen)
     foreign = sum(each > LAST_LATIN for each in seen)
@@ -62,7 +62,7 @@ def share_of(text: str, share: float) -> float:
 
 
 def shape(text: str, cut: int = 0) -> Floats:
-    """Return what the pieces do not tell: how long a prompt is, and in how many lines, near unit spread."""
+    """Return the log length of a prompt in characters and lines, near unit spread, float32 of shape (2,)."""
     lines: float = text.count("\n")
     if cut and lines:  # they are as long in between as they are at the ends
         lines *= 1 + cut / len(text)

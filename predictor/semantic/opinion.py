@@ -1,4 +1,4 @@
-"""What the encoder says of a prompt, as the predictor takes it."""
+"""The record of what the encoder estimates from a prompt."""
 
 from dataclasses import dataclass
 

@@ -1,9 +1,9 @@
-"""A text to a level of urgency: two linear readings, one of its words and one of an encoder's embedding.
+"""Estimates the urgency of a text by two linear models, of its words and of an encoder's embedding.
 
-Both also see the vital signs or the form (`vitals.cues`). Their scores are averaged; before the encoder has
-spoken the words speak alone. Every hospital words its records in its own way, so of a text about a patient
-only the words are read that told patients apart in training. The level is the one of least expected cost:
-what counts is to be within one level, and not to call what is urgent less urgent than it is.
+Both also see the vital signs or the form (`vitals.cues`). Their scores are averaged; without an embedding,
+the words count alone. Hospitals word their records differently, so in a text about a patient only the words
+count that distinguished patients in training. The level is the one of least expected cost: errors of more
+than one level cost most, and so does too low a level for an urgent case.
 """
 
 from collections.abc import Set
@@ -28,10 +28,10 @@ LEVELS = 5
 TABLE_BITS = 16
 BUCKETS = np.uint32((1 << TABLE_BITS) - 1)
 HEAD, TAIL = 1200, 600
-"""Characters of each end whose words are read: a case is told in this much, and any word of it may decide."""
+"""Characters of each end whose words are read."""
 
 STEM = 5
-"""Characters of a word that are read once more without its ending: "bleeding" and "bleeds" are alike."""
+"""Characters of a word's stem: "bleeding" and "bleeds" share one."""
 
 WEIGHTS = "weights.npz"
 FEATURES_VERSION = 3
@@ -43,13 +43,13 @@ URGENT = 1
 """The least of the urgent levels."""
 
 TOO_LATE = 2.5
-"""What too little urgency costs an urgent case, where being more than one level off costs 1."""
+"""Cost of too low a level for an urgent case, where being more than one level off costs 1."""
 
 EACH_LEVEL = 0.15
-"""What being off costs besides, for each level squared."""
+"""Additional cost per squared level of error."""
 
 SHARE_OF_PATIENT, SHARE = 0.15, 0.5
-"""The encoder's share of the scores: it hears how a record is put together more than what it says."""
+"""The encoder's share of the scores, lower for records, whose form it notices more than their content."""
 
 Floats = npt.NDArray[np.float32]
 
@@ -96,13 +96,13 @@ def softmax(scores: Floats) -> Floats:
 
 
 class UrgencyModel:
-    """One model directory. Nothing that it is asked changes it."""
+    """The urgency model of one directory; it does not learn."""
 
     def __init__(self, directory: Path, encoder: str) -> None:
         """Load the model in `directory`; ModelError if it cannot be used.
 
-        `encoder` is the SHA-256 of the encoder whose opinions it will hear, "" if it hears none: of one that
-        it was not trained with it takes none.
+        `encoder` is the SHA-256 of the encoder whose opinions it gets, "" if none: opinions of an encoder
+        that it was not trained with are ignored.
         """
         self.card: Card = read_card(directory)
         self.name = self.card.name
@@ -122,7 +122,7 @@ class UrgencyModel:
         self.hears = bool(encoder) and encoder == self.card.sources.get("encoder")
 
     def chances(self, text: str, embedding: Floats | None = None) -> Floats:
-        """Return how probable each level is, (LEVELS,), with an encoder's embedding or without."""
+        """Return the probability of each level, (LEVELS,), with an encoder's embedding or without."""
         signs = read_signs(text)
         seen = np.append(cues(text, signs), np.float32(1.0))
         buckets = buckets_of(telling_words(text, signs, self._telling))

@@ -1,4 +1,4 @@
-"""Vital signs in a text, and how far they are from what they should be.
+"""Reads vital signs in a text, and scores how abnormal they are.
 
 Each sign is scored from 0 to 3 as in the National Early Warning Score (NEWS2, Royal College of Physicians,
 2017, chart 1). Its scores are for adults: of children only oxygen, temperature and mind are scored.
@@ -50,7 +50,7 @@ _BEFORE = {
         ("pressure", r"blood pressure|systolic|bp"),
     )
 }
-"""Signs whose name stands behind their number."""
+"""Signs whose name follows their number."""
 _ANOTHER = re.compile(r"[a-z] and \d", re.IGNORECASE)
 _BY_UNIT = {
     "pulse": re.compile(rf"\b{_NUMBER} ?(?:bpm|beats)\b", re.IGNORECASE),
@@ -91,7 +91,7 @@ _AGES = (
         ),
     ),
 )
-"""How an age is told, and how many of its units make a year."""
+"""Ways to give an age, and how many of its units make a year."""
 _GCS = re.compile(r"\bgcs\b[^\d\n]{0,12}(\d{1,2})\b", re.IGNORECASE)
 _ROUSED_BY = r"(?:responds?|response|responsive|responding|reacts?) (?:only )?to"
 _COMA = r"unresponsive|unconscious|does not (?:respond|react|wake)|no response|comatose|stuporous"
@@ -128,8 +128,8 @@ CHILD = 12.0
 @dataclass(frozen=True, slots=True)
 class Signs:
     """What was read: numbers in their usual units (beats and breaths a minute, %, degrees Celsius, mmHg
-    systolic, pain of 10, years), None where nothing is told. `mind` is 3 where nothing or only pain rouses,
-    2 where it is altered, else 0; `awake` says that it is told to be as it should.
+    systolic, pain of 10, years), None where not given. `mind` is 3 for unresponsive or responsive
+    to pain only, 2 for altered, else 0; `awake` says that the text calls the mind normal.
     """
 
     pulse: float | None = None

@@ -221,7 +221,7 @@ def test_a_trained_model_is_loaded_and_used(tmp_path: Path, recipe: str) -> None
     text = (out / "CARD.md").read_text()
     assert "# Model card: own" in text
     assert all(digest in text for digest in card["sha256"].values())
-    assert "logs: supplied by whoever trained it" in text
+    assert "logs: supplied for the training" in text
     assert "| ranking_accuracy |" in text
     loaded = predictor.load(out)
     long, short = (

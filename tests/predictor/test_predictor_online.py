@@ -91,7 +91,7 @@ def test_the_state_of_an_earlier_version_is_learnt_anew() -> None:
     np.savez_compressed(weights, version=np.array(1), buckets=np.array([1]), weights=np.array([0.5]))
     old = json.dumps({**json.loads(head), "spreads": [[1, 2, 1.0, 0.0]]}).encode()
     for state in (old, head):
-        with pytest.raises(ModelError, match="learnt anew"):
+        with pytest.raises(ModelError, match="learning starts over"):
             loaded.import_state(state + b"\n" + weights.getvalue())
 
 

@@ -52,7 +52,7 @@ def file_hashes(directory: Path, names: list[str]) -> dict[str, str]:
 
 def card_text(card: Card) -> str:
     """Return a model card in Markdown (Mitchell et al., 2019): data, measures, limits, files."""
-    data = [f"- {name}: {card.sources.get(name, 'supplied by whoever trained it')}" for name in card.data]
+    data = [f"- {name}: {card.sources.get(name, 'supplied for the training')}" for name in card.data]
     rows = [
         f"| {name} | {_figure(card.metrics[name])} | {meaning} |"
         for name, meaning in measures().items()

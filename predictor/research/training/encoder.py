@@ -114,7 +114,7 @@ class Network(nn.Module):
         """
         x = self.first(self.words(ids) + self.places[: ids.shape[1]])
         for layer in self.layers:
-            x = layer(x, src_key_padding_mask=ids == 0 if len(ids) > 1 else None)
+            x = layer(x, src_key_padding_mask=ids == 0)
         there = (ids != 0).float()[:, :, None]
         embedding = (x.float() * there).sum(1) / there.sum(1)
         return self.head(torch.cat([embedding, shapes], 1))[:, 0], embedding
@@ -240,7 +240,7 @@ def _weights(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 class Single(nn.Module):
-    """The network for one prompt, its embeddings centred and of unit length on average."""
+    """The network for one prompt of any length, its embeddings centred and of unit length on average."""
 
     def __init__(self, network: Network, centre: Tensor, length: float) -> None:
         """Take the mean (EMBEDDED,) and the length of embeddings."""
@@ -250,13 +250,23 @@ class Single(nn.Module):
 
     def forward(self, ids: Tensor, shapes: Tensor) -> tuple[Tensor, Tensor]:
         """Return the score and the embedding (EMBEDDED,) of ids (pieces,) and a shape (SHAPE,)."""
-        scores, embeddings = self.network(ids[None], shapes[None])
-        return scores[0], (embeddings[0] - self.centre) / self.length
+        network, pieces, width = self.network, ids.shape[0], EMBEDDED // HEADS
+        x = network.first(network.words(ids) + network.places[:pieces])
+        for layer in network.layers:
+            # torch's own attention is exported for one number of pieces only.
+            attention = layer.self_attn
+            joint = functional.linear(x, attention.in_proj_weight, attention.in_proj_bias)
+            q, k, v = joint.view(pieces, 3, HEADS, width).permute(1, 2, 0, 3).unbind(0)
+            mixed = (q @ k.transpose(-1, -2) * width**-0.5).softmax(-1) @ v
+            x = layer.norm1(x + attention.out_proj(mixed.transpose(0, 1).reshape(pieces, EMBEDDED)))
+            x = layer.norm2(x + layer.linear2(functional.gelu(layer.linear1(x))))
+        embedding = x.mean(0)
+        score = network.head(torch.cat([embedding, shapes]))[0]
+        return score, (embedding - self.centre) / self.length
 
 
 def export(single: Single, path: Path) -> None:
     """Write the network to `path` in ONNX, its weights in eight bits, quantised channel by channel."""
-    torch.backends.mha.set_fastpath_enabled(False)  # its fused layer has no counterpart in ONNX
     with TemporaryDirectory() as folder:
         whole = Path(folder) / "whole.onnx"
         torch.onnx.export(

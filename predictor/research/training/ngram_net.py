@@ -14,14 +14,14 @@ from predictor.research.training.material import Material, Numbers, Rows
 NUMBERS = 4
 HIDDEN = 48
 MIN_FAMILIES = 4
-"""Families of files in which a gram must occur to have numbers, where there are so many."""
+"""Families of files in which a gram must occur to have numbers, if there are that many."""
 
 MIN_PROMPTS = 3
 
 STEPS = 600
 MIN_STEPS = 40
 ROWS_A_STEP = 40
-"""So many training rows are worth one step."""
+"""Training rows per step."""
 
 FILES_A_STEP = 12
 PROMPTS_A_STEP = 576

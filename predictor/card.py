@@ -1,10 +1,16 @@
-"""Reads a model's card: its data, its calibration, and what a loader must check."""
+"""Reads a model directory: its card (data, calibration, and what a loader must check), and its arrays."""
 
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from predictor.errors import ModelError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 CARD = "card.json"
 
@@ -69,3 +75,15 @@ def read_card(directory: Path) -> Card:
         return Card(**{**fields, "calibration": Calibration(**fields["calibration"])})
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ModelError(f"{path} cannot be read as a model card ({error}): train the model again") from None
+
+
+@contextmanager
+def arrays_of(path: Path) -> "Iterator[Mapping[str, npt.NDArray[Any]]]":
+    """Open a file of arrays; ModelError if it is damaged, or the block fails to use it."""
+    import numpy as np
+
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            yield arrays
+    except Exception as error:  # numpy's, zipfile's, zlib's: a damaged file makes them raise anything
+        raise ModelError(f"{path} cannot be read ({error}): train the model again") from None

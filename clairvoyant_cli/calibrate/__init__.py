@@ -1,4 +1,4 @@
-"""Measures an LLM server: how fast it is, how many answers it gives at once, and how long short ones queue.
+"""Measures an LLM server: its speed, its slots, and how long short answers queue.
 
-Apart from `bench`, which compares proxies under a load of their own: this asks one server, directly.
+`bench` compares proxies under load; this asks one server directly.
 """

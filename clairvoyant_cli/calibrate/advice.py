@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from math import log, sqrt
-from statistics import fmean, median
+from statistics import fmean, linear_regression, median
 
 from clairvoyant_cli.calibrate.server_speeds import Survey
 from predictor.record import LengthClass
@@ -20,7 +20,7 @@ CERTAIN = 1.645
 """Of normal deviates, 95 of a hundred are smaller."""
 
 UNEXPLAINED = 0.25
-"""Share of an answer's time that the server does not account for."""
+"""Share of an answer's time for which the server does not account."""
 
 UNEXPLAINED_S = 0.1
 FEW_SHORTS = 20
@@ -31,11 +31,11 @@ def advise(
 ) -> Iterator[str]:
     """Yield what readers of the profile should know, one line each."""
     if found.busy:
-        yield f"{found.busy} requests of others were in the server at the start; measure when it is idle"
+        yield f"{found.busy} other requests were in the server at the start; measure when it is idle"
     yield from _about_the_sample(profile, queued)
     yield from _about_noise(singles)
     if found.slots is not None and found.slots != profile.slots:
-        yield f"the server says it has {found.slots} slots, {profile.slots} worked at the same time"
+        yield f"the server reports {found.slots} slots, but {profile.slots} worked at the same time"
 
 
 def _about_the_sample(profile: Profile, queued: Sequence[Sample]) -> Iterator[str]:
@@ -46,7 +46,7 @@ def _about_the_sample(profile: Profile, queued: Sequence[Sample]) -> Iterator[st
         return
     if profile.method == "computed":
         yield (
-            f"mu_short was computed from {mu_short.n} service times, for want of time; "
+            f"mu_short was computed from {mu_short.n} service times, for lack of time; "
             "without --quick it is measured"
         )
         return
@@ -61,7 +61,7 @@ def _about_the_sample(profile: Profile, queued: Sequence[Sample]) -> Iterator[st
 def _about_noise(singles: Sequence[Sample]) -> Iterator[str]:
     spread, freedom = speed_spread(singles)
     if freedom and spread > NOISY_RATE * sqrt(_chi_squared(freedom) / freedom):
-        yield f"the speed varied by {spread:.0%} from answer to answer: something else was using the machine"
+        yield f"the speed varied by {spread:.0%} from answer to answer: something else used the machine"
     unexplained = [
         s.sojourn_s - s.decode_s - (s.prefill_s or 0.0) - (s.load_s or 0.0)
         for s in singles
@@ -76,31 +76,25 @@ def _about_noise(singles: Sequence[Sample]) -> Iterator[str]:
 
 
 def speed_spread(samples: Sequence[Sample]) -> tuple[float, int]:
-    """Return by how much the decode speed varied, as a relative standard deviation, and on how many degrees
-    of freedom that rests; 0 where the server told too little.
+    """Return the relative standard deviation of the decode speed and its degrees of freedom; 0 where the
+    server reported too little.
 
-    Among answers of like length, that is: a long answer is slower by its longer context, a short one by what
-    every answer costs, on a machine with nothing else to do. What a straight line in the logarithms of
-    length and speed explains is therefore no noise.
+    Long answers are slower by their longer context, short ones by the fixed cost of an answer, even on an
+    idle machine. So what a straight line in the logarithms of length and speed explains is not noise.
     """
     told = [s for s in samples if s.decode_s and s.tokens >= MIN_TOKENS]
     if len(told) < MIN_RATES:
         return 0.0, 0
     lengths = [log(s.tokens) for s in told]
     rates = [log(s.tokens / s.decode_s) for s in told if s.decode_s]
-    length, rate = fmean(lengths), fmean(rates)
-    apart = sum((x - length) ** 2 for x in lengths)
-    slope = (
-        sum((x - length) * (y - rate) for x, y in zip(lengths, rates, strict=True)) / apart if apart else 0.0
-    )
-    left = sum((y - rate - slope * (x - length)) ** 2 for x, y in zip(lengths, rates, strict=True))
-    freedom = len(told) - (2 if apart else 1)
+    varied = len(set(lengths)) > 1
+    slope, start = linear_regression(lengths, rates) if varied else (0.0, fmean(rates))
+    left = sum((rate - start - slope * length) ** 2 for length, rate in zip(lengths, rates, strict=True))
+    freedom = len(told) - (2 if varied else 1)
     return sqrt(left / freedom), freedom
 
 
 def _chi_squared(freedom: int) -> float:
-    """Return what chi-squared stays below 95 times in a hundred (Wilson and Hilferty, 1931): so far apart may
-    the squares of a few samples be by chance.
-    """
+    """Return the 95 % quantile of chi-squared (Wilson and Hilferty, 1931)."""
     part = 2.0 / (9.0 * freedom)
     return float(freedom * (1.0 - part + CERTAIN * sqrt(part)) ** 3)

@@ -1,4 +1,4 @@
-"""Whether an answer that was cut and continued is the one that it would have been, and what resuming costs.
+"""Tests whether a cut and continued answer equals the uncut one, and what resuming costs.
 
 Answers are cut with the splice that `serve` cuts with, and continued by the adapter's ways.
 

@@ -1,4 +1,4 @@
-"""mu_short: short questions among long ones, in a queue that is kept full (Clairvoyant, section 3.4).
+"""Measures mu_short: short questions among long ones in a full queue (Clairvoyant, section 3.4).
 
 Where there is no time for a real queue, measured service times are put through a simulated one. What is
 uncertain about that are the mean service times, of which a quick run has four short and one long. Their

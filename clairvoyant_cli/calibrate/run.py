@@ -1,4 +1,4 @@
-"""One calibration from the first question to the profile.
+"""Runs a calibration from the first question to the profile.
 
 Rule 1: an interrupted run leaves no half of a profile; what was measured until then is kept, and the next run
 resumes from it.

@@ -1,4 +1,4 @@
-"""What the parts of a calibration share: the plan, the server, the time left, and what is measured so far."""
+"""The state of a calibration: its plan, its server, the time left, and what is measured so far."""
 
 import asyncio
 import time

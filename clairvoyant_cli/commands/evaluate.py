@@ -57,7 +57,7 @@ def _judge_urgency(files: tuple[Path, ...], model: str | None, *, as_json: bool)
     from predictor.errors import ModelError
     from predictor.loading import DEFAULT
     from predictor.research.studies.urgency import confusion_table, evaluate_urgency, table
-    from predictor.research.training.urgency_data import read_cases
+    from predictor.research.training.dataset import read_cases
 
     try:
         loaded = predictor.load_urgency(None if model in (None, DEFAULT) else model)

@@ -13,7 +13,7 @@ from clairvoyant_cli.errors import ClairvoyantError
 from predictor.research.studies.runner import STUDIES
 
 if TYPE_CHECKING:
-    from predictor.research.studies.runner import Cell, Table
+    from predictor.research.studies.runner import Cell, StudyTable
 
 
 @click.command(epilog="Studies: " + "; ".join(f"{name}: {what}" for name, what in STUDIES.items()) + ".")
@@ -39,7 +39,7 @@ def command(study: str, files: tuple[Path, ...], as_json: bool) -> None:
         click.echo(table_text(table))
 
 
-def table_text(table: "Table") -> str:
+def table_text(table: "StudyTable") -> str:
     """Return a table as aligned text, its title above and its notes below."""
     cells = [table.columns, *([_cell(value) for value in row] for row in table.rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

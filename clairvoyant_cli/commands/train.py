@@ -96,7 +96,7 @@ def _train_urgency(files: tuple[Path, ...], out: Path) -> None:
     """Train an urgency model on files of cases, and print how it does on cases that it had not seen."""
     from predictor.errors import ModelError
     from predictor.research.studies.urgency import table
-    from predictor.research.training.urgency_data import read_cases
+    from predictor.research.training.dataset import read_cases
 
     try:
         cases = [case for path in files for case in read_cases(path)]

@@ -1,4 +1,4 @@
-"""What a proxy sees besides the prompt, as shifts of the mean log length.
+"""Shifts the mean log length by what a proxy sees besides the prompt.
 
 No public data holds system prompts, tools or thinking switches together with answer lengths, so these are
 priors: signs that follow from what the option does, sizes that are modest guesses. `online` corrects each of

@@ -1,4 +1,4 @@
-"""The dense features: a few numbers about a prompt's shape, and which classes of words it uses where.
+"""Reads the dense features of a prompt: its shape, and which classes of words it uses where.
 
 `NAMES` gives their order. Counts are natural logarithms of one plus the count, flags are 0 or 1.
 """

@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from predictor.arrays import arrays_of
-from predictor.card import Card, read_card
+from predictor.card import Card, arrays_of, read_card
 from predictor.errors import ModelError
 from predictor.lexical.cues import FEATURES_VERSION, NAMES, read
 from predictor.lexical.ngram_net import BAG, Bag

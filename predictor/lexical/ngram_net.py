@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import arrays_of
+from predictor.card import arrays_of
 from predictor.errors import ModelError
 from predictor.lexical.words import Hashes
 

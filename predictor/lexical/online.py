@@ -4,9 +4,9 @@ Rule 1: what outlives the daemon are weights of hashed features and counts. Of t
 embeddings are in memory; text is nowhere.
 Rule 2: an answer costs the same whether ten thousand came before it or a thousand.
 Rule 3: the correction shrinks to nothing where nothing was learnt (ridge penalty); where there is nothing to
-learn but noise it costs one to two points of ranking accuracy. No second judge weighs it: one that used it
-only as far as it had ordered better made scores of different times incomparable, and cost requests 100 to 200
-of a stream two to five points where it had not been chosen.
+learn but noise it costs one to two points of ranking accuracy. It is always applied in full: weighting it by
+its success made scores of different times incomparable, and cost requests 100 to 200 of a stream two to five
+points.
 """
 
 import struct

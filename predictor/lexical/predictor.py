@@ -1,4 +1,4 @@
-"""The default `Predictor`: the lexical model's score, the request's context, and what was learnt of both."""
+"""The default predictor: the lexical model's score, the request's context, and what was learned."""
 
 import json
 from dataclasses import replace
@@ -61,7 +61,7 @@ _TEMPLATE_CHARACTERS = 400
 
 
 class Memo(NamedTuple):
-    """What learning needs of a request later, in log tokens; `spread` is the card's."""
+    """What is needed to learn from a request later, in log tokens; `spread` is the card's."""
 
     features: Features
     static: float
@@ -116,7 +116,7 @@ class LexicalPredictor(Predictor):
         return self._trusts.trusted(prediction, *whose, view.max_tokens)
 
     def _dense(self, reading: Reading, context: Context, opinion: Opinion | None) -> Floats:
-        """Return what learning sees besides words and keys; nothing where there is no embedding."""
+        """Return the dense features that learning uses; zeros where there is no embedding."""
         dense = np.zeros(self._model.width + 1 + EMBEDDED, np.float32)
         cues = len(reading.row)
         dense[:cues] = self._model.standardise(reading.row, self._dense_value)
@@ -152,7 +152,7 @@ class LexicalPredictor(Predictor):
         self._correction.learn(memo.features, memo.static, real)
 
     def quality(self) -> Quality:
-        """Return how the predictor has done on the answers it was told of."""
+        """Return how the predictions compare with the answers."""
         return self._trusts.quality()
 
     def explain(self, view: PromptView) -> list[tuple[str, float]]:
@@ -204,7 +204,7 @@ class LexicalPredictor(Predictor):
 
 
 def _keys(view: PromptView) -> tuple[str, ...]:
-    """Name what a request has in common with others, for the level of each kind to be learnt."""
+    """Return the keys that a request shares with others; a level is learned for each."""
     keys = ("", f"model {view.model}", f"client {view.client}")
     if view.system:
         return (*keys, f"template {view.system[:_TEMPLATE_CHARACTERS]}")

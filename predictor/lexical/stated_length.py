@@ -1,4 +1,4 @@
-"""What a request says of its own length, and how far that is to be believed before any data is seen.
+"""Reads the answer length that a prompt asks for, and how far to believe it before any data is seen.
 
 "500 words", "a five-paragraph essay" and "3 tips" ask for a number of tokens. Data with known answer lengths
 holds few requests that say how long they want the answer, and far fewer of each way of saying it. So it sets
@@ -217,7 +217,7 @@ _NOT_COPYING = frozenset(
 _HEAD_WORDS = 10
 _TAIL_WORDS = 22
 _MIN_COPIED = 600
-"""Characters; what is told of shorter texts, the words themselves tell."""
+"""Characters; for shorter texts the words themselves are enough."""
 
 _CHARACTERS_A_TOKEN = 4.2
 

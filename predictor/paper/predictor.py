@@ -51,7 +51,7 @@ class PaperPredictor(Predictor):
         self._trust.judge(prediction.score, prediction.q90_tokens, tokens)
 
     def quality(self) -> Quality:
-        """Return how the predictor has done on the answers it was told of."""
+        """Return how the predictions compare with the answers."""
         return self._trust.quality()
 
     def explain(self, view: PromptView) -> list[tuple[str, float]]:

@@ -14,8 +14,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import arrays_of
-from predictor.card import Card, read_card
+from predictor.card import Card, arrays_of, read_card
 from predictor.errors import ModelError
 from predictor.lexical.words import gram_hashes, in_english, split, window
 from predictor.record import PromptView

@@ -24,8 +24,8 @@ from clairvoyant_cli.commands.setup import kept_in, load_predictor, second_opini
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import running_daemon
 from clairvoyant_cli.proxy.queue.exchange import End, Exchange
+from predictor.research.training.dataset import LEVELS, Case, read_cases
 from predictor.research.training.urgency_cases.writing import write_cases
-from predictor.research.training.urgency_data import LEVELS, Case, read_cases
 from profiles.percentiles import percentile
 
 ARMS: dict[str, dict[str, str]] = {

@@ -17,9 +17,9 @@ from predictor.errors import ModelError
 from predictor.loading import MODELS, SEMANTIC, URGENCY, load_model
 from predictor.record import PromptView
 from predictor.research.studies.urgency import judge, quadratic_kappa
+from predictor.research.training.dataset import read_cases
 from predictor.research.training.urgency_cases.acuity import Findings, level_of
 from predictor.research.training.urgency_cases.writing import read_apart, read_day, write_cases
-from predictor.research.training.urgency_data import read_cases
 from predictor.urgency.model import LEVELS, UrgencyModel
 from predictor.urgency.vitals import NAMES, cues, read_signs
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from predictor.lexical.cues import NAMES, read
 from predictor.ranking import DELTA, kendall_tau_b, pair_ranking, ranking_accuracy
 from predictor.record import LengthClass, Prediction, Predictor, PromptView
-from predictor.research.studies.runner import Cell, Table
+from predictor.research.studies.runner import Cell, StudyTable
 from predictor.research.training.dataset import Dataset
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def judge(file: str, predictions: Iterable[Prediction], data: Dataset, delta: fl
     )
 
 
-def table(evaluations: list[Evaluation]) -> Table:
+def table(evaluations: list[Evaluation]) -> StudyTable:
     """Return a row for each file."""
     columns = ["file", "n", "short", "long", "ranking", "tied", "tau_b", "pairs", "class", "error", "q90"]
     rows: list[list[Cell]] = []
@@ -114,7 +114,7 @@ def table(evaluations: list[Evaluation]) -> Table:
         orders = [each.ranking_accuracy, each.tied_share, each.kendall_tau_b, each.pair_accuracy]
         classes = [each.class_accuracy, each.calibration_error, each.q90_coverage]
         rows.append([each.file, each.n, each.n_short, each.n_long, *orders, *classes])
-    return Table("", columns, rows)
+    return StudyTable("", columns, rows)
 
 
 def figures(report: Evaluation) -> dict[str, float]:

@@ -13,12 +13,11 @@ from predictor.loading import load_model
 from predictor.ranking import pair_ranking, ranking_accuracy
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS, Predictor, PromptView
 from predictor.research.studies.evaluation import calibration_error
-from predictor.research.studies.runner import Cell, Progress, Table
+from predictor.research.studies.runner import Cell, Progress, StudyTable
 from predictor.research.studies.unseen import SEED, Corpus
 from predictor.research.training.dataset import Dataset
 from predictor.research.training.fitting import calibrate_evenly, out_of_fold, save
-from predictor.research.training.labels import single_answers
-from predictor.research.training.material import Numbers
+from predictor.research.training.material import Numbers, single_answers
 
 STREAMS_A_FILE = 2
 STREAM = 1000
@@ -75,7 +74,7 @@ def serve(predictor: Predictor, prompts: list[str], tokens: Numbers) -> Served:
     return Served(tokens, *(np.array(column) for column in zip(*rows, strict=True)))
 
 
-def online(corpus: Corpus, progress: Progress) -> Table:
+def online(corpus: Corpus, progress: Progress) -> StudyTable:
     """Serve streams of one unseen file and one model: predict, then learn, then the next.
 
     The static columns are the same model without learning; the ones named soon count requests 100 to 200, the
@@ -109,7 +108,7 @@ def online(corpus: Corpus, progress: Progress) -> Table:
     # A hundred answers may hold no Long one: there is nothing to rank then.
     for name, summary in (("mean", np.nanmean), ("least", np.nanmin), ("most", np.nanmax)):
         rows.append([name, "", *summary(figures, axis=0).tolist()])
-    return Table("Learning while serving", columns, rows)
+    return StudyTable("Learning while serving", columns, rows)
 
 
 def _figures(served: Served) -> list[float]:

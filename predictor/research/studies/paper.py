@@ -13,7 +13,7 @@ from predictor.errors import ModelError
 from predictor.lognormal import log_tokens
 from predictor.paper.features import CODE_WORDS, FORMAT_WORDS, NAMES, NUMERIC
 from predictor.ranking import kendall_tau_b, pair_ranking, ranking_accuracy
-from predictor.research.studies.runner import Cell, Table
+from predictor.research.studies.runner import Cell, StudyTable
 from predictor.research.training import paper
 from predictor.research.training.dataset import Dataset
 from predictor.research.training.fitting import out_of_fold
@@ -44,14 +44,14 @@ class Trained:
         return ranking_accuracy(scores, self.tokens[self.held]).accuracy
 
 
-def starvation(datasets: list[Dataset]) -> Table:
+def starvation(datasets: list[Dataset]) -> StudyTable:
     """Count the classes of each file (Table 2)."""
     rows: list[list[Cell]] = []
     for data in datasets:
         classes = np.bincount(paper.classes_of(data.typical_tokens()), minlength=3)
         rows.append([data.name, *map(int, classes), float(classes[2] / classes.sum())])
     columns = ["dataset", "short", "medium", "long", "long share"]
-    return Table("Long-class starvation (Table 2)", columns, rows)
+    return StudyTable("Long-class starvation (Table 2)", columns, rows)
 
 
 def train_each(datasets: list[Dataset]) -> list[Trained]:
@@ -75,7 +75,7 @@ def train_each(datasets: list[Dataset]) -> list[Trained]:
     return trained
 
 
-def in_distribution(datasets: list[Dataset]) -> Table:
+def in_distribution(datasets: list[Dataset]) -> StudyTable:
     """Compare ranking with classification accuracy on held-out rows (Table 5).
 
     The default recipe ranks the same rows, five-fold: it too has seen four fifths of the prompts.
@@ -92,10 +92,10 @@ def in_distribution(datasets: list[Dataset]) -> Table:
         ranked = [ranking.accuracy, ranking.tied_share, *figures, one.held_out_accuracy(ours[one.held])]
         rows.append([one.name, len(tokens), *ranked])
     columns = ["dataset", "n", "ranking", "tied", "tau_b", "pairs", "class", "our ranking"]
-    return Table("In-distribution, held-out 20 % (Table 5)", columns, rows)
+    return StudyTable("In-distribution, held-out 20 % (Table 5)", columns, rows)
 
 
-def cross_distribution(datasets: list[Dataset]) -> Table:
+def cross_distribution(datasets: list[Dataset]) -> StudyTable:
     """Judge each model on each file (Table 6); the diagonal includes training data, as in the paper."""
     models = train_each(datasets)
     rows: list[list[Cell]] = []
@@ -103,10 +103,12 @@ def cross_distribution(datasets: list[Dataset]) -> Table:
         scores = [paper.probability_long(one.model, other.features) for other in models]
         figures = [ranking_accuracy(each, other.tokens) for each, other in zip(scores, models, strict=True)]
         rows.append([one.name, *(figure.accuracy for figure in figures)])
-    return Table("Cross-distribution ranking (Table 6)", ["trained on", *(one.name for one in models)], rows)
+    return StudyTable(
+        "Cross-distribution ranking (Table 6)", ["trained on", *(one.name for one in models)], rows
+    )
 
 
-def baselines(datasets: list[Dataset]) -> Table:
+def baselines(datasets: list[Dataset]) -> StudyTable:
     """Compare with chance, prompt length and keywords on the same held-out rows (Table 7)."""
     words = CODE_WORDS | FORMAT_WORDS
     rows: list[list[Cell]] = []
@@ -119,10 +121,12 @@ def baselines(datasets: list[Dataset]) -> Table:
             paper.probability_long(one.model, one.features[one.held]),
         ]
         rows.append([one.name, *map(one.held_out_accuracy, scores)])
-    return Table("Baselines (Table 7)", ["dataset", "chance", "prompt length", "keywords", "features"], rows)
+    return StudyTable(
+        "Baselines (Table 7)", ["dataset", "chance", "prompt length", "keywords", "features"], rows
+    )
 
 
-def ablation(datasets: list[Dataset]) -> Table:
+def ablation(datasets: list[Dataset]) -> StudyTable:
     """Retrain without each feature group (Table 4); the change of ranking accuracy."""
     models = train_each(datasets)
     groups = {name: [index] for index, name in enumerate(NUMERIC)}
@@ -131,7 +135,7 @@ def ablation(datasets: list[Dataset]) -> Table:
     for group, columns in groups.items():
         changes = [_without(one, columns) - _without(one, []) for one in models]
         rows.append([group, float(np.mean(changes)), *changes])
-    return Table("Drop-one ablation (Table 4)", ["without", "mean", *(one.name for one in models)], rows)
+    return StudyTable("Drop-one ablation (Table 4)", ["without", "mean", *(one.name for one in models)], rows)
 
 
 def _without(one: Trained, columns: list[int]) -> float:

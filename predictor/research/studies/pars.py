@@ -10,7 +10,7 @@ import numpy as np
 from predictor.errors import ModelError
 from predictor.lognormal import SHIFT_TOKENS
 from predictor.ranking import kendall_tau_b, pair_ranking, ranking_accuracy
-from predictor.research.studies.runner import Cell, Table
+from predictor.research.studies.runner import Cell, StudyTable
 from predictor.research.studies.unseen import MIN_TRAINED, prompt_lengths
 from predictor.research.training.dataset import Dataset
 from predictor.research.training.fitting import out_of_fold
@@ -30,7 +30,7 @@ MIN_ANSWERED = 0.5
 """Share of a file's prompts that a model or run must have answered to count for the ceiling."""
 
 
-def pars(datasets: list[Dataset]) -> Table:
+def pars(datasets: list[Dataset]) -> StudyTable:
     """Predict each file's answers by models trained on the same file: of the same model, and of another's.
 
     "other's" is the tau_b of the other model's real answers: what knowing its lengths for certain would earn.
@@ -44,7 +44,7 @@ def pars(datasets: list[Dataset]) -> Table:
         raise ModelError(f"no file holds {MIN_TRAINED} prompts that one model answered: give larger files")
     columns = ["file", "model", "answers", "listwise", "pointwise", "PARS unfiltered", "PARS"]
     columns += ["ours", "cross-model", "other's", "length"]
-    return Table("Kendall's tau_b, PARS's tables and ours", columns, rows)
+    return StudyTable("Kendall's tau_b, PARS's tables and ours", columns, rows)
 
 
 def _judged(data: Dataset) -> list[list[Cell]]:
@@ -76,7 +76,7 @@ def _chosen(data: Dataset) -> list[int]:
     return [first, second] if shared[second] >= MIN_TRAINED else [first]
 
 
-def ceiling(datasets: list[Dataset]) -> Table:
+def ceiling(datasets: list[Dataset]) -> StudyTable:
     """Rank a model's answers by its other answers to the same prompts: no predictor can do better.
 
     Each column of a file is a run of the same model, or another model: a prompt alone could at best tell what
@@ -90,7 +90,7 @@ def ceiling(datasets: list[Dataset]) -> Table:
             raise ModelError(f"{data.name} holds one answer a prompt: the ceiling needs repeated runs")
         rows.append([data.name, int(runs.sum()), *_agreement(data.tokens[:, runs])])
     columns = ["file", "runs", "one other run", "mean of the others", "its tau_b", "its pairs"]
-    return Table("Noise ceiling", columns, rows)
+    return StudyTable("Noise ceiling", columns, rows)
 
 
 def _agreement(answers: Numbers) -> list[float]:

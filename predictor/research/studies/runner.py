@@ -24,7 +24,7 @@ STUDIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class StudyTable:
     """A study's result. Accuracies are shares of 1; a cell is None or NaN where there is nothing to count."""
 
     title: str
@@ -33,11 +33,11 @@ class Table:
     notes: tuple[str, ...] = ()
 
 
-def run_study(name: str, datasets: "list[Dataset]", progress: Progress = lambda line: None) -> Table:
+def run_study(name: str, datasets: "list[Dataset]", progress: Progress = lambda line: None) -> StudyTable:
     """Run one of `STUDIES`; ModelError if the files hold too little for it, or the train extra is missing."""
     from predictor.research.studies import online, paper, pars, unseen
 
-    run: dict[str, Callable[[], Table]] = {
+    run: dict[str, Callable[[], StudyTable]] = {
         "starvation": lambda: paper.starvation(datasets),
         "classes": lambda: paper.in_distribution(datasets),
         "cross": lambda: paper.cross_distribution(datasets),

@@ -14,12 +14,11 @@ import numpy as np
 
 from predictor.errors import ModelError
 from predictor.ranking import ranking_accuracy
-from predictor.research.studies.runner import Cell, Progress, Table
+from predictor.research.studies.runner import Cell, Progress, StudyTable
 from predictor.research.training import paper
 from predictor.research.training.dataset import Dataset
 from predictor.research.training.fitting import Fitted, fit
-from predictor.research.training.labels import Labels, label
-from predictor.research.training.material import Material, Numbers, Rows, prepare
+from predictor.research.training.material import Labels, Material, Numbers, Rows, label, prepare
 
 if TYPE_CHECKING:
     import xgboost
@@ -147,7 +146,7 @@ def deal(datasets: list[Dataset]) -> list[list[str]]:
     return parts
 
 
-def unseen(corpus: Corpus, progress: Progress) -> Table:
+def unseen(corpus: Corpus, progress: Progress) -> StudyTable:
     """Rank each file by length and by models that saw none of its family: the default's and the paper's."""
     rows: list[list[Cell]] = []
     for part in deal(corpus.datasets):
@@ -160,7 +159,7 @@ def unseen(corpus: Corpus, progress: Progress) -> Table:
             if np.isfinite(accuracies[0]):
                 rows.append([data.name, ", ".join(kinds(data.name)), len(data.prompts), *accuracies])
     columns = ["file", "kinds", "prompts", "ours", "paper", "length"]
-    return Table("Families of files never seen, ranking accuracy", columns, [*rows, *summarised(rows)])
+    return StudyTable("Families of files never seen, ranking accuracy", columns, [*rows, *summarised(rows)])
 
 
 def summarised(rows: list[list[Cell]]) -> list[list[Cell]]:

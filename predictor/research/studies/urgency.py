@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from predictor.research.studies.runner import Cell, Table
-from predictor.research.training.urgency_data import Case
+from predictor.research.studies.runner import Cell, StudyTable
+from predictor.research.training.dataset import Case
 from predictor.urgency.model import LEVELS, UrgencyModel, least_cost
 
 Levels = npt.NDArray[np.intp]
@@ -82,16 +82,16 @@ def evaluate_urgency(model: UrgencyModel, cases: list[Case], embed: Embed | None
     return [*verdicts, judge("its commonest level", real, common)]
 
 
-def table(verdicts: list[Verdict], title: str = "") -> Table:
+def table(verdicts: list[Verdict], title: str = "") -> StudyTable:
     """Return a row for each verdict."""
     rows: list[list[Cell]] = [
         [each.name, each.n, *(getattr(each, name) for name in FIGURES)] for each in verdicts
     ]
-    return Table(title, ["", "n", "exact", "within 1", "kappa", "under 0,1", "missed", "over"], rows)
+    return StudyTable(title, ["", "n", "exact", "within 1", "kappa", "under 0,1", "missed", "over"], rows)
 
 
-def confusion_table(verdict: Verdict) -> Table:
+def confusion_table(verdict: Verdict) -> StudyTable:
     """Return the counts of each predicted level, a row for each real level."""
     rows: list[list[Cell]] = [[str(level), *row] for level, row in enumerate(verdict.confusion)]
     title = f"{verdict.name}: predicted level (columns) by real level (rows)"
-    return Table(title, ["", *map(str, range(LEVELS))], rows)
+    return StudyTable(title, ["", *map(str, range(LEVELS))], rows)

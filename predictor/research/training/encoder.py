@@ -33,8 +33,7 @@ from predictor.loading import MODELS, SEMANTIC
 from predictor.research.studies.unseen import Corpus, deal, family, file_accuracy
 from predictor.research.training.card_writing import file_hashes, write_card
 from predictor.research.training.fitting import calibrate_evenly
-from predictor.research.training.labels import TYPICAL_LEVEL, label, single_answers
-from predictor.research.training.material import Numbers, Rows
+from predictor.research.training.material import TYPICAL_LEVEL, Numbers, Rows, label, single_answers
 from predictor.research.training.shipped_models import card_of, narrate, read_manifest
 from predictor.semantic.model import ENCODER, VOCABULARY, shape, share_of
 from predictor.semantic.opinion import EMBEDDED

@@ -23,7 +23,7 @@ from predictor.research.studies.unseen import Corpus, unseen
 from predictor.research.training import paper
 from predictor.research.training.dataset import CHARACTERS_A_TOKEN, Dataset, read_dataset
 from predictor.research.training.fitting import calibrate_evenly, draw_evenly, out_of_fold, save
-from predictor.research.training.labels import single_answers
+from predictor.research.training.material import single_answers
 
 CHARACTERS_A_TOKEN_IN = {"zh": 1.5, "ja": 1.5, "ko": 1.7, "ru": 2.5}
 """Where answers are counted in characters; in other languages a token has `CHARACTERS_A_TOKEN`."""

@@ -20,7 +20,7 @@ from predictor.errors import ModelError, from_the_train_extra
 from predictor.loading import MODELS, SEMANTIC, load_encoder
 from predictor.research.studies.urgency import Verdict, judge
 from predictor.research.training.card_writing import file_hashes, write_card
-from predictor.research.training.urgency_data import Case
+from predictor.research.training.dataset import Case
 from predictor.urgency.model import (
     EMBEDDING_SCALE,
     FEATURES_VERSION,

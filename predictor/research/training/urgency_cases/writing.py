@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from predictor.research.training.dataset import Case
 from predictor.research.training.urgency_cases.acuity import Findings, level_of
-from predictor.research.training.urgency_data import Case
 
 SEED = 20
 PATIENTS = 30

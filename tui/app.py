@@ -1,8 +1,7 @@
-"""The dashboard. It draws the newest snapshot it has been given, and asks the daemon for what a key means.
+"""The dashboard: draws the newest state, and asks the daemon for what a key means.
 
-Rule 1: one direction. A snapshot comes in, a scene is made of it, every panel draws the scene.
-Rule 2: no more frames than the eye needs: the newest state wins, the ones between are not drawn.
-Rule 3: nothing here waits: the source, the machine's sensors and the actions run beside the screen.
+A state comes in, a view is made of it, every panel draws the view. States that come faster than the screen is
+drawn are skipped. Nothing here waits: the source, the sensors and the actions run beside the screen.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ from textual.app import App, SystemCommand
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
-from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.errors import ClairvoyantError, printable
 from clairvoyant_cli.state.actions import Action
 from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
 from clairvoyant_cli.state.source import EVERY_S as FRAME_S
@@ -35,17 +34,16 @@ from tui.plain_glyphs import plain_driver
 from tui.preferences import remember, remembered
 from tui.screens.board import BoardScreen
 from tui.screens.pages import Clients, Help, PageScreen
-from tui.styled_text import Tone, printable
+from tui.styled_text import Tone
 from tui.view_state import Link, LinkState, ViewState
 from tui.widgets.canvas import Canvas
 
 INTERVALS_S = (FRAME_S, 0.5, 1.0, 2.0, 0.08)
-"""How often a new state is drawn, the first unless somebody wants another. What a key does is drawn at
-once."""
+"""Refresh intervals, the default first. The effect of a key is drawn at once."""
 
 _HARDWARE_EVERY_S = 1.0
 _TICK_S = 0.3
-_STILL_S = 0.55  # more than half a second: two states a second need no frames between them
+_STILL_S = 0.55  # over half a second: two states a second need no frames between them
 _MESSAGE_S = 4.0
 _SEVERITY: dict[str, Tone] = {"information": "accent", "warning": "warn", "error": "alert"}
 
@@ -70,10 +68,9 @@ class Top(App[None]):
         likes: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`machine` reads this computer's sensors; it is called in a thread, once a second. `folder` is where
-        exports go (the working directory), `memory` the file that keeps what is liked; `likes` come before
-        what it says. `badge` stands beside the mode: demo, replay. `glyphs` says what is sent in place of
-        characters that the font lacks.
+        """`machine` reads this computer's sensors, in a thread, once a second. `folder` is where exports go
+        (the working directory), `memory` the file of preferences, which `likes` override. `badge` is shown in
+        the header, as "demo". `glyphs` replaces characters that the font lacks.
         """
         colour = not os.environ.get("NO_COLOR")
         super().__init__(ansi_color=None if colour else True)
@@ -88,7 +85,7 @@ class Top(App[None]):
         self._lost_at = 0.0
         self._drawn_at = 0.0
         self._every_s = FRAME_S
-        self._frozen_scene: ViewState | None = None
+        self._frozen: ViewState | None = None
         self._past = StateHistory()
         self._sought: float | None = None
         self._is_fetching = False
@@ -127,7 +124,7 @@ class Top(App[None]):
         self.set_interval(_TICK_S, self._tick)
 
     def on_unmount(self) -> None:
-        """Let the sensors rest."""
+        """Stop reading the sensors."""
         self._left.set()
 
     def _recolour(self) -> None:
@@ -146,9 +143,7 @@ class Top(App[None]):
         timeout: float | None = None,
         markup: bool = False,
     ) -> None:
-        """Show a message in the footer for a while, where it covers nothing. Its words may come from a daemon
-        or a file, so they are no markup, whatever is asked.
-        """
+        """Show a message in the footer for a while. It may come from a daemon, so it is never read as markup."""
         self._message = f"{title}: {printable(message)}" if title else printable(message)
         self._message_tone = _SEVERITY[severity]
         self._message_until = self._clock() + (timeout or _MESSAGE_S)
@@ -157,9 +152,7 @@ class Top(App[None]):
     # -- what comes in ----------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Take the newest state, draw it, rest for what is left of the frame; so states that come in between
-        are never decoded.
-        """
+        """Draw the newest state, then sleep for the rest of the interval; states between are not decoded."""
         clock = asyncio.get_running_loop().time
         due = clock()
         async for news in self._source.stream():
@@ -172,12 +165,10 @@ class Top(App[None]):
         threading.Thread(target=self._watch_machine, args=arguments, name="sensors", daemon=True).start()
 
     def _watch_machine(self, read: Callable[[], Hardware], loop: asyncio.AbstractEventLoop) -> None:
-        """Read the sensors, in a thread of its own. It is a daemon thread, and nobody waits for it: a driver
-        that hangs takes its panel with it, not the screen, and not the way out.
-        """
+        """Read the sensors in a daemon thread: a driver that hangs does not keep the screen from quitting."""
         while not self._left.is_set():
             hardware = read()
-            with suppress(RuntimeError):  # the loop has ended while we read
+            with suppress(RuntimeError):  # the loop ended meanwhile
                 loop.call_soon_threadsafe(self.take_hardware, hardware)
             self._left.wait(_HARDWARE_EVERY_S)
 
@@ -187,60 +178,51 @@ class Top(App[None]):
         self._history.take_hardware(hardware)
 
     def take(self, news: Snapshot | Disconnected) -> None:
-        """Take a state, or the news that there is none, and draw it."""
-        now = self._clock()
+        """Take a state, or the news that the daemon is lost, and draw it."""
+        now, link = self._clock(), self._link
         if isinstance(news, Disconnected):
-            if self._link.state is not LinkState.LOST:
+            if link.state is not LinkState.LOST:
                 self._lost_at = now
-            self._link = replace(
-                self._link, state=LinkState.LOST, reason=news.reason, retry_in_s=news.retry_in_s
-            )
+            self._link = replace(link, state=LinkState.LOST, reason=news.reason, retry_in_s=news.retry_in_s)
         else:
             self._snapshot, self._received_at = news, now
-            self._link = replace(self._link, state=LinkState.LIVE, reason="", lost_for_s=0.0)
+            self._link = replace(link, state=LinkState.LIVE, reason="", lost_for_s=0.0)
             self._history.take(news)
             self._past.record(news)
         self.draw()
 
     def _tick(self) -> None:
-        """Let ages grow where no news has come."""
+        """Let ages grow while no state comes."""
         if self._clock() - self._drawn_at >= _STILL_S:
             self.draw()
 
     def view(self) -> ViewState:
         """Return what is to be drawn now."""
         now = self._clock()
-        message, tone = self._message if now <= self._message_until else "", self._message_tone
-        if self._frozen_scene is not None:
-            return replace(
-                self._frozen_scene,
-                prompts=self._prompts,
-                ghost=self._ghost,
-                message=message,
-                message_tone=tone,
-            )
-        link = self._link
-        lost = link.state is LinkState.LOST
-        if lost:
-            link = replace(link, lost_for_s=now - self._lost_at)
-        paused_at = self._lost_at if lost else now
+        shown: dict[str, Any] = {
+            "prompts": self._prompts,
+            "ghost": self._ghost,
+            "message": self._message if now <= self._message_until else "",
+            "message_tone": self._message_tone,
+        }
+        if self._frozen is not None:
+            return replace(self._frozen, **shown)
+        lost = self._link.state is LinkState.LOST
+        stopped_at = self._lost_at if lost else now
         return ViewState(
-            link=link,
+            link=replace(self._link, lost_for_s=now - self._lost_at) if lost else self._link,
             snapshot=self._snapshot,
             hardware=self._hardware,
             hardware_age_s=now - self._read_at if self._hardware else 0.0,
             history=self._history,
-            drift_s=max(0.0, paused_at - self._received_at) if self._snapshot else 0.0,
+            drift_s=max(0.0, stopped_at - self._received_at) if self._snapshot else 0.0,
             readonly=self._readonly,
-            prompts=self._prompts,
-            ghost=self._ghost,
             badge=self._badge,
-            message=message,
-            message_tone=tone,
+            **shown,
         )
 
     def draw(self) -> None:
-        """Let every panel in sight draw the scene."""
+        """Redraw all visible panels."""
         if not self.is_running:
             return
         self._drawn_at = self._clock()
@@ -252,16 +234,16 @@ class Top(App[None]):
     # -- what is asked of the daemon --------------------------------------------------------------------
 
     def remember(self, **liked: str) -> None:
-        """Keep how the screen is liked, for the next time."""
+        """Store preferences."""
         if self._memory is not None:
             remember(self._memory, **liked)
 
     def liked(self) -> Mapping[str, str]:
-        """Return what was kept."""
+        """Return the stored preferences."""
         return self._likes
 
     def outlook(self, show: Callable[[tuple[PolicyOutlook, ...]], None]) -> None:
-        """Ask when what waits would start under each policy, and show the answer when it comes."""
+        """Ask when the queue would start under each policy, and show the answer."""
 
         async def ask() -> None:
             show(await self._source.outlook())
@@ -269,43 +251,42 @@ class Top(App[None]):
         self.run_worker(ask(), group="outlook", exclusive=True)
 
     def ask(self, *actions: Action) -> None:
-        """Ask the daemon for something, one action after the other; a refusal is shown."""
-        self.run_worker(self._perform(actions), group="actions")
+        """Send actions to the daemon, one after the other; a refusal is shown."""
 
-    async def _perform(self, actions: Iterable[Action]) -> None:
-        for action in actions:
-            result = await self._source.act(action)
-            if not result.done:
-                self.notify(result.note or f"{action.verb} was refused", severity="error")
+        async def perform() -> None:
+            for action in actions:
+                result = await self._source.act(action)
+                if not result.done:
+                    self.notify(result.note or f"{action.verb} was refused", severity="error")
+
+        self.run_worker(perform(), group="actions")
 
     # -- the view as a whole ----------------------------------------------------------------------------
 
     def action_freeze(self) -> None:
-        """Stop the picture, or let it go on."""
-        if self._frozen_scene is not None:
-            self._frozen_scene = None
-        else:
+        """Freeze the display, or let it go on."""
+        if self._frozen is None:
             view = self.view()
-            self._frozen_scene = replace(view, frozen=True, history=deepcopy(view.history))
+            self._frozen = replace(view, frozen=True, history=deepcopy(view.history))
+        else:
+            self._frozen = None
         self.draw()
 
     def action_scrub(self, seconds: float) -> None:
-        """Go back, or forth again, by so many seconds of the last hour."""
+        """Go back, or forward, in the last hour."""
         if self._snapshot is None:
             return
-        shown = self._frozen_scene.snapshot if self._frozen_scene is not None else None
-        if self._sought is None:
-            self._sought = (shown or self._snapshot).taken_at
-        self._sought += seconds
+        shown = self._frozen.snapshot if self._frozen is not None else None
+        self._sought = (self._sought or (shown or self._snapshot).taken_at) + seconds
         begins_at = self._past.begins_at
         if seconds < 0 and self._sought < (begins_at or self._sought) and not self._is_fetching:
             self._is_fetching = True
             self.run_worker(self._fetch(), group="past")
         elif not self._is_fetching:
-            self._scrub(forth=seconds > 0)
+            self._scrub(forward=seconds > 0)
 
     async def _fetch(self) -> None:
-        """Fetch of the daemon's past what is sought, page after page, and show it."""
+        """Fetch pages of the daemon's history up to the time that is sought, and show it."""
         try:
             while (begins_at := self._past.begins_at) is not None and (self._sought or begins_at) < begins_at:
                 if not self._past.put_before(await self._source.past(begins_at)):
@@ -315,26 +296,24 @@ class Top(App[None]):
         self._is_fetching = False
         self._scrub()
 
-    def _scrub(self, *, forth: bool = False) -> None:
-        """Show the state at the time that is sought, or the newest where there is none after it."""
+    def _scrub(self, *, forward: bool = False) -> None:
+        """Show the state at the time that is sought, or the newest if there is none after it."""
         at, self._sought = self._sought, None
         if self._snapshot is None or at is None:
             return
-        state = self._past.after(at - EVERY_S) if forth else self._past.before(at + EVERY_S)
-        was_past, self._frozen_scene = self._frozen_scene is not None, None
-        if state is not None and (was_past or not forth):
+        state = self._past.after(at - EVERY_S) if forward else self._past.before(at + EVERY_S)
+        was_frozen, self._frozen = self._frozen is not None, None
+        if state is not None and (was_frozen or not forward):
             ago_s = self._snapshot.taken_at - state.taken_at
-            history = self._history.until(state)
-            self._frozen_scene = replace(
-                self.view(), snapshot=state, history=history, frozen=True, drift_s=0.0, past_s=ago_s
-            )
+            past = replace(self.view(), snapshot=state, history=self._history.until(state))
+            self._frozen = replace(past, frozen=True, drift_s=0.0, past_s=ago_s)
         self.draw()
 
     def action_interval(self) -> None:
-        """Draw at the next slower pace."""
+        """Take the next refresh interval."""
         self._every_s = INTERVALS_S[(INTERVALS_S.index(self._every_s) + 1) % len(INTERVALS_S)]
         self._source.pace(self._every_s)
-        self.notify(f"drawing every {duration(self._every_s)}", timeout=2)
+        self.notify(f"refresh every {duration(self._every_s)}", timeout=2)
 
     def action_theme(self) -> None:
         """Take the next of our themes."""
@@ -346,31 +325,31 @@ class Top(App[None]):
     def action_prompts(self) -> None:
         """Show prompts, if the daemon sends them."""
         snapshot = self._snapshot
-        allowed = snapshot is not None and any(
+        sent = snapshot is not None and any(
             each.prompt is not None for each in snapshot.queue + snapshot.running
         )
-        if not self._prompts and not allowed:
-            self.notify("The daemon keeps prompts to itself.", severity="warning")
+        if not self._prompts and not sent:
+            self.notify("The daemon does not send prompts.", severity="warning")
             return
         self._prompts = not self._prompts
         self.notify(
-            "prompts shown in the request's page (Enter)" if self._prompts else "prompts hidden", timeout=3
+            "prompts shown on a request's page (Enter)" if self._prompts else "prompts hidden", timeout=3
         )
         self.draw()
 
     def action_ghost(self) -> None:
-        """Show beside each place in the queue the one it would have in order of arrival, or no more."""
+        """Compare each place in the queue with first-come-first-served, or stop doing so."""
         self._ghost = not self._ghost
-        self.notify("beside each place: what order of arrival would give" if self._ghost else "as it is")
+        self.notify("compared with first-come-first-served" if self._ghost else "not compared")
         self.draw()
 
     def action_help(self) -> None:
-        """Show every key."""
+        """Show the help."""
         self.push_screen(Help())
         self.call_after_refresh(self.draw)
 
     def action_clients(self) -> None:
-        """Show who has what, and what each may."""
+        """Show the clients."""
         self.push_screen(Clients())
         self.call_after_refresh(self.draw)
 
@@ -378,7 +357,7 @@ class Top(App[None]):
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Offer every key's action by name, and Textual's themes and screenshot."""
-        for key in sorted(KEYS, key=lambda key: key.changes):  # what only looks comes first
+        for key in sorted(KEYS, key=lambda key: key.changes):  # harmless ones first
             if key.action:
                 yield SystemCommand(key.help, f"key {key.label}", self._runner(key.action))
         for command in super().get_system_commands(screen):

@@ -1,4 +1,4 @@
-"""Numbers as an operator reads them: short, aligned, never more digits than they are worth."""
+"""Formats numbers for an operator: short, aligned, without useless digits."""
 
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -8,6 +8,7 @@ from tui.styled_text import Line, Tone
 NOTHING = "–"
 _EIGHTHS = "▁▂▃▄▅▆▇█"
 CLASS_LETTER = {"short": "S", "medium": "M", "long": "L"}
+_CLASS_TONE: dict[str, Tone] = {"short": "short", "medium": "medium", "long": "long"}
 
 
 def duration(seconds: float | None) -> str:
@@ -15,18 +16,15 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return NOTHING
     seconds = max(0.0, seconds)
-    if seconds < 0.995:
-        return f"{seconds:.2f}s"
-    if seconds < 9.95:
-        return f"{seconds:.1f}s"
     if seconds < 59.5:
-        return f"{seconds:.0f}s"
-    minutes = round(seconds)
-    if minutes < 3600:
-        return f"{minutes // 60}m{minutes % 60:02d}"
-    if minutes < 86_400:
-        return f"{minutes // 3600}h{minutes % 3600 // 60:02d}"
-    return f"{minutes // 86_400}d{minutes % 86_400 // 3600:02d}h"
+        digits = 2 if seconds < 0.995 else 1 if seconds < 9.95 else 0
+        return f"{seconds:.{digits}f}s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}"
+    if whole < 86_400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}"
+    return f"{whole // 86_400}d{whole % 86_400 // 3600:02d}h"
 
 
 def count(value: float | None) -> str:
@@ -35,9 +33,7 @@ def count(value: float | None) -> str:
         return NOTHING
     if value < 9_999.5:
         return f"{value:,.0f}"
-    if value < 999_950:
-        return f"{value / 1_000:.1f}k"
-    return f"{value / 1_000_000:.1f}M"
+    return f"{value / 1_000:.1f}k" if value < 999_950 else f"{value / 1_000_000:.1f}M"
 
 
 def brief(value: float) -> str:
@@ -54,6 +50,12 @@ def share(value: float | None) -> str:
     return NOTHING if value is None else f"{value * 100:.0f}%"
 
 
+def change(value: float, reference: float) -> str:
+    """How much a value is off another: −40% +12% ×12."""
+    ratio = value / reference
+    return f"×{ratio:.0f}" if ratio >= 10.5 else f"{'−' if ratio < 1 else '+'}{share(abs(ratio - 1.0))}"
+
+
 def ratio(value: float | None) -> str:
     """A number between 0 and 1 with two digits."""
     return NOTHING if value is None else f"{value:.2f}"
@@ -61,9 +63,7 @@ def ratio(value: float | None) -> str:
 
 def rate(value: float | None) -> str:
     """Something per second, with three significant digits."""
-    if value is None:
-        return NOTHING
-    return f"{value:.1f}" if value < 99.95 else count(value)
+    return f"{value:.1f}" if value is not None and value < 99.95 else count(value)
 
 
 def size(value_bytes: float | None) -> str:
@@ -71,9 +71,9 @@ def size(value_bytes: float | None) -> str:
     if value_bytes is None:
         return NOTHING
     gib = value_bytes / 2**30
-    if gib >= 0.995:
-        return f"{gib:.1f}G" if gib < 99.95 else f"{gib:.0f}G"
-    return f"{value_bytes / 2**20:.0f}M"
+    if gib < 0.995:
+        return f"{value_bytes / 2**20:.0f}M"
+    return f"{gib:.1f}G" if gib < 99.95 else f"{gib:.0f}G"
 
 
 def clock(at: float) -> str:
@@ -81,51 +81,40 @@ def clock(at: float) -> str:
     return _clock(at // 1.0)
 
 
-@lru_cache(maxsize=512)  # a clock that is set back or forth for the summer is seen when a second comes anew
+@lru_cache(maxsize=512)
 def _clock(at: float) -> str:
     try:
         return datetime.fromtimestamp(at, tz=UTC).astimezone().strftime("%H:%M:%S")
     except (ValueError, OverflowError, OSError):
-        return NOTHING  # no time that a calendar knows: a daemon's clock is wrong, or a recording is
+        return NOTHING  # no time of a calendar: the daemon's clock is wrong
 
 
 def bar(fraction: float, width: int, tone: Tone = "accent") -> Line:
-    """A gauge of half-cell steps. Filled and empty differ in weight, so it reads without colour."""
+    """A gauge in half cells. Filled and empty differ in weight, so it reads without colour."""
     halves = round(min(1.0, max(0.0, fraction)) * width * 2)
-    if fraction > 0 and not halves:
-        halves = 1
-    full, half = divmod(halves, 2)
-    line = Line().add("━" * full, tone)
-    if half:
-        line.add("╸", tone)
-    return line.add("─" * (width - full - half), "track")
+    full, half = divmod(max(halves, 1) if fraction > 0 else halves, 2)
+    return Line().add("━" * full + "╸" * half, tone).add("─" * (width - full - half), "track")
 
 
 def spark(values: list[float], width: int, top: float | None = None) -> str:
     """The last `width` values as block characters, the newest at the right."""
     values = values[-width:]
-    if not values:
-        return ""
-    top = top or max(values) or 1.0
+    top = top or max(values, default=0.0) or 1.0
     steps = len(_EIGHTHS) - 1
     return "".join(_EIGHTHS[min(steps, max(0, round(value / top * steps)))] for value in values)
 
 
 def class_tone(length_class: str) -> Tone:
-    """The tone of a length class; a class we do not know is plain ink."""
-    if length_class == "short":
-        return "short"
-    if length_class == "medium":
-        return "medium"
-    return "long" if length_class == "long" else "ink"
+    """The tone of a length class; plain ink for an unknown one."""
+    return _CLASS_TONE.get(length_class, "ink")
 
 
 def class_letter(length_class: str) -> str:
-    """S, M or L; the first letter of a class we do not know."""
+    """S, M or L; the first letter of an unknown class."""
     return CLASS_LETTER.get(length_class, length_class[:1].upper() or "?")
 
 
 def path_name(endpoint: str) -> str:
-    """The part of an endpoint that tells it from the others: `/v1/chat/completions` is `chat`."""
+    """The telling part of an endpoint: `/v1/chat/completions` is `chat`."""
     parts = [part for part in endpoint.split("/") if part not in ("", "api", "v1")]
     return parts[0] if parts else endpoint

@@ -12,6 +12,8 @@ from typing import Literal, Self
 
 from rich.cells import cell_len, set_cell_size
 
+from clairvoyant_cli.errors import printable
+
 Tone = Literal[
     "ink",  # what is to be read
     "strong",  # what is to be read first
@@ -113,11 +115,6 @@ def _measured(text: str) -> tuple[str, int]:
     """Return a text as it is shown, and its cells."""
     text = printable(text)
     return text, cells(text)
-
-
-def printable(text: str) -> str:
-    """Return a text as a terminal only shows it: a dot stands for each unprintable character."""
-    return text if text.isprintable() else "".join(each if each.isprintable() else "·" for each in text)
 
 
 def changed(before: Line, after: Line, width: int) -> tuple[int, int]:

@@ -1,9 +1,8 @@
-"""The state of a daemon at one moment, as plain frozen records: the only thing a front end is given.
+"""The state of a daemon at one moment, as frozen records: all that a front end is given.
 
-Rule 1: no Textual, no msgspec, no proxy: standard library only, so that scripts can import it too.
-Rule 2: times are epoch seconds where the name ends in `_at`, durations are seconds where it ends in `_s`.
-Rule 3: fields are only ever added, each with a default, so that an older `top` reads a newer daemon.
-Rule 4: no prompt text, unless the operator started the daemon with prompts shown.
+Standard library only, so that scripts can import it. Times are epoch seconds where the name ends in `_at`,
+durations seconds where it ends in `_s`. Fields are only ever added, with a default, so that an older `top`
+reads a newer daemon. There is no prompt text unless the operator started the daemon with `--show-prompts`.
 """
 
 from dataclasses import dataclass
@@ -11,12 +10,12 @@ from dataclasses import dataclass
 SCHEMA_VERSION = 1
 
 MAX_RECENT, MAX_LOG = 100, 200
-"""Ended requests, and lines of the log, that a state holds: the newest."""
+"""How many of the newest ended requests and log lines a state holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionState:
-    """What was predicted of one request. `features` is what the predictor looked at, the telling first."""
+    """What was predicted of a request. `features` are what the predictor looked at, the strongest first."""
 
     length_class: str
     p_short: float
@@ -39,9 +38,7 @@ class MoveRecord:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of an answer that was cut: when its request had a slot, epoch seconds, and what it brought.
-    `ended_at` is None while it lasts.
-    """
+    """A part of an answer that was cut. `ended_at` is None while it lasts."""
 
     began_at: float
     ended_at: float | None
@@ -52,14 +49,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
-    """A waiting request. `rank` counts from 1 in dispatch order; `eta_s` is the predicted wait; `rank_fcfs`
-    and `eta_fcfs_s` are those it would have under first-come-first-served. One that was cut `cuts` times has
-    `tokens` of its answer, in as many `parts`, and waits to go on. `urgency` is its level, 0 (immediate) to
-    4, None where nobody said; `urgency_by` is who did: operator, rule, client, predictor, or share where its
-    client's word does not count any more. `backends` are those that can serve it, none if all can.
-
-    `cause` is what the scheduler's decision rests on (held, cannot, promoted, guard, overdue, priority or
-    policy), `why` says it in words. The one whose cause is `guard` is started next by the guard.
+    """A queued request. `rank` counts from 1 in scheduling order, `eta_s` is the predicted wait; `rank_fcfs`
+    and `eta_fcfs_s` are the same under first-come-first-served. One that was cut `cuts` times has `tokens` of
+    its answer in as many `parts`. `urgency` is its level, 0 (immediate) to 4, None if nobody set one;
+    `urgency_by` is who did: operator, rule, client, predictor, or share if its client has used up its share
+    of urgency. `backends` are those that can serve it, none if all can. `cause` is what decides its place
+    (held, cannot, promoted, guard, overdue, priority or policy), `why` explains it.
     """
 
     id: str
@@ -92,11 +87,11 @@ class QueuedRequest:
 
 @dataclass(frozen=True, slots=True)
 class RunningRequest:
-    """A request that holds a slot. `state`: connecting, prefill, decoding, or releasing (the client has
-    left, or its answer was cut, and the slot is not free yet). `tokens` are those of all `parts`; `uncut`
-    says why its answer will not be cut, "" if it may be. `stamp` is the priority that it was sent with, by
-    which the engine orders it. `estimated` says that its state and tokens are worked out from the server's
-    speeds: an answer that is not streamed shows nothing before its end.
+    """A request that holds a slot. `state`: connecting, prefill, decoding, or releasing (its client has left
+    or its answer was cut, and the slot is not free yet). `tokens` are those of all `parts`; `uncut` says why
+    its answer will not be cut. `stamp` is the priority it was sent with, by which the engine orders it.
+    `estimated`: state and tokens follow from the server's speeds, as an answer that is not streamed shows
+    nothing before its end.
     """
 
     id: str
@@ -129,9 +124,8 @@ class RunningRequest:
 @dataclass(frozen=True, slots=True)
 class FinishedRequest:
     """A request that has ended. `outcome`: completed, client_cancelled, upstream_error, rejected, timeout.
-    `backend` is the one that it was sent to last, "" if it never was.
-    `real_class` is the class of the answer itself, "" where its length is not known; `slot` is the one that
-    it had in the end, in which it was predicted to take `expected_s`.
+    `backend` is the one it was last sent to, "" if none. `real_class` is the class of the answer, "" if its
+    length is unknown; `slot` is the last it had, in which it was predicted to take `expected_s`.
     """
 
     id: str
@@ -169,7 +163,7 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class ClassStats:
-    """Waits and sojourn times of the recent requests whose real answer fell into one class."""
+    """Waits and sojourn times of the recent requests whose answer fell into one class."""
 
     length_class: str
     wait: Percentiles
@@ -179,8 +173,8 @@ class ClassStats:
 
 @dataclass(frozen=True, slots=True)
 class LevelState:
-    """The requests of one level of urgency: how many wait and run, the longest wait of those that wait, and
-    the waits of the recent ones. Where nobody said, a request counts as one of level 2.
+    """The requests of an urgency level: how many wait and run, the longest wait in the queue, and recent
+    waits. Requests without a level count as level 2.
     """
 
     level: int
@@ -192,8 +186,8 @@ class LevelState:
 
 @dataclass(frozen=True, slots=True)
 class ShouterState:
-    """The client that calls most requests urgent beyond its share: so many claims of the last minute were not
-    believed, and its claims may have this share of the slots' time while others wait.
+    """The client that claims most urgency beyond its share: so many claims were rejected in the last minute,
+    and its claims may use this share of the slots' time while others wait.
     """
 
     client: str
@@ -203,11 +197,9 @@ class ShouterState:
 
 @dataclass(frozen=True, slots=True)
 class UrgencyState:
-    """How urgent what is here is. `predictor` names what reads prompts for it, "" if nothing does; `target_s`
-    is how long one of level 0 should wait at most, `late` how many waited longer since the start.
-    `overruled` counts by why requests got less urgency than was asked: range, cap, share; `shouter` is
-    whose claims are not believed just now, if anybody's. `heeded` says that levels matter: the policy orders
-    by them.
+    """Urgency. `predictor` names what reads prompts for it, "" if nothing does; `target_s` is how long level
+    0 should wait at most, `late` how many waited longer. `overruled` counts, by reason (range, cap, share),
+    requests that got less urgency than they claimed. `heeded`: the policy orders by level.
     """
 
     levels: tuple[LevelState, ...] = ()
@@ -221,7 +213,7 @@ class UrgencyState:
 
 @dataclass(frozen=True, slots=True)
 class LevelMet:
-    """Of how many requests of a predicted class the first token was waited for, and of how many too long."""
+    """How many requests of a predicted class were judged by the service level, and how many missed it."""
 
     length_class: str
     judged: int = 0
@@ -230,8 +222,8 @@ class LevelMet:
 
 @dataclass(frozen=True, slots=True)
 class ServiceLevelState:
-    """The service level that was promised, as in `ttft-p95=2s`. `alert` says that more of the recent requests
-    were too late than may be, `recent_missed` which share; `refused` were told at the door to come later.
+    """The service level, as in `ttft-p95=2s`. `alert`: too many of the recent requests were late,
+    `recent_missed` is their share; `refused` were rejected because they could not be in time.
     """
 
     objective: str
@@ -243,8 +235,8 @@ class ServiceLevelState:
 
 @dataclass(frozen=True, slots=True)
 class TauState:
-    """The starvation guard. `recent` holds the times of the last firings, oldest first; `guards` says whether
-    the policy in force heeds it.
+    """The starvation guard. `recent` holds the times of the last promotions, the oldest first; `guards` says
+    whether the policy uses tau.
     """
 
     tau_s: float | None = None
@@ -258,7 +250,7 @@ class TauState:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model that is resident in the backend."""
+    """A model that is loaded on the server."""
 
     name: str
     size_bytes: int | None = None
@@ -270,8 +262,8 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """What an engine that orders its own queue says of itself: requests that run and that wait inside,
-    answers that were preempted so far, and the share of its KV cache in use, 0 to 1. None: it does not say.
+    """What an engine with a queue of its own reports: requests running and waiting inside, answers preempted,
+    and the share of its KV cache in use, 0 to 1. None: not reported.
     """
 
     running: int | None = None
@@ -282,12 +274,12 @@ class EngineState:
 
 @dataclass(frozen=True, slots=True)
 class BackendState:
-    """One LLM server behind the proxy. `state`: up, loading, down. `standing` says why it gets less than its
-    slots would take, "" if it does not: draining, leaving (it goes when it has nothing left), resting (it
-    failed several times in a row), warming (it has just come back). `waiting` counts what waits for it alone,
-    `offered` the models it lists; None where it was not asked. `stamped` says that its requests wait for
-    nothing here, but carry a priority by which it orders its own queue; `engine` is that queue, `heeded` the
-    share of the last starts there that followed the priority against the order of arrival.
+    """A server. `state`: up, loading, down. `standing` says why it gets less than its slots would take, "" if
+    it does not: draining, leaving (removed once it is idle), resting (it failed several times in a row),
+    warming (it has just come back). `waiting` counts requests that only it can serve, `offered` the models it
+    lists; None if it was not asked. `stamped`: its requests do not wait here, but carry a priority by which
+    it orders its own queue, `engine`; `heeded` is the share of recent starts there that followed the
+    priority.
     """
 
     name: str
@@ -313,9 +305,9 @@ class BackendState:
 
 @dataclass(frozen=True, slots=True)
 class PredictorState:
-    """How the predictor does on this traffic. `ranking_accuracy` counts (Short, Long) pairs, ties half. The
-    clients whose answers it cannot rank are `distrusted`, the latest first; where there is nobody else it is
-    not `trusted`.
+    """How well the predictor does on this traffic. `ranking_accuracy` is over (Short, Long) pairs, ties count
+    half. The clients whose answers it cannot rank are `distrusted`, the latest first; if there are no others
+    it is not `trusted`.
     """
 
     name: str
@@ -328,11 +320,9 @@ class PredictorState:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """How many requests ended how since the start; the parts sum to `submitted` minus those still here.
-
-    `cuts` counts answers that were cut, `resumes` those that went on, and `recomputed_tokens` what of their
-    prompts and of what had been said was read again then, where the server tells. `repeats` counts answers
-    that broke off and were asked for again, without their clients noticing.
+    """Requests by outcome since the start; `submitted` includes those still here. `cuts` counts answers that
+    were cut, `resumes` those that went on, `recomputed_tokens` the tokens read again for it where the server
+    tells, `repeats` answers that broke off and were asked for again.
     """
 
     submitted: int = 0
@@ -350,11 +340,10 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class ClientState:
-    """One client: what it has in the queue and in slots, what it may, and its answer tokens since midnight.
-
-    `ruled` says that an operator set rules for it; `tau_s` None means everybody's. `priority` is the soonest
-    and the latest it may ask for, `urgency` the most and the least urgent level; `overruled` counts how often
-    it got less urgency than was asked for it, `late` how often its first token came later than promised.
+    """A client: its queued and running requests, its limits, and its answer tokens since midnight. `ruled`:
+    an operator set rules for it. `tau_s` None means the default. `priority` is the range it may ask for,
+    `urgency` that of levels; `overruled` counts claims that were lowered, `late` first tokens later than
+    promised.
     """
 
     name: str
@@ -375,7 +364,7 @@ class ClientState:
 
 @dataclass(frozen=True, slots=True)
 class LogEvent:
-    """One line of the daemon's event strip; never prompt text."""
+    """A line of the daemon's log; never prompt text."""
 
     at: float
     level: str
@@ -384,8 +373,8 @@ class LogEvent:
 
 @dataclass(frozen=True, slots=True)
 class WaitingState:
-    """All that waits, whatever part of it is listed: how many, how many of them held or suspended, how many
-    of each predicted class, and the predicted seconds until all of it, and what runs, is done.
+    """Totals of the whole queue: requests, held and suspended ones, those of each predicted class, and the
+    predicted seconds until it and all running requests are done.
     """
 
     total: int = 0
@@ -399,12 +388,10 @@ class WaitingState:
 
 @dataclass(frozen=True, slots=True)
 class GainState:
-    """What the order is worth, by the requests of the last hour: the median wait of the Short ones, in
-    seconds, and what it would have been in order of arrival; what the Long ones waited longer, at the median;
-    and what all requests together have been spared since midnight. None while there are none.
-
-    `minutes` holds the mean waits of the Short ones, ours and by arrival, the newest minute last; None for a
-    minute without any.
+    """What scheduling gained over the last hour: the median wait of Short requests and what it would have
+    been first-come-first-served, the median extra wait of Long ones, and the seconds saved by all requests
+    since midnight. `minutes` holds the mean waits of Short requests, with scheduling and without, the newest
+    minute last. None without requests.
     """
 
     short_s: float | None = None
@@ -416,8 +403,8 @@ class GainState:
 
 @dataclass(frozen=True, slots=True)
 class PolicyOutlook:
-    """When what waits now would start under a policy: the medians of the Short and of the Long, in seconds
-    from now, by the same predictions; None where none waits. Where the policy `cuts` answers, before any cut.
+    """When queued requests would start under a policy: medians of Short and Long, seconds from now, None if
+    there are none. If the policy `cuts` answers, before any cut.
     """
 
     policy: str
@@ -428,7 +415,7 @@ class PolicyOutlook:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How things are, in one sentence. `level`: good, note (somebody wants it so), warn, alert."""
+    """The state in one sentence. `level`: good, note (an operator's choice), warn, alert."""
 
     level: str = ""
     text: str = ""
@@ -436,12 +423,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything a front end draws. `mode`: serving, paused, draining. `stats_fcfs` is what the requests of
-    `stats` would have waited under first-come-first-served, by the same scheduler run in shadow. `clients`
-    are the busiest, and no more than a screen of them. `queue` holds the first rows in scheduling order,
-    `waiting` the totals of the whole queue. `summaries` say in a sentence what each
-    of `policies` does; `displaced_policy` is the policy that is set aside while the upper bounds that it
-    goes by do not hold, "" if none is.
+    """The whole state. `mode`: serving, paused, draining. `stats_fcfs` is what the requests of `stats` would
+    have waited first-come-first-served. `clients` are the busiest. `queue` holds the first rows in scheduling
+    order, `waiting` the totals of the whole queue. `summaries` describe each of `policies`;
+    `displaced_policy` is the one that is suspended while its upper bounds do not hold, "" if none is.
     """
 
     taken_at: float
@@ -476,5 +461,5 @@ class Snapshot:
 
     @property
     def waits(self) -> int:
-        """How many wait, listed or not."""
+        """The length of the queue, listed or not."""
         return max(self.waiting.total, len(self.queue))

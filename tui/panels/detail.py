@@ -12,7 +12,7 @@ from clairvoyant_cli.state.snapshot import (
     Snapshot,
 )
 from tui.formatting import bar, class_letter, class_tone, clock, count, duration, ratio
-from tui.panels.requests import LEVELS, compared, progress, tau_fraction, tau_tone, tokens_now
+from tui.panels.requests import compared, level_tone, progress, tau_fraction, tau_tone, tokens_now
 from tui.styled_text import Line, Tone, cell, wrap
 from tui.view_state import ViewState
 
@@ -99,8 +99,7 @@ def _waiting(request: QueuedRequest, view: ViewState, snapshot: Snapshot, width:
 
 def _level(request: QueuedRequest | RunningRequest) -> list[Line]:
     if request.urgency is not None:
-        tone = LEVELS[min(request.urgency, len(LEVELS) - 1)][1]
-        meaning = LEVELS[min(request.urgency, len(LEVELS) - 1)][0]
+        meaning, tone = level_tone(request.urgency)
         said = _SAID_BY.get(request.urgency_by, request.urgency_by)
         return [_fact("urgency", f"level {request.urgency}, {meaning}", tone, f"said by {said}")]
     if request.urgency_by:

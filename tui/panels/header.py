@@ -1,7 +1,7 @@
 """The head of the screen: how things are in a sentence, how the daemon is run, what the order is worth."""
 
 from clairvoyant_cli.state.snapshot import GainState, Snapshot
-from tui.formatting import bar, clock, count, duration, share, spark
+from tui.formatting import bar, change, clock, count, duration, share, spark
 from tui.styled_text import Line, Tone, ends, flow, gathered
 from tui.view_state import LinkState, ViewState
 
@@ -129,7 +129,7 @@ def worth(view: ViewState, width: int) -> Line:
     tone: Tone = "warn" if behind else "good"
     lead = Line(" ").add("S", "short").add(" waited ", "faint").add(duration(gain.short_s), tone)
     lead.add(" this hour, by arrival ", "faint").add(duration(gain.short_fcfs_s), "strong")
-    lead.add(f" {_change(gain.short_s, gain.short_fcfs_s)}", tone)
+    lead.add(f" {change(gain.short_s, gain.short_fcfs_s)}" if gain.short_fcfs_s else " ", tone)
     saved = gain.saved_today_s
     today = Line(duration(abs(saved)), "good" if saved >= 0 else "warn")
     today.add(" saved today" if saved >= 0 else " lost today", "faint")
@@ -142,13 +142,6 @@ def worth(view: ViewState, width: int) -> Line:
     line = flow(pieces, width, gap=3)
     room = (width - line.width - 26) // 2
     return ends(line, _twins(gain, min(30, room), tone), width) if room >= 5 else line
-
-
-def _change(ours_s: float, theirs_s: float) -> str:
-    if theirs_s <= 0.0:
-        return ""
-    change = ours_s / theirs_s - 1.0
-    return f"×{change + 1:.0f}" if change >= 9.5 else f"{'−' if change < 0 else '+'}{share(abs(change))}"
 
 
 def _twins(gain: GainState, width: int, tone: Tone) -> Line:

@@ -1,4 +1,4 @@
-"""The three tables of requests: those that run, those that wait, those that are done."""
+"""The three tables of requests: running, queued, ended."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -37,8 +37,12 @@ LEVELS: tuple[tuple[str, Tone], ...] = (
     ("less urgent", "soft"),
     ("not urgent", "faint"),
 )
-"""What each level of urgency means, and its tone."""
+"""What each urgency level means, and its tone."""
 
+_UNSAID_LEVEL = 2
+"""A request without a level counts as one of the middle."""
+
+_CLASS_ORDER = {"short": 0, "medium": 1, "long": 2}
 _OUTCOME: dict[str, tuple[str, Tone]] = {
     "completed": ("✓ done", "good"),
     "client_cancelled": ("← left", "soft"),
@@ -48,19 +52,24 @@ _OUTCOME: dict[str, tuple[str, Tone]] = {
 }
 
 
+def level_tone(level: int) -> tuple[str, Tone]:
+    """Return what an urgency level means, and its tone."""
+    return LEVELS[min(level, len(LEVELS) - 1)]
+
+
 def tau_fraction(age_s: float, view: ViewState) -> float | None:
-    """How much of tau a wait has used; None where no tau is set, or the policy does not heed it."""
+    """Return how much of tau a wait has used; None without tau, or under a policy that ignores it."""
     tau = view.snapshot.tau if view.snapshot else None
     return age_s / tau.tau_s if tau is not None and tau.tau_s and tau.guards else None
 
 
 def tau_tone(row: QueuedRequest) -> Tone:
-    """The tone of a wait: only the one that the guard starts next stands out."""
+    """Return the tone of a wait: only the request that the guard starts next stands out."""
     return "alert" if row.cause == "guard" else "soft"
 
 
 def compared(row: QueuedRequest) -> Line:
-    """What the order is worth to a request: how it would stand in order of arrival."""
+    """Compare a request's place with first-come-first-served."""
     if row.rank_fcfs is None or row.held:
         return Line()
     places = row.rank_fcfs - row.rank
@@ -70,22 +79,6 @@ def compared(row: QueuedRequest) -> Line:
     tone: Tone = "good" if sooner_s >= 0 else "warn"
     line = Line(f"{'up' if places > 0 else 'down'} {abs(places):,}, " if places else "", "soft")
     return line.add(duration(abs(sooner_s)), tone).add(" sooner" if sooner_s >= 0 else " later", "soft")
-
-
-def class_mark(prediction: PredictionState) -> Line:
-    """The letter of the predicted class, in its tone."""
-    return Line(class_letter(prediction.length_class), class_tone(prediction.length_class))
-
-
-def expected(prediction: PredictionState) -> Line:
-    """The expected number of tokens."""
-    return Line("~", "faint").add(count(prediction.expected_tokens))
-
-
-_UNSAID_LEVEL = 2
-"""A request without a level counts as one of the middle."""
-
-_CLASS_ORDER = {"short": 0, "medium": 1, "long": 2}
 
 
 # -- columns that several tables have ---------------------------------------------------------------------
@@ -102,23 +95,21 @@ def _id() -> Column[Row]:
     return Column("id", "id", 9, draw, lambda r: r.id)
 
 
-def _both_classes(row: Row) -> Line:
-    """The predicted class, and the real one where the answer fell into another."""
-    line = Line(" ").join(class_mark(row.predicted))
+def class_mark(prediction: PredictionState) -> Line:
+    """The letter of the predicted class, in its tone."""
+    return Line(class_letter(prediction.length_class), class_tone(prediction.length_class))
+
+
+def _both_classes(row: Row, view: ViewState, width: int) -> Line:
+    """The predicted class, and the real one if the answer fell into another."""
     real = row.real_class if isinstance(row, FinishedRequest) else ""
     if not real or real == row.predicted.length_class:
-        return line
-    return Line().join(class_mark(row.predicted)).add("→", "faint").add(class_letter(real), class_tone(real))
+        return Line(" ").join(class_mark(row.predicted))
+    return class_mark(row.predicted).add("→", "faint").add(class_letter(real), class_tone(real))
 
 
 def _class() -> Column[Row]:
-    return Column(
-        "class",
-        "cls",
-        3,
-        lambda r, s, w: _both_classes(r),
-        lambda r: _CLASS_ORDER.get(r.predicted.length_class, 3),
-    )
+    return Column("class", "cls", 3, _both_classes, lambda r: _CLASS_ORDER.get(r.predicted.length_class, 3))
 
 
 def _word(name: str, width: int, of: Callable[[Row], str], *, flex: int, from_width: int = 0) -> Column[Row]:
@@ -148,12 +139,10 @@ def _seconds(
 
 
 def _level() -> Column[Row]:
-    """How urgent it is; a dot where nobody said, which counts as the middle."""
-
     def draw(row: Row, view: ViewState, width: int) -> Line:
         if row.urgency is None:
             return Line("·", "track")
-        return Line(str(row.urgency), LEVELS[min(row.urgency, len(LEVELS) - 1)][1])
+        return Line(str(row.urgency), level_tone(row.urgency)[1])
 
     def sort(row: Row) -> float:
         return _UNSAID_LEVEL if row.urgency is None else row.urgency
@@ -169,35 +158,51 @@ def _several(view: ViewState) -> bool:
     return view.snapshot is not None and len(view.snapshot.backends) > 1
 
 
+def _no_ghost(view: ViewState) -> bool:
+    return not view.ghost
+
+
 # -- the queue --------------------------------------------------------------------------------------------
 
 
 def _flag(row: QueuedRequest, view: ViewState, width: int) -> Line:
-    if row.held:
-        return Line("‖", "warn")
-    if row.promoted:
-        return Line("▲", "accent")
-    if row.cuts:
-        return Line("½", "accent")
-    if row.priority:
-        return Line("+" if row.priority < 0 else "−", "soft")
-    return Line("τ", "alert") if row.cause == "guard" else Line()
+    flags: tuple[tuple[object, str, Tone], ...] = (
+        (row.held, "‖", "warn"),
+        (row.promoted, "▲", "accent"),
+        (row.cuts, "½", "accent"),
+        (row.priority, "+" if row.priority < 0 else "−", "soft"),
+        (row.cause == "guard", "τ", "alert"),
+    )
+    return next((Line(sign, tone) for is_so, sign, tone in flags if is_so), Line())
 
 
 def _eta(row: QueuedRequest, view: ViewState, width: int) -> Line:
     if row.held:
         return Line("held", "warn")
-    if row.eta_s is None:
+    if row.eta_s is None or (view.snapshot is not None and view.snapshot.mode == "paused"):
         return Line("–", "faint")
     left_s = row.eta_s - view.drift_s
-    if view.snapshot is not None and view.snapshot.mode == "paused":
-        return Line("–", "faint")
     return Line(duration(left_s)) if left_s >= _NOW_S else Line("next", "accent")
 
 
 def _age_bar(row: QueuedRequest, view: ViewState, width: int) -> Line:
     fraction = tau_fraction(row.age_s + view.drift_s, view)
     return bar(fraction, width, tau_tone(row)) if fraction is not None else Line()
+
+
+def _queue_tokens(row: QueuedRequest, view: ViewState, width: int) -> Line:
+    """The expected tokens; of an answer that was cut, the ones it has."""
+    if row.cuts:
+        return Line(count(row.tokens), "accent")
+    return Line("~", "faint").add(count(row.predicted.expected_tokens))
+
+
+def _p_long(row: QueuedRequest, view: ViewState, width: int) -> Line:
+    return Line(ratio(row.predicted.p_long), class_tone(row.predicted.length_class))
+
+
+def _q90(row: QueuedRequest, view: ViewState, width: int) -> Line:
+    return Line(count(row.predicted.q90_tokens), "faint")
 
 
 def _priority(row: QueuedRequest, view: ViewState, width: int) -> Line:
@@ -219,70 +224,51 @@ def _queue_empty(view: ViewState) -> str:
         return view.link.reason
     if view.snapshot is None:
         return f"Looking for a daemon at {view.link.where}"
-    return "Nothing waits: a new request starts at once."
+    return "The queue is empty: a new request starts at once."
 
-
-_COLUMNS: tuple[Column[QueuedRequest], ...] = (
-    Column("rank", "#", 4, lambda r, s, w: Line(str(r.rank), "faint"), lambda r: r.rank, right=True),
-    Column("flag", "", 1, _flag),
-    _id(),
-    _class(),
-    _level(),
-    Column(
-        "p_long",
-        "P(L)",
-        4,
-        lambda r, s, w: Line(ratio(r.predicted.p_long), class_tone(r.predicted.length_class)),
-        lambda r: r.predicted.p_long,
-        right=True,
-        when=lambda view: not view.ghost,
-    ),
-    Column(
-        "tokens",
-        "tokens",
-        6,
-        # Of an answer that was cut, what it has; its page says of how many.
-        lambda r, s, w: Line(count(r.tokens), "accent") if r.cuts else expected(r.predicted),
-        lambda r: r.predicted.expected_tokens,
-        right=True,
-        when=lambda view: not view.ghost,
-    ),
-    Column(
-        "q90",
-        "≤q90",
-        6,
-        lambda r, s, w: Line(count(r.predicted.q90_tokens), "faint"),
-        lambda r: r.predicted.q90_tokens,
-        right=True,
-        from_width=96,
-    ),
-    Column("eta", "ETA", 6, _eta, lambda r: _NEVER_S if r.eta_s is None else r.eta_s, right=True),
-    _seconds("age", "age", 6, lambda r: r.age_s, grows=True),
-    Column("bar", "of τ", 7, _age_bar, flex=1, when=lambda view: not view.ghost),
-    Column(
-        "ghost",
-        "by arrival",
-        20,
-        lambda r, s, w: compared(r),
-        lambda r: (r.rank_fcfs or r.rank) - r.rank,
-        when=lambda view: view.ghost,
-    ),
-    Column("only", "only on", 8, _only, lambda r: ", ".join(r.backends), from_width=88, when=_several),
-    Column("priority", "pri", 3, _priority, lambda r: r.priority, right=True, from_width=90),
-    _word("model", 11, lambda r: r.model, flex=2),
-    _word("client", 9, lambda r: r.client, flex=1),
-    Column(
-        "endpoint",
-        "endpoint",
-        9,
-        lambda r, s, w: Line(path_name(r.endpoint), "faint"),
-        lambda r: r.endpoint,
-        from_width=104,
-    ),
-)
 
 QUEUE: Grid[QueuedRequest] = Grid(
-    columns=_COLUMNS,
+    columns=(
+        Column("rank", "#", 4, lambda r, s, w: Line(str(r.rank), "faint"), lambda r: r.rank, right=True),
+        Column("flag", "", 1, _flag),
+        _id(),
+        _class(),
+        _level(),
+        Column("p_long", "P(L)", 4, _p_long, lambda r: r.predicted.p_long, right=True, when=_no_ghost),
+        Column(
+            "tokens",
+            "tokens",
+            6,
+            _queue_tokens,
+            lambda r: r.predicted.expected_tokens,
+            right=True,
+            when=_no_ghost,
+        ),
+        Column("q90", "≤q90", 6, _q90, lambda r: r.predicted.q90_tokens, right=True, from_width=96),
+        Column("eta", "ETA", 6, _eta, lambda r: _NEVER_S if r.eta_s is None else r.eta_s, right=True),
+        _seconds("age", "age", 6, lambda r: r.age_s, grows=True),
+        Column("bar", "of τ", 7, _age_bar, flex=1, when=_no_ghost),
+        Column(
+            "ghost",
+            "by arrival",
+            20,
+            lambda r, s, w: compared(r),
+            lambda r: (r.rank_fcfs or r.rank) - r.rank,
+            when=lambda view: view.ghost,
+        ),
+        Column("only", "only on", 8, _only, lambda r: ", ".join(r.backends), from_width=88, when=_several),
+        Column("priority", "pri", 3, _priority, lambda r: r.priority, right=True, from_width=90),
+        _word("model", 11, lambda r: r.model, flex=2),
+        _word("client", 9, lambda r: r.client, flex=1),
+        Column(
+            "endpoint",
+            "endpoint",
+            9,
+            lambda r, s, w: Line(path_name(r.endpoint), "faint"),
+            lambda r: r.endpoint,
+            from_width=104,
+        ),
+    ),
     rows=lambda view: view.snapshot.queue if view.snapshot else (),
     id=lambda row: row.id,
     text=_words,
@@ -299,9 +285,8 @@ def _slot(row: RunningRequest, view: ViewState, width: int) -> Line:
 
 
 def _state_mark(row: RunningRequest, view: ViewState, width: int) -> Line:
-    if row.dispatched_by in _BY and row.state == "decoding":
-        return Line(*_BY[row.dispatched_by])
-    return Line(*_STATE.get(row.state, ("?", "warn")))
+    by = _BY.get(row.dispatched_by) if row.state == "decoding" else None
+    return Line(*(by or _STATE.get(row.state, ("?", "warn"))))
 
 
 def _progress(row: RunningRequest, view: ViewState, width: int) -> Line:
@@ -311,15 +296,14 @@ def _progress(row: RunningRequest, view: ViewState, width: int) -> Line:
 
 
 def tokens_now(row: RunningRequest, view: ViewState) -> float:
-    """Tokens so far, those since the last word from the daemon at the speed that it told."""
+    """Return the tokens so far, extrapolated since the last state at the speed it reported."""
     since_s = min(view.drift_s, _COAST_S) if row.state == "decoding" else 0.0
     return row.tokens + since_s * (row.tokens_per_s or 0.0)
 
 
 def progress(row: RunningRequest, view: ViewState) -> float:
-    """Tokens so far against predicted; stays under one until the answer ends."""
-    guess = max(row.predicted.expected_tokens, 1.0)
-    return min(tokens_now(row, view) / guess, 0.97)
+    """Return the share of the predicted tokens so far; it stays under one until the answer ends."""
+    return min(tokens_now(row, view) / max(row.predicted.expected_tokens, 1.0), 0.97)
 
 
 def _tokens(row: RunningRequest, view: ViewState, width: int) -> Line:
@@ -333,17 +317,17 @@ def _running_eta(row: RunningRequest, view: ViewState, width: int) -> Line:
     if row.eta_s is None:
         return Line("–", "faint")
     left_s = row.eta_s - view.drift_s
-    return Line(duration(left_s)) if left_s >= _NOW_S else Line("soon", "soft")  # it is longer than predicted
+    return Line(duration(left_s)) if left_s >= _NOW_S else Line("soon", "soft")  # longer than predicted
 
 
 def _running_empty(view: ViewState) -> str:
     if view.link.state is not LinkState.LIVE or view.snapshot is None:
         return ""
     if view.snapshot.mode == "paused":
-        return "Paused: nothing is started until P lets it go on."
+        return "Paused. Press P to resume."
     if view.snapshot.waits:
-        return "No server takes work now."
-    return f"Idle. Point a client at http://{view.snapshot.listen} in place of the server's own address."
+        return "No server takes requests now."
+    return f"Idle. Point a client at http://{view.snapshot.listen} instead of the server's own address."
 
 
 RUNNING: Grid[RunningRequest] = Grid(
@@ -380,7 +364,7 @@ RUNNING: Grid[RunningRequest] = Grid(
 )
 
 
-# -- recent -----------------------------------------------------------------------------------------------
+# -- ended ------------------------------------------------------------------------------------------------
 
 
 def _real_tokens(row: FinishedRequest, view: ViewState, width: int) -> Line:
@@ -390,55 +374,42 @@ def _real_tokens(row: FinishedRequest, view: ViewState, width: int) -> Line:
     return line.add(count(row.tokens), "warn" if row.tokens > row.predicted.q90_tokens > 0 else "strong")
 
 
-def _recent_of(view: ViewState) -> object:
-    return (view.snapshot.recent if view.snapshot else None, view.link.state, _heeded(view))
+def _outcome(row: FinishedRequest, view: ViewState, width: int) -> Line:
+    return Line(*_OUTCOME.get(row.outcome, (row.outcome, "warn")))
 
 
-def _recent_order(view: ViewState) -> list[FinishedRequest]:
-    if view.snapshot is None:
-        return []
-    return sorted(view.snapshot.recent, key=lambda row: row.finished_at, reverse=True)
+def _by(row: FinishedRequest, view: ViewState, width: int) -> Line:
+    return Line(*_BY.get(row.dispatched_by, ("", "ink")))
+
+
+def _status(row: FinishedRequest, view: ViewState, width: int) -> Line:
+    return Line(str(row.status) if row.status else "–", "faint")
+
+
+def _newest_first(view: ViewState) -> list[FinishedRequest]:
+    recent = view.snapshot.recent if view.snapshot else ()
+    return sorted(recent, key=lambda row: row.finished_at, reverse=True)
 
 
 RECENT: Grid[FinishedRequest] = Grid(
     columns=(
         Column("at", "at", 8, lambda r, s, w: Line(clock(r.finished_at), "faint"), lambda r: -r.finished_at),
         _id(),
-        Column(
-            "outcome",
-            "outcome",
-            9,
-            lambda r, s, w: Line(*_OUTCOME.get(r.outcome, (r.outcome, "warn"))),
-            lambda r: r.outcome,
-        ),
+        Column("outcome", "outcome", 9, _outcome, lambda r: r.outcome),
         _class(),
         Column("tokens", "predicted→real", 14, _real_tokens, lambda r: r.tokens or 0, right=True),
         _seconds("waited", "waited", 6, lambda r: r.waited_s),
         _seconds("sojourn", "total", 6, lambda r: r.sojourn_s),
-        Column(
-            "by",
-            "by",
-            2,
-            lambda r, s, w: Line(*_BY.get(r.dispatched_by, ("", "ink"))),
-            lambda r: r.dispatched_by,
-        ),
+        Column("by", "by", 2, _by, lambda r: r.dispatched_by),
         _word("model", 8, lambda r: r.model, flex=2, from_width=72),
         _word("client", 8, lambda r: r.client, flex=1, from_width=84),
-        Column(
-            "status",
-            "code",
-            4,
-            lambda r, s, w: Line(str(r.status) if r.status else "–", "faint"),
-            lambda r: r.status,
-            right=True,
-            from_width=92,
-        ),
+        Column("status", "code", 4, _status, lambda r: r.status, right=True, from_width=92),
     ),
-    rows=_recent_order,
+    rows=_newest_first,
     id=lambda row: row.id,
     text=lambda row: (
         f"{row.id} {row.model} {row.client} {row.endpoint} {row.outcome} {row.predicted.length_class}"
     ),
     empty=lambda view: "No request has ended yet." if view.link.state is LinkState.LIVE else "",
-    of=_recent_of,
+    of=lambda view: (view.snapshot.recent if view.snapshot else None, view.link.state, _heeded(view)),
 )

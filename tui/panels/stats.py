@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from clairvoyant_cli.state.snapshot import ClassStats, Percentiles, Snapshot
-from tui.formatting import class_letter, class_tone, count, duration, ratio, share
+from tui.formatting import change, class_letter, class_tone, count, duration, ratio, share
 from tui.panels.header import LIGHT, load_gauge, regime
 from tui.styled_text import Line, Tone, cell, columns
 from tui.view_state import ViewState
@@ -72,10 +72,8 @@ def _compare(line: Line, stats: ClassStats, first_come_s: float | None) -> None:
     line.add(cell(duration(first_come_s), 7, right=True), "soft")
     if not first_come_s or stats.wait.p50 is None:
         return
-    change = stats.wait.p50 / first_come_s - 1.0
-    tone: Tone = "good" if change < 0 else "warn"
-    text = f"×{change + 1:.0f}" if change >= 9.5 else f"{'−' if change < 0 else '+'}{share(abs(change))}"
-    line.add(cell(text, 6, right=True), tone)
+    tone: Tone = "good" if stats.wait.p50 < first_come_s else "warn"
+    line.add(cell(change(stats.wait.p50, first_come_s), 6, right=True), tone)
 
 
 def _regime(snapshot: Snapshot) -> list[Line]:

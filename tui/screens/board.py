@@ -15,6 +15,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input
 
+from clairvoyant_cli.errors import printable
 from clairvoyant_cli.state.snapshot import UrgencyState
 from tui.actions import Host, OperatorScreen
 from tui.export import FORMATS, export
@@ -25,7 +26,7 @@ from tui.panels import footer, hardware, header, log, models, plots, stats, tau
 from tui.panels.requests import LEVELS, QUEUE, RECENT, RUNNING
 from tui.screens.dialogs import Choose, Letters
 from tui.screens.pages import Detail
-from tui.styled_text import Line, printable
+from tui.styled_text import Line
 from tui.view_state import ViewState
 from tui.widgets.canvas import Canvas
 from tui.widgets.panel import Panel

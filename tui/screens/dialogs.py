@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from tui.styled_text import printable
+from clairvoyant_cli.errors import printable
 
 _HALF = 28
 

@@ -10,10 +10,11 @@ from textual.content import Content
 from textual.geometry import Size
 from textual.screen import ModalScreen
 
+from clairvoyant_cli.errors import printable
 from tui.keys import GROUPS
 from tui.panels import clients
 from tui.panels.detail import detail
-from tui.styled_text import Line, Tone, cell, columns, printable, wrap
+from tui.styled_text import Line, Tone, cell, columns, wrap
 from tui.view_state import ViewState
 from tui.widgets.canvas import Canvas, Painter
 

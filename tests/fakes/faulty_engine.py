@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from clairvoyant_cli.research.replay import Engine, Service
-from clairvoyant_cli.research.replay.dialect import RefusedError
+from clairvoyant_cli.research.replay.dialects import RefusedError
 
 
 class DiedError(Exception):

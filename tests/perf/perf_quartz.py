@@ -174,7 +174,7 @@ async def through_daemon(variant: Variant, seen: Traffic) -> Heard:
 def _server() -> Replay:
     speed = Speed(inf, TOKENS_PER_S)
     server = Replay(Engine(speed=speed, stride=1_000_000, answer_tokens=lambda prompt, rng: 1_000_000))
-    server.shelf.loaded.add("replay:latest")
+    server.loaded.add("replay:latest")
     return server
 
 

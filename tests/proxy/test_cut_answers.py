@@ -14,8 +14,7 @@ from clairvoyant_cli.protocols.model_settings import ModelSettings
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
-from clairvoyant_cli.research.replay import Engine, Replay, Speed
-from clairvoyant_cli.research.replay.models import DEFAULT_MODEL
+from clairvoyant_cli.research.replay import DEFAULT_MODEL, Engine, Replay, Speed
 from clairvoyant_cli.state.snapshot import Snapshot
 from profiles.records import Continuation, Served
 from tests.fakes.raw_http import RawClient, post, raw_client

@@ -1,20 +1,58 @@
-"""The replay backend as an ASGI application: Ollama's routes and the OpenAI and Anthropic ones it shares."""
+"""The replay backend as an ASGI application: Ollama's routes, and the OpenAI and Anthropic ones it shares."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from datetime import UTC, datetime
+from typing import Any
 
+import msgspec
 from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from clairvoyant_cli.research.replay.embedding import EMBEDDING_ROUTES, Embedding
-from clairvoyant_cli.research.replay.engine import Engine
-from clairvoyant_cli.research.replay.generation import DIALECTS, Generation
-from clairvoyant_cli.research.replay.information import Information
-from clairvoyant_cli.research.replay.models import DEFAULT_MODEL, Models
+from clairvoyant_cli.research.replay.dialects import (
+    DIALECTS,
+    Answer,
+    Ask,
+    Dialect,
+    Json,
+    RefusedError,
+    control_body,
+    control_reason,
+    encode,
+    rendered,
+    timestamp,
+)
+from clairvoyant_cli.research.replay.engine import Engine, Service
+
+DEFAULT_MODEL = "replay:latest"
+
+VERSION = "0.40.0"
+"""The Ollama version that the replay backend reports."""
+
+CONTEXT_TOKENS = 8192
+EMBEDDING_SIZE = 8
+EMBEDDING_ROUTES = ("/api/embed", "/api/embeddings", "/v1/embeddings")
+JSON_MEDIA_TYPE = "application/json; charset=utf-8"
+
+DETAILS: Json = {
+    "parent_model": "",
+    "format": "replay",
+    "family": "replay",
+    "families": ["replay"],
+    "parameter_size": "0B",
+    "quantization_level": "F16",
+}
 
 
 class Replay:
-    """A simulated LLM server: `app` is what a web server runs, `engine` holds controls and journal."""
+    """A simulated LLM server. `app` is the ASGI application, `engine` has the controls and the journal.
+
+    `loaded` are the models in memory. A fixed wall clock `now` makes equal requests give equal bytes.
+    """
 
     def __init__(
         self,
@@ -22,10 +60,232 @@ class Replay:
         models: tuple[str, ...] = (DEFAULT_MODEL,),
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Put the server together. A fixed wall clock `now` makes equal requests give equal bytes."""
-        self.engine = engine = Engine() if engine is None else engine
-        self.shelf = shelf = Models(models, now)
-        routes = Information(shelf).routes()
-        routes += [Route(path, Generation(engine, shelf, path), methods=["POST"]) for path in DIALECTS]
-        routes += [Route(path, Embedding(engine, shelf, path), methods=["POST"]) for path in EMBEDDING_ROUTES]
+        self.engine = Engine() if engine is None else engine
+        self.models = models
+        self.now = now
+        self.loaded: set[str] = set()
+        information = {
+            "/": self._root,
+            "/api/version": self._version,
+            "/api/tags": self._tags,
+            "/api/ps": self._ps,
+            "/v1/models": self._openai_models,
+            "/v1/models/{model:path}": self._openai_model,
+        }
+        routes = [Route(path, handler, methods=["GET"]) for path, handler in information.items()]
+        routes.append(Route("/api/show", _Post(self._show, "/api/show"), methods=["POST"]))
+        routes += [Route(path, _Post(self._generate, path), methods=["POST"]) for path in DIALECTS]
+        routes += [Route(path, _Post(self._embed, path), methods=["POST"]) for path in EMBEDDING_ROUTES]
         self.app = Starlette(routes=routes)
+
+    def full_name(self, model: object) -> str:
+        """Return the full name of a model; RefusedError 400 if none is named, 404 if it is unknown."""
+        if not isinstance(model, str) or not model:
+            raise RefusedError(400, "model is required")
+        full = model if ":" in model else f"{model}:latest"
+        if full not in self.models:
+            raise RefusedError(404, f'model "{model}" not found, try pulling it first')
+        return full
+
+    def _named_in(self, body: Json) -> str:
+        return self.full_name(body.get("model", body.get("name")))
+
+    # -- information -----------------------------------------------------------------------------------
+
+    async def _root(self, request: Request) -> Response:
+        return PlainTextResponse("Ollama is running")
+
+    async def _version(self, request: Request) -> Response:
+        return json_response({"version": VERSION})
+
+    async def _tags(self, request: Request) -> Response:
+        return json_response({"models": [self._tag(name) for name in self.models]})
+
+    async def _ps(self, request: Request) -> Response:
+        resident = {"expires_at": "2318-01-01T00:00:00Z", "size_vram": 0, "context_length": CONTEXT_TOKENS}
+        return json_response({"models": [self._tag(name) | resident for name in sorted(self.loaded)]})
+
+    async def _show(self, route: str, body: Json, send: Send) -> None:
+        self._named_in(body)
+        shown = {
+            "parameters": "",
+            "template": "{{ .Prompt }}",
+            "details": DETAILS,
+            "model_info": {"general.architecture": "replay", "replay.context_length": CONTEXT_TOKENS},
+            "capabilities": ["completion", "embedding"],
+        }
+        await send_json(send, shown)
+
+    async def _openai_models(self, request: Request) -> Response:
+        return json_response({"object": "list", "data": [self._model(name) for name in self.models]})
+
+    async def _openai_model(self, request: Request) -> Response:
+        try:
+            return json_response(self._model(self.full_name(request.path_params["model"])))
+        except RefusedError as refusal:
+            return json_response(Dialect().error(refusal.status, refusal.message), refusal.status)
+
+    def _model(self, name: str) -> Json:
+        created = int(self.now().timestamp())
+        return {"id": name, "object": "model", "created": created, "owned_by": "library"}
+
+    def _tag(self, name: str) -> Json:
+        return {
+            "name": name,
+            "model": name,
+            "modified_at": timestamp(self.now()),
+            "size": 0,
+            "digest": name.encode().hex().ljust(64, "0")[:64],
+            "details": DETAILS,
+        }
+
+    # -- generation ------------------------------------------------------------------------------------
+
+    async def _generate(self, route: str, body: Json, send: Send) -> None:
+        """Queue for a slot and answer in the route's dialect; load and unload models."""
+        native = route.startswith("/api/")
+        reason = control_reason(body) if native else None
+        if reason is not None:
+            model = self._named_in(body)
+            (self.loaded.add if reason == "load" else self.loaded.discard)(model)
+            await send_json(send, control_body(body, reason, model, self.now()))
+        elif native and body.get("_debug_render_only") is True:
+            await send_json(send, rendered(body, self._named_in(body), self.now()))
+        else:
+            ask = DIALECTS[route].read(body)
+            self.loaded.add(self.full_name(ask.model))
+            await self._answer(route, ask, send)
+
+    async def _answer(self, route: str, ask: Ask, send: Send) -> None:
+        engine, dialect = self.engine, DIALECTS[route]
+        prompt, said = engine.split(ask.prompt) if ask.plain else (ask.prompt, ask.said)
+        chars = ask.text_chars - (len(said) if ask.plain else 0)
+        service = engine.arrive(route, prompt, chars, ask.cap, said)
+        async with engine.slot(service):
+            await engine.prefill(service)
+            answer = Answer(
+                service.digest,
+                ask.model,
+                self.now(),
+                service.prompt_tokens,
+                service.planned_tokens,
+                service.capped,
+                engine.prefill_s(service),
+                engine.speed.decode_s(service.planned_tokens),
+                ask.wants_usage,
+                ask.raw,
+            )
+            if ask.stream:
+                await self._stream(dialect, answer, service, send)
+                return
+            async with aclosing(engine.decode(service)) as batches:
+                text = "".join([word async for words in batches for word in words])
+            await send_json(send, dialect.whole(answer, text))
+
+    async def _stream(self, dialect: Dialect, answer: Answer, service: Service, send: Send) -> None:
+        """Stream an answer. As in Ollama, the status line comes with the first token."""
+        start = start_message(200, dialect.stream_media_type)
+        text, opening = "", dialect.opening(answer)
+        async with aclosing(self.engine.decode(service)) as batches:
+            async for words in batches:
+                if not text:
+                    await send(start)
+                frames = opening + b"".join(dialect.token(answer, word) for word in words)
+                await send({"type": "http.response.body", "body": frames, "more_body": True})
+                text, opening = text + "".join(words), b""
+        if not text:
+            await send(start)
+        closing = opening + dialect.closing(answer, text)
+        await send({"type": "http.response.body", "body": closing, "more_body": False})
+
+    async def _embed(self, route: str, body: Json, send: Send) -> None:
+        """Take a slot for the time of the prompt and answer with vectors."""
+        self.loaded.add(self._named_in(body))
+        given = body.get("input", body.get("prompt", ""))
+        texts = [str(text) for text in given] if isinstance(given, list) else [str(given)]
+        service = self.engine.arrive(route, "\n".join(texts), sum(map(len, texts)), cap=0)
+        async with self.engine.slot(service):
+            await self.engine.prefill(service)
+            raw, tokens = bytes.fromhex(service.digest)[:EMBEDDING_SIZE], service.prompt_tokens
+            vectors = [[((byte + i) % 256) / 256 for byte in raw] for i in range(len(texts))]
+            if route == "/api/embeddings":
+                answer: Json = {"embedding": vectors[0]}
+            elif route == "/api/embed":
+                answer = {"model": body["model"], "embeddings": vectors, "prompt_eval_count": tokens}
+            else:
+                data = [{"object": "embedding", "embedding": v, "index": i} for i, v in enumerate(vectors)]
+                usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+                answer = {"object": "list", "data": data, "model": body["model"], "usage": usage}
+            await send_json(send, answer)
+
+
+class _Post:
+    """A POST route: reads the body, and stops the work if the client leaves."""
+
+    def __init__(self, serve: Callable[[str, Json, Send], Awaitable[None]], route: str) -> None:
+        self._serve = serve
+        self._route = route
+        errors = DIALECTS["/api/chat"] if route.startswith("/api/") else Dialect()
+        self._error = DIALECTS.get(route, errors).error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        try:
+            body = await _read_object(Request(scope, receive))
+            await self._unless_gone(body, receive, send)
+        except ClientDisconnect:
+            return
+        except RefusedError as refusal:
+            error = json_response(self._error(refusal.status, refusal.message), refusal.status)
+            await error(scope, receive, send)
+
+    async def _unless_gone(self, body: Json, receive: Receive, send: Send) -> None:
+        working = asyncio.ensure_future(self._serve(self._route, body, send))
+        leaving = asyncio.ensure_future(_gone(receive))
+        try:
+            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+        finally:
+            working.cancel()
+            leaving.cancel()
+            await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _read_object(request: Request) -> Json:
+    """Return a request's body as a JSON object; RefusedError 400 if it is none."""
+    raw = await request.body()
+    if not raw:
+        raise RefusedError(400, "missing request body")
+    try:
+        body = msgspec.json.decode(raw)
+    except msgspec.DecodeError as error:
+        raise RefusedError(400, f"invalid JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise RefusedError(400, "invalid JSON: the body must be an object")
+    return body
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def start_message(status: int, media_type: str, length: int | None = None) -> dict[str, Any]:
+    """Return the ASGI message that starts a response; without a length it is chunked."""
+    headers = [(b"content-type", media_type.encode())]
+    if length is not None:
+        headers.append((b"content-length", str(length).encode()))
+    return {"type": "http.response.start", "status": status, "headers": headers}
+
+
+async def send_json(send: Send, body: Json) -> None:
+    """Send a JSON answer."""
+    payload = encode(body)
+    await send(start_message(200, JSON_MEDIA_TYPE, len(payload)))
+    await send({"type": "http.response.body", "body": payload, "more_body": False})
+
+
+def json_response(body: Json, status: int = 200) -> Response:
+    """Return a JSON response with the media type of Ollama."""
+    return Response(encode(body), status, media_type=JSON_MEDIA_TYPE)

@@ -1,38 +1,89 @@
-"""The replay engine: a serial LLM server without the LLM, and a journal of what it served.
+"""The replay engine: an LLM server without the LLM, and a journal of what it served.
 
-Rule 1: at most `slots` answers at once; the rest wait first-come-first-served, as inside Ollama.
-Rule 2: token i is due at t0 + i / rate, counted from one t0: a late timer is caught up, never added.
-Rule 3: the same seed and prompt give the same answer, token for token.
-Rule 4: prompt text is not kept; the journal knows a prompt by its digest.
-Rule 5: asked with the beginning of its own answer, it goes on with the rest of it.
+1. At most `slots` answers run at once; the rest wait first-come-first-served, as inside Ollama.
+2. Token i is due at t0 + i / rate from one t0: late timers do not add up.
+3. Equal seeds and prompts give equal answers, token for token.
+4. The journal contains digests of prompts, never their text.
+5. Given the beginning of its own answer, it continues with the rest.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import islice
 from math import ceil, inf
 from random import Random
 from string import ascii_lowercase
 
-from clairvoyant_cli.research.replay.journal import Counts, Outcome, Service
 from clairvoyant_cli.research.replay.lengths import WORDS, AnswerTokens, digest, heavy_tailed, words_of
+
+
+class Outcome(StrEnum):
+    """The state of a request."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+@dataclass(slots=True, eq=False)
+class Service:
+    """One request in the journal; times are seconds on the event loop's clock.
+
+    `start_order` counts from 0 in the order of taking slots. `tokens` of `planned_tokens` were sent.
+    `prompt_tokens` is an estimate of four characters a token, plus the `said_tokens` of a resumed answer.
+    `words` is the seed of the answer's words.
+    """
+
+    route: str
+    digest: str
+    prompt_tokens: int
+    planned_tokens: int
+    arrived_s: float
+    capped: bool = False
+    said_tokens: int = 0
+    words: str = ""
+    start_order: int | None = None
+    started_s: float | None = None
+    ended_s: float | None = None
+    tokens: int = 0
+    outcome: Outcome = Outcome.WAITING
+
+
+@dataclass(slots=True)
+class Counts:
+    """The numbers of requests that have ever reached a state."""
+
+    arrived: int = 0
+    started: int = 0
+    first_token: int = 0
+    completed: int = 0
+    cancelled: int = 0
+    failed: int = 0
+
+    @property
+    def ended(self) -> int:
+        """Requests that have ended in any way."""
+        return self.completed + self.cancelled + self.failed
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How fast the engine reads prompts and writes answers; `inf` means at once."""
+    """The speeds of prefill and decode; `inf` means instantly."""
 
     prefill_tokens_per_s: float = inf
     decode_tokens_per_s: float = inf
 
     def prefill_s(self, tokens: int) -> float:
-        """Return the seconds it takes to read a prompt of this many tokens."""
+        """Return the seconds of a prefill."""
         return tokens / self.prefill_tokens_per_s
 
     def decode_s(self, tokens: int) -> float:
-        """Return the seconds it takes to write this many tokens."""
+        """Return the seconds it takes to decode an answer."""
         return tokens / self.decode_tokens_per_s
 
 
@@ -40,9 +91,8 @@ class Speed:
 class Engine:
     """Slots, a clock and a journal. One event loop only.
 
-    `stride` is how many tokens are sent at a time after the first, the last of them when it is due.
-    `resume_s` is what it costs to take up an answer that was cut; None: its prompt, and what was said, are
-    read anew.
+    After the first token, `stride` tokens are sent at a time, when the last of them is due. Resuming a cut
+    answer takes `resume_s`, or with None a prefill of the prompt and the answer so far.
     """
 
     slots: int = 1
@@ -64,38 +114,38 @@ class Engine:
     def __repr__(self) -> str:
         return f"<Engine {len(self.waiting)} waiting, {len(self.running)} running, {self.counts}>"
 
-    # -- what tests and shows look at ------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> list[Service]:
-        """The requests without a slot, in the order they came."""
+        """The requests without a slot, in order of arrival."""
         return [s for s in self.journal if s.outcome is Outcome.WAITING]
 
     @property
     def running(self) -> list[Service]:
-        """The requests that hold a slot, in the order they came."""
+        """The requests in a slot, in order of arrival."""
         return [s for s in self.journal if s.outcome is Outcome.RUNNING]
 
     @property
     def started(self) -> list[Service]:
-        """The requests that got a slot, in the order they got it."""
+        """The requests that got a slot, in that order."""
         return sorted(
             (s for s in self.journal if s.start_order is not None), key=lambda s: s.start_order or 0
         )
 
     async def wait_until(self, reached: Callable[[Counts], bool], timeout_s: float = 10.0) -> None:
-        """Return once `reached(self.counts)` holds; TimeoutError naming the state if it never does."""
+        """Wait until `reached(self.counts)`; TimeoutError with the state if that takes too long."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not reached(self.counts):
                     await self._changed.wait()
         except TimeoutError:
-            raise TimeoutError(f"the replay backend did not get there in {timeout_s} s: {self!r}") from None
+            raise TimeoutError(f"the replay backend did not reach it in {timeout_s} s: {self!r}") from None
 
     # -- controls --------------------------------------------------------------------------------------
 
     def freeze(self) -> None:
-        """Send no more tokens until `thaw`; slots stay taken."""
+        """Stop sending tokens until `thaw`; slots stay occupied."""
         self._flowing.clear()
 
     def thaw(self) -> None:
@@ -105,8 +155,8 @@ class Engine:
     # -- serving ---------------------------------------------------------------------------------------
 
     def arrive(self, route: str, prompt: str, text_chars: int, cap: int | None, said: str = "") -> Service:
-        """Enter a request into the journal. `cap` limits its answer, None leaves it alone; `said` is how the
-        answer begins, its characters not counted in `text_chars`.
+        """Enter a request into the journal. `cap` limits its answer; `said` is the beginning of the answer,
+        not counted in `text_chars`.
         """
         rng = Random(f"{self.seed}:{digest(prompt)}")  # noqa: S311 - replays, keeps no secret
         said_tokens = len(said.split())
@@ -128,7 +178,7 @@ class Engine:
 
     @asynccontextmanager
     async def slot(self, service: Service) -> AsyncIterator[None]:
-        """Hold a slot for the request; cancellation, waiting or running, gives up the place at once."""
+        """Hold a slot for the request; cancelling it frees its place at once."""
         try:
             async with self._free:
                 service.outcome = Outcome.RUNNING
@@ -152,9 +202,7 @@ class Engine:
             self._tell()
 
     def split(self, text: str) -> tuple[str, str]:
-        """Return the prompt of a text, and the beginning of its answer, "" if there is none behind it: it is
-        known from the prompt only if that was asked before.
-        """
+        """Split a text into a prompt that was asked before and the begin of its answer, which may be ""."""
         begins = len(text.rstrip(ascii_lowercase + " "))
         for at in range(begins, len(text)):
             if text.startswith(WORDS, at) and digest(text[:at]) in self._asked:
@@ -163,18 +211,18 @@ class Engine:
         return text, ""
 
     def prefill_s(self, service: Service) -> float:
-        """Return the seconds from when a request has its slot until its answer is written."""
+        """Return the seconds from taking a slot to the begin of decoding."""
         if service.said_tokens and self.resume_s is not None:
             return self.resume_s
         return self.speed.prefill_s(service.prompt_tokens)
 
     async def prefill(self, service: Service) -> None:
-        """Take the time that reading the prompt takes."""
+        """Wait for the time of the prefill."""
         await asyncio.sleep(self.prefill_s(service))
         await self._flowing.wait()
 
     async def decode(self, service: Service) -> AsyncGenerator[list[str], None]:
-        """Yield the tokens of the answer when they are due, in batches where timers are too coarse."""
+        """Yield the tokens of the answer when they are due, several if timers are too coarse."""
         words = islice(words_of(f"{self.seed}:{service.words}:words"), service.said_tokens, None)
         clock = asyncio.get_running_loop().time
         begun_s, frozen_s = clock(), 0.0
@@ -195,7 +243,7 @@ class Engine:
 
     def _due_tokens(self, elapsed_s: float) -> int:
         rate = self.speed.decode_tokens_per_s
-        # An endless rate still goes out in pieces, so that a reader sees a stream and a leaver is noticed.
+        # An infinite rate still streams: readers see pieces, and a client that leaves is noticed.
         return int(elapsed_s * rate) if rate != inf else 0
 
     async def _while_frozen(self) -> float:

@@ -1,0 +1,502 @@
+"""The generation routes of Ollama, OpenAI and Anthropic: how each reads a request and writes an answer."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+Json = dict[str, Any]
+
+BEGIN, END = "<|im_start|>", "<|im_end|>"
+"""The marks of a turn in the template (ChatML)."""
+
+TURN = re.compile(rf"{re.escape(BEGIN)}(\w+)\n(.*?)(?:{re.escape(END)}|\Z)", re.DOTALL)
+
+
+class RefusedError(Exception):
+    """A request that the server refuses with this HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A generation request. `prompt` is the last user message, `text_chars` counts all text.
+
+    `cap` limits the answer in tokens. `said` is the beginning of the answer to continue, not counted in
+    `text_chars`; a `plain` prompt, without turns, may end with it. A `raw` answer has no context.
+    """
+
+    model: str
+    prompt: str
+    text_chars: int
+    cap: int | None
+    stream: bool
+    wants_usage: bool = False
+    said: str = ""
+    plain: bool = False
+    raw: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The facts of an answer. Durations are those of the speed model, in seconds."""
+
+    id: str
+    model: str
+    created: datetime
+    prompt_tokens: int
+    tokens: int
+    capped: bool
+    prefill_s: float
+    decode_s: float
+    wants_usage: bool = False
+    raw: bool = False
+
+
+class Dialect:
+    """One generation route; each method returns complete frames. The defaults stream server-sent events."""
+
+    stream_media_type = "text/event-stream"
+
+    def read(self, body: Json) -> Ask:
+        """Read a request; RefusedError if it cannot be answered."""
+        raise NotImplementedError
+
+    def opening(self, answer: Answer) -> bytes:
+        """Return the frames before the first token."""
+        return b""
+
+    def token(self, answer: Answer, word: str) -> bytes:
+        """Return the frame of one token."""
+        raise NotImplementedError
+
+    def closing(self, answer: Answer, text: str) -> bytes:
+        """Return the frames after the last token."""
+        raise NotImplementedError
+
+    def whole(self, answer: Answer, text: str) -> Json:
+        """Return the body of an answer that is not streamed."""
+        raise NotImplementedError
+
+    def error(self, status: int, message: str) -> Json:
+        """Return the body of an error, as Ollama's OpenAI routes write it."""
+        kind = {400: "invalid_request_error", 404: "not_found_error"}.get(status, "api_error")
+        return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+
+
+def encode(value: object) -> bytes:
+    """Return compact JSON, as the servers written in Go and C++ send it."""
+    return msgspec.json.encode(value)
+
+
+def sse(value: object, event: str | None = None) -> bytes:
+    """Return one server-sent event."""
+    head = b"" if event is None else b"event: " + event.encode() + b"\n"
+    return head + b"data: " + encode(value) + b"\n\n"
+
+
+def named_event(kind: str, fields: Json) -> bytes:
+    """Return a server-sent event whose type is also its name."""
+    return sse({"type": kind} | fields, event=kind)
+
+
+def text_of(content: object) -> str:
+    """Return the text of a message's content: a string, or a list of parts some of which have text."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        parts = (part.get("text") for part in content if isinstance(part, Mapping))
+        return "\n".join(part for part in parts if isinstance(part, str))
+    return ""
+
+
+def read_turns(messages: object, *, continues: bool = True) -> tuple[str, int, str]:
+    """Return the last user message, the characters of all messages, and the answer to continue.
+
+    The latter is a last message of the assistant, which is not counted; "" unless the route `continues`.
+    """
+    if not isinstance(messages, list):
+        raise RefusedError(400, "messages must be a list")
+    last, chars, said = "", 0, ""
+    for number, message in enumerate(messages, 1):
+        if not isinstance(message, Mapping):
+            raise RefusedError(400, "every message must be an object")
+        text, role = text_of(message.get("content")), message.get("role", "user")
+        if continues and role == "assistant" and number == len(messages):
+            said = text
+        else:
+            chars += len(text)
+        if role == "user":
+            last = text
+    return last, chars, said
+
+
+def model_of(body: Json) -> str:
+    """Return the model that a request names; RefusedError 400 if it names none."""
+    model = body.get("model")
+    if not isinstance(model, str) or not model:
+        raise RefusedError(400, "model is required")
+    return model
+
+
+def cap_of(*limits: object) -> int | None:
+    """Return the first limit given; a negative one means no limit, as in Ollama and llama.cpp."""
+    for limit in limits:
+        if isinstance(limit, int) and not isinstance(limit, bool):
+            return limit if limit >= 0 else None
+    return None
+
+
+def finish_reason(answer: Answer) -> str:
+    """Return why an answer ended, as Ollama and OpenAI name it."""
+    return "length" if answer.capped else "stop"
+
+
+# -- Ollama ----------------------------------------------------------------------------------------
+
+
+def timestamp(moment: datetime) -> str:
+    """Return a moment as Ollama writes it."""
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+class OllamaChat(Dialect):
+    """POST /api/chat: NDJSON, durations in nanoseconds, streamed by default."""
+
+    stream_media_type = "application/x-ndjson"
+
+    def read(self, body: Json) -> Ask:
+        """Read a request."""
+        return self._ask(body, *read_turns(body.get("messages", [])))
+
+    def token(self, answer: Answer, word: str) -> bytes:
+        """Return the line of one token."""
+        return encode(self._object(answer, word) | {"done": False}) + b"\n"
+
+    def closing(self, answer: Answer, text: str) -> bytes:
+        """Return the final line."""
+        return encode(self.whole(answer, "")) + b"\n"
+
+    def whole(self, answer: Answer, text: str) -> Json:
+        """Return the final object; zero counts are missing, as Go's omitempty leaves them out."""
+        counts = {
+            "total_duration": round((answer.prefill_s + answer.decode_s) * 1e9),
+            "prompt_eval_count": answer.prompt_tokens,
+            "prompt_eval_duration": round(answer.prefill_s * 1e9),
+            "eval_count": answer.tokens,
+            "eval_duration": round(answer.decode_s * 1e9),
+        }
+        done = {"done": True, "done_reason": finish_reason(answer)}
+        return self._object(answer, text) | done | {name: count for name, count in counts.items() if count}
+
+    def error(self, status: int, message: str) -> Json:
+        """Return the body of an error."""
+        return {"error": message}
+
+    def _object(self, answer: Answer, text: str) -> Json:
+        return {"model": answer.model, "created_at": timestamp(answer.created)} | self._content(text)
+
+    def _content(self, text: str) -> Json:
+        return {"message": {"role": "assistant", "content": text}}
+
+    def _ask(self, body: Json, prompt: str, text_chars: int, said: str = "", *, plain: bool = False) -> Ask:
+        options = body.get("options")
+        cap = cap_of(options.get("num_predict") if isinstance(options, Mapping) else None)
+        stream, raw = body.get("stream") is not False, body.get("raw") is True
+        return Ask(model_of(body), prompt, text_chars, cap, stream, said=said, plain=plain, raw=raw)
+
+
+class OllamaGenerate(OllamaChat):
+    """POST /api/generate."""
+
+    def read(self, body: Json) -> Ask:
+        """Read a request."""
+        prompt, system = (
+            text if isinstance(text, str) else "" for text in (body.get("prompt"), body.get("system"))
+        )
+        if body.get("raw") is not True:
+            return self._ask(body, prompt, len(prompt) + len(system))
+        turns = [{"role": role, "content": text} for role, text in TURN.findall(prompt)]
+        if turns:
+            return self._ask(body, *read_turns(turns))
+        return self._ask(body, prompt, len(prompt), plain=True)
+
+    def whole(self, answer: Answer, text: str) -> Json:
+        """Return the final object; its context has as many token ids as there are tokens."""
+        context = {} if answer.raw else {"context": list(range(answer.prompt_tokens + answer.tokens))}
+        return super().whole(answer, text) | context
+
+    def _content(self, text: str) -> Json:
+        return {"response": text}
+
+
+def control_reason(body: Json) -> str | None:
+    """Return "load" or "unload" for a request without prompt, None for one that wants an answer."""
+    if body.get("prompt") or body.get("messages") or body.get("input"):
+        return None
+    return "unload" if body.get("keep_alive") in (0, "0", "0s") else "load"
+
+
+def control_body(body: Json, reason: str, model: str, now: datetime) -> Json:
+    """Return the answer to a load or unload request."""
+    empty: Json = (
+        {"message": {"role": "assistant", "content": ""}} if "messages" in body else {"response": ""}
+    )
+    return {"model": model, "created_at": timestamp(now)} | empty | {"done": True, "done_reason": reason}
+
+
+def rendered(body: Json, model: str, now: datetime) -> Json:
+    """Return the answer to a request for the rendered template."""
+    messages = body["messages"] if "messages" in body else [{"role": "user", "content": body.get("prompt")}]
+    read_turns(messages)  # refuses invalid messages
+    turns = [f"{BEGIN}{each.get('role')}\n{text_of(each.get('content'))}" for each in messages]
+    opened = messages and messages[-1].get("role") == "assistant"
+    text = f"{END}\n".join(turns if opened else [*turns, f"{BEGIN}assistant\n"])
+    return {"model": model, "created_at": timestamp(now), "_debug_info": {"rendered_template": text}}
+
+
+# -- OpenAI ----------------------------------------------------------------------------------------
+
+
+class OpenAIChat(Dialect):
+    """POST /v1/chat/completions: events of one kind, usage on request, a terminator."""
+
+    id_prefix = "chatcmpl-"
+    kind = "chat.completion"
+    stream_kind = "chat.completion.chunk"
+
+    def read(self, body: Json) -> Ask:
+        """Read a request."""
+        prompt, chars, said = read_turns(body.get("messages"))
+        cap = cap_of(body.get("max_completion_tokens"), body.get("max_tokens"))
+        return Ask(model_of(body), prompt, chars, cap, body.get("stream") is True, _wants_usage(body), said)
+
+    def token(self, answer: Answer, word: str) -> bytes:
+        """Return the event of one token; the role is in every one, as in Ollama."""
+        return sse(self._object(answer, self.stream_kind, self._choice(word, "delta", None)))
+
+    def closing(self, answer: Answer, text: str) -> bytes:
+        """Return the finish reason, the usage if requested, and the terminator."""
+        last = self._choice("", "delta", finish_reason(answer))
+        frames = sse(self._object(answer, self.stream_kind, last))
+        if answer.wants_usage:
+            frames += sse(self._object(answer, self.stream_kind) | {"usage": _usage(answer)})
+        return frames + b"data: [DONE]\n\n"
+
+    def whole(self, answer: Answer, text: str) -> Json:
+        """Return the completion object."""
+        choice = self._choice(text, "message", finish_reason(answer))
+        return self._object(answer, self.kind, choice) | {"usage": _usage(answer)}
+
+    def _choice(self, text: str, field: str, reason: str | None) -> Json:
+        return {"index": 0, field: {"role": "assistant", "content": text}, "finish_reason": reason}
+
+    def _object(self, answer: Answer, kind: str, *choices: Json) -> Json:
+        return {
+            "id": self.id_prefix + answer.id,
+            "object": kind,
+            "created": int(answer.created.timestamp()),
+            "model": answer.model,
+            "system_fingerprint": "fp_replay",
+            "choices": choices,
+        }
+
+
+class OpenAICompletion(OpenAIChat):
+    """POST /v1/completions."""
+
+    id_prefix = "cmpl-"
+    kind = stream_kind = "text_completion"
+
+    def read(self, body: Json) -> Ask:
+        """Read a request."""
+        prompt = body.get("prompt")
+        if isinstance(prompt, list):
+            prompt = "\n".join(part for part in prompt if isinstance(part, str))
+        prompt = prompt if isinstance(prompt, str) else ""
+        cap, stream = cap_of(body.get("max_tokens")), body.get("stream") is True
+        return Ask(model_of(body), prompt, len(prompt), cap, stream, _wants_usage(body), plain=True)
+
+    def _choice(self, text: str, field: str, reason: str | None) -> Json:
+        return {"text": text, "index": 0, "finish_reason": reason}
+
+
+def _wants_usage(body: Json) -> bool:
+    options = body.get("stream_options")
+    return isinstance(options, Mapping) and options.get("include_usage") is True
+
+
+def _usage(answer: Answer) -> Json:
+    return {
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.tokens,
+        "total_tokens": answer.prompt_tokens + answer.tokens,
+    }
+
+
+class OpenAIResponses(Dialect):
+    """POST /v1/responses: named events, usage in the last one, no terminator."""
+
+    def read(self, body: Json) -> Ask:
+        """Read a request."""
+        given = body.get("input")
+        if isinstance(given, list):
+            prompt, chars, _ = read_turns(given, continues=False)
+        else:
+            prompt = text_of(given)
+            chars = len(prompt)
+        chars += len(text_of(body.get("instructions")))
+        cap = cap_of(body.get("max_output_tokens"))
+        return Ask(model_of(body), prompt, chars, cap, stream=body.get("stream") is True)
+
+    def opening(self, answer: Answer) -> bytes:
+        """Return the events that announce the response and its one text part."""
+        started = {"response": self._response(answer, "in_progress", [])}
+        item = {"output_index": 0, "item": self._item(answer, "in_progress", [])}
+        events: dict[str, Json] = {
+            "response.created": started,
+            "response.in_progress": started,
+            "response.output_item.added": item,
+            "response.content_part.added": self._place(answer) | {"part": self._part("")},
+        }
+        return b"".join(named_event(kind, fields) for kind, fields in events.items())
+
+    def token(self, answer: Answer, word: str) -> bytes:
+        """Return the event of one token."""
+        return named_event(
+            "response.output_text.delta", self._place(answer) | {"delta": word, "logprobs": []}
+        )
+
+    def closing(self, answer: Answer, text: str) -> bytes:
+        """Return the events that close the part, the item and the response."""
+        place, part = self._place(answer), self._part(text)
+        item = self._item(answer, "completed", [part])
+        events: dict[str, Json] = {
+            "response.output_text.done": place | {"text": text, "logprobs": []},
+            "response.content_part.done": place | {"part": part},
+            "response.output_item.done": {"output_index": 0, "item": item},
+            f"response.{self._status(answer)}": {"response": self.whole(answer, text)},
+        }
+        return b"".join(named_event(kind, fields) for kind, fields in events.items())
+
+    def whole(self, answer: Answer, text: str) -> Json:
+        """Return the response object."""
+        counts = {
+            "input_tokens": answer.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": answer.tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": answer.prompt_tokens + answer.tokens,
+        }
+        item = self._item(answer, "completed", [self._part(text)])
+        return self._response(answer, self._status(answer), [item]) | {"usage": counts}
+
+    def _status(self, answer: Answer) -> str:
+        return "incomplete" if answer.capped else "completed"
+
+    def _place(self, answer: Answer) -> Json:
+        return {"item_id": "msg_" + answer.id, "output_index": 0, "content_index": 0}
+
+    def _part(self, text: str) -> Json:
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+    def _item(self, answer: Answer, status: str, content: list[Json]) -> Json:
+        item = {"id": "msg_" + answer.id, "type": "message", "status": status, "role": "assistant"}
+        return item | {"content": content}
+
+    def _response(self, answer: Answer, status: str, output: list[Json]) -> Json:
+        return {
+            "id": "resp_" + answer.id,
+            "object": "response",
+            "created_at": int(answer.created.timestamp()),
+            "status": status,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "model": answer.model,
+            "output": output,
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": [],
+            "usage": None,
+        }
+
+
+# -- Anthropic -------------------------------------------------------------------------------------
+
+
+class AnthropicMessages(Dialect):
+    """POST /v1/messages, which Ollama and llama.cpp speak too: named events, no terminator."""
+
+    def read(self, body: Json) -> Ask:
+        """Read a request."""
+        prompt, chars, _ = read_turns(body.get("messages"), continues=False)
+        chars += len(text_of(body.get("system")))
+        cap = cap_of(body.get("max_tokens"))
+        if cap is None or cap == 0:
+            raise RefusedError(400, "max_tokens is required and must be positive")
+        return Ask(model_of(body), prompt, chars, cap, stream=body.get("stream") is True)
+
+    def opening(self, answer: Answer) -> bytes:
+        """Return the events that announce the message and its one text block."""
+        block = {"type": "text", "text": ""}
+        return named_event("message_start", {"message": self._message(answer, [], None, 0)}) + named_event(
+            "content_block_start", {"index": 0, "content_block": block}
+        )
+
+    def token(self, answer: Answer, word: str) -> bytes:
+        """Return the event of one token."""
+        delta = {"type": "text_delta", "text": word}
+        return named_event("content_block_delta", {"index": 0, "delta": delta})
+
+    def closing(self, answer: Answer, text: str) -> bytes:
+        """Return the events that close the block and the message."""
+        counts = {"input_tokens": answer.prompt_tokens, "output_tokens": answer.tokens}
+        delta = {"stop_reason": self._stop_reason(answer), "stop_sequence": None}
+        return (
+            named_event("content_block_stop", {"index": 0})
+            + named_event("message_delta", {"delta": delta, "usage": counts})
+            + named_event("message_stop", {})
+        )
+
+    def whole(self, answer: Answer, text: str) -> Json:
+        """Return the message object."""
+        content: list[Json] = [{"type": "text", "text": text}]
+        return self._message(answer, content, self._stop_reason(answer), answer.tokens)
+
+    def error(self, status: int, message: str) -> Json:
+        """Return the body of an error."""
+        kinds = {400: "invalid_request_error", 404: "not_found_error", 503: "overloaded_error"}
+        kind = kinds.get(status, "api_error")
+        return {"type": "error", "error": {"type": kind, "message": message}}
+
+    def _stop_reason(self, answer: Answer) -> str:
+        return "max_tokens" if answer.capped else "end_turn"
+
+    def _message(self, answer: Answer, content: list[Json], stop_reason: str | None, tokens: int) -> Json:
+        return {
+            "id": "msg_" + answer.id,
+            "type": "message",
+            "role": "assistant",
+            "model": answer.model,
+            "content": content,
+            "stop_reason": stop_reason,
+            "stop_sequence": None,
+            "usage": {"input_tokens": answer.prompt_tokens, "output_tokens": tokens},
+        }
+
+
+DIALECTS: Mapping[str, Dialect] = {
+    "/api/chat": OllamaChat(),
+    "/api/generate": OllamaGenerate(),
+    "/v1/chat/completions": OpenAIChat(),
+    "/v1/completions": OpenAICompletion(),
+    "/v1/responses": OpenAIResponses(),
+    "/v1/messages": AnthropicMessages(),
+}

@@ -38,14 +38,12 @@ from predictor.record import LengthClass
 MAX_REAL_TOKENS = 400
 """The limit of a real answer: on one core of a laptop the demo takes under two minutes."""
 
-POLICIES = {"fcfs": "First come, first served", "sjf": "Shortest first"}
-REAL_POLICIES = {"fcfs": "First come, first served", DEFAULT_POLICY: "Shortest first"}
-"""`sjf` orders by P(Long), and no answer cut at `MAX_REAL_TOKENS` can be Long: all would be equal."""
+TITLES = ("First come, first served", "Shortest first")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the demo shows."""
+    """What the demo shows; with `model` a real one."""
 
     tokens_per_s: float
     requests: int
@@ -53,14 +51,24 @@ class Settings:
     model: Path | None = None
 
     @property
-    def policies(self) -> dict[str, str]:
-        """The policies that race, and their titles."""
-        return POLICIES if self.model is None else REAL_POLICIES
+    def policies(self) -> tuple[str, str]:
+        """The policies that race.
+
+        `sjf` orders by P(Long), and no answer cut at `MAX_REAL_TOKENS` can be Long.
+        """
+        return ("fcfs", "sjf") if self.model is None else ("fcfs", DEFAULT_POLICY)
 
     @property
     def backend(self) -> str:
         """The backend, in words."""
         return "simulated backend" if self.model is None else f"real llama.cpp server with {self.model.stem}"
+
+    @property
+    def headline(self) -> str:
+        """The headline of the race."""
+        if self.model is not None:
+            return f"{self.backend}, one core and one answer at a time on each side"
+        return f"Simulated backend: {self.tokens_per_s:g} tokens/s, one answer at a time"
 
 
 @click.command()
@@ -79,9 +87,7 @@ class Settings:
     show_default=True,
     help="Questions in the burst; half are short.",
 )
-@click.option(
-    "--seed", default=0, show_default=True, help="Seed of the burst: which questions, in which order."
-)
+@click.option("--seed", default=0, show_default=True, help="Seed of the questions and their order.")
 @click.option(
     "--real",
     is_flag=True,
@@ -119,33 +125,35 @@ async def _run(settings: Settings, *, as_json: bool) -> tuple[list[Lane], float]
         asker = Asker(settings.model.stem, adapter_of("llamacpp"), keeps_words=True)
     async with AsyncExitStack() as stack:
         lanes = [
-            await stack.enter_async_context(_lane(policy, questions, settings))
-            for policy in settings.policies
+            await stack.enter_async_context(_lane(policy, title, questions, settings))
+            for policy, title in zip(settings.policies, TITLES, strict=True)
         ]
-        took_s = await _shown(lanes, asker, settings, as_json=as_json)
+        took_s = await _race(lanes, asker, settings, as_json=as_json)
     for call in (call for lane in lanes for call in lane.calls):
         call.question = replace(call.question, known_class=LengthClass.of(call.tokens))
     return lanes, took_s
 
 
-async def _shown(lanes: Sequence[Lane], asker: Asker, settings: Settings, *, as_json: bool) -> float:
+async def _race(lanes: Sequence[Lane], asker: Asker, settings: Settings, *, as_json: bool) -> float:
+    """Run the race, drawn on a terminal or told in lines."""
     if as_json:
         return await race(lanes, asker, lambda lanes, elapsed_s: None)
     console = PlainConsole(stderr=True)
-    headline = _headline(settings)
     if not console.is_terminal or console.is_dumb_terminal or "NO_COLOR" in os.environ:
-        console.print(headline, highlight=False)
+        console.print(settings.headline, highlight=False)
         return await race(lanes, asker, Narrator(console))
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
 
         def draw_frame(lanes: Sequence[Lane], elapsed_s: float) -> None:
-            live.update(frame(lanes, elapsed_s, headline, live.console.height), refresh=True)
+            live.update(frame(lanes, elapsed_s, settings.headline, live.console.height), refresh=True)
 
         return await race(lanes, asker, draw_frame)
 
 
 @asynccontextmanager
-async def _lane(policy: str, questions: Sequence[Question], settings: Settings) -> AsyncIterator[Lane]:
+async def _lane(
+    policy: str, title: str, questions: Sequence[Question], settings: Settings
+) -> AsyncIterator[Lane]:
     """Start a backend and a daemon before it."""
     import predictor
     from clairvoyant_cli.commands.embedded_daemon import simulated_backend, speed_of
@@ -160,49 +168,42 @@ async def _lane(policy: str, questions: Sequence[Question], settings: Settings) 
     async with server as url:
         config = ServeConfig(policy=policy, backend=url, listen="127.0.0.1:0", show_prompts=True)
         async with running_daemon(config, predictor.load()) as daemon:
-            yield Lane(policy, settings.policies[policy], daemon, [Call(each) for each in questions])
-
-
-def _headline(settings: Settings) -> str:
-    if settings.model is not None:
-        return f"{settings.backend}, one core and one answer at a time on each side"
-    return f"Simulated backend: {settings.tokens_per_s:g} tokens/s, one answer at a time"
+            yield Lane(policy, title, daemon, [Call(each) for each in questions])
 
 
 def _result(settings: Settings, lanes: Sequence[Lane], took_s: float) -> dict[str, Any]:
-    fcfs, sjf = (by_class(lane.calls) for lane in lanes)
+    before, after = (by_class(lane.calls) for lane in lanes)
     return {
         "simulated_backend": settings.model is None,
         "settings": asdict(settings) | {"model": settings.model and settings.model.name},
         "took_s": took_s,
         "lanes": {
             lane.policy: {
-                "sojourn": {name: asdict(sojourn) for name, sojourn in by_class(lane.calls).items()},
-                "requests": [_request(call) for call in lane.calls],
+                "sojourn": {name: asdict(sojourn) for name, sojourn in sojourns.items()},
+                "requests": [
+                    {
+                        "title": call.question.title,
+                        "class": call.question.length_class,
+                        "tokens": call.tokens,
+                        "sojourn_s": call.sojourn_s,
+                        "error": call.error,
+                        "words": call.words,
+                    }
+                    for call in lane.calls
+                ],
             }
-            for lane in lanes
+            for lane, sojourns in zip(lanes, (before, after), strict=True)
         },
         "change_of_mean": {
-            name: change_of(fcfs[name].mean_s, sjf[name].mean_s) for name in fcfs if name in sjf
+            name: change_of(before[name].mean_s, after[name].mean_s) for name in before if name in after
         },
-    }
-
-
-def _request(call: Call) -> dict[str, Any]:
-    return {
-        "title": call.question.title,
-        "class": call.question.length_class,
-        "tokens": call.tokens,
-        "sojourn_s": call.sojourn_s,
-        "error": call.error,
-        "words": call.words,
     }
 
 
 def _refuse_failures(lanes: Sequence[Lane]) -> None:
-    failed = [call for lane in lanes for call in lane.calls if call.error is not None]
+    calls = [call for lane in lanes for call in lane.calls]
+    failed = [call for call in calls if call.error is not None]
     if failed:
         raise ClairvoyantError(
-            f"{len(failed)} of {sum(len(lane.calls) for lane in lanes)} requests failed, "
-            f"the first with: {failed[0].error}"
+            f"{len(failed)} of {len(calls)} requests failed, the first with: {failed[0].error}"
         )

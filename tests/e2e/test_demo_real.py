@@ -32,7 +32,7 @@ def test_a_model_of_ones_own_goes_with_a_real_server(tiny_model: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("holds", "why"), [(None, "could not be fetched"), ("other.gguf", "does not hold"), ("", "not the file")]
+    ("holds", "why"), [(None, "cannot download"), ("other.gguf", "does not contain"), ("", "wrong checksum")]
 )
 def test_what_is_fetched_must_be_what_was_pinned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holds: str | None, why: str

@@ -24,7 +24,8 @@ from clairvoyant_cli.research.bench.plan import (
     without_repeats,
 )
 from clairvoyant_cli.research.bench.prompts import load_prompts
-from clairvoyant_cli.research.simulator.traces import Trace, read_trace
+from clairvoyant_cli.research.simulator.traces import read_trace
+from clairvoyant_cli.research.simulator.workload import Workload
 from predictor.record import LengthClass, Prediction, Predictor, PromptView
 
 POOLS = load_prompts()
@@ -100,7 +101,8 @@ AZURE = (
     "2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,909\n"
 )
 MOONCAKE = (
-    '{"timestamp": 0, "input_length": 9, "output_length": 44}\n{"timestamp": 4315, "output_length": 909}\n'
+    '{"timestamp": 0, "input_length": 9, "output_length": 44}\n'
+    '{"timestamp": 4315, "input_length": 9, "output_length": 909}\n'
 )
 OWN = '{"at": 10, "tokens": 44}\n\n{"at": 14.3, "tokens": 909}\n'
 
@@ -129,7 +131,8 @@ def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path, text: str) -> N
 
 
 def test_a_replayed_trace_keeps_its_lengths_and_is_stretched() -> None:
-    recorded = Trace(np.array([0.0, 2.0, 3.0]), np.array([44.0, 909.0, 300.0]))
+    tokens = np.array([44.0, 909.0, 300.0])
+    recorded = Workload(np.array([0.0, 2.0, 3.0]), tokens / 40.0, np.zeros(3, dtype=np.int64), tokens)
     plan = replayed(recorded, as_written(POOLS), 0.5, Random(0))
     assert [a.at_s for a in plan] == [0.0, 1.0, 1.5]
     assert [a.question.tokens for a in plan] == [44, 909, 300]

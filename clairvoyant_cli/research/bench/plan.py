@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from clairvoyant_cli.research.bench.prompts import Question
-from clairvoyant_cli.research.simulator.traces import Trace
-from clairvoyant_cli.research.simulator.workload import MIN_SERVICE_S, TwoNormals
+from clairvoyant_cli.research.simulator.workload import MIN_SERVICE_S, TwoNormals, Workload
 from predictor.record import LengthClass
 
 PAPER = TwoNormals()
@@ -92,7 +91,7 @@ def poisson(count: int, rate_per_s: float, draw: Draw, rng: Random) -> Plan:
     return tuple(plan)
 
 
-def replayed(recorded: Trace, draw: Draw, stretch: float, rng: Random) -> Plan:
+def replayed(recorded: Workload, draw: Draw, stretch: float, rng: Random) -> Plan:
     """Return questions at recorded times, `stretch` times as far apart, with the recorded lengths.
 
     A trace has no prompts: lengths below 200 tokens get a short question, the others a long one.

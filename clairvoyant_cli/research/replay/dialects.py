@@ -167,21 +167,18 @@ def timestamp(moment: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
 
 
-class OllamaChat(Dialect):
+class _OllamaChat(Dialect):
     """POST /api/chat: NDJSON, durations in nanoseconds, streamed by default."""
 
     stream_media_type = "application/x-ndjson"
 
     def read(self, body: Json) -> Ask:
-        """Read a request."""
         return self._ask(body, *read_turns(body.get("messages", [])))
 
     def token(self, answer: Answer, word: str) -> bytes:
-        """Return the line of one token."""
         return encode(self._object(answer, word) | {"done": False}) + b"\n"
 
     def closing(self, answer: Answer, text: str) -> bytes:
-        """Return the final line."""
         return encode(self.whole(answer, "")) + b"\n"
 
     def whole(self, answer: Answer, text: str) -> Json:
@@ -197,7 +194,6 @@ class OllamaChat(Dialect):
         return self._object(answer, text) | done | {name: count for name, count in counts.items() if count}
 
     def error(self, status: int, message: str) -> Json:
-        """Return the body of an error."""
         return {"error": message}
 
     def _object(self, answer: Answer, text: str) -> Json:
@@ -213,11 +209,10 @@ class OllamaChat(Dialect):
         return Ask(model_of(body), prompt, text_chars, cap, stream, said=said, plain=plain, raw=raw)
 
 
-class OllamaGenerate(OllamaChat):
+class _OllamaGenerate(_OllamaChat):
     """POST /api/generate."""
 
     def read(self, body: Json) -> Ask:
-        """Read a request."""
         prompt, system = (
             text if isinstance(text, str) else "" for text in (body.get("prompt"), body.get("system"))
         )
@@ -265,7 +260,7 @@ def rendered(body: Json, model: str, now: datetime) -> Json:
 # -- OpenAI ----------------------------------------------------------------------------------------
 
 
-class OpenAIChat(Dialect):
+class _OpenAIChat(Dialect):
     """POST /v1/chat/completions: events of one kind, usage on request, a terminator."""
 
     id_prefix = "chatcmpl-"
@@ -273,7 +268,6 @@ class OpenAIChat(Dialect):
     stream_kind = "chat.completion.chunk"
 
     def read(self, body: Json) -> Ask:
-        """Read a request."""
         prompt, chars, said = read_turns(body.get("messages"))
         cap = cap_of(body.get("max_completion_tokens"), body.get("max_tokens"))
         return Ask(model_of(body), prompt, chars, cap, body.get("stream") is True, _wants_usage(body), said)
@@ -291,7 +285,6 @@ class OpenAIChat(Dialect):
         return frames + b"data: [DONE]\n\n"
 
     def whole(self, answer: Answer, text: str) -> Json:
-        """Return the completion object."""
         choice = self._choice(text, "message", finish_reason(answer))
         return self._object(answer, self.kind, choice) | {"usage": _usage(answer)}
 
@@ -309,14 +302,13 @@ class OpenAIChat(Dialect):
         }
 
 
-class OpenAICompletion(OpenAIChat):
+class _OpenAICompletion(_OpenAIChat):
     """POST /v1/completions."""
 
     id_prefix = "cmpl-"
     kind = stream_kind = "text_completion"
 
     def read(self, body: Json) -> Ask:
-        """Read a request."""
         prompt = body.get("prompt")
         if isinstance(prompt, list):
             prompt = "\n".join(part for part in prompt if isinstance(part, str))
@@ -341,11 +333,10 @@ def _usage(answer: Answer) -> Json:
     }
 
 
-class OpenAIResponses(Dialect):
+class _OpenAIResponses(Dialect):
     """POST /v1/responses: named events, usage in the last one, no terminator."""
 
     def read(self, body: Json) -> Ask:
-        """Read a request."""
         given = body.get("input")
         if isinstance(given, list):
             prompt, chars, _ = read_turns(given, continues=False)
@@ -369,7 +360,6 @@ class OpenAIResponses(Dialect):
         return b"".join(named_event(kind, fields) for kind, fields in events.items())
 
     def token(self, answer: Answer, word: str) -> bytes:
-        """Return the event of one token."""
         return named_event(
             "response.output_text.delta", self._place(answer) | {"delta": word, "logprobs": []}
         )
@@ -387,7 +377,6 @@ class OpenAIResponses(Dialect):
         return b"".join(named_event(kind, fields) for kind, fields in events.items())
 
     def whole(self, answer: Answer, text: str) -> Json:
-        """Return the response object."""
         counts = {
             "input_tokens": answer.prompt_tokens,
             "input_tokens_details": {"cached_tokens": 0},
@@ -431,11 +420,10 @@ class OpenAIResponses(Dialect):
 # -- Anthropic -------------------------------------------------------------------------------------
 
 
-class AnthropicMessages(Dialect):
+class _AnthropicMessages(Dialect):
     """POST /v1/messages, which Ollama and llama.cpp speak too: named events, no terminator."""
 
     def read(self, body: Json) -> Ask:
-        """Read a request."""
         prompt, chars, _ = read_turns(body.get("messages"), continues=False)
         chars += len(text_of(body.get("system")))
         cap = cap_of(body.get("max_tokens"))
@@ -451,7 +439,6 @@ class AnthropicMessages(Dialect):
         )
 
     def token(self, answer: Answer, word: str) -> bytes:
-        """Return the event of one token."""
         delta = {"type": "text_delta", "text": word}
         return named_event("content_block_delta", {"index": 0, "delta": delta})
 
@@ -466,12 +453,10 @@ class AnthropicMessages(Dialect):
         )
 
     def whole(self, answer: Answer, text: str) -> Json:
-        """Return the message object."""
         content: list[Json] = [{"type": "text", "text": text}]
         return self._message(answer, content, self._stop_reason(answer), answer.tokens)
 
     def error(self, status: int, message: str) -> Json:
-        """Return the body of an error."""
         kinds = {400: "invalid_request_error", 404: "not_found_error", 503: "overloaded_error"}
         kind = kinds.get(status, "api_error")
         return {"type": "error", "error": {"type": kind, "message": message}}
@@ -493,10 +478,10 @@ class AnthropicMessages(Dialect):
 
 
 DIALECTS: Mapping[str, Dialect] = {
-    "/api/chat": OllamaChat(),
-    "/api/generate": OllamaGenerate(),
-    "/v1/chat/completions": OpenAIChat(),
-    "/v1/completions": OpenAICompletion(),
-    "/v1/responses": OpenAIResponses(),
-    "/v1/messages": AnthropicMessages(),
+    "/api/chat": _OllamaChat(),
+    "/api/generate": _OllamaGenerate(),
+    "/v1/chat/completions": _OpenAIChat(),
+    "/v1/completions": _OpenAICompletion(),
+    "/v1/responses": _OpenAIResponses(),
+    "/v1/messages": _AnthropicMessages(),
 }

@@ -5,19 +5,18 @@ A file is CSV with a header, or JSON lines, and may be gzipped. Columns may have
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.files import LARGE_BYTES, opened
 from clairvoyant_cli.research.simulator.predictions import Predictions
-from clairvoyant_cli.research.simulator.workload import LONG, MEDIUM, SHORT, Floats, Workload
+from clairvoyant_cli.research.simulator.workload import LONG, MEDIUM, SHORT, Workload
 from predictor.errors import ModelError
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS
 from predictor.text_lines import lines_of
@@ -46,16 +45,7 @@ class History:
     prompts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """Arrival times in seconds after the first request, and answer lengths in tokens, both of shape (n,)."""
-
-    arrival_s: Floats
-    tokens: Floats
-
-
 Row = Mapping[str, object]
-Made = TypeVar("Made")
 
 
 def read_history(
@@ -66,29 +56,25 @@ def read_history(
     The answer's tokens or `service_s` are required. Without arrival times all requests arrive at once.
     `client`, `urgency`, `p_long` and `predicted_tokens` are optional.
     """
-    return _made(path, limit, lambda rows: _history(rows, speed or Speed(), prompts))
-
-
-def read_trace(path: Path, limit: int) -> Trace:
-    """Read the times of the first `limit` requests; ClairvoyantError if there are fewer than two."""
-    trace = _made(path, limit, _trace)
-    if len(trace.tokens) < 2:
-        raise ClairvoyantError(f"{path} holds fewer than two requests", ExitCode.USAGE)
-    return trace
-
-
-def _made(path: Path, limit: int | None, make: Callable[[list[Row]], Made]) -> Made:
     rows = list(_rows(path, limit))
     if not rows:
         raise ClairvoyantError(f"{path} holds no requests", ExitCode.USAGE)
     try:
-        return make(rows)
+        return _history(rows, speed or Speed(), prompts)
     except KeyError as error:
         raise ClairvoyantError(
             f"cannot use {path}: a request lacks {error.args[0]}", ExitCode.USAGE
         ) from error
     except (TypeError, ValueError) as error:
         raise ClairvoyantError(f"cannot use {path}: {error}", ExitCode.USAGE) from error
+
+
+def read_trace(path: Path, limit: int) -> Workload:
+    """Read the first `limit` requests; ClairvoyantError if there are fewer than two, or no times."""
+    workload = read_history(path, limit=limit).workload
+    if len(workload) < 2 or not workload.arrival_s.any():
+        raise ClairvoyantError(f"{path} holds fewer than two requests with their times", ExitCode.USAGE)
+    return workload
 
 
 def _rows(path: Path, limit: int | None) -> Iterator[Row]:
@@ -105,13 +91,6 @@ def _rows(path: Path, limit: int | None) -> Iterator[Row]:
         raise ClairvoyantError(str(error), ExitCode.USAGE) from error
     except (ValueError, csv.Error, RecursionError) as error:
         raise ClairvoyantError(f"{path} is neither CSV nor JSON lines: {error}", ExitCode.USAGE) from error
-
-
-def _trace(rows: list[Row]) -> Trace:
-    arrives, answered = _named(rows[0], ARRIVAL), _named(rows[0], TOKENS)
-    arrival_s = _times(rows, arrives)
-    order = np.argsort(arrival_s, kind="stable")
-    return Trace((arrival_s - arrival_s.min())[order], _column(rows, answered, 0.0)[order])
 
 
 def _history(rows: list[Row], speed: Speed, with_prompts: bool) -> History:
@@ -164,10 +143,6 @@ def _arrivals(rows: list[Row]) -> np.ndarray:
     named = _known(rows[0], ARRIVAL)
     if named is None or not str(rows[0][named])[:1].isdigit():
         return np.zeros(len(rows))
-    return _times(rows, named)
-
-
-def _times(rows: list[Row], named: str) -> np.ndarray:
     if named == "TIMESTAMP":
         return np.array([_moment(str(row[named])) for row in rows])
     seconds = _column(rows, named, 0.0)
@@ -183,13 +158,6 @@ def _moment(text: str) -> float:
 
 def _known(row: Row, names: tuple[str, ...]) -> str | None:
     return next((name for name in names if name in row), None)
-
-
-def _named(row: Row, names: tuple[str, ...]) -> str:
-    name = _known(row, names)
-    if name is None:
-        raise KeyError(f"one of {', '.join(names)}")
-    return name
 
 
 def _column(rows: list[Row], name: str | None, missing: float) -> np.ndarray:

@@ -91,6 +91,13 @@ def progress() -> Iterator[Callable[[int], None]]:
 
 
 POSITIVE = click.FloatRange(min=0, min_open=True)
+COUNT = click.IntRange(1, MAX_SLOTS)
+
+
+def option(name: str, value_type: Any, default: Any, text: str, parameter: str = "") -> Callable[[Any], Any]:
+    """Return an option whose help shows its default."""
+    names = (name, parameter) if parameter else (name,)
+    return click.option(*names, type=value_type, default=default, show_default=True, help=text)
 
 
 @click.command(name="simulate")
@@ -101,55 +108,15 @@ POSITIVE = click.FloatRange(min=0, min_open=True)
 @click.option("--policy", "policies", multiple=True, help="A policy to compare with fcfs; repeatable.")
 @click.option("--tau", type=click.FloatRange(min=0), metavar="SECONDS", help="Starvation timeout; 0: none.")
 @click.option("--predictor", default="class:0.85", show_default=True, metavar="KIND", help=PREDICTOR_HELP)
-@click.option(
-    "--load",
-    type=POSITIVE,
-    default=0.74,
-    show_default=True,
-    help="Utilisation per slot of a Poisson workload.",
-)
-@click.option(
-    "--short",
-    "short_s",
-    type=MeanAndSpread(),
-    default="3.5,0.8",
-    show_default=True,
-    help="Mean and spread of short service times, in seconds.",
-)
-@click.option(
-    "--long",
-    "long_s",
-    type=MeanAndSpread(),
-    default="8.9,2.0",
-    show_default=True,
-    help="Mean and spread of long service times, in seconds.",
-)
-@click.option(
-    "--long-share",
-    type=click.FloatRange(0, 1),
-    default=0.5,
-    show_default=True,
-    help="Share of requests that are long.",
-)
-@click.option(
-    "--slots", type=click.IntRange(1, MAX_SLOTS), default=1, show_default=True, help="Slots per backend."
-)
-@click.option("--workers", type=click.IntRange(1, MAX_SLOTS), default=1, show_default=True, help="Backends.")
-@click.option(
-    "--prefill-rate",
-    type=POSITIVE,
-    default=1000.0,
-    show_default=True,
-    help="Prompt tokens per second, for a FILE without service_s.",
-)
-@click.option(
-    "--decode-rate",
-    type=POSITIVE,
-    default=40.0,
-    show_default=True,
-    help="Answer tokens per second, for a FILE without service_s.",
-)
-@click.option("--speed-up", type=POSITIVE, default=1.0, show_default=True, help="Speed up a FILE's arrivals.")
+@option("--load", POSITIVE, 0.74, "Utilisation per slot of a Poisson workload.")
+@option("--short", MeanAndSpread(), "3.5,0.8", "Short service times: mean and spread in seconds.", "short_s")
+@option("--long", MeanAndSpread(), "8.9,2.0", "Long service times: mean and spread in seconds.", "long_s")
+@option("--long-share", click.FloatRange(0, 1), 0.5, "Share of requests that are long.")
+@option("--slots", COUNT, 1, "Slots per backend.")
+@option("--workers", COUNT, 1, "Backends.")
+@option("--prefill-rate", POSITIVE, 1000.0, "Prompt tokens per second, for a FILE without service_s.")
+@option("--decode-rate", POSITIVE, 40.0, "Answer tokens per second, for a FILE without service_s.")
+@option("--speed-up", POSITIVE, 1.0, "Speed up a FILE's arrivals.")
 @click.option(
     "--preempt",
     metavar="none|keep|recompute|SECONDS",

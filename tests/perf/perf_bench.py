@@ -51,7 +51,8 @@ PARTS: dict[str, tuple[str, ...]] = {
         *("--arm", "bounded:36", "--arm", "sjf@classes:10.5"),
     ),
     "gain-over-load": (
-        *("sweep", *VIRTUAL, "--points", "5", "--runs", "5", "--requests", "100", "--arm", "fcfs"),
+        *("poisson", *VIRTUAL, "--runs", "5", "--requests", "100", "--arm", "fcfs"),
+        *(word for rho in ("0.3", "0.45", "0.6", "0.75", "0.9") for word in ("--rho", rho)),
         *("--arm", "bounded:36", "--arm", "sjf:10.5"),
     ),
     "burst-replay-real-time": (

@@ -143,7 +143,7 @@ class Top(App[None]):
         timeout: float | None = None,
         markup: bool = False,
     ) -> None:
-        """Show a message in the footer for a while. It may come from a daemon, so it is never read as markup."""
+        """Show a message in the footer for a while. It may come from a daemon, so it is no markup."""
         self._message = f"{title}: {printable(message)}" if title else printable(message)
         self._message_tone = _SEVERITY[severity]
         self._message_until = self._clock() + (timeout or _MESSAGE_S)

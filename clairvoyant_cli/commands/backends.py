@@ -1,4 +1,4 @@
-"""`clairvoyant backends`: the servers behind a running daemon, and what may be done to them."""
+"""`clairvoyant backends`: lists and changes the servers behind a running daemon."""
 
 import asyncio
 from pathlib import Path
@@ -27,8 +27,8 @@ daemon_options = together(url_option, token_file_option)
 def command() -> None:
     """List, add, drain and remove the servers behind a running daemon.
 
-    What is changed here is forgotten with the daemon; write it into config.toml
-    to keep it.
+    Changes are lost when the daemon stops; write them into config.toml
+    to keep them.
     """
 
 
@@ -36,7 +36,7 @@ def command() -> None:
 @daemon_options
 @json_option("Print JSON.")
 def list_(url: str | None, token_file: Path | None, as_json: bool) -> None:
-    """List the servers: state, slots, models, and what waits for each alone."""
+    """List the servers: state, slots, models, requests that only it can serve."""
 
     async def fetch() -> tuple[BackendState, ...]:
         async with _client(url, token_file) as client:
@@ -51,8 +51,8 @@ def list_(url: str | None, token_file: Path | None, as_json: bool) -> None:
 
 @command.command()
 @click.argument("address", metavar="URL")
-@click.option("--name", metavar="NAME", help="What it is to be called. Unset: its host and port.")
-@click.option("--kind", type=click.Choice(BACKEND_KINDS), help="Unset: it is asked.")
+@click.option("--name", metavar="NAME", help="Its name. Unset: its host and port.")
+@click.option("--kind", type=click.Choice(BACKEND_KINDS), help="Unset: it is detected.")
 @click.option("--slots", type=int, metavar="N", help=SERVER["slots"].about)
 @click.option("--weight", type=float, metavar="FACTOR", help=SERVER["weight"].about)
 @click.option("--key-file", type=ANY_PATH, help=SERVER["key_file"].about)
@@ -60,7 +60,7 @@ def list_(url: str | None, token_file: Path | None, as_json: bool) -> None:
 def add(
     address: str, key_file: Path | None, url: str | None, token_file: Path | None, **given: str | float | None
 ) -> None:
-    """Put another server behind the daemon; it takes work at once."""
+    """Add a server; it takes requests at once."""
     from clairvoyant_cli.proxy.access.keys import read_backend_key
 
     check_backend(address)
@@ -74,7 +74,7 @@ def add(
 @click.argument("name")
 @daemon_options
 def drain(name: str, url: str | None, token_file: Path | None) -> None:
-    """Start nothing new on a server; what runs there ends there."""
+    """Send a server no new requests; running ones finish."""
     _act(url, token_file, "drain", {"name": name})
 
 
@@ -82,7 +82,7 @@ def drain(name: str, url: str | None, token_file: Path | None) -> None:
 @click.argument("name")
 @daemon_options
 def up(name: str, url: str | None, token_file: Path | None) -> None:
-    """Give a server work again that was drained, or is left alone because it failed."""
+    """Use a server again that was drained or has failed."""
     _act(url, token_file, "up", {"name": name})
 
 
@@ -90,10 +90,10 @@ def up(name: str, url: str | None, token_file: Path | None) -> None:
 @click.argument("name")
 @daemon_options
 def rm(name: str, url: str | None, token_file: Path | None) -> None:
-    """Drain a server, and forget it once it has nothing left."""
+    """Drain a server, and remove it once it is idle."""
     done = _act(url, token_file, "remove", {"name": name})
     if done.get("standing") != "gone":
-        click.echo(f"{name} goes when what it has is done", err=True)
+        click.echo(f"{name} is removed once its requests are done", err=True)
 
 
 def _client(url: str | None, token_file: Path | None) -> ControlClient:

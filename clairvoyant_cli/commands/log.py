@@ -1,4 +1,4 @@
-"""The log of `clairvoyant serve`: standard error, or a file that is its owner's alone and is rotated."""
+"""Sets up the log of `clairvoyant serve`: standard error, or a rotated file that only its owner can read."""
 
 import logging
 import os
@@ -29,9 +29,8 @@ FORMAT = _Printable("%(asctime)s %(levelname).1s %(message)s", "%Y-%m-%dT%H:%M:%
 
 
 class LogFile(RotatingFileHandler):
-    """A log in UTF-8, made so that only its owner can read it; beyond `max_bytes` a new file is begun.
-
-    Where it cannot be written, as on a full disk, its lines are lost; standard error says so once.
+    """A log that only its owner can read, rotated at `max_bytes`. If it cannot be written, as on a full disk,
+    its lines are lost; standard error says so once.
     """
 
     def __init__(self, path: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
@@ -40,7 +39,7 @@ class LogFile(RotatingFileHandler):
         super().__init__(path, maxBytes=max_bytes, backupCount=OLD_LOGS, encoding="utf-8")
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
-        """Say once that lines are lost, rather than print a traceback for each."""
+        """Report lost lines once, rather than print a traceback for each."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             super().handleError(record)
@@ -57,7 +56,7 @@ class LogFile(RotatingFileHandler):
         return super()._open()
 
     def doRollover(self) -> None:  # noqa: N802 - the library's name
-        """Begin a new file; where that cannot be, as on Windows while somebody reads this one, much later."""
+        """Rotate; if that fails, as on Windows while the file is open elsewhere, try again much later."""
         try:
             super().doRollover()
             self.maxBytes = self._every
@@ -68,8 +67,8 @@ class LogFile(RotatingFileHandler):
 
 @contextmanager
 def log_of(config: ServeConfig) -> Iterator[None]:
-    """Log where the configuration says while the block runs. What ends it is said in a log file, too: a
-    service has no other place.
+    """Log as configured while the block runs. An error that ends it goes to the log file too: a service has
+    no other place for it.
     """
     handler = _handler(config.log_file)
     handler.setFormatter(FORMAT)
@@ -82,7 +81,7 @@ def log_of(config: ServeConfig) -> Iterator[None]:
         raise
     except Exception:
         if config.log_file is not None:
-            logging.getLogger("clairvoyant").exception("ended by an error of its own")
+            logging.getLogger("clairvoyant").exception("internal error")
         raise
     finally:
         if config.log_file is not None:

@@ -29,7 +29,7 @@ _FEW_COLLECTIONS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class _Attachment:
-    """What the dashboard looks at, and the machine whose load it shows; None: this one."""
+    """What the dashboard shows, and the machine whose load it shows (None: this one)."""
 
     source: "Source"
     badge: str = ""
@@ -39,30 +39,28 @@ class _Attachment:
 @click.command()
 @url_option
 @token_file_option
-@click.option("--readonly", is_flag=True, help="Watch only: every action is refused.")
+@click.option("--readonly", is_flag=True, help="Watch only; actions are refused.")
 @click.option(
     "--plain/--no-plain",
     default=draws_few_glyphs,
-    help="Draw with the characters that every font has, plots with blocks.  "
-    "[default: where the console is the old one of Windows, or that of Linux]",
+    help="Use only characters that every font has.  "
+    "[default: on the old console of Windows and on that of Linux]",
 )
 @click.option(
     "--web",
     is_flag=False,
     flag_value="127.0.0.1:7118",
     metavar="[HOST:PORT]",
-    help="Show it in a browser, at 127.0.0.1:7118 unless told otherwise. Needs the extra [web].",
+    help="Serve the dashboard to a browser, by default at 127.0.0.1:7118. Needs the extra [web].",
 )
-@click.option("--ascii", "in_ascii", is_flag=True, help="Draw with the characters of ASCII alone.")
-@click.option("--once", is_flag=True, help="Print the state once, as tables, and leave.")
-@json_option("Print the state once, as JSON, and leave.")
-@click.option("--demo", is_flag=True, help="Watch a daemon before a simulated backend; none need run.")
+@click.option("--ascii", "in_ascii", is_flag=True, help="Use only ASCII characters.")
+@click.option("--once", is_flag=True, help="Print the state once, as tables.")
+@json_option("Print the state once, as JSON.")
+@click.option("--demo", is_flag=True, help="Watch a built-in daemon with a simulated server.")
 @click.option(
-    "--scenario", type=click.Choice(_SCENARIOS), default="busy", show_default=True, help="What --demo plays."
+    "--scenario", type=click.Choice(_SCENARIOS), default="busy", show_default=True, help="Traffic of --demo."
 )
-@click.option(
-    "--demo-gpus", type=click.IntRange(0, 8), default=1, show_default=True, help="GPUs that --demo has."
-)
+@click.option("--demo-gpus", type=click.IntRange(0, 8), default=1, show_default=True, help="GPUs of --demo.")
 def command(
     url: str | None,
     token_file: Path | None,
@@ -76,19 +74,19 @@ def command(
     scenario: str,
     demo_gpus: int,
 ) -> None:
-    """Watch the queue, the slots and the GPU live, and steer them. Leaving does not disturb the daemon."""
+    """Watch and control the queue, the slots and the GPU. The daemon keeps running when you quit."""
     if web is not None:
         if demo or once or as_json:
-            raise ClairvoyantError("--web shows a running daemon; leave the other modes out", ExitCode.USAGE)
+            raise ClairvoyantError(
+                "--web shows a running daemon; it excludes the other modes", ExitCode.USAGE
+            )
         _in_browser(web, url, token_file, readonly=readonly, plain=plain)
         return
     opened: AbstractAsyncContextManager[_Attachment]
     opened = _demo(scenario, demo_gpus) if demo else nullcontext(_live(url, token_file))
     once = once or as_json
-    in_browser = "TEXTUAL_DRIVER" in os.environ
-    if not (once or in_browser) and not all(
-        stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)
-    ):
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    if not once and "TEXTUAL_DRIVER" not in os.environ and not all(each.isatty() for each in streams):
         raise ClairvoyantError("top needs a terminal; for a script use --once or --json", ExitCode.USAGE)
     if not once and os.environ.get("TERM") == "dumb":
         raise ClairvoyantError("TERM is dumb: this terminal cannot draw; use --once", ExitCode.USAGE)
@@ -137,7 +135,7 @@ def _live(url: str | None, token_file: Path | None) -> _Attachment:
 async def _watch(
     opened: AbstractAsyncContextManager[_Attachment], *, once: bool, readonly: bool, drawn: str
 ) -> "Snapshot | Disconnected | None":
-    """Return the first news if they are wanted `once`; else show all, until the operator leaves."""
+    """Return the first state if `once`; else run the dashboard."""
     async with opened as attachment:
         if once:
             from tui.print_tables import first_snapshot
@@ -148,7 +146,7 @@ async def _watch(
         from tui.app import Top
         from tui.plain_glyphs import ASCII, PLAIN
 
-        # A frame makes some thousand tuples and no cycles: to search them for garbage costs a tenth of it.
+        # A frame makes thousands of tuples and no cycles: collecting garbage costs a tenth of it.
         gc.freeze()
         gc.set_threshold(_FEW_COLLECTIONS)
         await Top(
@@ -164,9 +162,7 @@ async def _watch(
 
 
 def _this_machine() -> "Callable[[], Hardware]":
-    """Return what reads this computer's sensors; what that needs is loaded with the first reading, after
-    the first picture.
-    """
+    """Return a reader of this computer's sensors; what it needs is loaded with the first reading."""
 
     @cache
     def machine() -> "Callable[[], Hardware]":

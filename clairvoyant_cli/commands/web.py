@@ -1,9 +1,8 @@
-"""`clairvoyant top --web`: the dashboard in a browser, each page a `top` of its own behind textual-serve.
+"""Serves `clairvoyant top --web`: the dashboard in a browser, a `top` process per page, by textual-serve.
 
-Rule 1: what runs is one fixed command; nothing that a page sends becomes a part of it, and there is no shell.
-Rule 2: whoever may look may steer, so the walls are the daemon's: loopback alone unless there is a token, no
-pages of other sites, no names that other sites could have, and a token where the daemon wants one.
-Rule 3: a page loads nothing from elsewhere.
+The command is fixed: nothing that a page sends becomes a part of it. Who sees a page can control the daemon,
+so access is checked as there: loopback only unless there is a token, no pages or names of other sites, and
+the daemon's token. A page loads nothing from elsewhere.
 """
 
 import hmac
@@ -37,7 +36,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Pages(Server):
-    """Serves `command` on one address; with a `token`, to those who bring it."""
+    """Serves `command`; with a `token`, only to those who send it."""
 
     def __init__(self, command: Sequence[str], host: str, port: int, token: str | None) -> None:
         super().__init__(f"exec {shlex.join(command)}", host, port, title="clairvoyant top")
@@ -49,7 +48,7 @@ class Pages(Server):
         """Leave logging as it is."""
 
     async def on_startup(self, app: web.Application) -> None:
-        """Say where to look."""
+        """Print the address."""
         host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104 - compared
         host = f"[{host}]" if ":" in host else host
         end = "" if self._token is None else f"?token={self._token}"
@@ -100,8 +99,8 @@ class Pages(Server):
 
 
 def serve_pages(address: str, url: str, token: str | None, options: Sequence[str]) -> None:
-    """Serve the dashboard of the daemon at `url` until Ctrl-C. `token` is the operator's own, if any;
-    without, pages take that which a daemon of this account made for its run.
+    """Serve the dashboard of the daemon at `url` until Ctrl-C. Without a `token`, that of a daemon of this
+    account is used.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():

@@ -320,7 +320,7 @@ def test_history_counts_each_request_once_and_stays_small() -> None:
         history.take(replace(base, recent=(ended,), uptime_s=base.uptime_s + number))
     assert len(history.samples) == SAMPLES
     assert len(history.finished) == POINTS
-    assert len(history._known_set) == len(history._known) == 2 * POINTS
+    assert len(history._known) == len(history._known) == 2 * POINTS
 
 
 def test_the_rate_does_not_mind_the_wall_clock() -> None:

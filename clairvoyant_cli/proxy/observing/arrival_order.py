@@ -1,8 +1,5 @@
-"""What first-come-first-served would have cost the very same requests: the claim, checked on live traffic.
-
-A request's service time does not depend on when it runs (the backend answers one request a slot, whatever
-the order), so the counterfactual needs no model: each request, in order of arrival, takes the slot that
-falls free first, for as long as it really held one.
+"""Replays the ended requests first-come-first-served: each, in order of arrival, takes the slot that is free
+first, for as long as it really held one. Service times do not depend on the order, so this needs no model.
 """
 
 import heapq
@@ -16,7 +13,7 @@ MAX_PENDING = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ShadowRun:
-    """How a request would have fared; seconds."""
+    """A request's wait and service time in the replay, in seconds."""
 
     exchange: Exchange
     wait_s: float
@@ -24,7 +21,7 @@ class ShadowRun:
 
 
 class Shadow:
-    """First-come-first-served over the requests that really came, in the order they came."""
+    """The replay."""
 
     def __init__(self, slots: int) -> None:
         self._free_at: list[float] = [0.0] * slots
@@ -37,13 +34,13 @@ class Shadow:
         self._free_at = ([free_at[0]] * (slots - len(free_at)) + free_at)[-slots:]
 
     def arrived(self, exchange: Exchange) -> None:
-        """Take note of an arrival. Behind a request that is held for ever, the oldest are let go."""
+        """Add an arrival. Behind a request that is held for ever, the oldest are dropped."""
         self._pending.append(exchange)
         if len(self._pending) > MAX_PENDING:
             self._pending.popleft()
 
     def ended(self) -> list[ShadowRun]:
-        """Return the runs that are known by now: all up to the first request that has not ended."""
+        """Return the new runs, up to the first request that has not ended."""
         runs = []
         while self._pending and self._pending[0].ended_s is not None:
             exchange = self._pending.popleft()

@@ -1,7 +1,4 @@
-"""What the order is worth: the waits of the requests that ended, beside those of arrival order.
-
-Each request is counted in both, so that the two differ by the order alone.
-"""
+"""Compares the waits of ended requests with those they would have had first-come-first-served."""
 
 import time
 from collections import deque
@@ -24,7 +21,7 @@ STATE_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """What a request waited and would have, in seconds, and when it ended on the wall clock."""
+    """A request's wait, its wait first-come-first-served, and when it ended on the wall clock."""
 
     at: float
     ours_s: float
@@ -33,7 +30,7 @@ class Waits:
 
 @dataclass(slots=True)
 class Gain:
-    """Keeps the books of the last hour, and the balance of the day. `clock` is the wall clock."""
+    """The waits of the last hour, and the seconds saved today. `clock` is the wall clock."""
 
     clock: Callable[[], float] = time.time
     _by_class: Mapping[LengthClass, deque[Waits]] = field(
@@ -44,21 +41,21 @@ class Gain:
     _state: tuple[float, GainState] = (float("-inf"), GainState())
 
     def ran(self, run: ShadowRun) -> None:
-        """Enter a request, once it is known what arrival order would have made of it."""
+        """Add a request once its wait first-come-first-served is known."""
         exchange = run.exchange
         if exchange.job.stands_back:
-            return  # it was to wait: nobody waits for it
+            return  # background requests are meant to wait
         ours_s = exchange.waited_s(exchange.ended_s or 0.0)
         self.enter(LengthClass.of(exchange.totals.tokens or 0), ours_s, run.wait_s)
 
     def enter(self, kind: LengthClass, ours_s: float, fcfs_s: float) -> None:
-        """Enter what a request of a class waited, and would have."""
+        """Add the waits of a request of a class."""
         self._turn_over()
         self._by_class[kind].append(Waits(self.clock(), ours_s, fcfs_s))
         self._saved_s += fcfs_s - ours_s
 
     def state(self) -> GainState:
-        """Return what it comes to; at most a second old."""
+        """Return the comparison; at most a second old."""
         self._turn_over()
         now = self.clock()
         if not 0.0 <= now - self._state[0] < STATE_EVERY_S:
@@ -88,7 +85,7 @@ class Gain:
 
 
 def _by_minute(runs: Iterable[Waits], now: float) -> tuple[tuple[float, float] | None, ...]:
-    """Return the mean waits, ours and by arrival, of each minute that had any; the newest last."""
+    """Return the mean waits, ours and by arrival, of each minute, the newest last."""
     minutes: list[list[Waits]] = [[] for _ in range(MINUTES)]
     for each in runs:
         age = int((now - each.at) / 60.0)

@@ -1,4 +1,4 @@
-"""What the daemon remembers of what it has done: counts, recent requests, waits by class. All bounded."""
+"""Keeps counts, recent requests and waits by class of the requests served. All bounded."""
 
 import logging
 from collections import deque
@@ -30,7 +30,7 @@ STATS_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The three times a client feels, in seconds."""
+    """Wait, sojourn time and time to first token of a request."""
 
     wait_s: float
     sojourn_s: float
@@ -39,7 +39,7 @@ class Times:
 
 @dataclass(slots=True)
 class RequestStats:
-    """Counts, recent requests and times by class of the requests that the daemon has served. All bounded."""
+    """Counts, recent requests and times by class."""
 
     journal: Journal
     model_of: Callable[[Exchange], str] = lambda exchange: exchange.asked.parsed.model
@@ -65,7 +65,7 @@ class RequestStats:
     _stats: tuple[float, tuple[ClassStats, ...], tuple[ClassStats, ...]] | None = None
 
     def repeated(self, exchange: Exchange, why: str) -> None:
-        """Note that an answer broke off and is asked for again, without its client noticing."""
+        """Count an answer that broke off and is asked for again, unnoticed by its client."""
         self.repeats += 1
         worker = "" if exchange.attempt is None else exchange.attempt.worker
         how = "goes on" if exchange.has_begun else "is asked for again"
@@ -74,18 +74,18 @@ class RequestStats:
         )
 
     def arrived(self, exchange: Exchange) -> None:
-        """Enter a request that has joined the queue."""
+        """Count a request that has joined the queue."""
         self.submitted += 1
         self.shadow.arrived(exchange)
         self.today.begun(exchange.job.client, round(exchange.job.tokens))
 
     def reestimated(self, exchange: Exchange, before: Job) -> None:
-        """Book what is predicted of a request now, in place of what was."""
+        """Replace a request's prediction in today's tokens of its client."""
         self.today.ended(before.client, round(before.tokens), 0)
         self.today.begun(before.client, round(exchange.job.tokens))
 
     def ended(self, exchange: Exchange, end: End) -> None:
-        """Enter a finished exchange: one line in the log, one record in the books."""
+        """Record an ended request, and log it."""
         now, asked = end.at_s, exchange.asked
         self.counts[end.outcome] += 1
         self.today.ended(exchange.job.client, round(exchange.job.tokens), exchange.generated(now))
@@ -98,6 +98,7 @@ class RequestStats:
         if _counts(exchange):
             self.times[LengthClass.of(tokens or 0)].append(Times(waited_s, sojourn_s, ttft_s))
         self._run_shadow()
+        attempt = exchange.attempt
         self.recent.append(
             FinishedRequest(
                 id=exchange.id,
@@ -118,8 +119,8 @@ class RequestStats:
                 urgency=exchange.job.urgency,
                 urgency_by=exchange.job.urgency_by,
                 backend=backend,
-                slot=None if exchange.attempt is None else exchange.attempt.slot,
-                expected_s=None if exchange.attempt is None else exchange.attempt.expected_s,
+                slot=attempt.slot if attempt else None,
+                expected_s=attempt.expected_s if attempt else None,
                 real_class="" if tokens is None else LengthClass.of(tokens).value,
             )
         )
@@ -146,36 +147,29 @@ class RequestStats:
         )
 
     def parts(self, exchange: Exchange) -> tuple[Part, ...]:
-        """Return the parts that an answer came in; none of one that was not cut."""
+        """Return the parts of an answer that was cut; none of another."""
         if not exchange.cuts:
             return ()
         return tuple(self._part(each, each.ended_s or exchange.ended_s) for each in exchange.held_slots)
 
     def _part(self, of: Attempt, ended_s: float | None) -> Part:
-        return Part(
-            self.journal.at(of.granted_s),
-            None if ended_s is None else self.journal.at(ended_s),
-            of.tokens,
-            of.worker,
-            of.slot,
-        )
+        ended_at = None if ended_s is None else self.journal.at(ended_s)
+        return Part(self.journal.at(of.granted_s), ended_at, of.tokens, of.worker, of.slot)
 
     def _run_shadow(self) -> None:
         for run in self.shadow.ended():
             exchange = run.exchange
             if not _counts(exchange):
                 continue
-            ttft_s = None
             begun_s = exchange.answer_begun_s
-            if begun_s is not None:
-                ttft_s = run.wait_s + begun_s
+            ttft_s = None if begun_s is None else run.wait_s + begun_s
             for listener in self.shadow_ran:
                 listener(run)
             times = Times(run.wait_s, run.wait_s + run.service_s, ttft_s)
             self.times_fcfs[LengthClass.of(exchange.totals.tokens or 0)].append(times)
 
     def rejected_at_the_door(self, endpoint: str, status: int) -> None:
-        """Enter a request that never joined the queue."""
+        """Count a request that was rejected before it joined the queue."""
         self.submitted += 1
         self.counts[Outcome.REJECTED] += 1
         log.info("- %s %d rejected", endpoint, status)
@@ -194,8 +188,9 @@ class RequestStats:
         )
 
     def stats(self) -> tuple[tuple[ClassStats, ...], tuple[ClassStats, ...]]:
-        """Return the percentiles of each class of real answer length: as it was, and had the same requests
-        been served in order of arrival. At most a second old: sorting is not for every snapshot.
+        """Return the percentiles by class of the answer: as it was, and under first-come-first-served. At
+        most a
+        second old, as sorting takes time.
         """
         now = self.journal.clock()
         if self._stats is None or now - self._stats[0] > STATS_EVERY_S:
@@ -203,18 +198,19 @@ class RequestStats:
         return self._stats[1:]
 
     def mu_short_s(self) -> float | None:
-        """Mean sojourn time of the recent Short answers (Clairvoyant, section 3.4)."""
+        """Return the mean sojourn time of recent Short answers (Clairvoyant, section 3.4)."""
         times = self.times[LengthClass.SHORT]
         return sum(t.sojourn_s for t in times) / len(times) if times else None
 
     def retry_after_s(self, waiting: int) -> float:
-        """Guess when there will be room: the time the queue needs to work off a tenth of itself."""
+        """Estimate when there will be room: the time that a tenth of the queue takes."""
         mean_s = sum(self.services_s) / len(self.services_s) if self.services_s else 2.0
         return max(1.0, min(60.0, mean_s * max(1, waiting // 10)))
 
     def utilisation(self, slots: int, over_s: float, running: Iterable[float] = ()) -> float:
-        """Share of the slots' time spent at work over the last `over_s` seconds (rho); `running` is when the
-        slots that are at work now were granted.
+        """Return the utilisation of the slots (rho) over the last `over_s` seconds; `running` is when the
+        busy
+        slots were granted.
         """
         now = self.journal.clock()
         since = now - over_s
@@ -224,7 +220,7 @@ class RequestStats:
 
 
 def class_stats(times: Mapping[LengthClass, Iterable[Times]]) -> tuple[ClassStats, ...]:
-    """Return the percentiles of each class's times."""
+    """Return the percentiles by class."""
     return tuple(
         ClassStats(
             length_class=each.value,
@@ -237,7 +233,7 @@ def class_stats(times: Mapping[LengthClass, Iterable[Times]]) -> tuple[ClassStat
 
 
 def _counts(exchange: Exchange) -> bool:
-    """Whether a request's times belong into the statistics: answered whole, its length known."""
+    """Return whether a request counts in the statistics: answered whole, its length known."""
     return (
         exchange.end is not None
         and exchange.end.outcome is Outcome.COMPLETED

@@ -1,4 +1,4 @@
-"""Draws the snapshot: what the daemon is doing right now, as the front ends see it."""
+"""Builds the daemon's state, as front ends see it."""
 
 import os
 from collections import Counter
@@ -23,6 +23,7 @@ from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.placement import left_s
 from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
+from clairvoyant_cli.state.encoding import WORDS
 from clairvoyant_cli.state.snapshot import (
     BackendState,
     ClientState,
@@ -39,12 +40,12 @@ FIRINGS_SHOWN = 60
 CLIENTS_SHOWN = 50
 EXPLAINED = 8
 EXPLAINED_AFTER_S = 0.25
-"""Nobody reads why of a request that is gone in the blink of an eye, and the reasons take a millisecond."""
+"""Nobody reads the reasons of a request that is gone at once, and they take a millisecond."""
 
 
 @dataclass(slots=True)
 class SnapshotBuilder:
-    """Makes snapshots of a daemon. With `show_prompts`, what drove a prediction may quote the prompt."""
+    """Builds states. With `show_prompts`, the reasons of a prediction may quote the prompt."""
 
     operation: Operation
     pool: ServerPool
@@ -163,19 +164,13 @@ class SnapshotBuilder:
         )
 
     def _predictor(self) -> PredictorState:
-        name = self.predictor.name
-        quality = self.predictor.quality()
-        return PredictorState(
-            name,
-            quality.judged,
-            quality.ranking_accuracy,
-            quality.q90_coverage,
-            quality.trusted,
-            distrusted=tuple(map(whose, quality.distrusted[:CLIENTS_SHOWN])),
-        )
+        name, quality = self.predictor.name, self.predictor.quality()
+        distrusted = tuple(map(whose, quality.distrusted[:CLIENTS_SHOWN]))
+        accuracy, coverage = quality.ranking_accuracy, quality.q90_coverage
+        return PredictorState(name, quality.judged, accuracy, coverage, quality.trusted, distrusted)
 
     def _clients(self) -> tuple[ClientState, ...]:
-        """Return the busiest of those that have something here, had something today, or have a rule."""
+        """Return the busiest clients of those with requests here or today, or with rules."""
         clients, today = self.access.clients, self.stats.today
         here = self.operation.dispatcher.scheduler.clients
         names = here.keys() | today.clients | clients.rules.keys()
@@ -204,20 +199,11 @@ class SnapshotBuilder:
         )
 
     def _explain(self, exchange: Exchange, now: float) -> None:
-        """Have the prediction explained, once and only while somebody looks.
-
-        The telling words of a prompt are prompt text.
-        """
-        view = exchange.asked.parsed.view
-        if view is None or exchange.is_explained:
-            return
-        if now - exchange.job.arrival_s < EXPLAINED_AFTER_S:
-            return
-        shown = self.show_prompts
-        reasons = self.predictor.explain(view)
-        exchange.explained(
-            tuple((what, by) for what, by in reasons if shown or not what.startswith("words:"))
-        )
+        """Explain the prediction, once. Words of the prompt are left out unless prompts are shown."""
+        view, age_s = exchange.asked.parsed.view, now - exchange.job.arrival_s
+        if view is not None and not exchange.is_explained and age_s >= EXPLAINED_AFTER_S:
+            reasons, shown = self.predictor.explain(view), self.show_prompts
+            exchange.explained(tuple(each for each in reasons if shown or not each[0].startswith(WORDS)))
 
     def _running(self, now: float, *, explains: bool) -> list[RunningRequest]:
         live = self.operation.dispatcher.live.values()
@@ -225,19 +211,13 @@ class SnapshotBuilder:
         for exchange, _ in running[:EXPLAINED] if explains else ():
             self._explain(exchange, now)
         inside_s = self.engines.ends_in_s(now)
-        return [
-            self._one_running(exchange, attempt, inside_s.get(exchange.id), now)
-            for exchange, attempt in running
-        ]
+        return [self._one_running(*each, inside_s.get(each[0].id), now) for each in running]
 
     def _one_running(
         self, exchange: Exchange, attempt: Attempt, inside_s: float | None, now: float
     ) -> RunningRequest:
         tokens, first_byte_s = attempt.tokens, attempt.first_byte_s  # of the part that runs
-        rate = None
-        if first_byte_s is not None and now - first_byte_s > 0.2 and tokens > 1:
-            rate = tokens / (now - first_byte_s)
-        elapsed_s = now - attempt.granted_s
+        decoding_s = 0.0 if first_byte_s is None else now - first_byte_s
         if inside_s is None:
             inside_s = left_s(self.operation.dispatcher.scheduler.running[exchange.id], now)
         releasing = exchange.phase is Phase.RELEASING
@@ -254,10 +234,10 @@ class SnapshotBuilder:
             client=exchange.client,
             predicted=exchange.prediction_state,
             waited_s=exchange.waited_s(now),
-            elapsed_s=elapsed_s,
+            elapsed_s=now - attempt.granted_s,
             ttft_s=exchange.ttft_s,
             tokens=tokens_shown,
-            tokens_per_s=rate,
+            tokens_per_s=tokens / decoding_s if decoding_s > 0.2 and tokens > 1 else None,
             eta_s=None if releasing else max(0.0, inside_s),
             stamp=attempt.priority,
             dispatched_by=exchange.dispatched_by,
@@ -274,7 +254,7 @@ class SnapshotBuilder:
         )
 
     def _unseen_tokens(self, exchange: Exchange, attempt: Attempt, now: float) -> int:
-        """Guess how far an answer is that comes in one piece, by its server's speeds."""
+        """Estimate how far an answer is that is not streamed, by its server's speeds."""
         speeds = self.pool.server_of(exchange).speeds
         prefill_s = speeds.seconds(exchange.asked.parsed.prompt_tokens, 0.0)
         whole_s = speeds.seconds(0.0, exchange.job.tokens)

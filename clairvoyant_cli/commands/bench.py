@@ -252,7 +252,7 @@ async def _measure(
             click.echo(UNPROVEN, err=True)
         loads = bench.loads(service_s)
         steps = steps_of(loads, arms, settings.runs, lengths_last=not settings.set_lengths)
-        session = Session(bench, bench.asker, ledger, settings.speedup, bench.learn)
+        session = Session(bench, ledger)
         try:
             with _progress(len(steps)) as on_progress:
                 await session.run(steps, on_progress)

@@ -156,15 +156,16 @@ async def _lane(
 ) -> AsyncIterator[Lane]:
     """Start a backend and a daemon before it."""
     import predictor
-    from clairvoyant_cli.commands.embedded_daemon import simulated_backend, speed_of
+    from clairvoyant_cli.commands.embedded_daemon import speed_of
     from clairvoyant_cli.config import ServeConfig
     from clairvoyant_cli.proxy.daemon import running_daemon
-    from clairvoyant_cli.research.replay import Engine, tabled
+    from clairvoyant_cli.research.bench.asgi_server import serve_app
+    from clairvoyant_cli.research.replay import Engine, Replay, tabled
 
     logging.getLogger("clairvoyant").setLevel(logging.ERROR)
     lengths = tabled({question.prompt: question.tokens for question in questions})
     engine = Engine(speed=speed_of(settings.tokens_per_s), answer_tokens=lengths)
-    server = simulated_backend(engine) if settings.model is None else real_server(settings.model)
+    server = serve_app(Replay(engine).app) if settings.model is None else real_server(settings.model)
     async with server as url:
         config = ServeConfig(policy=policy, backend=url, listen="127.0.0.1:0", show_prompts=True)
         async with running_daemon(config, predictor.load()) as daemon:

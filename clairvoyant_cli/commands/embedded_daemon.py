@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from random import Random
 from statistics import fmean
@@ -75,11 +75,6 @@ def speed_of(tokens_per_s: float) -> Speed:
     return Speed(tokens_per_s * PREFILL_PER_DECODE, tokens_per_s)
 
 
-def simulated_backend(engine: Engine) -> AbstractAsyncContextManager[str]:
-    """Serve a simulated backend until the block ends, and yield its URL."""
-    return serve_app(Replay(engine).app)
-
-
 @asynccontextmanager
 async def asked_daemon(scenario: str, seed: int = 0) -> AsyncIterator[Daemon]:
     """Run a daemon that programs keep asking; its queue begins with the scenario's backlog."""
@@ -87,7 +82,7 @@ async def asked_daemon(scenario: str, seed: int = 0) -> AsyncIterator[Daemon]:
     asked, pools = SCENARIOS[scenario], load_prompts()
     lengths = tabled({question.prompt: question.tokens for pool in pools.values() for question in pool})
     engine = Engine(SLOTS, speed_of(TOKENS_PER_S), STRIDE, answer_tokens=lengths)
-    async with simulated_backend(engine) as url:
+    async with serve_app(Replay(engine).app) as url:
         config = ServeConfig(slots=SLOTS, backend=url, listen="127.0.0.1:0", show_prompts=True)
         async with running_daemon(config, predictor.load()) as daemon:
             rng = Random(seed)  # noqa: S311 - a demo, not a secret

@@ -4,10 +4,10 @@ A kind of load is a class with a `name` and `send`; `OpenLoop` sends planned que
 depend on earlier answers, such as agents with sessions, implements the same `Load`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import httpx
 
@@ -16,6 +16,9 @@ from clairvoyant_cli.research.bench.arms import Arm, Knowledge
 from clairvoyant_cli.research.bench.client import Asker, Call, send_at
 from clairvoyant_cli.research.bench.plan import Plan
 from clairvoyant_cli.research.bench.results import Answer, Cell, Ledger
+
+if TYPE_CHECKING:
+    from clairvoyant_cli.research.bench.setup import Bench
 
 OnAnswer = Callable[[int, int], None]
 """Called with the answers so far and the questions in all."""
@@ -55,18 +58,6 @@ class OpenLoop:
         return calls
 
 
-class Way(Protocol):
-    """The way of an arm's questions to the backend."""
-
-    def take(self, arm: Arm) -> httpx.AsyncClient:
-        """Set up the arm, and return the client to send its questions with."""
-        ...
-
-    def counted(self) -> dict[str, float]:
-        """Return what was counted so far, by name."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """A cell to measure."""
@@ -81,13 +72,10 @@ CUTS = ("cuts", "resumes", "tokens read again")
 
 @dataclass(slots=True)
 class Session:
-    """Measures the cells that a ledger lacks. `learn` gets the real lengths, by prompt, after each cell."""
+    """Measures the cells that a ledger lacks."""
 
-    way: Way
-    asker: Asker
+    bench: "Bench"
     ledger: Ledger
-    speedup: float = 1.0
-    learn: Callable[[Mapping[str, int]], None] = lambda lengths: None
 
     async def run(self, steps: Sequence[Step], on_progress: Callable[[float, str], None]) -> None:
         """Measure the steps in their order; `on_progress` gets the steps done and a description."""
@@ -103,11 +91,12 @@ class Session:
             self.ledger.add(await self._measure(step, on_answer))
 
     async def _measure(self, step: Step, on_answer: OnAnswer) -> Cell:
-        client = self.way.take(step.arm)
-        before, begun_s = self.way.counted(), self.asker.clock()
-        calls = await step.load.send(client, self.asker, step.run, on_answer)
-        took_s = self.asker.clock() - begun_s
-        counts = {name: value - before[name] for name, value in self.way.counted().items()}
+        bench, clock = self.bench, self.bench.asker.clock
+        client = bench.take(step.arm)
+        before, begun_s = bench.counted(), clock()
+        calls = await step.load.send(client, bench.asker, step.run, on_answer)
+        took_s = clock() - begun_s
+        counts = {name: value - before[name] for name, value in bench.counted().items()}
         if not step.arm.interrupts:
             counts = {name: value for name, value in counts.items() if name not in CUTS}
         if step.arm.policy is None:
@@ -115,8 +104,8 @@ class Session:
         errors = [call.error for call in calls if call.error is not None]
         if len(errors) == len(calls):
             raise ClairvoyantError(f"all {len(calls)} requests of {step.arm.name} failed: {errors[0]}")
-        self.learn({call.question.prompt: call.tokens for call in calls if call.error is None})
-        answers = tuple(Answer.of(call, self.speedup) for call in calls)
+        bench.learn({call.question.prompt: call.tokens for call in calls if call.error is None})
+        answers = tuple(Answer.of(call, bench.settings.speedup) for call in calls)
         return Cell(step.load.name, step.run, step.arm.name, took_s, answers, counts)
 
 

@@ -180,9 +180,6 @@ def table8(options: Options) -> Report:
         "",
         f"one slot, {half} short and {half} long requests within 50 ms, service as in section 5.5; "
         f"mean of {options.seeds} seeds, 95 % confidence",
-        (
-            figures("Sojourn", absolute(samples)),
-            figures("Change against fcfs", relative(samples, TABLE8)),
-        ),
+        (figures("Sojourn", absolute(samples)), figures("Change against fcfs", relative(samples, TABLE8))),
         TABLE8_NOTES,
     )

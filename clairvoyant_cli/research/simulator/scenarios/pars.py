@@ -11,13 +11,7 @@ import numpy as np
 from clairvoyant_cli.confidence import mean_of, percentile
 from clairvoyant_cli.research.report import Cell, Report, figures, paragraphs
 from clairvoyant_cli.research.simulator.batch import Machine, Rates
-from clairvoyant_cli.research.simulator.comparison import (
-    Figure,
-    Options,
-    Variant,
-    absolute,
-    compare,
-)
+from clairvoyant_cli.research.simulator.comparison import Figure, Options, Variant, absolute, compare
 from clairvoyant_cli.research.simulator.predictions import Predictions, ranked_tokens
 from clairvoyant_cli.research.simulator.workload import Workload
 from clairvoyant_cli.scheduler.policy import POLICIES

@@ -10,14 +10,7 @@ import numpy as np
 from clairvoyant_cli.confidence import mean_of, percentile
 from clairvoyant_cli.research.report import Cell, Curve, Plot, Point, Report, figures, paragraphs
 from clairvoyant_cli.research.simulator.batch import KvCache, Machine, Rates
-from clairvoyant_cli.research.simulator.comparison import (
-    Figure,
-    Options,
-    Samples,
-    Variant,
-    absolute,
-    compare,
-)
+from clairvoyant_cli.research.simulator.comparison import Figure, Options, Samples, Variant, absolute, compare
 from clairvoyant_cli.research.simulator.predictions import Predictions, gaussian_tokens
 from clairvoyant_cli.research.simulator.workload import Workload
 from clairvoyant_cli.scheduler.policy import POLICIES, in_turns_of

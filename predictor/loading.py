@@ -44,7 +44,7 @@ def load_encoder(model: str | Path | None = None) -> "Encoder":
     """Return the encoder that gives second opinions: of a model directory, or the shipped one for None."""
     from predictor.semantic.model import Encoder
 
-    return Encoder.load(find_model(model if model is not None else SEMANTIC))
+    return Encoder(find_model(model if model is not None else SEMANTIC))
 
 
 def load_urgency(model: str | Path | None = None, *, with_encoder: bool = True) -> "UrgencyModel":

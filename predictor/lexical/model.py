@@ -159,8 +159,8 @@ def load_grams(path: Path) -> tuple[Floats, Floats, Floats]:
     return table, centre, scale
 
 
-def open_session(path: Path, width: int) -> ort.InferenceSession:
-    """Open an ONNX file on one thread; ModelError if it does not take rows of `width` features."""
+def open_session(path: Path, width: int | None = None) -> ort.InferenceSession:
+    """Open an ONNX file on one thread; ModelError if it does not take rows of `width` features, if given."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
@@ -168,8 +168,8 @@ def open_session(path: Path, width: int) -> ort.InferenceSession:
         session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises a family of its own, which it does not export
         reason = str(error).splitlines()[0]
-        raise ModelError(f"{path} cannot be loaded ({reason}): train the model again") from None
+        raise ModelError(f"{path} cannot be loaded ({reason}): train it or install it again") from None
     takes = session.get_inputs()[0].shape[-1]
-    if takes != width:
+    if width is not None and takes != width:
         raise ModelError(f"{path} takes {takes} features, not {width}: train it again with this version")
     return session

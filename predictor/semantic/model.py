@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime as ort
 
 from predictor.card import Card, read_card
 from predictor.errors import ModelError
+from predictor.lexical.model import open_session
 from predictor.semantic.opinion import Opinion
 from predictor.semantic.tokenizer import Tokenizer
 
@@ -39,12 +39,7 @@ class Encoder:
         if self.card.kind != "semantic":
             raise ModelError(f"{directory} holds a model of kind {self.card.kind!r}, not an encoder")
         self._tokenizer = Tokenizer(directory / VOCABULARY)
-        self._session = _open(directory / ENCODER)
-
-    @classmethod
-    def load(cls, path: Path) -> "Encoder":
-        """Return the encoder of a model directory; ModelError if it cannot be used."""
-        return cls(path)
+        self._session = open_session(directory / ENCODER)
 
     def encode(self, text: str, cut: int = 0) -> Opinion:
         """Estimate from a prompt, which was `cut` characters longer."""
@@ -67,14 +62,3 @@ def shape(text: str, cut: int = 0) -> Floats:
     if cut and lines:  # they are as long in between as they are at the ends
         lines *= 1 + cut / len(text)
     return np.array([(log1p(len(text) + cut) - 5) / 1.5, log1p(lines) - 0.7], np.float32)
-
-
-def _open(path: Path) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    try:
-        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime raises a family of its own, which it does not export
-        reason = str(error).splitlines()[0]
-        raise ModelError(f"{path} cannot be loaded ({reason}): install the package again") from None

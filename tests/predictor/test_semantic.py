@@ -161,4 +161,4 @@ def test_a_damaged_encoder_is_refused(tmp_path: Path) -> None:
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / ENCODER).write_bytes(b"no model")
     with pytest.raises(ModelError, match="cannot be loaded"):
-        Encoder.load(tmp_path)
+        Encoder(tmp_path)

@@ -16,8 +16,8 @@ from predictor.research.studies.evaluation import calibration_error
 from predictor.research.studies.runner import Cell, Progress, StudyTable
 from predictor.research.studies.unseen import SEED, Corpus
 from predictor.research.training.dataset import Dataset
-from predictor.research.training.fitting import calibrate_evenly, out_of_fold, save
-from predictor.research.training.material import Numbers, single_answers
+from predictor.research.training.fitting import save
+from predictor.research.training.material import Numbers
 
 STREAMS_A_FILE = 2
 STREAM = 1000
@@ -90,7 +90,9 @@ def online(corpus: Corpus, progress: Progress) -> StudyTable:
             continue
         progress(f"holding out {held}")
         with TemporaryDirectory() as folder:
-            _train_without(corpus, held, Path(folder))
+            known = corpus.training_rows([held])
+            _, calibration = corpus.calibrated(known, folds=2)
+            save(corpus.fit(known), Card("unseen", "lexical", 0, calibration, [], "", {}), Path(folder))
             for data, model in streams:
                 order = _draw(data, model, generator)
                 prompts = [data.prompts[row] for row in order]
@@ -130,14 +132,3 @@ def _streams(data: Dataset, generator: np.random.Generator) -> list[tuple[Datase
 def _draw(data: Dataset, model: int, generator: np.random.Generator) -> npt.NDArray[np.intp]:
     """Return the rows of at most `STREAM` prompts that a model answered, in random order."""
     return generator.permutation(np.flatnonzero(np.isfinite(data.tokens[:, model])))[:STREAM]
-
-
-def _train_without(corpus: Corpus, held: str, out: Path) -> None:
-    """Train as the default model is trained; on two parts of the families, not five, for its calibration."""
-    known = corpus.training_rows([held])
-    material, labels = corpus.material.rows(known), corpus.labels
-    apart = material.families
-    groups = apart if apart.min() < apart.max() else None
-    scores = out_of_fold(material, labels.targets[known], labels.weights[known], SEED, apart=groups, count=2)
-    calibration = calibrate_evenly(scores, single_answers(corpus.datasets, SEED)[known], apart, SEED)
-    save(corpus.fit(known), Card("unseen", "lexical", 0, calibration, [], "", {}), out)

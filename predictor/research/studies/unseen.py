@@ -12,13 +12,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from predictor.card import Calibration
 from predictor.errors import ModelError
 from predictor.ranking import ranking_accuracy
 from predictor.research.studies.runner import Cell, Progress, StudyTable
 from predictor.research.training import paper
 from predictor.research.training.dataset import Dataset
-from predictor.research.training.fitting import Fitted, fit
-from predictor.research.training.material import Labels, Material, Numbers, Rows, label, prepare
+from predictor.research.training.fitting import Fitted, calibrate_evenly, fit, out_of_fold
+from predictor.research.training.material import (
+    Labels,
+    Material,
+    Numbers,
+    Rows,
+    label,
+    prepare,
+    single_answers,
+)
 
 if TYPE_CHECKING:
     import xgboost
@@ -100,6 +109,17 @@ class Corpus:
                 "give files of more distributions"
             )
         return known
+
+    def calibrated(
+        self, known: Rows, folds: int, progress: Progress = lambda line: None
+    ) -> tuple[Numbers, Calibration]:
+        """Return scores of rows by models that had not seen their family, and the calibration to them."""
+        material, apart = self.material.rows(known), self.material.families[known]
+        groups = apart if apart.min() < apart.max() else None
+        targets, weights = self.labels.targets[known], self.labels.weights[known]
+        scores = out_of_fold(material, targets, weights, SEED, progress, groups, folds)
+        tokens = single_answers(self.datasets, SEED)[known]
+        return scores, calibrate_evenly(scores, tokens, apart, SEED)
 
     def fit(self, known: Rows) -> Fitted:
         """Fit the default recipe to some rows."""

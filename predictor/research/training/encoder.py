@@ -34,6 +34,7 @@ from predictor.research.studies.unseen import Corpus, deal, family, file_accurac
 from predictor.research.training.card_writing import file_hashes, write_card
 from predictor.research.training.fitting import calibrate_evenly
 from predictor.research.training.material import TYPICAL_LEVEL, Numbers, Rows, label, single_answers
+from predictor.research.training.ngram_net import chances_of
 from predictor.research.training.shipped_models import card_of, narrate, read_manifest
 from predictor.semantic.model import ENCODER, VOCABULARY, shape, share_of
 from predictor.semantic.opinion import EMBEDDED
@@ -162,7 +163,10 @@ def fine_tune(
     rows = [known[labels.files[known] == file] - first for file, first in enumerate(firsts)]
     targets = [label([data], 1 - CENTRED).targets for data in corpus.datasets]
     torch.manual_seed(1)
-    generator, chances = np.random.default_rng(1), _chances(corpus.families, rows)
+    generator, chances = (
+        np.random.default_rng(1),
+        chances_of(corpus.families, [len(each) for each in rows], 0.5),
+    )
     head = list(network.head.parameters())
     upper = [part for layer in network.layers[FROZEN:] for part in layer.parameters()]
     trained = [*upper, *head]
@@ -203,17 +207,6 @@ def _loss(scores: Tensor, targets: Tensor) -> Tensor:
     wrong = functional.softplus(-STEEPNESS * (scores[:, None] - scores[None]))
     pairs = (weights * wrong).sum() / weights.sum().clamp(min=5.0)
     return pairs + LENGTH_SHARE * functional.huber_loss(scores, targets)
-
-
-def _chances(families: list[str], rows: list[Rows]) -> Numbers:
-    """Return the chance of drawing each file: a family by the root of its size, its files likewise."""
-    names = np.array(families)
-    sizes = np.array([len(each) for each in rows], float)
-    chances = np.sqrt(sizes)
-    for name in set(names[sizes > 0]):
-        of_family = names == name
-        chances[of_family] *= np.sqrt(sizes[of_family].sum()) / chances[of_family].sum()
-    return chances / chances.sum()
 
 
 def _layer(weights: dict[str, Tensor], place: int) -> nn.TransformerEncoderLayer:
@@ -354,7 +347,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     export(Single(network, torch.from_numpy(centre), length), options.out / ENCODER)
     copyfile(options.minilm / VOCABULARY, options.out / VOCABULARY)
-    card = card_of(SEMANTIC, "semantic", allowed, calibration, measures(corpus, scores), SEED)
+    card = card_of(SEMANTIC, "semantic", allowed, calibration, measures(corpus, scores))
     hashes = file_hashes(options.out, [ENCODER, VOCABULARY])
     licence = f"{MINILM_LICENCE}; fine-tuned {card.licence.removeprefix('MIT; trained ')}"
     write_card(replace(card, licence=licence, sha256=hashes, share=ENCODER_SHARE), options.out)

@@ -169,7 +169,7 @@ def calibrate(scores: Numbers, log_tokens: Numbers, weights: Numbers) -> Calibra
     spreads = np.array([calibration.spread_at(mean) for mean in means])
     return replace(
         calibration,
-        q90_at=float(weighted_quantile(standard, weights, 0.9)),
+        q90_at=float(np.quantile(standard, 0.9, weights=weights, method="inverted_cdf")),
         short_edge=fit_edge((LOG_SHORT - means) / spreads, log_tokens < LOG_SHORT, weights),
         long_edge=fit_edge((LOG_LONG - means) / spreads, log_tokens < LOG_LONG, weights),
     )
@@ -207,13 +207,6 @@ def fit_edge(distances: Numbers, below: npt.NDArray[np.bool_], weights: Numbers)
     odds = LogisticRegression().fit(distances[:, None], below, sample_weight=weights)
     # A slope of no sense would turn the ordering round.
     return float(odds.intercept_[0]), max(float(odds.coef_[0, 0]), 0.1)
-
-
-def weighted_quantile(values: Numbers, weights: Numbers, share: float) -> float:
-    """Return the value below which `share` of the weight lies."""
-    order = np.argsort(values)
-    below = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(below, share * below[-1]).clip(0, len(values) - 1)])
 
 
 def save(fitted: Fitted, card: Card, directory: Path) -> Card:

@@ -5,6 +5,8 @@ score higher, the more so the more they differ (PARS, section III; Burges et al.
 keeps scores near log tokens. Words are dropped at random, so that no single one is relied on.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -112,7 +114,9 @@ def _train(sample: Material, targets: Floats, seed: int) -> list[Floats]:
     ]
     rates = [(NUMBERS_RATE, NUMBERS_DECAY), *[(RATE, DECAY)] * 4, (RATE, 0.0)]
     optimisers = [_Adam(array, *each) for array, each in zip(arrays, rates, strict=True)]
-    rows_of, chances = _drawing(sample)
+    rows_of = [np.flatnonzero(sample.files == file) for file in np.unique(sample.files)]
+    families = [sample.families[rows[0]] for rows in rows_of]
+    chances = chances_of(families, [len(rows) for rows in rows_of], 1.0)
     steps = min(STEPS, max(MIN_STEPS, len(targets) // ROWS_A_STEP))
     at_once = min(FILES_A_STEP, len(rows_of))
     for step in range(steps):
@@ -134,16 +138,14 @@ def _some(generator: np.random.Generator, rows: Rows, count: int) -> Rows:
     return chosen
 
 
-def _drawing(sample: Material) -> tuple[list[Rows], npt.NDArray[np.float64]]:
-    """Return each file's rows, and how likely it is drawn: a family by its size, its files by their roots."""
-    rows_of = [np.flatnonzero(sample.files == file) for file in np.unique(sample.files)]
-    families = np.array([sample.families[rows[0]] for rows in rows_of])
-    sizes = np.array([len(rows) for rows in rows_of], float)
-    chances = np.sqrt(sizes)
-    for name in np.unique(families):
-        of_family = families == name
-        chances[of_family] *= sizes[of_family].sum() / chances[of_family].sum()
-    return rows_of, chances / chances.sum()
+def chances_of(families: Sequence[object], sizes: Sequence[int], power: float) -> Numbers:
+    """Return the chance of drawing each file: a family by a power of its size, its files by their roots."""
+    rows, places = np.array(sizes, float), np.unique(np.array(families), return_inverse=True)[1]
+    roots, totals = np.sqrt(rows), np.bincount(places, rows)
+    sums = np.maximum(np.bincount(places, roots), 1e-9)
+    chances: Numbers = roots * (totals**power / sums)[places]
+    chances /= chances.sum()
+    return chances
 
 
 def _gradients(

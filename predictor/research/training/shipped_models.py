@@ -19,10 +19,10 @@ from predictor.card import Calibration, Card
 from predictor.loading import MODELS
 from predictor.lognormal import predicted_by
 from predictor.research.studies.evaluation import figures, judge
-from predictor.research.studies.unseen import Corpus, unseen
+from predictor.research.studies.unseen import SEED, Corpus, unseen
 from predictor.research.training import paper
 from predictor.research.training.dataset import CHARACTERS_A_TOKEN, Dataset, read_dataset
-from predictor.research.training.fitting import calibrate_evenly, draw_evenly, out_of_fold, save
+from predictor.research.training.fitting import FOLDS, draw_evenly, save
 from predictor.research.training.material import single_answers
 
 CHARACTERS_A_TOKEN_IN = {"zh": 1.5, "ja": 1.5, "ko": 1.7, "ru": 2.5}
@@ -52,7 +52,7 @@ def read_manifest(directory: Path) -> list[Entry]:
 
 
 def card_of(
-    name: str, kind: str, allowed: list[Entry], calibration: Calibration, metrics: dict[str, float], seed: int
+    name: str, kind: str, allowed: list[Entry], calibration: Calibration, metrics: dict[str, float]
 ) -> Card:
     """Return the card of a model that was trained on some files of the manifest."""
     licences = ", ".join(sorted({entry.licence for entry in allowed}))
@@ -64,7 +64,7 @@ def card_of(
         data=[entry.data.name for entry in allowed],
         licence=f"MIT; trained on data under {licences}",
         metrics=metrics,
-        seed=seed,
+        seed=SEED,
         sources={entry.data.name: f"{entry.source}; {entry.licence}" for entry in allowed},
     )
 
@@ -86,38 +86,38 @@ def rank_unseen(entries: list[Entry]) -> dict[str, dict[str, float]]:
     }
 
 
-def train_lexical(allowed: list[Entry], ranked: dict[str, float], out: Path, seed: int) -> None:
+def train_lexical(allowed: list[Entry], ranked: dict[str, float], out: Path) -> None:
     """Train, calibrate and write the default model; its card gives the figures of `rank_unseen`, too.
 
     It is calibrated on families held out: within a family its scores are surer than they are anywhere else.
     """
     corpus = Corpus.of([entry.data for entry in allowed])
-    labels, apart = corpus.labels, corpus.material.families
+    apart = corpus.material.families
     narrate(f"{len(apart)} prompts of {len(allowed)} files")
-    scores = out_of_fold(corpus.material, labels.targets, labels.weights, seed, narrate, apart)
-    tokens = single_answers(corpus.datasets, seed)
-    calibration = calibrate_evenly(scores, tokens, apart, seed)
-    drawn = draw_evenly(tokens, apart, seed)
+    rows = np.arange(len(apart))
+    scores, calibration = corpus.calibrated(rows, FOLDS, narrate)
+    tokens = single_answers(corpus.datasets, SEED)
+    drawn = draw_evenly(tokens, apart, SEED)
     held_out = judge(
         "families held out (5-fold)",
         [predicted_by(calibration, score) for score in scores[drawn]],
         Dataset("all", [""] * len(drawn), [""], tokens[drawn, None]),
     )
     narrate("all rows")
-    fitted = corpus.fit(np.arange(len(apart)))
+    fitted = corpus.fit(rows)
     metrics = {**figures(held_out), **ranked}
-    save(fitted, card_of("default", "lexical", allowed, calibration, metrics, seed), out)
+    save(fitted, card_of("default", "lexical", allowed, calibration, metrics), out)
 
 
-def train_paper(allowed: list[Entry], ranked: dict[str, float], out: Path, seed: int) -> None:
+def train_paper(allowed: list[Entry], ranked: dict[str, float], out: Path) -> None:
     """Train and write the paper's model on the same files, balanced by class."""
     datasets = [entry.data for entry in allowed]
     classes = paper.classes_of(np.concatenate([data.typical_tokens() for data in datasets]))
     features = paper.features_of([prompt for data in datasets for prompt in data.prompts])
-    rows = paper.balanced(classes, seed)
+    rows = paper.balanced(classes, SEED)
     metrics = {"prompts": float(len(rows)), **ranked}
-    card = card_of("paper", "paper", allowed, Calibration(0.0, 1.0, 1.0), metrics, seed)
-    difference = paper.save(paper.fit(features[rows], classes[rows], seed), card, out, features)
+    card = card_of("paper", "paper", allowed, Calibration(0.0, 1.0, 1.0), metrics)
+    difference = paper.save(paper.fit(features[rows], classes[rows], SEED), card, out, features)
     narrate(f"paper: ONNX and XGBoost differ by {difference:.1e} at most")
 
 
@@ -131,12 +131,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="directory with MANIFEST.json")
     parser.add_argument("--out", type=Path, default=MODELS, help="where the model directories go")
-    parser.add_argument("--seed", type=int, default=42)
     options = parser.parse_args()
     entries = read_manifest(options.data)
     allowed, ranked = [entry for entry in entries if entry.allowed], rank_unseen(entries)
-    train_lexical(allowed, ranked["ours"], options.out / "default", options.seed)
-    train_paper(allowed, ranked["paper"], options.out / "paper", options.seed)
+    train_lexical(allowed, ranked["ours"], options.out / "default")
+    train_paper(allowed, ranked["paper"], options.out / "paper")
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from clairvoyant_cli.commands.options import FILE, json_option, predictor_option
+from clairvoyant_cli.commands.setup import model_errors
 from clairvoyant_cli.commands.study import table_text
-from clairvoyant_cli.errors import ClairvoyantError
 
 
 @click.command()
@@ -34,18 +34,15 @@ def command(
 ) -> None:
     """Judge a predictor on FILEs (.jsonl or .jsonl.gz) with `prompt` and `output_tokens` on each line."""
     import predictor
-    from predictor.errors import ModelError
     from predictor.research.studies.evaluation import evaluate, table
     from predictor.research.training.dataset import read_dataset
 
     if urgency:
         _judge_urgency(files, directory, as_json=as_json)
         return
-    try:
+    with model_errors():
         loaded, encoder = predictor.load(directory), predictor.load_encoder() if semantic else None
         evaluations = [evaluate(loaded, read_dataset(path), path, delta, encoder) for path in files]
-    except ModelError as error:
-        raise ClairvoyantError(str(error)) from None
     if as_json:
         click.echo(json.dumps([asdict(each) for each in evaluations], indent=2, allow_nan=False))
     else:
@@ -54,18 +51,15 @@ def command(
 
 def _judge_urgency(files: tuple[Path, ...], model: str | None, *, as_json: bool) -> None:
     import predictor
-    from predictor.errors import ModelError
     from predictor.loading import DEFAULT
     from predictor.research.studies.urgency import confusion_table, evaluate_urgency, table
     from predictor.research.training.dataset import read_cases
 
-    try:
+    with model_errors():
         loaded = predictor.load_urgency(None if model in (None, DEFAULT) else model)
         encoder = predictor.load_encoder() if loaded.hears else None
         embed = None if encoder is None else lambda text: encoder.encode(text).embedding
         verdicts = {str(path): evaluate_urgency(loaded, read_cases(path), embed) for path in files}
-    except ModelError as error:
-        raise ClairvoyantError(str(error)) from None
     if as_json:
         rows = [{"file": path, **asdict(each)} for path, found in verdicts.items() for each in found]
         click.echo(json.dumps(rows, indent=2, allow_nan=False))

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from clairvoyant_cli.commands.options import json_option, predictor_option
-from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.commands.setup import model_errors
 
 
 @click.command()
@@ -19,17 +19,14 @@ from clairvoyant_cli.errors import ClairvoyantError
 def command(prompt: str, system: str, max_tokens: int | None, directory: str, as_json: bool) -> None:
     """Predict the length of the answer to PROMPT ("-" or nothing: read it from standard input)."""
     import predictor
-    from predictor.errors import ModelError
     from predictor.record import PromptView
 
     if prompt == "-":
         if sys.stdin.isatty():
             click.echo("type the prompt, then Ctrl-D (or give it as an argument)", err=True)
         prompt = sys.stdin.buffer.read().decode("utf-8", "replace")
-    try:
+    with model_errors():
         loaded = predictor.load(directory)
-    except ModelError as error:
-        raise ClairvoyantError(str(error)) from None
     view = PromptView(prompt, system=system, max_tokens=max_tokens)
     prediction = loaded.predict(view)
     reasons = loaded.explain(view)

@@ -17,16 +17,24 @@ if TYPE_CHECKING:
     from profiles.ledger import Ledger
 
 
-def load_predictor(directory: str | None) -> Predictor:
-    """Load the predictor in `directory`, or the built-in one."""
-    from predictor import load
+@contextmanager
+def model_errors() -> Iterator[None]:
+    """Turn a ModelError into a ClairvoyantError."""
     from predictor.errors import ModelError
 
     try:
-        predictor = load(Path(directory) if directory is not None else None)
+        yield
     except ModelError as error:
         raise ClairvoyantError(str(error)) from None
-    predictor.predict(PromptView("Hello"))  # warm up: the first prediction is slow
+
+
+def load_predictor(directory: str | None) -> Predictor:
+    """Load the shipped predictor, or the user's own from `directory`."""
+    from predictor import load
+
+    with model_errors():
+        predictor = load(Path(directory) if directory is not None else None)
+    predictor.predict(PromptView("Hello"))  # the first run of a session is slow; nobody should wait for it
     return predictor
 
 
@@ -54,13 +62,10 @@ def urgency_predictor(config: ServeConfig) -> UrgencyPredictor | None:
     if config.urgency is None:
         return None
     from predictor import load_urgency
-    from predictor.errors import ModelError
 
     named = None if config.urgency == "shipped" else Path(config.urgency)
-    try:
+    with model_errors():
         return load_urgency(named, with_encoder=gives_second_opinions(config))
-    except ModelError as error:
-        raise ClairvoyantError(str(error)) from None
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import click
 
 from clairvoyant_cli.commands.number_format import figure
 from clairvoyant_cli.commands.options import FILE, json_option
-from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.commands.setup import model_errors
 from predictor.research.studies.runner import STUDIES
 
 if TYPE_CHECKING:
@@ -22,16 +22,13 @@ if TYPE_CHECKING:
 @json_option("Print one JSON object.")
 def command(study: str, files: tuple[Path, ...], as_json: bool) -> None:
     """Print the table of a STUDY over FILEs (.jsonl or .jsonl.gz). Needs the train extra."""
-    from predictor.errors import ModelError
     from predictor.research.studies.runner import run_study
     from predictor.research.training.dataset import read_dataset
 
-    try:
+    with model_errors():
         table = run_study(
             study, [read_dataset(path) for path in files], lambda line: click.echo(line, err=True)
         )
-    except ModelError as error:
-        raise ClairvoyantError(str(error)) from None
     if as_json:
         rows = [[None if value != value else value for value in row] for row in table.rows]  # NaN is no JSON
         click.echo(json.dumps({**asdict(table), "rows": rows}, indent=2, allow_nan=False))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from clairvoyant_cli.commands.options import FILE, Output, db_option
-from clairvoyant_cli.commands.setup import database_path, told_plainly
+from clairvoyant_cli.commands.setup import database_path, model_errors, told_plainly
 from clairvoyant_cli.commands.study import table_text
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 
@@ -51,7 +51,6 @@ def command(
 
     `clairvoyant serve --predictor OUT` then uses it. Needs the train extra.
     """
-    from predictor.errors import ModelError
     from predictor.research.studies.evaluation import table
     from predictor.research.training.dataset import join, read_dataset
 
@@ -62,7 +61,7 @@ def command(
             raise ClairvoyantError("the history knows no true levels of urgency; name a FILE", ExitCode.USAGE)
         _train_urgency(files, out)
         return
-    try:
+    with model_errors():
         datasets = [read_dataset(path) for path in files]
         if from_history:
             datasets.append(_recorded(database_path(db_file)))
@@ -70,8 +69,6 @@ def command(
         from predictor.research.training.own_logs import train_own  # takes seconds
 
         outcome = train_own(data, out, recipe, min_long, seed, lambda line: click.echo(line, err=True))
-    except ModelError as error:
-        raise ClairvoyantError(str(error)) from None
     click.echo(table_text(table([outcome.held_out, outcome.shipped])))
     click.echo(f"model written to {out}", err=True)
 
@@ -94,18 +91,15 @@ def _recorded(path: Path) -> "Dataset":
 
 def _train_urgency(files: tuple[Path, ...], out: Path) -> None:
     """Train an urgency model on files of cases, and print how it does on cases that it had not seen."""
-    from predictor.errors import ModelError
     from predictor.research.studies.urgency import table
     from predictor.research.training.dataset import read_cases
 
-    try:
+    with model_errors():
         cases = [case for path in files for case in read_cases(path)]
         from predictor.research.training.urgency_model import train_urgency  # takes seconds
 
         name = ", ".join(path.name for path in files)
         licence = "your own data: yours to decide"
         verdicts = train_urgency(cases, out, licence, name, lambda line: click.echo(line, err=True))
-    except ModelError as error:
-        raise ClairvoyantError(str(error)) from None
     click.echo(table_text(table(verdicts)))
     click.echo(f"model written to {out}", err=True)

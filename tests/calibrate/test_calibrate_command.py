@@ -127,7 +127,7 @@ def test_continuing_is_proven_and_kept_with_the_profile_that_is_there(backend: s
     out, err = running.communicate()
     assert running.returncode == 0, err
     assert "continue by raw: 12 of 12 texts identical" in out
-    assert "serve can cut long answers for short ones, and continue them by" in out
+    assert "serve can preempt long answers and continue them by" in out
     with reading(db) as connection:
         [kept] = every(connection)
     assert kept.profile.continuation is not None

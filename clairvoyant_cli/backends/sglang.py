@@ -54,13 +54,13 @@ class SgLang(Adapter):
             if queue is None:
                 continue
             if not queue.by_priority:
-                return Heeding(known=True, why="it was started without")
+                return Heeding(known=True, why="not enabled")
             if queue.counts_each:
-                why = "with --enable-metrics it keeps counts of every number for ever; start it without"
+                why = "with --enable-metrics it keeps a series per priority; start it without"
                 return Heeding(known=True, why=why)
             assert self.PRIORITY is not None  # noqa: S101 - declared above
             priority = replace(self.PRIORITY, lower_first=queue.lower_first)
-            return Heeding(known=True, priority=priority, why="it says so")
+            return Heeding(known=True, priority=priority, why="reported by the server")
         return UNKNOWN
 
     async def version(self, ask: Ask) -> str | None:

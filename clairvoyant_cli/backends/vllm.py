@@ -62,8 +62,8 @@ class Vllm(Adapter):
         if not words or (not policies and any(values_of(words, "--config"))):
             return UNKNOWN
         if policies and policies[-1] == "priority":
-            return Heeding(known=True, priority=self.PRIORITY, why="it was started so")
-        return Heeding(known=True, why="it was started without")
+            return Heeding(known=True, priority=self.PRIORITY, why="enabled on its command line")
+        return Heeding(known=True, why="not enabled")
 
     def local_slots(self, port: int) -> int | None:
         """Read it from the command line of its process."""

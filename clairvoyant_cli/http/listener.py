@@ -270,7 +270,7 @@ class ClientConnection(asyncio.Protocol):
         try:
             await self._handler(request)
         except asyncio.CancelledError:
-            # The client left or cannot be read, or the daemon stops at once: nobody waits for the answer.
+            # The client left or cannot be read, or the daemon stops at once: the answer is not wanted.
             if self._refusal is not None and not self.head_sent:
                 self._write_refusal(self._refusal)
             else:
@@ -358,7 +358,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _give_up(self, what: str) -> None:
         if what == "reader" and self._transport is not None:
-            # What it has not read stays in the kernel, and a mere end would queue behind that for ever.
+            # What it has not read stays in the kernel, and a FIN would queue behind that.
             self._reset_at_end(self._transport)
             self.abort()
         else:

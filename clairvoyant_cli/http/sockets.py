@@ -52,7 +52,7 @@ def keep_alive(transport: asyncio.BaseTransport) -> None:
     if peer is None or peer.family not in (socket.AF_INET, socket.AF_INET6):
         return
     if (transport.get_extra_info("peername") or ("",))[0] in ("127.0.0.1", "::1"):
-        return  # on this machine a process that is gone says so
+        return  # a local process that ends closes its sockets
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in KEEP_ALIVE.items():
         # macOS and older systems know some of them only; their defaults hold then.

@@ -282,7 +282,7 @@ class UpstreamConnection(asyncio.Protocol):
                 self._fail(UpstreamError(event.why))
                 self.close()
             if self._sink is not sink:
-                return  # the answer is over, or nobody wants it any more
+                return  # the answer is over, or not wanted any more
         if self._reader.pending:
             asyncio.get_running_loop().call_soon(self._read_on)
 
@@ -417,7 +417,7 @@ class Upstream:
         try:
             spare = await self._open()
         except UpstreamError:
-            return  # whoever asks next hears why
+            return  # the next request will report why
         finally:
             self._opening_spare = False
         spare.rested = True

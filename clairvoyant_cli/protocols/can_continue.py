@@ -165,7 +165,7 @@ def _ollama_chat(body: Body) -> str:
 
 def _ollama_generate(body: Body) -> str:
     if body.get("raw") is not True:
-        return "the answer contains the context"  # token ids of prompt and answer, which nobody else knows
+        return "the answer contains the context"  # token ids, which only the server knows
     return _prompt(body) or _ollama(body, "prompt", "raw")
 
 
@@ -248,7 +248,7 @@ def _is_off(value: Any, options: Body) -> bool:
 
 
 def _is_no_format(value: Any, options: Body) -> bool:
-    return bool(value == "")  # an empty object is a schema, and whatever keeps to it begins anew
+    return bool(value == "")  # an empty object is a schema, which a continuation would start again
 
 
 def _is_one(value: Any, options: Body) -> bool:

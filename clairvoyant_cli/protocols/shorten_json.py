@@ -34,7 +34,7 @@ _LONG_NUMBER = b"0" * 400
 
 _QUOTE, _ESCAPE = b'"', b"\\"
 
-# Nobody can write it who does not know it: a marker in a text is one of ours.
+# Random, so that no client can forge a marker.
 _SECRET = os.urandom(8).hex()
 _JOINT = " … "
 _MARK = "\ue000"

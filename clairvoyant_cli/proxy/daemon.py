@@ -40,7 +40,7 @@ from clairvoyant_cli.proxy.requests.encoder import Encode, SecondOpinions
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.gateway import Gateway
 from clairvoyant_cli.proxy.requests.new_exchange import ExchangeFactory
-from clairvoyant_cli.proxy.requests.passthrough import Passing
+from clairvoyant_cli.proxy.requests.passthrough import Passthrough
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.serving import Serving
 from clairvoyant_cli.proxy.requests.serving_rules import ServingRules
@@ -141,7 +141,7 @@ class Daemon:
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.1):
                     await self._stopped.wait()
-            # Once nobody waits for an answer, no slot needs to become free.
+            # Slots whose clients have left need not become free.
             owed = any(each.phase is not Phase.RELEASING for each in self.dispatcher.live.values())
             if self.operation.stopping and not owed:
                 self.control.stop()  # no sooner: who watches sees it go down
@@ -381,7 +381,7 @@ def _compose(
         saver.took_over.append(lambda _: preemption.prefer(config))
         background.append(saver.run)
     return Daemon(
-        gateway=Gateway(admission, serving, Passing(pool, access, refusals), control),
+        gateway=Gateway(admission, serving, Passthrough(pool, access, refusals), control),
         lifecycle=lifecycle,
         operation=operation,
         stats=stats,

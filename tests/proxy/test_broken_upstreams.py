@@ -257,7 +257,7 @@ async def test_a_fault_of_our_own_is_a_500_and_costs_no_slot(monkeypatch: pytest
 
         with monkeypatch.context() as broken:
             broken.setattr("clairvoyant_cli.proxy.requests.serving.forward", fail)
-            broken.setattr("clairvoyant_cli.proxy.requests.forwarding.forward", fail)
+            broken.setattr("clairvoyant_cli.proxy.requests.passthrough.forward", fail)
             for raw in (CHAT, PLAIN):
                 async with raw_client(daemon.base_url) as other:
                     got = await other.ask(raw)

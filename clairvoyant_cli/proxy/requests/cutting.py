@@ -52,7 +52,7 @@ SHARED_CHARS_A_TOKEN = 3.0
 
 @dataclass(slots=True)
 class Preemption:
-    """Cuts, and goes on. Without `enabled` nothing is cut, whatever was proved."""
+    """Cuts and continues answers; nothing is cut unless `enabled`."""
 
     dispatcher: Dispatcher
     pool: ServerPool
@@ -91,7 +91,7 @@ class Preemption:
     # -- before an answer begins -----------------------------------------------------------------------
 
     def consider(self, exchange: Exchange, request: Request, server: Server) -> None:
-        """Decide whether the answer that is about to begin may be cut; if not, it is spared."""
+        """Decide whether an answer that is about to begin may be cut."""
         if exchange.only_as_asked:
             exchange.uncut_because = "the request was repeated unchanged"
         elif not self.enabled or not self.dispatcher.scheduler.policy.interrupts:
@@ -106,7 +106,7 @@ class Preemption:
             self.dispatcher.scheduler.spare(exchange.id)
 
     def streams_more(self, server: Server, model: str) -> None:
-        """Note that a model streams more than text: none is asked for on behalf of clients that want none."""
+        """Record that a model streams more than text: its unstreamed answers are left unstreamed."""
         if len(self._plain) < MAX_PLAIN:
             self._plain.add((server.name, model))
 
@@ -135,7 +135,7 @@ class Preemption:
     # -- while answers run -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Look again and again while there is anything to decide."""
+        """Look periodically while there is anything to decide."""
         while True:
             await self._undecided.wait()
             await asyncio.sleep(LOOK_EVERY_S)
@@ -159,7 +159,7 @@ class Preemption:
         for preempt in scheduler.preemptions(now):
             exchange = self.dispatcher.live[preempt.job_id]
             cutting = any(each.is_cutting for each in self.dispatcher.attempts_on(preempt.worker))
-            # Before it has been sent nobody knows whether it may be cut: there it is looked at again.
+            # Whether it may be cut is known once it has been sent.
             if not cutting and exchange.phase is not Phase.CONNECTING and not _is_too_early(exchange):
                 self._decided(exchange)
 
@@ -180,7 +180,7 @@ class Preemption:
         return price
 
     def _decided(self, exchange: Exchange) -> None:
-        """Cut, once it is known that the answer would go on the same."""
+        """Cut, once it is known that the continuation would be exact."""
         attempt, splice = exchange.attempt, exchange.splice
         if attempt is None or splice is None:
             self._cut(exchange)
@@ -255,14 +255,14 @@ class Preemption:
         return Onward(streamed(splice.asked), splice.asked.shape)
 
     async def onward(self, exchange: Exchange, server: Server) -> Onward:
-        """Return the request that goes on with an answer; UnfitError if the server cannot be asked to."""
+        """Return the request that continues an answer; UnfitError if the server cannot."""
         splice, adapter, counted = exchange.splice, server.adapter, None
         with suppress(TimeoutError):
             async with asyncio.timeout(ASIDE_S):
                 await server.see_settings()  # it may have been started again meanwhile
         found = server.continuation_of(exchange.job.model)
         if splice is None or found is None:
-            raise UnfitError("it cannot go on with an answer any more")
+            raise UnfitError("it can no longer continue the answer exactly")
         with suppress(TimeoutError):
             async with asyncio.timeout(ASIDE_S):
                 if (lookup := adapter.cache_lookup(splice.asked)) is not None:
@@ -271,7 +271,7 @@ class Preemption:
         tokens = max(splice.tokens, counted or 0)  # an event may bring a letter of several tokens
         onward = await found.way.onward(server.ask, splice.asked, splice.said, tokens)
         if onward is None:
-            raise UnfitError("it did not say how it renders the prompt: its model may be gone")
+            raise UnfitError("it did not render the prompt: its model may be gone")
         splice.continue_in(onward.shape, _earlier(exchange, tokens, counted))
         return onward
 

@@ -34,7 +34,7 @@ MIN_COST_S = 1e-3
 
 SET_HERE = Refusal(
     400,
-    f"clairvoyant: `{FIELD}` is set here for everybody; leave it out, and say X-Clairvoyant-Priority instead",
+    f"clairvoyant: `{FIELD}` is set by this proxy; leave it out, and send X-Clairvoyant-Priority instead",
 )
 UNREADABLE = Refusal(
     400, f"clairvoyant: no `{FIELD}` can be put into this body; send it as a JSON object, in UTF-8"

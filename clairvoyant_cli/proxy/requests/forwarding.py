@@ -1,23 +1,13 @@
 """A request's way to a server and its answer's way back, byte for byte, in the queue or past it."""
 
-import asyncio
-from collections.abc import Sequence
-
 from clairvoyant_cli.http.fields import Fields, Header
 from clairvoyant_cli.http.framing import request_head
-from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import (
     ResponseSink,
-    StaleError,
-    UnreachableError,
     UpstreamConnection,
-    UpstreamError,
 )
 from clairvoyant_cli.protocols.inject_field import OUTDATED, Stamp, Stamping
-from clairvoyant_cli.protocols.routes import Route
-from clairvoyant_cli.proxy.access.keys import Access
-from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.relay import Relay
 from clairvoyant_cli.proxy.servers.server import Server
 
@@ -58,7 +48,7 @@ def forward(
     upstream.uncork()
 
 
-def forward_anew(
+def forward_continuation(
     request: Request,
     upstream: UpstreamConnection,
     relay: Relay,
@@ -82,44 +72,3 @@ def forward_anew(
     upstream.begin(head, head.encode(host_header), relay)
     upstream.body(body)
     upstream.body_end([])
-
-
-async def pass_on(
-    request: Request, route: Route, server: Server, access: Access, refusals: Refusals, *extra: Header
-) -> None:
-    """Forward a request that needs no slot, and its answer with `extra` headers."""
-    try:
-        try:
-            await _relayed(request, server, access, extra)
-        except StaleError:
-            if not _repeatable(request.head):
-                raise
-            await _relayed(request, server, access, extra, fresh=True)
-    except UpstreamError as error:
-        server.watch.look_now()
-        say = refusals.unreachable if isinstance(error, UnreachableError) else refusals.broken_off
-        refusals.send(request, route, say(server, str(error)))
-
-
-async def _relayed(
-    request: Request, server: Server, access: Access, extra: Sequence[Header], *, fresh: bool = False
-) -> None:
-    """Have a request answered; `fresh` on a new connection."""
-    upstream: UpstreamConnection | None = None
-    relay: Relay | None = None
-    try:
-        upstream = await server.upstream.connect(fresh=fresh)
-        relay = Relay(request, upstream, *extra)
-        forward(request, upstream, relay, server, drop=access.consumed_headers)
-        await relay.finished
-    except asyncio.CancelledError:
-        if relay is not None and relay.whole:
-            return  # the connection may serve another request by now
-        if upstream is not None:
-            upstream.abort()
-        raise
-
-
-def _repeatable(head: RequestHead) -> bool:
-    """Whether a request may be sent again that the backend may have seen (RFC 9110, 9.2.2)."""
-    return head.method in (b"GET", b"HEAD", b"OPTIONS") and not head.has_body

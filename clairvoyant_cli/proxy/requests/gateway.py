@@ -7,7 +7,7 @@ from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.admission import Admission
 from clairvoyant_cli.proxy.requests.admission_rules import PassOn
-from clairvoyant_cli.proxy.requests.passthrough import Passing
+from clairvoyant_cli.proxy.requests.passthrough import Passthrough
 from clairvoyant_cli.proxy.requests.serving import Serving
 
 CONTROL_PREFIX = "/_clairvoyant/"
@@ -19,7 +19,7 @@ class Gateway:
 
     admission: Admission
     serving: Serving
-    passing: Passing
+    passing: Passthrough
     control: Callable[[Request], Awaitable[None]]
 
     async def handle(self, request: Request) -> None:

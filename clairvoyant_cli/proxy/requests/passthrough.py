@@ -9,18 +9,19 @@ from dataclasses import dataclass
 
 import msgspec
 
-from clairvoyant_cli.http.heads import ResponseHead
+from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.own_requests import Collected
 from clairvoyant_cli.http.request import Request
-from clairvoyant_cli.http.upstream import UpstreamError
+from clairvoyant_cli.http.upstream import StaleError, UnreachableError, UpstreamConnection, UpstreamError
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.model_lists import LISTS, merged
 from clairvoyant_cli.protocols.printable import decoded, printable
 from clairvoyant_cli.protocols.probes import ANSWER_BYTES
 from clairvoyant_cli.protocols.routes import Family, Route, plainly_spelled, unescaped
 from clairvoyant_cli.proxy.access.keys import BACKEND_HEADER, Access
-from clairvoyant_cli.proxy.requests.forwarding import forward, pass_on
+from clairvoyant_cli.proxy.requests.forwarding import forward
 from clairvoyant_cli.proxy.requests.refusals import IN_A_LOOP, Refusals
+from clairvoyant_cli.proxy.requests.relay import Relay
 from clairvoyant_cli.proxy.servers.matching import able
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
@@ -47,7 +48,7 @@ class _Shown(msgspec.Struct, gc=False):
 
 
 @dataclass(slots=True)
-class Passing:
+class Passthrough:
     """Passes on what does not wait in the queue."""
 
     pool: ServerPool
@@ -70,7 +71,7 @@ class Passing:
         if server.leads_back:
             self.refusals.send(request, route, IN_A_LOOP)
             return
-        await pass_on(request, route, server, self.access, self.refusals, *self.refusals.by(server))
+        await self._forward(request, route, server)
         if head.method not in READING:
             server.watch.look_now()  # it may have another model by now
 
@@ -133,6 +134,42 @@ class Passing:
         except (TimeoutError, UpstreamError):
             return None
         return None if answer.text is None else (answer.begun, answer.text)
+
+    async def _forward(self, request: Request, route: Route, server: Server) -> None:
+        """Send a request to a server, and its answer back."""
+        try:
+            try:
+                await self._relay(request, server)
+            except StaleError:
+                if not _repeatable(request.head):
+                    raise
+                await self._relay(request, server, fresh=True)
+        except UpstreamError as error:
+            server.watch.look_now()
+            refusals = self.refusals
+            say = refusals.unreachable if isinstance(error, UnreachableError) else refusals.broken_off
+            refusals.send(request, route, say(server, str(error)))
+
+    async def _relay(self, request: Request, server: Server, *, fresh: bool = False) -> None:
+        """Have a request answered; `fresh` on a new connection."""
+        upstream: UpstreamConnection | None = None
+        relay: Relay | None = None
+        try:
+            upstream = await server.upstream.connect(fresh=fresh)
+            relay = Relay(request, upstream, *self.refusals.by(server))
+            forward(request, upstream, relay, server, drop=self.access.consumed_headers)
+            await relay.finished
+        except asyncio.CancelledError:
+            if relay is not None and relay.whole:
+                return  # the connection may serve another request by now
+            if upstream is not None:
+                upstream.abort()
+            raise
+
+
+def _repeatable(head: RequestHead) -> bool:
+    """Whether a request may be sent again that the backend may have seen (RFC 9110, 9.2.2)."""
+    return head.method in (b"GET", b"HEAD", b"OPTIONS") and not head.has_body
 
 
 def _one_that_is_there(servers: list[Server]) -> Server:

@@ -33,11 +33,11 @@ class Refusals:
     overload_status: int = 503
 
     def full(self) -> Refusal:
-        """The queue has no place."""
+        """The queue is full."""
         return self._overload("clairvoyant: the queue is full")
 
     def client_full(self, client: str) -> Refusal:
-        """The client has as many waiting as it may have."""
+        """The client has reached its queue limit."""
         message = f"clairvoyant: {client} has reached its queue limit; try again when a request is answered"
         return self._overload(message, busy=False)
 
@@ -46,7 +46,7 @@ class Refusals:
         return self._overload(f"clairvoyant: no slot became free within {max_wait_s:g} s")
 
     def too_late(self, objective: str, retry_after_s: float) -> Refusal:
-        """Its first token would come later than was promised."""
+        """Its predicted TTFT exceeds the service level."""
         message = f"clairvoyant: rejected: predicted TTFT exceeds the target ({objective}); try again later"
         return Refusal(self.overload_status, message, retry_after_s, busy=True)
 
@@ -55,13 +55,13 @@ class Refusals:
         return Refusal(self.overload_status, message, wait_s, busy=busy)
 
     def away(self, server: Server | None = None) -> Refusal:
-        """No server has been there for longer than requests are kept."""
+        """All servers have been away for longer than the outage grace."""
         server = server or self.pool.first
         why = server.detail or "no connection"
         return Refusal(503, f"{_place(server)} is not reachable ({why})", AWAY_RETRY_S)
 
     def draining_alone(self, servers: Sequence[Server]) -> Refusal:
-        """Whoever could serve it is being drained."""
+        """All servers that could serve it are being drained."""
         if len(servers) == len(self.pool):
             return DRAINING
         names = " and ".join(server.name for server in servers)

@@ -32,7 +32,7 @@ from clairvoyant_cli.proxy.queue.exchange import (
 )
 from clairvoyant_cli.proxy.requests.cutting import KEPT_RUNNING, Preemption, encoded
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
-from clairvoyant_cli.proxy.requests.forwarding import forward, forward_anew
+from clairvoyant_cli.proxy.requests.forwarding import forward, forward_continuation
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.relay import Relay
 from clairvoyant_cli.proxy.requests.serving_rules import (
@@ -59,7 +59,7 @@ HANG_UP_TIMEOUT_S = 5.0
 
 
 class Stored(msgspec.Struct):
-    """Whether a server is to keep its answer."""
+    """Whether a server is asked to store its answer."""
 
     store: bool | None = None
 
@@ -82,7 +82,7 @@ class Serving:
     stats: RequestStats
 
     async def serve(self, exchange: Exchange, request: Request) -> None:
-        """See an exchange through to its end, through as many attempts as that takes."""
+        """Serve an exchange to its end, in as many attempts as that takes."""
         dispatcher = self.dispatcher
         command: Command | None = None
         try:
@@ -101,7 +101,7 @@ class Serving:
             self.refusals.send(request, exchange.asked.route, command.refusal, exchange)
 
     async def _wait(self, exchange: Exchange) -> ServingEvent | None:
-        """Wait for a slot; what happened instead, None if there is one."""
+        """Wait for a slot; return what happened instead, None if there is one."""
         patience_s = None if exchange.is_suspended else self.rules.max_wait_s
         if patience_s is not None:
             patience_s -= self.stats.journal.clock() - exchange.job.arrival_s
@@ -118,7 +118,7 @@ class Serving:
         return None
 
     async def _attempt(self, exchange: Exchange, request: Request) -> ServingEvent:
-        """Have a granted exchange answered; what came of it."""
+        """Have a granted exchange answered; return how that ended."""
         attempt = exchange.attempt
         assert attempt is not None  # noqa: S101 - what has been granted is an attempt
         if request.connection.gone:
@@ -136,7 +136,9 @@ class Serving:
                 keep = relay.may_wait or (request.complete and exchange.asked.route.work is not Work.OPAQUE)
                 forward(request, upstream, relay, server, drop=drop, keep=keep, stamp=stamp)
             else:
-                forward_anew(request, upstream, relay, server, encoded(onward), onward.path, drop=drop)
+                forward_continuation(
+                    request, upstream, relay, server, encoded(onward), onward.path, drop=drop
+                )
             exchange.phase = Phase.PREFILL
             await relay.finished
         except CutError:
@@ -154,7 +156,7 @@ class Serving:
         return self._answered(exchange, attempt, relay.status)
 
     async def _onward(self, exchange: Exchange, request: Request, server: Server) -> Onward | None:
-        """Return what to ask in the client's name; None if its own request is sent."""
+        """Return the request to send in place of the client's; None for its own."""
         if exchange.has_begun:
             return await self.preemption.onward(exchange, server)
         if exchange.splice is None:
@@ -171,7 +173,7 @@ class Serving:
         return CutOff()
 
     async def _released(self, exchange: Exchange) -> None:
-        """Return when the server has stopped working for an exchange whose answer nobody takes any more."""
+        """Return when the server has stopped working for an abandoned exchange."""
         attempt = exchange.attempt
         if attempt is None:
             return
@@ -199,7 +201,7 @@ class Serving:
         relay: Relay | None,
         error: UpstreamError,
     ) -> ServingEvent:
-        """See what an answer that broke off leaves: its server, and what its client has of it."""
+        """Find out whether the server is still up, and whether the client would notice another attempt."""
         server, status = self.pool[attempt.worker], relay.status if relay is not None else 0
         try:
             if isinstance(error, UnfitError) and attempt.connection is not None:
@@ -237,7 +239,7 @@ class Serving:
         return request.complete and has_no_side_effects(request, exchange.asked.route)
 
     def _left(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> ServingEvent:
-        """What it means that the client has left, or the operator stopped the answer, just now."""
+        """The client has left, or the operator stopped the answer."""
         if relay is not None and relay.whole:
             # It left with the last byte. The connection may serve another request by now.
             return self._answered(exchange, attempt, relay.status)
@@ -326,7 +328,7 @@ class Serving:
 
 
 def carry_out(command: Command, exchange: Exchange, dispatcher: Dispatcher, release: Release) -> None:
-    """Do with an exchange what is commanded; `release` waits for a server that is still at it."""
+    """Carry out a command; `release` waits for a server that is still working on the exchange."""
     match command:
         case WaitAgain(why, able):
             dispatcher.wait_again(exchange, why, able)

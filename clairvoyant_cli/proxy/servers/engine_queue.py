@@ -14,7 +14,7 @@ from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.engine_priority import EngineRequest, ends_in_s
 
 JUDGED = 20
-"""Starts that went against the order of arrival, or against the numbers, by which an engine is judged."""
+"""Starts out of arrival or priority order by which an engine is judged."""
 
 SENT_BEFORE_S = 0.1
 """A request sent this much earlier than another precedes it in the engine's queue."""
@@ -36,7 +36,7 @@ class EngineQueues:
     _warned: set[str] = field(default_factory=set)
 
     def ends_in_s(self, now: float) -> dict[str, float]:
-        """Return in how many seconds each request that such an engine has will have its answer, by id."""
+        """Return the remaining seconds of each request inside such an engine, by id."""
         found: dict[str, float] = {}
         for server in self.pool:
             priority = server.stamps
@@ -46,12 +46,12 @@ class EngineQueues:
         return found
 
     def heeded(self, server: Server) -> float | None:
-        """Return the share of the last starts that followed the numbers; None if too few tell."""
+        """Return the share of recent starts that followed the priorities; None if too few are known."""
         judged = self._judged.get(server.name, ())
         return sum(judged) / JUDGED if len(judged) == JUDGED else None
 
     def begun(self, exchange: Exchange, attempt: Attempt, now: float) -> None:
-        """Judge by whom a request has passed, and who has been passed by it, now that its answer begins."""
+        """Judge by the requests that this one overtook, or that overtook it, before its answer began."""
         server = self.pool[attempt.worker]
         priority = server.stamps
         if priority is None or attempt.priority is None or not exchange.asked.parsed.stream:
@@ -71,7 +71,7 @@ class EngineQueues:
         share, priority = self.heeded(server), server.stamps
         if share is not None and share < 0.5 and server.name not in self._warned and priority is not None:
             self._warned.add(server.name)
-            news = f"{server.name} starts requests in order of arrival, whatever their priority"
+            news = f"{server.name} ignores priorities"
             self.say(logging.WARNING, f"{news} ({share:.0%} heeded): start it with {priority.flag}")
 
     def _there(self, server: Server, *, waiting: bool = False) -> Iterator[tuple[Exchange, Attempt]]:
@@ -87,7 +87,7 @@ class EngineQueues:
 
 
 def _rank(attempt: Attempt, priority: Priority) -> float:
-    """Return what orders a request there, lowest first; without a number vLLM takes it for 0, SGLang last."""
+    """Return a request's rank, lowest first. Without a priority it is 0 in vLLM and last in SGLang."""
     if attempt.priority is None:
         return 0.0 if priority.lower_first else inf
     return float(attempt.priority if priority.lower_first else -attempt.priority)

@@ -21,7 +21,7 @@ LONGEST_LOAD_S = 600.0
 """Ollama gives up after five minutes (OLLAMA_LOAD_TIMEOUT): longer reports are wrong."""
 
 MAX_AFFINITIES = 200
-"""So many prices are remembered, those used last: clients choose the runner's options, if not the models."""
+"""Load times that are remembered, by last use: clients choose the runner's options."""
 
 
 class Residents:
@@ -38,7 +38,7 @@ class Residents:
         self._affinity_of: dict[str, str] = {}  # a model's listed name -> what was asked of it last
 
     def affinity_of(self, parsed: ParsedRequest) -> str:
-        """Return what a request needs loaded: one name for a model, however it is written."""
+        """Return what a request needs loaded, in one spelling."""
         return full_name(parsed.model) + parsed.affinity.removeprefix(parsed.model) if parsed.model else ""
 
     def answered(self, exchange: Exchange, status: int) -> None:
@@ -69,7 +69,7 @@ class Residents:
             self._residency.set(self._worker, loaded)
 
     def _remember(self, affinity: str, load_s: float | None) -> None:
-        """Keep a price, the one there is where None is given, as the one used last."""
+        """Remember a load time as the last used; None keeps the known one."""
         prices = self._residency.load_s
         known_s = prices.pop(affinity, ASSUMED_LOAD_S)
         if len(prices) >= MAX_AFFINITIES:

@@ -1,4 +1,4 @@
-"""Keeps an eye on the LLM server behind the proxy: whether it is up, and when a slot of it is really free."""
+"""Watches one server: whether it is up, and when a slot of it is really free."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ SLOTS_EVERY_S = 1.25
 unstreamed client has left, so it must exceed a second."""
 
 FIRST_LOOK_AFTER_S = 0.005
-"""Whoever left a stream is noticed at its next token; the first looks come at once, each twice as late."""
+"""Pause before the second look, doubled each time: a stream ends at its next token."""
 
 MAX_STOP_S = 3.0
 """How long an abandoned answer may occupy its slot: llama.cpp ends a prompt at the end of its batch."""
@@ -39,7 +39,7 @@ STOP_KEPT = 0.8
 """A stream ends at its next token. It may take four times as long as recent ones, each of which counts a
 fifth less than the next."""
 
-SHARED = "another program seems to use it: more of its slots are busy than requests were sent from here"
+SHARED = "another program seems to use it: more of its slots are busy than this proxy uses"
 SILENT = "its /slots timed out"
 
 STARTED_FOR_S = 0.2
@@ -50,7 +50,7 @@ LEADS_BACK = "its address leads back to this proxy; give --backend the LLM serve
 
 
 class ServerWatch:
-    """Keeps a backend's state current and waits for slots that must drain."""
+    """Keeps a server's state current and waits for slots that must drain."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class ServerWatch:
         self._announced: tuple[object, ...] = ()
 
     def look_now(self) -> None:
-        """Look at once: something just went wrong."""
+        """Look at once, as something went wrong."""
         self._look.set()
 
     def lost(self, why: str) -> None:
@@ -93,7 +93,7 @@ class ServerWatch:
         self.look_now()
 
     def not_ready(self) -> None:
-        """A request was answered with "not yet": nothing more is sent but one now and then, to see."""
+        """A request was answered with "not ready": only trial requests are sent from now on."""
         self.server.state, self.server.detail = "loading", LOADING
         self._announce()
 
@@ -141,7 +141,7 @@ class ServerWatch:
         ask = asking_once(self._prober.asking(server.upstream.url, server.prefix))
         await server.adapter.refresh(ask, server)
         if server.detail == TIMED_OUT and before == "up" and self._at_work():
-            server.state = "up"  # it has but one thread, and that one works for us
+            server.state = "up"  # its only thread is busy with a request
         server.leads_back = self._came_back
         if server.leads_back:
             server.state, server.detail = "down", LEADS_BACK

@@ -269,9 +269,7 @@ class Adapter:
         return None
 
     async def heeding(self, ask: Ask, local_port: int | None) -> Heeding:
-        """Find out whether it orders its queue by priority. `local_port` is None if it runs on another
-        machine.
-        """
+        """Find out whether it orders by priority; `local_port` is None if it runs on another machine."""
         return UNKNOWN
 
     async def busy_slots(self, ask: Ask) -> BusySlots | None:
@@ -279,9 +277,7 @@ class Adapter:
         return None
 
     def local_slots(self, port: int) -> int | None:
-        """Return the number of parallel answers, 1 to `MAX_SLOTS`, from the process that listens on a local
-        port; None if it cannot be seen.
-        """
+        """Return the number of parallel answers of the process at a local port; None if not visible."""
         return None
 
     # -- other people's requests ----------------------------------------------------------------------
@@ -335,15 +331,11 @@ class Adapter:
         return body
 
     def json_type(self, shape: Shape) -> bytes | None:
-        """Return the Content-Type of an unstreamed answer; None if streamed events cannot be assembled into
-        one.
-        """
+        """Return the Content-Type of an unstreamed answer; None if it cannot be made of streamed events."""
         return None
 
     async def settings(self, ask: Ask, model: str, version: str) -> ModelSettings | None:
-        """Return what decides a model's answers besides the request; None if unknown. `version` is the
-        server's.
-        """
+        """Return what decides a model's answers besides the request; None if unknown."""
         return listed_settings((await ask(self.models_path)).body, model, version)
 
     def defaults(self, settings: ModelSettings, shape: Shape) -> Mapping[str, Any]:
@@ -371,9 +363,7 @@ class Adapter:
         return None
 
     def cache_lookup(self, asked: Continuable) -> tuple[str, Body] | None:
-        """Return the path and body of a POST that makes the server look up a prompt in its host cache, if it
-        otherwise would not.
-        """
+        """Return the path and body of a POST that makes the server search its host cache for a prompt."""
         return None
 
     async def offered_models(self, ask: Ask) -> tuple[OfferedModel, ...] | None:

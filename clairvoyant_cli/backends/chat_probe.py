@@ -28,9 +28,7 @@ def client_for(base_url: str, api_key: str | None = None) -> httpx.AsyncClient:
 
 
 async def pieces_of(response: httpx.Response, clock: Clock) -> AsyncIterator[tuple[float, Piece]]:
-    """Yield the parsed lines of a stream, each with the `clock` time of its last byte; ClairvoyantError for a
-    line longer than 1 MiB.
-    """
+    """Yield parsed lines with the `clock` times of their last bytes; ClairvoyantError for endless ones."""
     rest = b""
     async for data in response.aiter_bytes():
         at_s = clock()

@@ -18,9 +18,7 @@ RENDER_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Onward:
-    """A request that continues an answer. `path` is None for that of the original; `shape` is the
-    answer's.
-    """
+    """A request that continues an answer. `path` None is the original's; `shape` is the answer's."""
 
     body: Body
     shape: Shape

@@ -84,9 +84,7 @@ async def recognise(prober: Prober, server: ObservedServer) -> bool:
 
 
 async def _refuse_plain(prober: Prober, url: str) -> None:
-    """Raise ClairvoyantError if plain HTTP is spoken at an https URL. A TLS server answers 400 to plain HTTP,
-    or nothing; a plain server never answers a TLS hello.
-    """
+    """Raise ClairvoyantError if plain HTTP is spoken at an https URL: TLS servers answer 400 or nothing."""
     plain = f"http://{url.removeprefix('https://')}"
     if (await prober.asking(plain)("/v1/models")).status not in (0, 400):
         raise ClairvoyantError(f"{url} speaks plain HTTP; give {plain}", ExitCode.USAGE)

@@ -120,9 +120,7 @@ class LlamaCpp(Adapter):
         return None if None in counts else max(0, (counts[1] or 0) - (counts[0] or 0))
 
     async def reads_as_written(self, ask: Ask, asked: Continuable, pieces: Sequence[str]) -> bool | None:
-        """Compare token boundaries: models write "Ret", "in", "oid" where the tokeniser reads "Ret",
-        "inoid".
-        """
+        """Compare token boundaries: a model may write "Ret", "in", "oid" for "Ret", "inoid"."""
         prompt = await _prompt(ask, asked)
         if prompt is None:
             return None

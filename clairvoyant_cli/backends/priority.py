@@ -32,9 +32,7 @@ class Priority:
     lower_first: bool = True
 
     def number(self, due_s: float, level: int = 0) -> int:
-        """Return the number for a due time in epoch seconds. A lower `level`, from -100 to 100, goes
-        first.
-        """
+        """Return the number for a due time in epoch seconds. Lower levels, from -100 to 100, go first."""
         number = round((due_s + level * LEVEL_S) * self.per_s)
         return number if self.lower_first else -number
 

@@ -22,9 +22,7 @@ MARK_HEADER = b"x-clairvoyant-asker"
 
 
 class Ask(Protocol):
-    """Asks one server: GET of an API path, or POST if there is a body. Never raises for what the server
-    does.
-    """
+    """Asks one server: GET of an API path, or POST if there is a body. Never raises for its faults."""
 
     async def __call__(
         self, path: str, timeout_s: float = PROBE_TIMEOUT_S, body: dict[str, Any] | None = None

@@ -26,9 +26,7 @@ class LoopTurn:
         self.charge(perf_counter() - self._began_s)
 
     def charge(self, seconds: float) -> None:
-        """Add to the time spent. It accumulates over turns until it reaches the limit, so that an idle daemon
-        need not count turns.
-        """
+        """Add to the time spent. It accumulates over turns, so that an idle daemon need not count them."""
         self._spent_s += seconds
         if self._spent_s >= self._allowed_s:
             loop = asyncio.get_running_loop()

@@ -1,6 +1,4 @@
-"""An incoming request and its body, waiting or streaming. A body that is not read stops reading the
-socket.
-"""
+"""An incoming request and its body. A body that is not read stops reading the socket."""
 
 import asyncio
 from collections import deque

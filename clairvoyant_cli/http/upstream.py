@@ -158,9 +158,7 @@ class UpstreamConnection(asyncio.Protocol):
     # -- one answer ---------------------------------------------------------------------------------
 
     def begin(self, request: RequestHead, wire: bytes, sink: ResponseSink) -> None:
-        """Give a request's answer to `sink`. Its encoded head, `wire`, is sent with the first piece of its
-        body, or by `uncork`.
-        """
+        """Give a request's answer to `sink`. Its head, `wire`, is sent with its body, or by `uncork`."""
         self._reader.expect(request)
         self._sink = sink
         self._chunked_request = request.chunked

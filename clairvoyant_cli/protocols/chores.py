@@ -28,9 +28,7 @@ BY_NAME = {chore.name: chore for _, chore in OPENINGS}
 
 
 def chore_of(named: bytes | None, view: PromptView) -> Chore | None:
-    """Return the chore that a request is, as `named` in its header or recognised by its opening; None if
-    none.
-    """
+    """Return the chore that a request is, as `named` in its header or by its opening; None if none."""
     if named is not None:
         return _named(printable(decoded(named).strip()))
     if view.task is not Task.CHAT:

@@ -24,9 +24,7 @@ LISTS = OFFERED | LOADED
 
 
 def merged(path: str, answers: Sequence[bytes]) -> bytes | None:
-    """Return the answers to a path as one list, the first server's entries first; None if one is not a
-    list.
-    """
+    """Return the answers to a path as one list, the first server's first; None if one is not a list."""
     wholes = [_whole(answer) for answer in answers]
     if not wholes or None in wholes:
         return None

@@ -72,9 +72,7 @@ class ProbeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ServerProps:
-    """llama.cpp's properties; "" and None for what is missing or invalid. `tells_slots` identifies
-    llama.cpp.
-    """
+    """llama.cpp's properties; "" and None for what is missing. `tells_slots` identifies llama.cpp."""
 
     tells_slots: bool = False
     build: str = ""
@@ -245,9 +243,7 @@ def busy_slots(body: bytes | None) -> BusySlots | None:
 
 
 def slots_cap(body: bytes | None) -> int | None:
-    """Return llama.cpp's default limit on an answer's tokens, as its busy slots show it: 0 if unlimited, None
-    if unknown.
-    """
+    """Return llama.cpp's own limit on answers, in tokens, from its busy slots: 0 if none, None if unknown."""
     caps: set[int] = set()
     for _, slot in _busy(body) or ():
         told = object_in((entries(slot["next_token"]) or [slot["next_token"]])[0])  # newer builds: a list

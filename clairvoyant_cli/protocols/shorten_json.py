@@ -99,9 +99,7 @@ class Condenser:
             self._give_up()
 
     def _end_of_long(self, text: bytes, masked: bytes, at: int) -> tuple[int, bool]:
-        """Skip a long string from `at` to its end, or to where its end may begin; return where, and whether
-        it ended.
-        """
+        """Skip a long string from `at`; return up to where, and whether it ended."""
         closing = masked.find(_QUOTE, at)
         end = len(text) - ROOM_BYTES if closing < 0 else closing
         tail = _safe_cut(masked, end - END_BYTES) if end - at > END_BYTES else at
@@ -137,9 +135,7 @@ def uncut(text: str) -> tuple[str, int]:
 
 
 def _masked(text: bytes) -> bytes:
-    """Return a text of equal length in which every quote delimits a string, and every backslash opens an
-    escape.
-    """
+    """Return a text of equal length in which every quote delimits a string, and escapes are marked."""
     return text.replace(rb"\\", rb"\e").replace(rb"\"", rb"\q")
 
 

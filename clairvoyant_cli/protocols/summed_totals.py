@@ -1,6 +1,4 @@
-"""Sums the totals of a continued answer over its parts: the server counted only the last, and took the text
-before it for prompt.
-"""
+"""Sums the totals of a continued answer: the server counted only its last part, and the rest as prompt."""
 
 from dataclasses import dataclass, replace
 from typing import Any

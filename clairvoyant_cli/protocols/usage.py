@@ -261,9 +261,7 @@ def _told_by(event: UsageEvent) -> dict[str, int | float | None]:
 
 
 def _read_by_ollama(event: UsageEvent) -> int | None:
-    """Return how many prompt tokens Ollama evaluated: recent versions count cached ones too, later ones
-    separately.
-    """
+    """Return the prompt tokens that Ollama evaluated: recent versions count cached ones too."""
     count = _tokens(event.prompt_eval_count)
     return count and max(1, count - (_tokens(event.prompt_eval_cached_count) or 0))
 

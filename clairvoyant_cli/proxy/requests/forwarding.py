@@ -25,9 +25,7 @@ def forward(
     keep: bool = False,
     stamp: Stamp | None = None,
 ) -> None:
-    """Begin to send a request, without the headers in `drop`, with a stamp; `keep` a complete body for a
-    repeat.
-    """
+    """Begin to send a request, without the headers in `drop`; `keep` a complete body for a repeat."""
     head = request.head
     extra: list[Header] = []
     if stamp is not None:

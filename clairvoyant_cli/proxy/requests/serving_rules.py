@@ -55,9 +55,7 @@ class CutOff:
 
 @dataclass(frozen=True, slots=True)
 class BrokenOff:
-    """The answer broke off; `status` is 0 if it had not begun. `repeatable`: another attempt would go
-    unnoticed.
-    """
+    """The answer broke off; `status` is 0 if it had not begun. `repeatable`: without the client noticing."""
 
     why: str
     status: int = 0

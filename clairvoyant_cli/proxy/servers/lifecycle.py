@@ -159,9 +159,7 @@ class ServerLifecycle:
             )
 
     def _takes_work(self, server: Server) -> bool:
-        """Whether a server is sent requests: not while it is away; nor if it was never up, unless none was:
-        then only trying tells.
-        """
+        """Whether a server is sent requests: not while it is away, nor if it alone was never up."""
         if server.away:
             return False
         return server.state != "down" or not any(each.seen for each in self.pool)
@@ -220,9 +218,7 @@ class ServerLifecycle:
         self.share_out()
 
     def remove(self, name: str) -> None:
-        """Remove a server once it has nothing left to do; KeyError if there is none of that name, ValueError
-        if no other stays.
-        """
+        """Remove a server once it is idle; KeyError for an unknown name, ValueError if no other stays."""
         server = self.pool[name]
         if not any(each is not server and not each.leaving for each in self.pool):
             raise ValueError(name)

@@ -61,9 +61,7 @@ class ServerActions:
         return {"done": "backend", "name": name, "standing": "gone" if here is None else here.standing}
 
     async def keep_model(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Load or unload a model on the servers that can: all that list or have it, or the one named by
-        `backend`.
-        """
+        """Load or unload a model on all servers that can, or on the one named by `backend`."""
         deed, model, only = (arguments.get(name) for name in ("do", "name", "backend"))
         if deed not in ("load", "unload") or not isinstance(model, str) or not model:
             raise InvalidError("do must be load or unload, and name a model")

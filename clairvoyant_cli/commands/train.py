@@ -68,8 +68,8 @@ def command(
         data = join(datasets)
         from predictor.research.training.own_logs import train_own  # takes seconds
 
-        outcome = train_own(data, out, recipe, min_long, seed, lambda line: click.echo(line, err=True))
-    click.echo(table_text(table([outcome.held_out, outcome.shipped])))
+        evaluations = train_own(data, out, recipe, min_long, seed, lambda line: click.echo(line, err=True))
+    click.echo(table_text(table(evaluations)))
     click.echo(f"model written to {out}", err=True)
 
 

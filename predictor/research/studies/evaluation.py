@@ -1,4 +1,4 @@
-"""Judge a predictor on files of prompts and real answer lengths."""
+"""Judges a predictor on files of prompts and real answer lengths."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CALIBRATION_BINS = 10
 
 MIN_STATED_TOKENS = 60.0
-"""Of a length asked for in words: who asks for less wants a line, not a length."""
+"""The least length that counts as stated; a request for less wants a line, not a length."""
 
 _STATED = NAMES.index("asked_length")
 

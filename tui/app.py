@@ -23,7 +23,7 @@ from clairvoyant_cli.errors import ClairvoyantError, printable
 from clairvoyant_cli.state.actions import Action
 from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
 from clairvoyant_cli.state.source import EVERY_S as FRAME_S
-from clairvoyant_cli.state.source import Disconnected, Source
+from clairvoyant_cli.state.source import DaemonSource, Disconnected
 from clairvoyant_cli.state.state_history import EVERY_S, StateHistory
 from tui.formatting import duration
 from tui.hardware.reading import Hardware
@@ -57,7 +57,7 @@ class Top(App[None]):
 
     def __init__(
         self,
-        source: Source,
+        source: DaemonSource,
         *,
         machine: Callable[[], Hardware] | None = None,
         readonly: bool = False,

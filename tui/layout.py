@@ -1,7 +1,7 @@
-"""Where each panel stands, for any size of terminal: arithmetic, no widgets.
+"""Computes where each panel goes, for any size of terminal.
 
-Three shapes. Small (80x24 over ssh): running, queue, and a deck that shows one of the other panels at a
-time. Middle (120x40): a column of requests and a column of facts. Large (200x60): everything, with plots.
+Small (80x24 over ssh): running, queue, and a deck that shows one other panel at a time. Middle (120x40): a
+column of requests and one of facts. Large (200x60): everything, with plots.
 """
 
 from dataclasses import dataclass
@@ -39,9 +39,8 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class SizeHint:
-    """What the operator wants to see, and what there is. `slots` and `gpus` size their panels; `maximised`
-    names the panel that takes all the room.
-    """
+    """What sizes the panels: `deck` and `maximised` name the panel shown there, `slots` and `gpus` count
+    rows."""
 
     deck: str = TAU
     maximised: str = ""
@@ -50,7 +49,7 @@ class SizeHint:
 
 
 def plan(width: int, height: int, wish: SizeHint) -> dict[str, Box]:
-    """Return a box for each panel that is shown; the others are not."""
+    """Return a box for each panel that is shown."""
     head = 3 if height >= 24 else 2 if height >= 16 else 1
     boxes = {HEADER: Box(0, 0, width, head), FOOTER: Box(0, height - 1, width, 1)}
     body = Box(0, head, width, max(1, height - head - 1))
@@ -108,7 +107,7 @@ def _large(body: Box, wish: SizeHint) -> dict[str, Box]:
 
 
 def _stack(column: Box, heights: dict[str, int]) -> dict[str, Box]:
-    """Stand panels of these heights under each other; one that has no height is not shown."""
+    """Stack panels of these heights; one without height is not shown."""
     boxes = {}
     y = column.y
     for name, height in heights.items():

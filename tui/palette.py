@@ -1,8 +1,7 @@
-"""Tones into colours.
+"""Turns tones into colours.
 
-The three classes, the accent and the alarm are from the palette of Okabe and Ito (Color Universal Design,
-2008), lightened for a dark ground: they stay apart under the common kinds of colour blindness. Nothing
-rests on them alone: a class has its letter, a firing its sign, a bar its weight.
+Classes, accent and alert are from the palette of Okabe and Ito (Color Universal Design, 2008), lightened for
+a dark ground: they stay apart under common kinds of colour blindness. No meaning rests on colour alone.
 """
 
 from collections.abc import Mapping
@@ -89,12 +88,11 @@ THEMES = (
 
 
 class Palette:
-    """A rich style for each tone, one for the row under the cursor, and those for a state that is no longer
-    true: grey, and to be read all the same.
-    """
+    """Rich styles: of each tone, of the row under the cursor, and grey ones of a state that is out of
+    date."""
 
     def __init__(self, variables: Mapping[str, str], *, colour: bool = True) -> None:
-        """Read the colours of the current theme; a theme that is not ours lends what it has."""
+        """Read the colours of the current theme, which may be one of Textual's."""
         self.cursor = Style(reverse=True)
         self.styles: dict[Tone, Style] = _MONOCHROME
         self.stale: dict[Tone, Style] = {tone: style + Style(dim=True) for tone, style in _MONOCHROME.items()}

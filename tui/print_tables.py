@@ -6,7 +6,7 @@ from shutil import get_terminal_size
 from typing import cast
 
 from clairvoyant_cli.state.snapshot import Snapshot
-from clairvoyant_cli.state.source import Disconnected, Source
+from clairvoyant_cli.state.source import DaemonSource, Disconnected
 from tui.formatting import class_letter, count, duration, share
 from tui.panels.clients import CLIENTS
 from tui.panels.requests import QUEUE, RUNNING
@@ -25,7 +25,7 @@ def output_width() -> int:
     return get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH
 
 
-async def first_snapshot(source: Source) -> Snapshot | Disconnected:
+async def first_snapshot(source: DaemonSource) -> Snapshot | Disconnected:
     """Return the first thing the source says."""
     stream = cast(AsyncGenerator[Snapshot | Disconnected], source.stream())
     try:

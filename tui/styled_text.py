@@ -1,12 +1,10 @@
-"""A line of a panel, before it has colours: pieces of text, each with a tone.
-
-Painters speak in tones ("short", "alert"), the palette turns a tone into a colour. So a painter is a pure
-function that a test reads as text, and a theme, or no colour at all, costs it nothing.
+"""Lines of text with tones ("short", "alert"), which the palette turns into colours. So painters are pure
+functions whose output a test reads as text.
 """
 
 from collections.abc import Iterable
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, zip_longest
 from operator import itemgetter
 from typing import Literal, Self
 
@@ -62,8 +60,9 @@ class Line:
         return "".join(text for text, _ in self.spans)
 
     def add(self, text: str, tone: Tone = "ink") -> Self:
-        """Append text. An unprintable character (an escape code in a client's name) becomes a dot. A blank
-        has no ink: it goes on in the tone before it, so that a line has fewer pieces.
+        """Append text; unprintable characters become dots. Blanks continue the tone before them, so that a
+        line
+        has fewer pieces.
         """
         if text:
             text, width = _measured(text)
@@ -118,7 +117,7 @@ def _measured(text: str) -> tuple[str, int]:
 
 
 def changed(before: Line, after: Line, width: int) -> tuple[int, int]:
-    """Return where two lines differ: the first cell, and the one after the last. (0, 0) if they do not."""
+    """Return the first cell where two lines differ, and the one after the last; (0, 0) if equal."""
     if before == after:
         return 0, 0
     start = _common(before.spans, after.spans)
@@ -174,29 +173,22 @@ def ends(left: Line, right: Line, width: int) -> Line:
 
 def columns(left: list[Line], right: list[Line], left_width: int, gap: int = 2) -> list[Line]:
     """Lay two blocks of lines side by side."""
-    height = max(len(left), len(right))
-    blank = Line()
-    rows = []
-    for y in range(height):
-        a = left[y] if y < len(left) else blank
-        b = right[y] if y < len(right) else blank
-        rows.append(Line().join(a.fit(left_width)).pad(left_width + gap).join(b))
-    return rows
+    return [
+        Line().join(a.fit(left_width)).pad(left_width + gap).join(b)
+        for a, b in zip_longest(left, right, fillvalue=Line())
+    ]
 
 
 def flow(pieces: Iterable[Line], width: int, gap: int = 3) -> Line:
-    """Set pieces one after the other while they fit in `width`; the last ones are left out whole, and the
-    first one is cut if it must be.
-    """
+    """Join the pieces that fit in `width`; the first one is cut if it must be."""
     line = Line()
     for piece in pieces:
         if not line.width:
             line.join(piece.fit(width))
             continue
-        space = gap
-        if line.width + space + piece.width > width:
+        if line.width + gap + piece.width > width:
             break
-        line.add(" " * space).join(piece)
+        line.add(" " * gap).join(piece)
     return line
 
 

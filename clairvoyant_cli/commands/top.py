@@ -20,7 +20,7 @@ from clairvoyant_cli.system import USUAL_SHELL, draws_few_glyphs
 
 if TYPE_CHECKING:
     from clairvoyant_cli.state.snapshot import Snapshot
-    from clairvoyant_cli.state.source import Disconnected, Source
+    from clairvoyant_cli.state.source import DaemonSource, Disconnected
     from tui.hardware.reading import Hardware
 
 _SCENARIOS = ("busy", "overloaded", "empty")
@@ -31,7 +31,7 @@ _FEW_COLLECTIONS = 20_000
 class _Attachment:
     """What the dashboard shows, and the machine whose load it shows (None: this one)."""
 
-    source: "Source"
+    source: "DaemonSource"
     badge: str = ""
     machine: "Callable[[], Hardware] | None" = None
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Protocol
 from urllib.parse import urlsplit
 
 from clairvoyant_cli.addresses import is_loopback
@@ -29,32 +28,6 @@ class Disconnected:
 
     reason: str
     retry_in_s: float | None = None
-
-
-class Source(Protocol):
-    """What the screen needs of a daemon. `where` is its address for the header; `local` tells whether it runs
-    on this machine.
-    """
-
-    where: str
-    local: bool
-
-    def stream(self) -> AsyncIterator[Snapshot | Disconnected]:
-        """Yield the newest state each time one is asked for; states in between are skipped."""
-
-    def pace(self, every_s: float) -> None:
-        """Receive a state at most every so many seconds from now on."""
-
-    async def outlook(self) -> tuple[PolicyOutlook, ...]:
-        """Return when the queue would start under each policy; empty if the daemon does not answer."""
-
-    async def past(self, before: float) -> bytes:
-        """Return the newest page of the daemon's `StateHistory` that begins before a time in epoch seconds;
-        empty if there is none.
-        """
-
-    async def act(self, action: Action) -> ActionResult:
-        """Send an action. Never raises for a refusal or a lost daemon."""
 
 
 class _Newest:
@@ -91,7 +64,9 @@ class _Newest:
 
 
 class DaemonSource:
-    """Attaches to a running daemon, and reconnects with growing pauses when it is lost."""
+    """Attaches to a running daemon, and reconnects with growing pauses when it is lost. `where` is its
+    address for the header, `local` tells whether it runs on this machine.
+    """
 
     def __init__(self, url: str, token: str | None = None) -> None:
         """`url` is the daemon's address; ClairvoyantError if it is no http address."""
@@ -107,7 +82,7 @@ class DaemonSource:
         self._reader: asyncio.Task[None] | None = None
 
     async def stream(self) -> AsyncIterator[Snapshot | Disconnected]:
-        """Yield the newest state, or that the daemon is lost."""
+        """Yield the newest state each time one is asked for, or that the daemon is lost."""
         retry_s = _FIRST_RETRY_S
         while True:
             newest = self._newest = _Newest()
@@ -134,7 +109,7 @@ class DaemonSource:
             self._reader = asyncio.create_task(self._read(self._newest))
 
     async def act(self, action: Action) -> ActionResult:
-        """Send an action; a refusal comes back in the daemon's words."""
+        """Send an action; a refusal comes back in the daemon's words. Never raises."""
         try:
             async with self._client() as client:
                 await client.act(action.verb, action.body())
@@ -151,7 +126,9 @@ class DaemonSource:
             return ()
 
     async def past(self, before: float) -> bytes:
-        """Return a page of the daemon's history; empty if it does not answer."""
+        """Return the newest page of the daemon's `StateHistory` that begins before a time, in epoch seconds;
+        empty if there is none, or the daemon does not answer.
+        """
         try:
             async with self._client() as client:
                 return await client.past(before)

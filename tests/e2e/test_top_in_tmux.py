@@ -135,7 +135,7 @@ def test_it_shows_steers_survives_a_restart_and_leaves_the_daemon_alone(
         tmux.shows("✓ done")
 
         daemon.signal(signal.SIGKILL)
-        tmux.shows(" no daemon ", "trying again")
+        tmux.shows(" no daemon ", "retrying")
         port = daemon.base_url.rsplit(":", 1)[1]
         with daemon_process(llama.base_url, "--listen", f"127.0.0.1:{port}", home=tmp_path) as again:
             tmux.shows("All well: none waiting")

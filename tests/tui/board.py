@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 
 from clairvoyant_cli.state.actions import Action, ActionResult
 from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
-from clairvoyant_cli.state.source import Disconnected
+from clairvoyant_cli.state.source import DaemonSource, Disconnected
 from tests.tui.scene import WARM_S, Stage, scene
 from tui.app import Top
 from tui.hardware.reading import Hardware
@@ -21,8 +21,8 @@ WHERE = "http://127.0.0.1:7117"
 SIZES = ((80, 24), (120, 40), (200, 60))
 
 
-@dataclass(slots=True)
-class Script:
+@dataclass
+class Script(DaemonSource):
     """A source that yields what it is given, and writes down what it is asked."""
 
     news: Iterable[Snapshot | Disconnected] = ()

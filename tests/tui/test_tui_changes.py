@@ -183,4 +183,4 @@ def test_the_slots_have_lanes_with_what_ran_what_runs_and_when_it_was_predicted_
     assert lines[1][6 + 90 : 6 + 105] == "▒" * 15
     assert lines[3][6 + 30 : 6 + 60] == "█" * 29 + "▌"
     assert (lines[4][6 + 30], lines[4][6 + 75]) == ("◆", "¦")
-    assert "2 slots more" in timeline(view, 126, 4)[0].plain
+    assert "2 more slots" in timeline(view, 126, 4)[0].plain

@@ -231,7 +231,7 @@ def test_a_tau_that_is_not_heeded_says_so_in_whole_words() -> None:
     unheeded = replace(base.snapshot.tau, tau_s=240.0, mu_short_s=154.0, guards=False)
     shown = text_of(tau.body(replace(base, snapshot=replace(base.snapshot, tau=unheeded)), 40, 4))
     assert "limit 4m00" in shown
-    assert "not heeded by this order" in shown
+    assert "not used by this policy" in shown
     assert "…" not in shown
 
 
@@ -409,7 +409,7 @@ def test_a_days_tokens_are_shown_against_the_quota_and_warned_of() -> None:
 
 def test_no_clients_are_said_to_be_none() -> None:
     [line] = clients.body(replace(view(), snapshot=replace(busy(), clients=())), 80)
-    assert line.plain == "Nobody has asked for anything today."
+    assert line.plain == "No requests today."
 
 
 def test_an_engine_says_what_is_inside_it() -> None:

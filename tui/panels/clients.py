@@ -1,4 +1,4 @@
-"""The clients: what each has waiting and running, what it may, and what is left of its day."""
+"""Draws the clients: queued and running requests, limits, tokens of the day."""
 
 from clairvoyant_cli.state.snapshot import ClientState
 from tui.formatting import NOTHING, bar, brief, count, duration
@@ -10,7 +10,7 @@ _NEARLY = 0.75
 
 
 def body(view: ViewState, width: int) -> list[Line]:
-    """A row for each client, the busiest first."""
+    """A row per client, the busiest first."""
     clients = CLIENTS.rows(view)
     if not clients:
         return [Line(CLIENTS.empty(view), "soft")]
@@ -19,12 +19,12 @@ def body(view: ViewState, width: int) -> list[Line]:
 
 
 def own_tau(client: ClientState) -> str:
-    """Its own starvation timeout, nothing where everybody's holds."""
+    """The client's own starvation timeout; a dash if it has none."""
     return "none" if client.tau_s == 0 else duration(client.tau_s)
 
 
 def _tone(has: int, may: int | None, otherwise: Tone = "ink") -> Tone:
-    """Tell what is at its limit, and what soon will be."""
+    """The tone of a number at its limit, or near it."""
     if may is None or has < _NEARLY * may:
         return otherwise
     return "warn" if has < may else "alert"
@@ -85,12 +85,12 @@ CLIENTS: Grid[ClientState] = Grid(
         Column("day", "of the day", 10, _day, from_width=84, flex=1),
         Column("tau", "own τ", 5, _own_tau, right=True),
         Column("priority", "priority", 9, _priority, right=True),
-        # How often it got less urgency than was asked for it, and how often its first token came too late.
+        # Urgency claims that were lowered, and first tokens that came too late.
         Column("overruled", "overruled", 9, lambda r, s, w: _times(r.overruled), right=True, when=_by_level),
         Column("late", "late", 5, lambda r, s, w: _times(r.late), right=True, when=_promised),
     ),
     rows=lambda view: view.snapshot.clients if view.snapshot else (),
     id=lambda row: row.name,
     text=lambda row: row.name,
-    empty=lambda view: "Nobody has asked for anything today.",
+    empty=lambda view: "No requests today.",
 )

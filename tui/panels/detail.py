@@ -1,4 +1,4 @@
-"""All there is to know of one request: what was predicted, why it stands where it stands, how it ended."""
+"""Draws the page of one request: prediction, place in the queue, progress, end."""
 
 from math import expm1
 
@@ -22,24 +22,21 @@ _LEAST_EFFECT = 0.01
 _MANIFOLD = 2.0
 _SAID_BY = {
     "operator": "the operator",
-    "rule": "a rule of the clients' file",
+    "rule": "a rule of the clients file",
     "client": "its client",
-    "predictor": "the predictor, of its text",
+    "predictor": "the predictor, from its text",
 }
 AnyRequest = QueuedRequest | RunningRequest | FinishedRequest
 
 
 def find(snapshot: Snapshot, ident: str) -> AnyRequest | None:
-    """Return the request of this id, wherever it is by now."""
-    for requests in (snapshot.running, snapshot.queue, snapshot.recent):
-        for request in requests:
-            if request.id == ident:
-                return request
-    return None
+    """Return the request of this id; None if it is no longer kept."""
+    requests: tuple[AnyRequest, ...] = (*snapshot.running, *snapshot.queue, *snapshot.recent)
+    return next((request for request in requests if request.id == ident), None)
 
 
 def detail(view: ViewState, ident: str, width: int) -> list[Line]:
-    """Return the page for a request; it follows the request from the queue to its slot to its end."""
+    """Return the page of a request, wherever it is."""
     snapshot = view.snapshot
     request = find(snapshot, ident) if snapshot else None
     if snapshot is None or request is None:
@@ -82,13 +79,13 @@ def _waiting(request: QueuedRequest, view: ViewState, snapshot: Snapshot, width:
     ]
     if request.cuts:
         done = f"{count(request.tokens)} of ~{count(request.predicted.expected_tokens)} tokens"
-        lines.append(_fact("suspended", done, "accent", f"cut {request.cuts} times for shorter ones"))
+        lines.append(_fact("suspended", done, "accent", f"cut {request.cuts} times for shorter requests"))
     fraction = tau_fraction(age_s, view)
     if fraction is not None:
         line = Line(cell("of tau", _LABEL), "faint").join(bar(fraction, _BAR, tau_tone(request)))
         lines.append(line.add(f" {fraction * 100:.0f}% of {duration(snapshot.tau.tau_s)}", "soft"))
     key = _fact("policy key", f"{request.key:.4g}", "ink", f"{snapshot.policy}: the lowest key goes first")
-    lines += [Line(), *_labelled("why here", request.why or "This daemon does not say.", width), key]
+    lines += [Line(), *_labelled("why here", request.why or "unknown", width), key]
     if request.rank_fcfs is not None:
         wait = f"#{request.rank_fcfs:,}, starts in {duration(request.eta_fcfs_s)}"
         lines.append(_fact("by arrival", wait, "ink", compared(request).plain))
@@ -101,14 +98,14 @@ def _level(request: QueuedRequest | RunningRequest) -> list[Line]:
     if request.urgency is not None:
         meaning, tone = level_tone(request.urgency)
         said = _SAID_BY.get(request.urgency_by, request.urgency_by)
-        return [_fact("urgency", f"level {request.urgency}, {meaning}", tone, f"said by {said}")]
+        return [_fact("urgency", f"level {request.urgency}, {meaning}", tone, f"set by {said}")]
     if request.urgency_by:
-        return [_fact("urgency", "not heard", "warn", "its client has had its share of urgency")]
+        return [_fact("urgency", "rejected", "warn", "its client has used its share of urgency")]
     return []
 
 
 def _labelled(label: str, text: str, width: int) -> list[Line]:
-    """Set a text beside its label, on as many lines as it takes."""
+    """Wrap a text beside its label."""
     lines = wrap(text, max(20, width - _LABEL))
     return [Line(cell(label if y == 0 else "", _LABEL), "faint").add(line) for y, line in enumerate(lines)]
 
@@ -146,7 +143,7 @@ def _finished(request: FinishedRequest) -> list[Line]:
 
 
 def _parts(parts: tuple[Part, ...], view: ViewState) -> list[Line]:
-    """Draw when the request had a slot, a line a part, on one scale of time."""
+    """Draw when the request had a slot, a line per part, on one time scale."""
     ends = [part.ended_at for part in parts if part.ended_at is not None]
     now = view.snapshot.taken_at if view.snapshot else 0.0
     begin, end = parts[0].began_at, max([*ends, now] if parts[-1].ended_at is None else ends)
@@ -171,19 +168,16 @@ def _prediction(prediction: PredictionState) -> list[Line]:
             f"by {prediction.source}" if prediction.source else "",
         )
     ]
-    for name, chance in (
-        ("short", prediction.p_short),
-        ("medium", prediction.p_medium),
-        ("long", prediction.p_long),
-    ):
+    for name in ("short", "medium", "long"):
+        chance: float = getattr(prediction, f"p_{name}")
         line = Line(cell(f"  {name}", _LABEL), "faint").join(bar(chance, _BAR, class_tone(name)))
         lines.append(line.add(f" {ratio(chance)}"))
     expected = f"~{count(prediction.expected_tokens)}"
-    lines.append(_fact("tokens", expected, "ink", f"nine in ten stay under {count(prediction.q90_tokens)}"))
+    lines.append(_fact("tokens", expected, "ink", f"90 % stay under {count(prediction.q90_tokens)}"))
     effects = [(name, expm1(effect)) for name, effect in prediction.features]
     telling = [(name, effect) for name, effect in effects if abs(effect) >= _LEAST_EFFECT]
     if telling:
-        lines.append(Line("what made it longer or shorter than most", "faint"))
+        lines.append(Line("predicted longer or shorter because of", "faint"))
     for name, effect in telling:
         text = f"×{effect + 1:.1f}" if effect >= _MANIFOLD else f"{effect:+.0%}".replace("-", "−")
         lines.append(_fact(f"  {text}", name, "soft"))

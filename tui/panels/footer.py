@@ -1,4 +1,4 @@
-"""The foot of the screen: what was just said, the keys one needs most, or what is wrong."""
+"""Draws the footer: the last message or the main keys, and a lost connection."""
 
 from tui.formatting import duration
 from tui.keys import KEYS, Key
@@ -9,7 +9,7 @@ _GAP = 2
 
 
 def footer(view: ViewState, width: int, height: int) -> list[Line]:
-    """Hints, and the trouble with the connection where there is one."""
+    """The message or the hints, and the state of a lost connection."""
     trouble = _trouble(view)
     if view.message:
         return [ends(Line(" ").add(view.message, view.message_tone), trouble, width)]
@@ -19,12 +19,12 @@ def footer(view: ViewState, width: int, height: int) -> list[Line]:
 
 
 def of(view: ViewState) -> object:
-    """What the footer is of."""
+    """What the footer depends on."""
     return view.message, view.message_tone, view.readonly, _trouble(view).spans
 
 
 def key_at(view: ViewState, x: int) -> Key | None:
-    """Return the key whose hint stands at the cell `x`."""
+    """Return the key whose hint is at the cell `x`."""
     left = 1
     for key in () if view.message else _hints(view):
         width = _piece(key).width
@@ -47,7 +47,7 @@ def _trouble(view: ViewState) -> Line:
     link = view.link
     if link.state is not LinkState.LOST:
         return Line()
-    line = Line("trying again", "alert")
+    line = Line("retrying", "alert")
     if view.snapshot is not None and link.lost_for_s >= 1.0:
-        line = Line(f"gone {duration(link.lost_for_s)}, trying again", "alert")
+        line = Line(f"lost for {duration(link.lost_for_s)}, retrying", "alert")
     return line.add(" ")

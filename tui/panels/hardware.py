@@ -1,4 +1,4 @@
-"""GPUs, their memory and who holds it; CPU and memory of the host."""
+"""Draws GPUs with their processes, and CPU and memory of the host."""
 
 from tui.formatting import bar, duration, share, size, spark
 from tui.hardware.reading import Gpu, Hardware
@@ -12,7 +12,7 @@ _STALE_S = 5.0
 
 
 def facts(view: ViewState) -> Line:
-    """Whose machine this is."""
+    """Whose machine it is, and how old the reading."""
     line = Line()
     hardware = view.hardware
     if view.hardware_age_s > _STALE_S:
@@ -23,13 +23,13 @@ def facts(view: ViewState) -> Line:
 
 
 def of(view: ViewState) -> object:
-    """What the picture is of."""
+    """What the panel depends on."""
     late_s = view.hardware_age_s if view.hardware_age_s > _STALE_S else 0.0
     return view.hardware, view.link.local, duration(late_s)
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
-    """As much of each GPU as there is room for: gauges first, then processes, then the host."""
+    """As much of each GPU as fits: gauges, processes; then the host."""
     hardware = view.hardware
     if hardware is None:
         return [Line("reading…", "faint")]

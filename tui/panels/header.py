@@ -1,4 +1,4 @@
-"""The head of the screen: how things are in a sentence, how the daemon is run, what the order is worth."""
+"""Draws the header: the state in a sentence, policy and load, and what scheduling gains."""
 
 from clairvoyant_cli.state.snapshot import GainState, Snapshot
 from tui.formatting import bar, change, clock, count, duration, share, spark
@@ -6,7 +6,7 @@ from tui.styled_text import Line, Tone, ends, flow, gathered
 from tui.view_state import LinkState, ViewState
 
 REGIME = (0.55, 0.80)
-"""Utilisation where ordering pays most (Clairvoyant, section 6)."""
+"""Utilisation at which scheduling pays most (Clairvoyant, section 6)."""
 
 LIGHT = "light"
 
@@ -18,11 +18,11 @@ _LEVEL: dict[str, tuple[str, Tone]] = {
 }
 _NARROW = 60
 _BEHIND = -0.05
-"""A loss of less than a twentieth of a second is none that anybody would see."""
+"""A loss of less than this, in seconds, goes unnoticed."""
 
 
 def header(view: ViewState, width: int, height: int) -> list[Line]:
-    """How things are on the first line, how it is run on the second, the worth of it on the third."""
+    """Return up to three lines: the state, policy and load, the gain."""
     lines = [ends(_verdict(view), _right(view, width), width)]
     if height > 1:
         lines.append(ends(_state(view, width - 1), Line(), width))
@@ -64,7 +64,7 @@ def _right(view: ViewState, width: int) -> Line:
 
 
 def _state(view: ViewState, width: int) -> Line:
-    """How the daemon is run, and how much there is to do."""
+    """Policy, tau, slots, queue and load."""
     snapshot = view.snapshot
     if snapshot is None:
         return Line()
@@ -89,7 +89,7 @@ def _policy(snapshot: Snapshot) -> Line:
 
 
 def _tau(view: ViewState, snapshot: Snapshot) -> Line:
-    """Return tau; it lights up, at its place, when it fires."""
+    """Return tau; it is lit after it has promoted a request."""
     tau = snapshot.tau
     limit = duration(tau.tau_s) if tau.tau_s and tau.guards else "off"
     if view.tau_lit:
@@ -112,19 +112,21 @@ def _queue_tone(snapshot: Snapshot) -> Tone:
 
 
 def regime(rho: float | None) -> str:
-    """What a utilisation means for the ordering."""
+    """Say what a utilisation means for scheduling."""
     if rho is None:
         return ""
     if rho < REGIME[0]:
         return LIGHT
-    return "order pays most" if rho <= REGIME[1] else "heavy"
+    return "scheduling pays most" if rho <= REGIME[1] else "heavy"
 
 
 def worth(view: ViewState, width: int) -> Line:
-    """What the order gains the short ones, costs the long ones, and has spared all today."""
+    """What scheduling gains Short requests, costs Long ones, and has saved all today."""
     gain = view.snapshot.gain if view.snapshot else GainState()
     if gain.short_s is None or gain.short_fcfs_s is None:
-        return Line(" No short answer yet to tell what the order gains." if view.snapshot else "", "faint")
+        return Line(
+            " No short answer yet to compare with first-come-first-served." if view.snapshot else "", "faint"
+        )
     behind = gain.short_fcfs_s - gain.short_s < _BEHIND
     tone: Tone = "warn" if behind else "good"
     lead = Line(" ").add("S", "short").add(" waited ", "faint").add(duration(gain.short_s), tone)
@@ -145,7 +147,7 @@ def worth(view: ViewState, width: int) -> Line:
 
 
 def _twins(gain: GainState, width: int, tone: Tone) -> Line:
-    """Draw the last minutes of both, on one scale."""
+    """Draw the waits of the last minutes, with scheduling and without, on one scale."""
     minutes = gain.minutes[-width:]
     top = max([max(each) for each in minutes if each], default=0.0)
     line = Line()
@@ -157,7 +159,7 @@ def _twins(gain: GainState, width: int, tone: Tone) -> Line:
 
 
 def load_gauge(rho: float, width: int) -> Line:
-    """A gauge of the slots' time with marks where the ordering pays most."""
+    """A gauge of utilisation with marks where scheduling pays most."""
     line = bar(rho, width, "accent" if rho < 0.95 else "alert")
     cells = [(character, tone) for text, tone in line.spans for character in text]
     for edge in REGIME:

@@ -1,4 +1,4 @@
-"""The daemon's last words, the newest at the bottom."""
+"""Draws the end of the daemon's log."""
 
 from tui.formatting import clock
 from tui.styled_text import Line, Tone
@@ -12,12 +12,12 @@ _LEVEL: dict[str, tuple[str, Tone]] = {
 
 
 def of(view: ViewState) -> object:
-    """What the picture is of."""
+    """What the panel depends on."""
     return (view.snapshot.log if view.snapshot else None,)
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
-    """As many lines as there is room for."""
+    """As many lines as fit."""
     if view.snapshot is None:
         return []
     lines = []

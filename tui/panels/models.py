@@ -1,4 +1,4 @@
-"""The backends, and the models they hold."""
+"""Draws the servers and their loaded models."""
 
 from clairvoyant_cli.state.snapshot import BackendState, EngineState, LoadedModel
 from tui.formatting import bar, count, duration, rate, size
@@ -9,7 +9,7 @@ _STATE: dict[str, tuple[str, Tone]] = {"up": ("●", "good"), "loading": ("◐",
 
 
 def facts(view: ViewState) -> Line:
-    """How often a model had to make room for another."""
+    """How often a model replaced another."""
     if view.snapshot is None:
         return Line()
     swaps = sum(backend.swaps_total for backend in view.snapshot.backends)
@@ -17,14 +17,14 @@ def facts(view: ViewState) -> Line:
 
 
 def of(view: ViewState) -> object:
-    """What the picture is of; the second counts where a model is about to go."""
+    """What the panel depends on; the second only if a model will expire."""
     backends = view.snapshot.backends if view.snapshot else ()
     leaves = any(model.expires_at is not None for each in backends for model in each.models)
     return view.snapshot is None, backends, int(view.now) if leaves else 0
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
-    """A line for each backend, then one for each of its models."""
+    """A line for each server and each of its models."""
     if view.snapshot is None:
         return []
     lines: list[Line] = []
@@ -34,7 +34,7 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
         if backend.engine is not None:
             lines.append(_engine(backend.engine, width))
         elif backend.state == "up" and not backend.models:
-            lines.append(Line("  no model resident", "faint"))
+            lines.append(Line("  no model loaded", "faint"))
     return lines
 
 
@@ -53,7 +53,7 @@ def _backend(backend: BackendState, width: int) -> Line:
 
 
 def _engine(engine: EngineState, width: int) -> Line:
-    """What an engine says of its own queue."""
+    """What an engine reports of its own queue."""
     line = Line("  ").add(count(engine.running)).add(" run, ", "faint")
     line.add(count(engine.waiting)).add(" wait inside", "faint")
     if engine.preemptions:

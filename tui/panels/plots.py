@@ -1,4 +1,4 @@
-"""Pictures: the slots over time, waits by class, the queue's length, and prediction against reality."""
+"""Draws the plots: slots over time, waits by class, queue length, predicted and real tokens."""
 
 from math import log10
 
@@ -16,7 +16,7 @@ _SPAN_S = 600.0
 
 
 def of(view: ViewState) -> object:
-    """What the picture is of: what has ended, what runs where, and the second."""
+    """What the plots depend on."""
     state = view.snapshot
     if state is None:
         return ()
@@ -26,7 +26,7 @@ def of(view: ViewState) -> object:
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
-    """As many pictures as fit: one, two side by side, or the slots above those two."""
+    """As many plots as fit: one, two side by side, or the slots above those two."""
     if height < _MIN_HEIGHT:
         return queue_length(view, width, height)
     if width < 76:
@@ -50,10 +50,10 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
 
 
 def waits(view: ViewState, width: int, height: int) -> list[Line]:
-    """Every finished request at its moment and its wait (logarithmic); the dashed line is tau."""
+    """Plot the waits of ended requests over time, on a log scale; the dashed line is tau."""
     tau_s = view.snapshot.tau.tau_s if view.snapshot else None
     step_s = _SPAN_S / (2 * max(1, width - 6))
-    now = (view.now // step_s + 1) * step_s  # moves a dot at a time, all points together: fewer cells to send
+    now = (view.now // step_s + 1) * step_s  # points move together, a dot at a time
     of = (width, height, tau_s, now, view.history.ended)
     return view.history.picture("waits", of, lambda: _waits(view, width, height, tau_s, now))
 
@@ -77,7 +77,7 @@ def _waits(view: ViewState, width: int, height: int, tau_s: float | None, now: f
 
 
 def queue_length(view: ViewState, width: int, height: int) -> list[Line]:
-    """How many waited, second by second."""
+    """Plot the queue length by second."""
     samples = [float(sample.waiting) for sample in view.history.samples]
     dots = Dots(width - 6, max(1, height - 1))
     samples = samples[-dots.width * 2 :]
@@ -91,7 +91,7 @@ def queue_length(view: ViewState, width: int, height: int) -> list[Line]:
 
 
 def predicted_and_real(view: ViewState, width: int, height: int) -> list[Line]:
-    """Expected tokens (across) against real ones (up), both logarithmic; the diagonal is a true prophet."""
+    """Plot real over expected tokens, on log scales; the diagonal is a perfect prediction."""
     of = (width, height, view.history.ended)
     return view.history.picture("predicted", of, lambda: _predicted_and_real(view, width, height))
 
@@ -110,7 +110,7 @@ def _predicted_and_real(view: ViewState, width: int, height: int) -> list[Line]:
 
 
 def _classwise(view: ViewState) -> list[FinishedRequest]:
-    """Finished requests, long ones last, so that the few are drawn over the many."""
+    """Ended requests, long ones last, so that the few are drawn over the many."""
     order = {"short": 0, "medium": 1, "long": 2}
     return sorted(view.history.finished, key=lambda each: order.get(each.predicted.length_class, 3))
 
@@ -121,7 +121,7 @@ def _place(value: float, low: float, high: float) -> float:
 
 
 def _with_axis(dots: Dots, ticks: dict[float, str]) -> list[Line]:
-    """Write labels, by their height as a fraction, at the left of a picture."""
+    """Add labels at the left of a plot, by their height as a fraction."""
     rows = dots.lines()
     at = {min(len(rows) - 1, int((1.0 - place) * len(rows))): label for place, label in ticks.items()}
     lines = []

@@ -1,4 +1,4 @@
-"""What the ordering does for whom: waits by class, beside those of arrival order, and how well we predict."""
+"""Draws waits by class, compared with first-come-first-served, and the quality of predictions."""
 
 from dataclasses import replace
 
@@ -12,14 +12,14 @@ _GRID = 43
 
 
 def facts(view: ViewState) -> Line:
-    """How many requests have ended."""
+    """The number of completed requests."""
     if view.snapshot is None:
         return Line()
     return Line(f" by real length, {count(view.snapshot.counters.completed)} done ", "soft")
 
 
 def of(view: ViewState) -> object:
-    """What the picture is of."""
+    """What the panel depends on."""
     state = view.snapshot
     if state is None:
         return ()
@@ -28,7 +28,7 @@ def of(view: ViewState) -> object:
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
-    """One block under the other; side by side where the panel is wide and low."""
+    """The blocks, side by side if the panel is wide and low."""
     snapshot = view.snapshot
     if snapshot is None:
         return []
@@ -43,7 +43,7 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
 
 
 def _waits(snapshot: Snapshot) -> list[Line]:
-    """Wait percentiles, each with the median that arrival order would have given."""
+    """Wait percentiles, each with the median of first-come-first-served."""
     shadow = {each.length_class: each.wait.p50 for each in snapshot.stats_fcfs}
     lines = _block("wait", [(each.length_class, each.wait) for each in snapshot.stats])
     if not shadow:
@@ -98,7 +98,7 @@ def _predictor(snapshot: Snapshot) -> list[Line]:
 
 
 def _promised(snapshot: Snapshot) -> list[Line]:
-    """How the service level is kept; nothing where none is promised."""
+    """The service level, if there is one."""
     level = snapshot.service_level
     if level is None:
         return []

@@ -1,4 +1,4 @@
-"""The starvation guard: its limit, how often it fires, and when it last did."""
+"""Draws the starvation guard: tau, and when it promoted requests."""
 
 from tui.formatting import clock, count, duration
 from tui.styled_text import Line, Tone, ends, flow, gathered
@@ -8,7 +8,7 @@ _WINDOW_S = 600.0
 
 
 def facts(view: ViewState) -> Line:
-    """What stands in the panel's title."""
+    """Promotions in the last minute."""
     if view.snapshot is None:
         return Line()
     firings = view.snapshot.tau.firings_last_minute
@@ -17,19 +17,19 @@ def facts(view: ViewState) -> Line:
 
 
 def of(view: ViewState) -> object:
-    """What the picture is of; the second counts once tau has fired."""
+    """What the panel depends on; the second only once tau has promoted a request."""
     tau = view.snapshot.tau if view.snapshot else None
     return tau, view.tau_lit, int(view.now) if tau and tau.recent else 0
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
-    """Limit, firings, a strip of the last ten minutes, the last moments."""
+    """Tau, its promotions, a strip of the last ten minutes, the last times."""
     if view.snapshot is None:
         return []
     tau = view.snapshot.tau
     limit = Line("limit ", "faint").add(duration(tau.tau_s) if tau.tau_s else "off", "strong")
     mean = Line("mean short ", "faint").add(duration(tau.mu_short_s))
-    source = Line(tau.source if tau.guards else "not heeded by this order", "soft")
+    source = Line(tau.source if tau.guards else "not used by this policy", "soft")
     firings = Line("fired ", "faint").add(count(tau.firings_total), "strong").add(" times", "faint")
     if tau.recent:
         firings.add("  last ", "faint").add(clock(tau.recent[-1]), "alert")

@@ -1,4 +1,4 @@
-"""The slots over time: a lane for each, what ran in it, what runs and until when, and what was predicted."""
+"""Draws the slots over time: what ran, what runs and until when, and predicted ends."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ _LABEL = 6
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of a slot's time, in seconds from now. `ends_at` is when it was predicted to end, None for
-    what was cut; `sign` is why it began or ended, if that was not the policy's doing.
+    """A stretch of a slot's time, in seconds from now. `ends_at` is its predicted end, None if it was cut;
+    `sign` is why it began or ended, if not by the policy.
     """
 
     begins_at: float
@@ -28,7 +28,7 @@ class Span:
 
 
 def timeline(view: ViewState, width: int, height: int) -> list[Line]:
-    """Return two lines a slot where there is room, else one; those that do not fit are counted."""
+    """Return two lines per slot if there is room, else one; slots that do not fit are counted."""
     snapshot = view.snapshot
     if snapshot is None or width < 2 * _LABEL:
         return []
@@ -48,9 +48,7 @@ def timeline(view: ViewState, width: int, height: int) -> list[Line]:
 
 
 def _short_names(names: Sequence[str]) -> dict[str, str]:
-    """Return how each server is written beside its slots: by how its name begins, or ends where that is what
-    tells them apart, as ports do.
-    """
+    """Return short names of servers: the beginnings, or the ends if only they differ, as ports do."""
     size = _LABEL - 3
     begins = {name: name[:size] for name in names}
     return begins if len(set(begins.values())) == len(begins) else {name: name[-size:] for name in names}
@@ -105,7 +103,7 @@ def _x(at: float, cells: int) -> int:
 
 
 def _solid(spans: list[Span], cells: int) -> Line:
-    """Draw what ran solid, and hatched what is still to come of what runs."""
+    """Draw past time solid, and the rest of running requests hatched."""
     drawn: list[tuple[str, Tone]] = [("·", "track")] * cells
     for span in spans:
         begin, end = max(0, _x(span.begins_at, cells)), min(cells, max(_x(span.until, cells), 1))
@@ -121,7 +119,7 @@ def _solid(spans: list[Span], cells: int) -> Line:
 
 
 def _signs(spans: list[Span], cells: int) -> Line:
-    """Draw when each was predicted to end, where tau began one, and where one was cut."""
+    """Draw predicted ends, promotions by tau, and cuts."""
     drawn: list[tuple[str, Tone]] = [(" ", "ink")] * cells
     for span in spans:
         if span.ends_at is not None and not span.runs and 0 <= _x(span.ends_at, cells) < cells:
@@ -137,7 +135,7 @@ def _legend(left_out: int) -> Line:
     line = Line("slots  ", "faint").add("█", "soft").add(" ran  ", "faint").add("▒", "soft")
     line.add(" still to run  ", "faint").add("¦", "soft").add(" predicted end  ", "faint").add("◆", "alert")
     line.add(" tau  ", "faint").add("½", "accent").add(" cut", "faint")
-    return line.add(f"  and {left_out} slots more", "faint") if left_out else line
+    return line.add(f"  and {left_out} more slots", "faint") if left_out else line
 
 
 def _axis(cells: int) -> Line:

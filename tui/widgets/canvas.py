@@ -16,10 +16,10 @@ from tui.view_state import LinkState, ViewState
 
 Painter = Callable[[ViewState, int, int], list[Line]]
 Of = Callable[[ViewState], object]
-"""What a picture is of: while that stays equal, so does the picture, and it is not painted again."""
+"""What a drawing depends on: it is repainted only when that changes."""
 
 Paint = tuple[Style, Mapping[Tone, Style]]
-"""The style of what is blank, and that of text in each tone."""
+"""The style of blanks, and of text in each tone."""
 
 
 class Coloured(Protocol):
@@ -29,12 +29,10 @@ class Coloured(Protocol):
 
 
 class Canvas(Widget):
-    """Draws `painter(scene, width, height)`. Most frames change a few cells: the rest is not sent again,
-    which is what keeps a screen steady over a slow line.
-    """
+    """Draws `painter(view, width, height)`, and refreshes only the cells that changed."""
 
     fades = False
-    """Whether a state that is no longer true is drawn grey."""
+    """Whether a state that is out of date is drawn grey."""
 
     def __init__(
         self, painter: Painter | None = None, *, name: str = "", focusable: bool = False, of: Of | None = None
@@ -52,7 +50,7 @@ class Canvas(Widget):
         self._paints: dict[tuple[bool, bool], Paint] = {}
 
     def show(self, view: ViewState) -> None:
-        """Draw a scene."""
+        """Draw a view."""
         self.view = view
         stale = view.link.state is LinkState.LOST
         self._stale, turned = stale, stale is not self._stale
@@ -66,11 +64,11 @@ class Canvas(Widget):
         return self._painter(view, width, height) if self._painter else []
 
     def lit_rows(self) -> frozenset[int]:
-        """Return the lines, from the top, that lie under a cursor."""
+        """Return the lines under a cursor, from the top."""
         return frozenset()
 
     def redraw(self, *, entirely: bool = False) -> None:
-        """Paint again, and send what differs."""
+        """Paint again, and refresh what differs."""
         if self.view is None or not self.display or not self.size.area:
             return
         width, height = self.size
@@ -94,8 +92,9 @@ class Canvas(Widget):
             self.refresh(*regions)
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Hand out the lines, each coloured once. A canvas has no border, padding or opacity: what Textual
-        does for them to each line of each frame costs as much as painting.
+        """Return lines that are coloured once. Textual's own way handles borders and opacity, which a canvas
+        does
+        not have, and costs as much as painting.
         """
         left, right = crop.column_span
         return [self.render_line(y).crop(left, right) for y in crop.line_range]
@@ -110,7 +109,7 @@ class Canvas(Widget):
         return drawn
 
     def _paint(self, marked: bool) -> Paint:
-        """Return the colours of a line; what the ancestors and the filters make of them is asked once."""
+        """Return the colours of a line, with the filters of the application applied once."""
         stale = self.fades and self._stale
         paint = self._paints.get((marked, stale))
         if paint is None:

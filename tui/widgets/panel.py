@@ -1,4 +1,4 @@
-"""A canvas with a title: a thin rule that names the panel, its digit, and its chief fact."""
+"""A canvas with a title rule: the panel's digit, its name and its main fact."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""A panel of rows: only those in sight are drawn, so a thousand cost what twenty do."""
+"""A panel of rows; only visible ones are drawn."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ _RULE = 3  # cells of it that are always seen
 
 
 class Table(Panel, Generic[RowT]):
-    """Rows with a cursor, which stays at its line; while it `follows`, with its request until it is moved."""
+    """Rows with a cursor. It stays on its line, or on its request while it `follows`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down,j", "move(1)", "Down", show=False),
@@ -69,7 +69,7 @@ class Table(Panel, Generic[RowT]):
         self._follow()
 
     def _follow(self) -> None:
-        """Put the cursor where its request has gone, if it is to; if that is gone, it follows no more."""
+        """Move the cursor with its request, while it follows and the request is there."""
         ident = self.grid.id
         at = self._cursor
         if self.follows and not (self.current is not None and ident(self.current) == self._cursor_id):
@@ -84,7 +84,7 @@ class Table(Panel, Generic[RowT]):
         self._cursor_id = self.grid.id(current) if current is not None else ""
 
     def body(self, view: ViewState, width: int, height: int) -> list[Line]:
-        """Return the titles and the rows in sight."""
+        """Return the titles and the visible rows."""
         fitted = Fitted.of(self.grid, width, view, self.hidden)
         if self._heading is None or (fitted, self.order) != (self._fitted, self._heading[0]):
             self._fitted, self._heading = fitted, (self.order, fitted.heading(self.order))
@@ -116,8 +116,9 @@ class Table(Panel, Generic[RowT]):
         return frozenset({_HEADING + self._cursor - self._top})
 
     def facts(self, view: ViewState) -> Line:
-        """Return the filter and its counts, what is marked, the panel's own facts, and what lies below; where
-        there is no room for all, the panel's own go first, then what lies below.
+        """Return filter, counts, marks, the panel's own facts and the visible range; without room for all,
+        the
+        own facts are left out first, then the range.
         """
         kept = Line()
         if self.order.filter.strip():
@@ -146,20 +147,20 @@ class Table(Panel, Generic[RowT]):
 
     @property
     def chosen(self) -> list[RowT]:
-        """The marked rows, as they were then; if none is marked, the one under the cursor."""
+        """The marked rows; if none is marked, the one under the cursor."""
         if self.marks:
             return list(self.marks.values())
         return [self.current] if self.current is not None else []
 
     def mark(self) -> None:
-        """Mark the row under the cursor, or take its mark away, and go to the next."""
+        """Mark or unmark the row under the cursor, and go to the next."""
         if self.current is not None:
             if self.marks.pop(self._cursor_id, None) is None:
                 self.marks[self._cursor_id] = self.current
             self.action_move(1)
 
     def follow(self) -> bool:
-        """Let the cursor stay with its request from now on, or with its line again; return which."""
+        """Keep the cursor on its request, or on its line; return whether it follows."""
         self.follows = not self.follows and bool(self._cursor_id)
         self.redraw()
         return self.follows
@@ -172,17 +173,17 @@ class Table(Panel, Generic[RowT]):
         self.redraw()
 
     def sort_by(self, name: str) -> None:
-        """Sort by a column; again, the other way round."""
+        """Sort by a column; again to reverse."""
         again = name == self.order.by
         self.reorder(replace(self.order, by=name, reverse=again and not self.order.reverse))
 
     def show_column(self, name: str) -> None:
-        """Show a column, or show it no more."""
+        """Show or hide a column."""
         self.hidden ^= {name}
         self.redraw()
 
     def cycle_sort(self, step: int) -> None:
-        """Sort by the next column; past the last one the daemon's own order comes back."""
+        """Sort by the next column; after the last one, in the daemon's order."""
         names = ("", *self.grid.sortable)
         at = names.index(self.order.by) if self.order.by in names else 0
         self.reorder(replace(self.order, by=names[(at + step) % len(names)]))
@@ -214,7 +215,7 @@ class Table(Panel, Generic[RowT]):
         self.action_move(-_WHEEL_ROWS)
 
     def on_click(self, event: events.Click) -> None:
-        """Put the cursor on a row, open it on a double click, or sort by a title."""
+        """Go to a row, open it on a double click, or sort by a title."""
         if event.y < 1:
             super().on_click(event)
         elif event.y == 1:

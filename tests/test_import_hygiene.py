@@ -1,4 +1,4 @@
-"""Import cost is a feature of a CLI: what each entry loads, seen in a clean interpreter."""
+"""Import cost: which modules each entry point loads, in a fresh interpreter."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ def loaded_by(code: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
-def test_help_loads_click_and_nothing_heavy() -> None:
+def test_help_loads_only_click() -> None:
     code = """
 import contextlib, io
 from clairvoyant_cli.main import cli
@@ -43,7 +43,7 @@ with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
 
 
 @pytest.mark.parametrize("command", ["status", "doctor"])
-def test_asking_the_daemon_takes_no_second_http_library(command: str) -> None:
+def test_control_client_loads_one_http_library(command: str) -> None:
     code = f"""
 import contextlib, io
 from clairvoyant_cli.main import cli
@@ -60,23 +60,23 @@ with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit, 
 @pytest.mark.parametrize(
     "seam", ["predictor.record", "clairvoyant_cli.state.snapshot", "clairvoyant_cli.errors"]
 )
-def test_a_seam_costs_nothing(seam: str) -> None:
+def test_records_import_without_dependencies(seam: str) -> None:
     assert loaded_by(f"import {seam}").isdisjoint(HEAVY | {"click"})
 
 
-def test_the_scheduler_is_pure() -> None:
+def test_scheduler_imports_no_io() -> None:
     bare = loaded_by("import dataclasses, enum, collections.abc, heapq, itertools, typing, math")
     loaded = loaded_by("import clairvoyant_cli.scheduler.queue")
     impure = {"asyncio", "time", "random", "logging", "socket", "sqlite3", "click", "numpy"}
     assert (loaded - bare).isdisjoint(impure)
 
 
-def test_the_daemon_needs_no_front_end_and_no_training_library() -> None:
+def test_daemon_imports_no_front_end_or_training_library() -> None:
     loaded = loaded_by("import clairvoyant_cli.proxy.daemon")
     assert loaded.isdisjoint({"textual", "rich", "onnxruntime", "numpy", "uvicorn", "sklearn"})
 
 
-def test_no_library_reports_to_its_maker() -> None:
+def test_library_telemetry_is_off() -> None:
     program = (
         "import os, sys, predictor; print(os.environ['ORT_DISABLE_TELEMETRY'], 'onnxruntime' in sys.modules)"
     )

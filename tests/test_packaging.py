@@ -1,4 +1,4 @@
-"""What is installed is what was meant: the four packages side by side, and no tests."""
+"""The wheel: four packages side by side, without tests."""
 
 import importlib
 import importlib.util
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def test_the_packages_resolve_beside_each_other() -> None:
+def test_packages_are_found_side_by_side() -> None:
     homes = set()
     for name in ("clairvoyant_cli", "tui", "predictor", "profiles"):
         module = importlib.import_module(name)
@@ -23,7 +23,7 @@ def test_the_packages_resolve_beside_each_other() -> None:
     assert len(homes) == 1
 
 
-def test_the_wheel_holds_the_program_alone() -> None:
+def test_wheel_contains_only_the_product() -> None:
     packages = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     assert set(packages) == {"clairvoyant_cli", "tui", "predictor", "profiles"}
 
@@ -39,7 +39,7 @@ def test_nothing_in_the_wheel_imports_what_is_left_out_of_it() -> None:
                 assert not [each for each in imports if each.startswith(tuple(names))], path
 
 
-def test_a_package_page_gets_whole_links_and_urls_where_it_is_said_where_the_project_lives(
+def test_package_page_links_are_absolute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("hatchling", reason="hatchling builds the package; it is in the extra dev")
@@ -67,7 +67,7 @@ def test_one_console_script() -> None:
     assert all(each.value == "clairvoyant_cli.main:main" for each in installed)
 
 
-def test_the_base_install_trains_nothing() -> None:
+def test_base_install_has_no_training_libraries() -> None:
     base = " ".join(PYPROJECT["project"]["dependencies"])
     for name in ("xgboost", "scikit", "scipy", "onnxmltools", "pytest"):
         assert name not in base

@@ -1,4 +1,4 @@
-"""What Windows and macOS lack is missed by nobody."""
+"""Platform differences: imports, access lists, processes, fixes of the doctor."""
 
 import re
 import subprocess
@@ -42,14 +42,14 @@ for tree in sys.argv[1:]:
 """
 
 
-def test_every_module_can_be_imported_without_what_windows_lacks() -> None:
+def test_every_module_imports_on_windows() -> None:
     command = [sys.executable, "-c", IMPORT_ALL, *TREES]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert len(done.stdout.splitlines()) > 250
 
 
-def test_one_module_asks_what_system_it_runs_on() -> None:
+def test_only_system_module_checks_the_platform() -> None:
     asks = {
         str(path.relative_to(ROOT))
         for tree in TREES
@@ -59,7 +59,7 @@ def test_one_module_asks_what_system_it_runs_on() -> None:
     assert asks == set(MAY_ASK)
 
 
-def test_an_import_that_fails_in_a_command_is_said_as_it_is() -> None:
+def test_a_failing_import_keeps_its_error() -> None:
     async def main() -> None:
         raise ImportError("no such extra")
 
@@ -67,7 +67,7 @@ def test_an_import_that_fails_in_a_command_is_said_as_it_is() -> None:
         run(main())
 
 
-def test_a_process_that_is_there_is_alive_and_one_that_has_ended_is_not() -> None:
+def test_is_alive() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     assert is_alive(ended.pid)
     ended.wait()
@@ -98,24 +98,24 @@ ANN = "S-1-5-21-1-2-3-1001"
         ("", True),
     ],
 )
-def test_an_access_list_of_windows_is_read_for_strangers(sddl: str, others: bool) -> None:
+def test_windows_access_lists_are_parsed(sddl: str, others: bool) -> None:
     assert bool(strangers(sddl, ANN)) is others
 
 
-def test_only_whom_the_file_itself_lets_in_must_be_taken_out() -> None:
+def test_inherited_access_entries_are_skipped() -> None:
     sddl = f"O:{ANN}D:AI(A;;FR;;;BU)(A;;FR;;;S-1-5-21-9-9-9-1002)(A;ID;FR;;;AU)(A;ID;FA;;;{ANN})"
     assert strangers(sddl, ANN) == {"S-1-5-11", "S-1-5-32-545", "S-1-5-21-9-9-9-1002"}
     assert strangers(sddl, ANN, inherited=False) == {"S-1-5-32-545", "S-1-5-21-9-9-9-1002"}
 
 
-def test_what_only_windows_has_is_reached_through_the_one_module() -> None:
+def test_only_system_module_imports_windows() -> None:
     imported = re.compile(r"from clairvoyant_cli import .*\bwindows\b|clairvoyant_cli\.windows")
     trees = [path for tree in TREES for path in (ROOT / tree).rglob("*.py")]
     assert [path.name for path in trees if imported.search(path.read_text())] == ["system.py"]
 
 
 @pytest.mark.parametrize("platform", ["linux", "win32"])
-def test_the_doctor_advises_in_the_words_of_the_system(
+def test_doctor_fixes_fit_the_platform(
     platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -1,4 +1,4 @@
-"""On every system that we name, pip finds a wheel of each package that we need: nothing is compiled there."""
+"""Every dependency has a wheel on each supported platform."""
 
 import os
 import shutil
@@ -53,14 +53,14 @@ def resolve(
 @pytest.mark.parametrize(
     "platform", ["x86_64-pc-windows-msvc", "aarch64-apple-darwin", "aarch64-unknown-linux-gnu"]
 )
-def test_everything_needed_has_a_wheel(platform: str, python: str, tmp_path: Path) -> None:
+def test_every_dependency_has_a_wheel(platform: str, python: str, tmp_path: Path) -> None:
     done = resolve(NEEDED, platform, python, tmp_path)
     assert done.returncode == 0, done.stderr
     assert ("uvloop" in done.stderr) == ("windows" not in platform)
     assert "onnxruntime" in done.stderr
 
 
-def test_what_has_no_wheel_for_windows_is_not_found_there(tmp_path: Path) -> None:
+def test_missing_windows_wheels_are_detected(tmp_path: Path) -> None:
     done = resolve(["uvloop"], "x86_64-pc-windows-msvc", "3.12", tmp_path)
     assert done.returncode != 0
     assert "uvloop" in done.stderr

@@ -1,4 +1,4 @@
-"""What the Proactor, the sockets and the console of Windows do in their own way, played on any system."""
+"""Behaviour specific to Windows (Proactor, sockets, console), simulated on any platform."""
 
 import asyncio
 import logging
@@ -91,7 +91,7 @@ def connected(handler: Any) -> tuple[ClientConnection, Wire]:
     return connection, wire
 
 
-async def test_a_body_is_read_also_where_it_comes_as_a_bytearray() -> None:
+async def test_request_body_may_be_a_bytearray() -> None:
     """So the Proactor hands over what came while reading was paused."""
     read: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
@@ -104,7 +104,7 @@ async def test_a_body_is_read_also_where_it_comes_as_a_bytearray() -> None:
     assert await read == b"rive"
 
 
-async def test_an_answer_is_read_also_where_it_comes_as_a_bytearray() -> None:
+async def test_response_may_be_a_bytearray() -> None:
     [head] = [each for each in RequestReader().receive(POST) if isinstance(each, RequestHead)]
     upstream, answer = UpstreamConnection(Upstream("http://127.0.0.1:1")), Answer()
     upstream.connection_made(Wire())
@@ -114,7 +114,7 @@ async def test_an_answer_is_read_also_where_it_comes_as_a_bytearray() -> None:
     assert (answer.body, answer.ended) == (b"brook", True)
 
 
-async def test_a_connection_that_was_reset_before_its_end_was_written_is_dropped() -> None:
+async def test_reset_connection_is_dropped() -> None:
     async def handler(request: Request) -> None: ...
 
     connection, wire = connected(handler)
@@ -122,7 +122,7 @@ async def test_a_connection_that_was_reset_before_its_end_was_written_is_dropped
     assert wire.aborted
 
 
-async def test_clients_are_accepted_after_one_that_left_before_it_was(
+async def test_accepting_continues_after_an_early_reset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -169,7 +169,7 @@ class WindowsError(OSError):
         (ValueError(), True),
     ],
 )
-async def test_of_faults_that_nobody_caught_all_are_reported_but_that_somebody_has_left(
+async def test_uncaught_errors_except_resets_are_logged(
     error: Exception, reported: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR, "asyncio"):
@@ -187,20 +187,20 @@ async def test_of_faults_that_nobody_caught_all_are_reported_but_that_somebody_h
         (CTRL_SHUTDOWN, CLOSING_S),
     ],
 )
-def test_what_the_console_says_asks_to_end_in_the_time_there_is(event: int, within_s: float) -> None:
+def test_console_events_stop_within_the_time_left(event: int, within_s: float) -> None:
     asked: list[float] = []
     assert heed_console(event, asked.append, last_s=0.0)
     assert asked == [within_s]
 
 
-def test_what_the_console_says_after_the_loop_has_ended_is_left_to_python() -> None:
+def test_console_events_after_the_loop_are_ignored() -> None:
     loop = asyncio.new_event_loop()
     loop.close()
     assert not heed_console(CTRL_C, lambda _: loop.call_soon_threadsafe(print))
 
 
 @pytest.mark.parametrize(("tries", "removed"), [(3, True), (2, False)])
-def test_a_file_that_somebody_has_open_is_removed_when_he_lets_go(
+def test_removal_retries_while_a_file_is_open(
     tries: int, removed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "word"
@@ -223,7 +223,7 @@ def test_a_file_that_somebody_has_open_is_removed_when_he_lets_go(
     assert path.exists() is not removed
 
 
-def test_a_service_starts_without_streams_as_pythonw_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_service_starts_without_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     for stream in ("stdout", "stderr"):
         monkeypatch.setattr(sys, stream, None)
     monkeypatch.setattr(sys, "argv", ["clairvoyant", "--version"])

@@ -1,4 +1,4 @@
-"""Each check of the doctor's, given what it would see."""
+"""Each check of the doctor."""
 
 import importlib.util
 import socket
@@ -62,11 +62,11 @@ def test_the_worst_finding_decides_the_exit_code() -> None:
     assert exit_code_of([]) is ExitCode.OK
 
 
-def test_our_packages_are_in_one_place() -> None:
+def test_packages_in_one_place() -> None:
     assert worst(list(installation.check_packages())) is Level.OK
 
 
-def test_a_stranger_with_one_of_our_names_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_shadowing_module_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     real = importlib.util.find_spec
     (tmp_path / "tui.py").write_text("")
     stranger = importlib.util.spec_from_file_location("tui", tmp_path / "tui.py")
@@ -76,7 +76,7 @@ def test_a_stranger_with_one_of_our_names_is_found(monkeypatch: pytest.MonkeyPat
     assert found.fix
 
 
-def test_a_server_with_models_is_well_and_one_without_is_not() -> None:
+def test_a_server_without_models_is_a_warning() -> None:
     assert worst(list(check_server(OLLAMA))) is Level.OK
     empty = list(check_server(replace(OLLAMA, models=())))
     assert worst(empty) is Level.WARNING
@@ -87,7 +87,7 @@ def test_a_server_with_models_is_well_and_one_without_is_not() -> None:
     ("told", "slots", "said"),
     [(4, None, ""), (2, 4, "queue inside"), (4, 2, "stay empty"), (4, 4, ""), (None, 3, "")],
 )
-def test_slots_that_contradict_the_server_are_told(told: int | None, slots: int | None, said: str) -> None:
+def test_slots_that_differ_are_a_warning(told: int | None, slots: int | None, said: str) -> None:
     server = replace(OLLAMA, found=replace(OLLAMA.found, slots=told))
     warnings = [
         f
@@ -98,7 +98,7 @@ def test_slots_that_contradict_the_server_are_told(told: int | None, slots: int 
     assert all(said in finding.text for finding in warnings)
 
 
-def test_an_engine_that_could_order_by_priority_and_does_not_is_named_with_the_flag() -> None:
+def test_missing_priority_scheduling_is_a_note_with_the_flag() -> None:
     vllm = adapter_of("vllm")
     server = Server(Found(vllm, "http://127.0.0.1:8000", "", "0.32.0", 8), ("m",), BackendConfig(slots=500))
     heeds = replace(server, heeding=Heeding(known=True, priority=vllm.PRIORITY, why="it was started so"))
@@ -111,7 +111,7 @@ def test_an_engine_that_could_order_by_priority_and_does_not_is_named_with_the_f
     assert not list(check_priority(OLLAMA))
 
 
-def test_variables_that_point_at_the_backend_are_warned_of() -> None:
+def test_variables_that_point_to_the_backend_are_a_warning() -> None:
     environment = {"OLLAMA_HOST": "127.0.0.1:11434", "OPENAI_BASE_URL": "http://127.0.0.1:8080/v1"}
     levels = {f.text.split()[0]: f.level for f in check_clients(environment, 8080, [11434])}
     assert levels == {"OLLAMA_HOST": Level.WARNING, "OPENAI_BASE_URL": Level.OK}
@@ -119,13 +119,13 @@ def test_variables_that_point_at_the_backend_are_warned_of() -> None:
     assert not list(check_clients({"OLLAMA_HOST": "somewhere:nowhere"}, 8080, [11434]))
 
 
-def test_who_goes_past_the_proxy_is_named() -> None:
+def test_direct_clients_are_named() -> None:
     assert not list(check_direct_clients(11434, []))
     (finding,) = check_direct_clients(11434, ["chat (pid 7)"])
     assert "chat (pid 7)" in finding.text
 
 
-def test_clients_are_found_by_their_connections_as_far_as_the_system_lets_one_look(
+def test_direct_clients_are_found_by_their_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     names = {7: "chat.exe", 9: "ollama app.exe", 5: "secret"}
@@ -155,11 +155,11 @@ def test_clients_are_found_by_their_connections_as_far_as_the_system_lets_one_lo
     assert direct_clients(11434, but=frozenset()) == []
 
 
-def test_a_daemon_that_serves_is_well() -> None:
+def test_a_serving_daemon_is_ok() -> None:
     assert worst(list(check_daemon(SNAPSHOT))) is Level.OK
 
 
-def test_a_daemon_of_another_version_paused_or_without_backend_is_not() -> None:
+def test_daemon_problems_are_found() -> None:
     gone = replace(SNAPSHOT.backends[0], state="down")
     for snapshot, level in (
         (replace(SNAPSHOT, daemon_version="0.0.1"), Level.WARNING),
@@ -172,7 +172,7 @@ def test_a_daemon_of_another_version_paused_or_without_backend_is_not() -> None:
         assert findings[-1].fix
 
 
-def test_a_taken_port_is_found_unless_it_is_ours() -> None:
+def test_a_port_in_use_is_found() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = ServeConfig(listen=f"127.0.0.1:{listener.getsockname()[1]}")
         (finding,) = check_port(config, ours=False)
@@ -182,7 +182,7 @@ def test_a_taken_port_is_found_unless_it_is_ours() -> None:
     assert finding.level is Level.OK
 
 
-def test_beyond_loopback_keys_are_demanded() -> None:
+def test_keys_are_required_beyond_loopback() -> None:
     assert not list(check_openness(ServeConfig()))
     (finding,) = check_openness(ServeConfig(listen="0.0.0.0:8080"))
     assert finding.level is Level.BROKEN
@@ -194,7 +194,7 @@ def test_beyond_loopback_keys_are_demanded() -> None:
         assert finding.level is Level.NOTE
 
 
-def test_secrets_that_others_can_read_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readable_secrets_are_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     key = tmp_path / "keys"
     key.write_text("me:secret")
@@ -213,7 +213,7 @@ def test_secrets_that_others_can_read_are_told(tmp_path: Path, monkeypatch: pyte
         ("clients", "[clients.me]\nwieght = 2", "did you mean weight?"),
     ],
 )
-def test_a_file_that_serve_would_refuse_is_told(
+def test_invalid_key_files_are_found(
     setting: str, text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

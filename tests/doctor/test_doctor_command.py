@@ -37,7 +37,7 @@ def examine(*words: str) -> tuple[int, dict[str, dict[str, Any]]]:
     return done.exit_code, {finding["topic"]: finding for finding in findings}
 
 
-async def test_a_whole_set_up_is_well(tmp_path: Path) -> None:
+async def test_a_complete_setup_is_ok(tmp_path: Path) -> None:
     async with serve_app(Replay().app) as backend_url:
         config = ServeConfig(backend=backend_url, listen="127.0.0.1:0")
         async with running_daemon(config, load()) as daemon:
@@ -50,7 +50,7 @@ async def test_a_whole_set_up_is_well(tmp_path: Path) -> None:
     assert {"packages", "backend", "models", "daemon", "predictor", "files", "gpu"} <= found.keys()
 
 
-async def test_unnamed_the_servers_are_those_of_our_own_daemon() -> None:
+async def test_servers_default_to_those_of_the_running_daemon() -> None:
     async with serve_app(Replay().app) as backend_url:
         config = ServeConfig(backend=backend_url, listen="127.0.0.1:0")
         async with serving(backend_url, announced=True):
@@ -62,7 +62,7 @@ async def test_unnamed_the_servers_are_those_of_our_own_daemon() -> None:
     assert backend_url not in others["backend"]["text"]
 
 
-async def test_two_proxies_in_a_row_are_found() -> None:
+async def test_a_proxy_behind_a_proxy_is_found() -> None:
     async with serve_app(Replay().app) as backend_url:
         config = ServeConfig(backend=backend_url, listen="127.0.0.1:0")
         async with running_daemon(config, load()) as daemon:
@@ -74,7 +74,7 @@ async def test_two_proxies_in_a_row_are_found() -> None:
     assert found["backend"]["fix"]
 
 
-def test_without_backend_and_daemon_each_says_how_to_start_it() -> None:
+def test_missing_backend_and_daemon_have_fixes() -> None:
     nowhere = f"http://127.0.0.1:{free_port()}"
     code, found = examine("--backend", nowhere, "--url", nowhere)
     assert code == ExitCode.FAILURE
@@ -82,7 +82,7 @@ def test_without_backend_and_daemon_each_says_how_to_start_it() -> None:
     assert "clairvoyant serv" in found["daemon"]["fix"]
 
 
-def test_a_configuration_that_cannot_be_read_is_a_finding_and_no_traceback(tmp_path: Path) -> None:
+def test_an_unreadable_configuration_is_a_finding(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text("[serve]\npolcy = 'fcfs'\n")
     _, found = examine("--config", str(file), "--backend", f"http://127.0.0.1:{free_port()}")

@@ -106,7 +106,7 @@ def rows(path: Path, where: str = "1") -> int:
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_commands_say_one_line_at_most(name: str, sound: Path, tmp_path: Path) -> None:
+def test_commands_report_damage_in_one_line(name: str, sound: Path, tmp_path: Path) -> None:
     path = damaged(sound, tmp_path, DAMAGE[name])
     for command in COMMANDS:
         result = CliRunner().invoke(cli, [*command, "--db", str(path)])
@@ -122,7 +122,7 @@ def test_commands_say_one_line_at_most(name: str, sound: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_a_daemon_begins_records_and_loses_nothing_good(
+def test_daemon_starts_and_records_despite_damage(
     name: str, sound: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = damaged(sound, tmp_path, DAMAGE[name])
@@ -146,9 +146,7 @@ def test_a_daemon_begins_records_and_loses_nothing_good(
     assert not [record for record in caplog.records if record.exc_info]  # no traceback in the log
 
 
-def test_what_is_lost_with_the_salt_is_said_once(
-    sound: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lost_salt_is_logged_once(sound: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = damaged(sound, tmp_path, "DELETE FROM salt")
     with caplog.at_level(logging.WARNING, "clairvoyant"):
         Writer(path).close()
@@ -160,9 +158,7 @@ def test_what_is_lost_with_the_salt_is_said_once(
         assert len(salt(connection)) == 32
 
 
-def test_a_running_daemon_hears_of_an_erasure_although_the_last_word_is_garbage(
-    sound: Path, tmp_path: Path
-) -> None:
+def test_daemon_notices_an_erasure_after_an_unreadable_record(sound: Path, tmp_path: Path) -> None:
     """Or it would write what was learned before once more."""
     path = damaged(sound, tmp_path, DAMAGE["forgetting as text"])
     ledger = Ledger(path)
@@ -180,9 +176,7 @@ def test_a_running_daemon_hears_of_an_erasure_although_the_last_word_is_garbage(
     assert names == ["forgetting"]
 
 
-def test_an_erasure_that_keeps_what_was_learned_does_so_after_garbage_too(
-    sound: Path, tmp_path: Path
-) -> None:
+def test_erasure_keeps_the_generation_of_learned_state(sound: Path, tmp_path: Path) -> None:
     path = damaged(
         sound, tmp_path, "INSERT OR REPLACE INTO states VALUES ('forgetting', 0, CAST('3' AS BLOB))"
     )
@@ -191,7 +185,7 @@ def test_an_erasure_that_keeps_what_was_learned_does_so_after_garbage_too(
         assert forgetting(connection).generation == 3
 
 
-def test_one_profile_that_cannot_be_read_costs_no_other(
+def test_an_unreadable_profile_is_skipped(
     sound: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     from profiles.database import writing
@@ -208,7 +202,7 @@ def test_one_profile_that_cannot_be_read_costs_no_other(
     assert f"the stored profile {PROFILE.name!r} is unreadable" in caplog.text
 
 
-def test_a_damaged_row_is_left_out_and_counted(
+def test_a_damaged_row_is_skipped_and_counted(
     sound: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = damaged(sound, tmp_path, DAMAGE["a client of text"])
@@ -218,12 +212,12 @@ def test_a_damaged_row_is_left_out_and_counted(
     assert "skipped 1 damaged rows" in caplog.text
 
 
-def test_names_that_are_no_text_are_not_looked_up(sound: Path) -> None:
+def test_names_that_are_not_utf8_are_errors(sound: Path) -> None:
     for command in (("history", "--model"), ("history", "--client"), ("profiles", "show")):
         result = CliRunner().invoke(cli, [*command, "a\udcff", "--db", str(sound)])
         assert isinstance(result.exception, ClairvoyantError), result.exception
         assert "is not UTF-8 text" in str(result.exception)
 
 
-def test_a_hash_needs_its_whole_key() -> None:
+def test_client_hash_depends_on_the_salt() -> None:
     assert client_hash(b"k" * 32, "alice") != client_hash(b"j" * 32, "alice")

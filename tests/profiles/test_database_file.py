@@ -1,4 +1,4 @@
-"""The file: who may read it, which versions fit, and what is said of one that cannot be used."""
+"""The database file: permissions, versions, damage, foreign files."""
 
 import logging
 import os
@@ -50,7 +50,7 @@ def save_and_stumble(path: Path) -> None:
         remove(connection, "another")
 
 
-def test_it_is_its_owners_alone(tmp_path: Path) -> None:
+def test_database_files_are_private(tmp_path: Path) -> None:
     path = tmp_path / "data" / "c.db"
     with writing(path) as connection:
         save(connection, PROFILE)
@@ -59,13 +59,13 @@ def test_it_is_its_owners_alone(tmp_path: Path) -> None:
     assert set(modes.values()) == {0o600}
 
 
-def test_the_version_counts_the_migrations(tmp_path: Path) -> None:
+def test_schema_version_equals_the_number_of_migrations(tmp_path: Path) -> None:
     with closing(open_database(tmp_path / "c.db")) as connection:
         applied = connection.execute("SELECT COUNT(*) FROM _sqlite_migrations").fetchone()[0]
     assert applied == SCHEMA_VERSION == len(migrations._migrations)
 
 
-def test_a_file_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_newer_schema_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     with closing(open_database(path)) as connection:
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
@@ -76,7 +76,7 @@ def test_a_file_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("data", [bytes(8192), b"SQLite format 3\0" + b"\xff" * 4096])
-def test_a_damaged_file_is_said_to_be_and_kept(tmp_path: Path, data: bytes) -> None:
+def test_a_damaged_file_is_reported_and_unchanged(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "c.db"
     path.write_bytes(data)
     with pytest.raises(DamagedError, match="damaged"):
@@ -92,9 +92,7 @@ def damaged_schemas(path: Path) -> Iterator[bytes]:
             yield data[:place] + bytes((data[place] ^ 0x80,)) + data[place + 1 :]
 
 
-def test_a_daemon_renames_a_database_with_a_damaged_schema_and_begins_an_empty_one(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_daemon_renames_a_damaged_database(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, logger="clairvoyant")
     path, aside = tmp_path / "c.db", tmp_path / "c.db.damaged-1"
     renamed = 0
@@ -115,7 +113,7 @@ def test_a_daemon_renames_a_database_with_a_damaged_schema_and_begins_an_empty_o
     assert renamed > 10
 
 
-def test_reading_a_database_with_a_damaged_schema_says_so_and_leaves_it(tmp_path: Path) -> None:
+def test_reading_a_damaged_schema_changes_nothing(tmp_path: Path) -> None:
     path, said = tmp_path / "c.db", set()
     for data in damaged_schemas(tmp_path / "whole.db"):
         path.write_bytes(data)
@@ -127,7 +125,7 @@ def test_reading_a_database_with_a_damaged_schema_says_so_and_leaves_it(tmp_path
     assert said == {f"{path} is damaged; start clairvoyant serve, which renames it and creates an empty one"}
 
 
-def test_the_log_of_a_damaged_database_goes_with_it(tmp_path: Path) -> None:
+def test_set_aside_renames_the_log_too(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     ends = ("", "-wal", "-shm")
     for end in ends:
@@ -137,7 +135,7 @@ def test_the_log_of_a_damaged_database_goes_with_it(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == len(ends)
 
 
-def test_a_second_damaged_database_has_a_name_of_its_own(tmp_path: Path) -> None:
+def test_set_aside_numbers_its_names(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     for _ in range(2):
         path.write_bytes(bytes(8192))
@@ -145,7 +143,7 @@ def test_a_second_damaged_database_has_a_name_of_its_own(tmp_path: Path) -> None
     assert {each.name for each in tmp_path.glob("*.damaged-*")} == {"c.db.damaged-1", "c.db.damaged-2"}
 
 
-def test_only_the_file_that_was_found_damaged_is_renamed(tmp_path: Path) -> None:
+def test_set_aside_renames_only_the_examined_file(tmp_path: Path) -> None:
     path, other = tmp_path / "c.db", tmp_path / "other.db"
     other.write_bytes(bytes(8192))
     keep(path, (FINISHED,))
@@ -153,7 +151,7 @@ def test_only_the_file_that_was_found_damaged_is_renamed(tmp_path: Path) -> None
     assert len(recorded(path)) == 1
 
 
-def test_a_sound_database_is_not_renamed(tmp_path: Path) -> None:
+def test_an_intact_database_is_not_renamed(tmp_path: Path) -> None:
     path = keep(tmp_path / "c.db", (FINISHED,), PROFILE)
     Writer(path).close()
     assert [each.name for each in tmp_path.iterdir()] == ["c.db"]
@@ -184,7 +182,7 @@ FOREIGN: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_a_file_of_another_application_is_refused_and_left_alone(tmp_path: Path, kind: str) -> None:
+def test_a_foreign_database_is_an_error(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "c.db"
     FOREIGN[kind](path)
     before = path.read_bytes()
@@ -195,7 +193,7 @@ def test_a_file_of_another_application_is_refused_and_left_alone(tmp_path: Path,
     assert [each.name for each in tmp_path.iterdir()] == ["c.db"]
 
 
-def test_a_place_that_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_special_file_is_an_error(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for place in (tmp_path / "fifo", Path("/dev/zero"), tmp_path):
         for use in (open_database, recorded):
@@ -205,7 +203,7 @@ def test_a_place_that_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> N
         open_database(tmp_path / ("n" * 300))
 
 
-def test_another_process_leaves_the_log_alone_while_a_daemon_writes(tmp_path: Path) -> None:
+def test_other_processes_keep_the_log(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     writer = Writer(path)
     assert recorded(path) == []
@@ -217,7 +215,7 @@ def test_another_process_leaves_the_log_alone_while_a_daemon_writes(tmp_path: Pa
     writer.close()
 
 
-def test_an_older_shape_is_read_without_changing_the_file(tmp_path: Path) -> None:
+def test_reading_an_older_schema_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     with shape_before(path, "how_often_an_answer_was_cut") as old:
         save(old, PROFILE)
@@ -231,14 +229,14 @@ def test_an_older_shape_is_read_without_changing_the_file(tmp_path: Path) -> Non
         assert every(connection)[0].profile == PROFILE
 
 
-def test_an_empty_file_is_read_as_one_without_requests(tmp_path: Path) -> None:
+def test_an_empty_file_has_no_requests(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     path.touch()
     assert recorded(path) == []
     assert path.read_bytes() == b""
 
 
-def test_damage_in_the_middle_is_explained_where_it_is_met(tmp_path: Path) -> None:
+def test_damage_found_while_reading_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     with writing(path) as connection:
         for _ in range(50):
@@ -250,21 +248,21 @@ def test_damage_in_the_middle_is_explained_where_it_is_met(tmp_path: Path) -> No
         every(connection)
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_an_unwritable_path_is_an_error(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(ProfilesError, match="--db"):
         open_database(blocked / "c.db")
 
 
-def test_reading_makes_nothing(tmp_path: Path) -> None:
+def test_reading_creates_no_file(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     with pytest.raises(ProfilesError, match="nothing is recorded yet"), reading(path):
         pass
     assert not path.exists()
 
 
-def test_a_full_disk_is_said_to_be_and_nothing_is_half_written(tmp_path: Path) -> None:
+def test_a_full_disk_rolls_back(tmp_path: Path) -> None:
     path = keep(tmp_path / "c.db", (), PROFILE)
     with pytest.raises(ProfilesError, match="full"):
         save_much(path)
@@ -272,7 +270,7 @@ def test_a_full_disk_is_said_to_be_and_nothing_is_half_written(tmp_path: Path) -
         assert len(every(connection)) == 1
 
 
-def test_what_fails_half_way_is_undone(tmp_path: Path) -> None:
+def test_a_failed_write_rolls_back(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     with pytest.raises(ProfilesError, match="no profile 'another'"):
         save_and_stumble(path)
@@ -288,7 +286,7 @@ def save_when_all_are_there(path: Path, gate: Barrier) -> None:
 
 
 @pytest.mark.parametrize("attempt", range(10))
-def test_processes_that_start_at_once_make_one_database(tmp_path: Path, attempt: int) -> None:
+def test_concurrent_processes_create_one_database(tmp_path: Path, attempt: int) -> None:
     path = tmp_path / "c.db"
     context = get_context("fork")
     gate = context.Barrier(4)
@@ -303,12 +301,12 @@ def test_processes_that_start_at_once_make_one_database(tmp_path: Path, attempt:
         assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
 
 
-def test_the_place_can_be_named_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_path_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path / "mine.db"))
     assert default_path() == tmp_path / "mine.db"
 
 
-def test_a_current_file_opens_without_the_library_that_migrates(tmp_path: Path) -> None:
+def test_opening_a_current_file_does_not_import_sqlite_utils(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     open_database(path).close()
     program = (
@@ -322,7 +320,7 @@ def test_a_current_file_opens_without_the_library_that_migrates(tmp_path: Path) 
     assert done.stdout.strip() == "False"
 
 
-def test_the_shape_of_version_one_is_brought_up_to_date(tmp_path: Path) -> None:
+def test_schema_version_one_is_migrated(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     with shape_before(path, "history_and_its_tally") as old:
         save(old, PROFILE)

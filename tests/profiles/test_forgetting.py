@@ -1,4 +1,4 @@
-"""What is erased while somebody still holds it in memory stays erased."""
+"""`forget` erases, also what a running daemon holds in memory."""
 
 import asyncio
 import signal
@@ -43,7 +43,7 @@ def requests(path: Path) -> list[str]:
     return [row.request for row in recorded(path)]
 
 
-def test_what_waits_to_be_written_is_forgotten_too(tmp_path: Path) -> None:
+def test_queued_records_are_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     writer = Writer(path)
     writer.save("learned", b"before", writer.generation)
@@ -77,7 +77,7 @@ def test_the_command_reports_what_it_erased(tmp_path: Path) -> None:
     assert done.stderr == f"2 requests erased, finished {first} to {last}\n"
 
 
-def test_forgetting_a_client_may_leave_what_was_learned(tmp_path: Path) -> None:
+def test_forget_can_keep_learned_state(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     ledger = Ledger(path)
     ledger.save("learned", b"state")
@@ -87,7 +87,7 @@ def test_forgetting_a_client_may_leave_what_was_learned(tmp_path: Path) -> None:
     assert states(path) == {"learned": b"state"}
 
 
-def test_a_ledger_hears_of_it_once(tmp_path: Path) -> None:
+def test_ledger_reports_an_erasure_once(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     ledger = Ledger(path)
     try:
@@ -105,7 +105,7 @@ def test_a_ledger_hears_of_it_once(tmp_path: Path) -> None:
     assert states(path) == {"learned": b"afresh"}
 
 
-def test_forgetting_twice_is_told_from_forgetting_once(tmp_path: Path) -> None:
+def test_each_erasure_has_its_own_generation(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     with closing(open_database(path)):
         pass

@@ -1,4 +1,4 @@
-"""What history says agrees with its rows, and what is forgotten is gone from the disk."""
+"""History queries agree with the rows; forgotten data is gone from the disk."""
 
 import random
 import sqlite3
@@ -43,7 +43,7 @@ def test_totals_agree_with_the_rows(path: Path) -> None:
 
 
 @pytest.mark.parametrize("span", [Span(client="alice"), Span(client="bob", since=ROWS[1000].finished_at)])
-def test_what_is_counted_of_a_client_is_that_clients(path: Path, span: Span) -> None:
+def test_totals_of_one_client(path: Path, span: Span) -> None:
     rows = [row for row in ROWS if row.client == span.client and row.finished_at >= span.since]
     short = [row.sojourn_s for row in rows if row.length_class == "short"]
     with reading(path) as connection:
@@ -59,7 +59,7 @@ def test_what_is_counted_of_a_client_is_that_clients(path: Path, span: Span) -> 
 
 
 @pytest.mark.parametrize("since", [0.0, ROWS[1000].finished_at, 9e9])
-def test_the_tokens_of_each_client_since_a_moment_agree_with_the_rows(path: Path, since: float) -> None:
+def test_tokens_since_agree_with_the_rows(path: Path, since: float) -> None:
     with reading(path) as connection:
         found, key = tokens_since(connection, since), salt(connection)
     for client in ("alice", "bob", "carol", "nobody"):
@@ -67,7 +67,7 @@ def test_the_tokens_of_each_client_since_a_moment_agree_with_the_rows(path: Path
         assert found.get(client_hash(key, client), 0) == sum(row.tokens or 0 for row in rows)
 
 
-def test_percentiles_are_those_of_the_class(path: Path) -> None:
+def test_percentiles_by_class(path: Path) -> None:
     with reading(path) as connection:
         found = spread(connection, "short", Span())
         assert spread(connection, "short", Span(since=9e9)) is None
@@ -87,14 +87,14 @@ def test_a_span_narrows_by_time_and_client(path: Path) -> None:
     assert alices[0].client not in ("alice", "")
 
 
-def test_the_scores_of_short_and_long_answers_are_found(path: Path) -> None:
+def test_ranking_accuracy_counts_ordered_pairs(path: Path) -> None:
     short = [row.p_long for row in ROWS if row.length_class == "short"]
     with reading(path) as connection:
         assert sorted(p_long_by_class(connection, Span())[0]) == sorted(short)
         assert pairs_in_order(*p_long_by_class(connection, Span(since=9e9))) is None
 
 
-def test_pairs_are_counted_as_by_hand() -> None:
+def test_pairs_in_order_examples() -> None:
     rng = random.Random(3)
     short = [rng.randint(0, 5) / 5 for _ in range(40)]
     long = [rng.randint(0, 5) / 5 for _ in range(30)]
@@ -102,7 +102,7 @@ def test_pairs_are_counted_as_by_hand() -> None:
     assert pairs_in_order(short, long) == pytest.approx(by_hand)
 
 
-def test_prompts_come_with_their_answers_length(tmp_path: Path) -> None:
+def test_recorded_prompts_have_their_answer_length(tmp_path: Path) -> None:
     from dataclasses import replace
 
     path = tmp_path / "p.db"
@@ -125,7 +125,7 @@ def test_a_forgotten_client_is_gone(path: Path) -> None:
     assert found["completed", "short"].mean_sojourn_s == pytest.approx(fmean(short))
 
 
-def test_forgotten_prompts_are_on_no_page_of_any_file(tmp_path: Path) -> None:
+def test_forgotten_prompts_are_overwritten_on_disk(tmp_path: Path) -> None:
     from dataclasses import replace
 
     path = tmp_path / "c.db"
@@ -137,9 +137,7 @@ def test_forgotten_prompts_are_on_no_page_of_any_file(tmp_path: Path) -> None:
         assert marker.encode() not in file.read_bytes(), file
 
 
-def test_forgetting_says_so_when_a_reader_keeps_the_old_pages(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forget_reports_a_reader_that_blocks_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("profiles.history.CHECKPOINT_TRIES", 1)
     monkeypatch.setattr("profiles.database.BUSY_TIMEOUT_S", 0.01)
     reader = sqlite3.connect(path)

@@ -1,4 +1,4 @@
-"""One thread writes, nobody waits for it, and what was put is on the disk soon."""
+"""The writer thread: batches, bounds, full and locked disks, invalid records."""
 
 import logging
 import sqlite3
@@ -30,7 +30,7 @@ def until(reached: object, path: Path) -> None:
     raise TimeoutError(reached)
 
 
-def test_what_is_put_is_written_without_being_asked(tmp_path: Path) -> None:
+def test_put_writes_within_a_batch(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     writer = Writer(path)
     try:
@@ -40,7 +40,7 @@ def test_what_is_put_is_written_without_being_asked(tmp_path: Path) -> None:
         writer.close()
 
 
-def test_closing_writes_the_rest(tmp_path: Path) -> None:
+def test_close_writes_the_rest(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     rows = list(traffic(1200))
     writer = Writer(path)
@@ -54,7 +54,7 @@ def test_closing_writes_the_rest(tmp_path: Path) -> None:
         assert load_state(connection, "learned") == b"state 2"
 
 
-def test_clients_are_known_by_a_hash_that_only_this_database_makes(tmp_path: Path) -> None:
+def test_clients_are_stored_as_salted_hashes(tmp_path: Path) -> None:
     hashes = set()
     for name in ("a.db", "b.db"):
         writer = Writer(tmp_path / name)
@@ -68,7 +68,7 @@ def test_clients_are_known_by_a_hash_that_only_this_database_makes(tmp_path: Pat
     assert len(hashes) == 2
 
 
-def test_old_rows_and_too_many_rows_go(tmp_path: Path) -> None:
+def test_prune_by_age_and_count(tmp_path: Path) -> None:
     with closing(open_database(tmp_path / "c.db")) as connection:
         connection.close()
     record(Writer(tmp_path / "c.db", Bounds(days=1e6)), traffic(100, start=1000.0, every_s=10.0))
@@ -90,7 +90,7 @@ def test_the_bounds_hold_while_writing(tmp_path: Path) -> None:
         assert connection.execute("SELECT COUNT(*) FROM history").fetchone()[0] <= 500 + PRUNE_EVERY_ROWS
 
 
-def test_a_refusing_disk_stops_nobody_and_loses_nothing_that_fits_in_memory(
+def test_records_wait_in_memory_while_the_disk_is_full(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "c.db"
@@ -113,7 +113,7 @@ def test_a_refusing_disk_stops_nobody_and_loses_nothing_that_fits_in_memory(
     assert "again" in caplog.text
 
 
-def test_a_locked_database_is_waited_for_by_the_thread_alone(tmp_path: Path) -> None:
+def test_put_does_not_wait_for_a_locked_database(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     writer = Writer(path)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -152,7 +152,7 @@ def test_a_locked_database_is_waited_for_by_the_thread_alone(tmp_path: Path) -> 
     ],
     ids=str,
 )
-def test_what_cannot_be_written_of_one_request_costs_no_other(
+def test_an_invalid_record_does_not_affect_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: dict[str, object]
 ) -> None:
     path = tmp_path / "c.db"
@@ -176,7 +176,7 @@ def test_what_cannot_be_written_of_one_request_costs_no_other(
     assert forget(path, ALL, states=True).requests == 3
 
 
-def test_what_cannot_be_written_is_counted_once_though_the_batch_is_tried_again(tmp_path: Path) -> None:
+def test_invalid_records_are_counted_once(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     writer = Writer(path)
     writer._connection.execute("PRAGMA busy_timeout = 10")

@@ -1,4 +1,4 @@
-"""A daemon that is killed in mid-work, and one whose database cannot be used."""
+"""A killed daemon, and one without a usable database."""
 
 import asyncio
 from pathlib import Path
@@ -10,11 +10,11 @@ from tests.fakes.daemon_process import daemon_process
 from tests.perf.perf_profiles_kill import main
 
 
-async def test_a_killed_daemon_leaves_the_history_whole() -> None:
+async def test_history_survives_kill_nine() -> None:
     assert await main(kills=2, seed=359) == 0
 
 
-async def test_a_damaged_database_costs_the_history_and_not_the_service(tmp_path: Path) -> None:
+async def test_daemon_serves_without_a_usable_database(tmp_path: Path) -> None:
     db = tmp_path / "c.db"
     db.write_bytes(b"not a database" * 1000)
     async with replay() as (_, url):
@@ -26,5 +26,5 @@ async def test_a_damaged_database_costs_the_history_and_not_the_service(tmp_path
                 assert (await http.post("/api/chat", json=body)).status_code == 200
         finally:
             await asyncio.to_thread(manager.__exit__, None, None, None)
-    assert any("no profiles and no history" in line and "damaged" in line for line in daemon.lines)
+    assert any("no profiles and no history" in line and "not a database" in line for line in daemon.lines)
     assert db.read_bytes() == b"not a database" * 1000

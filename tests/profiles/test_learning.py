@@ -1,4 +1,4 @@
-"""tau follows the traffic, within bounds, and only where the traffic has something to say."""
+"""tau follows the traffic within bounds."""
 
 from dataclasses import replace
 

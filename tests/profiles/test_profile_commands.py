@@ -1,4 +1,4 @@
-"""The commands round the database: what they print, what they refuse, what they leave on the disk."""
+"""`profiles`, `history` and `forget`: output and errors."""
 
 import csv
 import io
@@ -76,15 +76,13 @@ def test_show_reports_whether_serve_preempts(
         ]
 
 
-def test_the_database_that_serve_is_configured_for_is_everybodys(
-    db: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_use_the_configured_database(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLAIRVOYANT_SERVE_DB", str(db))
     assert "120 s" in run("profiles", "list").stdout
     assert len(run("history", "--json").stdout.splitlines()) > 10
 
 
-def test_a_profile_goes_out_and_comes_back(db: Path, tmp_path: Path) -> None:
+def test_export_and_import(db: Path, tmp_path: Path) -> None:
     file = tmp_path / "profile.json"
     run("profiles", "export", PROFILE.name, "-o", file, "--db", db)
     run("profiles", "rm", PROFILE.name, "--db", db)
@@ -96,7 +94,7 @@ def test_a_profile_goes_out_and_comes_back(db: Path, tmp_path: Path) -> None:
         assert [kept.profile for kept in every(connection)] == [PROFILE]
 
 
-def test_a_choice_is_made_and_undone(db: Path) -> None:
+def test_use_and_auto(db: Path) -> None:
     run("profiles", "use", PROFILE.name, "--db", db)
     assert json.loads(run("profiles", "list", "--json", "--db", db).stdout)[0]["chosen_at"] > 0
     run("profiles", "use", PROFILE.name, "--auto", "--db", db)
@@ -108,7 +106,7 @@ def test_removing_several_is_all_or_nothing(db: Path) -> None:
     run("profiles", "show", PROFILE.name, "--db", db)
 
 
-def test_history_is_summed_up_and_compared_with_the_profile(db: Path) -> None:
+def test_history_prints_totals_and_drift(db: Path) -> None:
     printed = run("history", "--db", db).stdout
     assert "completed" in printed
     assert "in profile gemma@ollama" in printed
@@ -116,7 +114,7 @@ def test_history_is_summed_up_and_compared_with_the_profile(db: Path) -> None:
     assert "alice" not in printed
 
 
-def test_history_comes_as_json_and_csv_in_order(db: Path) -> None:
+def test_history_as_json_and_csv(db: Path) -> None:
     lines = [json.loads(line) for line in run("history", "--json", "--db", db).stdout.splitlines()]
     rows = list(csv.DictReader(io.StringIO(run("history", "--csv", "--db", db).stdout)))
     assert [line["request"] for line in lines] == [row["request"] for row in rows]
@@ -126,7 +124,7 @@ def test_history_comes_as_json_and_csv_in_order(db: Path) -> None:
     assert [json.loads(line) for line in last] == lines[-2:]
 
 
-def test_history_is_a_workload_for_the_simulator(db: Path, tmp_path: Path) -> None:
+def test_history_trace_is_a_simulator_workload(db: Path, tmp_path: Path) -> None:
     from clairvoyant_cli.research.simulator.traces import read_history
 
     file = tmp_path / "trace.jsonl"
@@ -149,7 +147,7 @@ def test_training_on_history_needs_recorded_prompts(db: Path, tmp_path: Path) ->
     assert "long" in refused("train", "--from-history", "--out", tmp_path / "m", "--db", db).lower()
 
 
-def test_history_narrows_to_a_client_and_a_time(db: Path) -> None:
+def test_history_by_client_and_time(db: Path) -> None:
     every_line = run("history", "--json", "--db", db).stdout.splitlines()
     alices = run("history", "--json", "--client", "alice", "--db", db).stdout.splitlines()
     bobs = run("history", "--json", "--client", "bob", "--db", db).stdout.splitlines()
@@ -159,7 +157,7 @@ def test_history_narrows_to_a_client_and_a_time(db: Path) -> None:
     assert run("history", "--json", "--client", "mallory", "--db", db).stdout == ""
 
 
-def test_forgetting_needs_to_be_told_what(db: Path) -> None:
+def test_forget_needs_a_selection(db: Path) -> None:
     assert "--all" in refused("forget", "--db", db)
     assert "--all" in refused("forget", "--all", "--client", "bob", "--db", db)
     result = CliRunner().invoke(cli, ["forget", "--all", "--db", str(db)], input="n\n")
@@ -167,14 +165,14 @@ def test_forgetting_needs_to_be_told_what(db: Path) -> None:
     assert len(recorded(db)) == 300
 
 
-def test_forgetting_a_client_keeps_the_others_and_the_profiles(db: Path) -> None:
+def test_forget_client_keeps_others_and_profiles(db: Path) -> None:
     run("forget", "--client", "bob", "--yes", "--db", db)
     assert run("history", "--json", "--client", "bob", "--db", db).stdout == ""
     assert run("history", "--json", "--client", "alice", "--db", db).stdout
     assert PROFILE.name in run("profiles", "show", PROFILE.name, "--db", db).stdout
 
 
-def test_forgetting_says_by_which_times_before_it_asks(db: Path) -> None:
+def test_forget_confirms_with_absolute_times(db: Path) -> None:
     for arguments, said in (
         (["--all"], "Permanently erase all requests?"),
         (["--client", "bob", "--since", "2026-05-01T14:30"], "requests of bob since 2026-05-01 14:30:00?"),
@@ -184,7 +182,7 @@ def test_forgetting_says_by_which_times_before_it_asks(db: Path) -> None:
         assert said in asked.stderr
 
 
-def test_times_are_given_as_people_give_them(db: Path) -> None:
+def test_time_arguments(db: Path) -> None:
     run("history", "--since", "7d", "--db", db)
     run("history", "--since", "2026-05-01T14:30", "--db", db)
     bad = CliRunner().invoke(cli, ["history", "--since", "yesterday", "--db", str(db)])
@@ -196,13 +194,13 @@ def test_times_are_given_as_people_give_them(db: Path) -> None:
     "command",
     [("profiles", "list"), ("profiles", "show", "x"), ("history",), ("forget", "--all", "--yes")],
 )
-def test_a_damaged_file_is_one_line_to_every_command(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_commands_report_a_damaged_file_in_one_line(tmp_path: Path, command: tuple[str, ...]) -> None:
     path = tmp_path / "c.db"
     path.write_bytes(b"not a database at all" * 200)
     assert "damaged" in refused(*command, "--db", path)
 
 
-def test_nothing_recorded_yet_is_no_error_of_a_list(tmp_path: Path) -> None:
+def test_profiles_list_without_a_database(tmp_path: Path) -> None:
     missing = tmp_path / "c.db"
     assert "clairvoyant calibrate" in run("profiles", "list", "--db", missing).stderr
     assert "nothing is recorded yet" in refused("history", "--db", missing)

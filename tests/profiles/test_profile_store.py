@@ -1,4 +1,4 @@
-"""Profiles are found again: the right one, whole, here and on another machine."""
+"""Profiles are saved, found, selected, exported and imported."""
 
 import time
 from collections.abc import Iterator
@@ -30,18 +30,18 @@ def fitting(connection: Connection) -> list[str]:
     return [profile.name for profile in found]
 
 
-def test_what_was_saved_comes_back_whole(connection: Connection) -> None:
+def test_save_and_load(connection: Connection) -> None:
     store.save(connection, PROFILE, [SAMPLE, SAMPLE])
     assert store.named(connection, PROFILE.name) == PROFILE
     assert store.samples_of(connection, PROFILE.name) == [SAMPLE, SAMPLE]
 
 
-def test_a_taken_name_gets_a_number(connection: Connection) -> None:
+def test_duplicate_names_get_a_number(connection: Connection) -> None:
     names = [store.save(connection, PROFILE).name for _ in range(3)]
     assert names == ["gemma@ollama", "gemma@ollama-2", "gemma@ollama-3"]
 
 
-def test_the_newest_that_fits_is_first_unless_one_was_chosen(connection: Connection) -> None:
+def test_fitting_prefers_selected_then_newest(connection: Connection) -> None:
     store.save(connection, replace(PROFILE, name="old"))
     store.save(connection, replace(PROFILE, name="new", measured_at=PROFILE.measured_at + 1))
     elsewhere = replace(PROFILE, name="elsewhere", host=replace(HOST, gpus=("another GPU",)))
@@ -55,19 +55,19 @@ def test_the_newest_that_fits_is_first_unless_one_was_chosen(connection: Connect
     assert fitting(connection) == ["new", "old"]
 
 
-def test_a_new_driver_or_kernel_is_the_same_machine() -> None:
+def test_host_key_ignores_driver_and_system() -> None:
     assert replace(HOST, gpu_driver="560.0", system="Linux 6.12").key == HOST.key
     assert replace(HOST, memory_gib=32).key != HOST.key
 
 
-def test_a_profile_travels_with_its_samples(connection: Connection) -> None:
+def test_export_includes_samples(connection: Connection) -> None:
     store.save(connection, PROFILE, [SAMPLE])
     parcel = store.unpack(store.export(connection, PROFILE.name))
     assert parcel == store.Parcel(PROFILE, (SAMPLE,))
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"profile": 1}', b"\xff\xfe"])
-def test_what_is_no_profile_is_refused(data: bytes) -> None:
+def test_unpack_rejects_invalid_data(data: bytes) -> None:
     with pytest.raises(ProfilesError, match="not an exported profile"):
         store.unpack(data)
 
@@ -75,13 +75,13 @@ def test_what_is_no_profile_is_refused(data: bytes) -> None:
 @pytest.mark.parametrize(
     "way", [Continuation("raw", 12, 13, 0.1, 0.1), Continuation("raw", 12, 12, -0.1, 0.1)]
 )
-def test_trials_that_cannot_be_are_refused(connection: Connection, way: Continuation) -> None:
+def test_inconsistent_trials_are_errors(connection: Connection, way: Continuation) -> None:
     store.save(connection, replace(PROFILE, continuations=(way,)))
     with pytest.raises(ProfilesError, match="the trials of 'raw' are inconsistent"):
         store.named(connection, PROFILE.name)
 
 
-def test_what_is_found_out_later_is_kept_with_the_rest(connection: Connection) -> None:
+def test_amend_keeps_date_samples_and_selection(connection: Connection) -> None:
     store.save(connection, PROFILE, [SAMPLE])
     store.choose(connection, PROFILE.name)
     amended = replace(PROFILE, continuations=(Continuation("raw", 12, 12, 0.1, 0.1),))
@@ -94,7 +94,7 @@ def test_what_is_found_out_later_is_kept_with_the_rest(connection: Connection) -
         store.amend(connection, replace(PROFILE, name="x"))
 
 
-def test_removing_takes_the_samples_along_and_misses_nobody_quietly(connection: Connection) -> None:
+def test_remove_deletes_samples(connection: Connection) -> None:
     store.save(connection, PROFILE, [SAMPLE])
     store.remove(connection, PROFILE.name)
     assert connection.execute("SELECT COUNT(*) FROM samples").fetchone()[0] == 0
@@ -111,11 +111,11 @@ def test_removing_takes_the_samples_along_and_misses_nobody_quietly(connection: 
         ("http://gpu.lan:11434", "gpu.lan:11434"),
     ],
 )
-def test_a_server_is_here_or_somewhere(url: str, place: str) -> None:
+def test_place_of(url: str, place: str) -> None:
     assert place_of(url) == place
 
 
-def test_a_ledger_finds_this_machines_profile_and_says_when_it_is_stale(
+def test_ledger_finds_profiles_and_reports_stale_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("profiles.ledger.this_host", lambda: replace(HOST, gpu_driver="560.0"))
@@ -134,7 +134,7 @@ def test_a_ledger_finds_this_machines_profile_and_says_when_it_is_stale(
         ledger.close()
 
 
-def test_a_profile_of_a_clock_that_was_ahead_is_not_the_newest_for_ever(tmp_path: Path) -> None:
+def test_profiles_dated_in_the_future_sort_last(tmp_path: Path) -> None:
     now_s, here = time.time(), replace(PROFILE, host=this_host())
     ahead = replace(here, name="ahead", measured_at=now_s + 1e8)
     path = keep(tmp_path / "c.db", (), ahead, replace(here, name="since", measured_at=now_s))
@@ -148,12 +148,12 @@ def test_a_profile_of_a_clock_that_was_ahead_is_not_the_newest_for_ever(tmp_path
     assert newest.name == "since"
 
 
-def test_a_named_profile_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_named_profile_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ProfilesError, match="no profile 'fast'"):
         Ledger(tmp_path / "c.db", profile="fast")
 
 
-def test_a_newer_profile_that_is_hardly_known_does_not_displace_a_surer_one(connection: Connection) -> None:
+def test_an_uncertain_profile_sorts_behind_a_surer_one(connection: Connection) -> None:
     sure, vague = Estimate(40.0, 35.0, 45.0, 100), Estimate(39.9, 0.0, 196.0, 8)
     known = {"old": (1.0, sure), "vague": (2.0, vague), "unmeasured": (5.0, None)}
     for name, (measured_at, mu_short_s) in known.items():

@@ -1,4 +1,4 @@
-"""What order of arrival would have given the same requests, checked on queues worked out by hand."""
+"""Comparison with arrival order, on queues computed by hand."""
 
 import json
 from dataclasses import replace
@@ -27,7 +27,7 @@ ONE_SLOT = [
 ]
 
 
-def test_who_came_first_goes_first_and_each_keeps_the_slot_as_long_as_it_did() -> None:
+def test_compare_with_arrival_order() -> None:
     found = {each.finished.client: each for each in compare(ONE_SLOT)}
     assert (found["ben"].sojourn_s, found["ben"].in_order_s) == (13, 113)
     assert (found["cleo"].sojourn_s, found["cleo"].in_order_s) == (17, 117)
@@ -37,7 +37,7 @@ def test_who_came_first_goes_first_and_each_keeps_the_slot_as_long_as_it_did() -
     assert [each.name for each in group(compare(ONE_SLOT), lambda row: row.client)] == ["ben", "cleo", "ann"]
 
 
-def test_one_that_was_given_up_held_its_slot_and_one_that_never_had_one_did_not() -> None:
+def test_cancelled_requests_occupy_slots() -> None:
     given_up = ran(0, 0, 50, "", outcome="client_cancelled")
     never = ran(0, 90, 90, "", outcome="client_cancelled", dispatched_by="")
     [only] = compare([given_up, never, ran(1, 50, 60)])
@@ -54,7 +54,7 @@ def test_one_that_was_given_up_held_its_slot_and_one_that_never_had_one_did_not(
         ([], 1),
     ],
 )
-def test_slots_are_told_from_what_ran_at_once(rows: list[Finished], slots: int) -> None:
+def test_slots_used(rows: list[Finished], slots: int) -> None:
     assert slots_used(rows) == slots
 
 
@@ -64,7 +64,7 @@ def said(path: Path, *words: str) -> str:
     return done.output
 
 
-def test_the_report_begins_with_its_verdict_good_or_bad(tmp_path: Path) -> None:
+def test_report_begins_with_the_verdict(tmp_path: Path) -> None:
     path = keep(tmp_path / "c.db", ONE_SLOT)
     text = " ".join(said(path).split())
     assert text.startswith("Mean sojourn time against arrival order: short answers 87% lower")
@@ -81,7 +81,7 @@ def test_the_report_begins_with_its_verdict_good_or_bad(tmp_path: Path) -> None:
     assert "No answers in that time" in nothing.output
 
 
-def test_a_hair_more_or_less_is_nothing(tmp_path: Path) -> None:
+def test_report_rounds_tiny_savings_to_zero(tmp_path: Path) -> None:
     path = keep(tmp_path / "c.db", [ran(0, 0.01, 10)])
     text = said(path)
     assert "In total it neither saved nor cost any waiting." in text
@@ -101,12 +101,12 @@ def test_a_hair_more_or_less_is_nothing(tmp_path: Path) -> None:
         ["train", "x.jsonl", "--out", f"{__file__}/model"],
     ],
 )
-def test_an_output_that_cannot_be_is_refused_before_the_work(words: list[str]) -> None:
+def test_invalid_outputs_are_usage_errors(words: list[str]) -> None:
     done = CliRunner().invoke(cli, words)
     assert done.exit_code == 2, done.output
 
 
-def test_a_mistyped_command_is_told_the_one_that_was_meant() -> None:
+def test_mistyped_commands_get_a_suggestion() -> None:
     done = CliRunner().invoke(cli, ["satus"])
     assert "did you mean status?" in done.output
     assert CliRunner().invoke(cli, ["-V"]).output.startswith("clairvoyant, version")

@@ -1,4 +1,4 @@
-"""A daemon starts from its profile, fires at its tau, and what it did and learned outlives it."""
+"""A daemon uses its profile, and stores history and learned state."""
 
 import asyncio
 import json

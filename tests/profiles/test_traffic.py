@@ -1,4 +1,4 @@
-"""How busy a server was, and its newest answers, against a count by hand."""
+"""Load and newest answers of a history."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -21,7 +21,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("client", [None, "alice"])
-def test_the_busiest_hour_is_the_one_with_most_work(path: Path, client: str | None) -> None:
+def test_busiest_hour(path: Path, client: str | None) -> None:
     rows = [row for row in ROWS if client in (None, row.client)]
     work_s: dict[int, float] = defaultdict(float)
     for row in rows:
@@ -44,7 +44,7 @@ def test_the_busiest_hour_is_the_one_with_most_work(path: Path, client: str | No
     assert found.share_above(0.2, 1) == pytest.approx(share)
 
 
-def test_answers_are_the_newest_whole_ones(path: Path) -> None:
+def test_newest_answers_are_complete(path: Path) -> None:
     whole = sorted(
         (row for row in ROWS if row.outcome == "completed"), key=lambda row: row.finished_at, reverse=True
     )
@@ -58,7 +58,7 @@ def test_answers_are_the_newest_whole_ones(path: Path) -> None:
     assert len(of_bob) == sum(row.client == "bob" for row in whole)
 
 
-def test_a_quarter_of_an_hour_is_not_an_hour_of_little_work(tmp_path: Path) -> None:
+def test_a_short_history_is_its_own_busiest_hour(tmp_path: Path) -> None:
     # It lies across a full hour: either part alone would look idle.
     rows = list(busy_days(200, start=4_000_000_000.0 - 4_000_000_000.0 % 3600 - 450.0))
     with reading(keep(tmp_path / "c.db", rows)) as connection:

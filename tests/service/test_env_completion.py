@@ -1,4 +1,4 @@
-"""What `clairvoyant env` and `clairvoyant completion` print is what shells and clients understand."""
+"""Output of `clairvoyant env` and `clairvoyant completion`."""
 
 import shutil
 import subprocess
@@ -23,7 +23,7 @@ def printed(*words: str) -> str:
     return done.output
 
 
-def test_a_shell_takes_it_and_sends_nobody_a_key_meant_for_others() -> None:
+def test_sh_output_replaces_a_real_key() -> None:
     script = printed() + 'echo "$OLLAMA_HOST $OPENAI_BASE_URL $OPENAI_API_KEY ${ANTHROPIC_BASE_URL:-none}"'
     done = subprocess.run(
         ["/bin/sh", "-euc", script],
@@ -35,7 +35,7 @@ def test_a_shell_takes_it_and_sends_nobody_a_key_meant_for_others() -> None:
     assert done.stdout.split() == [URL, f"{URL}/v1", "clairvoyant", "none"]
 
 
-def test_a_key_of_ones_own_and_anthropics_clients_are_asked_for() -> None:
+def test_key_option_and_anthropic_on_request() -> None:
     assert f'export ANTHROPIC_BASE_URL="{URL}"' in printed("--client", "anthropic")
     text = printed("--client", "anthropic", "--client", "openai", "--client", "continue", "--key", "mine")
     assert text.count("mine") == 3
@@ -43,7 +43,7 @@ def test_a_key_of_ones_own_and_anthropics_clients_are_asked_for() -> None:
     assert isinstance(refused.exception, ClairvoyantError)
 
 
-def test_the_key_is_found_in_the_file_that_the_proxy_has_it_from(tmp_path: Path) -> None:
+def test_key_of_reads_the_clients_file(tmp_path: Path) -> None:
     clients, keys = tmp_path / "clients.toml", tmp_path / "keys"
     clients.write_text('[clients.desk]\nkey = "key-of-the-desk"\n\n[clients.webui]\nkey = "key-of-webui"\n')
     keys.write_text("# ours\ndesk:key-of-the-desk\nwebui: key-of-webui\n")
@@ -64,14 +64,14 @@ def test_the_key_is_found_in_the_file_that_the_proxy_has_it_from(tmp_path: Path)
         ("cmd", 'set "OLLAMA_HOST={url}"'),
     ],
 )
-def test_other_shells_have_theirs(shell: str, line: str) -> None:
+def test_output_for_other_shells(shell: str, line: str) -> None:
     lines = printed("--shell", shell).splitlines()
     assert line.format(url=URL) in lines
     assert shell != "cmd" or not [line for line in lines if line.startswith("#")]
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_every_client_is_told_the_address(name: str) -> None:
+def test_every_client_gets_the_address(name: str) -> None:
     text = printed("--client", name)
     assert ":9999" in text
     assert text.startswith("# ")
@@ -124,7 +124,7 @@ def completed(
         (("top", "--record", ""), set()),
     ],
 )
-def test_powershell_is_answered_in_its_own_way(
+def test_powershell_completion(
     words: tuple[str, ...],
     some: set[str],
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""`clairvoyant service` with a home of its own and a systemctl that only takes notes."""
+"""`clairvoyant service` with a fake home and service manager."""
 
 import sys
 from pathlib import Path
@@ -30,7 +30,7 @@ def unit_file(tmp_path: Path) -> Path:
     return tmp_path / ".config/systemd/user/clairvoyant.service"
 
 
-def test_a_dry_run_shows_everything_and_changes_nothing(system: FakeCommands, tmp_path: Path) -> None:
+def test_dry_run_changes_nothing(system: FakeCommands, tmp_path: Path) -> None:
     done = run("install", "--dry-run", "--", "--backend", "ollama")
     assert done.exit_code == 0, done.output
     assert "serve --backend ollama" in done.output
@@ -39,7 +39,7 @@ def test_a_dry_run_shows_everything_and_changes_nothing(system: FakeCommands, tm
     assert not system.calls
 
 
-def test_it_is_shown_before_it_is_written_and_no_means_no(system: FakeCommands, tmp_path: Path) -> None:
+def test_install_asks_before_writing(system: FakeCommands, tmp_path: Path) -> None:
     done = run("install", answer="n\n")
     assert done.exit_code == 1
     assert "[Service]" in done.output
@@ -47,7 +47,7 @@ def test_it_is_shown_before_it_is_written_and_no_means_no(system: FakeCommands, 
     assert not system.calls
 
 
-def test_installing_twice_is_installing_once(system: FakeCommands, tmp_path: Path) -> None:
+def test_install_is_idempotent(system: FakeCommands, tmp_path: Path) -> None:
     assert run("install", "--yes").exit_code == 0
     text, calls = unit_file(tmp_path).read_text(), list(system.calls)
     again = run("install", "--yes")
@@ -56,7 +56,7 @@ def test_installing_twice_is_installing_once(system: FakeCommands, tmp_path: Pat
     assert system.calls == calls * 2
 
 
-def test_other_flags_replace_the_file(system: FakeCommands, tmp_path: Path) -> None:
+def test_install_with_other_flags_replaces_the_file(system: FakeCommands, tmp_path: Path) -> None:
     run("install", "--yes")
     done = run("install", "--yes", "--", "--policy", "fcfs")
     assert "(replaced)" in done.output
@@ -64,7 +64,7 @@ def test_other_flags_replace_the_file(system: FakeCommands, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("flags", [("--polcy", "fcfs"), ("--tau", "soon"), ("--tau", "-1"), ("--help",)])
-def test_flags_that_serve_would_refuse_are_refused_now(
+def test_install_checks_the_flags_of_serve(
     system: FakeCommands, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
     done = run("install", "--yes", "--", *flags)
@@ -72,7 +72,7 @@ def test_flags_that_serve_would_refuse_are_refused_now(
     assert not unit_file(tmp_path).exists()
 
 
-def test_start_stop_status_and_logs_ask_the_system(system: FakeCommands) -> None:
+def test_start_stop_status_and_logs_run_systemctl(system: FakeCommands) -> None:
     run("install", "--yes")
     before = len(system.calls)
     for word in ("start", "stop", "status", "logs"):
@@ -85,13 +85,13 @@ def test_start_stop_status_and_logs_ask_the_system(system: FakeCommands) -> None
     ]
 
 
-def test_what_is_not_installed_cannot_be_started_and_need_not_be_removed(system: FakeCommands) -> None:
+def test_commands_without_an_installed_service(system: FakeCommands) -> None:
     assert isinstance(run("start").exception, ClairvoyantError)
     assert run("uninstall").exit_code == 0
     assert not system.calls
 
 
-def test_uninstalling_stops_it_and_removes_the_file(system: FakeCommands, tmp_path: Path) -> None:
+def test_uninstall_stops_and_removes(system: FakeCommands, tmp_path: Path) -> None:
     run("install", "--yes")
     assert "rm" in run("uninstall", "--dry-run").output
     assert unit_file(tmp_path).exists()
@@ -103,16 +103,14 @@ def test_uninstalling_stops_it_and_removes_the_file(system: FakeCommands, tmp_pa
     ]
 
 
-def test_a_command_that_fails_says_which(system: FakeCommands) -> None:
+def test_failed_commands_are_named(system: FakeCommands) -> None:
     system.add("systemctl", fails_on="enable")
     done = run("install", "--yes")
     assert isinstance(done.exception, ClairvoyantError)
     assert "enable clairvoyant.service" in str(done.exception)
 
 
-def test_on_macos_an_agent_is_written_and_an_old_one_taken_out_first(
-    system: FakeCommands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_install_on_macos(system: FakeCommands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     system.add("launchctl", fails_on="bootout")  # nothing was loaded yet
     done = run("install", "--yes", "--", "--backend", "ollama")
@@ -137,9 +135,7 @@ def windows(system: FakeCommands, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return system
 
 
-def test_on_windows_a_task_is_written_and_what_ran_is_ended_first(
-    windows: FakeCommands, tmp_path: Path
-) -> None:
+def test_install_on_windows(windows: FakeCommands, tmp_path: Path) -> None:
     done = run("install", "--yes", "--", "--backend", "ollama")
     assert done.exit_code == 0, done.output
     path = tmp_path / "state/clairvoyant/clairvoyant-task.xml"
@@ -156,7 +152,7 @@ def test_on_windows_a_task_is_written_and_what_ran_is_ended_first(
     assert [call.split()[1] for call in windows.calls[-2:]] == ["/Delete", "service"]
 
 
-def test_the_log_that_serve_keeps_is_printed_from_its_end(windows: FakeCommands, tmp_path: Path) -> None:
+def test_logs_prints_the_end_of_the_log_file(windows: FakeCommands, tmp_path: Path) -> None:
     run("install", "--yes")
     assert "has it started?" in str(run("logs").exception)
     log = tmp_path / "state/clairvoyant/Logs/clairvoyant.log"
@@ -164,7 +160,7 @@ def test_the_log_that_serve_keeps_is_printed_from_its_end(windows: FakeCommands,
     assert run("logs").output.splitlines() == [f"line {i}" for i in range(150, 250)]
 
 
-def test_a_service_that_keeps_its_log_takes_no_other(windows: FakeCommands) -> None:
+def test_install_rejects_log_file_flag(windows: FakeCommands) -> None:
     done = run("install", "--yes", "--", "--log-file", "mine.log")
     assert "remove --log-file" in str(done.exception)
     assert not windows.calls

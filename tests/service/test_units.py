@@ -1,4 +1,4 @@
-"""The files a service is written down in."""
+"""Service files and commands."""
 
 import plistlib
 import shlex
@@ -15,7 +15,7 @@ from clairvoyant_cli.service.units import LABEL, Unit, launchd_agent, scheduled_
 PROGRAM = ("/opt/clairvoyant/bin/clairvoyant",)
 
 
-def test_the_systemd_unit_starts_serve_with_the_flags() -> None:
+def test_systemd_unit() -> None:
     unit = systemd_unit(PROGRAM, ("--backend", "ollama"), Path("/home/a/.config"))
     assert unit.path == Path("/home/a/.config/systemd/user/clairvoyant.service")
     assert "ExecStart=/opt/clairvoyant/bin/clairvoyant serve --backend ollama\n" in unit.text
@@ -26,7 +26,7 @@ def test_the_systemd_unit_starts_serve_with_the_flags() -> None:
     ]
 
 
-def test_the_launchd_agent_is_a_plist_that_starts_serve_with_its_own_log() -> None:
+def test_launchd_agent() -> None:
     unit = launchd_agent(PROGRAM, ("--backend", "ollama"), Path("/Users/a"), "501")
     agent = plistlib.loads(unit.text.encode())
     assert unit.path == Path(f"/Users/a/Library/LaunchAgents/{LABEL}.plist")
@@ -40,7 +40,7 @@ def test_the_launchd_agent_is_a_plist_that_starts_serve_with_its_own_log() -> No
 
 
 @given(st.text(st.characters(codec="ascii", categories=("L", "N", "P", "S", "Zs")), max_size=20))
-def test_systemd_reads_a_flag_as_it_was_given(flag: str) -> None:
+def test_systemd_quoting_round_trip(flag: str) -> None:
     text = systemd_unit(PROGRAM, (flag,), Path("/c")).text
     (line,) = [line for line in text.splitlines() if line.startswith("ExecStart=")]
     written = line.removeprefix("ExecStart=").replace("%%", "%").replace("$$", "$")
@@ -70,7 +70,7 @@ def parsed(unit: Unit) -> ElementTree.Element:
     return root
 
 
-def test_the_task_starts_serve_at_log_on_of_this_account_and_again_if_it_has_ended() -> None:
+def test_task_triggers() -> None:
     root = parsed(task("--backend", "ollama"))
     for where in ("Triggers/LogonTrigger/UserId", "Principals/Principal/UserId"):
         assert root.findtext(where) == SID
@@ -86,7 +86,7 @@ def test_the_task_starts_serve_at_log_on_of_this_account_and_again_if_it_has_end
     assert [each.tag for each in repeated.iterfind("Repetition/*")] == ["Interval"], "for ever"
 
 
-def test_the_task_has_no_window_and_its_paths_survive_blanks_and_ampersands() -> None:
+def test_task_paths_are_escaped() -> None:
     root = parsed(task())
     assert root.findtext("Actions/Exec/Command") == PYTHONW[0]
     log = str(STATE / "Logs" / "clairvoyant.log")
@@ -94,13 +94,13 @@ def test_the_task_has_no_window_and_its_paths_survive_blanks_and_ampersands() ->
 
 
 @given(st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs")), max_size=20))
-def test_the_task_scheduler_reads_a_flag_as_it_was_given(flag: str) -> None:
+def test_task_quoting_round_trip(flag: str) -> None:
     arguments = parsed(task(flag)).findtext("Actions/Exec/Arguments")
     assert arguments is not None
     assert f" serve {list2cmdline([flag])} --log-file " in arguments
 
 
-def test_a_stopped_task_stays_so_until_it_is_started() -> None:
+def test_a_stopped_task_stays_stopped() -> None:
     unit = task()
     disable, end = unit.stop
     assert disable.words == ("schtasks", "/Change", "/TN", "clairvoyant-Jürgen", "/DISABLE")
@@ -110,7 +110,7 @@ def test_a_stopped_task_stays_so_until_it_is_started() -> None:
 
 
 @pytest.mark.parametrize("unit", [task(), launchd_agent(PROGRAM, (), Path("/Users/a"), "501")])
-def test_where_the_system_keeps_no_log_serve_does(unit: Unit) -> None:
+def test_log_file_where_the_platform_keeps_no_log(unit: Unit) -> None:
     assert not unit.logs
     assert unit.log_file is not None
     assert "--log-file" in unit.text

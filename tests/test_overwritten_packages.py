@@ -1,4 +1,4 @@
-"""Where other packages called tui, predictor or profiles lie over ours, every command says so in a line."""
+"""Packages named tui, predictor or profiles of other distributions are reported in one line."""
 
 import os
 import subprocess
@@ -48,7 +48,7 @@ def installed(site: Path, overwritten: str, text: str) -> None:
         ("profiles", "raise AttributeError", "history"),
     ],
 )
-def test_who_lies_over_ours_is_named_by_every_command(
+def test_every_command_names_an_overwriting_package(
     tmp_path: Path, name: str, text: str, command: str
 ) -> None:
     installed(tmp_path, name, text)
@@ -59,14 +59,14 @@ def test_who_lies_over_ours_is_named_by_every_command(
     assert run("--version", where=tmp_path).returncode == 0
 
 
-def test_a_folder_of_that_name_is_told_from_ours(tmp_path: Path) -> None:
+def test_a_shadowing_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "profiles").mkdir()
     (tmp_path / "profiles" / "__init__.py").touch()
     done = run("history", where=tmp_path)
     assert done.stderr.startswith(f"clairvoyant: profiles comes from {tmp_path}, not from {ROOT}; run: uv ")
 
 
-def test_an_error_of_our_own_keeps_its_traceback(tmp_path: Path) -> None:
+def test_internal_errors_keep_their_traceback(tmp_path: Path) -> None:
     code = (
         "from clairvoyant_cli import main as m\n"
         "def broken(**_): raise AttributeError('ours')\n"

@@ -135,7 +135,7 @@ async def _run(settings: Settings, *, as_json: bool) -> tuple[list[Lane], float]
 
 
 async def _race(lanes: Sequence[Lane], asker: Asker, settings: Settings, *, as_json: bool) -> float:
-    """Run the race, drawn on a terminal or told in lines."""
+    """Run the race, drawn on a terminal or printed in lines."""
     if as_json:
         return await race(lanes, asker, lambda lanes, elapsed_s: None)
     console = PlainConsole(stderr=True)

@@ -1,8 +1,8 @@
-"""Numbers as they are shown to people; a dash stands for one that is not known."""
+"""Formats numbers for people; an unknown one is a dash."""
 
 
 def figure(value: float | None, form: str) -> str:
-    """Return a number in a form as `.3f`."""
+    """Return a number in a format such as `.3f`."""
     return "-" if value is None else format(value, form)
 
 
@@ -12,7 +12,7 @@ def share(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Return a measured time, in seconds however long it is, so that times can be compared."""
+    """Return a measured time in seconds, however long, so that times can be compared."""
     if value is None:
         return "-"
     if value < 1:
@@ -21,7 +21,7 @@ def seconds(value: float | None) -> str:
 
 
 def span(value_s: float) -> str:
-    """Return a time as people say it."""
+    """Return a time in hours, minutes and seconds."""
     if value_s < 10:
         return f"{value_s:.1f} s"
     minutes, rest = divmod(round(value_s), 60)

@@ -186,11 +186,11 @@ def run_mix(mix: Mix, options: "Options") -> "Report":
     seeds = options.seeds or (1 if nothing_random else SEEDS)
     options = replace(options, seeds=seeds, requests=options.requests or REQUESTS)
     tau_s = tau_from_setting(mix.tau, tau_from_service(short_s))
-    told = forecaster_of(mix, history, short_s, long_s)
+    forecaster = forecaster_of(mix, history, short_s, long_s)
     draw = draw_of(mix, history, options.requests)
     sample = draw(np.random.default_rng((0, 0)))
     samples = comparison.compare(
-        [comparison.variant(policy, tau_s, told) for policy in policies],
+        [comparison.variant(policy, tau_s, forecaster) for policy in policies],
         draw,
         comparison.figures_for(sample.kind),
         options,

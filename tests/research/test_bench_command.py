@@ -43,7 +43,7 @@ def test_a_burst_on_the_simulated_backend_answers_everything_under_every_arm() -
     assert "project's own" in notes
 
 
-def test_the_arms_are_told_what_they_may_know() -> None:
+def test_arms_know_classes_or_lengths() -> None:
     said = findings(
         "burst", *REPLAY, "--requests", "20", "--arm", "fcfs@classes", "--arm", "oracle", "--arm", "direct"
     )
@@ -71,7 +71,7 @@ def test_a_trace_is_replayed_at_a_utilisation(tmp_path: Path) -> None:
     assert set(only["figures"]) == {"short", "medium", "long", "all"}
 
 
-def test_a_second_call_with_the_same_file_measures_nothing_again(tmp_path: Path) -> None:
+def test_a_finished_resume_file_is_not_measured_again(tmp_path: Path) -> None:
     words = ("burst", *REPLAY, "--requests", "4", "--arm", "fcfs", "--resume", str(tmp_path / "b.part"))
     first = findings(*words)
     before = (tmp_path / "b.part").read_bytes()
@@ -79,14 +79,14 @@ def test_a_second_call_with_the_same_file_measures_nothing_again(tmp_path: Path)
     assert (tmp_path / "b.part").read_bytes() == before
 
 
-async def test_real_answers_end_at_the_limit_of_their_prompt_and_the_oracle_knows_where(
+async def test_real_answers_end_at_their_limit_and_the_oracle_knows_the_lengths(
     tmp_path: Path,
 ) -> None:
     prompts = tmp_path / "prompts.jsonl"
     limits = [{"prompt": "Ramble.", "max_tokens": 50}, {"prompt": "One word, please.", "max_tokens": 90}]
     limits += [{"prompt": text, "max_tokens": 60, "class": "long"} for text in ("Tell a tale.", "More.")]
     prompts.write_text("\n".join(json.dumps(each) for each in limits))
-    # One answer ends before its limit: who takes the limit for its length orders it wrongly.
+    # One answer ends before its limit: taking the limit for its length orders it wrongly.
     engine = Engine(
         speed=Speed(decode_tokens_per_s=10_000),
         answer_tokens=lambda prompt, rng: 9 if "One" in prompt else 999,
@@ -101,9 +101,7 @@ async def test_real_answers_end_at_the_limit_of_their_prompt_and_the_oracle_know
 
 
 @pytest.mark.real
-def test_lengths_are_set_on_a_real_server_where_no_prediction_sees_them(
-    llama: LlamaServer, tmp_path: Path
-) -> None:
+def test_set_lengths_on_a_real_server_are_hidden_from_predictions(llama: LlamaServer, tmp_path: Path) -> None:
     lengths = {"Is 1013 a prime number?": 9, "Name a colour.": 12, "Tell a tale.": 810, "Explain tides.": 800}
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("\n".join(json.dumps({"prompt": p, "tokens": n}) for p, n in lengths.items()))
@@ -127,13 +125,13 @@ def test_lengths_are_set_on_a_real_server_where_no_prediction_sees_them(
         ("burst", "--backend", "replay", "--prompts", "missing.jsonl"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_in_one_line(words: tuple[str, ...]) -> None:
+def test_bench_errors_are_one_line(words: tuple[str, ...]) -> None:
     done = run(*words, "--quick")
     assert isinstance(done.exception, ClairvoyantError)
     assert "\n" not in str(done.exception)
 
 
-def test_the_simulator_agrees_with_what_was_measured_at_each_utilisation(tmp_path: Path) -> None:
+def test_the_simulator_agrees_with_the_bench(tmp_path: Path) -> None:
     words = ("poisson", "--backend", "replay", "--virtual-time", "--runs", "1", "--requests", "16")
     arms = ("--arm", "fcfs", "--arm", "bounded@classes:36", "--arm", "oracle")
     files = ("--plot", str(tmp_path / "p.svg"), "--report", str(tmp_path / "r.md"))
@@ -154,7 +152,7 @@ def test_the_simulator_agrees_with_what_was_measured_at_each_utilisation(tmp_pat
     assert "## rho 0.9" in (tmp_path / "r.md").read_text()
 
 
-def test_answers_are_cut_where_the_server_goes_on_with_them() -> None:
+def test_answers_are_cut_on_a_server_that_resumes_them() -> None:
     words = ("poisson", "--backend", "replay", "--virtual-time", "--runs", "1", "--requests", "40")
     said = findings(*words, "--seed", "3", "--arm", "fcfs", "--arm", "srpt@lengths:35")
     measured, simulated = arms(said), {each["arm"]: each["figures"] for each in said["simulated"]}
@@ -171,7 +169,7 @@ def test_answers_are_cut_where_the_server_goes_on_with_them() -> None:
     assert "cut at a word's end" in " ".join(said["notes"])
 
 
-async def test_nothing_is_cut_where_nothing_proves_that_it_can_be() -> None:
+async def test_nothing_is_cut_without_proof_that_it_resumes() -> None:
     engine = Engine(speed=Speed(decode_tokens_per_s=10_000), answer_tokens=lambda prompt, rng: len(prompt))
     async with serve_app(Replay(engine).app) as url:
         words = ("burst", "--backend", url, "--runs", "1", "--requests", "4", "--arm", "srpt", "--json")

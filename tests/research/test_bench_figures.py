@@ -48,7 +48,7 @@ def test_figures_are_by_class_and_of_all() -> None:
     assert figures["all", "ranking"] == 1.0
 
 
-def test_what_failed_is_counted_and_is_in_no_other_figure() -> None:
+def test_failed_requests_are_counted_and_in_no_other_figure() -> None:
     failed = Answer("short", 0, 0.0, None, None, None, "HTTP 502")
     with_failure = replace(cell("fcfs"), answers=(*cell("fcfs").answers, failed))
     figures, clean = figures_of(with_failure), figures_of(cell("fcfs"))
@@ -59,12 +59,12 @@ def test_what_failed_is_counted_and_is_in_no_other_figure() -> None:
 
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=30))
-def test_jain_is_one_for_equals_and_never_below_one_in_n(values: list[float]) -> None:
+def test_jain_is_between_one_in_n_and_one(values: list[float]) -> None:
     assert 1 / len(values) - 1e-9 <= jain(np.array(values)) <= 1 + 1e-9
     assert jain(np.full(len(values), 3.0)) == pytest.approx(1.0)
 
 
-def test_ranking_counts_pairs_and_ties_by_half() -> None:
+def test_ranking_counts_ties_half() -> None:
     pairs = [answer("short", 1, predicted=5), answer("long", 1, predicted=5), answer("long", 1, predicted=9)]
     assert ranking_accuracy(pairs) == 0.75
     assert ranking_accuracy([answer("short", 1)]) is None
@@ -162,7 +162,7 @@ def test_the_gain_over_load_is_drawn_from_two_utilisations_on() -> None:
     assert ["Gain over load" in found[0] for found in titles] == [False, True, False]
 
 
-def test_json_and_csv_hold_it_all() -> None:
+def test_json_and_csv_are_complete() -> None:
     found = findings()
     plain = json.loads(json.dumps(to_json(found)))
     assert {each["arm"] for each in plain["arms"]} == {"fcfs", "sjf", "oracle"}

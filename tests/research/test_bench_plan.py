@@ -49,7 +49,7 @@ def test_the_shipped_prompts_are_enough_for_a_burst_without_repeats() -> None:
         "not json",
     ],
 )
-def test_prompts_that_cannot_be_used_are_refused_in_one_line(tmp_path: Path, text: str) -> None:
+def test_invalid_prompts_are_refused_in_one_line(tmp_path: Path, text: str) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text(text)
     with pytest.raises(ClairvoyantError) as refused:
@@ -69,7 +69,7 @@ def test_a_prompt_may_come_with_its_class_and_the_limit_of_its_answer(tmp_path: 
 
 
 @given(count=st.integers(2, 120), seed=st.integers())
-def test_a_burst_is_half_short_in_random_order_and_repeats_nothing_early(count: int, seed: int) -> None:
+def test_a_burst_is_half_short_and_repeats_nothing_early(count: int, seed: int) -> None:
     plan = burst(count, 0.001, without_repeats(as_written(POOLS), POOLS), Random(seed))
     again = burst(count, 0.001, without_repeats(as_written(POOLS), POOLS), Random(seed))
     assert plan == again
@@ -90,7 +90,7 @@ def test_the_papers_service_times_are_drawn_by_class() -> None:
     assert paper.service.mean_s == pytest.approx(6.2)
 
 
-def test_poisson_arrivals_have_the_rate_asked_for() -> None:
+def test_poisson_arrivals_have_the_given_rate() -> None:
     plan = poisson(4000, 0.12, as_written(POOLS), Random(2))
     assert plan[-1].at_s / 4000 == pytest.approx(1 / 0.12, rel=0.05)
     assert all(a.at_s < b.at_s for a, b in pairwise(plan))
@@ -121,7 +121,7 @@ def test_each_kind_of_trace_is_read(tmp_path: Path, name: str, text: str, packed
     "text",
     ["", OWN.splitlines()[0], "x,y\n1,2\n", "tokens\n5\n6\n", '{"when": 1}\n{"when": 2}\n', "[1]\n[2]\n"],
 )
-def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
+def test_invalid_traces_are_refused_in_one_line(tmp_path: Path, text: str) -> None:
     for name in ("t.csv", "t.jsonl", "t.jsonl.gz"):
         file = tmp_path / name
         file.write_text(text)
@@ -150,14 +150,14 @@ def test_a_replayed_trace_keeps_its_lengths_and_is_stretched() -> None:
         ("srpt@85%:35", Arm("srpt@85%:35", "srpt", Knowledge.CLASSES, 35.0, 0.85)),
     ],
 )
-def test_arms_are_read_as_they_are_written(text: str, arm: Arm) -> None:
+def test_arms_are_parsed(text: str, arm: Arm) -> None:
     assert parse_arm(text) == arm
 
 
 @pytest.mark.parametrize(
     "text", ["", "sfj", "sjf@all", "sjf:soon", "sjf:-1", "sjf:nan", "direct:3", "sjf@40%", "oracles"]
 )
-def test_arms_that_are_none_are_refused(text: str) -> None:
+def test_invalid_arms_are_refused(text: str) -> None:
     with pytest.raises(ClairvoyantError, match="arm"):
         parse_arm(text)
 
@@ -186,7 +186,7 @@ def oracle() -> Callable[[Knowledge], OraclePredictor]:
     return make
 
 
-def test_a_prediction_never_sees_the_length_the_bench_sets(
+def test_predictions_do_not_see_the_length_that_the_bench_sets(
     oracle: Callable[[Knowledge], OraclePredictor],
 ) -> None:
     knows = oracle(Knowledge.PREDICTED)
@@ -197,7 +197,7 @@ def test_a_prediction_never_sees_the_length_the_bench_sets(
     knows.learn(said, 1234)
 
 
-def test_an_arm_knows_classes_or_lengths_if_it_may(oracle: Callable[[Knowledge], OraclePredictor]) -> None:
+def test_the_oracle_predicts_classes_or_lengths(oracle: Callable[[Knowledge], OraclePredictor]) -> None:
     said = oracle(Knowledge.CLASSES).predict(PromptView("essay", max_tokens=1234))
     assert (said.length_class, said.expected_tokens, said.p_long) == (LONG, 1100.0, 1.0)
     assert oracle(Knowledge.LENGTHS).predict(PromptView("essay", max_tokens=1234)).expected_tokens == 987
@@ -207,7 +207,7 @@ def test_an_arm_knows_classes_or_lengths_if_it_may(oracle: Callable[[Knowledge],
         assert oracle(knowledge).predict(PromptView("never seen")).source == "wary"
 
 
-def test_a_class_is_told_right_as_often_as_the_arm_says() -> None:
+def test_classes_are_right_with_the_accuracy_of_the_arm() -> None:
     classes = {f"{kind} {i}": kind for kind in (SHORT, LONG) for i in range(1000)}
     knows = OraclePredictor(Wary(), classes, {SHORT: 100.0, LONG: 1100.0}, {}, Knowledge.CLASSES, 0.85)
     said = {prompt: knows.predict(PromptView(prompt)) for prompt in classes}
@@ -217,13 +217,13 @@ def test_a_class_is_told_right_as_often_as_the_arm_says() -> None:
     assert said == {prompt: knows.predict(PromptView(prompt)) for prompt in classes}
 
 
-def test_arms_that_cut_are_known() -> None:
+def test_arms_that_interrupt() -> None:
     assert parse_arm("srpt").interrupts
     assert not parse_arm("bounded").interrupts
     assert not parse_arm("direct").interrupts
 
 
-def test_prompts_may_say_output_tokens(tmp_path: Path) -> None:
+def test_prompts_may_use_output_tokens(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text('{"prompt": "a", "output_tokens": 5}\n{"prompt": "b", "tokens": 900}\n')
     pools = load_prompts(file)

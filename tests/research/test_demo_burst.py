@@ -15,7 +15,7 @@ from predictor.record import LengthClass
 from profiles.percentiles import percentile
 
 
-def test_no_two_questions_are_alike_and_titles_fit_their_column() -> None:
+def test_demo_questions_are_distinct_and_titles_fit_their_column() -> None:
     pools = load_prompts(DEMO)
     questions = [*pools[LengthClass.SHORT], *pools[LengthClass.LONG]]
     assert len(pools[LengthClass.SHORT]) == len(pools[LengthClass.LONG]) == MOST_QUESTIONS // 2
@@ -53,6 +53,6 @@ def test_failed_calls_are_not_counted() -> None:
     assert summed["short"] == summed["all"] == Sojourn(2, 2.0, 2.0, 2.9)
 
 
-def test_change_is_relative_to_what_was_before() -> None:
+def test_change_is_relative() -> None:
     assert change_of(2.0, 1.0) == -0.5
     assert change_of(0.0, 1.0) is None

@@ -38,7 +38,7 @@ def test_the_result_is_json_on_stdout_and_nothing_else() -> None:
     assert set(told["change_of_mean"]) == {"short", "long", "all"}
 
 
-def test_without_a_terminal_it_tells_in_lines_and_ends_with_the_table() -> None:
+def test_without_a_terminal_it_prints_lines_and_the_table() -> None:
     result = CliRunner().invoke(demo.command, QUICK, catch_exceptions=False)
     assert result.exit_code == 0
     assert "6 questions to a simulated backend" in result.stdout
@@ -48,7 +48,7 @@ def test_without_a_terminal_it_tells_in_lines_and_ends_with_the_table() -> None:
     assert sorted(told) == ["fcfs"] * 6 + ["sjf"] * 6
 
 
-def test_a_real_server_whose_answers_are_cut_short_is_asked_in_another_order_than_they_came(
+def test_a_real_server_with_limited_answers_gains_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @asynccontextmanager
@@ -78,5 +78,5 @@ def test_a_failed_request_is_a_failed_demo() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--requests", "1"], ["--speed", "0"], ["--requests", "1000"]])
-def test_what_cannot_be_shown_is_refused(arguments: list[str]) -> None:
+def test_invalid_demo_options_are_refused(arguments: list[str]) -> None:
     assert CliRunner().invoke(demo.command, arguments).exit_code == 2

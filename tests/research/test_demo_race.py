@@ -80,7 +80,7 @@ def lane_of(*names: str, proxy: NoProxy | None = None) -> Lane:
     return Lane("fcfs", "First come", proxy or NoProxy("http://127.0.0.1:9"), calls)
 
 
-def test_rows_stand_in_the_order_of_service() -> None:
+def test_rows_are_in_the_order_of_service() -> None:
     lane = lane_of("a", "b", "c", "d", "e", "f", proxy=NoProxy("", running=["c"], queue=["e", "b"]))
     lane.calls[0].ended_s = 2.0
     lane.calls[3].ended_s = 1.0
@@ -119,7 +119,7 @@ async def test_both_lanes_get_the_same_burst_and_answer_it() -> None:
     assert looks[-1] == took_s
 
 
-async def test_failures_are_noted_where_they_happen() -> None:
+async def test_failures_are_recorded_in_their_calls() -> None:
     engine = FaultyEngine(answer_tokens=lambda prompt, rng: 5)
     backend = Replay(engine)
     calls = [Call(Question("q", "q", 5)) for _ in range(4)]
@@ -167,7 +167,7 @@ def test_the_running_row_stays_in_view(running: int) -> None:
     assert len(shown) + 2 == 8
 
 
-def test_the_narrator_tells_each_ending_once() -> None:
+def test_the_narrator_prints_each_answer_once() -> None:
     lane = lane_of("a", "b")
     console = Console(width=80)
     narrator = Narrator(console)
@@ -198,7 +198,7 @@ def test_the_result_says_what_changed() -> None:
     assert "long" not in text
 
 
-async def test_a_cancelled_race_leaves_nobody_behind() -> None:
+async def test_a_cancelled_race_cancels_its_requests() -> None:
     backend = Replay(Engine(speed=Speed(decode_tokens_per_s=100)))
     begun = asyncio.Event()
     async with serve_app(backend.app) as url:

@@ -23,7 +23,7 @@ def serve(policy: str, workload: Workload, **options: object) -> Run:
     return SlotSimulation(scheduler, workload, oracle(workload), **options).run()  # type: ignore[arg-type]
 
 
-def test_a_burst_is_seen_whole_before_the_first_decision() -> None:
+def test_a_burst_arrives_before_the_first_decision() -> None:
     run = serve("oracle", three([0.0, 0.0, 0.0], [9.0, 1.0, 5.0]))
     assert run.start_s.tolist() == [6.0, 0.0, 1.0]
     assert run.finish_s.tolist() == [15.0, 1.0, 6.0]
@@ -48,7 +48,7 @@ def test_several_slots_run_side_by_side() -> None:
         (Preemption(recompute=1.0, room_s=3.0), [11.0, 3.0]),
     ],
 )
-def test_what_a_preemption_costs(preemption: Preemption | None, finish_s: list[float]) -> None:
+def test_the_cost_of_a_preemption(preemption: Preemption | None, finish_s: list[float]) -> None:
     run = serve("srpt", three([0.0, 2.0], [10.0, 1.0]), preemption=preemption)
     assert run.finish_s.tolist() == pytest.approx(finish_s)
 
@@ -61,14 +61,14 @@ def guessed(service_s: list[float], guess_s: list[float], arrival_s: list[float]
     return SlotSimulation(scheduler, three(arrival_s, service_s), predictions, preemption=Preemption())
 
 
-def test_what_outlives_its_estimate_is_seen_to_and_cut_without_any_other_event() -> None:
+def test_a_job_that_outlives_its_estimate_is_cut_without_another_event() -> None:
     run = guessed([100.0, 5.0], [4.0, 6.0], [0.0, 0.5]).run()
     assert run.preemptions == 1
     assert 6.0 < run.start_s[1] < 40.0
     assert run.finish_s[0] == pytest.approx(105.0)
 
 
-def test_progress_is_what_a_server_would_show_and_tells_nothing_of_the_end() -> None:
+def test_progress_reveals_nothing_of_the_remaining_length() -> None:
     def told(service_s: float) -> list[float]:
         simulation = guessed([service_s, 5.0], [4.0, 90.0], [0.0, 2.0])
         progress, seen = simulation.scheduler.progress, list[float]()

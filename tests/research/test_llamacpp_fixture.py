@@ -39,7 +39,7 @@ def test_a_prompt_of_thousands_of_tokens_fits(llama: LlamaServer) -> None:
     assert answer["tokens_evaluated"] > 2000
 
 
-def test_it_comes_back_on_its_port_after_it_was_killed(tiny_model: Path) -> None:
+def test_it_restarts_on_its_port_after_it_was_killed(tiny_model: Path) -> None:
     with llama_server(tiny_model, slots=2) as server:
         before = server.base_url
         server.kill()

@@ -24,7 +24,7 @@ def two_classes(n: int = 20_000) -> Workload:
 
 
 @pytest.mark.parametrize("accuracy", [0.76, 0.85])
-def test_class_accuracy_is_what_was_asked_for_and_the_guess_is_calibrated(accuracy: float) -> None:
+def test_class_predictions_have_the_given_accuracy_and_are_calibrated(accuracy: float) -> None:
     workload = two_classes()
     for make in (noisy_class, noisy_score):
         predictions = make(np.random.default_rng(1), workload, accuracy, 3.5, 8.9)
@@ -42,7 +42,7 @@ def kendall(one: Floats, other: Floats) -> float:
 
 
 @pytest.mark.parametrize("wanted", [0.09, 0.5, 0.96])
-def test_rank_correlation_is_what_was_asked_for(wanted: float) -> None:
+def test_predictions_have_the_given_rank_correlation(wanted: float) -> None:
     rng = np.random.default_rng(3)
     tokens = rng.lognormal(5.0, 1.0, 1500)
     workload = Workload(np.zeros(1500), tokens / 40.0, np.zeros(1500, dtype=np.int64), tokens)
@@ -89,13 +89,13 @@ def test_students_t(freedom: int, tabulated: float) -> None:
     assert student_t(freedom) == pytest.approx(tabulated, rel=2e-3)
 
 
-def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+def test_intervals_cover_the_truth_in_95_percent() -> None:
     rng = np.random.default_rng(0)
     covered = [covers(mean_of(rng.normal(3.0, 1.0, 8).tolist()), 3.0) for _ in range(2000)]
     assert np.mean(covered) == pytest.approx(0.95, abs=0.02)
 
 
-def test_a_change_is_surer_than_its_parts() -> None:
+def test_paired_changes_cancel_common_noise() -> None:
     base = [10.0, 20.0, 30.0]
     change = change_of([8.0, 16.0, 24.0], base)
     assert change.mean == pytest.approx(-0.2)

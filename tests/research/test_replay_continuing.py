@@ -1,4 +1,4 @@
-"""The replay backend goes on with an answer that was cut, in each dialect's way."""
+"""The replay backend resumes a cut answer in each dialect."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -65,7 +65,7 @@ def ollama(answer: Json) -> tuple[str, int, int]:
         ("/api/generate", lambda said: prompt(said) | {"raw": True}, ollama),
     ],
 )
-async def test_what_is_left_of_an_answer_is_the_rest_of_it(
+async def test_a_resumed_answer_is_the_rest_of_the_whole(
     client: httpx.AsyncClient,
     path: str,
     asked: Callable[[str], Json],
@@ -93,7 +93,7 @@ async def test_a_prompt_is_rendered_without_being_answered(client: httpx.AsyncCl
         assert answer["_debug_info"]["rendered_template"] == rendered("")["prompt"]
 
 
-async def test_the_cap_bounds_what_is_left(client: httpx.AsyncClient) -> None:
+async def test_the_cap_limits_the_resumed_answer(client: httpx.AsyncClient) -> None:
     body = chat("") | {"model": "replay", "stream": False, "options": {"num_predict": 20}}
     text = (await client.post("/api/chat", json=body)).json()["message"]["content"]
     said = " ".join(text.split()[:12])
@@ -104,7 +104,7 @@ async def test_the_cap_bounds_what_is_left(client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize(("resume_s", "expected_s"), [(None, 0.8), (0.05, 0.05)])
-def test_taking_up_an_answer_costs_what_it_is_told_to(resume_s: float | None, expected_s: float) -> None:
+def test_resuming_takes_resume_s(resume_s: float | None, expected_s: float) -> None:
     async def first_token_s() -> float:
         engine = Engine(speed=Speed(50.0, 100.0), answer_tokens=lambda prompt, rng: 40, resume_s=resume_s)
         whole = engine.arrive("/test", "p" * 80, 80, None)

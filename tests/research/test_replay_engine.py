@@ -40,7 +40,7 @@ def test_late_timers_do_not_add_up(tokens: int, rate: float, lateness_s: float) 
     assert service_s(service) <= tokens / rate + lateness_s + 1e-9
 
 
-def test_the_prompt_takes_its_time_too() -> None:
+def test_prefill_takes_time() -> None:
     engine = Engine(
         speed=Speed(prefill_tokens_per_s=50, decode_tokens_per_s=10), answer_tokens=tabled({"p" * 400: 20})
     )
@@ -81,7 +81,7 @@ def test_a_frozen_engine_holds_its_slot_and_loses_no_token() -> None:
     assert service_s(service) == pytest.approx(62.0, abs=0.2)
 
 
-def test_whoever_leaves_the_queue_lets_the_next_one_in() -> None:
+def test_a_cancelled_request_frees_its_place_in_the_queue() -> None:
     engine = Engine(speed=Speed(decode_tokens_per_s=10), answer_tokens=lambda prompt, rng: 10)
 
     async def leave() -> list[Outcome]:

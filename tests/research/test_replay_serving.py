@@ -91,7 +91,7 @@ async def test_a_client_that_leaves_in_mid_generation_frees_the_slot(stream: boo
     assert engine.counts.completed == 1
 
 
-async def test_a_death_in_mid_stream_ends_the_connection_without_an_ending() -> None:
+async def test_a_crash_in_mid_stream_breaks_the_connection() -> None:
     engine = FaultyEngine(answer_tokens=LENGTHS)
     backend = Replay(engine)
     engine.die_next(after_tokens=2)
@@ -124,7 +124,7 @@ async def test_equal_requests_give_equal_bytes_on_a_fixed_clock() -> None:
         ("/v1/messages", {"type": "error", "error": {"type": "api_error", "message": "no"}}),
     ],
 )
-async def test_failures_speak_the_dialect_of_the_route(route: str, expected: object) -> None:
+async def test_errors_are_in_the_dialect_of_the_route(route: str, expected: object) -> None:
     engine = FaultyEngine(answer_tokens=LENGTHS)
     backend = Replay(engine)
     engine.fail_next(500, "no")
@@ -133,7 +133,7 @@ async def test_failures_speak_the_dialect_of_the_route(route: str, expected: obj
     assert (response.status_code, response.json()) == (500, expected)
 
 
-async def test_what_cannot_be_answered_is_refused() -> None:
+async def test_invalid_requests_are_refused() -> None:
     backend = replay()
     async with serve_app(backend.app) as url, httpx.AsyncClient(base_url=url) as client:
         missing = await client.post("/api/chat", json=chat("one") | {"model": "other"})
@@ -170,7 +170,7 @@ async def test_a_server_that_stops_can_start_again_on_its_port() -> None:
         assert (await client.get("/api/version")).status_code == 200
 
 
-async def test_waiting_for_what_never_comes_names_the_state() -> None:
+async def test_wait_until_times_out_with_the_state() -> None:
     with pytest.raises(TimeoutError, match="0 waiting, 0 running"):
         await Engine().wait_until(lambda c: c.started == 1, timeout_s=0)
 

@@ -1,4 +1,4 @@
-"""The papers' experiments run, and the figures the project stands on hold."""
+"""The papers' experiments run, and the figures that the project cites hold."""
 
 from math import isfinite
 
@@ -40,7 +40,7 @@ def test_the_steady_state(table9: Report, row: str, column: str, paper: float, t
     assert value(table9, "Change against fcfs", row, column) == pytest.approx(paper, abs=tolerance)
 
 
-def test_in_a_burst_the_papers_guard_collapses_and_the_default_does_not() -> None:
+def test_the_papers_guard_collapses_in_a_burst_and_the_default_does_not() -> None:
     report = run_scenario("clairvoyant-table8", Options(seeds=4))
     assert value(report, "Change against fcfs", "sjf tau 10.5 s", "short P50") == pytest.approx(0.0, abs=0.01)
     assert value(report, "Change against fcfs", "bounded", "short P50") == pytest.approx(-0.7, abs=0.07)
@@ -79,14 +79,14 @@ def test_preemption_buys_short_requests_more_than_order_alone(frontier: Report, 
     assert value(frontier, title, srpt, "lost") < 0.02
 
 
-def test_the_dearer_and_the_rarer_the_traffic_the_fewer_the_cuts(frontier: Report) -> None:
+def test_expensive_cuts_and_light_traffic_give_fewer_cuts(frontier: Report) -> None:
     cuts = [value(frontier, "Cuts a request", load, "srpt @85%") for load in ("0.1", "0.3", "0.5")]
     assert cuts == sorted(cuts)
     assert cuts[0] < 0.05
     assert value(frontier, "By the price of a cut", "500 ms srpt @85%", "lost") < 0.02
 
 
-def test_where_nothing_is_kept_little_is_read_again(frontier: Report) -> None:
+def test_without_a_cache_little_work_is_lost(frontier: Report) -> None:
     title = "By the tokens of cut answers that the server keeps"
     assert value(frontier, title, "0 srpt @85%", "lost") < 0.012  # 0.023 with the price of one that is kept
     assert value(frontier, title, "2000 srpt @85%", "lost") < 0.002

@@ -42,13 +42,13 @@ def test_json_is_data_and_nothing_else() -> None:
     assert -100.0 < cell["ours"] < -30.0
 
 
-def test_csv_has_a_line_a_figure() -> None:
+def test_csv_has_one_line_per_figure() -> None:
     rows = list(csv.reader(io.StringIO(simulate(*SMALL, "--policy", "sjf", "--csv").stdout)))
     assert rows[0] == ["table", "row", "column", "unit", "ours", "half_width", "runs", "paper"]
     assert {row[1] for row in rows[1:]} == {"fcfs", "sjf"}
 
 
-def test_a_workload_of_ones_own_with_several_backends_and_preemption() -> None:
+def test_a_generated_workload_with_several_backends_and_preemption() -> None:
     result = simulate(
         *SMALL, "--policy", "srpt", "--workers", "2", "--slots", "2", "--preempt", "0.1", "--tau", "0"
     )
@@ -64,7 +64,7 @@ def test_a_burst() -> None:
     assert any(f["row"] == "bounded" and f["column"] == "short P50" and f["ours"] < -40.0 for f in figures)
 
 
-def test_a_file_of_ones_own(tmp_path: Path) -> None:
+def test_a_file_of_recorded_requests(tmp_path: Path) -> None:
     path = tmp_path / "history.csv"
     lines = [f"{n * 0.5},{20 if n % 2 else 900},{30 if n % 2 else 700}" for n in range(40)]
     path.write_text("\n".join(["arrival_s,tokens,predicted_tokens", *lines]))
@@ -122,7 +122,7 @@ def test_a_report_without_curves_is_drawn_by_its_rows(tmp_path: Path) -> None:
         (["--workload", "nowhere.csv"], "cannot read the requests nowhere.csv"),
     ],
 )
-def test_what_cannot_be_done_is_one_clear_line(arguments: list[str], complaint: str) -> None:
+def test_simulate_errors_are_one_line(arguments: list[str], complaint: str) -> None:
     with pytest.raises(ClairvoyantError, match=complaint) as caught:
         simulate(*SMALL, *arguments)
     assert "\n" not in str(caught.value)
@@ -135,7 +135,7 @@ def test_a_plot_is_svg_or_refused_before_the_work() -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "1", "1,2,3", "-1,2", "3,-1"])
-def test_a_mean_and_spread_must_be_two_sound_numbers(text: str) -> None:
+def test_mean_and_spread_must_be_two_valid_numbers(text: str) -> None:
     result = simulate("--short", text)
     assert result.exit_code == 2
     assert "--short" in result.stderr

@@ -43,7 +43,7 @@ def test_token_counts_without_times_arrive_at_once(tmp_path: Path) -> None:
     assert read_history(path).workload.arrival_s.tolist() == [0.0, 0.0]
 
 
-def test_a_history_with_forecasts_and_prompts(tmp_path: Path) -> None:
+def test_a_history_with_predictions_and_prompts(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     rows = [
         {
@@ -84,7 +84,7 @@ def test_a_history_with_forecasts_and_prompts(tmp_path: Path) -> None:
         ("gaps.jsonl", '{"tokens": 5}\n{}\n', "lacks tokens"),
     ],
 )
-def test_a_bad_file_is_one_clear_line(tmp_path: Path, name: str, text: str, complaint: str) -> None:
+def test_an_invalid_file_is_refused_in_one_line(tmp_path: Path, name: str, text: str, complaint: str) -> None:
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(ClairvoyantError, match=complaint):
@@ -96,14 +96,14 @@ def test_a_missing_file(tmp_path: Path) -> None:
         read_history(tmp_path / "nowhere.csv")
 
 
-def test_a_file_that_only_says_it_is_gzipped(tmp_path: Path) -> None:
+def test_a_file_that_is_not_gzipped_despite_its_name(tmp_path: Path) -> None:
     path = tmp_path / "fake.csv.gz"
     path.write_text("tokens\n5\n")
     with pytest.raises(ClairvoyantError, match="cannot be read: Not a gzipped file"):
         read_history(path)
 
 
-def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     path = tmp_path / "noise.csv"
     path.write_bytes(b"\xff\xfe\x00tokens")
     with pytest.raises(ClairvoyantError, match=r"cannot be read: .*can't decode"):

@@ -18,7 +18,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def test_an_hour_of_sleep_takes_no_time_and_nobody_elses_clock_is_touched() -> None:
+def test_an_hour_of_sleep_takes_no_time_and_other_clocks_run_as_before() -> None:
     async def sleep() -> tuple[float, float]:
         began_s = time.monotonic()
         await asyncio.sleep(3600)
@@ -29,7 +29,7 @@ def test_an_hour_of_sleep_takes_no_time_and_nobody_elses_clock_is_touched() -> N
     assert real_s < 3600.0
 
 
-def test_a_server_on_a_socket_takes_as_long_as_it_says() -> None:
+def test_a_server_on_a_socket_takes_its_virtual_time() -> None:
     async def ask() -> float:
         speed = Speed(decode_tokens_per_s=0.5)
         async with (
@@ -43,7 +43,7 @@ def test_a_server_on_a_socket_takes_as_long_as_it_says() -> None:
     assert run_virtually(ask()) == pytest.approx(60.0, abs=0.1)
 
 
-def test_answers_sent_in_strides_end_when_they_would_token_by_token() -> None:
+def test_strides_do_not_change_when_answers_end() -> None:
     """The last bytes of a streamed answer must not wait for an acknowledgement: the clock would not wait."""
 
     async def ask(stride: int) -> list[float]:

@@ -1,4 +1,4 @@
-"""What queueing theory says of Poisson arrivals: the yardstick for the engine.
+"""Queueing theory of Poisson arrivals, to test the engine against.
 
 A service distribution is given by its quantiles: `service_s` at evenly spaced probabilities (i + 1/2) / m,
 so that sums over it are integrals. All results are mean waits or sojourns in seconds.
@@ -13,7 +13,7 @@ from clairvoyant_cli.research.simulator.workload import Floats, Service
 
 
 def covers(interval: Estimate, value: float) -> bool:
-    """Say whether a confidence interval holds the value."""
+    """Return whether a confidence interval contains the value."""
     return abs(interval.mean - value) <= interval.half_width
 
 

@@ -1,4 +1,4 @@
-"""An ASGI application on a socket of its own, inside the event loop that is already running."""
+"""Serves an ASGI application on its own socket, inside the running event loop."""
 
 import asyncio
 import socket
@@ -9,11 +9,11 @@ import uvicorn
 from starlette.types import ASGIApp
 
 STOP_GRACE_S = 0
-"""Answers still running when the server stops are cut off at once, as a killed server cuts them."""
+"""Running answers are cut at once when the server stops, as by a killed server."""
 
 
 class EmbeddedServer(uvicorn.Server):
-    """A uvicorn server that leaves the process's signals alone and says when it listens."""
+    """A uvicorn server that installs no signal handlers and signals when it listens."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -26,7 +26,7 @@ class EmbeddedServer(uvicorn.Server):
         self.listening.set()
 
     async def main_loop(self) -> None:
-        """Serve until told to stop; uvicorn looks ten times a second, each time a step in virtual time."""
+        """Wait for `stopping`; uvicorn would poll ten times a second, each a step in virtual time."""
         await self.on_tick(0)
         await self.stopping.wait()
 
@@ -43,7 +43,7 @@ async def serve_app(app: ASGIApp, port: int = 0, host: str = "127.0.0.1") -> Asy
         app,
         http="httptools",
         lifespan="off",
-        log_level="critical",  # an answer told to die raises: that is no news to anyone
+        log_level="critical",  # answers raise in tests
         access_log=False,
         server_header=False,
         date_header=False,
@@ -51,8 +51,8 @@ async def serve_app(app: ASGIApp, port: int = 0, host: str = "127.0.0.1") -> Asy
     )
     server = EmbeddedServer(config)
     listener = socket.create_server((host, port), backlog=2048)
-    # Its connections inherit this. asyncio sets it only where a socket names its protocol, and this one
-    # does not: the end of an answer would wait for the acknowledgement of what came before.
+    # Connections inherit this. asyncio sets it only for sockets with a protocol, which this one lacks: the
+    # end of an answer would wait for the acknowledgement of the previous packet.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         address: tuple[str, int] = listener.getsockname()[:2]

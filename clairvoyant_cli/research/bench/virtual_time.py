@@ -1,7 +1,7 @@
-"""An event loop whose clock jumps to the next timer as soon as no socket has anything to say.
+"""An event loop whose clock jumps to the next timer when no socket is ready.
 
-Server, proxy and clients of one process live through hours in seconds, over real sockets, and a busy machine
-disturbs nothing: what they compute takes no time on this clock.
+Server, proxy and clients in one process run hours in seconds, over real sockets. A busy machine changes
+nothing: computation takes no time on this clock.
 """
 
 import asyncio
@@ -10,13 +10,13 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 SETTLE_S = 200e-6
-"""Real time in which the kernel may still carry a byte from one of our sockets to another."""
+"""Real seconds for the kernel to carry a byte from one socket to another."""
 
 Result = TypeVar("Result")
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """A loop that waits for nothing but sockets. No threads: what they do would take no time either."""
+    """A loop that waits for sockets only. Do not use threads: they would take no time either."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,8 +42,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtually(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine in virtual time, and return what it returns. Whatever measures time in it must be given
-    the loop's clock.
-    """
+    """Run a coroutine in virtual time; code that measures time must use the loop's clock."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)

@@ -16,7 +16,7 @@ from clairvoyant_cli.system import heed_signals
 @click.option("--decode", type=float, default=100.0, show_default=True, help="Answer tokens per second.")
 @click.option("--prefill", type=float, default=2000.0, show_default=True, help="Prompt tokens per second.")
 @click.option("--model", "models", multiple=True, default=[DEFAULT_MODEL], show_default=True)
-@click.option("--resume", type=float, help="Seconds to take up a cut answer.  [default: its prefill]")
+@click.option("--resume", type=float, help="Seconds to resume a cut answer.  [default: its prefill]")
 @click.option("--seed", default=0, show_default=True, help="Seed of the answers' lengths and words.")
 def command(
     port: int,

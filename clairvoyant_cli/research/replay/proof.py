@@ -1,10 +1,10 @@
-"""The profile of the simulated backend: it goes on with an answer that was cut, by construction."""
+"""The profile of the simulated backend, which resumes cut answers by construction."""
 
 from profiles.records import MIN_TRIALS, Continuation, Host, Profile, Served
 
 
 def proven(served: Served, resume_s: float, slots: int, fingerprint: str = "") -> Profile:
-    """Return a profile that says so of a model with this fingerprint; going on takes `resume_s`."""
+    """Return a profile that proves it for a model with this fingerprint; resuming takes `resume_s`."""
     proof = Continuation(
         "prefill",
         MIN_TRIALS,

@@ -1,4 +1,4 @@
-"""Reads recorded requests as workloads: a history of one's own, the Azure and the Mooncake traces.
+"""Reads recorded requests as workloads: your own history, the Azure and the Mooncake traces.
 
 A file is CSV with a header, or JSON lines, and may be gzipped. Columns may have any of the names below.
 """

@@ -8,7 +8,6 @@ import platform
 import shlex
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -42,11 +41,6 @@ WIDTH = 120
 REPLAY_SPEEDUP = 40.0
 REPLAY_TAU_S = {"sjf": 10.5, DEFAULT_POLICY: 36.0}
 """Timeouts at the paper's service times: its own, and ten short service times for the default policy."""
-
-UNPROVEN = (
-    "Nothing proves that this server can resume a cut answer, so nothing is cut; prove it first: "
-    "clairvoyant calibrate --continuation"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +228,7 @@ async def _measure(
     settings: "Settings", arms: list[Arm], resume_file: Path | None, backend_key_file: Path | None
 ) -> "Findings":
     from clairvoyant_cli.commands.setup import load_predictor
-    from clairvoyant_cli.research.bench.report import Findings
+    from clairvoyant_cli.research.bench.report import UNPROVEN, Findings, notes_of
     from clairvoyant_cli.research.bench.results import Ledger
     from clairvoyant_cli.research.bench.session import Session, steps_of
     from clairvoyant_cli.research.bench.setup import set_up
@@ -263,7 +257,7 @@ async def _measure(
         cells = [ledger.cells[step.load.name, step.run, step.arm.name] for step in steps]
         simulated = bench.simulated(cells, loads, arms, service_s)
         about = _machine() | dict(bench.about or {}) | {"mean service": f"{service_s:.3g} s"}
-        notes = _notes(settings, cells, arms, bench.resume_s)
+        notes = notes_of(settings, cells, arms, bench.resume_s)
     names = [arm.name for arm in arms]
 
     def summaries(cells: "list[Cell]") -> "list[Summary]":
@@ -339,61 +333,6 @@ def _progress(total: int) -> Iterator[Callable[[float, str], None]]:
             console.print(f"[{int(done) + 1}/{total}] {name}", highlight=False, markup=False)
 
     yield print_step
-
-
-def _notes(
-    settings: "Settings", cells: "list[Cell]", arms: list[Arm], resume_s: float | None
-) -> Iterator[str]:
-    runs = "1 run" if settings.runs == 1 else f"{settings.runs} runs"
-    yield (
-        f"Mean over {runs} of {settings.requests} questions, ± its 95 % confidence interval. All"
-        " arms got the same questions at the same times, and took turns: each run began with another arm."
-    )
-    if settings.backend == REPLAY:
-        yield (
-            "The backend is simulated: one answer at a time unless slots are given, service times N(3.5, 0.8)"
-            " s for short and N(8.9, 2.0) s for long answers (Clairvoyant, section 5.5)."
-        )
-        yield (
-            "The clock is virtual: it jumps to the next event when no socket is ready. Daemon and clients are"
-            " real, over real sockets; their computations take no time."
-            if settings.virtual_time
-            else f"It runs {settings.speedup:g} times as fast; all times are multiplied by this factor, and"
-            " so is the cost of the proxy."
-        )
-    if settings.set_lengths:
-        yield (
-            "The bench sets each answer's length by the request's limit. The predictor does not see"
-            " that limit and learns nothing from the answers."
-        )
-    else:
-        yield (
-            "Answers end where the model ends them, or at the limit of their prompt, which no prediction"
-            " sees. The oracle orders by lengths measured earlier in the same bench; the predictor"
-            " learns nothing."
-        )
-    yield (
-        "Simulated: the simulator with the same arrivals, lengths and predictions, at the mean time per"
-        " token; without prefill, network and the processor's other work."
-    )
-    if any(arm.accuracy < 1.0 for arm in arms):
-        yield "@N% knows short from long, right N times in a hundred, and nothing else."
-    if any(arm.interrupts for arm in arms):
-        yield (
-            UNPROVEN
-            if resume_s is None
-            else f"Answers are cut at a word's end and resumed later, which takes {resume_s * 1000:.3g} ms."
-            " Throughput lost is the time that slots were held, against the uncut baseline. Tokens read again"
-            " are as the server counts them; the simulated one, as Ollama, includes those in its cache."
-        )
-    if settings.prompts is None:
-        yield "The prompts are the project's own; no predictor was trained on them."
-    if settings.kind == "trace":
-        yield "The trace has no prompts: its short answers get short questions, the others long ones."
-    failed = Counter(answer.error for cell in cells for answer in cell.answers if answer.error is not None)
-    if failed:
-        reasons = ", ".join(f"{reason} ({count})" for reason, count in failed.most_common())
-        yield f"Requests failed: {reasons}. They are counted as failed and are in no other figure."
 
 
 def _write(findings: "Findings", outputs: Outputs) -> None:

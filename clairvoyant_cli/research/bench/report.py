@@ -1,13 +1,15 @@
 """Makes the report of a bench: tables, charts, JSON and CSV."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
 from clairvoyant_cli.confidence import Estimate
-from clairvoyant_cli.research.bench.arms import ORACLE
+from clairvoyant_cli.research.bench.arms import ORACLE, Arm
 from clairvoyant_cli.research.bench.results import Cell
+from clairvoyant_cli.research.bench.setup import REPLAY, Settings
 from clairvoyant_cli.research.bench.summary import ALL, Key, Summary
 from clairvoyant_cli.research.report import Cell as Figure
 from clairvoyant_cli.research.report import Curve, Plot, Point, Report, Table, figures
@@ -19,6 +21,11 @@ SHORT_P50 = ("short", "sojourn p50")
 MEDIAN = "sojourn p50"
 COUNTS = ("tau firings", "answered", "failed", "cuts", "resumes", "tokens read again")
 CURVE_POINTS = 200
+
+UNPROVEN = (
+    "Nothing proves that this server can resume a cut answer, so nothing is cut; prove it first: "
+    "clairvoyant calibrate --continuation"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,62 @@ def report_of(findings: Findings) -> Report:
         conclusions=tuple(conclusions(findings)),
         command=findings.command,
     )
+
+
+def notes_of(
+    settings: Settings, cells: Sequence[Cell], arms: Sequence[Arm], resume_s: float | None
+) -> Iterator[str]:
+    """Yield what a reader must know to read the figures correctly."""
+    runs = "1 run" if settings.runs == 1 else f"{settings.runs} runs"
+    yield (
+        f"Mean over {runs} of {settings.requests} questions, ± its 95 % confidence interval. All"
+        " arms got the same questions at the same times, and took turns: each run began with another arm."
+    )
+    if settings.backend == REPLAY:
+        yield (
+            "The backend is simulated: one answer at a time unless slots are given, service times N(3.5, 0.8)"
+            " s for short and N(8.9, 2.0) s for long answers (Clairvoyant, section 5.5)."
+        )
+        yield (
+            "The clock is virtual: it jumps to the next event when no socket is ready. Daemon and clients are"
+            " real, over real sockets; their computations take no time."
+            if settings.virtual_time
+            else f"It runs {settings.speedup:g} times as fast; all times are multiplied by this factor, and"
+            " so is the cost of the proxy."
+        )
+    if settings.set_lengths:
+        yield (
+            "The bench sets each answer's length by the request's limit. The predictor does not see"
+            " that limit and learns nothing from the answers."
+        )
+    else:
+        yield (
+            "Answers end where the model ends them, or at the limit of their prompt, which no prediction"
+            " sees. The oracle orders by lengths measured earlier in the same bench; the predictor"
+            " learns nothing."
+        )
+    yield (
+        "Simulated: the simulator with the same arrivals, lengths and predictions, at the mean time per"
+        " token; without prefill, network and the processor's other work."
+    )
+    if any(arm.accuracy < 1.0 for arm in arms):
+        yield "@N% knows short from long, right N times in a hundred, and nothing else."
+    if any(arm.interrupts for arm in arms):
+        yield (
+            UNPROVEN
+            if resume_s is None
+            else f"Answers are cut at a word's end and resumed later, which takes {resume_s * 1000:.3g} ms."
+            " Throughput lost is the time that slots were held, against the uncut baseline. Tokens read again"
+            " are as the server counts them; the simulated one, as Ollama, includes those in its cache."
+        )
+    if settings.prompts is None:
+        yield "The prompts are the project's own; no predictor was trained on them."
+    if settings.kind == "trace":
+        yield "The trace has no prompts: its short answers get short questions, the others long ones."
+    failed = Counter(answer.error for cell in cells for answer in cell.answers if answer.error is not None)
+    if failed:
+        reasons = ", ".join(f"{reason} ({count})" for reason, count in failed.most_common())
+        yield f"Requests failed: {reasons}. They are counted as failed and are in no other figure."
 
 
 def conclusions(findings: Findings) -> Iterator[str]:

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from clairvoyant_cli.research.report import Report
-from clairvoyant_cli.research.simulator.comparison import Options
+if TYPE_CHECKING:
+    from clairvoyant_cli.research.report import Report
+    from clairvoyant_cli.research.simulator.comparison import Options
 
 # name: module, function, seeds, requests (0: the experiment's workload has its own number)
 SCENARIOS = {
@@ -19,7 +21,7 @@ SCENARIOS = {
 }
 
 
-def run_scenario(name: str, options: Options) -> Report:
+def run_scenario(name: str, options: "Options") -> "Report":
     """Run a scenario and return its report."""
     module, function, seeds, requests = SCENARIOS[name]
     sized = replace(options, seeds=options.seeds or seeds, requests=options.requests or requests)

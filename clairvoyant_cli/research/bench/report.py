@@ -127,7 +127,8 @@ def conclusions(findings: Findings) -> Iterator[str]:
     for load in findings.loads:
         rivals = [s for s in findings.summaries if s.load == load and s.baseline and s.arm != s.baseline]
         if rivals:
-            arm = next((each for each in rivals if each.arm == DEFAULT_POLICY), rivals[0])
+            by_default = (each for each in rivals if each.arm.partition(":")[0] == DEFAULT_POLICY)
+            arm = next(by_default, rivals[0])
             parts = [
                 f"{kind} answers {_sooner(arm.changes[kind, MEDIAN])}"
                 for kind in ("short", "long")

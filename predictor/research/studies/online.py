@@ -19,7 +19,7 @@ from predictor.research.training.dataset import Dataset
 from predictor.research.training.fitting import save
 from predictor.research.training.material import Numbers
 
-STREAMS_A_FILE = 2
+STREAMS_A_FILE = 1
 STREAM = 1000
 SETTLED = 500
 SOON = slice(100, 200)

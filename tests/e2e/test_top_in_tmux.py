@@ -114,7 +114,7 @@ def test_it_shows_steers_survives_a_restart_and_leaves_the_daemon_alone(
     with daemon_process(llama.base_url, home=tmp_path) as daemon, top(tmp_path, daemon.base_url) as tmux:
         tmux.shows("All well: none waiting", "slots □")
         tmux.press("P")
-        tmux.shows("Paused by the operator")
+        tmux.shows("Paused by an operator")
         with asking(daemon.base_url, clients=4, tokens=40) as statuses:
             tmux.shows("waiting 4", "127.0.0")
             tmux.press("Enter")

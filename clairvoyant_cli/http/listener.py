@@ -13,9 +13,9 @@ from typing import cast
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.framing import End, Event, Malformed, RequestReader, ResponseWriter
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
-from clairvoyant_cli.http.limits import HOLDER_TIMEOUT_S, IDLE_CLIENT_S, ConnectionTable, Patience
+from clairvoyant_cli.http.limits import HOLDER_TIMEOUT_S, IDLE_CLIENT_S, ConnectionTable, Patience, Throttle
 from clairvoyant_cli.http.loop_turn import READING
-from clairvoyant_cli.http.request import READ_AHEAD_BYTES, Request, Throttle
+from clairvoyant_cli.http.request import READ_AHEAD_BYTES, Request
 from clairvoyant_cli.http.sockets import (
     Peer,
     end_with_reset,

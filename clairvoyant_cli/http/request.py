@@ -2,14 +2,12 @@
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from clairvoyant_cli.http.body import SHORT_BYTES, Piece, WaitingBody
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import RequestHead
-
-if TYPE_CHECKING:
-    from clairvoyant_cli.http.listener import ClientConnection
+from clairvoyant_cli.http.limits import Client
 
 READ_AHEAD_BYTES = SHORT_BYTES
 """How much of a body, or of pipelined requests, may wait before the socket is left alone (as in uvicorn)."""
@@ -17,16 +15,6 @@ READ_AHEAD_BYTES = SHORT_BYTES
 CONTINUE_S = 1.0
 """How long to wait for a backend's `100 Continue` before sending one; an HTTP/1.0 server sends none (RFC
 9110, 10.1.1)."""
-
-
-class Throttle(Protocol):
-    """A source of data that can be paused."""
-
-    def pause(self) -> None:
-        """Stop feeding."""
-
-    def resume(self) -> None:
-        """Feed again."""
 
 
 class BodySink(Protocol):
@@ -44,7 +32,7 @@ class BodySink(Protocol):
 class Request:
     """A request on its way in: its head is here, its body may still be arriving."""
 
-    def __init__(self, head: RequestHead, connection: "ClientConnection") -> None:
+    def __init__(self, head: RequestHead, connection: Client) -> None:
         self.head = head
         self.connection = connection
         self.complete = False

@@ -33,9 +33,9 @@ from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.scheduler.policy import POLICIES
 from predictor.record import PromptView
 from profiles.records import Continuation, Served
+from tests.fakes.daemon_parts import daemon_parts
 from tests.fakes.dialects import BAD, PING, Bad, Dialect, Json, Reply, Said, said
 from tests.fakes.remembered import PROFILE
-from tests.fakes.rooms import rooms
 
 VOLATILE = ("created", "created_at", "total_duration", "eval_duration", "prompt_eval_duration")
 
@@ -127,7 +127,7 @@ class Client:
 class Connection:
     """A connection to the server of a case."""
 
-    house: "House"
+    runner: "CaseRunner"
     throttle: object = None
     _head: RequestHead | None = None
     _sink: ResponseSink | None = None
@@ -147,18 +147,18 @@ class Connection:
 
     def _answer(self) -> None:
         assert self._head is not None
-        reply, cut_before, lost_after = self.house.reply(self._head.path, json.loads(bytes(self._body)))
+        reply, cut_before, lost_after = self.runner.reply(self._head.path, json.loads(bytes(self._body)))
         sink = self._sink
         if sink is None:
             return
         if reply.status:
             sink.head(ResponseHead(reply.status, b"X", list(reply.headers)))
-        for number, packet in enumerate(self.house.packets(reply)):
+        for number, packet in enumerate(self.runner.packets(reply)):
             if number == lost_after:
                 reply = replace(reply, lost=True)
                 break
             if number == cut_before:
-                self.house.want_cut()
+                self.runner.want_cut()
             if self._sink is sink:
                 sink.data(packet)
         if self._sink is sink:
@@ -183,8 +183,8 @@ class Connection:
         return True
 
 
-class House:
-    """One server of a dialect and the rooms before it, for one case after another."""
+class CaseRunner:
+    """One server of a dialect and a daemon before it, for one case after another."""
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
@@ -193,9 +193,9 @@ class House:
         self.exchange: Exchange | None = None
         self.parts = 0
         self.down = False
-        rooms_ = self.rooms = rooms("a", kind=dialect.kind, capacity=10**6)
-        rooms_.dispatcher.scheduler.set_policy(POLICIES["srpt"], 0.0)
-        worker = self.worker = rooms_.pool["a"]
+        parts = self.daemon = daemon_parts("a", kind=dialect.kind, capacity=10**6)
+        parts.dispatcher.scheduler.set_policy(POLICIES["srpt"], 0.0)
+        worker = self.worker = parts.pool["a"]
         proof = Continuation(dialect.way, trials=24, exact=24, resume_s=0.001, warm_s=0.001, fingerprint="f")
         served = Served(dialect.kind, "m", version=worker.version)
         worker.profiles = (replace(PROFILE, served=served, continuations=(proof,)),)
@@ -203,18 +203,18 @@ class House:
         worker.prober.asking = lambda url, prefix="": self.ask  # type: ignore[method-assign]
         worker.upstream.connect = self.connect  # type: ignore[method-assign]
         worker.watch.slots_settled = self.settled  # type: ignore[method-assign]
-        access, pool = Access(rooms_.admission.rules.access.clients), rooms_.pool
-        preemption = Preemption(rooms_.dispatcher, pool, rooms_.operation, rooms_.stats, cast(Any, None))
+        access, pool = Access(parts.admission.rules.access.clients), parts.pool
+        preemption = Preemption(parts.dispatcher, pool, parts.operation, parts.stats, cast(Any, None))
         self.serving = Serving(
             access,
             pool,
-            rooms_.dispatcher,
-            Refusals(pool, rooms_.stats),
-            rooms_.rules,
+            parts.dispatcher,
+            Refusals(pool, parts.stats),
+            parts.rules,
             preemption,
-            Annotation(pool, rooms_.operation, rooms_.stats.journal.at, rooms_.stats.journal.event),
-            EngineQueues(rooms_.dispatcher, pool, rooms_.stats.journal.event),
-            rooms_.stats,
+            Annotation(pool, parts.operation, parts.stats.journal.at, parts.stats.journal.event),
+            EngineQueues(parts.dispatcher, pool, parts.stats.journal.event),
+            parts.stats,
         )
 
     async def settled(self, *_: object, **__: object) -> str:
@@ -295,12 +295,12 @@ class House:
             model="m", view=PromptView("?"), prompt_tokens=4.0, affinity="m", stream=case.stream
         )
         exchange = self.exchange = cast(
-            Exchange, self.rooms.admission.enqueue(request, ReadBody(route, "ann"), parsed)
+            Exchange, self.daemon.admission.enqueue(request, ReadBody(route, "ann"), parsed)
         )
         self.worker.health.forget()
         self.serving.preemption._plain.clear()
         ended: list[Outcome] = []
-        self.rooms.dispatcher.ended[:] = [lambda _, end: ended.append(end.outcome)]
+        self.daemon.dispatcher.ended[:] = [lambda _, end: ended.append(end.outcome)]
         await self.serving.serve(exchange, request)
         return self.fault(client, ended)
 
@@ -358,12 +358,12 @@ async def faults(dialect: Dialect, seeds: range) -> list[str]:
     """Run many cases of a dialect; return those that went wrong."""
     log = logging.getLogger("clairvoyant")
     before, log.disabled = log.disabled, True
-    house, found = House(dialect), []
+    runner, found = CaseRunner(dialect), []
     try:
         for seed in seeds:
-            fault = await house.run(seed)
+            fault = await runner.run(seed)
             if fault:
-                found.append(f"{dialect.name} {seed}: {fault}\n  {house.case}")
+                found.append(f"{dialect.name} {seed}: {fault}\n  {runner.case}")
     finally:
         log.disabled = before
     return found

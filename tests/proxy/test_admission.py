@@ -8,7 +8,7 @@ from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.admission_rules import PassOn, ReadBody, Refused
 from clairvoyant_cli.proxy.requests.new_exchange import EMBEDDING, UNKNOWN
 from predictor.record import PromptView, Task
-from tests.fakes.rooms import Rooms, asking, rooms
+from tests.fakes.daemon_parts import DaemonParts, asking, daemon_parts
 
 
 def refused(verdict: object) -> tuple[int, str]:
@@ -17,7 +17,7 @@ def refused(verdict: object) -> tuple[int, str]:
 
 
 async def test_a_chat_is_read_a_list_is_passed_on_and_a_tunnel_refused() -> None:
-    door = rooms().admission.rules.judge_head
+    door = daemon_parts().admission.rules.judge_head
     assert isinstance(door(asking("/api/chat")), ReadBody)
     assert isinstance(door(asking("/api/tags", b"GET")), PassOn)
     assert refused(door(asking("127.0.0.1:443", b"CONNECT"))) == (
@@ -27,114 +27,114 @@ async def test_a_chat_is_read_a_list_is_passed_on_and_a_tunnel_refused() -> None
 
 
 async def test_without_keys_a_request_counts_for_its_address_and_is_shown_by_its_header() -> None:
-    door = rooms().admission.rules.judge_head
+    door = daemon_parts().admission.rules.judge_head
     names = [door(asking()), door(asking(x_clairvoyant_client="bob"))]
     shown = [(each.client, each.shown_name) for each in names if isinstance(each, ReadBody)]
     assert shown == [("ann", "ann"), ("ann", "bob")]
 
 
 async def test_a_page_of_another_site_is_kept_out() -> None:
-    status, said = refused(rooms().admission.rules.judge_head(asking(origin="https://evil.example")))
+    status, said = refused(daemon_parts().admission.rules.judge_head(asking(origin="https://evil.example")))
     assert status == 403
     assert "evil.example" in said
 
 
 async def test_a_request_takes_a_free_slot_and_the_next_one_waits() -> None:
-    house = rooms()
-    first, second = house.queued("0.9 essay"), house.queued("0.1 question")
-    assert (house.on(first), house.on(second)) == ("mac", "")
+    parts = daemon_parts()
+    first, second = parts.queued("0.9 essay"), parts.queued("0.1 question")
+    assert (parts.on(first), parts.on(second)) == ("mac", "")
     assert (first.job.p_long, second.job.p_long) == (0.9, 0.1)
 
 
 async def test_a_title_lets_the_question_pass_that_it_comes_along_with() -> None:
-    house = rooms()
-    title = house.queued("### Task:\nGenerate a concise title for the chat.")
-    question = house.queued("0.9 essay")
-    assert (house.on(title), house.on(question)) == ("", "mac")
-    tags = rooms().queued("### Task:\nGenerate 1-3 broad tags for the chat.")
+    parts = daemon_parts()
+    title = parts.queued("### Task:\nGenerate a concise title for the chat.")
+    question = parts.queued("0.9 essay")
+    assert (parts.on(title), parts.on(question)) == ("", "mac")
+    tags = daemon_parts().queued("### Task:\nGenerate 1-3 broad tags for the chat.")
     assert tags.attempt is not None, "it comes after the answer, and need not wait"
 
 
 async def test_its_cost_is_the_time_that_the_fastest_worker_needs() -> None:
-    house = rooms("slow", "fast")
-    house.pool["slow"].speeds.decode_tokens_per_s = 10.0
-    house.pool["fast"].speeds.decode_tokens_per_s = 100.0
-    exchange = house.queued("0.0 fifty tokens")
+    parts = daemon_parts("slow", "fast")
+    parts.pool["slow"].speeds.decode_tokens_per_s = 10.0
+    parts.pool["fast"].speeds.decode_tokens_per_s = 100.0
+    exchange = parts.queued("0.0 fifty tokens")
     assert exchange.job.cost_s == pytest.approx(50 / 100 + 4 / 500)
     assert exchange.attempt is not None
-    expected_s = house.pool[exchange.attempt.worker].service_s(4.0, 50.0)
+    expected_s = parts.pool[exchange.attempt.worker].service_s(4.0, 50.0)
     assert exchange.attempt.expected_s == pytest.approx(expected_s)
 
 
 async def test_what_cannot_be_read_or_only_embeds_is_not_predicted() -> None:
-    house = rooms()
-    door = house.admission.rules.judge_head(asking())
+    parts = daemon_parts()
+    door = parts.admission.rules.judge_head(asking())
     assert isinstance(door, ReadBody)
-    unread = house.admission.enqueue(asking(), door, ParsedRequest())
-    embeds = house.admission.enqueue(asking(), door, ParsedRequest(view=PromptView("x", task=Task.EMBEDDING)))
+    unread = parts.admission.enqueue(asking(), door, ParsedRequest())
+    embeds = parts.admission.enqueue(asking(), door, ParsedRequest(view=PromptView("x", task=Task.EMBEDDING)))
     assert isinstance(unread, Exchange)
     assert isinstance(embeds, Exchange)
     assert (unread.asked.prediction, embeds.asked.prediction) == (UNKNOWN, EMBEDDING)
 
 
 async def test_what_asks_for_nothing_needs_no_slot() -> None:
-    house = rooms()
-    door = house.admission.rules.judge_head(asking())
+    parts = daemon_parts()
+    door = parts.admission.rules.judge_head(asking())
     assert isinstance(door, ReadBody)
     request = asking()
-    assert isinstance(house.admission.enqueue(request, door, ParsedRequest(bypass="load")), PassOn)
+    assert isinstance(parts.admission.enqueue(request, door, ParsedRequest(bypass="load")), PassOn)
     assert not request.scheduled
-    house.pool.first.remote_models = frozenset({"gpt-oss:120b-cloud"})
-    assert isinstance(house.ask("x", model="gpt-oss:120b-cloud"), PassOn)
-    assert house.stats.submitted == 0
+    parts.pool.first.remote_models = frozenset({"gpt-oss:120b-cloud"})
+    assert isinstance(parts.ask("x", model="gpt-oss:120b-cloud"), PassOn)
+    assert parts.stats.submitted == 0
 
 
 async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
-    house = rooms(capacity=1)
-    house.queued("0.5 runs")
-    house.queued("0.5 waits")
-    verdict = house.ask("0.9 too much")
+    parts = daemon_parts(capacity=1)
+    parts.queued("0.5 runs")
+    parts.queued("0.5 waits")
+    verdict = parts.ask("0.9 too much")
     assert refused(verdict) == (503, "clairvoyant: the queue is full")
     assert isinstance(verdict, Refused)
     assert verdict.refusal.retry_after_s is not None
-    assert house.stats.counters().rejected == 1
+    assert parts.stats.counters().rejected == 1
 
 
 async def test_a_client_has_no_more_waiting_than_it_may() -> None:
-    house = rooms(clients={"ann": ClientRules(max_waiting=1)})
-    house.queued("runs")
-    house.queued("waits")
-    status, said = refused(house.ask("too much"))
+    parts = daemon_parts(clients={"ann": ClientRules(max_waiting=1)})
+    parts.queued("runs")
+    parts.queued("waits")
+    status, said = refused(parts.ask("too much"))
     assert (status, "ann" in said) == (503, True)
-    house.queued("of another", client="bob")
+    parts.queued("of another", client="bob")
 
 
 async def test_more_than_can_wait_are_not_even_read() -> None:
-    house = rooms(capacity=1)
-    asks = ReadBody(house.admission.rules.judge_head(asking()).route, "ann")
-    with house.admission.entering(asks) as first, house.admission.entering(asks) as second:
+    parts = daemon_parts(capacity=1)
+    asks = ReadBody(parts.admission.rules.judge_head(asking()).route, "ann")
+    with parts.admission.entering(asks) as first, parts.admission.entering(asks) as second:
         assert (first, second) == (None, None)
-        with house.admission.entering(asks) as third:
+        with parts.admission.entering(asks) as third:
             assert refused(third) == (503, "clairvoyant: the queue is full")
-    with house.admission.entering(asks) as again:
+    with parts.admission.entering(asks) as again:
         assert again is None
 
 
 async def test_a_draining_daemon_takes_nothing_and_one_going_down_does_not_even_read() -> None:
-    house = rooms()
-    house.operation.draining = True
-    assert refused(house.ask("x"))[1].startswith("clairvoyant is draining")
-    house.operation.go_down()
-    assert refused(house.admission.rules.judge_head(asking()))[1].startswith("clairvoyant is shutting down")
+    parts = daemon_parts()
+    parts.operation.draining = True
+    assert refused(parts.ask("x"))[1].startswith("clairvoyant is draining")
+    parts.operation.go_down()
+    assert refused(parts.admission.rules.judge_head(asking()))[1].startswith("clairvoyant is shutting down")
 
 
 async def test_when_all_workers_are_given_up_a_request_is_told_at_once() -> None:
-    house = rooms("mac", "rtx", grace_s=0.0)
+    parts = daemon_parts("mac", "rtx", grace_s=0.0)
     for name in ("mac", "rtx"):
-        house.becomes(name, "down", "connection refused")
+        parts.becomes(name, "down", "connection refused")
     for name in ("mac", "rtx"):
-        house.pool[name].outage._expire()
-    assert refused(house.ask("x")) == (
+        parts.pool[name].outage._expire()
+    assert refused(parts.ask("x")) == (
         503,
         "clairvoyant: Ollama at http://127.0.0.1:9000 is not reachable (connection refused)",
     )
@@ -142,17 +142,17 @@ async def test_when_all_workers_are_given_up_a_request_is_told_at_once() -> None
 
 @pytest.mark.parametrize(("asked", "given"), [("5", 5), ("-5", 0), ("soon", 0)])
 async def test_a_client_may_step_back_but_not_forward(asked: str, given: int) -> None:
-    house = rooms()
+    parts = daemon_parts()
     request = asking(x_clairvoyant_priority=asked)
-    door = house.admission.rules.judge_head(request)
+    door = parts.admission.rules.judge_head(request)
     assert isinstance(door, ReadBody)
-    exchange = house.admission.enqueue(request, door, ParsedRequest())
+    exchange = parts.admission.enqueue(request, door, ParsedRequest())
     assert isinstance(exchange, Exchange)
     assert exchange.job.priority == given
 
 
 async def test_a_spent_quota_refuses_until_midnight() -> None:
-    house: Rooms = rooms(clients={"ann": ClientRules(tokens_per_day=10)})
-    house.stats.today.ended("ann", 0, 10)
-    status, said = refused(house.ask("x"))
+    parts: DaemonParts = daemon_parts(clients={"ann": ClientRules(tokens_per_day=10)})
+    parts.stats.today.ended("ann", 0, 10)
+    status, said = refused(parts.ask("x"))
     assert (status, "midnight" in said) == (429, True)

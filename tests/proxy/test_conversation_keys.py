@@ -8,7 +8,7 @@ from clairvoyant_cli.proxy.requests.admission_rules import ReadBody
 from clairvoyant_cli.proxy.requests.conversation_keys import Conversations
 from clairvoyant_cli.scheduler.prefixes import Chain
 from predictor.record import PromptView, Turn
-from tests.fakes.rooms import Rooms, asking, rooms
+from tests.fakes.daemon_parts import DaemonParts, asking, daemon_parts
 
 LONG = "word " * 1000
 
@@ -36,28 +36,28 @@ def test_the_hashes_of_one_run_say_nothing_in_another() -> None:
     assert chain(Conversations(), "hello")[0].hash != chain(Conversations(), "hello")[0].hash
 
 
-def say(house: Rooms, *said: str) -> Exchange:
-    door = house.admission.rules.judge_head(asking())
+def say(parts: DaemonParts, *said: str) -> Exchange:
+    door = parts.admission.rules.judge_head(asking())
     assert isinstance(door, ReadBody)
     turns = tuple(Turn(("user", "assistant")[n % 2], text) for n, text in enumerate(said[:-1]))
     tokens = sum(len(text) for text in said) / 4
     parsed = ParsedRequest(
         model="m", view=PromptView(said[-1], history=turns, model="m"), prompt_tokens=tokens
     )
-    exchange = house.admission.enqueue(asking(), ReadBody(door.route, "ann"), parsed)
+    exchange = parts.admission.enqueue(asking(), ReadBody(door.route, "ann"), parsed)
     assert isinstance(exchange, Exchange)
     return exchange
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_a_conversation_goes_on_where_it_was_served(restarted: bool) -> None:
-    house = rooms("mac", "rtx")
-    openings = [say(house, f"0.1 {name} {LONG}") for name in ("ann", "bob")]
-    assert [house.on(each) for each in openings] == ["mac", "rtx"]
+    parts = daemon_parts("mac", "rtx")
+    openings = [say(parts, f"0.1 {name} {LONG}") for name in ("ann", "bob")]
+    assert [parts.on(each) for each in openings] == ["mac", "rtx"]
     for exchange in openings:
-        house.dispatcher.end(exchange, Outcome.COMPLETED, 200)
+        parts.dispatcher.end(exchange, Outcome.COMPLETED, 200)
     if restarted:
-        house.becomes("rtx", "down")
-        house.becomes("rtx", "up")
-    again = say(house, f"0.1 bob {LONG}", "0.1", "0.1 go on")
-    assert house.on(again) == ("mac" if restarted else "rtx")
+        parts.becomes("rtx", "down")
+        parts.becomes("rtx", "up")
+    again = say(parts, f"0.1 bob {LONG}", "0.1", "0.1 go on")
+    assert parts.on(again) == ("mac" if restarted else "rtx")

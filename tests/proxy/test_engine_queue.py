@@ -5,24 +5,24 @@ from operator import itemgetter
 
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange
 from clairvoyant_cli.proxy.servers.engine_queue import JUDGED, EngineQueues
-from tests.fakes.rooms import Rooms, rooms
+from tests.fakes.daemon_parts import DaemonParts, daemon_parts
 
 
 class House:
     """An engine without a socket, to which requests are sent and which begins to answer them."""
 
     def __init__(self) -> None:
-        self.rooms: Rooms = rooms("engine", slots=200, kind="vllm")
-        self.worker = self.rooms.pool["engine"]
+        self.daemon: DaemonParts = daemon_parts("engine", slots=200, kind="vllm")
+        self.worker = self.daemon.pool["engine"]
         self.worker.annotate = "on"
         self.said: list[str] = []
         self.queues = EngineQueues(
-            self.rooms.dispatcher, self.rooms.pool, lambda _, news: self.said.append(news)
+            self.daemon.dispatcher, self.daemon.pool, lambda _, news: self.said.append(news)
         )
 
     def sent(self, at_s: float, number: int) -> tuple[Exchange, Attempt]:
-        self.rooms.now[0] = at_s
-        exchange = self.rooms.queued("0.5 a page")
+        self.daemon.now[0] = at_s
+        exchange = self.daemon.queued("0.5 a page")
         exchange.asked = replace(exchange.asked, parsed=replace(exchange.asked.parsed, stream=True))
         attempt = exchange.attempt
         assert attempt is not None
@@ -41,36 +41,36 @@ class House:
 
 
 async def test_an_engine_that_lets_the_better_number_pass_heeds_it() -> None:
-    house = House()
+    parts = House()
     for turn in range(JUDGED):
-        house.race(1000.0 * turn, first_begins_s=6.0, second_begins_s=5.0)
-    assert house.queues.heeded(house.worker) == 1.0
-    assert house.said == []
+        parts.race(1000.0 * turn, first_begins_s=6.0, second_begins_s=5.0)
+    assert parts.queues.heeded(parts.worker) == 1.0
+    assert parts.said == []
 
 
 async def test_one_that_keeps_to_the_order_of_arrival_is_found_out_once() -> None:
-    house = House()
+    parts = House()
     for turn in range(JUDGED + 5):
-        house.race(1000.0 * turn, first_begins_s=60.0, second_begins_s=61.0)
-    assert house.queues.heeded(house.worker) == 0.0
-    assert len(house.said) == 1
-    assert "--scheduling-policy priority" in house.said[0]
+        parts.race(1000.0 * turn, first_begins_s=60.0, second_begins_s=61.0)
+    assert parts.queues.heeded(parts.worker) == 0.0
+    assert len(parts.said) == 1
+    assert "--scheduling-policy priority" in parts.said[0]
 
 
 async def test_who_came_while_another_was_being_started_proves_nothing() -> None:
-    house = House()
+    parts = House()
     for turn in range(JUDGED):
-        house.race(1000.0 * turn, first_begins_s=1.2, second_begins_s=2.0)
-    assert house.queues.heeded(house.worker) is None
+        parts.race(1000.0 * turn, first_begins_s=1.2, second_begins_s=2.0)
+    assert parts.queues.heeded(parts.worker) is None
 
 
 async def test_what_waits_inside_ends_after_what_goes_before_it() -> None:
-    house = House()
-    house.worker.slots = 1
-    runs, late, soon = house.sent(0.0, 5), house.sent(1.0, 9), house.sent(2.0, 1)
-    house.begins(runs, 2.5)
+    parts = House()
+    parts.worker.slots = 1
+    runs, late, soon = parts.sent(0.0, 5), parts.sent(1.0, 9), parts.sent(2.0, 1)
+    parts.begins(runs, 2.5)
     took = {each[0].id: each[1].expected_s for each in (runs, late, soon)}
-    ends = house.queues.ends_in_s(3.5)
+    ends = parts.queues.ends_in_s(3.5)
     left_s = took[runs[0].id] - 1.0
     assert ends[runs[0].id] == left_s
     assert ends[soon[0].id] == left_s + took[soon[0].id]

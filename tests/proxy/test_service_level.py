@@ -10,7 +10,7 @@ from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome
 from clairvoyant_cli.proxy.queue.service_level import MIN_RECENT, ServiceLevel, objective_of
 from clairvoyant_cli.proxy.requests.admission_rules import Refused
 from clairvoyant_cli.scheduler.client_counts import MAX_CLIENTS
-from tests.fakes.rooms import Rooms, rooms
+from tests.fakes.daemon_parts import DaemonParts, daemon_parts
 
 
 @pytest.mark.parametrize(
@@ -29,22 +29,22 @@ def test_what_is_no_service_level_is_refused_with_an_example(text: str) -> None:
         ServeConfig(slo=text)
 
 
-def promising(text: str, *workers: str) -> tuple[Rooms, ServiceLevel, list[str]]:
-    house, said = rooms(*workers, capacity=100), list[str]()
+def promising(text: str, *workers: str) -> tuple[DaemonParts, ServiceLevel, list[str]]:
+    parts, said = daemon_parts(*workers, capacity=100), list[str]()
 
     def say(level: int, line: str) -> None:
         said.append(f"{logging.getLevelName(level)} {line}")
 
-    level = ServiceLevel(text, house.dispatcher.scheduler, house.stats.journal.clock, say)
-    house.admission.rules.service_level = level
-    house.dispatcher.ended.append(level.ended)
-    return house, level, said
+    level = ServiceLevel(text, parts.dispatcher.scheduler, parts.stats.journal.clock, say)
+    parts.admission.rules.service_level = level
+    parts.dispatcher.ended.append(level.ended)
+    return parts, level, said
 
 
 async def test_what_the_forecast_says_comes_too_late_is_told_when_to_come_back() -> None:
-    house, level, _ = promising("ttft-p95=5s")
-    running = house.queued("0.5")  # 400 tokens at 30 a second
-    refused = house.ask("0.5")
+    parts, level, _ = promising("ttft-p95=5s")
+    running = parts.queued("0.5")  # 400 tokens at 30 a second
+    refused = parts.ask("0.5")
     assert isinstance(refused, Refused)
     assert refused.refusal.status == 503
     assert "ttft-p95=5s" in refused.refusal.message
@@ -53,38 +53,38 @@ async def test_what_the_forecast_says_comes_too_late_is_told_when_to_come_back()
     retry_s = refused.refusal.retry_after_s
     assert retry_s is not None
     assert ends_s - 5.0 <= retry_s <= ends_s - 5.0 + 1.2
-    house.now[0] += ends_s
-    house.dispatcher.end(running, Outcome.COMPLETED, 200)
-    house.queued("0.5")
+    parts.now[0] += ends_s
+    parts.dispatcher.end(running, Outcome.COMPLETED, 200)
+    parts.queued("0.5")
     assert level.refused == 1
 
 
 async def test_a_free_server_refuses_nobody_and_a_second_one_halves_the_wait() -> None:
-    house, level, _ = promising("ttft-p95=5s", "mac", "rtx")
+    parts, level, _ = promising("ttft-p95=5s", "mac", "rtx")
     for _ in range(2):
-        house.queued("0.5")
-    assert isinstance(house.ask("0.5"), Refused)
+        parts.queued("0.5")
+    assert isinstance(parts.ask("0.5"), Refused)
     assert level.refused == 1
 
 
 async def test_what_never_could_be_in_time_is_let_in() -> None:
-    house, level, _ = promising("ttft-p95=50ms")
-    house.queued("0.5")
-    house.queued("0.5")
+    parts, level, _ = promising("ttft-p95=50ms")
+    parts.queued("0.5")
+    parts.queued("0.5")
     assert level.refused == 0
 
 
-def served(house: Rooms, after_s: float, client: str = "ann") -> Exchange:
-    exchange = house.queued("0.1", client=client)
-    house.now[0] += after_s
-    house.dispatcher.end(exchange, Outcome.CLIENT_CANCELLED, 499)
+def served(parts: DaemonParts, after_s: float, client: str = "ann") -> Exchange:
+    exchange = parts.queued("0.1", client=client)
+    parts.now[0] += after_s
+    parts.dispatcher.end(exchange, Outcome.CLIENT_CANCELLED, 499)
     return exchange
 
 
 async def test_violations_are_counted_by_class_and_client_and_an_alert_comes_and_goes() -> None:
-    house, level, said = promising("ttft-p90=5s")
+    parts, level, said = promising("ttft-p90=5s")
     for number in range(MIN_RECENT):
-        served(house, 6.0 if number % 2 else 1.0)
+        served(parts, 6.0 if number % 2 else 1.0)
     state = level.state()
     assert state.alert
     [short] = state.classes
@@ -92,34 +92,34 @@ async def test_violations_are_counted_by_class_and_client_and_an_alert_comes_and
     assert level.missed_by_client.of("ann") == MIN_RECENT // 2
     assert [line for line in said if "is not met" in line and line.startswith("WARNING")] == said
     for _ in range(5 * MIN_RECENT):
-        served(house, 1.0)
+        served(parts, 1.0)
     assert not level.state().alert
     assert len(said) == 2
     assert "met again" in said[1]
 
 
 async def test_names_that_somebody_makes_up_keep_nobody_from_being_counted() -> None:
-    house, level, _ = promising("ttft-p90=5s")
+    parts, level, _ = promising("ttft-p90=5s")
     for number in range(MAX_CLIENTS):
-        served(house, 6.0, f"made up {number}")
+        served(parts, 6.0, f"made up {number}")
     for _ in range(3):
-        served(house, 6.0)
+        served(parts, 6.0)
     assert level.missed_by_client.of("ann") == 3
     assert level.missed_by_client.total == MAX_CLIENTS + 3
 
 
 async def test_forecasts_are_corrected_by_what_became_of_them() -> None:
-    house, level, _ = promising("ttft-p95=5s")
+    parts, level, _ = promising("ttft-p95=5s")
     for _ in range(40):
-        served(house, 3.0)  # an idle server, and yet nobody has a token in 3 s
-    house.queued("0.1 runs")
-    house.now[0] += 0.01
+        served(parts, 3.0)  # an idle server, and yet nobody has a token in 3 s
+    parts.queued("0.1 runs")
+    parts.now[0] += 0.01
     assert level.refused == 0
-    assert isinstance(house.ask("0.1"), Refused)
+    assert isinstance(parts.ask("0.1"), Refused)
 
 
 async def test_while_no_server_is_there_nothing_is_forecast() -> None:
-    house, level, _ = promising("ttft-p95=5s")
-    house.becomes("mac", "down")
-    house.queued("0.5")
+    parts, level, _ = promising("ttft-p95=5s")
+    parts.becomes("mac", "down")
+    parts.queued("0.5")
     assert level.refused == 0

@@ -1,4 +1,4 @@
-"""The daemon's rooms without a socket: workers that are only said to be there, and a clock that stands."""
+"""The parts of a daemon without sockets: simulated servers, and a clock that stands still."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -50,8 +50,8 @@ def asking(path: str = "/api/chat", method: bytes = b"POST", **headers: str) -> 
 
 
 @dataclass
-class Rooms:
-    """All that decides about a request. `now` is what the clock shows, `tasks` what was left to be done."""
+class DaemonParts:
+    """All parts that decide about a request. `now` is the clock's time, `tasks` what was spawned."""
 
     dispatcher: Dispatcher
     pool: ServerPool
@@ -94,7 +94,7 @@ class Rooms:
         return "" if exchange.attempt is None else exchange.attempt.worker
 
 
-def rooms(
+def daemon_parts(
     *workers: str,
     slots: int = 1,
     capacity: int = 10,
@@ -102,8 +102,8 @@ def rooms(
     max_wait_s: float | None = None,
     kind: str = "ollama",
     clients: dict[str, ClientRules] | None = None,
-) -> Rooms:
-    """Build the rooms with these workers, all of them up."""
+) -> DaemonParts:
+    """Build a daemon's parts with these servers, all of them up."""
     now, tasks = [100.0], []
 
     def clock() -> float:
@@ -143,7 +143,7 @@ def rooms(
         admitted=[stats.arrived, urgency.watch],
     )
     rules = ServingRules(pool, operation, refusals, max_wait_s)
-    return Rooms(dispatcher, pool, lifecycle, operation, stats, admission, rules, now, tasks)
+    return DaemonParts(dispatcher, pool, lifecycle, operation, stats, admission, rules, now, tasks)
 
 
 def _server(name: str, adapter: Adapter, number: int, slots: int) -> Server:

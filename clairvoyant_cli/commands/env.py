@@ -1,7 +1,6 @@
 """`clairvoyant env`: prints environment variables and settings that send clients through the proxy."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -22,49 +21,18 @@ It replaces a real OpenAI key in the environment, which must not be sent to the 
 KEYS = re.compile(r"[A-Za-z0-9._~+/=-]+", re.ASCII)
 
 
-def _open_webui(url: str) -> str:
-    inside = url.replace("127.0.0.1", "host.docker.internal").replace("localhost", "host.docker.internal")
-    lines = (
-        "In a container (the proxy must listen beyond loopback, with keys):",
-        "docker run -d -p 3000:8080 --add-host=host.docker.internal:host-gateway "
-        "-v open-webui:/app/backend/data "
-        + " ".join(f"-e '{each}'" for each in _open_webui_variables(inside))
-        + " ghcr.io/open-webui/open-webui:main",
-        "Without a container, set these, then run open-webui serve:",
-        *_open_webui_variables(url),
-        f"If it runs already: Admin Panel, Settings, Connections, OpenAI API: {url}/v1, key {KEY}",
-    )
-    return "\n".join(lines)
+OPEN_WEBUI = (
+    "OPENAI_API_BASE_URL={url}/v1",
+    "OPENAI_API_KEY={key}",
+    "ENABLE_OLLAMA_API=false",
+    "ENABLE_FORWARD_USER_INFO_HEADERS=true",
+    'DEFAULT_MODEL_METADATA={{"capabilities":{{"builtin_tools":false}}}}',
+)
+"""Environment of Open WebUI, as templates."""
 
+OPEN_WEBUI_IN_DOCKER = " ".join(f"-e '{each}'" for each in OPEN_WEBUI).replace("{url}", "{docker_url}")
 
-def _open_webui_variables(url: str) -> tuple[str, ...]:
-    return (
-        f"OPENAI_API_BASE_URL={url}/v1",
-        f"OPENAI_API_KEY={KEY}",
-        "ENABLE_OLLAMA_API=false",
-        "ENABLE_FORWARD_USER_INFO_HEADERS=true",
-        'DEFAULT_MODEL_METADATA={"capabilities":{"builtin_tools":false}}',
-    )
-
-
-def _continue(url: str) -> str:
-    return f"""In ~/.continue/config.yaml:
-models:
-  - name: local
-    provider: openai        # or ollama, then apiBase: {url}
-    model: your-model
-    apiBase: {url}/v1
-    apiKey: {KEY}"""
-
-
-def _langchain(url: str) -> str:
-    return f"""In Python:
-ChatOpenAI(model="your-model", base_url="{url}/v1", api_key="{KEY}")
-ChatOllama(model="your-model", base_url="{url}")
-ChatAnthropic(model="your-model", base_url="{url}", api_key="{KEY}")"""
-
-
-VARIABLES: dict[str, tuple[str, dict[str, str]]] = {
+VARIABLES = {
     "ollama": ("the ollama command line and libraries", {"OLLAMA_HOST": "{url}"}),
     "openai": (
         "OpenAI's SDKs, and LangChain's ChatOpenAI",
@@ -77,12 +45,35 @@ VARIABLES: dict[str, tuple[str, dict[str, str]]] = {
 }
 """Clients with environment variables: a title, and the variables."""
 
-INSTRUCTIONS: dict[str, tuple[str, Callable[[str], str]]] = {
-    "open-webui": ("Open WebUI", _open_webui),
-    "continue": ("Continue", _continue),
-    "langchain": ("LangChain", _langchain),
+INSTRUCTIONS = {
+    "open-webui": (
+        "Open WebUI",
+        "In a container (the proxy must listen beyond loopback, with keys):\n"
+        "docker run -d -p 3000:8080 --add-host=host.docker.internal:host-gateway "
+        f"-v open-webui:/app/backend/data {OPEN_WEBUI_IN_DOCKER} ghcr.io/open-webui/open-webui:main\n"
+        "Without a container, set these, then run open-webui serve:\n"
+        + "\n".join(OPEN_WEBUI)
+        + "\nIf it runs already: Admin Panel, Settings, Connections, OpenAI API: {url}/v1, key {key}",
+    ),
+    "continue": (
+        "Continue",
+        """In ~/.continue/config.yaml:
+models:
+  - name: local
+    provider: openai        # or ollama, then apiBase: {url}
+    model: your-model
+    apiBase: {url}/v1
+    apiKey: {key}""",
+    ),
+    "langchain": (
+        "LangChain",
+        """In Python:
+ChatOpenAI(model="your-model", base_url="{url}/v1", api_key="{key}")
+ChatOllama(model="your-model", base_url="{url}")
+ChatAnthropic(model="your-model", base_url="{url}", api_key="{key}")""",
+    ),
 }
-"""Clients with settings of their own: a title, and instructions for a URL."""
+"""Clients with settings of their own: a title, and a template of instructions."""
 
 CLIENTS = (*VARIABLES, *INSTRUCTIONS)
 
@@ -133,15 +124,16 @@ def command(
             "the key may have only letters, digits and -._~+/= (safe in every shell)", ExitCode.USAGE
         )
     base = local_url(url).rstrip("/")
+    docker = base.replace("127.0.0.1", "host.docker.internal").replace("localhost", "host.docker.internal")
     export, comment = SHELLS[shell]
     for name in names or CLIENTS:
-        title, _ = VARIABLES.get(name) or INSTRUCTIONS[name]
-        click.echo(f"{comment} {title}")
+        click.echo(f"{comment} {(VARIABLES | INSTRUCTIONS)[name][0]}")
         if name in ON_REQUEST and not names:
             click.echo(f"{comment}   clairvoyant env --client {name}")
         elif name in VARIABLES:
             for variable, value in VARIABLES[name][1].items():
                 click.echo(export.format(name=variable, value=value.format(url=base, key=key)))
         else:
-            for line in INSTRUCTIONS[name][1](base).splitlines():
-                click.echo(f"{comment}   {line.replace(KEY, key)}")
+            text = INSTRUCTIONS[name][1].format(url=base, key=key, docker_url=docker)
+            for line in text.splitlines():
+                click.echo(f"{comment}   {line}")

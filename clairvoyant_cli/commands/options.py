@@ -1,7 +1,7 @@
 """Click options shared by several commands, and those generated from the settings of `serve`."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,25 +76,24 @@ def output_file(*suffixes: str) -> Output:
     return Output(suffixes)
 
 
-def _policies(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem]":
+def _completions(begun: str, known: "Iterable[tuple[str, str]]") -> "list[CompletionItem]":
     from click.shell_completion import CompletionItem
 
+    return [CompletionItem(name, help=about or None) for name, about in known if name.startswith(begun)]
+
+
+def _policies(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem]":
     from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
 
-    found = (CompletionItem(name, help=POLICIES[name].summary) for name in SERVABLE)
-    return [item for item in found if item.value.startswith(begun)]
+    return _completions(begun, ((name, POLICIES[name].summary) for name in SERVABLE))
 
 
 def _backends(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem]":
-    from click.shell_completion import CompletionItem
-
-    return [CompletionItem(name) for name in BACKEND_NAMES if name.startswith(begun)]
+    return _completions(begun, ((name, "") for name in BACKEND_NAMES))
 
 
 def profile_names(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem]":
     """Complete the name of a profile; nothing if the database cannot be read."""
-    from click.shell_completion import CompletionItem
-
     from clairvoyant_cli.commands.setup import database_path
     from profiles.database import ProfilesError, reading
     from profiles.store import every
@@ -103,8 +102,7 @@ def profile_names(ctx: click.Context, parameter: click.Parameter, begun: str) ->
         suppress(ClairvoyantError, ProfilesError),
         reading(database_path(ctx.params.get("db_file"))) as found,
     ):
-        kept = [each.profile for each in every(found) if each.profile.name.startswith(begun)]
-        return [CompletionItem(profile.name, help=profile.served.model) for profile in kept]
+        return _completions(begun, ((k.profile.name, k.profile.served.model) for k in every(found)))
     return []
 
 

@@ -27,9 +27,6 @@ from clairvoyant_cli.system import heed_signals, run
 
 if TYPE_CHECKING:
     from clairvoyant_cli.proxy.daemon import Daemon
-    from clairvoyant_cli.proxy.learning.persistence import Persistence
-    from clairvoyant_cli.proxy.requests.encoder import Encode
-    from predictor.record import Predictor, UrgencyPredictor
 
 POLICY_HELP = "\n\n".join(
     [
@@ -76,6 +73,8 @@ def _heed_signals(daemon: "Daemon") -> None:
 
 
 async def _serve(config: ServeConfig) -> None:
+    from clairvoyant_cli.proxy.daemon import running_daemon
+
     log = logging.getLogger("clairvoyant")
     predictor = load_predictor(config.predictor)
     encode, urgency = second_opinion(config), urgency_predictor(config)
@@ -84,40 +83,34 @@ async def _serve(config: ServeConfig) -> None:
 
         predictor = FrozenPredictor(predictor)
     with kept_in(config) as persistence:
-        await _run(config, predictor, persistence, encode, urgency)
+        daemon_of = running_daemon(
+            config, predictor, persistence=persistence, announced=True, encode=encode, urgency=urgency
+        )
+        async with daemon_of as daemon:
+            # Exempt the loaded modules and models from garbage collection, to keep pauses short.
+            gc.collect()
+            gc.freeze()
+            _heed_signals(daemon)
+            started = _start_line(daemon, predictor.name)
+            # Printed at every log level: scripts wait for this line.
+            say(started, err=True)
+            if config.log_file is not None:
+                log.info(started)
+            await daemon.run_until_stopped()
     log.info("stopped")
 
 
-async def _run(
-    config: ServeConfig,
-    predictor: "Predictor",
-    persistence: "Persistence | None",
-    encode: "Encode | None",
-    urgency: "UrgencyPredictor | None",
-) -> None:
+def _start_line(daemon: "Daemon", predictor: str) -> str:
     from clairvoyant_cli.protocols.printable import plural
-    from clairvoyant_cli.proxy.daemon import running_daemon
 
-    daemon_of = running_daemon(
-        config, predictor, persistence=persistence, announced=True, encode=encode, urgency=urgency
+    operation, pool = daemon.operation, daemon.pool
+    engines = " and ".join(pool.stamped)
+    priorities = f"priorities for {engines}, " if engines else ""
+    tau = ""
+    if operation.dispatcher.scheduler.policy.guarded:
+        value = "off" if operation.tau_s is None else f"{operation.tau_s:.4g} s ({operation.tau_source})"
+        tau = f"tau {value}, "
+    return (
+        f"clairvoyant {__version__}: {daemon.base_url} -> {pool.described}, {plural(pool.slots, 'slot')}, "
+        f"{priorities}policy {operation.policy}, {tau}predictor {predictor}"
     )
-    async with daemon_of as daemon:
-        # Exempt the loaded modules and models from garbage collection, to keep pauses short.
-        gc.collect()
-        gc.freeze()
-        _heed_signals(daemon)
-        operation = daemon.operation
-        tau = "off" if operation.tau_s is None else f"{operation.tau_s:.4g} s ({operation.tau_source})"
-        kept = f"tau {tau}, " if operation.dispatcher.scheduler.policy.guarded else ""
-        names = " and ".join(daemon.pool.stamped)
-        stamped = f"priorities for {names} to order by, " if names else ""
-        serving = (
-            f"clairvoyant {__version__}: {daemon.base_url} -> {daemon.pool.described}, "
-            f"{plural(daemon.pool.slots, 'slot')}, {stamped}"
-            f"policy {operation.policy}, {kept}predictor {predictor.name}"
-        )
-        # Printed at every log level: scripts wait for this line.
-        say(serving, err=True)
-        if config.log_file is not None:
-            logging.getLogger("clairvoyant").info(serving)
-        await daemon.run_until_stopped()

@@ -22,7 +22,6 @@ from clairvoyant_cli.system import (
     is_open_to_others,
     open_files_limit,
 )
-from predictor.record import Predictor
 
 PYTHONS = ((3, 11), (3, 14))
 READERS = {"api_key_file": read_keys, "clients": read_clients}
@@ -42,11 +41,6 @@ def check_packages() -> Iterator[Finding]:
         yield warning("packages", f"{said}: tested on 3.{low[1]} to 3.{high[1]}", REINSTALL)
     elif not strays:
         yield ok("packages", f"{said}, all packages in one place")
-
-
-def check_predictor(predictor: Predictor, seconds: float) -> Iterator[Finding]:
-    """Report the predictor; `seconds` is the time of one prediction."""
-    yield ok("predictor", f"{predictor.name}, {seconds * 1000:.2f} ms per prediction")
 
 
 def check_gpu() -> Iterator[Finding]:

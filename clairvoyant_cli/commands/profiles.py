@@ -214,12 +214,12 @@ def print_continuations(console: PlainConsole, profile: "Profile") -> None:
             console.print(f"  {repeats}; serve does not preempt them at temperature 0", highlight=False)
     best = profile.continuation
     if best is not None:
-        said = f"serve can preempt long answers and continue them by {best.way}"
+        verdict = f"serve can preempt long answers and continue them by {best.way}"
     elif all(each.exact == each.trials for each in profile.continuations):
-        said = "serve does not preempt: too few trials; run clairvoyant calibrate --continuation"
+        verdict = "serve does not preempt: too few trials; run clairvoyant calibrate --continuation"
     else:
-        said = "serve does not preempt: continued answers were not always identical"
-    console.print(said, highlight=False)
+        verdict = "serve does not preempt: continued answers were not always identical"
+    console.print(verdict, highlight=False)
 
 
 def _ms(value_s: float) -> str:

@@ -40,7 +40,7 @@ async def look_at_backends(config: ServeConfig) -> tuple[list[Finding], list[Ser
     """Search for the servers like `serve`; return the findings, and the servers that answer."""
     _, listen_port = config.address()
     looks = await asyncio.gather(*(_look_at(settings, listen_port) for settings in config.servers()))
-    findings = [finding for said, _ in looks for finding in said]
+    findings = [finding for found, _ in looks for finding in found]
     return findings, [server for _, server in looks if server is not None]
 
 

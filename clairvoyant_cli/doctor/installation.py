@@ -36,11 +36,11 @@ def check_packages() -> Iterator[Finding]:
         yield broken("packages", why, REINSTALL)
     low, high = PYTHONS
     version = sys.version_info[:2]
-    said = f"clairvoyant {__version__}, Python {version[0]}.{version[1]}"
+    versions = f"clairvoyant {__version__}, Python {version[0]}.{version[1]}"
     if not low <= version <= high:
-        yield warning("packages", f"{said}: tested on 3.{low[1]} to 3.{high[1]}", REINSTALL)
+        yield warning("packages", f"{versions}: tested on 3.{low[1]} to 3.{high[1]}", REINSTALL)
     elif not strays:
-        yield ok("packages", f"{said}, all packages in one place")
+        yield ok("packages", f"{versions}, all packages in one place")
 
 
 def check_gpu() -> Iterator[Finding]:

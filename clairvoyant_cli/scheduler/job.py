@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypedDict
 
-from clairvoyant_cli.scheduler.prefixes import Chain
+from clairvoyant_cli.scheduler.kv_cache import Chain
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heapreplace
 from typing import NamedTuple, Protocol
 
-from clairvoyant_cli.scheduler.prefixes import Prefixes
+from clairvoyant_cli.scheduler.kv_cache import CachedConversations
 from clairvoyant_cli.scheduler.queued_job import Entry, LaneId
 from clairvoyant_cli.scheduler.residency import Residency
 from clairvoyant_cli.scheduler.residual_life import mean_residual
@@ -126,7 +126,7 @@ class Fleet:
     def __init__(self, slots: Mapping[str, int], load_s: Mapping[str, float]) -> None:
         self.stations = {name: Station(name, count, count) for name, count in slots.items()}
         self.residency = Residency(dict(load_s))
-        self.prefixes = Prefixes()
+        self.prefixes = CachedConversations()
 
     def copied(self) -> "Fleet":
         """Return an independent copy in which nothing runs, without the contents of the KV caches."""

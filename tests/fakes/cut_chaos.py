@@ -265,7 +265,7 @@ class Chaos:
             found.append(f"slots are taken: {taken}")
         found += [f"{each!r} is still at work" for each in self.engines if each.running or each.waiting]
         found += [f"{name} ended {times} times" for name, times in self.ended.items() if times != 1]
-        kept = [worker.contexts.waiting for worker in self.daemon.pool]
+        kept = [worker.kv_cache.waiting for worker in self.daemon.pool]
         if any(kept):
             found.append(f"contexts are kept for nobody: {kept}")
         if counts.resumes > counts.cuts:

@@ -18,7 +18,7 @@ import httpx
 from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.proxy.daemon import running_daemon
 from clairvoyant_cli.proxy.requests.conversation_keys import Conversations
-from clairvoyant_cli.scheduler.prefixes import Chain
+from clairvoyant_cli.scheduler.kv_cache import Chain
 from predictor import load
 from predictor.record import PromptView
 

@@ -6,7 +6,7 @@ from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome
 from clairvoyant_cli.proxy.requests.admission_rules import ReadBody
 from clairvoyant_cli.proxy.requests.conversation_keys import Conversations
-from clairvoyant_cli.scheduler.prefixes import Chain
+from clairvoyant_cli.scheduler.kv_cache import Chain
 from predictor.record import PromptView, Turn
 from tests.fakes.daemon_parts import DaemonParts, asking, daemon_parts
 

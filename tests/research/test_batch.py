@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clairvoyant_cli.research.simulator.batch import WORKER, BatchSimulation, KvCache, Machine, Rates
+from clairvoyant_cli.research.simulator.batch import WORKER, BatchSimulation, Machine, PreemptedCaches, Rates
 from clairvoyant_cli.research.simulator.engine import Run
 from clairvoyant_cli.research.simulator.predictions import from_tokens
 from clairvoyant_cli.research.simulator.workload import Workload
@@ -23,7 +23,7 @@ def run(
     tokens: list[float],
     slots: int,
     arrival_s: list[float] | None = None,
-    cache: KvCache | None = None,
+    cache: PreemptedCaches | None = None,
 ) -> Run:
     """Run requests with prompts of ten tokens, known lengths and one second a token."""
     n = len(tokens)
@@ -54,7 +54,7 @@ def test_an_arrival_joins_a_batch_that_has_room() -> None:
 
 
 def test_round_robin_starts_the_second_after_a_quantum() -> None:
-    found = run(FIVE_TOKENS, [20.0, 20.0], slots=1, cache=KvCache(RATES))
+    found = run(FIVE_TOKENS, [20.0, 20.0], slots=1, cache=PreemptedCaches(RATES))
     assert found.first_token_s.tolist() == [2.0, 8.0]  # 1 + 5 tokens, then prefill and a token
     assert found.preemptions > 0
 
@@ -67,13 +67,13 @@ def test_urgent_requests_preempt() -> None:
         np.array([0.0, 4.0]), machine.alone_s(prompt, truth), kind, truth, prompt, urgency=np.array([4, 0])
     )
     scheduler = Scheduler(POLICIES["urgency"], workers={WORKER: 1})
-    cache = KvCache(RATES, capacity_tokens=1000.0)
+    cache = PreemptedCaches(RATES, capacity_tokens=1000.0)
     found = BatchSimulation(scheduler, workload, from_tokens(truth, workload), machine, cache=cache).run()
     assert found.finish_s.tolist() == [24.0, 7.0]
 
 
 def test_the_least_urgent_cache_is_evicted_first() -> None:
-    cache = KvCache(RATES, capacity_tokens=100.0)
+    cache = PreemptedCaches(RATES, capacity_tokens=100.0)
     cache.paused(1, 60.0, key=4.0)
     cache.paused(2, 60.0, key=1.0)
     assert cache.evictions == 1
@@ -113,7 +113,9 @@ def test_no_other_choice_of_tokens_to_keep_is_cheaper(
 @settings(max_examples=60, deadline=None)
 def test_every_answer_is_written_in_full(tokens: list[int], slots: int, policy: str) -> None:
     lengths = [float(n) for n in tokens]
-    found = run(policy, lengths, slots, arrival_s=[0.7 * n for n in range(len(tokens))], cache=KvCache(RATES))
+    found = run(
+        policy, lengths, slots, arrival_s=[0.7 * n for n in range(len(tokens))], cache=PreemptedCaches(RATES)
+    )
     shortest_s = replace(found).workload.tokens * RATES.gamma_2
     assert (found.sojourn_s >= shortest_s - 1e-9).all()
     assert (found.finish_s >= found.first_token_s).all()

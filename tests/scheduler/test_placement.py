@@ -7,9 +7,9 @@ import pytest
 from clairvoyant_cli.scheduler.ages import Ages
 from clairvoyant_cli.scheduler.fairness import ServiceCounters, Tenant
 from clairvoyant_cli.scheduler.job import Job, QueueFullError, Reason
+from clairvoyant_cli.scheduler.kv_cache import CachedConversations, Chain, PrefixLink
 from clairvoyant_cli.scheduler.placement import MAX_PASSED, Candidate, best_worker
 from clairvoyant_cli.scheduler.policy import POLICIES
-from clairvoyant_cli.scheduler.prefixes import Chain, Link, Prefixes
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 
@@ -130,7 +130,7 @@ def test_a_job_waits_for_the_worker_that_has_its_model_if_loading_takes_longer()
 
 def chain(*turns: str) -> Chain:
     """Return what tells a conversation, of 1000 tokens a turn."""
-    return tuple(Link(hash(turns[: n + 1]), 1000.0 * (n + 1)) for n in range(len(turns)))
+    return tuple(PrefixLink(hash(turns[: n + 1]), 1000.0 * (n + 1)) for n in range(len(turns)))
 
 
 def talking(prefix: Chain, name: str) -> Job:
@@ -157,7 +157,7 @@ def test_a_conversation_returns_to_the_cache_it_left() -> None:
 
 
 def test_a_cache_holds_as_many_conversations_as_it_has_room_for() -> None:
-    prefixes = Prefixes()
+    prefixes = CachedConversations()
     for name in ("one", "two", "three"):
         prefixes.served("a", chain("system", name), 2)
     assert prefixes.cached_tokens(chain("system", "one")) == {"a": 1000.0}

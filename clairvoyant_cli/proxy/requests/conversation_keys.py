@@ -3,14 +3,14 @@
 import os
 from hashlib import blake2b
 
-from clairvoyant_cli.scheduler.prefixes import Chain, Link
+from clairvoyant_cli.scheduler.kv_cache import Chain, PrefixLink
 from predictor.record import PromptView
 
 CHARS_A_TOKEN = 4.0
 
 
 class Conversations:
-    """Tells conversations by the chain of their turns (`scheduler.prefixes`)."""
+    """Tells conversations by the chain of their turns (`scheduler.kv_cache`)."""
 
     def __init__(self) -> None:
         self._key = os.urandom(16)
@@ -22,7 +22,7 @@ class Conversations:
         if view is None:
             return ()
         state = blake2b(f"{view.model}\0{view.tools}\0".encode(), digest_size=8, key=self._key)
-        links: list[Link] = []
+        links: list[PrefixLink] = []
         tokens = 0.0
 
         def said(role: str, text: str, characters: int) -> None:
@@ -31,7 +31,7 @@ class Conversations:
             state.update(text.encode("utf-8", "surrogatepass"))
             tokens += characters / CHARS_A_TOKEN
             if role in ("system", "user"):
-                links.append(Link(int.from_bytes(state.digest()), tokens))
+                links.append(PrefixLink(int.from_bytes(state.digest()), tokens))
             elif links:
                 links[-1] = links[-1]._replace(tokens=tokens)
 

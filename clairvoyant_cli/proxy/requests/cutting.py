@@ -28,7 +28,7 @@ from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.requests.spliced_relay import UnfitError
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import ProvenWay, Server
-from clairvoyant_cli.scheduler.kept_contexts import CutPrice, price_of_cut
+from clairvoyant_cli.scheduler.kv_cache import CutPrice, price_of_cut
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, PREEMPTIVE_POLICY
 
 LOOK_EVERY_S = 0.1
@@ -174,7 +174,7 @@ class Preemption:
         if exchange.splice is None or found is None:
             return CutPrice(0.0)  # it is spared
         tokens, resume_s = _context_tokens(exchange), found.proof.resume_s
-        price = price_of_cut(server.contexts.kept, tokens, resume_s, server.read_s)
+        price = price_of_cut(server.kv_cache, tokens, resume_s, server.read_s)
         if exchange.tokens < exchange.job.prompt_tokens:
             return price._replace(resume_s=max(price.resume_s, resume_s + server.read_s(tokens)))
         return price
@@ -231,14 +231,14 @@ class Preemption:
         if exchange.attempt is not None and exchange.asked.route.work is Work.GENERATE:
             self._left(exchange, exchange.attempt.worker, waits=False)
         elif exchange.cuts and (server := self.pool.get(exchange.cuts[-1].worker)) is not None:
-            server.contexts.ended(exchange.id)
+            server.kv_cache.ended(exchange.id)
 
     def _left(self, exchange: Exchange, server_name: str, *, waits: bool) -> None:
         server, scheduler = self.pool.get(server_name), self.dispatcher.scheduler
         if server is None:
             return
         tokens, waited_for = _context_tokens(exchange), not exchange.job.stands_back
-        for job_id in server.contexts.left(exchange.id, tokens, waits=waits, waited_for=waited_for):
+        for job_id in server.kv_cache.left(exchange.id, tokens, waits=waits, waited_for=waited_for):
             other = self.dispatcher.live.get(job_id)
             found = None if other is None else server.continuation_of(other.job.model)
             if other is not None and other.is_suspended and found is not None:
@@ -290,11 +290,11 @@ class Preemption:
                 was_there = took_s < resume_s + read_s / 2.0
             if was_there is False:
                 attempt.reread_tokens = round(tokens)
-        contexts, before = server.contexts, server.contexts.tokens
-        contexts.went_on(exchange.id, was_there)
-        if before == inf and contexts.tokens < inf:
+        cache, before = server.kv_cache, server.kv_cache.room_tokens
+        cache.resumed(exchange.id, was_there)
+        if before == inf and cache.room_tokens < inf:
             news = f"{server.name} had to recompute a cut answer: its cache seems to hold"
-            self.stats.journal.event(logging.INFO, f"{news} {contexts.tokens:.0f} tokens")
+            self.stats.journal.event(logging.INFO, f"{news} {cache.room_tokens:.0f} tokens")
 
     def ran_on(self, last: Totals, exchange: Exchange) -> None:
         """Count the tokens recomputed for the last part of an answer, as reported or else estimated.

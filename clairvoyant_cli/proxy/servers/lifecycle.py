@@ -26,6 +26,7 @@ from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.servers.server_watch import ServerWatch
 from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.kv_cache import KvCache
 
 
 @dataclass(slots=True)
@@ -109,7 +110,7 @@ class ServerLifecycle:
             server.health.came_back()
         server.outage.note(away=server.away)
         if server.away:
-            server.contexts.clear()
+            server.kv_cache = KvCache()
         self._match_waiting()
         self._open_slots()
         self.slots_changed(self.pool.slots)

@@ -13,10 +13,10 @@ from clairvoyant_cli.backends.continuation import Way
 from clairvoyant_cli.backends.prober import Ask, Prober
 from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.model_settings import ModelSettings, changed_parts
-from clairvoyant_cli.proxy.servers.cache_contents import CacheContents
 from clairvoyant_cli.proxy.servers.health import Health, Outage
 from clairvoyant_cli.proxy.servers.loaded_models import Residents
 from clairvoyant_cli.proxy.servers.server_watch import ServerWatch
+from clairvoyant_cli.scheduler.kv_cache import KvCache
 from profiles.records import Continuation, Profile
 
 MAX_ASKED_BEFORE = 10_000
@@ -56,7 +56,7 @@ class Server(ObservedServer):
     leaving: bool = False
     health: Health = field(default_factory=Health)
     outage: Outage = field(default_factory=Outage)
-    contexts: CacheContents = field(default_factory=CacheContents)
+    kv_cache: KvCache = field(default_factory=KvCache)
     residents: Residents | None = None
     settings: dict[str, ModelSettings] = field(default_factory=dict)
     news: str = ""

@@ -3,7 +3,7 @@
 1. The scheduler decides between iterations, as in vLLM.
 2. Iterations in which nothing can change are taken in one step: a run costs events, not tokens. Under a
    quantum, at most one sequence is preempted per iteration (RR-SJF, Algorithm 1).
-3. A preempted sequence keeps its tokens; a `KvCache` says what resuming costs.
+3. A preempted sequence keeps its tokens; a `PreemptedCaches` says what resuming costs.
 
 KV caches follow semantic scheduling (section 3.3), with two corrections:
 * Eq. 3 chooses caching where loading takes longer than computing; it must be the other way round.
@@ -21,7 +21,7 @@ import numpy as np
 from clairvoyant_cli.research.simulator.engine import Run, job_maker
 from clairvoyant_cli.research.simulator.predictions import Predictions
 from clairvoyant_cli.research.simulator.workload import Floats, Workload
-from clairvoyant_cli.scheduler.kept_contexts import KeptContexts
+from clairvoyant_cli.scheduler.kv_cache import KvCache
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 WORKER = "gpu"
@@ -71,7 +71,7 @@ class Rates:
         return self.resume_with_s(prompt_tokens, done, self.tokens_to_keep(prompt_tokens, done))
 
 
-class KvCache:
+class PreemptedCaches:
     """The caches of preempted requests.
 
     They stay on the device while they fit into `capacity_tokens`; the least urgent is evicted first. With
@@ -80,7 +80,7 @@ class KvCache:
 
     def __init__(self, rates: Rates, capacity_tokens: float | None = None) -> None:
         self._rates = rates
-        self._kept = None if capacity_tokens is None else KeptContexts(capacity_tokens)
+        self._kept = None if capacity_tokens is None else KvCache(capacity_tokens)
         self.evictions = 0
 
     def paused(self, number: int, tokens: float, key: float) -> None:
@@ -133,7 +133,7 @@ class BatchSimulation:
         predictions: Predictions,
         machine: Machine,
         *,
-        cache: KvCache | None = None,
+        cache: PreemptedCaches | None = None,
     ) -> None:
         """Prepare a run; without `cache` the backend cannot preempt."""
         n = len(workload)
@@ -211,7 +211,7 @@ class BatchSimulation:
         done = self._done[number] + self._iteration - self._started_at[number]
         self.scheduler.progress(str(number), float(done))
 
-    def _stop(self, number: int, now: float, cache: KvCache) -> None:
+    def _stop(self, number: int, now: float, cache: PreemptedCaches) -> None:
         self._done[number] += self._iteration - self._started_at[number]
         self._slices[number] += 1
         self._spent.discard(number)

@@ -7,7 +7,7 @@ import numpy as np
 
 from clairvoyant_cli.confidence import change_of, mean_of, percentile
 from clairvoyant_cli.research.report import Cell
-from clairvoyant_cli.research.simulator.batch import WORKER, BatchSimulation, KvCache, Machine
+from clairvoyant_cli.research.simulator.batch import WORKER, BatchSimulation, Machine, PreemptedCaches
 from clairvoyant_cli.research.simulator.engine import Preemption, Run, SlotSimulation
 from clairvoyant_cli.research.simulator.predictions import Predictions, noisy_class, oracle
 from clairvoyant_cli.research.simulator.workload import LONG, MEDIUM, SHORT, Ints, TwoNormals, Workload
@@ -80,7 +80,7 @@ def compare(
     slots: Mapping[str, int] | None = None,
     preemption: Preemption | None = None,
     machine: Machine | None = None,
-    cache: Callable[[], KvCache] | None = None,
+    cache: Callable[[], PreemptedCaches] | None = None,
 ) -> Samples:
     """Run every variant on the same workloads, one a seed, and collect the figures.
 

@@ -15,7 +15,7 @@ import numpy as np
 from clairvoyant_cli.research.simulator.predictions import Predictions
 from clairvoyant_cli.research.simulator.workload import Floats, Ints, Workload
 from clairvoyant_cli.scheduler.job import Job
-from clairvoyant_cli.scheduler.kept_contexts import KeptContexts, price_of_cut
+from clairvoyant_cli.scheduler.kv_cache import KvCache, price_of_cut
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 Completion = tuple[float, int, int, int]
@@ -124,7 +124,7 @@ class SlotSimulation:
         self._preemptions = 0
         self._lost_s = 0.0
         room_s = 0.0 if preemption is None else preemption.room_s
-        self._kept = {worker: KeptContexts(room_s) for worker in scheduler.slots}
+        self._kept = {worker: KvCache(room_s) for worker in scheduler.slots}
 
     def run(self) -> Run:
         """Run to the end and return what happened."""
@@ -220,9 +220,9 @@ class SlotSimulation:
     ) -> None:
         """Keep the job's cache on its worker; jobs whose caches are evicted must recompute them."""
         for lost in self._kept[self._worker[number]].left(str(number), served_s, waits=waits):
-            other = int(lost.job_id)
+            other = int(lost)
             self._overhead_s[other] = preemption.fixed_s + preemption.reread_s(self._done_s[other])
-            self.scheduler.owe(lost.job_id, self._overhead_s[other], now)
+            self.scheduler.owe(lost, self._overhead_s[other], now)
 
     def _outcome(self) -> Run:
         prefill_s = self.workload.prefill_s if len(self.workload.prefill_s) else 0.0

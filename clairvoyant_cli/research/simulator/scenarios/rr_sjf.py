@@ -9,7 +9,7 @@ import numpy as np
 
 from clairvoyant_cli.confidence import mean_of, percentile
 from clairvoyant_cli.research.report import Cell, Curve, Plot, Point, Report, figures, paragraphs
-from clairvoyant_cli.research.simulator.batch import KvCache, Machine, Rates
+from clairvoyant_cli.research.simulator.batch import Machine, PreemptedCaches, Rates
 from clairvoyant_cli.research.simulator.comparison import Figure, Options, Samples, Variant, absolute, compare
 from clairvoyant_cli.research.simulator.predictions import Predictions, gaussian_tokens
 from clairvoyant_cli.research.simulator.workload import Workload
@@ -103,7 +103,7 @@ def run(variants: list[Variant], options: Options, rate_per_s: float = float("in
         TIMES | MEANS,
         options,
         machine=L4_LLAMA_1B,
-        cache=lambda: KvCache(L4_LLAMA_1B.rates),
+        cache=lambda: PreemptedCaches(L4_LLAMA_1B.rates),
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from clairvoyant_cli.confidence import Estimate
 from clairvoyant_cli.research.report import Cell, Curve, Plot, Point, Report, figures, paragraphs
-from clairvoyant_cli.research.simulator.batch import KvCache, Machine, Rates
+from clairvoyant_cli.research.simulator.batch import Machine, PreemptedCaches, Rates
 from clairvoyant_cli.research.simulator.comparison import (
     Draw,
     Figure,
@@ -147,7 +147,12 @@ def waits(
 ) -> list[Cell]:
     """Return the normalised waiting time of each level and of all; `paper` has the first ones of all rows."""
     samples = compare(
-        variants, draw, BY_LEVEL, options, machine=machine, cache=lambda: KvCache(machine.rates, CACHE_TOKENS)
+        variants,
+        draw,
+        BY_LEVEL,
+        options,
+        machine=machine,
+        cache=lambda: PreemptedCaches(machine.rates, CACHE_TOKENS),
     )
     stated = {(v.name, level): value for v in variants for level, value in zip(BY_LEVEL, paper, strict=False)}
     return absolute(samples, "s/token", stated)

@@ -1,0 +1,248 @@
+"""What a server's KV cache is assumed to hold: contexts of cut answers, and conversations.
+
+No server reports the contents of its cache. `KvCache` follows the contexts of one server and learns its size
+from what is still there when an answer continues. llama.cpp's host cache evicts the oldest entry first;
+semantic scheduling (section 3.3) evicts the one that will run last: the entry with the highest `key` goes
+first. A job whose context is gone has its prompt and its answer so far read again.
+
+`CachedConversations` remembers which server holds which conversation, so that its next turn goes there. A
+conversation is a chain of hashes, one for its system prompt and one per user turn; those with a common
+beginning share the beginning of their chains. Only hashes are stored, no text.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from math import inf
+from typing import NamedTuple
+
+MAX_CONTEXTS = 1000
+"""The most contexts tracked, whatever the room."""
+
+USUAL_WEIGHT = 0.1
+"""Weight of the latest value in the running mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    tokens: float
+    key: float
+    waits: bool
+    waited_for: bool
+
+
+class KvCache:
+    """The contexts in the cache of one server, in tokens.
+
+    Its size is `room_tokens`: given, or learned. It holds `at_least` the tokens of a context that was still
+    there, and not the `at_most` of one that was gone. `usual_tokens` is the running mean context of ended
+    jobs.
+    """
+
+    def __init__(self, room_tokens: float = inf) -> None:
+        self.room_tokens = room_tokens
+        self.at_least, self.at_most = 0.0, inf
+        self.used_tokens = 0.0
+        self.usual_tokens = 0.0
+        self._kept: dict[str, _Context] = {}
+        self._lost: dict[str, float] = {}  # waiting job -> the cache size that would have kept its context
+        self._next_out: list[tuple[float, str]] = []
+        self._count = 0.0
+
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self._kept
+
+    @property
+    def waiting(self) -> set[str]:
+        """The jobs that wait to be resumed, whether or not their contexts are still there."""
+        return self._lost.keys() | {job_id for job_id, context in self._kept.items() if context.waits}
+
+    def left(
+        self,
+        job_id: str,
+        tokens: float,
+        *,
+        waits: bool = True,
+        waited_for: bool = True,
+        key: float | None = None,
+    ) -> dict[str, float]:
+        """Keep the context of a job that leaves its slot; return the waiting jobs that lose
+        theirs, each with the cache size in tokens that would have kept it.
+
+        `waits`: the job will be resumed; `waited_for`: it is interactive. With `key` None the oldest is
+        evicted first. A context larger than the cache is not kept and evicts nothing, as in llama.cpp.
+        """
+        self._lost.pop(job_id, None)
+        self.taken(job_id)
+        if not waits:
+            self.usual_tokens += USUAL_WEIGHT * (tokens - self.usual_tokens)
+        if tokens > self.room_tokens:
+            lost = {job_id: tokens} if waits else {}
+            self._lost |= lost
+            return lost
+        self._count += 1.0
+        context = _Context(tokens, -self._count if key is None else key, waits, waited_for)
+        self._kept[job_id] = context
+        self.used_tokens += tokens
+        heappush(self._next_out, (-context.key, job_id))
+        lost = dict[str, float]()
+        while self.used_tokens > self.room_tokens or len(self._kept) > MAX_CONTEXTS:
+            out = heappop(self._next_out)
+            if self._is_current(out):
+                used = self.used_tokens
+                if self.taken(out[1]).waits:
+                    lost[out[1]] = used
+        self._lost |= lost
+        return lost
+
+    def taken(self, job_id: str) -> _Context:
+        """Remove the context of a job, which runs again."""
+        context = self._kept.pop(job_id, NOTHING)
+        self.used_tokens = self.used_tokens - context.tokens if self._kept else 0.0
+        return context
+
+    def ended(self, job_id: str) -> None:
+        """Record that a job will not be resumed; its context stays, as the server does not know."""
+        self._lost.pop(job_id, None)
+        context = self._kept.get(job_id)
+        if context is not None:
+            self._kept[job_id] = replace(context, waits=False)
+
+    def resumed(self, job_id: str, was_there: bool | None) -> None:
+        """Record that a job is resumed, and learn the cache's size; `was_there` is None if it is unknown."""
+        needed = self._lost.pop(job_id, 0.0) or self.room_for(job_id)
+        self.taken(job_id)
+        if needed and was_there is not None:
+            if was_there:
+                self.was_kept(needed)
+            else:
+                self.was_lost(needed)
+
+    def was_kept(self, tokens: float) -> None:
+        """Learn that a cache of this size would have kept a context, and did."""
+        self.at_least = max(self.at_least, tokens)
+        if self.at_most <= self.at_least:
+            self.at_most = inf  # what was gone had another cause
+        self._set_room()
+
+    def was_lost(self, tokens: float) -> None:
+        """Learn that a context was gone which a cache of this size would have kept."""
+        self.at_most = min(self.at_most, tokens)
+        if self.at_least >= self.at_most:
+            self.at_least = 0.0
+        self._set_room()
+
+    def _set_room(self) -> None:
+        self.room_tokens = inf if self.at_most == inf else (self.at_least + self.at_most) / 2.0
+
+    def room_for(self, job_id: str) -> float:
+        """Return the cache size in tokens that keeps this context: its own and all that are evicted after it;
+        0 if it is not here.
+        """
+        context = self._kept.get(job_id)
+        if context is None:
+            return 0.0
+        return sum(each.tokens for each in self._kept.values() if each.key <= context.key)
+
+    def would_lose(self, tokens: float) -> Iterator[float]:
+        """Yield the tokens of each interactive waiting job whose context `tokens` more would evict."""
+        if self.used_tokens + tokens <= self.room_tokens or tokens > self.room_tokens:
+            return
+        over = self.used_tokens + tokens - self.room_tokens
+        for context in sorted(self._kept.values(), key=lambda each: -each.key):
+            if over <= 0.0:
+                return
+            over -= context.tokens
+            if context.waits and context.waited_for:
+                yield context.tokens
+
+    def _is_current(self, out: tuple[float, str]) -> bool:
+        context = self._kept.get(out[1])
+        return context is not None and -context.key == out[0]
+
+
+NOTHING = _Context(0.0, 0.0, waits=False, waited_for=False)
+
+
+class CutPrice(NamedTuple):
+    """The cost of a cut in seconds: to resume the job, and of the contexts it evicts."""
+
+    resume_s: float
+    evicts_s: float = 0.0
+
+
+def price_of_cut(
+    cache: KvCache, tokens: float, resume_s: float, reread_s: Callable[[float], float]
+) -> CutPrice:
+    """Return the cost of cutting a job now that has `tokens` of context, prompt and answer.
+
+    Its context survives if the cache also has room for that of the job that takes its slot. `resume_s` is the
+    cost of resuming from a kept context, `reread_s(tokens)` that of prefill. Resuming from the cache was
+    cheaper wherever it was measured (semantic scheduling, Eq. 3).
+    """
+    lost = tokens + cache.usual_tokens > cache.room_tokens
+    evicts_s = sum(reread_s(each) for each in cache.would_lose(tokens))
+    return CutPrice(resume_s + (reread_s(tokens) if lost else 0.0), evicts_s)
+
+
+class PrefixLink(NamedTuple):
+    """The beginning of a conversation up to a user turn: its hash, and its tokens including the answer."""
+
+    hash: int
+    tokens: float
+
+
+Chain = tuple[PrefixLink, ...]
+
+NOT_CACHED: Mapping[str, float] = {}
+
+
+class CachedConversations:
+    """The last conversations served on each worker, as many as its KV cache keeps."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, OrderedDict[int, Chain]] = {}
+        self._where: dict[int, dict[str, int]] = {}  # hash -> worker -> how many kept chains have it
+
+    def served(self, worker: str, chain: Chain, keeps: int) -> None:
+        """Record that a worker now holds this conversation, and the last `keeps` in total."""
+        if not chain:
+            return
+        kept = self._kept.setdefault(worker, OrderedDict())
+        self._drop(worker, kept.pop(_conversation(chain, kept), ()))
+        kept[chain[-1].hash] = chain
+        for link in chain:
+            at = self._where.setdefault(link.hash, {})
+            at[worker] = at.get(worker, 0) + 1
+        while len(kept) > keeps:
+            self._drop(worker, kept.popitem(last=False)[1])
+
+    def forget(self, worker: str) -> None:
+        """Record that a worker lost its cache: it is gone or was restarted."""
+        for chain in self._kept.pop(worker, OrderedDict()).values():
+            self._drop(worker, chain)
+
+    def cached_tokens(self, chain: Chain) -> Mapping[str, float]:
+        """Return the tokens of a conversation that each worker holds; workers without any are left out."""
+        if not chain or not self._where:
+            return NOT_CACHED
+        found: dict[str, float] = {}
+        for link in reversed(chain):
+            for worker in self._where.get(link.hash, ()):
+                found.setdefault(worker, link.tokens)
+        return found
+
+    def _drop(self, worker: str, chain: Sequence[PrefixLink]) -> None:
+        for link in chain:
+            at = self._where[link.hash]
+            at[worker] -= 1
+            if not at[worker]:
+                del at[worker]
+            if not at:
+                del self._where[link.hash]
+
+
+def _conversation(chain: Chain, kept: Mapping[int, Chain]) -> int:
+    """Return the hash under which an earlier turn is kept, its own if none is."""
+    return next((link.hash for link in reversed(chain) if link.hash in kept), chain[-1].hash)

@@ -79,7 +79,7 @@ class Preemption:
             operation.prefer_policy(PREEMPTIVE_POLICY if proofs else DEFAULT_POLICY)
         for server, model, proof in proofs:
             exact = f"{proof.exact} of {proof.trials} answers equal, {proof.resume_s * 1000:.0f} ms to resume"
-            say(logging.INFO, f"{server.name} continues cut answers of {model} exactly: {exact}")
+            say(logging.INFO, f"{server.name} goes on after a cut: {model}, {exact}")
         if POLICIES[operation.policy].interrupts and not proofs:
             measured = any(server.profiles for server in self.pool)  # else there is no profile to add it to
             command = "clairvoyant calibrate --continuation" if measured else "clairvoyant calibrate"

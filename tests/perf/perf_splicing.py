@@ -84,7 +84,7 @@ def main() -> None:
             (place := home / name.strip("-")).mkdir()
             daemon = daemon_process(target, "--db", str(home / "c.db"), *flags, home=place)
             daemons[name] = stack.enter_context(daemon)
-        daemons["may be cut"].await_line("continues cut answers")
+        daemons["may be cut"].await_line("goes on after a cut")
         uvloop.run(compare(daemons, args.rounds, args.tokens))
 
 

@@ -108,7 +108,6 @@ def test_what_is_no_url_is_refused_by_all_who_take_one(url: str) -> None:
         assert "NUL" in why or ("is not a backend URL" in why and "give one like" in why)
     for command in ("status", "env", "top", "doctor"):
         assert "is not a URL" in refusal(command, f"--url={url}")
-    assert "is not a URL" in refusal("bench", "burst", f"--daemon={url}")
 
 
 @pytest.mark.parametrize("url", URLS)

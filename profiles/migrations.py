@@ -1,4 +1,7 @@
-"""The database schema, as a list of migrations. Never edit one; add another."""
+"""The database schema, as a list of migrations.
+
+Never rename or remove one: files record the names of those applied. To change the schema, add another.
+"""
 
 from sqlite_utils import Database, Migrations
 
@@ -32,7 +35,7 @@ def profiles_and_their_samples(db: Database) -> None:
 
 @migrations()
 def history_and_its_tally(db: Database) -> None:
-    """Finished requests, and their counts by hour, which answer for a million rows at once."""
+    """Finished requests."""
     db.execute("""
         CREATE TABLE history (
             id INTEGER PRIMARY KEY,
@@ -64,45 +67,6 @@ def history_and_its_tally(db: Database) -> None:
     db.execute("CREATE INDEX history_time ON history (finished_at)")
     db.execute("CREATE INDEX history_class ON history (length_class, finished_at, sojourn_s, waited_s)")
     db.execute("CREATE INDEX history_client ON history (client, finished_at)")
-    db.execute("""
-        CREATE TABLE tally (
-            hour INTEGER NOT NULL,
-            model TEXT NOT NULL,
-            outcome TEXT NOT NULL,
-            length_class TEXT NOT NULL,
-            requests INTEGER NOT NULL,
-            tokens INTEGER NOT NULL,
-            waited_s REAL NOT NULL,
-            sojourn_s REAL NOT NULL,
-            PRIMARY KEY (hour, model, outcome, length_class)
-        ) WITHOUT ROWID""")
-    # By triggers, so that whatever writes or erases history, by hand too, keeps the tally true.
-    db.execute("""
-        CREATE TRIGGER history_counts_in AFTER INSERT ON history BEGIN
-            INSERT INTO tally
-            VALUES (
-                CAST(NEW.finished_at / 3600 AS INTEGER), NEW.model, NEW.outcome, NEW.length_class,
-                1, COALESCE(NEW.tokens, 0), NEW.waited_s, NEW.sojourn_s
-            )
-            ON CONFLICT DO UPDATE SET
-                requests = requests + 1,
-                tokens = tokens + excluded.tokens,
-                waited_s = waited_s + excluded.waited_s,
-                sojourn_s = sojourn_s + excluded.sojourn_s;
-        END""")
-    db.execute("""
-        CREATE TRIGGER history_counts_out AFTER DELETE ON history BEGIN
-            UPDATE tally SET
-                requests = requests - 1,
-                tokens = tokens - COALESCE(OLD.tokens, 0),
-                waited_s = waited_s - OLD.waited_s,
-                sojourn_s = sojourn_s - OLD.sojourn_s
-            WHERE hour = CAST(OLD.finished_at / 3600 AS INTEGER) AND model = OLD.model
-                AND outcome = OLD.outcome AND length_class = OLD.length_class;
-            DELETE FROM tally
-            WHERE hour = CAST(OLD.finished_at / 3600 AS INTEGER) AND model = OLD.model
-                AND outcome = OLD.outcome AND length_class = OLD.length_class AND requests <= 0;
-        END""")
 
 
 @migrations()
@@ -120,37 +84,7 @@ def states_that_last(db: Database) -> None:
 
 @migrations()
 def clocks_and_times_that_move(db: Database) -> None:
-    """By which setting of the wall clock rows are dated, see `stamps`; and a tally that follows new dates."""
-    db.execute("""
-        CREATE TABLE clocks (
-            first_row INTEGER PRIMARY KEY,
-            boot TEXT NOT NULL,
-            offset_s REAL NOT NULL
-        )""")
-    db.execute("""
-        CREATE TRIGGER history_counts_over AFTER UPDATE OF finished_at ON history
-        WHEN CAST(OLD.finished_at / 3600 AS INTEGER) != CAST(NEW.finished_at / 3600 AS INTEGER) BEGIN
-            UPDATE tally SET
-                requests = requests - 1,
-                tokens = tokens - COALESCE(OLD.tokens, 0),
-                waited_s = waited_s - OLD.waited_s,
-                sojourn_s = sojourn_s - OLD.sojourn_s
-            WHERE hour = CAST(OLD.finished_at / 3600 AS INTEGER) AND model = OLD.model
-                AND outcome = OLD.outcome AND length_class = OLD.length_class;
-            DELETE FROM tally
-            WHERE hour = CAST(OLD.finished_at / 3600 AS INTEGER) AND model = OLD.model
-                AND outcome = OLD.outcome AND length_class = OLD.length_class AND requests <= 0;
-            INSERT INTO tally
-            VALUES (
-                CAST(NEW.finished_at / 3600 AS INTEGER), NEW.model, NEW.outcome, NEW.length_class,
-                1, COALESCE(NEW.tokens, 0), NEW.waited_s, NEW.sojourn_s
-            )
-            ON CONFLICT DO UPDATE SET
-                requests = requests + 1,
-                tokens = tokens + excluded.tokens,
-                waited_s = waited_s + excluded.waited_s,
-                sojourn_s = sojourn_s + excluded.sojourn_s;
-        END""")
+    """Nothing: it created what `clocks_and_tally_dropped` drops."""
 
 
 @migrations()
@@ -174,8 +108,8 @@ def how_often_an_answer_was_asked_for_again(db: Database) -> None:
 
 @migrations()
 def clocks_and_tally_dropped(db: Database) -> None:
-    """Recorded times are not corrected any more, and totals are computed from the rows."""
+    """Drop the counts by hour and the corrections of times, which older versions kept."""
     for trigger in ("history_counts_in", "history_counts_out", "history_counts_over"):
-        db.execute(f"DROP TRIGGER {trigger}")
-    db.execute("DROP TABLE clocks")
-    db.execute("DROP TABLE tally")
+        db.execute(f"DROP TRIGGER IF EXISTS {trigger}")
+    db.execute("DROP TABLE IF EXISTS clocks")
+    db.execute("DROP TABLE IF EXISTS tally")

@@ -118,7 +118,17 @@ def spread(connection: sqlite3.Connection, length_class: str, span: Span) -> Spr
 
 def p_long_by_class(connection: sqlite3.Connection, span: Span) -> tuple[list[float], list[float]]:
     """Return the predicted P(Long) of the newest Short answers and of the newest Long ones."""
-    return _p_long(connection, "short", span), _p_long(connection, "long", span)
+    where, values = where_of(connection, span)
+
+    def newest_of(length_class: str) -> list[float]:
+        rows = connection.execute(
+            f"SELECT p_long FROM history WHERE length_class = ? AND {where} "  # noqa: S608 - names of our own
+            "ORDER BY finished_at DESC LIMIT ?",
+            (length_class, *values, PAIRED),
+        )
+        return [p_long for (p_long,) in rows if isinstance(p_long, float)]
+
+    return newest_of("short"), newest_of("long")
 
 
 def newest(connection: sqlite3.Connection, span: Span, limit: int) -> list[Finished]:
@@ -225,15 +235,13 @@ def where_of(connection: sqlite3.Connection, span: Span) -> tuple[str, tuple[obj
     return f"finished_at >= ? AND finished_at < ?{narrowed}", (span.since, span.until, *by)
 
 
-def _narrowed(connection: sqlite3.Connection, span: Span) -> tuple[str, tuple[object, ...]]:
-    where = ""
-    values: tuple[object, ...] = ()
+def _narrowed(connection: sqlite3.Connection, span: Span) -> tuple[str, list[object]]:
+    wanted: dict[str, object] = {}
     if span.client is not None:
-        hashed = client_hash(salt(connection), span.client)
-        where, values = f"{where} AND client = ?", (*values, hashed)
+        wanted["client"] = client_hash(salt(connection), span.client)
     if span.model is not None:
-        where, values = f"{where} AND model = ?", (*values, span.model)
-    return where, values
+        wanted["model"] = span.model
+    return "".join(f" AND {column} = ?" for column in wanted), list(wanted.values())
 
 
 def _sound(rows: Iterable[tuple[Any, ...]]) -> Iterator[Finished]:
@@ -246,12 +254,3 @@ def _sound(rows: Iterable[tuple[Any, ...]]) -> Iterator[Finished]:
             damaged += 1
     if damaged:
         log.warning("history: skipped %d damaged rows", damaged)
-
-
-def _p_long(connection: sqlite3.Connection, length_class: str, span: Span) -> list[float]:
-    where, values = where_of(connection, span)
-    rows = connection.execute(  # names of our own
-        f"SELECT p_long FROM history WHERE length_class = ? AND {where} ORDER BY finished_at DESC LIMIT ?",  # noqa: S608
-        (length_class, *values, PAIRED),
-    )
-    return [p_long for (p_long,) in rows if isinstance(p_long, float)]

@@ -83,12 +83,8 @@ def every(connection: sqlite3.Connection) -> list[Kept]:
     """Return all readable profiles, newest first."""
     rows = connection.execute(
         "SELECT name, record, chosen_at FROM profiles ORDER BY measured_at DESC, id DESC"
-    ).fetchall()
-    chosen = {name: chosen_at for name, _, chosen_at in rows}
-    return [
-        Kept(profile, at if isinstance(at := chosen[name], float) else None)
-        for name, profile in _readable((name, record) for name, record, _ in rows)
-    ]
+    )
+    return list(_readable(rows))
 
 
 def fingerprint(connection: sqlite3.Connection) -> tuple[object, ...]:
@@ -107,11 +103,11 @@ def newest_profile(
     Dates after `now_s`, epoch seconds, come from a wrong clock and sort last.
     """
     rows = connection.execute(
-        "SELECT name, record FROM profiles WHERE ? IS NULL OR model = ? "
+        "SELECT name, record, chosen_at FROM profiles WHERE ? IS NULL OR model = ? "
         "ORDER BY measured_at > ?, measured_at DESC",
         (model, model, time.time() if now_s is None else now_s),
     )
-    return next((profile for _, profile in _readable(rows)), None)
+    return next((kept.profile for kept in _readable(rows)), None)
 
 
 def fitting(
@@ -132,11 +128,10 @@ def fitting(
         "WHERE host = ? AND backend = ? AND (? IS NULL OR place = ?) "
         "ORDER BY chosen_at IS NULL, chosen_at DESC, measured_at > ?, measured_at DESC, id DESC",
         (host, backend, place, place, time.time() if now_s is None else now_s),
-    ).fetchall()
-    chosen = {name for name, _, chosen_at in rows if chosen_at is not None}
-    found = [profile for _, profile in _readable((name, record) for name, record, _ in rows)]
-    by_hand = [profile for profile in found if profile.name in chosen]
-    return by_hand + _surer_first([profile for profile in found if profile.name not in chosen])
+    )
+    found = list(_readable(rows))
+    by_hand = [kept.profile for kept in found if kept.chosen_at is not None]
+    return by_hand + _surer_first([kept.profile for kept in found if kept.chosen_at is None])
 
 
 def _surer_first(newest_first: list[Profile]) -> list[Profile]:
@@ -216,37 +211,31 @@ def unpack(data: bytes) -> Parcel:
     """Parse the output of `export`; ProfilesError if it is invalid."""
     try:
         parcel = _decoded(data, Parcel)
+        if parcel.format > EXPORT_FORMAT:
+            raise ProfilesError(f"the profile was exported by a newer clairvoyant (format {parcel.format})")
+        _checked(parcel.profile)
     except ValueError as error:
         raise ProfilesError(f"not an exported profile: {error}") from None
-    if parcel.format > EXPORT_FORMAT:
-        raise ProfilesError(f"the profile was exported by a newer clairvoyant (format {parcel.format})")
-    if fault := _fault(parcel.profile):
-        raise ProfilesError(f"not an exported profile: {fault}")
     return parcel
 
 
-def _readable(rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Profile]]:
-    """Yield names and profiles; log and skip unreadable ones."""
-    for name, record in rows:
+def _readable(rows: Iterable[tuple[str, str, object]]) -> Iterator[Kept]:
+    """Decode profiles (name, record, chosen_at); log and skip unreadable ones."""
+    for name, record, chosen_at in rows:
         try:
-            yield name, _profile(name, record)
+            yield Kept(_profile(name, record), chosen_at if isinstance(chosen_at, float) else None)
         except ProfilesError as error:
             log.warning("%s", error)
 
 
 def _profile(name: str, record: object) -> Profile:
     try:
-        profile = _decoded(record, Profile)
+        return _checked(_decoded(record, Profile))
     except ValueError as error:
-        fault = str(error)
-    else:
-        fault = _fault(profile)
-    if fault:
         raise ProfilesError(
-            f"the stored profile {name!r} is unreadable ({fault}); "
+            f"the stored profile {name!r} is unreadable ({error}); "
             "update, or remove it with: clairvoyant profiles rm"
-        )
-    return profile
+        ) from None
 
 
 def _decoded(data: Any, kind: type[Record]) -> Record:
@@ -261,24 +250,24 @@ def _decoded(data: Any, kind: type[Record]) -> Record:
         raise ValueError(str(error)) from None
 
 
-def _fault(profile: Profile) -> str:
-    """Return why a profile is invalid, "" if it is valid."""
-    if not profile.name or not profile.name.isprintable():
-        return "the name is empty or not printable"
-    if not 1 <= profile.slots <= MAX_SLOTS:
-        return f"the slots are not 1 to {MAX_SLOTS}"
-    if not abs(profile.measured_at) <= LATEST:
-        return "the date is out of range"
+def _checked(profile: Profile) -> Profile:
+    """Return the profile; ValueError if a value is invalid."""
     mu_short_s = profile.mu_short_s.mean if profile.mu_short_s is not None else None
-    for value in (mu_short_s, profile.tau_s, profile.decode_tokens_per_s, profile.prefill_tokens_per_s):
-        if value is not None and value < 0.0:
-            return "a time or speed is negative"
+    measured = (mu_short_s, profile.tau_s, profile.decode_tokens_per_s, profile.prefill_tokens_per_s)
+    if not profile.name or not profile.name.isprintable():
+        raise ValueError("the name is empty or not printable")
+    if not 1 <= profile.slots <= MAX_SLOTS:
+        raise ValueError(f"the slots are not 1 to {MAX_SLOTS}")
+    if not abs(profile.measured_at) <= LATEST:
+        raise ValueError("the date is out of range")
+    if any(value is not None and value < 0.0 for value in measured):
+        raise ValueError("a time or speed is negative")
     for way in profile.continuations:
         if not 0 <= way.exact_repeats <= way.repeats <= way.trials:
-            return f"the repeated trials of {way.way!r} are inconsistent"
+            raise ValueError(f"the repeated trials of {way.way!r} are inconsistent")
         if not 0 <= way.exact <= way.trials or min(way.resume_s, way.warm_s) < 0.0:
-            return f"the trials of {way.way!r} are inconsistent"
-    return ""
+            raise ValueError(f"the trials of {way.way!r} are inconsistent")
+    return profile
 
 
 def _free_name(connection: sqlite3.Connection, wanted: str) -> str:

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from profiles.database import DamagedError, explained, explanation, open_database, set_aside
 from profiles.records import Finished
@@ -74,25 +75,15 @@ class Bounds:
     rows: int = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
+class _Record(NamedTuple):
     finished: Finished
     put_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
+class _State(NamedTuple):
     name: str
     state: bytes
     generation: int
-
-
-class _Look:
-    pass
-
-
-class _Stop:
-    pass
 
 
 class Writer:
@@ -104,7 +95,7 @@ class Writer:
         self.unwritable = 0
         self._bounds = bounds or Bounds()
         self._open()
-        self._queue: SimpleQueue[_Record | _State | _Look | _Stop] = SimpleQueue()
+        self._queue: SimpleQueue[_Record | _State | None] = SimpleQueue()  # None only wakes the thread
         self._rows: deque[_Record] = deque(maxlen=WAITING_ROWS)
         self._states: dict[str, _State] = {}
         self._looking = False
@@ -161,12 +152,13 @@ class Writer:
 
     def look(self) -> None:
         """Update `generation` and `profiles` soon; returns at once."""
-        self._queue.put(_Look())
+        self._looking = True
+        self._queue.put(None)
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Write the rest and stop."""
         self._closing.set()
-        self._queue.put(_Stop())
+        self._queue.put(None)
         self._thread.join(timeout_s)
         if not self._thread.is_alive():
             self._connection.close()
@@ -190,23 +182,20 @@ class Writer:
 
     def _gather(self) -> bool:
         """Wait for an item, then for the rest of the batch; return whether to stop."""
-        stopping = self._take(self._queue.get())
+        self._take(self._queue.get())
         # Sleep instead of waiting on the queue: else each record would wake this thread, and the event loop
         # would wait for the GIL.
-        self._closing.wait(BATCH_S)
+        stopping = self._closing.wait(BATCH_S)
         with suppress(Empty):
             while True:
-                stopping = self._take(self._queue.get_nowait()) or stopping
+                self._take(self._queue.get_nowait())
         return stopping
 
-    def _take(self, item: _Record | _State | _Look | _Stop) -> bool:
+    def _take(self, item: _Record | _State | None) -> None:
         if isinstance(item, _Record):
             self._rows.append(item)
-        elif isinstance(item, _State):
+        elif item is not None:
             self._states[item.name] = item
-        elif isinstance(item, _Look):
-            self._looking = True
-        return isinstance(item, _Stop)
 
     def _write(self) -> None:
         connection = self._connection

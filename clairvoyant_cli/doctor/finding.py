@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 
 from clairvoyant_cli.errors import ExitCode
 
@@ -32,21 +33,7 @@ def exit_code_of(findings: Sequence[Finding]) -> ExitCode:
     return {Level.BROKEN: ExitCode.FAILURE, Level.WARNING: ExitCode.WARNINGS}.get(worst, ExitCode.OK)
 
 
-def ok(topic: str, text: str) -> Finding:
-    """Return a finding without a problem."""
-    return Finding(Level.OK, topic, text)
-
-
-def note(topic: str, text: str, fix: str = "") -> Finding:
-    """Return a finding for information."""
-    return Finding(Level.NOTE, topic, text, fix)
-
-
-def warning(topic: str, text: str, fix: str) -> Finding:
-    """Return a finding about a disadvantage."""
-    return Finding(Level.WARNING, topic, text, fix)
-
-
-def broken(topic: str, text: str, fix: str) -> Finding:
-    """Return a finding that keeps the proxy from working."""
-    return Finding(Level.BROKEN, topic, text, fix)
+ok = partial(Finding, Level.OK)
+note = partial(Finding, Level.NOTE)
+warning = partial(Finding, Level.WARNING)
+broken = partial(Finding, Level.BROKEN)

@@ -5,7 +5,6 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from math import pi, sin
 from pathlib import Path
 
 from sqlite_utils import Database
@@ -85,37 +84,6 @@ def traffic(count: int, *, start: float = START, every_s: float = 7.7, seed: int
             length_class=LengthClass.of(tokens).value if completed else "",
             waited_s=rng.expovariate(0.1),
             sojourn_s=rng.expovariate(0.05),
-        )
-
-
-def busy_days(count: int, *, start: float = START, seed: int = 0, every_s: float = 7.7) -> Iterator[Finished]:
-    """Yield what a serial server of 100 tokens/s really served: days busier than nights, services that follow
-    from lengths, and predictions that are right more often than not.
-
-    `every_s` is the mean time between requests. Waits are those of arrival order.
-    """
-    rng = random.Random(seed)
-    arrived = free = start
-    for number in range(count):
-        busier = 1.0 + 0.9 * sin(2.0 * pi * (arrived % 86_400) / 86_400)
-        arrived += rng.expovariate(busier / every_s)
-        tokens = int(rng.lognormvariate(5.1, 1.0)) + 1
-        predicted = tokens * rng.lognormvariate(0.0, 0.8)
-        begun, service_s = max(arrived, free), 0.2 + tokens / 100.0
-        free = begun + service_s
-        yield replace(
-            FINISHED,
-            finished_at=free,
-            request=f"abc-{number}",
-            client=rng.choice(("alice", "bob", "carol")),
-            p_long=predicted / (predicted + 400.0),
-            expected_tokens=predicted,
-            q90_tokens=3.0 * predicted,
-            tokens=tokens,
-            length_class=LengthClass.of(tokens).value,
-            waited_s=begun - arrived,
-            sojourn_s=free - arrived,
-            decode_s=tokens / 100.0,
         )
 
 

@@ -6,7 +6,7 @@ from socket import inet_aton, inet_ntoa
 from unicodedata import category
 from urllib.parse import urlsplit
 
-from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.errors import ClairvoyantError, InputError
 
 MAX_URL_CHARS = 65_536
 
@@ -28,7 +28,7 @@ BACKEND_KINDS = (*BACKEND_NAMES, "other")
 def check_url(url: str, like: str, what: str = "URL") -> None:
     """Raise ClairvoyantError unless a URL, with or without http://, is valid; `like` is a valid example."""
     if not _can_be_asked(url if "://" in url else f"http://{url}"):
-        raise ClairvoyantError(f"{url[:SHOWN_CHARS]!r} is not a {what}; give one like {like}", ExitCode.USAGE)
+        raise InputError(f"{url[:SHOWN_CHARS]!r} is not a {what}; give one like {like}")
 
 
 def check_backend(wanted: str | None) -> None:
@@ -37,7 +37,7 @@ def check_backend(wanted: str | None) -> None:
         return
     if not any(sign in wanted for sign in "./:"):
         known = ", ".join(BACKEND_NAMES)
-        raise ClairvoyantError(f"no backend {wanted[:SHOWN_CHARS]!r}; give {known}, or a URL", ExitCode.USAGE)
+        raise InputError(f"no backend {wanted[:SHOWN_CHARS]!r}; give {known}, or a URL")
     check_url(wanted, "http://127.0.0.1:11434", "backend URL")
 
 

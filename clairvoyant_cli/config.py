@@ -20,7 +20,7 @@ from clairvoyant_cli.addresses import (
     is_host,
     is_port,
 )
-from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.errors import ClairvoyantError, InputError
 from clairvoyant_cli.files import read_file, text_of
 from clairvoyant_cli.settings import (
     ABOVE_0_S,
@@ -353,7 +353,7 @@ def load_top_config() -> TopConfig:
 
 def _check(holds: bool, message: str) -> None:
     if not holds:
-        raise ClairvoyantError(message, ExitCode.USAGE)
+        raise InputError(message)
 
 
 def load_serve_config(
@@ -409,7 +409,7 @@ def _parsed(path: Path) -> dict[str, Any]:
     try:
         data = parse_toml(text)
     except ValueError as error:
-        raise ClairvoyantError(f"cannot read the configuration {path}: {error}", ExitCode.USAGE) from None
+        raise InputError(f"cannot read the configuration {path}: {error}") from None
     for name in data:
         known = name in ("serve", "backends", "top")
         _check(known, f"{path}: unknown section [{name}]; there are [serve], [[backends]] and [top]")
@@ -442,7 +442,7 @@ def _backends(tables: Iterable[Mapping[str, Any]], source: str) -> Iterator[Back
         try:
             yield BackendConfig(**given)
         except ClairvoyantError as error:
-            raise ClairvoyantError(f"{where}: {error}", ExitCode.USAGE) from None
+            raise InputError(f"{where}: {error}") from None
 
 
 def _from_env(env: Mapping[str, str]) -> dict[str, Any]:
@@ -454,6 +454,6 @@ def _from_env(env: Mapping[str, str]) -> dict[str, Any]:
         key = name.removeprefix(f"{ENV_PREFIX}SERVE_").lower()
         if key not in known:
             hint = did_you_mean(key, known)
-            raise ClairvoyantError(f"unknown environment variable {name}{hint}", ExitCode.USAGE)
+            raise InputError(f"unknown environment variable {name}{hint}")
         settings[key] = parse_value(text, known[key].kind, name)
     return settings

@@ -34,3 +34,10 @@ class ClairvoyantError(Exception):
     def __init__(self, message: str, exit_code: ExitCode = ExitCode.FAILURE) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class InputError(ClairvoyantError):
+    """An invalid flag, setting or input file; nothing was done."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ExitCode.USAGE)

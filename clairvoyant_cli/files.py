@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.errors import ClairvoyantError, InputError
 from clairvoyant_cli.system import open_without_waiting
 
 SMALL_BYTES = 4 << 20
@@ -24,16 +24,12 @@ def opened(path: Path, what: str, most_bytes: int | None = SMALL_BYTES) -> Itera
         with open(path, "rb", opener=open_without_waiting) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
-                raise ClairvoyantError(
-                    f"{what} {path} is not a regular file; copy it into one", ExitCode.USAGE
-                )
+                raise InputError(f"{what} {path} is not a regular file; copy it into one")
             if most_bytes is not None and found.st_size > most_bytes:
                 raise _too_large(path, what, most_bytes)
             yield file
     except OSError as error:
-        raise ClairvoyantError(
-            f"cannot read {what} {path}: {error.strerror or error}", ExitCode.USAGE
-        ) from None
+        raise InputError(f"cannot read {what} {path}: {error.strerror or error}") from None
 
 
 def read_file(path: Path, what: str, most_bytes: int = SMALL_BYTES) -> bytes:
@@ -56,18 +52,14 @@ def text_of(data: bytes, path: Path, what: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ClairvoyantError(
-            f"{what} {path}, line {line}, is not UTF-8; convert it", ExitCode.USAGE
-        ) from None
+        raise InputError(f"{what} {path}, line {line}, is not UTF-8; convert it") from None
 
 
 def refuse_pipe(path: Path) -> None:
     """Raise ClairvoyantError if an output file is a pipe, except open ones such as /dev/stdout."""
     if path.exists() and stat.S_ISFIFO(path.stat().st_mode) and path.parts[1:2] not in (("dev",), ("proc",)):
-        raise ClairvoyantError(f"{path} is a pipe; name a regular file", ExitCode.USAGE)
+        raise InputError(f"{path} is a pipe; name a regular file")
 
 
 def _too_large(path: Path, what: str, most_bytes: int) -> ClairvoyantError:
-    return ClairvoyantError(
-        f"{what} {path} is larger than {most_bytes >> 20} MiB; is it the right one?", ExitCode.USAGE
-    )
+    return InputError(f"{what} {path} is larger than {most_bytes >> 20} MiB; is it the right one?")

@@ -12,7 +12,7 @@ from types import UnionType
 from typing import Any, get_args, get_type_hints
 
 from clairvoyant_cli.addresses import SHOWN_CHARS
-from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.errors import InputError
 
 KIND_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
@@ -74,7 +74,7 @@ def check_settings(record: Any) -> None:
         value = getattr(record, name)
         for holds, wanted in (_NO_NUL, *each.checks) if each.kind is str else each.checks:
             if value is not None and not holds(value):
-                raise ClairvoyantError(f"{name} must {wanted}", ExitCode.USAGE)
+                raise InputError(f"{name} must {wanted}")
 
 
 def read_table(record: type, table: Mapping[str, Any], where: str, within: str = "") -> dict[str, Any]:
@@ -86,7 +86,7 @@ def read_table(record: type, table: Mapping[str, Any], where: str, within: str =
     for key in table:
         if key not in known:
             hint = did_you_mean(key, known)
-            raise ClairvoyantError(f"{where}: unknown key {quoted(key)}{within}{hint}", ExitCode.USAGE)
+            raise InputError(f"{where}: unknown key {quoted(key)}{within}{hint}")
     return {key: _typed(key, value, known[key].kind, where) for key, value in table.items()}
 
 
@@ -96,7 +96,7 @@ def _typed(key: str, value: Any, kind: type, where: str) -> Any:
             return float(value)
     if type(value) is not kind:
         wanted = KIND_NAMES[kind]
-        raise ClairvoyantError(f"{where}: {key} must be {wanted}, not {quoted(value)}", ExitCode.USAGE)
+        raise InputError(f"{where}: {key} must be {wanted}, not {quoted(value)}")
     return value
 
 
@@ -110,7 +110,7 @@ def parse_value(text: str, kind: type, where: str) -> Any:
     else:
         with suppress(ValueError):
             return kind(text)
-    raise ClairvoyantError(f"{where} must be {KIND_NAMES[kind]}, not {quoted(text)}", ExitCode.USAGE)
+    raise InputError(f"{where} must be {KIND_NAMES[kind]}, not {quoted(text)}")
 
 
 def one_word(text: str) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from clairvoyant_cli.commands.options import url_option
-from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.proxy.access.keys import read_key_of
 from clairvoyant_cli.state.client import local_url
 from clairvoyant_cli.system import USUAL_SHELL
@@ -120,9 +120,7 @@ def command(
     if key_of is not None:
         key = read_key_of(Path(key_of[0]), key_of[1])
     if not KEYS.fullmatch(key):
-        raise ClairvoyantError(
-            "the key may have only letters, digits and -._~+/= (safe in every shell)", ExitCode.USAGE
-        )
+        raise InputError("the key may have only letters, digits and -._~+/= (safe in every shell)")
     base = local_url(url).rstrip("/")
     docker = base.replace("127.0.0.1", "host.docker.internal").replace("localhost", "host.docker.internal")
     export, comment = SHELLS[shell]

@@ -9,7 +9,7 @@ from clairvoyant_cli.commands.options import db_option
 from clairvoyant_cli.commands.plain_output import say
 from clairvoyant_cli.commands.setup import database_path, told_plainly
 from clairvoyant_cli.commands.time_spans import date, when
-from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.protocols.printable import plural
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def command(
 
     chosen = client is not None or since is not None or until is not None
     if chosen == everything:
-        raise ClairvoyantError("name what to erase: --client, --since, --until, or --all", ExitCode.USAGE)
+        raise InputError("name what to erase: --client, --since, --until, or --all")
     span = Span(ALWAYS if since is None else since, FOREVER if until is None else until, client)
     if not yes:
         click.confirm(f"Permanently erase {_asked(span)}?", abort=True, err=True)

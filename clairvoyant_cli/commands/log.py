@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from clairvoyant_cli.config import ServeConfig
-from clairvoyant_cli.errors import ClairvoyantError, ExitCode, printable
+from clairvoyant_cli.errors import ClairvoyantError, InputError, printable
 from clairvoyant_cli.files import refuse_pipe
 from clairvoyant_cli.system import create_for_owner
 
@@ -100,4 +100,4 @@ def _handler(log_file: str | None) -> logging.Handler:
         return LogFile(path)
     except OSError as error:
         why = error.strerror or error
-        raise ClairvoyantError(f"cannot write the log {path}: {why}", ExitCode.USAGE) from None
+        raise InputError(f"cannot write the log {path}: {why}") from None

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from clairvoyant_cli.commands.plain_output import say
-from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.errors import ClairvoyantError, InputError
 from clairvoyant_cli.service.units import (
     STOP_S,
     Action,
@@ -188,16 +188,12 @@ def _check_serve_flags(flags: Sequence[str], *, keeps_log: bool) -> None:
     try:
         given = serve.make_context("serve", list(flags)).params
     except click.UsageError as error:
-        raise ClairvoyantError(
-            f"invalid flags for clairvoyant serve: {error.message}", ExitCode.USAGE
-        ) from None
+        raise InputError(f"invalid flags for clairvoyant serve: {error.message}") from None
     except click.exceptions.Exit:
-        raise ClairvoyantError(
-            "with these flags clairvoyant serve would exit at once", ExitCode.USAGE
-        ) from None
+        raise InputError("with these flags clairvoyant serve would exit at once") from None
     file = given.pop("config_file")
     if given["log_file"] is not None and keeps_log:
-        raise ClairvoyantError("the service has its own log file; remove --log-file", ExitCode.USAGE)
+        raise InputError("the service has its own log file; remove --log-file")
     load_serve_config({name: value for name, value in given.items() if value is not None}, file=file)
 
 

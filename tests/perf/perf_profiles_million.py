@@ -20,7 +20,7 @@ from profiles.host import this_host  # noqa: E402
 from profiles.states import client_hash, salt  # noqa: E402
 from profiles.store import save  # noqa: E402
 from profiles.writer import CLIENT, INSERT  # noqa: E402
-from tests.fakes.remembered import PROFILE, busy_days  # noqa: E402
+from tests.fakes.remembered import PROFILE, traffic  # noqa: E402
 
 TURNS = 5
 
@@ -35,7 +35,7 @@ def fill(path: Path, rows: int) -> float:
             INSERT,
             (
                 (*values[:CLIENT], client_hash(secret, row.client), *values[CLIENT + 1 :])
-                for row in busy_days(rows)
+                for row in traffic(rows)
                 for values in (astuple(row),)
             ),
         )

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from clairvoyant_cli.addresses import is_address
 from clairvoyant_cli.config import parse_toml
-from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.protocols.printable import NAME_CHARS, decoded, printable
 from clairvoyant_cli.proxy.access.urgency_rules import MAX_RULES, UrgencyRule, is_level_range
@@ -217,7 +217,7 @@ def parse_key_file(text: str, source: str) -> Clients:
             name, key = f"key-{number}", line
         found.append(_Key(name.rstrip(" \t"), key.lstrip(" \t"), f"line {number}"))
     if not found:
-        raise _wrong(f"{source} has no key; write one per line, as name:key")
+        raise InputError(f"{source} has no key; write one per line, as name:key")
     return _keyed(found, source, Clients(), again="write one line per client, as name:key")
 
 
@@ -238,7 +238,7 @@ def parse_clients(text: str, source: str) -> Clients:
     try:
         data = parse_toml(text)
     except ValueError as error:
-        raise _wrong(f"{source} cannot be read as TOML: {error}") from None
+        raise InputError(f"{source} cannot be read as TOML: {error}") from None
     _known(data, ("defaults", "clients", "urgency"), source, "section")
     urgency = tuple(_urgency(data.get("urgency", []), source))
     defaults = _rules(_table(data, "defaults", source), f"{source}: [defaults]", EVERYBODY)
@@ -255,9 +255,9 @@ def parse_clients(text: str, source: str) -> Clients:
         if "key" in table:
             key = table.pop("key")
             if not isinstance(key, str):
-                raise _wrong(f"{source}: {where} key must be text, in quotes")
+                raise InputError(f"{source}: {where} key must be text, in quotes")
             if is_user:
-                raise _wrong(f"{source}: {where} uses the key of its front end; remove its own")
+                raise InputError(f"{source}: {where} uses the key of its front end; remove its own")
             found.append(_Key(name, key, where))
         inherited = owner if owner is not None and is_user else defaults
         rules[name] = _rules(table, f"{source}: {where}", inherited, more=("key",))
@@ -266,7 +266,7 @@ def parse_clients(text: str, source: str) -> Clients:
     for name in rules.keys() - keyed - users:
         if found or rules[name].users:
             why = "although others have one" if found else "to prove the users that it names"
-            raise _wrong(f"{source}: [clients.{name}] has no key {why}; give it one")
+            raise InputError(f"{source}: [clients.{name}] has no key {why}; give it one")
     clients_said = Clients(rules=rules, defaults=defaults, urgency=urgency)
     return _keyed(found, source, clients_said, again="give each its own")
 
@@ -282,9 +282,9 @@ def _keyed(found: Iterable[_Key], source: str, clients: Clients, *, again: str) 
         _check_key(each.key, here)
         hashed = digest(each.key.encode())
         if hashed in owners:
-            raise _wrong(f"{here} has the same key as {owners[hashed].where}; {again}")
+            raise InputError(f"{here} has the same key as {owners[hashed].where}; {again}")
         if each.client in places:
-            raise _wrong(f"{here} has the same name as {places[each.client]}; {again}")
+            raise InputError(f"{here} has the same name as {places[each.client]}; {again}")
         owners[hashed], places[each.client] = each, each.where
         if len(each.key) < GOOD_KEY_CHARS:
             weak.append(each.client)
@@ -293,20 +293,20 @@ def _keyed(found: Iterable[_Key], source: str, clients: Clients, *, again: str) 
 
 def _check_name(name: str, where: str) -> None:
     if not name:
-        raise _wrong(f"{where} has an empty name; write name:key")
+        raise InputError(f"{where} has an empty name; write name:key")
     if not one_word(name):
-        raise _wrong(f"{where} has a name with blanks or control characters; remove them")
+        raise InputError(f"{where} has a name with blanks or control characters; remove them")
     if len(name) > NAME_CHARS:
-        raise _wrong(f"{where} has a name of more than {NAME_CHARS} characters; shorten it")
+        raise InputError(f"{where} has a name of more than {NAME_CHARS} characters; shorten it")
 
 
 def _check_key(key: str, where: str) -> None:
     if not key:
-        raise _wrong(f"{where} has an empty key; make one with: head -c 24 /dev/urandom | base64")
+        raise InputError(f"{where} has an empty key; make one with: head -c 24 /dev/urandom | base64")
     if not one_word(key):
-        raise _wrong(f"{where} has a key with blanks or control characters; remove them")
+        raise InputError(f"{where} has a key with blanks or control characters; remove them")
     if len(key) < MIN_KEY_CHARS:
-        raise _wrong(f"{where} has a key of fewer than {MIN_KEY_CHARS} characters; make it longer")
+        raise InputError(f"{where} has a key of fewer than {MIN_KEY_CHARS} characters; make it longer")
 
 
 # -- tables -----------------------------------------------------------------------------------------
@@ -321,13 +321,13 @@ def _rules(
 
 def _urgency(tables: Any, source: str) -> Iterator[UrgencyRule]:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise _wrong(f"{source}: urgency must be tables, as in [[urgency]]")
+        raise InputError(f"{source}: urgency must be tables, as in [[urgency]]")
     if len(tables) > MAX_RULES:
-        raise _wrong(f"{source}: there are more than {MAX_RULES} tables [[urgency]]; use fewer, with *")
+        raise InputError(f"{source}: there are more than {MAX_RULES} tables [[urgency]]; use fewer, with *")
     for number, table in enumerate(tables, 1):
         where = f"{source}: [[urgency]] table {number}"
         if "level" not in table:
-            raise _wrong(f"{where} has no level; give it one from 0 (immediate) to 4")
+            raise InputError(f"{where} has no level; give it one from 0 (immediate) to 4")
         _checked(table, UrgencyRule, where)
         yield UrgencyRule(**table)
 
@@ -338,7 +338,7 @@ def _checked(table: Mapping[str, Any], record: type, where: str, more: tuple[str
     for key, value in table.items():
         for holds, wanted in known[key].checks:
             if not holds(value):
-                raise _wrong(f"{where} {key} must {wanted}; it is {str(value)[:40]!r}")
+                raise InputError(f"{where} {key} must {wanted}; it is {str(value)[:40]!r}")
 
 
 def _kept(key: str, value: Any) -> Any:
@@ -350,7 +350,7 @@ def _kept(key: str, value: Any) -> Any:
 def _table(data: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
     table = data.get(name, {})
     if not isinstance(table, dict):
-        raise _wrong(f"{where}: {name} must be a table, as in [{name}]")
+        raise InputError(f"{where}: {name} must be a table, as in [{name}]")
     return table
 
 
@@ -359,8 +359,4 @@ def _known(table: Mapping[str, Any], known: Iterable[str], where: str, what: str
     for name in table:
         if name not in known:
             choices = did_you_mean(name, known) or f"; there are {', '.join(known)}"
-            raise _wrong(f"{where}{':' if what == 'section' else ''} unknown {what} {name!r}{choices}")
-
-
-def _wrong(message: str) -> ClairvoyantError:
-    return ClairvoyantError(message, ExitCode.USAGE)
+            raise InputError(f"{where}{':' if what == 'section' else ''} unknown {what} {name!r}{choices}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clairvoyant_cli.config import ServeConfig
-from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.errors import ClairvoyantError, InputError
 from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.proxy.access.clients import GOOD_KEY_CHARS, Clients
 from clairvoyant_cli.proxy.access.keys import Access, read_clients, read_keys, read_secret
@@ -34,10 +34,9 @@ class ClientsFile:
         """Read the clients; ClairvoyantError if the file is wrong, or has no keys while `exposed`."""
         clients = Clients() if self.path is None else self.reader(self.path)
         if self.exposed and not clients.keys:
-            raise ClairvoyantError(
+            raise InputError(
                 f"{self.path} has no API keys, and other machines can reach this daemon; give each client "
-                "a key",
-                ExitCode.USAGE,
+                "a key"
             )
         if clients.unproven:
             log.warning(
@@ -92,10 +91,9 @@ def clients_file_of(config: ServeConfig, *, exposed: bool) -> ClientsFile:
 def access_of(config: ServeConfig, clients_file: ClientsFile) -> Access:
     """Return the access rules at the start; ClairvoyantError if a setting or file is wrong or unsafe."""
     if clients_file.exposed and (clients_file.path is None or config.admin_token_file is None):
-        raise ClairvoyantError(
+        raise InputError(
             f"listening on {config.listen} is reachable from other machines; give --admin-token-file, and "
-            "--api-key-file or --clients with keys, or listen on 127.0.0.1",
-            ExitCode.USAGE,
+            "--api-key-file or --clients with keys, or listen on 127.0.0.1"
         )
     clients = clients_file.read()
     token = None
@@ -108,17 +106,15 @@ def _origins(config: ServeConfig) -> AllowedOrigins:
     hosts = [name.lower() for name in _listed(config.allow_host)]
     for host in hosts:
         if host_name(host) != host:
-            raise ClairvoyantError(
-                f"allow_host takes names without port or scheme, separated by commas; {host!r} is not one",
-                ExitCode.USAGE,
+            raise InputError(
+                f"allow_host takes names without port or scheme, separated by commas; {host!r} is not one"
             )
     try:
         patterns = origin_patterns(_listed(config.allow_origin))
     except ValueError as error:
-        raise ClairvoyantError(
+        raise InputError(
             f"allow_origin takes origins such as https://chat.example or app-scheme://*, separated by "
-            f"commas; {str(error)!r} is not one",
-            ExitCode.USAGE,
+            f"commas; {str(error)!r} is not one"
         ) from None
     return AllowedOrigins(frozenset((*hosts, socket.gethostname().lower())), patterns)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clairvoyant_cli.addresses import is_loopback
-from clairvoyant_cli.errors import ClairvoyantError, ExitCode
+from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.files import opened, read_all, text_of
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.request import Request
@@ -123,11 +123,9 @@ def read_secret(path: Path, what: str) -> str:
     _demand_owner_alone(path, what, mode)
     text = text.strip()
     if not text:
-        raise ClairvoyantError(f"the {what} file {path} is empty", ExitCode.USAGE)
+        raise InputError(f"the {what} file {path} is empty")
     if not text.isprintable():
-        raise ClairvoyantError(
-            f"the {what} file {path} must hold one line without control characters", ExitCode.USAGE
-        )
+        raise InputError(f"the {what} file {path} must hold one line without control characters")
     return text
 
 
@@ -157,7 +155,7 @@ def read_key_of(path: Path, client: str) -> str:
     text, _ = _read(path, "clients")
     key = find_key(text, client)
     if key is None:
-        raise ClairvoyantError(f"{path} has no key of a client {client!r}", ExitCode.USAGE)
+        raise InputError(f"{path} has no key of a client {client!r}")
     return key
 
 
@@ -172,4 +170,4 @@ def _read(path: Path, what: str) -> tuple[str, int]:
 def _demand_owner_alone(path: Path, what: str, mode: int) -> None:
     if is_open_to_others(path, mode):
         close = command_to_close(path)
-        raise ClairvoyantError(f"the {what} file {path} is open to others; run: {close}", ExitCode.USAGE)
+        raise InputError(f"the {what} file {path} is open to others; run: {close}")

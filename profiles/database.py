@@ -236,20 +236,16 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 def _keep_a_log(connection: sqlite3.Connection) -> None:
     """Switch the file to WAL mode; retry while another process does the same, which SQLite does not."""
     ends_s = time.monotonic() + SHAPING_TIMEOUT_S
-    while _journal_mode(connection) != "wal":
+    while True:
         try:
+            # Without file system support for WAL the mode stays as it is.
             connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) or time.monotonic() > ends_s:
                 raise
             time.sleep(RETRY_S)
         else:
-            return  # without file system support for WAL the mode stays
-
-
-def _journal_mode(connection: sqlite3.Connection) -> str:
-    mode: str = connection.execute("PRAGMA journal_mode").fetchone()[0]
-    return mode
+            return
 
 
 def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:

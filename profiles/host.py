@@ -34,11 +34,11 @@ def _cpu() -> str:
         import subprocess
 
         with suppress(OSError, subprocess.SubprocessError):
-            told = subprocess.run(
+            done = subprocess.run(
                 ["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, timeout=5
             )
-            if told.stdout.strip():
-                return told.stdout.strip()
+            if done.stdout.strip():
+                return done.stdout.strip()
     return platform.processor() or platform.machine()
 
 

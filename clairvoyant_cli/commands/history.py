@@ -13,7 +13,7 @@ from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.number_format import figure, seconds, share
 from clairvoyant_cli.commands.options import db_option, json_option
 from clairvoyant_cli.commands.plain_output import say_json
-from clairvoyant_cli.commands.setup import database_path, told_plainly
+from clairvoyant_cli.commands.setup import opened_database
 from clairvoyant_cli.commands.time_spans import date, when
 from clairvoyant_cli.errors import printable
 from predictor.record import LengthClass
@@ -60,11 +60,10 @@ def command(
 
     Clients are shown as hashes. Prompts are included only if `serve --record-prompts` recorded them.
     """
-    from profiles.database import reading
     from profiles.history import ALWAYS, FOREVER, Span
 
     span = Span(ALWAYS if since is None else since, FOREVER if until is None else until, client, model)
-    with told_plainly(), reading(database_path(db_file)) as connection:
+    with opened_database(db_file) as connection:
         if trace:
             _trace(_rows(connection, span, limit))
         elif as_json or as_csv:
@@ -104,8 +103,7 @@ def _dump(rows: "Iterator[Finished]", *, as_csv: bool) -> None:
     names = ["output_tokens" if field.name == "tokens" else field.name for field in fields(Finished)]
     if not as_csv:
         for finished in rows:
-            record = dict(zip(names, astuple(finished), strict=True))
-            say_json(record)
+            say_json(dict(zip(names, astuple(finished), strict=True)))
         return
     writer = csv.writer(sys.stdout)
     writer.writerow(names)
@@ -173,13 +171,9 @@ def _show_drift(console: PlainConsole, connection: "sqlite3.Connection", span: "
 
     profile = newest_profile(connection, span.model)
     short = spread(connection, LengthClass.SHORT.value, span)
-    p99, accuracy = (
-        seconds(short.sojourn_p99_s if short else None),
-        share(pairs_in_order(*p_long_by_class(connection, span))),
-    )
-    p99_then = accuracy_then = ""
+    p99 = f"short answers' P99 {seconds(short.sojourn_p99_s if short else None)}"
+    accuracy = f"ranking accuracy {share(pairs_in_order(*p_long_by_class(connection, span)))}"
     if profile is not None:
-        p99_then = f", {seconds(profile.short_p99_s)} in profile {profile.name}"
-        accuracy_then = f", {share(profile.ranking_accuracy)} in profile {profile.name}"
-    console.print(f"\nshort answers' P99 {p99}{p99_then}")
-    console.print(f"ranking accuracy {accuracy}{accuracy_then}")
+        p99 += f", {seconds(profile.short_p99_s)} in profile {profile.name}"
+        accuracy += f", {share(profile.ranking_accuracy)} in profile {profile.name}"
+    console.print(f"\n{p99}\n{accuracy}")

@@ -11,7 +11,7 @@ from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.number_format import figure, seconds
 from clairvoyant_cli.commands.options import ANY_PATH, db_option, json_option, output_file, profile_names
 from clairvoyant_cli.commands.plain_output import say, say_json
-from clairvoyant_cli.commands.setup import database_path, told_plainly
+from clairvoyant_cli.commands.setup import database_path, opened_database, told_plainly
 from clairvoyant_cli.commands.time_spans import date
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.files import LARGE_BYTES, read_all, read_file
@@ -34,12 +34,10 @@ def command() -> None:
 def list_(db_file: Path | None, as_json: bool) -> None:
     """List the profiles, newest first."""
     from profiles import store
-    from profiles.database import reading
 
-    path = database_path(db_file)
     kept: list[store.Kept] = []
-    if path.exists():
-        with told_plainly(), reading(path) as connection:
+    if database_path(db_file).exists():
+        with opened_database(db_file) as connection:
             kept = store.every(connection)
     if as_json:
         say_json(kept, indent=2)
@@ -73,9 +71,8 @@ def list_(db_file: Path | None, as_json: bool) -> None:
 def show(name: str, db_file: Path | None, as_json: bool) -> None:
     """Show one profile in full."""
     from profiles import store
-    from profiles.database import reading
 
-    with told_plainly(), reading(database_path(db_file)) as connection:
+    with opened_database(db_file) as connection:
         profile = store.named(connection, name)
     if as_json:
         say_json(profile, indent=2)
@@ -90,9 +87,8 @@ def show(name: str, db_file: Path | None, as_json: bool) -> None:
 def use(name: str, auto: bool, db_file: Path | None) -> None:
     """Select the profile that `serve` uses for its model instead of the newest."""
     from profiles import store
-    from profiles.database import writing
 
-    with told_plainly(), writing(database_path(db_file)) as connection:
+    with opened_database(db_file, write=True) as connection:
         if auto:
             store.unchoose(connection, store.named(connection, name))
         else:
@@ -106,9 +102,8 @@ def use(name: str, auto: bool, db_file: Path | None) -> None:
 def export(name: str, output: Path | None, db_file: Path | None) -> None:
     """Export a profile and its samples as JSON."""
     from profiles import store
-    from profiles.database import reading
 
-    with told_plainly(), reading(database_path(db_file)) as connection:
+    with opened_database(db_file) as connection:
         data = store.export(connection, name)
     if output is None:
         say_json(data)
@@ -125,7 +120,6 @@ def export(name: str, output: Path | None, db_file: Path | None) -> None:
 def import_(file: Path, db_file: Path | None) -> None:
     """Import an exported profile; FILE may be - for standard input."""
     from profiles import store
-    from profiles.database import writing
 
     what = "the profile"
     if str(file) == "-":
@@ -134,8 +128,8 @@ def import_(file: Path, db_file: Path | None) -> None:
         data = read_file(file, what, LARGE_BYTES)
     with told_plainly():
         parcel = store.unpack(data)
-        with writing(database_path(db_file)) as connection:
-            profile = store.save(connection, parcel.profile, parcel.samples)
+    with opened_database(db_file, write=True) as connection:
+        profile = store.save(connection, parcel.profile, parcel.samples)
     say(f"imported as {profile.name}", err=True)
 
 
@@ -145,9 +139,8 @@ def import_(file: Path, db_file: Path | None) -> None:
 def rm(names: tuple[str, ...], db_file: Path | None) -> None:
     """Remove profiles: all of NAMES, or none if one does not exist."""
     from profiles import store
-    from profiles.database import writing
 
-    with told_plainly(), writing(database_path(db_file)) as connection:
+    with opened_database(db_file, write=True) as connection:
         for name in names:
             store.remove(connection, name)
 

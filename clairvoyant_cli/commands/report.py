@@ -10,7 +10,7 @@ import click
 
 from clairvoyant_cli.commands.number_format import span as time_span
 from clairvoyant_cli.commands.options import db_option, json_option, output_file
-from clairvoyant_cli.commands.setup import database_path, told_plainly
+from clairvoyant_cli.commands.setup import opened_database, told_plainly
 from clairvoyant_cli.commands.time_spans import date, when
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def command(
     Uses the requests that `serve` recorded, by default in the last seven days. Clients are shown as
     hashes.
     """
-    found, limited = _found(since, until, client, model, database_path(db_file))
+    found, limited = _found(since, until, client, model, db_file)
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2))
         return
@@ -84,14 +84,13 @@ def command(
 
 
 def _found(
-    since: float, until: float | None, client: str | None, model: str | None, path: Path
+    since: float, until: float | None, client: str | None, model: str | None, db_file: Path | None
 ) -> tuple[Findings, bool]:
-    from profiles.database import reading
     from profiles.history import FOREVER, Span, newest
     from profiles.savings import compare, group, slots_used
 
     # Other clients' requests used slots too, so filter by client only after the comparison.
-    with told_plainly(), reading(path) as connection:
+    with opened_database(db_file) as connection:
         rows = newest(connection, Span(since, FOREVER if until is None else until), MAX_ROWS)
         wanted = _narrowed(connection, since, client, model)
     compared = [each for each in compare(rows) if wanted(each.finished)]

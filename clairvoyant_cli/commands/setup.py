@@ -12,6 +12,8 @@ from clairvoyant_cli.errors import ClairvoyantError
 from predictor.record import Predictor, PromptView, UrgencyPredictor
 
 if TYPE_CHECKING:
+    from sqlite3 import Connection
+
     from clairvoyant_cli.proxy.requests.encoder import Encode
     from predictor.semantic.model import Encoder
     from profiles.ledger import Ledger
@@ -99,6 +101,15 @@ def database_path(named: Path | None) -> Path:
 
     configured = None if named else load_serve_config({}).db
     return named or (Path(configured) if configured else default_path())
+
+
+@contextmanager
+def opened_database(named: Path | None, *, write: bool = False) -> Iterator["Connection"]:
+    """Open the database of `database_path` during the block; errors become ClairvoyantError."""
+    from profiles.database import reading, writing
+
+    with told_plainly(), (writing if write else reading)(database_path(named)) as connection:
+        yield connection
 
 
 @contextmanager

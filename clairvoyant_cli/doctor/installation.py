@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from clairvoyant_cli import __version__
@@ -43,28 +43,14 @@ def check_packages() -> Iterator[Finding]:
         yield ok("packages", f"{versions}, all packages in one place")
 
 
-def check_gpu() -> Iterator[Finding]:
-    """Check NVML, which only the dashboard needs."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        if shutil.which("nvidia-smi"):
-            yield warning("gpu", "the NVIDIA driver is installed but NVML does not answer", "nvidia-smi")
-        else:
-            yield note("gpu", "no NVIDIA GPU to show in the dashboard")
-        return
-    try:
-        names = [
-            pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i))
-            for i in range(pynvml.nvmlDeviceGetCount())
-        ]
+def check_gpu(names: Sequence[str], driver: str) -> Iterator[Finding]:
+    """Check NVML, which only the dashboard needs. `driver` is the version that it reports, "" for none."""
+    if driver:
         yield ok("gpu", ", ".join(names) or "NVML found no GPU")
-    except pynvml.NVMLError as error:
-        yield warning("gpu", f"NVML: {error}", "nvidia-smi")
-    finally:
-        pynvml.nvmlShutdown()
+    elif shutil.which("nvidia-smi"):
+        yield warning("gpu", "the NVIDIA driver is installed but NVML does not answer", "nvidia-smi")
+    else:
+        yield note("gpu", "no NVIDIA GPU to show in the dashboard")
 
 
 def check_files(config: ServeConfig) -> Iterator[Finding]:

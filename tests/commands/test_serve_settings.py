@@ -198,7 +198,7 @@ def test_serve_ends_quietly_when_it_is_interrupted_before_it_serves(
 
 
 def test_another_command_that_is_interrupted_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clairvoyant_cli.commands.history.database_path", interrupted)
+    monkeypatch.setattr("clairvoyant_cli.commands.setup.database_path", interrupted)
     result = CliRunner().invoke(cli, ["history"])
     assert result.exit_code == 1
     assert "Aborted" in result.output

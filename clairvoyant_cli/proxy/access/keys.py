@@ -36,8 +36,8 @@ BACKEND_HEADER = b"x-clairvoyant-backend"
 THIS_MACHINE = "127.0.0.1"
 """The client of all requests from loopback addresses: a program can choose any of 16 million."""
 
-NO_ADMIN_TOKEN = "the admin token is missing or wrong; pass it with --token-file"  # noqa: S105 - says so
-NO_RUN_TOKEN = "only the account that runs this daemon may do this, unless it has --admin-token-file"  # noqa: S105 - says so
+NO_ADMIN_TOKEN = "the admin token is missing or wrong; pass it with --token-file"  # noqa: S105 - a message
+NO_RUN_TOKEN = "only the account that runs this daemon may do this, unless it has --admin-token-file"  # noqa: S105 - a message
 NO_KEY = Refusal(401, "clairvoyant: missing or unknown API key")
 
 

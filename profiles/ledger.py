@@ -88,7 +88,7 @@ class Ledger:
         before, self._generation = self._generation, self._writer.generation
         return self._generation != before
 
-    def measured_anew(self) -> bool:
+    def profiles_changed(self) -> bool:
         """Return whether another process has changed profiles since the last call.
 
         Call `forgotten` too: it updates the answer.

@@ -71,7 +71,7 @@ class Persistence(Protocol):
         """Return whether the learned state was erased since the last call."""
         ...
 
-    def measured_anew(self) -> bool:
+    def profiles_changed(self) -> bool:
         """Return whether profiles were measured or chosen since the last call."""
         ...
 
@@ -167,7 +167,7 @@ class StateSaver:
             await asyncio.sleep(FOLLOW_EVERY_S)
             if self._persistence.forgotten():
                 self.forget()
-            if self._persistence.measured_anew():
+            if self._persistence.profiles_changed():
                 await self.take_over()
             self.follow_the_loaded_models()
             self._saved_ago_s += FOLLOW_EVERY_S

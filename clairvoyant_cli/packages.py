@@ -23,7 +23,9 @@ def displaced() -> Iterator[str]:
     for name in PACKAGES:
         file = (ours or Path()) / name / "__init__.py"
         wanted = with_hashes.get(file)
-        if homes[name] == ours and wanted is not None and file.exists() and _digest(file) != wanted:
+        if homes[name] != ours or wanted is None or not file.exists():
+            continue
+        if urlsafe_b64encode(sha256(file.read_bytes()).digest()).decode().rstrip("=") != wanted:
             yield f"{name} in {ours} was overwritten by {_others(name)}"
 
 
@@ -41,10 +43,6 @@ def _installed() -> Iterator[tuple[Path, str]]:
     for file in files:
         if file.hash is not None and file.hash.mode == "sha256":
             yield Path(str(file.locate())), file.hash.value
-
-
-def _digest(file: Path) -> str:
-    return urlsafe_b64encode(sha256(file.read_bytes()).digest()).decode().rstrip("=")
 
 
 def _others(name: str) -> str:

@@ -94,7 +94,9 @@ def open_database(path: Path, *, create: bool = True) -> sqlite3.Connection:
     """
     with _found(path, create=create):
         if create:
-            _make(path.resolve())
+            path.resolve().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with suppress(FileExistsError):
+                os.close(os.open(path.resolve(), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         connection = _connect(path, "rw")
         with _closed_on_error(connection):
             _bring_up_to_date(connection, path)
@@ -209,12 +211,6 @@ def _closed_on_error(connection: sqlite3.Connection) -> Iterator[None]:
     except BaseException:
         connection.close()
         raise
-
-
-def _make(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:

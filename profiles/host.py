@@ -12,11 +12,13 @@ GIB = 1024**3
 
 def this_host() -> Host:
     """Describe this machine; unknown fields are empty."""
+    import psutil
+
     gpus, driver = _gpus()
     return Host(
         cpu=_cpu(),
         cores=os.cpu_count() or 0,
-        memory_gib=_memory_gib(),
+        memory_gib=round(psutil.virtual_memory().total / GIB),
         gpus=gpus,
         gpu_driver=driver,
         system=f"{platform.system()} {platform.release()}",
@@ -40,13 +42,6 @@ def _cpu() -> str:
             if done.stdout.strip():
                 return done.stdout.strip()
     return platform.processor() or platform.machine()
-
-
-def _memory_gib() -> int:
-    import psutil
-
-    total_bytes: int = psutil.virtual_memory().total
-    return round(total_bytes / GIB)
 
 
 def _gpus() -> tuple[tuple[str, ...], str]:

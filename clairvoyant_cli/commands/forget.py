@@ -13,7 +13,7 @@ from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.protocols.printable import plural
 
 if TYPE_CHECKING:
-    from profiles.history import Erased, Span
+    from profiles.history import Erased
 
 
 @click.command()
@@ -44,24 +44,14 @@ def command(
     if chosen == everything:
         raise InputError("name what to erase: --client, --since, --until, or --all")
     span = Span(ALWAYS if since is None else since, FOREVER if until is None else until, client)
+    asked = "all requests" if client is None else f"the requests of {client}"
+    asked += "" if since is None else f" since {date(since)}"
+    asked += "" if until is None else f" until {date(until)}"
     if not yes:
-        click.confirm(f"Permanently erase {_asked(span)}?", abort=True, err=True)
+        click.confirm(f"Permanently erase {asked}?", abort=True, err=True)
     with told_plainly():
         erased = forget(database_path(db_file), span, states=not keep_learned)
     say(_summary(erased), err=True)
-
-
-def _asked(span: "Span") -> str:
-    """Describe the span, with absolute times."""
-    from profiles.history import ALWAYS, FOREVER
-
-    return "".join(
-        (
-            "all requests" if span.client is None else f"the requests of {span.client}",
-            f" since {date(span.since)}" if span.since != ALWAYS else "",
-            f" until {date(span.until)}" if span.until != FOREVER else "",
-        )
-    )
 
 
 def _summary(erased: "Erased") -> str:

@@ -1,7 +1,7 @@
 """Click options shared by several commands, and those generated from the settings of `serve`."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,7 +143,7 @@ def serve_option(name: str, about: str = "") -> Option:
         metavar=known.metavar,
         multiple=known.repeatable,
         shell_complete=COMPLETED.get(name),
-        callback=_by_commas if known.repeatable else None,
+        callback=(lambda _, __, given: ",".join(given) or None) if known.repeatable else None,
         help=about,
     )
 
@@ -168,10 +168,6 @@ def _default(known: Setting) -> str:
     if known.default is None or known.kind is bool:
         return ""
     return f"  [default: {known.default:g}]" if known.kind is float else f"  [default: {known.default}]"
-
-
-def _by_commas(context: click.Context, parameter: click.Parameter, given: Sequence[str]) -> str | None:
-    return ",".join(given) or None
 
 
 backend_option = click.option(

@@ -56,7 +56,7 @@ Description=Clairvoyant, a proxy that sends the shortest predicted LLM answer fi
 After=network.target
 
 [Service]
-ExecStart={_systemd_words((*program, "serve", *flags))}
+ExecStart={" ".join(map(_systemd_word, (*program, "serve", *flags)))}
 ExecReload=kill -HUP $MAINPID
 Restart=on-failure
 RestartSec=2
@@ -201,10 +201,6 @@ def scheduled_task(
         encoding="utf-16",
         advice="It runs while you are logged on. After a stop, start it with: clairvoyant service start",
     )
-
-
-def _systemd_words(words: Sequence[str]) -> str:
-    return " ".join(_systemd_word(word) for word in words)
 
 
 def _systemd_word(word: str) -> str:

@@ -48,10 +48,6 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 1 << 53
-
-
 def _is_range(value: Any) -> bool:
     if not isinstance(value, list) or len(value) != 2:
         return False
@@ -60,7 +56,10 @@ def _is_range(value: Any) -> bool:
 
 _LEVELS: Check = (is_level_range, "be [MOST, LEAST], two whole numbers from 0 to 4, the lower first")
 
-_COUNT: Check = (_is_count, "be a whole number of at least 1; leave it out for no limit")
+_COUNT: Check = (
+    lambda value: type(value) is int and 1 <= value < 1 << 53,
+    "be a whole number of at least 1; leave it out for no limit",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ def host_name(host: str) -> str | None:
     if found is None:
         return None
     if found["v6"] is not None:
-        return found["v6"].lower() if _is_v6(found["v6"]) else None
+        return found["v6"].lower() if isinstance(address_of(found["v6"]), ipaddress.IPv6Address) else None
     return found["name"].lower()
 
 
@@ -123,10 +123,6 @@ def _address_of(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | No
         return ipaddress.ip_address(name)
     except ValueError:
         return None
-
-
-def _is_v6(text: str) -> bool:
-    return isinstance(address_of(text), ipaddress.IPv6Address)
 
 
 def _is_this_machine(authority: str) -> bool:

@@ -23,16 +23,12 @@ def is_level_range(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(map(is_level, value)) and value[0] <= value[1]
 
 
-def _is_pattern(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
 def _is_header(value: Any) -> bool:
     name, colon, wanted = value.partition(":") if isinstance(value, str) else ("", "", "")
     return bool(name.strip() and colon and wanted.strip()) and name.isascii()
 
 
-_PATTERN: Check = (_is_pattern, "be text; * matches anything")
+_PATTERN: Check = (lambda value: isinstance(value, str) and value != "", "be text; * matches anything")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,10 @@ from clairvoyant_cli.errors import ClairvoyantError, InputError
 
 MAX_URL_CHARS = 65_536
 
-DEFAULT_PORT = 7117
-"""Where the proxy listens by default: no LLM server or chat front end uses this port."""
-
+DEFAULT_PORT = 7117  # where the proxy listens by default: no LLM server or chat front end uses this port
 _LOCAL_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
 
-SHOWN_CHARS = 80
-"""So much of what is refused is quoted."""
-
+SHOWN_CHARS = 80  # so much of what is refused is quoted
 BACKEND_NAMES = ("ollama", "llamacpp", "lmstudio", "jan", "vllm", "sglang")
 """LLM servers that are found by name, at their usual ports; each has a module in `backends`."""
 

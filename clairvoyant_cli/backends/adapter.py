@@ -34,15 +34,9 @@ LOADING = "loading its model"
 NO_CAP = "the server does not tell its limit on answers"
 FULL = "the server's context may be full soon"
 
-UNTOLD_CONTEXT = 2048
-"""Tokens for prompt and answer at a server that does not tell: Ollama's least default."""
-
-CONTEXT_MARGIN = 128
-"""Tokens that may come until a cut takes effect, and that a template adds."""
-
-BYTES_A_TOKEN = 2
-"""Of text, fewer only in numbers and in what is no text."""
-
+UNTOLD_CONTEXT = 2048  # tokens for prompt and answer at a server that does not tell: Ollama's least default
+CONTEXT_MARGIN = 128  # tokens that may come until a cut takes effect, and that a template adds
+BYTES_A_TOKEN = 2  # of text, fewer only in numbers and in what is no text
 NOT_UNDERSTOOD = "its answers cannot be parsed"
 """Another server than it was taken for, or a new version: it answers, so requests may go on."""
 
@@ -165,15 +159,9 @@ def fits(
 class Adapter:
     """Any OpenAI-compatible server. Has no state: there is one of each, and any number of servers."""
 
-    name: ClassVar[str] = "other"
-    """What it is called on the wire, in profiles and in the history."""
-
-    title: ClassVar[str] = "the server"
-    """What it is called in a sentence."""
-
-    usual_ports: ClassVar[tuple[int, ...]] = ()
-    """Ports it listens on by default."""
-
+    name: ClassVar[str] = "other"  # what it is called on the wire, in profiles and in the history
+    title: ClassVar[str] = "the server"  # what it is called in a sentence
+    usual_ports: ClassVar[tuple[int, ...]] = ()  # ports it listens on by default
     start_command: ClassVar[str] = "clairvoyant serve --backend http://HOST:PORT"
     get_model_command: ClassVar[str] = "load a model in the server"
 
@@ -183,50 +171,34 @@ class Adapter:
     CONTINUES: ClassVar[tuple[Way, ...]] = (Prefill(),)
     """The ways in which it may take up an answer that was cut off, the likeliest to be exact first."""
 
-    CAPS: ClassVar[tuple[str, ...]] = CAPS
-    """The fields that bound an answer's length there."""
-
+    CAPS: ClassVar[tuple[str, ...]] = CAPS  # the fields that bound an answer's length there
     READ_ANEW: ClassVar[Mapping[str, Any]] = {}
     """Fields of a request that have its prompt read in one go, though it may be in the cache."""
 
     PRIORITY: ClassVar[Priority | None] = None
     """How its own queue is ordered by a request's `priority`, if it was started so."""
 
-    REPORTS_SLOTS: ClassVar[bool] = False
-    """Tells how many slots it has, and which are at work."""
-
-    REPORTS_LOADING: ClassVar[bool] = True
-    """May answer 503 while its model loads, instead of waiting."""
-
+    REPORTS_SLOTS: ClassVar[bool] = False  # tells how many slots it has, and which are at work
+    REPORTS_LOADING: ClassVar[bool] = True  # may answer 503 while its model loads, instead of waiting
     SWAPS_MODELS: ClassVar[bool] = False
     """Loads a model on demand, throws another out for it, and lists those that are loaded."""
 
-    UNLOADS_MODELS: ClassVar[bool] = False
-    """Loads and unloads a model on request."""
-
+    UNLOADS_MODELS: ClassVar[bool] = False  # loads and unloads a model on request
     ANSWERS_ANY_MODEL: ClassVar[bool] = False
     """Answers with the one model it has, whatever name a request gives."""
 
-    SETS_LENGTH: ClassVar[bool] = False
-    """Can write an answer of an exact number of tokens (`ignore_eos`)."""
-
-    OBEYS_COMPLETION_CAP: ClassVar[bool] = True
-    """Heeds `max_completion_tokens`."""
-
+    SETS_LENGTH: ClassVar[bool] = False  # can write an answer of an exact number of tokens (`ignore_eos`)
+    OBEYS_COMPLETION_CAP: ClassVar[bool] = True  # heeds `max_completion_tokens`
     KNOWN_BY_PORT: ClassVar[bool] = True
     """Cannot always be identified, so a server at its usual port is assumed to be this kind."""
 
-    routes: ClassVar[Mapping[str, Route]] = ROUTES
-    """Path of a POST -> what it is."""
-
+    routes: ClassVar[Mapping[str, Route]] = ROUTES  # path of a POST -> what it is
     health_path: ClassVar[str] = "/v1/models"
     models_path: ClassVar[str] = "/v1/models"
     chat_path: ClassVar[str] = "/v1/chat/completions"
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
-
-    # -- who it is, and how it does -------------------------------------------------------------------
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
         """Return what answers at `url`, asked by `ask`, if it is this server."""
@@ -280,8 +252,6 @@ class Adapter:
         """Return the number of parallel answers of the process at a local port; None if not visible."""
         return None
 
-    # -- other people's requests ----------------------------------------------------------------------
-
     def route_of(self, method: bytes, path: str, prefix: str = "") -> Route:
         """Return what a request is. `prefix` is the backend's API prefix (llama.cpp's `--api-prefix`)."""
         path = unescaped(path, prefix)
@@ -305,8 +275,6 @@ class Adapter:
         return response(
             refusal, b"application/json", msgspec.json.encode(error_object(refusal, route.family))
         )
-
-    # -- requests of our own --------------------------------------------------------------------------
 
     def chat_body(
         self, model: str, prompt: str, tokens: int | None = None, *, exact: bool = False, greedy: bool = False

@@ -6,8 +6,7 @@ from typing import cast
 from clairvoyant_cli.addresses import BACKEND_NAMES
 from clairvoyant_cli.backends.adapter import Adapter
 
-OTHER = Adapter()
-"""Any other OpenAI-compatible server."""
+OTHER = Adapter()  # any other OpenAI-compatible server
 
 
 def _load(name: str) -> Adapter:

@@ -12,8 +12,7 @@ from clairvoyant_cli.protocols.can_continue import Body, Continuable
 from clairvoyant_cli.protocols.probes import rendered_prompt
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Shape
 
-RENDER_TIMEOUT_S = 30.0
-"""Rendering may have to wait until the model is loaded."""
+RENDER_TIMEOUT_S = 30.0  # rendering may have to wait until the model is loaded
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,7 @@ from clairvoyant_cli.protocols.model_settings import ModelSettings, llamacpp_set
 from clairvoyant_cli.protocols.probes import BusySlots, OfferedModel, ProbeAnswer
 from clairvoyant_cli.protocols.routes import Family, Route, Shape
 
-SLOTS_TIMEOUT_S = 10.0
-"""It answers between two batches of a prompt."""
-
+SLOTS_TIMEOUT_S = 10.0  # it answers between two batches of a prompt
 SAMPLE_CHATS = (
     [{"role": "user", "content": "A"}],
     [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}],

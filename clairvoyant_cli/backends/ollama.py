@@ -22,23 +22,16 @@ from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, ROUTES, Family, Shap
 
 TRANSCRIPTIONS = "/v1/audio/transcriptions"
 
-OWN_PLACES = ("registry.ollama.ai/", "library/")
-"""What it leaves out of a name when it lists its models."""
-
+OWN_PLACES = ("registry.ollama.ai/", "library/")  # what it leaves out of a name when it lists its models
 PARALLEL = "OLLAMA_NUM_PARALLEL"
 PARALLEL_FLAGS = ("-np", "--parallel")
 """How Ollama learns how many answers to give at once, and how it passes that on to its runner."""
 
-SHORTEST_TEXT = "x"
-"""One token in any vocabulary."""
-
-TEMPLATE_STOPS = "<["
-"""What the stop strings of chat templates begin with."""
-
+SHORTEST_TEXT = "x"  # one token in any vocabulary
+TEMPLATE_STOPS = "<["  # what the stop strings of chat templates begin with
 READ_TIMEOUT_S = 30.0
 
-MOST_CONTEXTS = 10
-"""Limit on an answer without a cap, as a multiple of the context (llm/server.go)."""
+MOST_CONTEXTS = 10  # limit on an answer without a cap, as a multiple of the context (llm/server.go)
 
 
 class Ollama(Adapter):

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from clairvoyant_cli.protocols.engine_metrics import EngineMetrics
 from clairvoyant_cli.protocols.routes import Shape
 
-FIELD = "priority"
-"""What vLLM and SGLang both call it in a request's body."""
-
+FIELD = "priority"  # what vLLM and SGLang both call it in a request's body
 LEVEL_S = 1 << 33
 """One level of a client's priority, in seconds: 272 years outweigh any arrival time. A hundred levels in
 milliseconds stay below 2^53, which every JSON reader can represent."""

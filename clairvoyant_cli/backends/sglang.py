@@ -11,8 +11,7 @@ from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.engine_metrics import EngineMetrics
 from clairvoyant_cli.protocols.routes import Shape
 
-INFO_PATHS = ("/get_server_info", "/server_info")
-"""The second is its newer name."""
+INFO_PATHS = ("/get_server_info", "/server_info")  # the second is its newer name
 
 
 class SgLang(Adapter):

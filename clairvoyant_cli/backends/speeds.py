@@ -12,9 +12,7 @@ FASTEST_DECODE_TOKENS_PER_S = 1e5
 FASTEST_PREFILL_TOKENS_PER_S = 1e7
 """Each token takes two operations a weight: 100 million weights at 2 petaflops."""
 
-SLOWEST_TOKENS_PER_S = 0.01
-"""A model of 100 GB, read from a disk at 1 GB/s for each token."""
-
+SLOWEST_TOKENS_PER_S = 0.01  # a model of 100 GB, read from a disk at 1 GB/s for each token
 MAX_AT_ONCE = 4.0
 """One answer counts as at most this many times faster or slower than those before: the server's own report
 may be wrong, and the order of the queue depends on it."""

@@ -11,9 +11,7 @@ from collections.abc import Iterable
 
 Header = tuple[bytes, bytes]
 
-MAX_FIELDS = 1000
-"""The most fields in a head or a trailer section (Apache: 100, hyper: 100, Node: 2000)."""
-
+MAX_FIELDS = 1000  # the most fields in a head or a trailer section (Apache: 100, hyper: 100, Node: 2000)
 MAX_MEMBERS = 50
 """The most members in a line of a comma-separated field that is read here (`Connection` and its kind)."""
 

@@ -30,9 +30,7 @@ HEAD_LIMIT_BYTES = 256 * 1024
 
 TRAILER_LIMIT_BYTES = 64 * 1024
 
-CHUNK_LINE_LIMIT_BYTES = 4096
-"""The longest line before a chunk, extensions included (Go's net/http: 4096)."""
-
+CHUNK_LINE_LIMIT_BYTES = 4096  # the longest line before a chunk, extensions included (Go's net/http: 4096)
 CHUNK_SLACK_BYTES = 16 * 1024
 """Framing beyond 16 bytes per chunk and two per byte of data that one body may have, as in Go's net/http
 (CVE-2023-39326: tiny chunks with long extensions)."""
@@ -40,16 +38,11 @@ CHUNK_SLACK_BYTES = 16 * 1024
 CHUNKS_AT_ONCE = 256
 """Chunks read in one go: a quarter of a megabyte of one-byte chunks would stop everybody for 30 ms."""
 
-MAX_INFORMATIONAL = 16
-"""1xx answers before the final one; more are a flood (Go's net/http: 5)."""
-
+MAX_INFORMATIONAL = 16  # 1xx answers before the final one; more are a flood (Go's net/http: 5)
 LAST_CHUNK = b"0\r\n\r\n"
 
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;" + VALUE + rb")?\r\n")
-
-
-# -- events -----------------------------------------------------------------------------------------
 
 
 class End(NamedTuple):
@@ -67,9 +60,6 @@ class Malformed(NamedTuple):
 
 Event = RequestHead | ResponseHead | bytes | End | Malformed
 """What a reader finds, in order: a head, pieces of its body, the end; `Malformed` is the last of all."""
-
-
-# -- heads ------------------------------------------------------------------------------------------
 
 
 def request_head(method: bytes, target: bytes, fields: Fields, *, http10: bool = False) -> RequestHead:
@@ -129,9 +119,6 @@ def bodiless(method: bytes, status: int) -> bool:
     return method == b"HEAD" or status in (204, 304) or status < 200
 
 
-# -- reading ----------------------------------------------------------------------------------------
-
-
 class _State(Enum):
     """What comes next."""
 
@@ -167,8 +154,7 @@ class Reader:
     A packet of very many tiny chunks is read in parts: while `pending`, `receive(b"")` returns more.
     """
 
-    _start: ClassVar[re.Pattern[bytes]]
-    """What the first bytes of a head must look like."""
+    _start: ClassVar[re.Pattern[bytes]]  # what the first bytes of a head must look like
 
     def __init__(self, state: _State) -> None:
         self.pending = False
@@ -467,9 +453,6 @@ class ResponseReader(Reader):
         if head.status >= 200:
             length = 0 if bodiless(self._method, head.status) else head.length
             self._begin_body(length, events, chunked=head.chunked and length is None)
-
-
-# -- writing ----------------------------------------------------------------------------------------
 
 
 class _Framing(Enum):

@@ -19,19 +19,14 @@ log = logging.getLogger("clairvoyant")
 
 TICK_S = 0.5
 
-TICKED = 500
-"""Connections checked per turn of the loop, in a millisecond or less."""
-
+TICKED = 500  # connections checked per turn of the loop, in a millisecond or less
 MIN_BYTES_PER_S = 500.0
 
 HOLDER_TIMEOUT_S = 10.0
 """How long a client that holds a slot may stall with its body: all others wait for it, too."""
 
-DRAINING_TIMEOUT_S = 5.0
-"""How long a client that hinders the daemon's going down is waited for."""
-
-IDLE_CLIENT_S = 120.0
-"""How long a connection may rest between two requests (nginx: keepalive_timeout 75 s)."""
+DRAINING_TIMEOUT_S = 5.0  # how long a client may hold up the daemon's shutdown
+IDLE_CLIENT_S = 120.0  # how long a connection may rest between two requests (nginx: keepalive_timeout 75 s)
 
 
 class Patience:

@@ -16,14 +16,7 @@ from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.limits import HOLDER_TIMEOUT_S, IDLE_CLIENT_S, ConnectionTable, Patience, Throttle
 from clairvoyant_cli.http.loop_turn import READING
 from clairvoyant_cli.http.request import READ_AHEAD_BYTES, Request
-from clairvoyant_cli.http.sockets import (
-    Peer,
-    end_with_reset,
-    keep_alive,
-    peer_of,
-    reset_now,
-    unacknowledged,
-)
+from clairvoyant_cli.http.sockets import Peer, end_with_reset, keep_alive, peer_of, reset_now, unacknowledged
 from clairvoyant_cli.http.status import reason_of
 from clairvoyant_cli.http.upstream import Spawn
 
@@ -33,9 +26,7 @@ DROPPED_LIMIT_BYTES = 16 * 1024 * 1024
 SHORT_PACKET_BYTES = 4096
 """What is read at once however much else is: it takes 30 us, and the others must not wait for a crowd."""
 
-LEAVING_S = 0.0002
-"""About what it takes to clean up after a request whose client has left."""
-
+LEAVING_S = 0.0002  # about what it takes to clean up after a request whose client has left
 REFUSED_LINGER_S = 0.5
 LINGER_S = 2.0
 """How long a client that has its answer may take to end its side, too (nginx: lingering_timeout 5 s)."""
@@ -97,8 +88,6 @@ class ClientConnection(asyncio.Protocol):
     def unsent(self) -> int:
         """Bytes on their way to the client that the kernel has not taken yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
-
-    # -- asyncio.Protocol ---------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register the new client, if there is room."""
@@ -168,8 +157,6 @@ class ClientConnection(asyncio.Protocol):
         self._throttle = throttle
         if self._writing_paused and throttle is not None:
             throttle.pause()
-
-    # -- reading ------------------------------------------------------------------------------------
 
     def _take(self, events: list[Event]) -> None:
         for event in events:
@@ -264,8 +251,6 @@ class ClientConnection(asyncio.Protocol):
         )
         self.close()
 
-    # -- serving ------------------------------------------------------------------------------------
-
     async def _serve(self, request: Request) -> None:
         try:
             await self._handler(request)
@@ -313,8 +298,6 @@ class ClientConnection(asyncio.Protocol):
             self.close()
         elif self._writer is not None:
             self._writer.keep_alive = False
-
-    # -- waiting for the client -----------------------------------------------------------------------
 
     def tick(self, now: float, elapsed_s: float) -> None:
         """Check the timeouts."""
@@ -373,8 +356,6 @@ class ClientConnection(asyncio.Protocol):
         peer = peer_of(self._transport)
         if peer is Peer.GONE or (peer is Peer.HALF_CLOSED and self._request.scheduled):
             self.abort()
-
-    # -- answering ----------------------------------------------------------------------------------
 
     def send_head(self, head: ResponseHead, *extra: Header) -> None:
         """Begin the answer. The body's framing follows the head's, as far as the client can read it."""

@@ -49,5 +49,4 @@ class LoopTurn:
         self._loop = None
 
 
-READING = LoopTurn()
-"""Parsing of heads, chunks and bodies."""
+READING = LoopTurn()  # parsing of heads, chunks and bodies

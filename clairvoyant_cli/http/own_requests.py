@@ -10,8 +10,7 @@ from clairvoyant_cli.http.framing import request_head
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.upstream import ResponseSink, Upstream, UpstreamConnection, UpstreamError
 
-MAX_AHEAD_BYTES = 1 << 20
-"""So much of an answer is taken before its reader has read it."""
+MAX_AHEAD_BYTES = 1 << 20  # so much of an answer is taken before its reader has read it
 
 
 class Collected(ResponseSink):

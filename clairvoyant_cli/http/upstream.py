@@ -30,8 +30,7 @@ MIN_IDLE_S = 0.05
 """Minimum rest: llama.cpp closes the connection of a streamed answer a millisecond after its end, without
 announcing it, and a request sent in that millisecond is lost."""
 
-MAX_IDLE = 32
-"""How many idle connections are kept."""
+MAX_IDLE = 32  # how many idle connections are kept
 
 
 Spawn = Callable[[Awaitable[None]], "asyncio.Task[None]"]
@@ -105,8 +104,6 @@ class UpstreamConnection(asyncio.Protocol):
         self.idle_since = 0.0
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    # -- asyncio.Protocol ---------------------------------------------------------------------------
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Note the new connection."""
         # uvloop's transports are registered with asyncio's base class alone; they are whole ones.
@@ -154,8 +151,6 @@ class UpstreamConnection(asyncio.Protocol):
         """The backend has caught up."""
         if self.throttle is not None:
             self.throttle.resume()
-
-    # -- one answer ---------------------------------------------------------------------------------
 
     def begin(self, request: RequestHead, wire: bytes, sink: ResponseSink) -> None:
         """Give a request's answer to `sink`. Its head, `wire`, is sent with its body, or by `uncork`."""

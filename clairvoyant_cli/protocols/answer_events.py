@@ -26,9 +26,7 @@ class Said:
     plain: bool = True
 
 
-NOTHING = Said()
-"""A comment, or an empty line."""
-
+NOTHING = Said()  # a comment, or an empty line
 CLOSES = Said(closes=True)
 STRANGE = Said(plain=False)
 
@@ -48,9 +46,6 @@ class Events:
     read: Callable[[AnswerEvent], Said]
     written: Callable[[AnswerEvent, str], AnswerEvent]
     whole: Callable[[AnswerEvent, AnswerEvent, str], AnswerEvent]
-
-
-# -- /api/chat and /api/generate --------------------------------------------------------------------
 
 
 def _read_ollama_chat(event: AnswerEvent) -> Said:
@@ -81,9 +76,6 @@ def _with_message(event: AnswerEvent, text: str) -> AnswerEvent:
 
 def _with_response(event: AnswerEvent, text: str) -> AnswerEvent:
     return event | {"response": text}
-
-
-# -- /v1/chat/completions and /v1/completions -------------------------------------------------------
 
 
 def _read_chat(event: AnswerEvent) -> Said:

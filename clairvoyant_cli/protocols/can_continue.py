@@ -53,8 +53,7 @@ CAPS = ("max_completion_tokens", "max_tokens", "n_predict", "num_predict")
 MAX_CAP = 1 << 30
 
 
-RANDOM_SEEDS = (None, -1, 0xFFFFFFFF)
-"""Seeds that mean a random one for each answer."""
+RANDOM_SEEDS = (None, -1, 0xFFFFFFFF)  # seeds that mean a random one for each answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +145,6 @@ def continuable(
         defaults=defaults,
         caps=caps,
     )
-
-
-# -- shape by shape ---------------------------------------------------------------------------------
 
 
 def _chat(body: Body) -> str:
@@ -276,8 +272,7 @@ CONDITIONS: Mapping[str, Callable[[Any, Body], bool]] = {
     **dict.fromkeys(CAPS, _bounds),
     **dict.fromkeys(("n", "best_of"), _is_one),
     **dict.fromkeys(
-        ("tools", "functions", "logprobs", "top_logprobs", "echo", "think", "images", "suffix"),
-        _is_off,
+        ("tools", "functions", "logprobs", "top_logprobs", "echo", "think", "images", "suffix"), _is_off
     ),
     **dict.fromkeys(("mirostat", "dry_multiplier", "xtc_probability"), _is_off),
     **dict.fromkeys(("num_keep", "n_keep"), _counts_from_the_start),

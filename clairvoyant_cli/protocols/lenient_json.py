@@ -12,9 +12,7 @@ from msgspec import Raw
 
 T = TypeVar("T")
 
-ABSENT = Raw(b"null")
-"""What a field holds that is not there."""
-
+ABSENT = Raw(b"null")  # what a field holds that is not there
 LONGEST_NUMBER = 40
 """Characters of a number that is read. To decode one takes time that grows with the square of its length."""
 

@@ -4,8 +4,7 @@ import re
 
 _AMBIGUOUS = re.compile(r'["=\s]')
 
-NAME_CHARS = 64
-"""The longest name of a client that is shown or counted."""
+NAME_CHARS = 64  # the longest name of a client that is shown or counted
 
 
 def printable(text: str, most_chars: int = NAME_CHARS) -> str:

@@ -25,24 +25,14 @@ from clairvoyant_cli.protocols.printable import printable
 from clairvoyant_cli.protocols.request_bodies import Part, PromptObject
 from clairvoyant_cli.protocols.shorten_json import uncut
 
-MAX_PARTS = 64
-"""Parts of a message that are looked at."""
-
-MAX_ENTRIES = 256
-"""Entries of a prompt that are looked at: token ids, or texts."""
-
-MAX_IN_ALL = 512
-"""Entries of lists that are looked at in a body, at some 5 us each."""
-
-NARROWER = 8
-"""Nested lists are read this many times less, which ends after two levels."""
-
+MAX_PARTS = 64  # parts of a message that are looked at
+MAX_ENTRIES = 256  # entries of a prompt that are looked at: token ids, or texts
+MAX_IN_ALL = 512  # entries of lists that are looked at in a body, at some 5 us each
+NARROWER = 8  # nested lists are read this many times less, which ends after two levels
 TOKEN_ID = "    "  # noqa: S105 - of a text, and no secret
 """Stands for a token id: about four characters."""
 
-MAX_NAME_CHARS = 200
-"""The longest name, of a model say, that is known whole."""
-
+MAX_NAME_CHARS = 200  # the longest name, of a model say, that is known whole
 Entry = TypeVar("Entry")
 
 PART = msgspec.json.Decoder(Part)

@@ -55,18 +55,11 @@ MAX_MESSAGES = 96
 """Messages read of a conversation, from both ends: system prompts come first, and a predictor looks at the
 last few answers."""
 
-SAMPLED_MESSAGES = 256
-"""Messages in between that are sampled for their length."""
+SAMPLED_MESSAGES = 256  # messages in between that are sampled for their length
+HISTORY_PARTS = 16  # parts of a message that are looked at, of all but the last
+SAMPLED_PARTS = 4  # parts of a message in between that are looked at
 
-HISTORY_PARTS = 16
-"""Parts of a message that are looked at, of all but the last."""
-
-SAMPLED_PARTS = 4
-"""Parts of a message in between that are looked at."""
-
-SYSTEM, USER = Raw(b'"system"'), Raw(b'"user"')
-"""Roles, as a message has them."""
-
+SYSTEM, USER = Raw(b'"system"'), Raw(b'"user"')  # roles, as a message has them
 MESSAGE = msgspec.json.Decoder(Message)
 PLAIN_MESSAGE = msgspec.json.Decoder(PlainMessage)
 OPTIONS = msgspec.json.Decoder(Options)

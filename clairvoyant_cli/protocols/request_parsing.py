@@ -24,21 +24,13 @@ from clairvoyant_cli.protocols.routes import Route, Shape, Work
 from clairvoyant_cli.protocols.shorten_json import Condenser
 from predictor.record import PromptView, Task
 
-SMALL_BYTES = 256 * 1024
-"""A body up to this is decoded at once, which takes 3 ms at most."""
-
-SLICE_BYTES = 64 * 1024
-"""How much of a longer one is condensed at a time: at most 0.8 ms."""
-
-MAX_PIECES = 1024
-"""A body in more pieces counts as long; this many are joined at a time."""
-
+SMALL_BYTES = 256 * 1024  # a body up to this is decoded at once, which takes 3 ms at most
+SLICE_BYTES = 64 * 1024  # how much of a longer one is condensed at a time: at most 0.8 ms
+MAX_PIECES = 1024  # a body in more pieces counts as long; this many are joined at a time
 RUNNER_OPTIONS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread")
 """Options whose change makes Ollama reload the model (server/sched.go, needsReload)."""
 
-MAX_CHOICES = 1024
-"""Answers to one request that are believed; OpenAI allows 128."""
-
+MAX_CHOICES = 1024  # answers to one request that are believed; OpenAI allows 128
 DECIDING = frozenset({"model", "messages", "prompt", "images", "keep_alive", "_debug_render_only"})
 """Fields that decide whether a request waits."""
 
@@ -50,8 +42,7 @@ SERVICE_TIERS = {"priority": -1, "flex": 1}
 class Habits(Protocol):
     """What a server makes of a request in its own way."""
 
-    OBEYS_COMPLETION_CAP: ClassVar[bool]
-    """Whether `max_completion_tokens` bounds a chat's answer."""
+    OBEYS_COMPLETION_CAP: ClassVar[bool]  # whether `max_completion_tokens` bounds a chat's answer
 
     def runs_elsewhere(self, model: str) -> bool:
         """Whether a model does not run on this server's hardware, and so takes no slot of it."""

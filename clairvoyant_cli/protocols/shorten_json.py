@@ -16,18 +16,12 @@ takes up to six bytes."""
 LONGEST_KEPT = 2 * END_BYTES + 128
 """The longest string that is kept whole, in bytes: from a shorter one there is little to take."""
 
-ROOM_BYTES = 16
-"""To look for the place where a string is cut: longer than any escape, or pair of them."""
-
-MAX_BYTES = 3 * 1024 * 1024
-"""The longest result: a conversation of nearly a million tokens in short messages."""
-
+ROOM_BYTES = 16  # to look for the place where a string is cut: longer than any escape, or pair of them
+MAX_BYTES = 3 * 1024 * 1024  # the longest result: a conversation of nearly a million tokens in short messages
 MAX_STEPS = 100_000
 """Strings, lists and objects in the result, each some 65 ns to decode. A thousand tools have 75,000."""
 
-NUMBERS_A_STEP = 3
-"""Numbers in a list cost less than that; prompts come as a hundred thousand token ids."""
-
+NUMBERS_A_STEP = 3  # numbers in a list cost less than that; prompts come as a hundred thousand token ids
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG_NUMBER = b"0" * 400
 """Longer than any that a float holds. To decode one takes time that grows with the square of its length."""

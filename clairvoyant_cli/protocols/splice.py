@@ -29,15 +29,9 @@ from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.summed_totals import Earlier, openai_usage, summed
 
-MAX_KEPT_BYTES = 8 * 1024 * 1024
-"""An answer of which more has come is not cut any more: some 40,000 tokens."""
-
-MAX_EVENT_BYTES = 1024 * 1024
-"""The longest event."""
-
-EVENTS_TO_A_SPACE = 24
-"""So many events are waited for the end of a word."""
-
+MAX_KEPT_BYTES = 8 * 1024 * 1024  # an answer of which more has come is not cut any more: some 40,000 tokens
+MAX_EVENT_BYTES = 1024 * 1024  # the longest event
+EVENTS_TO_A_SPACE = 24  # so many events are waited for the end of a word
 MORE_THAN_TEXT = "the answer contains more than text"
 AN_ERROR = "the answer contains an error"
 TOO_LONG = "the answer is too long"
@@ -179,8 +173,6 @@ class Splice:
             return b""
         return b"data: " + DONE + b"\n\n"
 
-    # -- reading ---------------------------------------------------------------------------------------
-
     def _keep(self, data: bytes) -> None:
         if len(self._kept) + len(data) > MAX_KEPT_BYTES:
             self.why_not = TOO_LONG
@@ -268,8 +260,6 @@ class Splice:
         if self._waited > EVENTS_TO_A_SPACE:
             return True
         return bool(said.text) and said.text[0].isspace() and not self.pieces[-1][-1].isspace()
-
-    # -- writing ---------------------------------------------------------------------------------------
 
     def _rewritten(self, block: bytes, event: AnswerEvent, said: Said) -> bytes:
         """Return an event of a later part as one of the first."""

@@ -25,10 +25,7 @@ class Earlier:
     def then(self, tokens: int, prefill_s: float, decode_s: float, reread: int | None = None) -> "Earlier":
         """Return these and another part; `tokens` and `reread` count those of all."""
         return Earlier(
-            tokens,
-            self.prefill_s + prefill_s,
-            self.decode_s + decode_s,
-            tokens if reread is None else reread,
+            tokens, self.prefill_s + prefill_s, self.decode_s + decode_s, tokens if reread is None else reread
         )
 
     @property

@@ -36,9 +36,7 @@ FIRST_LINES = 8
 event."""
 
 MAX_TOKENS = 1 << 31
-LONGEST_S = 7 * 86_400.0
-"""Limits on believable totals."""
-
+LONGEST_S = 7 * 86_400.0  # limits on believable totals
 NS_PER_S = 1e9
 MS_PER_S = 1e3
 

@@ -173,7 +173,7 @@ class Actions:
                 operation.dispatcher.scheduler.pause()
             case Verb.RESUME:
                 if operation.stopping:
-                    raise RefusedError("the daemon is stopping; start it again")
+                    raise RefusedError("the daemon is shutting down; start it again")
                 operation.resume()
             case Verb.DRAIN:
                 operation.draining = True

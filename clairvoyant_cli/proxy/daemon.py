@@ -114,7 +114,7 @@ class Daemon:
         return self.snapshots.snapshot()
 
     def drain(self, within_s: float = float("inf")) -> None:
-        """Go down in good order: refuse new work, send the waiting away, finish what runs `within_s`."""
+        """Shut down in order: refuse new work, send the waiting away, finish what runs `within_s`."""
         self.drain_timeout_s = min(self.drain_timeout_s, within_s)
         self.operation.go_down()
         sent_away = self.dispatcher.send_away_waiting(DrainingError, suspended=False)
@@ -130,7 +130,7 @@ class Daemon:
         self._asked.set()
 
     def stop_now(self) -> None:
-        """Go down at once, whatever runs."""
+        """Shut down at once, whatever runs."""
         self._stopped.set()
         self._asked.set()
 
@@ -144,7 +144,7 @@ class Daemon:
             # Slots whose clients have left need not become free.
             owed = any(each.phase is not Phase.RELEASING for each in self.dispatcher.live.values())
             if self.operation.stopping and not owed:
-                self.control.stop()  # no sooner: who watches sees it go down
+                self.control.stop()  # no sooner: dashboards see it shut down
                 if all(each.idle for each in self.connections.every):
                     return
             if self.stats.journal.clock() >= self._drain_ends_s:

@@ -267,10 +267,10 @@ async def test_what_is_never_ready_holds_nobody_up_for_longer_than_the_grace() -
             assert [(await each.response(b"POST")).status for each in others] == [200, 200]
 
 
-# -- going down --------------------------------------------------------------------------------------------
+# -- shutting down --------------------------------------------------------------------------------------------
 
 
-async def test_what_cannot_be_sent_while_the_daemon_goes_down_is_told_so() -> None:
+async def test_what_cannot_be_sent_while_the_daemon_shuts_down_is_refused() -> None:
     connecting, refused = asyncio.Event(), asyncio.Event()
 
     async def connect(*, fresh: bool = False) -> upstream_module.UpstreamConnection:
@@ -288,7 +288,7 @@ async def test_what_cannot_be_sent_while_the_daemon_goes_down_is_told_so() -> No
             assert (got.status, b"shutting down" in got.body) == (503, True)
 
 
-async def test_nothing_new_is_begun_while_the_daemon_goes_down() -> None:
+async def test_nothing_new_is_begun_while_the_daemon_shuts_down() -> None:
     async with before_a_server(slots=1) as (server, daemon), clients(daemon, "hold") as [client]:
         daemon.drain()
         for raw in (get("/v1/models"), asks("late")):

@@ -1,4 +1,4 @@
-"""Too much, too slow, going down, not there: what a client is told, in its own dialect."""
+"""Too much, too slow, shutting down, not there: what a client is told, in its own dialect."""
 
 import asyncio
 import json
@@ -185,7 +185,7 @@ async def test_a_server_killed_in_mid_answer_comes_back(tiny_model: Path) -> Non
             assert (counts.upstream_error, counts.completed) == (1, 1)
 
 
-# -- going down, as a process ------------------------------------------------------------------------
+# -- shutting down, as a process ------------------------------------------------------------------------
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from clairvoyant_cli.proxy.queue.exchange import (
     OutageError,
     Outcome,
 )
-from clairvoyant_cli.proxy.requests.refusals import GOING_DOWN, STOPPED
+from clairvoyant_cli.proxy.requests.refusals import SHUTTING_DOWN, STOPPED
 from clairvoyant_cli.proxy.requests.serving_rules import (
     MAX_REPEATS,
     Abandon,
@@ -93,7 +93,7 @@ async def test_who_comes_back_from_a_worker_while_all_goes_down_is_sent_away(eve
     parts = daemon_parts()
     exchange = parts.queued("x")
     parts.operation.go_down()
-    assert parts.after(exchange, event) == Finish(Outcome.REJECTED, 503, GOING_DOWN)
+    assert parts.after(exchange, event) == Finish(Outcome.REJECTED, 503, SHUTTING_DOWN)
 
 
 async def test_who_comes_back_after_the_grace_is_told_that_the_server_is_away() -> None:

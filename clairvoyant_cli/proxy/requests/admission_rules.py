@@ -12,7 +12,7 @@ from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
-from clairvoyant_cli.proxy.requests.refusals import DRAINING, GOING_DOWN, IN_A_LOOP, NO_CONNECT, Refusals
+from clairvoyant_cli.proxy.requests.refusals import DRAINING, SHUTTING_DOWN, IN_A_LOOP, NO_CONNECT, Refusals
 from clairvoyant_cli.proxy.servers.matching import given_up
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
@@ -69,7 +69,7 @@ class AdmissionRules:
         if head.method == b"CONNECT":
             return Refused(route, NO_CONNECT)
         if self.operation.stopping:
-            return Refused(route, GOING_DOWN)
+            return Refused(route, SHUTTING_DOWN)
         if not route.scheduled:
             return PassOn(route)
         return ReadBody(route, client, self.access.shown_name(head, client))

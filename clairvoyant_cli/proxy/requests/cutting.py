@@ -31,20 +31,14 @@ from clairvoyant_cli.proxy.servers.server import ProvenWay, Server
 from clairvoyant_cli.scheduler.kv_cache import CutPrice, price_of_cut
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, PREEMPTIVE_POLICY
 
-LOOK_EVERY_S = 0.1
-"""How often it is looked whether something that runs has become longer than what waits."""
-
-ASIDE_S = 3.0
-"""Limit on what is asked only to go on sooner or to count better: the slot is held meanwhile."""
-
+LOOK_EVERY_S = 0.1  # how often it is looked whether something that runs has become longer than what waits
+ASIDE_S = 3.0  # limit on what is asked only to go on sooner or to count better: the slot is held meanwhile
 MAX_PLAIN = 1000
 
 KEPT_RUNNING = b"x-conversation-id"
 """With it llama.cpp goes on with a stream whose client has left, and keeps it to be read again."""
 
-TELLING_S = 0.1
-"""A context that is read in less leaves no trace in when the first of an answer comes."""
-
+TELLING_S = 0.1  # a context that is read in less leaves no trace in when the first of an answer comes
 TEMPLATE_TOKENS = 48.0
 SHARED_CHARS_A_TOKEN = 3.0
 """At most this many tokens come from a chat's template, and at least this many characters make a token."""
@@ -62,8 +56,6 @@ class Preemption:
     enabled: bool = True
     _undecided: asyncio.Event = field(default_factory=asyncio.Event)
     _plain: set[tuple[str, str]] = field(default_factory=set)
-
-    # -- whether to cut at all -------------------------------------------------------------------------
 
     def prefer(self, config: ServeConfig) -> None:
         """Choose the preemptive policy where a server is proven to continue answers exactly, unless the
@@ -87,8 +79,6 @@ class Preemption:
                 logging.WARNING,
                 f"no answer is cut: no server is proven to continue one exactly; run {command}",
             )
-
-    # -- before an answer begins -----------------------------------------------------------------------
 
     def consider(self, exchange: Exchange, request: Request, server: Server) -> None:
         """Decide whether an answer that is about to begin may be cut."""
@@ -131,8 +121,6 @@ class Preemption:
             exchange.uncut_because = "the server has answered it before"
         else:
             exchange.splice = Splice(asked)
-
-    # -- while answers run -----------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Look periodically while there is anything to decide."""
@@ -244,8 +232,6 @@ class Preemption:
             if other is not None and other.is_suspended and found is not None:
                 owed_s = found.proof.resume_s + server.read_s(_context_tokens(other))
                 scheduler.owe(job_id, owed_s, self.stats.journal.clock())
-
-    # -- when it goes on -------------------------------------------------------------------------------
 
     def first(self, exchange: Exchange) -> Onward | None:
         """Return the request to send for an answer that begins; None if it is the client's own."""

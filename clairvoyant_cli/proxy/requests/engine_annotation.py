@@ -33,8 +33,7 @@ MEAN_OVER = 50
 MIN_COST_S = 1e-3
 
 SET_HERE = Refusal(
-    400,
-    f"clairvoyant: `{FIELD}` is set by this proxy; leave it out, and send X-Clairvoyant-Priority instead",
+    400, f"clairvoyant: `{FIELD}` is set by this proxy; leave it out, and send X-Clairvoyant-Priority instead"
 )
 UNREADABLE = Refusal(
     400, f"clairvoyant: no `{FIELD}` can be put into this body; send it as a JSON object, in UTF-8"

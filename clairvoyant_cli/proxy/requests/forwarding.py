@@ -3,10 +3,7 @@
 from clairvoyant_cli.http.fields import Fields, Header
 from clairvoyant_cli.http.framing import request_head
 from clairvoyant_cli.http.request import Request
-from clairvoyant_cli.http.upstream import (
-    ResponseSink,
-    UpstreamConnection,
-)
+from clairvoyant_cli.http.upstream import ResponseSink, UpstreamConnection
 from clairvoyant_cli.protocols.inject_field import OUTDATED, Stamp, Stamping
 from clairvoyant_cli.proxy.requests.relay import Relay
 from clairvoyant_cli.proxy.servers.server import Server

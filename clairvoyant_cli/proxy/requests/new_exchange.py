@@ -22,9 +22,7 @@ from predictor.record import Prediction, Predictor, Task
 
 log = logging.getLogger("clairvoyant")
 
-SHOWN_CHARS = 4000
-"""Characters of a prompt that are shown, where prompts are shown at all."""
-
+SHOWN_CHARS = 4000  # characters of a prompt that are shown, where prompts are shown at all
 ALONG_S = 0.25
 """How long a title request waits for the question it comes with: Open WebUI sends it up to 0.15 s earlier,
 and a request whose prompt is being read is not cut before its first token."""

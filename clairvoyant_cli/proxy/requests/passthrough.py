@@ -26,17 +26,11 @@ from clairvoyant_cli.proxy.servers.matching import able
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 
-LIST_TIMEOUT_S = 5.0
-"""A server that takes longer is left out of a list."""
-
-SHOW = "/api/show"
-"""Asks what is known of one model, which its body names."""
-
+LIST_TIMEOUT_S = 5.0  # a server that takes longer is left out of a list
+SHOW = "/api/show"  # asks what is known of one model, which its body names
 SHOW_BYTES = 64 * 1024
 
-ONE_MODEL = "/v1/models/"
-"""What follows is the name of the model that is asked about."""
-
+ONE_MODEL = "/v1/models/"  # what follows is the name of the model that is asked about
 READING = (b"GET", b"HEAD", b"OPTIONS")
 
 

@@ -18,7 +18,7 @@ IN_A_LOOP = Refusal(
     508, "clairvoyant: the backend's address leads back to this proxy; give --backend the LLM server itself"
 )
 DRAINING = Refusal(503, "clairvoyant is draining; try again in a moment", 5)
-GOING_DOWN = Refusal(503, "clairvoyant is shutting down; try again in a moment", 5)
+SHUTTING_DOWN = Refusal(503, "clairvoyant is shutting down; try again in a moment", 5)
 STOPPED = Refusal(499, "request canceled by the operator")
 AWAY_RETRY_S = 5.0
 UNREACHABLE_RETRY_S = 2.0

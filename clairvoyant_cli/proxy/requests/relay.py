@@ -9,9 +9,7 @@ from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, ResponseSink, UpstreamConnection, UpstreamError
 from clairvoyant_cli.protocols.usage import UsageReader, is_comment
 
-NOT_READY_BYTES = 4096
-"""The longest answer that may only mean "not ready": llama.cpp's has 80 bytes."""
-
+NOT_READY_BYTES = 4096  # the longest answer that may only mean "not ready": llama.cpp's has 80 bytes
 NOT_READY = b"Loading model"
 
 

@@ -19,18 +19,15 @@ from clairvoyant_cli.proxy.queue.exchange import (
     Outcome,
 )
 from clairvoyant_cli.proxy.queue.operation import Operation
-from clairvoyant_cli.proxy.requests.refusals import GOING_DOWN, STOPPED, Refusals
+from clairvoyant_cli.proxy.requests.refusals import SHUTTING_DOWN, STOPPED, Refusals
 from clairvoyant_cli.proxy.servers.matching import able_for, has_given_up, names, waits_for
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 
-CLIENT_CLOSED = 499
-"""nginx's and Ollama's status for a client that left before its answer."""
-
+CLIENT_CLOSED = 499  # nginx's and Ollama's status for a client that left before its answer
 BAD_GATEWAY = 502
 
 MAX_REPEATS = 2
-MAX_SERVERS_GONE = 1
-"""Servers that may go down while they answer a request before it counts as the cause."""
+MAX_SERVERS_GONE = 1  # servers that may go down while they answer a request before it counts as the cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +143,7 @@ class ServingRules:
         if event.heard_all:
             return end(Outcome.COMPLETED, event.status)
         if self.operation.stopped:  # it was us who hung up
-            return end(Outcome.REJECTED, event.status or GOING_DOWN.status)
+            return end(Outcome.REJECTED, event.status or SHUTTING_DOWN.status)
         refusal = STOPPED if exchange.stopped_by_operator else None
         return end(Outcome.CLIENT_CANCELLED, event.status or CLIENT_CLOSED, refusal)
 
@@ -155,7 +152,7 @@ class ServingRules:
         if isinstance(why, DisplacedError):
             refusal = self.refusals.full()
         elif isinstance(why, DrainingError):
-            refusal = GOING_DOWN
+            refusal = SHUTTING_DOWN
         elif isinstance(why, OutageError):
             outcome, refusal = (
                 Outcome.UPSTREAM_ERROR,
@@ -182,7 +179,7 @@ class ServingRules:
             refusal = self.refusals.unreachable(server, event.why)
             return Finish(Outcome.UPSTREAM_ERROR, refusal.status, refusal)
         if self.operation.stopping:
-            return Finish(Outcome.REJECTED, GOING_DOWN.status, GOING_DOWN)
+            return Finish(Outcome.REJECTED, SHUTTING_DOWN.status, SHUTTING_DOWN)
         if has_given_up(self.pool, exchange):
             refusal = self.refusals.away(server)
             return Finish(Outcome.UPSTREAM_ERROR, refusal.status, refusal)

@@ -13,12 +13,8 @@ from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.engine_priority import EngineRequest, ends_in_s
 
-JUDGED = 20
-"""Starts out of arrival or priority order by which an engine is judged."""
-
-SENT_BEFORE_S = 0.1
-"""A request sent this much earlier than another precedes it in the engine's queue."""
-
+JUDGED = 20  # starts out of arrival or priority order by which an engine is judged
+SENT_BEFORE_S = 0.1  # a request sent this much earlier than another precedes it in the engine's queue
 STARTING_S = 1.0
 PREFILLS = 3.0
 """A request that has waited longer than a second, and than three times another's prefill, was there before

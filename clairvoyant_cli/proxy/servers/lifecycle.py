@@ -47,8 +47,6 @@ class ServerLifecycle:
     joined: list[Callable[[Server], None]] = field(default_factory=list)
     _watching: "dict[str, asyncio.Task[None]]" = field(default_factory=dict)
 
-    # -- joining ---------------------------------------------------------------------------------------
-
     async def add(self, wanted: BackendConfig, key: str | None = None) -> Server:
         """Let a server join while the pool runs; ClairvoyantError if it cannot, or is in the pool already."""
         wanted = replace(wanted, name=wanted.name or name_for(wanted.url or ""))
@@ -101,8 +99,6 @@ class ServerLifecycle:
         """Begin to watch a server."""
         self._watching[server.name] = self.spawn(server.watch.run())
         server.upstream.keep_spare(self.spawn)
-
-    # -- state -----------------------------------------------------------------------------------------
 
     def changed(self, server: Server) -> None:
         """Have the queue follow a change of a server's state, slots or models."""
@@ -202,8 +198,6 @@ class ServerLifecycle:
         self.dispatcher.scheduler.set_slots(server.name, 1, apart=server.draining)
         self.dispatcher.pump()
         self._open_slots()
-
-    # -- draining and leaving --------------------------------------------------------------------------
 
     def drain(self, name: str) -> None:
         """Send a server only what no other can serve; KeyError if there is none of that name."""

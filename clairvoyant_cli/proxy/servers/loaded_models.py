@@ -11,17 +11,10 @@ from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Phase
 from clairvoyant_cli.scheduler.queue import Scheduler
 
-ASSUMED_LOAD_S = 8.0
-"""Until a load has been measured: a 5 GB model from an ordinary SSD."""
-
-MIN_LOAD_S = 0.5
-"""Ollama reports a few milliseconds of `load_duration` for a model that was there already."""
-
-LONGEST_LOAD_S = 600.0
-"""Ollama gives up after five minutes (OLLAMA_LOAD_TIMEOUT): longer reports are wrong."""
-
-MAX_AFFINITIES = 200
-"""Load times that are remembered, by last use: clients choose the runner's options."""
+ASSUMED_LOAD_S = 8.0  # until a load has been measured: a 5 GB model from an ordinary SSD
+MIN_LOAD_S = 0.5  # Ollama reports a few milliseconds of `load_duration` for a model that was there already
+LONGEST_LOAD_S = 600.0  # Ollama gives up after five minutes (OLLAMA_LOAD_TIMEOUT): longer reports are wrong
+MAX_AFFINITIES = 200  # load times that are remembered, by last use: clients choose the runner's options
 
 
 class Residents:

@@ -102,8 +102,6 @@ class Server(ObservedServer):
         await self.upstream.close()
         await self.prober.close()
 
-    # -- continuing answers that were cut --------------------------------------------------------------
-
     @property
     def proofs(self) -> dict[str, Continuation]:
         """Proofs that cut answers are continued exactly, by model, from the preferred profile of each."""

@@ -10,11 +10,8 @@ from clairvoyant_cli.settings import read_table
 
 DEEDS = ("add", "drain", "up", "remove")
 
-MODEL_TIMEOUT_S = 600.0
-"""Ollama gives up loading one after five minutes."""
-
-SECRETS = frozenset({"key"})
-"""Arguments that are never shown."""
+MODEL_TIMEOUT_S = 600.0  # Ollama gives up loading one after five minutes
+SECRETS = frozenset({"key"})  # arguments that are never shown
 
 
 class RefusedError(Exception):

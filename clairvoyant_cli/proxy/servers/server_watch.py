@@ -14,9 +14,7 @@ from clairvoyant_cli.protocols.probes import BusySlots
 log = logging.getLogger("clairvoyant")
 
 UP_EVERY_S = 5.0
-ENGINE_EVERY_S = 1.0
-"""For an engine with its own queue, while it has requests."""
-
+ENGINE_EVERY_S = 1.0  # for an engine with its own queue, while it has requests
 DOWN_EVERY_S = 1.0
 AWAY_SHARE = 0.1
 MAX_DOWN_EVERY_S = 15.0
@@ -27,9 +25,7 @@ SLOTS_EVERY_S = 1.25
 """Pause between questions to llama.cpp's /slots. Each restarts the 1 s timer by which it notices that an
 unstreamed client has left, so it must exceed a second."""
 
-FIRST_LOOK_AFTER_S = 0.005
-"""Pause before the second look, doubled each time: a stream ends at its next token."""
-
+FIRST_LOOK_AFTER_S = 0.005  # pause before the second look, doubled each time: a stream ends at its next token
 MAX_STOP_S = 3.0
 """How long an abandoned answer may occupy its slot: llama.cpp ends a prompt at the end of its batch."""
 
@@ -42,8 +38,7 @@ fifth less than the next."""
 SHARED = "another program seems to use it: more of its slots are busy than this proxy uses"
 SILENT = "its /slots timed out"
 
-STARTED_FOR_S = 0.2
-"""A request sent this long ago is counted by /slots, if it has one."""
+STARTED_FOR_S = 0.2  # a request sent this long ago is counted by /slots, if it has one
 
 
 LEADS_BACK = "its address leads back to this proxy; give --backend the LLM server itself"

@@ -74,10 +74,6 @@ def _with_message(event: AnswerEvent, text: str) -> AnswerEvent:
     return event | {"message": event["message"] | {"content": text}}
 
 
-def _with_response(event: AnswerEvent, text: str) -> AnswerEvent:
-    return event | {"response": text}
-
-
 def _read_chat(event: AnswerEvent) -> Said:
     choice = _choice(event)
     if choice is None:
@@ -143,15 +139,12 @@ def _whole_chat(ended: AnswerEvent, totals: AnswerEvent, text: str) -> AnswerEve
     return _whole_openai(ended, totals, choice) | {"object": "chat.completion"}
 
 
-def _whole_completion(ended: AnswerEvent, totals: AnswerEvent, text: str) -> AnswerEvent:
-    return _whole_openai(ended, totals, ended["choices"][0] | {"text": text})
-
-
 def _whole_openai(ended: AnswerEvent, totals: AnswerEvent, choice: AnswerEvent) -> AnswerEvent:
-    return ended | {"choices": [choice]} | {name: totals[name] for name in TOLD if name in totals}
-
-
-TOLD = ("usage", "timings")
+    return (
+        ended
+        | {"choices": [choice]}
+        | {name: totals[name] for name in ("usage", "timings") if name in totals}
+    )
 
 
 EVENTS: dict[Shape, Events] = {
@@ -159,8 +152,16 @@ EVENTS: dict[Shape, Events] = {
         False, _read_ollama_chat, _with_message, lambda ended, totals, text: _with_message(ended, text)
     ),
     Shape.OLLAMA_GENERATE: Events(
-        False, _read_ollama_generate, _with_response, lambda ended, totals, text: _with_response(ended, text)
+        False,
+        _read_ollama_generate,
+        lambda event, text: event | {"response": text},
+        lambda ended, totals, text: ended | {"response": text},
     ),
     Shape.CHAT: Events(True, _read_chat, _with_delta, _whole_chat),
-    Shape.COMPLETION: Events(True, _read_completion, _with_text, _whole_completion),
+    Shape.COMPLETION: Events(
+        True,
+        _read_completion,
+        _with_text,
+        lambda ended, totals, text: _whole_openai(ended, totals, ended["choices"][0] | {"text": text}),
+    ),
 }

@@ -15,37 +15,14 @@ from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Shape
 Body = dict[str, Any]
 
 HARMLESS = frozenset(
-    {
-        "model",
-        "user",
-        "metadata",
-        "store",
-        "keep_alive",
-        "cache_prompt",
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "typical_p",
-        "top_n_sigma",
-        "repeat_penalty",
-        "repeat_last_n",
-        "presence_penalty",
-        "frequency_penalty",
-        "logit_bias",
-        "stop",
-        "ignore_eos",
-        "service_tier",
-        # Ollama's runner options: the continuation is asked with the same ones.
-        "num_ctx",
-        "num_batch",
-        "num_gpu",
-        "main_gpu",
-        "use_mmap",
-        "num_thread",
-    }
+    (
+        "model user metadata store keep_alive cache_prompt temperature top_p top_k min_p typical_p "
+        "top_n_sigma repeat_penalty repeat_last_n presence_penalty frequency_penalty logit_bias stop "
+        "ignore_eos service_tier num_ctx num_batch num_gpu main_gpu use_mmap num_thread"
+    ).split()
 )
-"""Fields that mean the same for the rest of an answer: penalties look back on prompt and answer alike."""
+"""Fields that mean the same for the rest of an answer: penalties look back on prompt and answer alike, and a
+continuation is asked with the same runner options of Ollama."""
 
 CAPS = ("max_completion_tokens", "max_tokens", "n_predict", "num_predict")
 """Fields that bound the answer's length, which is less for its rest."""
@@ -234,25 +211,8 @@ def _bounds(value: Any, options: Body) -> bool:
     return _is_cap(value) or value == -1
 
 
-def _counts_from_the_start(value: Any, options: Body) -> bool:
-    # Below zero a full context keeps all of the prompt, to which what was said belongs in a continuation.
-    return isinstance(value, int) and value >= 0
-
-
 def _is_off(value: Any, options: Body) -> bool:
     return value in (False, 0, "", "none", [], {}) or value is None
-
-
-def _is_no_format(value: Any, options: Body) -> bool:
-    return bool(value == "")  # an empty object is a schema, which a continuation would start again
-
-
-def _is_one(value: Any, options: Body) -> bool:
-    return bool(value == 1)
-
-
-def _decides_nothing(seed: Any, options: Body) -> bool:
-    return seed in RANDOM_SEEDS or _is_greedy(options)
 
 
 def _is_greedy(options: Mapping[str, Any]) -> bool:
@@ -260,26 +220,19 @@ def _is_greedy(options: Mapping[str, Any]) -> bool:
     return options.get("top_k") == 1 or (isinstance(temperature, int | float) and temperature <= 0)
 
 
-def _is_text(value: Any, options: Body) -> bool:
-    return bool(value == {"type": "text"})
-
-
-def _asks_usage_alone(value: Any, options: Body) -> bool:
-    return isinstance(value, dict) and not set(value) - {"include_usage"}
-
-
-CONDITIONS: Mapping[str, Callable[[Any, Body], bool]] = {
+CONDITIONS: Mapping[str, Callable[[Any, Body], Any]] = {
     **dict.fromkeys(CAPS, _bounds),
-    **dict.fromkeys(("n", "best_of"), _is_one),
+    **dict.fromkeys(("n", "best_of"), lambda value, _: value == 1),
     **dict.fromkeys(
         ("tools", "functions", "logprobs", "top_logprobs", "echo", "think", "images", "suffix"), _is_off
     ),
     **dict.fromkeys(("mirostat", "dry_multiplier", "xtc_probability"), _is_off),
-    **dict.fromkeys(("num_keep", "n_keep"), _counts_from_the_start),
-    "format": _is_no_format,
-    "seed": _decides_nothing,
-    "response_format": _is_text,
-    "stream_options": _asks_usage_alone,
+    # Below zero a full context keeps all of the prompt, to which what was said belongs in a continuation.
+    **dict.fromkeys(("num_keep", "n_keep"), lambda value, _: isinstance(value, int) and value >= 0),
+    "format": lambda value, _: value == "",  # an empty object is a schema, which would start again
+    "seed": lambda seed, options: seed in RANDOM_SEEDS or _is_greedy(options),
+    "response_format": lambda value, _: value == {"type": "text"},
+    "stream_options": lambda value, _: isinstance(value, dict) and not set(value) - {"include_usage"},
 }
 """Fields that are harmless with certain values."""
 

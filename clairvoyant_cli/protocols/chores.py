@@ -28,17 +28,15 @@ BY_NAME = {chore.name: chore for _, chore in OPENINGS}
 
 
 def chore_of(named: bytes | None, view: PromptView) -> Chore | None:
-    """Return the chore that a request is, as `named` in its header or by its opening; None if none."""
+    """Return the chore that a request is, by its header or its opening; None if none. One with an unknown name
+    counts as waited for.
+    """
     if named is not None:
-        return _named(printable(decoded(named).strip()))
+        name = printable(decoded(named).strip())
+        return BY_NAME.get(name) or (Chore(name, waited_for=True) if name else None)
     if view.task is not Task.CHAT:
         return None
     for text in (view.prompt, view.system):
         if text.startswith(FIRST_WORDS):
             return next(chore for opening, chore in OPENINGS if text.startswith(opening))
     return None
-
-
-def _named(name: str) -> Chore | None:
-    """Return the chore of a name, None for ""; an unknown one counts as waited for."""
-    return BY_NAME.get(name) or (Chore(name, waited_for=True) if name else None)

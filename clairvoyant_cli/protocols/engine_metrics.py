@@ -41,11 +41,8 @@ def engine_state(body: bytes | None, metrics: EngineMetrics) -> EngineState | No
         return None
     running, waiting, preemptions, kv_used = found.values()
     used = min(1.0, max(kv_used)) if kv_used else None
-    return EngineState(_sum(running), _sum(waiting), _sum(preemptions), used)
-
-
-def _sum(values: list[float]) -> int | None:
-    return int(sum(values)) if values else None
+    sums = [int(sum(values)) if values else None for values in (running, waiting, preemptions)]
+    return EngineState(sums[0], sums[1], sums[2], used)
 
 
 def _number(text: bytes) -> float | None:

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Raw
 
 from clairvoyant_cli.protocols.lenient_json import OBJECT, entries, object_in
-from clairvoyant_cli.protocols.probes import ANSWER_BYTES, ANSWER_ENTRIES, model_name
+from clairvoyant_cli.protocols.probes import model_name, read_as
 from clairvoyant_cli.protocols.routes import Family
 
 OFFERED: dict[str, Family] = {
@@ -25,7 +25,7 @@ LISTS = OFFERED | LOADED
 
 def merged(path: str, answers: Sequence[bytes]) -> bytes | None:
     """Return the answers to a path as one list, the first server's first; None if one is not a list."""
-    wholes = [_whole(answer) for answer in answers]
+    wholes = [read_as(answer, OBJECT) for answer in answers]
     if not wholes or None in wholes:
         return None
     told: dict[str, Raw] = {}
@@ -42,15 +42,6 @@ def merged(path: str, answers: Sequence[bytes]) -> bytes | None:
                     msgspec.json.encode([*known, *(each for each in listed if _name(each) not in names)])
                 )
     return msgspec.json.encode(told)
-
-
-def _whole(answer: bytes) -> dict[str, Raw] | None:
-    if len(answer) > ANSWER_BYTES or answer.count(b",") > ANSWER_ENTRIES:
-        return None
-    try:
-        return OBJECT.decode(answer)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
 
 
 def _name(entry: Raw) -> str:

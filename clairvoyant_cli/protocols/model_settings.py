@@ -20,18 +20,7 @@ DATES = re.compile(
 )
 """Chat templates may write today's date into the prompt."""
 
-LASTING = (
-    "id",
-    "root",
-    "owned_by",
-    "max_model_len",
-    "n_vocab",
-    "n_ctx_train",
-    "n_embd",
-    "n_params",
-    "size",
-    "ftype",
-)
+LASTING = "id root owned_by max_model_len n_vocab n_ctx_train n_embd n_params size ftype".split()
 """Fields of an entry of `/v1/models`, and of llama.cpp's `meta` in it, that identify the model."""
 
 WEIGHTS = re.compile(r"^(?:FROM|ADAPTER) .*", re.MULTILINE)

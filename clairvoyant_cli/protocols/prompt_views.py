@@ -270,13 +270,9 @@ def _passed_over(messages: list[Raw], allowance: Allowance) -> tuple[Turn, ...]:
     between = messages[MAX_MESSAGES // 2 : -(MAX_MESSAGES // 2)]
     # An odd step: every other message is an answer.
     sample = between[:: len(between) // SAMPLED_MESSAGES | 1]
-    characters = sum(_characters(message, allowance) for message in sample) * len(between) // len(sample)
+    said = [_said(message, allowance, SAMPLED_PARTS) for message in sample]
+    characters = sum(len(each.text) + each.cut for each in said if each) * len(between) // len(sample)
     return (Turn("", "", characters),)
-
-
-def _characters(message: Raw, allowance: Allowance) -> int:
-    said = _said(message, allowance, SAMPLED_PARTS)
-    return 0 if said is None else len(said.text) + said.cut
 
 
 def _said(message: Raw | Message, allowance: Allowance, most_parts: int) -> ReadMessage | None:

@@ -146,6 +146,7 @@ def _read(raw: Piece, route: Route, habits: Habits, client: str) -> ParsedReques
     bypass = _bypass(body, view, habits, model)
     if bypass and not _is_plain(raw):
         return _unknown(route, client)
+    choices = (whole_number(given, 2**63) for given in (body.n, body.best_of, body.n_cmpl))
     tools = getattr(body, "tools", ABSENT)  # they are read, too
     characters = view.characters + len(view.system) + sum(turn.characters for turn in view.history)
     characters += 0 if tools is ABSENT else len(tools)
@@ -153,7 +154,7 @@ def _read(raw: Piece, route: Route, habits: Habits, client: str) -> ParsedReques
         model=model,
         stream=is_given(body.stream) if scalar(body.stream) is not None else route.streams,
         view=view,
-        choices=_choices(body),
+        choices=min(MAX_CHOICES, max([1, *filter(None, choices)])),
         prompt_tokens=characters / 4,
         affinity=_affinity(body, model),
         priority=SERVICE_TIERS.get(text(body.service_tier), 0),
@@ -192,16 +193,6 @@ def _affinity(body: RequestBody, model: str) -> str:
         return model
     wanted = ((name, scalar(getattr(options, name))) for name in RUNNER_OPTIONS)
     # Numbers and switches; Ollama refuses anything else.
-    chosen = [
-        f"{name}={value}" for name, value in wanted if isinstance(value, int | float) and _is_sane(value)
-    ]
+    sane = ((name, value) for name, value in wanted if isinstance(value, int | float))
+    chosen = [f"{name}={value}" for name, value in sane if -(2**63) <= value < 2**63]
     return " ".join([model, *chosen])
-
-
-def _is_sane(value: float) -> bool:
-    return -(2**63) <= value < 2**63
-
-
-def _choices(body: RequestBody) -> int:
-    wanted = (whole_number(given, 2**63) for given in (body.n, body.best_of, body.n_cmpl))
-    return min(MAX_CHOICES, max([1, *filter(None, wanted)]))

@@ -268,7 +268,8 @@ class Splice:
             return b"" if was_closed else block
         if not event:  # a comment; in NDJSON an empty line, which some clients cannot read
             return block if self._events.sse else b""
-        return b"".join(map(self._encoded, self._as_ours(event, said)))
+        line = b"data: %b\n\n" if self._events.sse else b"%b\n"
+        return b"".join(line % msgspec.json.encode(each) for each in self._as_ours(event, said))
 
     def _as_ours(self, event: AnswerEvent, said: Said) -> list[AnswerEvent]:
         like = self._like
@@ -310,10 +311,6 @@ class Splice:
         if self.asked.wants_usage or not self.asked.streamed:
             ended.append(like | {"choices": [], "usage": openai_usage(event, self.earlier)})
         return ended
-
-    def _encoded(self, event: AnswerEvent) -> bytes:
-        encoded = msgspec.json.encode(event)
-        return b"data: " + encoded + b"\n\n" if self._events.sse else encoded + b"\n"
 
 
 def _epoch_s(date: str) -> int | None:

@@ -24,14 +24,8 @@ class Earlier:
 
     def then(self, tokens: int, prefill_s: float, decode_s: float, reread: int | None = None) -> "Earlier":
         """Return these and another part; `tokens` and `reread` count those of all."""
-        return Earlier(
-            tokens, self.prefill_s + prefill_s, self.decode_s + decode_s, tokens if reread is None else reread
-        )
-
-    @property
-    def total_s(self) -> float:
-        """Seconds of work."""
-        return self.prefill_s + self.decode_s
+        reread = tokens if reread is None else reread
+        return Earlier(tokens, self.prefill_s + prefill_s, self.decode_s + decode_s, reread)
 
 
 def summed(event: AnswerEvent, earlier: Earlier) -> AnswerEvent:
@@ -62,9 +56,9 @@ def summed_totals(last: Totals, earlier: Earlier) -> Totals:
 
 def openai_usage(event: AnswerEvent, earlier: Earlier) -> AnswerEvent:
     """Return OpenAI's count of what Ollama's last object counts."""
-    told = {"prompt_tokens": _number(event, "prompt_eval_count")}
-    told["completion_tokens"] = _number(event, "eval_count")
-    return _usage(told | {"total_tokens": 0}, earlier)
+    prompt, completion = _number(event, "prompt_eval_count"), _number(event, "eval_count")
+    told = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": 0}
+    return _usage(told, earlier)
 
 
 def _usage(usage: dict[str, Any], earlier: Earlier) -> dict[str, Any]:
@@ -113,7 +107,8 @@ def _ollama(event: AnswerEvent, earlier: Earlier) -> AnswerEvent:
         "eval_count": _number(event, "eval_count") + earlier.tokens,
         "eval_duration": _number(event, "eval_duration") + round(earlier.decode_s * NS),
         "prompt_eval_duration": _number(event, "prompt_eval_duration") + round(earlier.prefill_s * NS),
-        "total_duration": _number(event, "total_duration") + round(earlier.total_s * NS),
+        "total_duration": _number(event, "total_duration")
+        + round((earlier.prefill_s + earlier.decode_s) * NS),
     }
     if "prompt_eval_count" in event:
         changed["prompt_eval_count"] = max(1, _number(event, "prompt_eval_count") - earlier.reread)

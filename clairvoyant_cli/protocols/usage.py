@@ -16,9 +16,9 @@ from msgspec import Raw
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
-    fields,
     is_given,
     measure,
+    object_in,
     scalar,
     text,
     whole_number,
@@ -30,48 +30,13 @@ TAIL_BYTES = 64 * 1024
 WHOLE_BYTES = 2 * 1024 * 1024
 """The longest unstreamed answer that is read. Longer ones are embeddings, which have no tokens to count."""
 
-LAST_LINES = 64
-FIRST_LINES = 8
-"""Lines of a stream's tail that are read. Totals come last; Anthropic counts the prompt in its first
-event."""
+LAST_LINES = 64  # of a stream's tail that are read: totals come last
+FIRST_LINES = 8  # Anthropic counts the prompt in its first event
 
 MAX_TOKENS = 1 << 31
 LONGEST_S = 7 * 86_400.0  # limits on believable totals
 NS_PER_S = 1e9
 MS_PER_S = 1e3
-
-
-class Usage(msgspec.Struct, gc=False):
-    """OpenAI's, Anthropic's and Responses' count of tokens."""
-
-    completion_tokens: Raw = ABSENT
-    output_tokens: Raw = ABSENT
-    total_output_tokens: Raw = ABSENT
-    prompt_tokens: Raw = ABSENT
-    input_tokens: Raw = ABSENT
-
-
-class Timings(msgspec.Struct, gc=False):
-    """llama.cpp's."""
-
-    predicted_n: Raw = ABSENT
-    predicted_ms: Raw = ABSENT
-    prompt_n: Raw = ABSENT
-    prompt_ms: Raw = ABSENT
-
-
-class Stats(msgspec.Struct, gc=False):
-    """LM Studio's."""
-
-    total_output_tokens: Raw = ABSENT
-    predicted_tokens_count: Raw = ABSENT
-
-
-class Inner(msgspec.Struct, gc=False):
-    """What a Responses event, or LM Studio's last one, wraps its totals in."""
-
-    usage: Raw = ABSENT
-    stats: Raw = ABSENT
 
 
 class UsageEvent(msgspec.Struct, gc=False):
@@ -97,11 +62,7 @@ class UsageEvent(msgspec.Struct, gc=False):
 
 
 EVENT = msgspec.json.Decoder(UsageEvent)
-
-_INNER, _NO_INNER = msgspec.json.Decoder(Inner), Inner()
-_USAGE, _NO_USAGE = msgspec.json.Decoder(Usage), Usage()
-_TIMINGS, _NO_TIMINGS = msgspec.json.Decoder(Timings), Timings()
-_STATS, _NO_STATS = msgspec.json.Decoder(Stats), Stats()
+COUNTING = [name for name in UsageEvent.__struct_fields__ if name not in ("type", "done", "stop", "error")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +108,13 @@ class UsageReader:
         elif self._ndjson:
             self.events += data.count(b"\n")
         tail = self._tail
+        tail += data
         if self.streaming:
-            tail += data
             if len(tail) > 2 * TAIL_BYTES:
                 del tail[:-TAIL_BYTES]
-        else:
-            tail += data
-            if len(tail) > WHOLE_BYTES:
-                self.readable = False
-                tail.clear()
+        elif len(tail) > WHOLE_BYTES:
+            self.readable = False
+            tail.clear()
 
     def totals(self) -> Totals:
         """Return the totals after the end of the answer. Never raises."""
@@ -215,45 +174,26 @@ def _merge(events: list[UsageEvent], closed: bool) -> Totals:
     error = False
     for event in events:
         error = error or is_given(event.error) or text(event.type) in ("error", "response.failed")
-        if not _is_silent(event):
+        if any(getattr(event, name) is not ABSENT for name in COUNTING):  # most events of a stream: none
             told |= {name: value for name, value in _told_by(event).items() if value}
     return Totals(**told, complete=closed and not error, error=error)
 
 
-def _is_silent(event: UsageEvent) -> bool:
-    """Whether an event has no field that counts anything, as nearly all of a stream have none."""
-    return (
-        event.usage
-        is event.timings
-        is event.stats
-        is event.response
-        is event.result
-        is event.tokens_predicted
-        is event.tokens_evaluated
-        is event.eval_count
-        is event.eval_duration
-        is event.prompt_eval_count
-        is event.prompt_eval_duration
-        is event.load_duration
-        is ABSENT
-    )
-
-
 def _told_by(event: UsageEvent) -> dict[str, int | float | None]:
-    response = fields(_INNER, event.response) or _NO_INNER
-    result = fields(_INNER, event.result) or _NO_INNER
-    usage = fields(_USAGE, event.usage) or fields(_USAGE, response.usage) or _NO_USAGE
-    timings = fields(_TIMINGS, event.timings) or _NO_TIMINGS
-    stats = fields(_STATS, event.stats) or fields(_STATS, result.stats) or _NO_STATS
+    # OpenAI's, Anthropic's and Responses' usage, llama.cpp's timings, LM Studio's stats; Ollama's are flat.
+    usage = object_in(event.usage) or object_in(object_in(event.response)["usage"])
+    timings = object_in(event.timings)
+    stats = object_in(event.stats) or object_in(object_in(event.result)["stats"])
     return {
-        "tokens": _tokens(stats.total_output_tokens, stats.predicted_tokens_count)
-        or _tokens(event.tokens_predicted, timings.predicted_n, event.eval_count)
-        or _tokens(usage.completion_tokens, usage.output_tokens, usage.total_output_tokens),
+        "tokens": _tokens(stats["total_output_tokens"], stats["predicted_tokens_count"])
+        or _tokens(event.tokens_predicted, timings["predicted_n"], event.eval_count)
+        or _tokens(usage["completion_tokens"], usage["output_tokens"], usage["total_output_tokens"]),
         "prompt_tokens": _tokens(event.tokens_evaluated, event.prompt_eval_count)
-        or _tokens(usage.prompt_tokens, usage.input_tokens),
-        "prefilled_tokens": _tokens(timings.prompt_n) or _read_by_ollama(event),
-        "decode_s": _seconds(timings.predicted_ms, MS_PER_S) or _seconds(event.eval_duration, NS_PER_S),
-        "prefill_s": _seconds(timings.prompt_ms, MS_PER_S) or _seconds(event.prompt_eval_duration, NS_PER_S),
+        or _tokens(usage["prompt_tokens"], usage["input_tokens"]),
+        "prefilled_tokens": _tokens(timings["prompt_n"]) or _read_by_ollama(event),
+        "decode_s": _seconds(timings["predicted_ms"], MS_PER_S) or _seconds(event.eval_duration, NS_PER_S),
+        "prefill_s": _seconds(timings["prompt_ms"], MS_PER_S)
+        or _seconds(event.prompt_eval_duration, NS_PER_S),
         "load_s": _seconds(event.load_duration, NS_PER_S),
     }
 

@@ -267,7 +267,7 @@ async def test_what_is_never_ready_holds_nobody_up_for_longer_than_the_grace() -
             assert [(await each.response(b"POST")).status for each in others] == [200, 200]
 
 
-# -- shutting down --------------------------------------------------------------------------------------------
+# -- shutting down -------------------------------------------------------------------------------
 
 
 async def test_what_cannot_be_sent_while_the_daemon_shuts_down_is_refused() -> None:

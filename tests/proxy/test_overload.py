@@ -185,7 +185,7 @@ async def test_a_server_killed_in_mid_answer_comes_back(tiny_model: Path) -> Non
             assert (counts.upstream_error, counts.completed) == (1, 1)
 
 
-# -- shutting down, as a process ------------------------------------------------------------------------
+# -- shutting down, as a process -----------------------------------------------------------------
 
 
 @asynccontextmanager

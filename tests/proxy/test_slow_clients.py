@@ -110,7 +110,7 @@ async def test_a_stalled_body_does_not_keep_the_slot_from_others() -> None:
         assert (await stalling.response(b"POST")).status == 408
 
 
-# -- shutting down ------------------------------------------------------------------------------------------
+# -- shutting down -------------------------------------------------------------------------------
 
 
 async def gone_down(daemon: Daemon) -> None:

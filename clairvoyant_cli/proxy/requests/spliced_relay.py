@@ -12,14 +12,8 @@ from clairvoyant_cli.proxy.requests.relay import Relay
 
 OF_THE_STREAM = frozenset(
     (
-        b"content-type",
-        b"content-length",
-        b"transfer-encoding",
-        b"connection",
-        b"keep-alive",
-        b"cache-control",
-        b"x-accel-buffering",
-    )
+        b"content-type content-length transfer-encoding connection keep-alive cache-control x-accel-buffering"
+    ).split()
 )
 """Headers of a stream that an answer in one piece has otherwise, or not at all."""
 

@@ -11,11 +11,15 @@ from clairvoyant_cli.errors import ClairvoyantError, InputError
 MAX_URL_CHARS = 65_536
 
 DEFAULT_PORT = 7117  # where the proxy listens by default: no LLM server or chat front end uses this port
+THIS_MACHINE = "127.0.0.1"
+"""The one spelling of all loopback addresses, and the client of all requests from them: a program can choose
+any of 16 million."""
+
 _LOCAL_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
 
 SHOWN_CHARS = 80  # so much of what is refused is quoted
 BACKEND_NAMES = ("ollama", "llamacpp", "lmstudio", "jan", "vllm", "sglang")
-"""LLM servers that are found by name, at their usual ports; each has a module in `backends`."""
+"""LLM servers that are found by name, at their usual ports; each has an adapter in `backends`."""
 
 BACKEND_KINDS = (*BACKEND_NAMES, "other")
 """LLM servers whose habits are known; other is any OpenAI-compatible one."""
@@ -84,9 +88,9 @@ def same_host(host: str) -> str:
     try:
         address = ip_address(host)
     except ValueError:
-        return "127.0.0.1" if host in _LOCAL_NAMES else host
+        return THIS_MACHINE if host in _LOCAL_NAMES else host
     address = getattr(address, "ipv4_mapped", None) or address
-    return "127.0.0.1" if address.is_unspecified or str(address) == "::1" else str(address)
+    return THIS_MACHINE if address.is_unspecified or str(address) == "::1" else str(address)
 
 
 def is_port(text: str) -> bool:

@@ -18,10 +18,9 @@ from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.can_continue import CAPS, Body, Continuable
-from clairvoyant_cli.protocols.engine_metrics import engine_state
 from clairvoyant_cli.protocols.errors import Refusal, error_object, response
 from clairvoyant_cli.protocols.model_settings import ModelSettings, listed_settings
-from clairvoyant_cli.protocols.probes import BusySlots, OfferedModel, ProbeAnswer
+from clairvoyant_cli.protocols.probes import BusySlots, OfferedModel, ProbeAnswer, engine_state
 from clairvoyant_cli.protocols.routes import ROUTES, Family, Route, Shape, Work, plainly_spelled, unescaped
 from clairvoyant_cli.state.snapshot import EngineState, LoadedModel
 
@@ -196,9 +195,6 @@ class Adapter:
     health_path: ClassVar[str] = "/v1/models"
     models_path: ClassVar[str] = "/v1/models"
     chat_path: ClassVar[str] = "/v1/chat/completions"
-
-    def __repr__(self) -> str:
-        return f"<{self.name}>"
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
         """Return what answers at `url`, asked by `ask`, if it is this server."""

@@ -1,20 +1,57 @@
-"""The servers whose habits are known: one module here for each name."""
+"""The servers whose habits are known; LM Studio and Jan, which differ little, are here."""
 
-from importlib import import_module
-from typing import cast
+from clairvoyant_cli.backends.adapter import Adapter, Found
+from clairvoyant_cli.backends.llamacpp import LlamaCpp
+from clairvoyant_cli.backends.ollama import Ollama
+from clairvoyant_cli.backends.prober import Ask
+from clairvoyant_cli.backends.sglang import SgLang
+from clairvoyant_cli.backends.vllm import Vllm
+from clairvoyant_cli.http.heads import ResponseHead
+from clairvoyant_cli.protocols import probes
+from clairvoyant_cli.protocols.errors import Refusal, response
+from clairvoyant_cli.protocols.routes import Route
 
-from clairvoyant_cli.addresses import BACKEND_NAMES
-from clairvoyant_cli.backends.adapter import Adapter
+NO_KEY = b"Invalid or missing authorization token"  # Jan's refusal (src-tauri, proxy.rs)
+
+
+class LmStudio(Adapter):
+    """Loads models on demand, but reports neither slots nor loaded models (lmstudio.ai/docs)."""
+
+    name = "lmstudio"
+    title = "LM Studio"
+    usual_ports = (1234,)
+    start_command = "lms server start"
+    REPORTS_LOADING = False
+
+    async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
+        """Know it by its own list of models. It answers 200 on any route, but with an error."""
+        listed = probes.openai_models((await ask("/api/v0/models")).body)
+        return None if listed is None else Found(self, url, prefix)
+
+
+class Jan(Adapter):
+    """Passes requests on to a llama.cpp server for each model; wants a key, and errs in plain text."""
+
+    name = "jan"
+    title = "Jan"
+    usual_ports = (1337,)
+    start_command = "jan serve    # or Settings, Local API Server"
+    REPORTS_LOADING = False
+
+    async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
+        """Know it by its refusal of those who have no key; with one it answers like any other."""
+        answer = await ask(self.models_path)
+        return Found(self, url, prefix) if answer.status == 401 and NO_KEY in (answer.text or b"") else None
+
+    def render(self, refusal: Refusal, route: Route) -> tuple[ResponseHead, bytes]:
+        """Return a refusal in plain text."""
+        return response(refusal, b"text/plain", refusal.message.encode())
+
+
+ADAPTERS: tuple[Adapter, ...] = (Ollama(), LlamaCpp(), LmStudio(), Jan(), Vllm(), SgLang())
+"""In the order in which a server is asked whether it is one, and in which one is chosen if several run."""
 
 OTHER = Adapter()  # any other OpenAI-compatible server
-
-
-def _load(name: str) -> Adapter:
-    return cast(Adapter, import_module(f"clairvoyant_cli.backends.{name}").ADAPTER)
-
-
-ADAPTERS = tuple(map(_load, BACKEND_NAMES))
-"""In the order in which a server is asked whether it is one, and in which one is chosen if several run."""
 
 
 def adapter_of(name: str) -> Adapter:

@@ -165,6 +165,3 @@ def _to_tokenize(text: str) -> Body:
 
 def _own(family: Family) -> Family:
     return Family.LLAMACPP if family is Family.OPENAI else family
-
-
-ADAPTER = LlamaCpp()

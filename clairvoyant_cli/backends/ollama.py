@@ -188,6 +188,3 @@ def _runners_parallel(server: psutil.Process) -> Iterator[str]:
     """Yield the parallelism on the command lines of the server's runners."""
     for runner in server.children():
         yield from values_of(runner.cmdline(), *PARALLEL_FLAGS)
-
-
-ADAPTER = Ollama()

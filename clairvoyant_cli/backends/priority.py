@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from clairvoyant_cli.protocols.engine_metrics import EngineMetrics
+from clairvoyant_cli.protocols.probes import EngineMetrics
 from clairvoyant_cli.protocols.routes import Shape
 
 FIELD = "priority"  # what vLLM and SGLang both call it in a request's body

@@ -8,7 +8,7 @@ from clairvoyant_cli.backends.continuation import GO_ON
 from clairvoyant_cli.backends.priority import UNKNOWN, Heeding, Priority
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.protocols import probes
-from clairvoyant_cli.protocols.engine_metrics import EngineMetrics
+from clairvoyant_cli.protocols.probes import EngineMetrics
 from clairvoyant_cli.protocols.routes import Shape
 
 INFO_PATHS = ("/get_server_info", "/server_info")  # the second is its newer name
@@ -69,6 +69,3 @@ class SgLang(Adapter):
             if version is not None:
                 return version
         return None
-
-
-ADAPTER = SgLang()

@@ -9,7 +9,7 @@ from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.backends.process_inspection import values_of, words_of
 from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.protocols import probes
-from clairvoyant_cli.protocols.engine_metrics import EngineMetrics
+from clairvoyant_cli.protocols.probes import EngineMetrics
 from clairvoyant_cli.protocols.routes import Shape
 
 PROCESS_NAMES = ("python", "vllm", "VLLM")
@@ -70,6 +70,3 @@ class Vllm(Adapter):
         given = values_of(words_of(PROCESS_NAMES, port), *SEQUENCES_FLAGS)
         known = [int(each) for each in given if each.isascii() and each.isdigit() and len(each) < 6]
         return next((slots for slots in reversed(known) if 1 <= slots <= MAX_SLOTS), None)
-
-
-ADAPTER = Vllm()

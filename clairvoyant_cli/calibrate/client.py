@@ -11,11 +11,17 @@ import httpx
 import msgspec
 
 from clairvoyant_cli.backends.adapter import Found
-from clairvoyant_cli.backends.chat_probe import CONNECT_TIMEOUT_S, Clock, client_for, pieces_of
+from clairvoyant_cli.backends.chat_probe import (
+    CONNECT_TIMEOUT_S,
+    Clock,
+    Piece,
+    client_for,
+    error_text,
+    pieces_of,
+)
 from clairvoyant_cli.calibrate.questions import Question
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols import probes
-from clairvoyant_cli.protocols.stream_lines import Piece, error_text
 
 SILENCE_S = 30.0
 LOAD_S = 600.0

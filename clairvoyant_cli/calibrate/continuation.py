@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from clairvoyant_cli.backends.chat_probe import read_line
 from clairvoyant_cli.backends.continuation import Onward, Way
 from clairvoyant_cli.backends.prober import PROBE_TIMEOUT_S
 from clairvoyant_cli.calibrate.client import Client
@@ -31,7 +32,6 @@ from clairvoyant_cli.protocols.answer_events import EVENTS
 from clairvoyant_cli.protocols.can_continue import Continuable, continuable
 from clairvoyant_cli.protocols.probes import ProbeAnswer
 from clairvoyant_cli.protocols.splice import Splice
-from clairvoyant_cli.protocols.stream_lines import read_line
 from clairvoyant_cli.protocols.summed_totals import Earlier
 from profiles.records import MIN_TRIALS, Continuation
 

@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from clairvoyant_cli.http.heads import ResponseHead
+from clairvoyant_cli.http.heads import ResponseHead, reason_of
 from clairvoyant_cli.http.request import Request
-from clairvoyant_cli.http.status import reason_of
 
 Message = MutableMapping[str, Any]
 App = Callable[

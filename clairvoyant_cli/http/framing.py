@@ -76,19 +76,18 @@ def request_head(method: bytes, target: bytes, fields: Fields, *, http10: bool =
 
 def read_request_head(block: bytes) -> RequestHead:
     """Parse a request's head, each line with its CRLF; FramingError if it is invalid."""
-    line = request_line(block)
-    fields = Fields.parse(block, line.end)
-    return request_head(line.method, line.target, fields, http10=line.http10)
+    method, target, http10, end = request_line(block)
+    return request_head(method, target, Fields.parse(block, end), http10=http10)
 
 
 def read_response_head(block: bytes) -> ResponseHead:
     """Parse a response's head, each line with its CRLF; FramingError if it is invalid."""
-    line = status_line(block)
-    fields = Fields.parse(block, line.end)
-    length = _declared(fields, http10=line.http10, coding_status=502)
+    status, reason, http10, end = status_line(block)
+    fields = Fields.parse(block, end)
+    length = _declared(fields, http10=http10, coding_status=502)
     chunked = b"transfer-encoding" in fields.first
-    keep = _persists(fields.members(b"connection"), http10=line.http10)
-    return ResponseHead(line.status, line.reason, fields.items, length, chunked, keep, fields)
+    keep = _persists(fields.members(b"connection"), http10=http10)
+    return ResponseHead(status, reason, fields.items, length, chunked, keep, fields)
 
 
 def _persists(options: list[bytes], *, http10: bool) -> bool:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from clairvoyant_cli.http.fields import TCHAR, VALUE, Fields, FramingError, Header, no_head
 
@@ -19,26 +18,10 @@ _ABSOLUTE = re.compile(rb"https?://([^/?#@]++)([/?].*)?", re.IGNORECASE)
 _AUTHORITY = re.compile(rb"(?:\[[0-9A-Fa-f:.]++\]|[^/?#@:\[\]]++):[0-9]{1,5}")
 
 
-class RequestLine(NamedTuple):
-    """The first line of a request, and where it ends in its head."""
-
-    method: bytes
-    target: bytes
-    http10: bool
-    end: int
-
-
-class StatusLine(NamedTuple):
-    """The first line of a response, and where it ends in its head."""
-
-    status: int
-    reason: bytes
-    http10: bool
-    end: int
-
-
-def request_line(block: bytes) -> RequestLine:
-    """Parse the first line of a request's head; FramingError if it is invalid (RFC 9112, 3)."""
+def request_line(block: bytes) -> tuple[bytes, bytes, bool, int]:
+    """Return a request's method and target, whether it is HTTP/1.0, and its first line's end; FramingError if
+    it is invalid (RFC 9112, 3).
+    """
     line = _REQUEST_LINE.match(block)
     if line is None:
         if block.find(b"\r\n") > TARGET_LIMIT_BYTES:
@@ -49,18 +32,20 @@ def request_line(block: bytes) -> RequestLine:
         raise FramingError(414, f"the target is longer than {TARGET_LIMIT_BYTES} bytes")
     if major != b"1":
         raise FramingError(505, "only HTTP/1.0 and HTTP/1.1 are spoken here")
-    return RequestLine(method, target, minor == b"0", line.end())
+    return method, target, minor == b"0", line.end()
 
 
-def status_line(block: bytes) -> StatusLine:
-    """Parse the first line of a response's head; FramingError if it is invalid (RFC 9112, 4)."""
+def status_line(block: bytes) -> tuple[int, bytes, bool, int]:
+    """Return a response's status, reason, whether it is HTTP/1.0, and where its first line ends; FramingError
+    if it is invalid (RFC 9112, 4).
+    """
     line = _STATUS_LINE.match(block)
     if line is None:
         raise no_head(block, "the first line is no HTTP/1.1 status line")
     major, minor, status, reason = line.groups(b"")
     if major != b"1":
         raise FramingError(502, "it does not speak HTTP/1.1")
-    return StatusLine(int(status), reason, minor == b"0", line.end())
+    return int(status), reason, minor == b"0", line.end()
 
 
 class RequestHead:
@@ -221,3 +206,33 @@ class ResponseHead:
         if self.fields is None:
             self.fields = Fields(self.headers)
         return self.fields
+
+
+REASONS = {
+    400: b"Bad Request",
+    401: b"Unauthorized",
+    403: b"Forbidden",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    408: b"Request Timeout",
+    409: b"Conflict",
+    413: b"Content Too Large",
+    414: b"URI Too Long",
+    417: b"Expectation Failed",
+    422: b"Unprocessable Content",
+    429: b"Too Many Requests",
+    431: b"Request Header Fields Too Large",
+    499: b"Client Closed Request",
+    500: b"Internal Server Error",
+    501: b"Not Implemented",
+    502: b"Bad Gateway",
+    503: b"Service Unavailable",
+    505: b"HTTP Version Not Supported",
+    508: b"Loop Detected",
+    529: b"Overloaded",
+}
+
+
+def reason_of(status: int) -> bytes:
+    """Return the reason phrase of a status that we answer with."""
+    return REASONS.get(status, b"Error" if status >= 400 else b"OK")

@@ -1,4 +1,4 @@
-"""How long the listener waits for clients, how many it admits, and how much of their bodies it holds.
+"""Limits on clients: timeouts, connections, held bodies, and the share of a loop turn spent on parsing.
 
 Rule 1: a timeout runs only while the client must send what it began, or read what it was sent.
 Rule 2: a client that averages `MIN_BYTES_PER_S` never times out; a silent one does, and one that dribbles
@@ -8,12 +8,12 @@ Rule 3: if there is no room for another connection, one without a request so far
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from time import perf_counter
+from typing import TYPE_CHECKING, Protocol
 
-from clairvoyant_cli.http.fields import Header
-from clairvoyant_cli.http.heads import ResponseHead
+if TYPE_CHECKING:
+    from clairvoyant_cli.http.listener import ClientConnection
 
 log = logging.getLogger("clairvoyant")
 
@@ -59,6 +59,52 @@ class Patience:
         return self.left_s > 0
 
 
+TURN_S = 0.004
+"""How long a turn of the loop may be spent on reading; what has been begun by then is read to its end."""
+
+
+class LoopTurn:
+    """Measures what a turn of the loop is spent on, as a context manager round each piece of such work."""
+
+    def __init__(self, allowed_s: float = TURN_S) -> None:
+        self._allowed_s = allowed_s
+        self._spent_s = 0.0
+        self._began_s = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __enter__(self) -> None:
+        self._began_s = perf_counter()
+
+    def __exit__(self, *exc: object) -> None:
+        self.charge(perf_counter() - self._began_s)
+
+    def charge(self, seconds: float) -> None:
+        """Add to the time spent. It accumulates over turns, so that an idle daemon need not count them."""
+        self._spent_s += seconds
+        if self._spent_s >= self._allowed_s:
+            loop = asyncio.get_running_loop()
+            if self._loop is not loop:
+                self._loop = loop
+                loop.call_soon(self._next)
+
+    @property
+    def over(self) -> bool:
+        """Whether the present turn has no time left."""
+        return self._spent_s >= self._allowed_s and self._loop is asyncio.get_running_loop()
+
+    async def next(self) -> None:
+        """Return in a turn that has time left: at once, if the present one has."""
+        while self.over:  # noqa: ASYNC110 - an event would wake all in the same turn
+            await asyncio.sleep(0)
+
+    def _next(self) -> None:
+        self._spent_s = 0.0
+        self._loop = None
+
+
+READING = LoopTurn()  # parsing of heads, chunks and bodies
+
+
 @dataclass(slots=True)
 class Budget:
     """Bytes that the bodies of waiting requests may hold together."""
@@ -79,39 +125,6 @@ class Throttle(Protocol):
     def resume(self) -> None: ...
 
 
-class Client(Throttle, Protocol):
-    """A client's connection, as its requests and the table see it; `listener.ClientConnection` explains."""
-
-    peer: str
-    table: "ConnectionTable"
-
-    @property
-    def idle(self) -> bool: ...
-    @property
-    def unsent(self) -> int: ...
-    @property
-    def gone(self) -> bool: ...
-    @property
-    def head_sent(self) -> bool: ...
-    def tick(self, now: float, elapsed_s: float) -> None: ...
-    def pause_reading(self) -> None: ...
-    def resume_reading(self) -> None: ...
-    def waits_in_queue(self) -> None: ...
-    def fed_by(self, throttle: Throttle | None) -> None: ...
-    def send_informational(self, head: ResponseHead) -> None: ...
-    def send_head(self, head: ResponseHead, *extra: Header) -> None: ...
-    def send_body(self, data: bytes) -> None: ...
-    def send_end(self, trailers: list[Header]) -> None: ...
-    def respond(self, head: ResponseHead, body: bytes, *extra: Header) -> None: ...
-    def tunnel(self, receive: Callable[[bytes], None]) -> None: ...
-    def write(self, data: bytes) -> None: ...
-    def cork(self) -> None: ...
-    def uncork(self) -> None: ...
-    def cut(self) -> None: ...
-    def retire(self) -> None: ...
-    def abort(self) -> None: ...
-
-
 @dataclass(slots=True, eq=False)
 class ConnectionTable:
     """The open client connections, at most `most`.
@@ -122,14 +135,11 @@ class ConnectionTable:
     client_timeout_s: float = 30.0
     most: int = 16_384
     budget: Budget = field(default_factory=lambda: Budget(256 * 1024 * 1024))
-    every: "set[Client]" = field(default_factory=set)
-    fresh: "dict[Client, None]" = field(default_factory=dict)
-    resting: "dict[Client, None]" = field(default_factory=dict)
+    every: "set[ClientConnection]" = field(default_factory=set)
+    fresh: "dict[ClientConnection, None]" = field(default_factory=dict)
+    resting: "dict[ClientConnection, None]" = field(default_factory=dict)
 
-    def __repr__(self) -> str:
-        return f"<ConnectionTable {len(self.every)} of {self.most}, {len(self.resting)} resting>"
-
-    def admit(self, connection: Client) -> bool:
+    def admit(self, connection: "ClientConnection") -> bool:
         """Add a connection, in place of an idle one if necessary; False if there is no room."""
         if len(self.every) >= self.most:
             victim = next(iter(self.fresh), None) or next(iter(self.resting), None)
@@ -141,17 +151,17 @@ class ConnectionTable:
         self.fresh[connection] = None
         return True
 
-    def busy(self, connection: Client) -> None:
+    def busy(self, connection: "ClientConnection") -> None:
         """A request has come on it."""
         self.fresh.pop(connection, None)
         self.resting.pop(connection, None)
 
-    def rests(self, connection: Client) -> None:
+    def rests(self, connection: "ClientConnection") -> None:
         """Its request has been answered."""
         if connection in self.every:
             self.resting[connection] = None
 
-    def remove(self, connection: Client) -> None:
+    def remove(self, connection: "ClientConnection") -> None:
         """It is closed."""
         self.every.discard(connection)
         self.busy(connection)
@@ -168,15 +178,12 @@ class ConnectionTable:
             await asyncio.sleep(TICK_S)
             now = clock()
             for number, connection in enumerate(list(self.every), 1):
-                if connection in self.every:  # it may have gone since
-                    self._tick(connection, now, now - before)
+                try:
+                    if connection in self.every:  # it may have gone since
+                        connection.tick(now, now - before)
+                except Exception:
+                    # One connection's fault must not leave all the others without a timeout.
+                    log.exception("internal error; please report it")
                 if not number % TICKED:
                     await asyncio.sleep(0)
             before = now
-
-    def _tick(self, connection: Client, now: float, elapsed_s: float) -> None:
-        try:
-            connection.tick(now, elapsed_s)
-        except Exception:
-            # One connection's fault must not leave all the others without a timeout.
-            log.exception("internal error; please report it")

@@ -12,12 +12,17 @@ from typing import cast
 
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.framing import End, Event, Malformed, RequestReader, ResponseWriter
-from clairvoyant_cli.http.heads import RequestHead, ResponseHead
-from clairvoyant_cli.http.limits import HOLDER_TIMEOUT_S, IDLE_CLIENT_S, ConnectionTable, Patience, Throttle
-from clairvoyant_cli.http.loop_turn import READING
+from clairvoyant_cli.http.heads import RequestHead, ResponseHead, reason_of
+from clairvoyant_cli.http.limits import (
+    HOLDER_TIMEOUT_S,
+    IDLE_CLIENT_S,
+    READING,
+    ConnectionTable,
+    Patience,
+    Throttle,
+)
 from clairvoyant_cli.http.request import READ_AHEAD_BYTES, Request
 from clairvoyant_cli.http.sockets import Peer, end_with_reset, keep_alive, peer_of, reset_now, unacknowledged
-from clairvoyant_cli.http.status import reason_of
 from clairvoyant_cli.http.upstream import Spawn
 
 DROPPED_LIMIT_BYTES = 16 * 1024 * 1024
@@ -261,8 +266,11 @@ class ClientConnection(asyncio.Protocol):
             else:
                 self.abort()
             raise
-        except Exception:
-            self._apologise()
+        except Exception:  # the client must not wait for an answer that will never come
+            if self.head_sent:
+                self.cut()
+            else:
+                self._write_refusal(Malformed(500, "internal error; its log says more"))
             raise
         finally:
             request.discard()
@@ -273,13 +281,6 @@ class ClientConnection(asyncio.Protocol):
             self._let_go()  # the backend has ended it
         elif self._transport is not None and not self._ending:
             self._after_answer(request)
-
-    def _apologise(self) -> None:
-        # A fault of our own: the client must not wait for an answer that will never come.
-        if self.head_sent:
-            self.cut()
-        else:
-            self._write_refusal(Malformed(500, "internal error; its log says more"))
 
     def _after_answer(self, request: Request) -> None:
         writer = self._writer
@@ -315,13 +316,10 @@ class ClientConnection(asyncio.Protocol):
 
     def _has_patience(self, what: str, elapsed_s: float, due: int) -> bool:
         moved = self._taken if what == "reader" else self._received
-        return self._patience.lasts(what, moved, self._timeout_s, elapsed_s, due or float("inf"))
-
-    @property
-    def _timeout_s(self) -> float:
         timeout_s = self.table.client_timeout_s
-        holds_slot = self._request is not None and self._request.holds_slot
-        return min(timeout_s, HOLDER_TIMEOUT_S) if holds_slot else timeout_s
+        if self._request is not None and self._request.holds_slot:
+            timeout_s = min(timeout_s, HOLDER_TIMEOUT_S)
+        return self._patience.lasts(what, moved, timeout_s, elapsed_s, due or float("inf"))
 
     def _untaken(self) -> int:
         """Count what was written and has not reached the client: here, and in the kernel."""

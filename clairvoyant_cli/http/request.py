@@ -2,19 +2,78 @@
 
 import asyncio
 from collections import deque
-from typing import Protocol
+from mmap import mmap
+from typing import TYPE_CHECKING, Protocol
 
-from clairvoyant_cli.http.body import SHORT_BYTES, Piece, WaitingBody
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import RequestHead
-from clairvoyant_cli.http.limits import Client
 
-READ_AHEAD_BYTES = SHORT_BYTES
-"""How much of a body, or of pipelined requests, may wait before the socket is left alone (as in uvicorn)."""
+if TYPE_CHECKING:
+    from clairvoyant_cli.http.listener import ClientConnection
 
 CONTINUE_S = 1.0
 """How long to wait for a backend's `100 Continue` before sending one; an HTTP/1.0 server sends none (RFC
 9110, 10.1.1)."""
+
+
+SHORT_BYTES = 64 * 1024
+READ_AHEAD_BYTES = SHORT_BYTES
+"""How much of a body, or of pipelined requests, may wait before the socket is left alone (as in uvicorn)."""
+
+BLOCK_BYTES = 1024 * 1024
+
+Piece = bytes | memoryview
+
+
+class WaitingBody:
+    """Pieces of a body in order. `size` counts its bytes, `charged` those beyond the first `SHORT_BYTES`.
+
+    Long ones are held in anonymous mappings, which return to the system whole: malloc would keep fragments.
+    """
+
+    __slots__ = ("_block", "_filled", "_pieces", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._pieces: list[Piece] = []
+        self._block: memoryview | None = None
+        self._filled = 0
+
+    @property
+    def charged(self) -> int:
+        """Bytes that count against what all bodies may take together: a short one is always held."""
+        return max(0, self.size - SHORT_BYTES)
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """What has come so far."""
+        if self._block is not None and self._filled:
+            return [*self._pieces, self._block[: self._filled]]
+        return list(self._pieces)
+
+    def append(self, data: bytes) -> None:
+        """Take a piece from the wire."""
+        self.size += len(data)
+        if self.size <= SHORT_BYTES:
+            self._pieces.append(data)
+            return
+        rest = memoryview(data)
+        while rest:
+            if self._block is None:
+                self._block, self._filled = memoryview(mmap(-1, BLOCK_BYTES)), 0
+            room = rest[: BLOCK_BYTES - self._filled]
+            self._block[self._filled : self._filled + len(room)] = room
+            self._filled += len(room)
+            rest = rest[len(room) :]
+            if self._filled == BLOCK_BYTES:
+                self._pieces.append(self._block)
+                self._block = None
+
+    def clear(self) -> None:
+        """Let go of it."""
+        self.size = self._filled = 0
+        self._pieces.clear()
+        self._block = None
 
 
 class BodySink(Protocol):
@@ -32,7 +91,7 @@ class BodySink(Protocol):
 class Request:
     """A request on its way in: its head is here, its body may still be arriving."""
 
-    def __init__(self, head: RequestHead, connection: Client) -> None:
+    def __init__(self, head: RequestHead, connection: "ClientConnection") -> None:
         self.head = head
         self.connection = connection
         self.complete = False

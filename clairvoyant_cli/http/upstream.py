@@ -16,11 +16,11 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.http.body import SHORT_BYTES, Piece
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.framing import LAST_CHUNK, End, Event, Malformed, ResponseReader, chunk, last_chunk
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.limits import Throttle
+from clairvoyant_cli.http.request import SHORT_BYTES, Piece
 from clairvoyant_cli.http.sockets import Peer, keep_alive, peer_of
 
 MAX_IDLE_S = 2.0

@@ -28,8 +28,8 @@ BY_NAME = {chore.name: chore for _, chore in OPENINGS}
 
 
 def chore_of(named: bytes | None, view: PromptView) -> Chore | None:
-    """Return the chore that a request is, by its header or its opening; None if none. One with an unknown name
-    counts as waited for.
+    """Return the chore that a request is, by its header or its opening; None if none. An unknown name counts
+    as waited for.
     """
     if named is not None:
         name = printable(decoded(named).strip())

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from clairvoyant_cli.http.fields import Header
-from clairvoyant_cli.http.heads import ResponseHead
-from clairvoyant_cli.http.status import reason_of
+from clairvoyant_cli.http.heads import ResponseHead, reason_of
 from clairvoyant_cli.protocols.routes import Family
 
 OLLAMA_BUSY = "server busy, please try again.  maximum pending requests exceeded"

@@ -8,9 +8,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clairvoyant_cli.http.body import Piece
 from clairvoyant_cli.http.fields import Header
-from clairvoyant_cli.http.request import BodySink
+from clairvoyant_cli.http.request import BodySink, Piece
 
 _OPENING = re.compile(rb'[ \t\r\n]*\{(?=[ \t\r\n]*")')
 

@@ -1,10 +1,12 @@
-"""Reads what servers answer to the proxy's own questions: version, models, slots, settings.
+"""Reads what servers answer to the proxy's own questions: version, models, slots, settings, metrics.
 
 Rule: an answer is bounded before it is read, and each name and number in it before it is used. A broken
 server must not take the requests that wait for it down with it.
 """
 
+import re
 from dataclasses import dataclass
+from math import isfinite
 from typing import TypeVar
 
 import msgspec
@@ -27,7 +29,7 @@ from clairvoyant_cli.protocols.lenient_json import (
 )
 from clairvoyant_cli.protocols.printable import printable
 from clairvoyant_cli.protocols.prompt_text import MAX_NAME_CHARS, short_name
-from clairvoyant_cli.state.snapshot import LoadedModel
+from clairvoyant_cli.state.snapshot import EngineState, LoadedModel
 
 ANSWER_BYTES = 1024 * 1024
 ANSWER_OBJECTS = 20_000
@@ -270,6 +272,52 @@ def _models(body: bytes | None, most: int) -> list[Object] | None:
 
 def _each(listed: list[Raw], most: int) -> list[Object]:
     return [model for each in listed[:most] if (model := object_in(each))]
+
+
+_LINE = re.compile(rb"^([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[^\n]*\})? ([^ \n]+)", re.MULTILINE)
+_OF_A_PART = re.compile(rb'priority="[^"]')
+"""SGLang counts its queue as a whole, and by priority: that would count requests twice."""
+
+MOST = 1e15
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMetrics:
+    """Metric names of an engine's queue; `preemptions` is a counter."""
+
+    running: str
+    waiting: str
+    preemptions: str
+    kv_used: str
+
+
+def engine_state(body: bytes | None, metrics: EngineMetrics) -> EngineState | None:
+    """Return the state of an engine; None if there is none. Counts of several engines behind one address add
+    up; of their caches the fullest counts.
+    """
+    if body is None or len(body) > ANSWER_BYTES:
+        return None
+    wanted = (metrics.running, metrics.waiting, metrics.preemptions, metrics.kv_used)
+    found: dict[str, list[float]] = {name: [] for name in wanted}
+    for name, labels, given in _LINE.findall(body):
+        values = found.get(name.decode("ascii"))
+        value = None if values is None or _OF_A_PART.search(labels) else _number(given)
+        if values is not None and value is not None:
+            values.append(value)
+    if not any(found.values()):
+        return None
+    running, waiting, preemptions, kv_used = found.values()
+    used = min(1.0, max(kv_used)) if kv_used else None
+    sums = [int(sum(values)) if values else None for values in (running, waiting, preemptions)]
+    return EngineState(sums[0], sums[1], sums[2], used)
+
+
+def _number(text: bytes) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if isfinite(value) and 0.0 <= value <= MOST else None
 
 
 def read_as(body: bytes | None, decoder: msgspec.json.Decoder[Told]) -> Told | None:

@@ -13,8 +13,8 @@ from typing import ClassVar, Protocol
 
 import msgspec
 
-from clairvoyant_cli.http.body import Piece
-from clairvoyant_cli.http.loop_turn import READING
+from clairvoyant_cli.http.limits import READING
+from clairvoyant_cli.http.request import Piece
 from clairvoyant_cli.protocols.inject_field import opening_of
 from clairvoyant_cli.protocols.lenient_json import ABSENT, fields, is_given, scalar, text, whole_number
 from clairvoyant_cli.protocols.prompt_text import short_name

@@ -18,9 +18,8 @@ from starlette.routing import Route as WebRoute
 from clairvoyant_cli import __version__
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.http.asgi import serve_asgi
-from clairvoyant_cli.http.heads import ResponseHead
+from clairvoyant_cli.http.heads import ResponseHead, reason_of
 from clairvoyant_cli.http.request import Request
-from clairvoyant_cli.http.status import reason_of
 from clairvoyant_cli.protocols.printable import printable
 from clairvoyant_cli.proxy.access.keys import Access, bearer_of
 from clairvoyant_cli.proxy.access.origins import from_our_own_page

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 
-from clairvoyant_cli.addresses import is_loopback
+from clairvoyant_cli.addresses import THIS_MACHINE, is_loopback
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.limits import Budget, ConnectionTable
@@ -405,7 +405,7 @@ def _reachable(host: str) -> str:
     """Return where this machine reaches a daemon that listens on a host. Names are not used: localhost may
     resolve to another listener, which must not get this run's token.
     """
-    return "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host  # noqa: S104 - compared
+    return THIS_MACHINE if host in ("0.0.0.0", "::", "localhost") else host  # noqa: S104 - compared
 
 
 def _place(host: str, port: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
+from clairvoyant_cli.addresses import BACKEND_NAMES
 from clairvoyant_cli.backends.adapter import Adapter, Found, ObservedServer
 from clairvoyant_cli.backends.adapters import ADAPTERS, OTHER, adapter_of
 from clairvoyant_cli.backends.discovery import identify, recognise
@@ -49,6 +50,10 @@ ANSWERS: list[tuple[str, str, int | None, Pages]] = [
     ("other", "", None, {"/version": VERSION, "/server_info": ("200 OK", INFO)}),
     ("other", "", None, {}),
 ]
+
+
+def test_each_named_backend_has_an_adapter() -> None:
+    assert tuple(adapter.name for adapter in ADAPTERS) == BACKEND_NAMES
 
 
 def pages_of(pages: Pages) -> AbstractAsyncContextManager[str]:

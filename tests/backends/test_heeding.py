@@ -11,7 +11,7 @@ from clairvoyant_cli.backends import vllm
 from clairvoyant_cli.backends.adapter import ObservedServer
 from clairvoyant_cli.backends.priority import Heeding
 from clairvoyant_cli.backends.process_inspection import words_of
-from clairvoyant_cli.backends.sglang import ADAPTER as SGLANG
+from clairvoyant_cli.backends.sglang import SgLang
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols.probes import ProbeAnswer
 from clairvoyant_cli.state.snapshot import EngineState
@@ -36,9 +36,9 @@ async def test_vllm_shows_it_in_its_command_line(
     words: str, known: bool, heeds: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vllm, "words_of", lambda names, port: words.split())
-    seen = await vllm.ADAPTER.heeding(never, 8000)
+    seen = await vllm.Vllm().heeding(never, 8000)
     assert (seen.known, seen.priority is not None) == (known, heeds)
-    assert await vllm.ADAPTER.heeding(never, None) == Heeding(known=False)
+    assert await vllm.Vllm().heeding(never, None) == Heeding(known=False)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_and_how_many_it_answers_at_once(
     words: str, slots: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vllm, "words_of", lambda names, port: words.split())
-    assert vllm.ADAPTER.local_slots(8000) == slots
+    assert vllm.Vllm().local_slots(8000) == slots
 
 
 async def test_the_command_line_is_that_of_who_listens_there() -> None:
@@ -89,14 +89,14 @@ async def test_sglang_tells_it_and_which_way_it_counts(
         body = json.dumps({"model_path": "m", "version": "0.5", **told}).encode()
         return ProbeAnswer(200, body) if path == "/get_server_info" else ProbeAnswer(404)
 
-    seen = await SGLANG.heeding(ask, None)
+    seen = await SgLang().heeding(ask, None)
     assert seen.known is known
     assert (None if seen.priority is None else seen.priority.lower_first) is lower_first
 
 
 def test_how_many_it_answers_at_once_is_learnt_from_what_it_runs() -> None:
     upstream = Upstream("http://127.0.0.1:1")
-    backend = ObservedServer("engine", vllm.ADAPTER, upstream, annotate="on")
+    backend = ObservedServer("engine", vllm.Vllm(), upstream, annotate="on")
     seen = []
     for running, waiting in ((0, 0), (3, 0), (2, 0), (5, 7), (2, 0), (8, 0)):
         backend.engine = EngineState(running=running, waiting=waiting)

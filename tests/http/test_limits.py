@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from clairvoyant_cli.http.body import BLOCK_BYTES, SHORT_BYTES, WaitingBody
 from clairvoyant_cli.http.limits import Budget, ConnectionTable, Patience
+from clairvoyant_cli.http.request import BLOCK_BYTES, SHORT_BYTES, WaitingBody
 
 
 def seconds_held(pace_bytes_per_s: float, timeout_s: float = 30.0, what: str | None = "body") -> int:

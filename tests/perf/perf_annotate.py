@@ -22,7 +22,7 @@ from statistics import fmean
 import httpx
 import msgspec
 
-from clairvoyant_cli.backends.vllm import ADAPTER
+from clairvoyant_cli.backends.vllm import Vllm
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import running_daemon
 from clairvoyant_cli.research.bench.arms import OraclePredictor
@@ -83,7 +83,7 @@ class Taken:
 
 async def ask(client: httpx.AsyncClient, model: str, question: Question, clock: TokenClock) -> Taken:
     """Put a question that has just come."""
-    body = ADAPTER.chat_body(model, question.prompt, question.tokens, exact=True, greedy=True)
+    body = Vllm().chat_body(model, question.prompt, question.tokens, exact=True, greedy=True)
     body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
     taken, came, seen = Taken(question.length_class), clock.now, 0
     async with client.stream("POST", "/v1/chat/completions", json=body) as response:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from clairvoyant_cli.backends.sglang import ADAPTER as SGLANG
-from clairvoyant_cli.backends.vllm import ADAPTER as VLLM
-from clairvoyant_cli.protocols.engine_metrics import engine_state
+from clairvoyant_cli.backends.sglang import SgLang
+from clairvoyant_cli.backends.vllm import Vllm
+from clairvoyant_cli.protocols.probes import engine_state
 from clairvoyant_cli.state.snapshot import EngineState
 
 TWO_ENGINES = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -27,13 +27,13 @@ sglang:token_usage{model_name="m",priority=""} 0.5
 
 
 def test_engines_behind_one_address_add_up() -> None:
-    assert VLLM.PRIORITY is not None
-    assert engine_state(TWO_ENGINES, VLLM.PRIORITY.metrics) == EngineState(11, 40, 2, 0.75)
+    assert Vllm.PRIORITY is not None
+    assert engine_state(TWO_ENGINES, Vllm.PRIORITY.metrics) == EngineState(11, 40, 2, 0.75)
 
 
 def test_no_request_is_counted_twice() -> None:
-    assert SGLANG.PRIORITY is not None
-    assert engine_state(BY_PRIORITY, SGLANG.PRIORITY.metrics) == EngineState(2, 5, None, 0.5)
+    assert SgLang.PRIORITY is not None
+    assert engine_state(BY_PRIORITY, SgLang.PRIORITY.metrics) == EngineState(2, 5, None, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -41,5 +41,5 @@ def test_no_request_is_counted_twice() -> None:
     [None, b"", b"404 page not found", b"vllm:num_requests_running NaN\n", b"vllm:num_requests_waiting -1\n"],
 )
 def test_what_is_none_says_nothing(body: bytes | None) -> None:
-    assert VLLM.PRIORITY is not None
-    assert engine_state(body, VLLM.PRIORITY.metrics) is None
+    assert Vllm.PRIORITY is not None
+    assert engine_state(body, Vllm.PRIORITY.metrics) is None

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clairvoyant_cli.backends.adapters import adapter_of
-from clairvoyant_cli.http.body import Piece
 from clairvoyant_cli.http.fields import Header
+from clairvoyant_cli.http.request import Piece
 from clairvoyant_cli.protocols.inject_field import Stamping, opening_of, stamp_of
 from clairvoyant_cli.protocols.request_parsing import parse_body
 from clairvoyant_cli.protocols.routes import ROUTES

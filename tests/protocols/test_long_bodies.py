@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import predictor
 from clairvoyant_cli.backends.adapters import adapter_of
-from clairvoyant_cli.http import loop_turn
+from clairvoyant_cli.http import limits
 from clairvoyant_cli.protocols import lenient_json as loose
 from clairvoyant_cli.protocols.lenient_json import fitting
 from clairvoyant_cli.protocols.prompt_text import MAX_NAME_CHARS
@@ -187,8 +187,8 @@ async def turns_meanwhile(*bodies: Sequence[bytes]) -> int:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every reading, of a slice or of a body, seem to take half of what a turn has."""
-    ticks = itertools.count(0.0, loop_turn.TURN_S / 2)
-    monkeypatch.setattr(loop_turn, "perf_counter", lambda: next(ticks))
+    ticks = itertools.count(0.0, limits.TURN_S / 2)
+    monkeypatch.setattr(limits, "perf_counter", lambda: next(ticks))
 
 
 @pytest.mark.usefixtures("slow")
@@ -213,7 +213,7 @@ async def test_bodies_that_come_at_once_are_not_decoded_at_once(characters: int)
 
 
 async def test_bodies_that_take_no_time_wait_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_turn, "perf_counter", lambda: 0.0)
+    monkeypatch.setattr(limits, "perf_counter", lambda: 0.0)
     assert await turns_meanwhile(*[[b'{"messages":[]}']] * 100) <= 3
 
 

@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from clairvoyant_cli.http import limits, listener, request
 from clairvoyant_cli.http import limits as patience
-from clairvoyant_cli.http import listener, loop_turn, request
 from clairvoyant_cli.http.framing import CHUNKS_AT_ONCE
 from clairvoyant_cli.proxy.daemon import Daemon
 from predictor.record import Prediction, PromptView
@@ -106,7 +106,7 @@ async def test_a_body_of_tiny_chunks_is_a_body(path: str, count: int) -> None:
 
 async def test_bodies_in_crumbs_that_come_at_once_are_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(10**9))
-    monkeypatch.setattr(loop_turn, "perf_counter", lambda: next(clock) * loop_turn.TURN_S)
+    monkeypatch.setattr(limits, "perf_counter", lambda: next(clock) * limits.TURN_S)
     async with scripted(answering) as upstream, serving(upstream.base_url) as daemon:
         async with asyncio.TaskGroup() as tasks:
             asked = [tasks.create_task(_crumbs(daemon)) for _ in range(8)]
@@ -115,7 +115,7 @@ async def test_bodies_in_crumbs_that_come_at_once_are_read_in_turns(monkeypatch:
 
 async def test_the_answers_of_a_crowd_are_predicted_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(10**9))
-    monkeypatch.setattr(loop_turn, "perf_counter", lambda: next(clock) * loop_turn.TURN_S)
+    monkeypatch.setattr(limits, "perf_counter", lambda: next(clock) * limits.TURN_S)
     turn = 0
     predicted_in: list[int] = []
 
@@ -148,7 +148,7 @@ async def test_of_a_crowd_that_no_queue_holds_the_rest_is_not_even_predicted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = iter(range(10**9))
-    monkeypatch.setattr(loop_turn, "perf_counter", lambda: next(clock) * loop_turn.TURN_S)
+    monkeypatch.setattr(limits, "perf_counter", lambda: next(clock) * limits.TURN_S)
     predicting = ByFirstWord()
 
     async def script(it: Conversation) -> None:
@@ -294,7 +294,7 @@ async def test_a_client_that_ends_its_side_and_goes_away_is_noticed() -> None:
 async def test_a_crowd_that_leaves_at_once_leaves_in_turns_and_reaches_no_backend(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(listener, "LEAVING_S", 2 * loop_turn.TURN_S)  # one in a turn
+    monkeypatch.setattr(listener, "LEAVING_S", 2 * limits.TURN_S)  # one in a turn
     asked = 0
 
     async def script(it: Conversation) -> None:

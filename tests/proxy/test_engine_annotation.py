@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clairvoyant_cli.backends.priority import LEVEL_S, Heeding, Priority
-from clairvoyant_cli.backends.vllm import ADAPTER as VLLM
+from clairvoyant_cli.backends.vllm import Vllm
 from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.proxy.daemon import Daemon
 from clairvoyant_cli.scheduler.policy import POLICIES
@@ -176,8 +176,8 @@ async def test_a_level_outweighs_any_time_and_arrival_order_is_kept_where_it_is_
             numbers = await engine.has_been_asked(come)
         # Within a millisecond two have one number, and the engine keeps their order itself.
         assert numbers[2] <= numbers[3] < numbers[0] < numbers[1]
-        assert isinstance(VLLM.PRIORITY, Priority)
-        assert numbers[1] - numbers[0] >= LEVEL_S * VLLM.PRIORITY.per_s
+        assert isinstance(Vllm.PRIORITY, Priority)
+        assert numbers[1] - numbers[0] >= LEVEL_S * Vllm.PRIORITY.per_s
         daemon.operation.dispatcher.scheduler.set_policy(POLICIES["fcfs"], 0.0)
         engine.answers.set()
 
@@ -201,11 +201,11 @@ async def test_the_state_and_the_metrics_say_what_is_inside_the_engine_and_by_wh
 @pytest.mark.parametrize(
     ("annotate", "heeding", "room"),
     [
-        ("auto", Heeding(known=True, priority=VLLM.PRIORITY, why="seen"), 1024),
+        ("auto", Heeding(known=True, priority=Vllm.PRIORITY, why="seen"), 1024),
         ("auto", Heeding(known=True, why="seen"), 1),
         ("auto", Heeding(known=False), 1),
         ("on", Heeding(known=False), 1024),
-        ("off", Heeding(known=True, priority=VLLM.PRIORITY, why="seen"), 1),
+        ("off", Heeding(known=True, priority=Vllm.PRIORITY, why="seen"), 1),
     ],
 )
 async def test_an_engine_gets_all_at_once_where_it_is_seen_to_heed_or_said_to(
@@ -214,7 +214,7 @@ async def test_an_engine_gets_all_at_once_where_it_is_seen_to_heed_or_said_to(
     async def seen(*_: object) -> Heeding:
         return heeding
 
-    monkeypatch.setattr(type(VLLM), "heeding", seen)
+    monkeypatch.setattr(Vllm, "heeding", seen)
     async with before_an_engine(annotate=annotate) as (daemon, _):
         state = await until(daemon, lambda state: state.backends[0].state == "up")
         assert state.backends[0].slots == room

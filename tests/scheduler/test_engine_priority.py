@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clairvoyant_cli.backends.priority import Priority
-from clairvoyant_cli.backends.sglang import ADAPTER as SGLANG
-from clairvoyant_cli.backends.vllm import ADAPTER as VLLM
+from clairvoyant_cli.backends.sglang import SgLang
+from clairvoyant_cli.backends.vllm import Vllm
 from clairvoyant_cli.scheduler.engine_priority import WINDOW_MEANS, EngineRequest, due_s, ends_in_s
 from tests.fakes.priority_engine import Arrival, ends_of
 
@@ -70,7 +70,7 @@ def test_numbers_order_by_level_then_by_time_in_either_direction_and_every_reade
     wanted: list[tuple[float, int]],
 ) -> None:
     (one_s, level), (other_s, other) = wanted
-    for priority in (VLLM.PRIORITY, SGLANG.PRIORITY):
+    for priority in (Vllm.PRIORITY, SgLang.PRIORITY):
         assert isinstance(priority, Priority)
         numbers = [priority.number(one_s, level), priority.number(other_s, other)]
         assert all(abs(number) < 1 << 53 for number in numbers)

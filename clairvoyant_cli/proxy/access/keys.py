@@ -16,7 +16,7 @@ import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clairvoyant_cli.addresses import is_loopback
+from clairvoyant_cli.addresses import THIS_MACHINE, is_loopback
 from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.files import opened, read_all, text_of
 from clairvoyant_cli.http.heads import RequestHead
@@ -32,9 +32,6 @@ PRIORITY_HEADER = b"x-clairvoyant-priority"
 URGENCY_HEADER = b"x-clairvoyant-urgency"
 CLIENT_HEADER = b"x-clairvoyant-client"
 BACKEND_HEADER = b"x-clairvoyant-backend"
-
-THIS_MACHINE = "127.0.0.1"
-"""The client of all requests from loopback addresses: a program can choose any of 16 million."""
 
 NO_ADMIN_TOKEN = "the admin token is missing or wrong; pass it with --token-file"  # noqa: S105 - a message
 NO_RUN_TOKEN = "only the account that runs this daemon may do this, unless it has --admin-token-file"  # noqa: S105 - a message

@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from clairvoyant_cli.http.status import REASONS
+from clairvoyant_cli.http.heads import REASONS
 from clairvoyant_cli.proxy.queue.exchange import End, Exchange, Outcome
 from clairvoyant_cli.scheduler.urgency import level_of
 from clairvoyant_cli.state.snapshot import Snapshot

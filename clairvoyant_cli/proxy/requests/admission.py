@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from clairvoyant_cli.http.loop_turn import READING
+from clairvoyant_cli.http.limits import READING
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.inject_field import opening_of

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import httpx
 
 from clairvoyant_cli.backends.adapter import Adapter
+from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.chat_probe import Clock, pieces_of
-from clairvoyant_cli.backends.ollama import ADAPTER
 from clairvoyant_cli.errors import ClairvoyantError, printable
 from clairvoyant_cli.protocols.can_continue import Body
 from clairvoyant_cli.research.bench.prompts import Question
 
-REPLAYED: Adapter = ADAPTER
+REPLAYED: Adapter = adapter_of("ollama")
 """The simulated backend speaks as Ollama does; the limit of a request sets the answer's length."""
 
 MAX_WORDS_CHARS = 60

@@ -59,7 +59,9 @@ class Raw:
         if rendered is None:
             return None
         kept = {name: asked.body[name] for name in ("model", "keep_alive") if name in asked.body}
-        options = _ollama_options(asked) | _num_predict(asked.capped(said_tokens))
+        caps = asked.capped(said_tokens)  # those that Ollama's OpenAI routes ignore are dropped
+        heeded = [caps[name] for name in ("max_tokens", "num_predict") if name in caps]
+        options = _ollama_options(asked) | ({"num_predict": heeded[0]} if heeded else {})
         body = kept | {"prompt": rendered + said, "raw": True, "stream": True, "options": options}
         return Onward(body, Shape.OLLAMA_GENERATE, "/api/generate")
 
@@ -95,12 +97,6 @@ async def _rendered(ask: Ask, asked: Continuable) -> str | None:
         wanted["think"] = asked.body["think"]  # a template writes into the prompt that it is off
     answer = await ask("/api/chat" if chat else "/api/generate", RENDER_TIMEOUT_S, body=wanted)
     return rendered_prompt(answer.body)
-
-
-def _num_predict(caps: Body) -> Body:
-    """Return Ollama's name for a cap; caps that its OpenAI routes ignore are dropped."""
-    heeded = [caps[name] for name in ("max_tokens", "num_predict") if name in caps]
-    return {"num_predict": heeded[0]} if heeded else {}
 
 
 def openai_defaults(shape: Shape) -> Body:

@@ -138,7 +138,6 @@ class LlamaCpp(Adapter):
         return "/completion", {"prompt": "x", "n_predict": 1, "cache_prompt": False}
 
     def family_of(self, path: str) -> Family:
-        """Return whose error shape an unscheduled path uses."""
         return _own(super().family_of(path))
 
     def render(self, refusal: Refusal, route: Route) -> tuple[ResponseHead, bytes]:

@@ -130,7 +130,6 @@ class Ollama(Adapter):
         return "/api/generate", _to_read(asked, SHORTEST_TEXT)
 
     def family_of(self, path: str) -> Family:
-        """Return whose error shape an unscheduled path uses."""
         return super().family_of(path) if path.startswith("/v1/") else Family.OLLAMA
 
     def known_as(self, model: str) -> str:

@@ -28,7 +28,6 @@ class Ask(Protocol):
         self, path: str, timeout_s: float = PROBE_TIMEOUT_S, body: dict[str, Any] | None = None
     ) -> ProbeAnswer:
         """Return the answer within the time, or why there is none."""
-        ...
 
 
 def asking_once(ask: Ask) -> Ask:

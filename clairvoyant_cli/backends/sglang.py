@@ -63,7 +63,6 @@ class SgLang(Adapter):
         return UNKNOWN
 
     async def version(self, ask: Ask) -> str | None:
-        """Return its version; None if this is another server, "" if it does not say."""
         for path in INFO_PATHS:
             version = probes.sglang_version((await ask(path)).body)
             if version is not None:

@@ -52,7 +52,6 @@ class Vllm(Adapter):
         return None if version is None else Found(self, url, prefix, version)
 
     async def version(self, ask: Ask) -> str | None:
-        """Return its version; None if this is another server, "" if it does not say."""
         return probes.version_of((await ask("/version")).body)
 
     async def heeding(self, ask: Ask, local_port: int | None) -> Heeding:

@@ -39,7 +39,6 @@ CHUNKS_AT_ONCE = 256
 """Chunks read in one go: a quarter of a megabyte of one-byte chunks would stop everybody for 30 ms."""
 
 MAX_INFORMATIONAL = 16  # 1xx answers before the final one; more are a flood (Go's net/http: 5)
-LAST_CHUNK = b"0\r\n\r\n"
 
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;" + VALUE + rb")?\r\n")
@@ -161,9 +160,6 @@ class Reader:
         self._held = bytearray()
         self._left = 0
         self._slack = 0
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._state.name}, {len(self._held)} bytes held>"
 
     @property
     def held(self) -> int:
@@ -446,8 +442,7 @@ class ResponseReader(Reader):
                 raise FramingError(502, f"it sent more than {MAX_INFORMATIONAL} informational answers")
         else:
             self.head = head
-            if not head.chunked and head.length is None:
-                head.keep_alive = False
+            head.keep_alive = head.keep_alive and (head.chunked or head.length is not None)
         events.append(head)
         if head.status >= 200:
             length = 0 if bodiless(self._method, head.status) else head.length
@@ -523,7 +518,4 @@ def chunk(data: bytes | memoryview) -> bytes:
 
 def last_chunk(trailers: Iterable[Header]) -> bytes:
     """Return the end of a chunked body with its trailers."""
-    lines = [name + b": " + value for name, value in trailers]
-    if not lines:
-        return LAST_CHUNK
-    return b"0\r\n" + b"\r\n".join(lines) + b"\r\n\r\n"
+    return b"0\r\n" + b"".join(b"%b: %b\r\n" % trailer for trailer in trailers) + b"\r\n"

@@ -36,11 +36,9 @@ class Collected(ResponseSink):
         return b"".join(self._pieces) if plain else None
 
     def head(self, head: ResponseHead) -> None:
-        """Take the head."""
         self._begun = head
 
     def data(self, data: bytes) -> None:
-        """Take a piece of the body."""
         self._pieces.append(data[: self._left])
         self._left -= len(data)
         if self._left < 0:
@@ -48,12 +46,10 @@ class Collected(ResponseSink):
             self.end([])
 
     def end(self, trailers: list[Header]) -> None:
-        """It is whole."""
         if not self.finished.done():
             self.finished.set_result(None)
 
     def failed(self, error: UpstreamError) -> None:
-        """It never will be."""
         if not self.finished.done():
             self.finished.set_exception(error)
 
@@ -78,22 +74,18 @@ class Arriving(ResponseSink):
             yield news
 
     def head(self, head: ResponseHead) -> None:
-        """Take the head."""
         self.begun.set_result(head)
 
     def data(self, data: bytes) -> None:
-        """Take a piece of the body."""
         self._news.put_nowait(data)
         self._ahead += len(data)
         if self._ahead > MAX_AHEAD_BYTES:
             self._connection.pause()
 
     def end(self, trailers: list[Header]) -> None:
-        """It is whole."""
         self._news.put_nowait(None)
 
     def failed(self, error: UpstreamError) -> None:
-        """It never will be."""
         if not self.begun.done():
             self.begun.set_exception(error)
         self._news.put_nowait(error)

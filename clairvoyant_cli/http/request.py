@@ -81,11 +81,9 @@ class BodySink(Protocol):
 
     def body(self, data: Piece) -> None:
         """Take one piece."""
-        ...
 
     def body_end(self, trailers: list[Header]) -> None:
         """Take the end."""
-        ...
 
 
 class Request:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.http.fields import Header
-from clairvoyant_cli.http.framing import LAST_CHUNK, End, Event, Malformed, ResponseReader, chunk, last_chunk
+from clairvoyant_cli.http.framing import End, Event, Malformed, ResponseReader, chunk, last_chunk
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.http.limits import Throttle
 from clairvoyant_cli.http.request import SHORT_BYTES, Piece
@@ -31,7 +31,6 @@ MIN_IDLE_S = 0.05
 announcing it, and a request sent in that millisecond is lost."""
 
 MAX_IDLE = 32  # how many idle connections are kept
-
 
 Spawn = Callable[[Awaitable[None]], "asyncio.Task[None]"]
 
@@ -176,7 +175,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Send the end of the request's body."""
         self._request_complete = True
         if self._chunked_request:
-            self.write(last_chunk(trailers) if trailers else LAST_CHUNK)
+            self.write(last_chunk(trailers))
 
     def write(self, data: Piece) -> None:
         """Put bytes on the wire."""
@@ -251,14 +250,13 @@ class UpstreamConnection(asyncio.Protocol):
         return self.open and self._transport is not None and peer_of(self._transport) is Peer.OPEN
 
     def _take(self, events: list[Event], sink: ResponseSink) -> None:
-        if len(events) < 2:
-            self._hand_on(events, sink)
-            return
-        sink.hold()
+        if len(events) > 1:
+            sink.hold()
         try:
             self._hand_on(events, sink)
         finally:
-            sink.flush()
+            if len(events) > 1:
+                sink.flush()
 
     def _hand_on(self, events: list[Event], sink: ResponseSink) -> None:
         for event in events:

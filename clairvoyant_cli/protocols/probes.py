@@ -113,23 +113,25 @@ def read_object(body: bytes | None) -> Object | None:
     return None if held is None else Object(held)
 
 
+def _members(body: bytes | None) -> Object:
+    """Return the members of an answer that is an object; none otherwise."""
+    return read_object(body) or Object()
+
+
 def is_clairvoyant(body: bytes | None) -> bool:
     """Whether an answer is that of a proxy like this one."""
-    told = read_object(body)
-    return told is not None and is_object(told["backends"])
+    return is_object(_members(body)["backends"])
 
 
 def version_of(body: bytes | None) -> str | None:
     """Return Ollama's version, or vLLM's; None if this is not their answer."""
-    told = read_object(body)
-    return short_name(told["version"]) if told is not None and "version" in told else None
+    told = _members(body)
+    return short_name(told["version"]) if "version" in told else None
 
 
 def rendered_prompt(body: bytes | None) -> str | None:
     """Return the prompt as a chat template renders it, llama.cpp's or Ollama's; None if there is none."""
-    told = read_object(body)
-    if told is None:
-        return None
+    told = _members(body)
     if is_object(told["_debug_info"]):
         return text(object_in(told["_debug_info"])["rendered_template"]) or None
     return text(told["prompt"]) or None
@@ -137,14 +139,13 @@ def rendered_prompt(body: bytes | None) -> str | None:
 
 def tokens_in(body: bytes | None) -> int | None:
     """Return how many tokens a text has, as llama.cpp lists them; None if it does not."""
-    told = read_object(body)
-    return count(told["tokens"]) if told is not None and is_list(told["tokens"]) else None
+    tokens = _members(body)["tokens"]
+    return count(tokens) if is_list(tokens) else None
 
 
 def token_lengths(body: bytes | None) -> list[int] | None:
     """Return how many bytes each token of a text has, as llama.cpp lists them; None if it does not."""
-    told = read_object(body)
-    tokens = fitting(_TOKENS, told["tokens"]) if told is not None and is_list(told["tokens"]) else None
+    tokens = fitting(_TOKENS, _members(body)["tokens"])
     if tokens is None:
         return None
     return [len(each.piece.encode() if isinstance(each.piece, str) else each.piece) for each in tokens]
@@ -152,8 +153,7 @@ def token_lengths(body: bytes | None) -> list[int] | None:
 
 def tokens_read(body: bytes | None) -> int | None:
     """Return how many tokens Ollama's prompt had, those in its cache included; None if it does not tell."""
-    told = read_object(body)
-    return None if told is None else whole_number(told["prompt_eval_count"], MAX_CONTEXT) or None
+    return whole_number(_members(body)["prompt_eval_count"], MAX_CONTEXT) or None
 
 
 def loaded_models(body: bytes | None) -> tuple[LoadedModel, ...] | None:
@@ -181,8 +181,7 @@ def ollama_models(body: bytes | None) -> tuple[OfferedModel, ...] | None:
 
 def openai_models(body: bytes | None) -> tuple[OfferedModel, ...] | None:
     """Return the models in `/v1/models`; None if the answer is not understood."""
-    told = read_object(body)
-    listed = None if told is None else entries(told["data"])
+    listed = entries(_members(body)["data"])
     return None if listed is None else tuple(map(_offered, _each(listed, MAX_LISTED_MODELS)))
 
 
@@ -207,14 +206,14 @@ def model_name(model: Object) -> str:
 
 def sglang_version(body: bytes | None) -> str | None:
     """Return SGLang's version (`/server_info`); None if this is not SGLang's answer."""
-    told = read_object(body)
-    return short_name(told["version"]) if told is not None and is_given(told["model_path"]) else None
+    told = _members(body)
+    return short_name(told["version"]) if is_given(told["model_path"]) else None
 
 
 def sglang_queue(body: bytes | None) -> SglangQueue | None:
     """Return how SGLang orders its queue (`/server_info`); None if this is not SGLang's answer."""
-    told = read_object(body)
-    if told is None or not is_given(told["model_path"]):
+    told = _members(body)
+    if not is_given(told["model_path"]):
         return None
     switches = ("enable_priority_scheduling", "schedule_low_priority_values_first", "enable_metrics")
     return SglangQueue(*(is_given(told[name]) for name in switches))

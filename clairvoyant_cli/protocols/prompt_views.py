@@ -1,7 +1,7 @@
 """Turns requests of each dialect into what a predictor sees, at a bounded cost."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -27,20 +27,11 @@ from clairvoyant_cli.protocols.prompt_text import (
     text_of,
 )
 from clairvoyant_cli.protocols.request_bodies import (
-    Chat,
-    Completion,
-    Embedding,
-    Infill,
-    LmStudioChat,
     Message,
-    Messages,
-    OllamaBody,
-    OllamaChat,
-    OllamaGenerate,
     Options,
     PlainMessage,
     Reasoning,
-    Responses,
+    RequestBody,
     TextFormat,
     Typed,
 )
@@ -60,6 +51,7 @@ HISTORY_PARTS = 16  # parts of a message that are looked at, of all but the last
 SAMPLED_PARTS = 4  # parts of a message in between that are looked at
 
 SYSTEM, USER = Raw(b'"system"'), Raw(b'"user"')  # roles, as a message has them
+BODY = msgspec.json.Decoder(RequestBody)
 MESSAGE = msgspec.json.Decoder(Message)
 PLAIN_MESSAGE = msgspec.json.Decoder(PlainMessage)
 OPTIONS = msgspec.json.Decoder(Options)
@@ -77,7 +69,7 @@ class ReadMessage(NamedTuple):
     images: int
 
 
-def _ollama_chat(body: OllamaChat, model: str, client: str) -> PromptView:
+def _ollama_chat(body: RequestBody, model: str, client: str) -> PromptView:
     return _conversation(
         _listed(body.messages),
         cap=_ollama_cap(body),
@@ -89,7 +81,7 @@ def _ollama_chat(body: OllamaChat, model: str, client: str) -> PromptView:
     )
 
 
-def _ollama_generate(body: OllamaGenerate, model: str, client: str) -> PromptView:
+def _ollama_generate(body: RequestBody, model: str, client: str) -> PromptView:
     prompt, suffix = text_of(body.prompt), text_of(body.suffix)
     whole = joined((prompt, suffix), "") if suffix.text else prompt
     return PromptView(
@@ -106,7 +98,7 @@ def _ollama_generate(body: OllamaGenerate, model: str, client: str) -> PromptVie
     )
 
 
-def _chat(body: Chat, model: str, client: str) -> PromptView:
+def _chat(body: RequestBody, model: str, client: str) -> PromptView:
     return _conversation(
         _listed(body.messages),
         cap=_cap(body.max_completion_tokens, body.max_tokens, body.n_predict),
@@ -118,7 +110,7 @@ def _chat(body: Chat, model: str, client: str) -> PromptView:
     )
 
 
-def _completion(body: Completion, model: str, client: str) -> PromptView:
+def _completion(body: RequestBody, model: str, client: str) -> PromptView:
     prompt, suffix = prompt_text(body.prompt, Allowance()), text_of(body.suffix)
     whole = joined((prompt, suffix), "") if suffix.text else prompt
     return PromptView(
@@ -132,7 +124,7 @@ def _completion(body: Completion, model: str, client: str) -> PromptView:
     )
 
 
-def _infill(body: Infill, model: str, client: str) -> PromptView:
+def _infill(body: RequestBody, model: str, client: str) -> PromptView:
     parts = (body.input_prefix, body.prompt, body.input_suffix)
     whole = joined([text_of(part) for part in parts], "")
     return PromptView(
@@ -145,7 +137,7 @@ def _infill(body: Infill, model: str, client: str) -> PromptView:
     )
 
 
-def _responses(body: Responses, model: str, client: str) -> PromptView:
+def _responses(body: RequestBody, model: str, client: str) -> PromptView:
     wanted, reasoning = fields(TEXT_FORMAT, body.text), fields(REASONING, body.reasoning)
     return _conversation(
         *_asked(body.instructions, body.input),
@@ -158,7 +150,7 @@ def _responses(body: Responses, model: str, client: str) -> PromptView:
     )
 
 
-def _lmstudio_chat(body: LmStudioChat, model: str, client: str) -> PromptView:
+def _lmstudio_chat(body: RequestBody, model: str, client: str) -> PromptView:
     return _conversation(
         *_asked(body.system_prompt, body.input),
         cap=_cap(body.max_output_tokens),
@@ -170,7 +162,7 @@ def _lmstudio_chat(body: LmStudioChat, model: str, client: str) -> PromptView:
     )
 
 
-def _messages(body: Messages, model: str, client: str) -> PromptView:
+def _messages(body: RequestBody, model: str, client: str) -> PromptView:
     thinking = _type(body.thinking)
     return _conversation(
         *_asked(body.system, body.messages),
@@ -183,25 +175,23 @@ def _messages(body: Messages, model: str, client: str) -> PromptView:
     )
 
 
-def _embedding(body: Embedding, model: str, client: str) -> PromptView:
+def _embedding(body: RequestBody, model: str, client: str) -> PromptView:
     given = next(filter(is_given, (body.input, body.prompt, body.content)), ABSENT)
     cut = prompt_text(given, Allowance()).characters
     return PromptView("", cut=cut, task=Task.EMBEDDING, model=model, client=client)
 
 
-ViewOf = Callable[[Any, str, str], PromptView]
-
-DIALECTS: dict[Shape, tuple[msgspec.json.Decoder[Any], ViewOf]] = {
-    Shape.OLLAMA_CHAT: (msgspec.json.Decoder(OllamaChat), _ollama_chat),
-    Shape.OLLAMA_GENERATE: (msgspec.json.Decoder(OllamaGenerate), _ollama_generate),
-    Shape.CHAT: (msgspec.json.Decoder(Chat), _chat),
-    Shape.COMPLETION: (msgspec.json.Decoder(Completion), _completion),
-    Shape.LLAMACPP_COMPLETION: (msgspec.json.Decoder(Completion), _completion),
-    Shape.INFILL: (msgspec.json.Decoder(Infill), _infill),
-    Shape.RESPONSES: (msgspec.json.Decoder(Responses), _responses),
-    Shape.LMSTUDIO_CHAT: (msgspec.json.Decoder(LmStudioChat), _lmstudio_chat),
-    Shape.MESSAGES: (msgspec.json.Decoder(Messages), _messages),
-    Shape.EMBEDDING: (msgspec.json.Decoder(Embedding), _embedding),
+VIEWS: dict[Shape, Callable[[RequestBody, str, str], PromptView]] = {
+    Shape.OLLAMA_CHAT: _ollama_chat,
+    Shape.OLLAMA_GENERATE: _ollama_generate,
+    Shape.CHAT: _chat,
+    Shape.COMPLETION: _completion,
+    Shape.LLAMACPP_COMPLETION: _completion,
+    Shape.INFILL: _infill,
+    Shape.RESPONSES: _responses,
+    Shape.LMSTUDIO_CHAT: _lmstudio_chat,
+    Shape.MESSAGES: _messages,
+    Shape.EMBEDDING: _embedding,
 }
 
 
@@ -299,7 +289,7 @@ def _cap(*given: Raw) -> int | None:
     return int(min(max(caps), MAX_CAP_TOKENS))
 
 
-def _ollama_cap(body: OllamaBody) -> int | None:
+def _ollama_cap(body: RequestBody) -> int | None:
     options = fields(OPTIONS, body.options)
     return None if options is None else _cap(options.num_predict)
 

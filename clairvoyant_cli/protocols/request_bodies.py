@@ -1,4 +1,4 @@
-"""The fields that are read of request bodies, dialect by dialect, undecoded (`lenient_json`)."""
+"""The fields that are read of request bodies, undecoded (`lenient_json`)."""
 
 import msgspec
 from msgspec import Raw
@@ -56,7 +56,7 @@ class Options(msgspec.Struct, gc=False):
 
 
 class RequestBody(msgspec.Struct, gc=False):
-    """What means the same everywhere."""
+    """The fields that are read of any dialect's request; each dialect's reader looks at its own."""
 
     model: Raw = ABSENT
     stream: Raw = ABSENT
@@ -65,69 +65,40 @@ class RequestBody(msgspec.Struct, gc=False):
     best_of: Raw = ABSENT
     n_cmpl: Raw = ABSENT
     priority: Raw = ABSENT
-
-
-class OllamaBody(RequestBody):
-    """What Ollama's own routes share."""
-
-    options: Raw = ABSENT
-    format: Raw = ABSENT
-    think: Raw = ABSENT
-    keep_alive: Raw = ABSENT
-    debug_render_only: Raw = msgspec.field(default=ABSENT, name="_debug_render_only")
-
-
-class OllamaChat(OllamaBody):
-    """`/api/chat`."""
-
+    # What is asked: messages, prompts, inputs.
     messages: Raw = ABSENT
-    tools: Raw = ABSENT
-
-
-class OllamaGenerate(OllamaBody):
-    """`/api/generate`."""
-
+    system: Raw = ABSENT
     prompt: Raw = ABSENT
     suffix: Raw = ABSENT
-    system: Raw = ABSENT
     images: Raw = ABSENT
     raw: Raw = ABSENT
-
-
-class Chat(RequestBody):
-    """OpenAI's chat completions, and llama.cpp's."""
-
-    messages: Raw = ABSENT
+    input: Raw = ABSENT
+    instructions: Raw = ABSENT
+    system_prompt: Raw = ABSENT
+    content: Raw = ABSENT
+    input_prefix: Raw = ABSENT
+    input_suffix: Raw = ABSENT
+    tools: Raw = ABSENT
+    functions: Raw = ABSENT
+    integrations: Raw = ABSENT
+    # How the answer is to be.
     max_completion_tokens: Raw = ABSENT
     max_tokens: Raw = ABSENT
+    max_output_tokens: Raw = ABSENT
     n_predict: Raw = ABSENT
+    format: Raw = ABSENT
     response_format: Raw = ABSENT
     json_schema: Raw = ABSENT
     grammar: Raw = ABSENT
-    tools: Raw = ABSENT
-    functions: Raw = ABSENT
+    text: Raw = ABSENT
+    think: Raw = ABSENT
+    thinking: Raw = ABSENT
+    reasoning: Raw = ABSENT
     reasoning_effort: Raw = ABSENT
-
-
-class Completion(RequestBody):
-    """OpenAI's completions, and llama.cpp's."""
-
-    prompt: Raw = ABSENT
-    suffix: Raw = ABSENT
-    max_tokens: Raw = ABSENT
-    n_predict: Raw = ABSENT
-    json_schema: Raw = ABSENT
-    grammar: Raw = ABSENT
-
-
-class Infill(RequestBody):
-    """llama.cpp's `/infill`."""
-
-    input_prefix: Raw = ABSENT
-    prompt: Raw = ABSENT
-    input_suffix: Raw = ABSENT
-    n_predict: Raw = ABSENT
-    max_tokens: Raw = ABSENT
+    # Ollama's own.
+    options: Raw = ABSENT
+    keep_alive: Raw = ABSENT
+    debug_render_only: Raw = msgspec.field(default=ABSENT, name="_debug_render_only")
 
 
 class Reasoning(msgspec.Struct, gc=False):
@@ -140,42 +111,3 @@ class TextFormat(msgspec.Struct, gc=False):
     """How a Responses request wants its text."""
 
     format: Raw = ABSENT
-
-
-class Responses(RequestBody):
-    """OpenAI's responses."""
-
-    input: Raw = ABSENT
-    instructions: Raw = ABSENT
-    max_output_tokens: Raw = ABSENT
-    text: Raw = ABSENT
-    tools: Raw = ABSENT
-    reasoning: Raw = ABSENT
-
-
-class LmStudioChat(RequestBody):
-    """LM Studio's `/api/v1/chat`."""
-
-    input: Raw = ABSENT
-    system_prompt: Raw = ABSENT
-    max_output_tokens: Raw = ABSENT
-    integrations: Raw = ABSENT
-    reasoning: Raw = ABSENT
-
-
-class Messages(RequestBody):
-    """Anthropic's messages."""
-
-    system: Raw = ABSENT
-    messages: Raw = ABSENT
-    max_tokens: Raw = ABSENT
-    tools: Raw = ABSENT
-    thinking: Raw = ABSENT
-
-
-class Embedding(RequestBody):
-    """Embeddings, by whatever name the text goes."""
-
-    input: Raw = ABSENT
-    prompt: Raw = ABSENT
-    content: Raw = ABSENT

@@ -18,9 +18,9 @@ from clairvoyant_cli.http.request import Piece
 from clairvoyant_cli.protocols.inject_field import opening_of
 from clairvoyant_cli.protocols.lenient_json import ABSENT, fields, is_given, scalar, text, whole_number
 from clairvoyant_cli.protocols.prompt_text import short_name
-from clairvoyant_cli.protocols.prompt_views import DIALECTS, OPTIONS
-from clairvoyant_cli.protocols.request_bodies import Chat, OllamaBody, OllamaChat, OllamaGenerate, RequestBody
-from clairvoyant_cli.protocols.routes import Route, Shape, Work
+from clairvoyant_cli.protocols.prompt_views import BODY, OPTIONS, VIEWS
+from clairvoyant_cli.protocols.request_bodies import RequestBody
+from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Route, Shape, Work
 from clairvoyant_cli.protocols.shorten_json import Condenser
 from predictor.record import PromptView, Task
 
@@ -46,7 +46,6 @@ class Habits(Protocol):
 
     def runs_elsewhere(self, model: str) -> bool:
         """Whether a model does not run on this server's hardware, and so takes no slot of it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,35 +136,33 @@ def _slices(pieces: Sequence[Piece]) -> Iterator[Piece]:
 
 
 def _read(raw: Piece, route: Route, habits: Habits, client: str) -> ParsedRequest:
-    decoder, view_of = DIALECTS[route.shape]
-    body: RequestBody = decoder.decode(raw)
+    view_of, body = VIEWS[route.shape], BODY.decode(raw)
     model = short_name(body.model)
-    if isinstance(body, Chat) and not habits.OBEYS_COMPLETION_CAP:
+    if route.shape is Shape.CHAT and not habits.OBEYS_COMPLETION_CAP:
         body.max_completion_tokens = ABSENT
     view = view_of(body, model, client)
-    bypass = _bypass(body, view, habits, model)
+    bypass = _bypass(body, route.shape, view, habits, model)
     if bypass and not _is_plain(raw):
         return _unknown(route, client)
     choices = (whole_number(given, 2**63) for given in (body.n, body.best_of, body.n_cmpl))
-    tools = getattr(body, "tools", ABSENT)  # they are read, too
     characters = view.characters + len(view.system) + sum(turn.characters for turn in view.history)
-    characters += 0 if tools is ABSENT else len(tools)
+    characters += 0 if body.tools is ABSENT else len(body.tools)  # they are read, too
     return ParsedRequest(
         model=model,
         stream=is_given(body.stream) if scalar(body.stream) is not None else route.streams,
         view=view,
         choices=min(MAX_CHOICES, max([1, *filter(None, choices)])),
         prompt_tokens=characters / 4,
-        affinity=_affinity(body, model),
+        affinity=_affinity(body, model) if route.shape in OLLAMA_SHAPES else model,
         priority=SERVICE_TIERS.get(text(body.service_tier), 0),
         bypass=bypass,
         ranks_itself=body.priority is not ABSENT,
     )
 
 
-def _bypass(body: RequestBody, view: PromptView, habits: Habits, model: str) -> str:
-    if isinstance(body, OllamaChat | OllamaGenerate):
-        wanted = body.messages if isinstance(body, OllamaChat) else body.prompt
+def _bypass(body: RequestBody, shape: Shape, view: PromptView, habits: Habits, model: str) -> str:
+    if shape in OLLAMA_SHAPES:
+        wanted = body.messages if shape is Shape.OLLAMA_CHAT else body.prompt
         if not is_given(wanted) and not view.images:
             return "unload" if scalar(body.keep_alive) in (0, "0") else "load"
         if is_given(body.debug_render_only):
@@ -188,7 +185,7 @@ def _is_plain(raw: Piece) -> bool:
 
 
 def _affinity(body: RequestBody, model: str) -> str:
-    options = fields(OPTIONS, body.options) if isinstance(body, OllamaBody) else None
+    options = fields(OPTIONS, body.options)
     if options is None:
         return model
     wanted = ((name, scalar(getattr(options, name))) for name in RUNNER_OPTIONS)

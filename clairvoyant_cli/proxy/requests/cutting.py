@@ -10,8 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 
-import msgspec
-
 from clairvoyant_cli.backends.continuation import Onward, streamed
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.http.request import Request
@@ -75,10 +73,8 @@ class Preemption:
         if POLICIES[operation.policy].interrupts and not proofs:
             measured = any(server.profiles for server in self.pool)  # else there is no profile to add it to
             command = "clairvoyant calibrate --continuation" if measured else "clairvoyant calibrate"
-            say(
-                logging.WARNING,
-                f"no answer is cut: no server is proven to continue one exactly; run {command}",
-            )
+            news = f"no answer is cut: no server is proven to continue one exactly; run {command}"
+            say(logging.WARNING, news)
 
     def consider(self, exchange: Exchange, request: Request, server: Server) -> None:
         """Decide whether an answer that is about to begin may be cut."""
@@ -149,7 +145,12 @@ class Preemption:
             cutting = any(each.is_cutting for each in self.dispatcher.attempts_on(preempt.worker))
             # Whether it may be cut is known once it has been sent.
             if not cutting and exchange.phase is not Phase.CONNECTING and not _is_too_early(exchange):
-                self._decided(exchange)
+                attempt, splice = exchange.attempt, exchange.splice
+                if attempt is None or splice is None:
+                    self._cut(exchange)
+                else:
+                    attempt.is_cutting = True
+                    self.spawn(self._cut_if_exact(exchange, attempt, splice))
 
     def _price(self, exchange: Exchange) -> CutPrice:
         """Return the price of cutting an answer now and continuing it.
@@ -167,16 +168,8 @@ class Preemption:
             return price._replace(resume_s=max(price.resume_s, resume_s + server.read_s(tokens)))
         return price
 
-    def _decided(self, exchange: Exchange) -> None:
-        """Cut, once it is known that the continuation would be exact."""
-        attempt, splice = exchange.attempt, exchange.splice
-        if attempt is None or splice is None:
-            self._cut(exchange)
-        else:
-            attempt.is_cutting = True
-            self.spawn(self._cut_if_exact(exchange, attempt, splice))
-
     async def _cut_if_exact(self, exchange: Exchange, attempt: Attempt, splice: Splice) -> None:
+        """Cut, once it is known that the continuation would be exact."""
         server = self.pool[attempt.worker]
         splice.read()
         pieces = tuple(splice.pieces)  # more come meanwhile
@@ -309,11 +302,6 @@ def _is_too_early(exchange: Exchange) -> bool:
         return False
     shared = 2.0 * splice.asked.shared_chars / SHARED_CHARS_A_TOKEN
     return exchange.job.prompt_tokens + exchange.tokens < TEMPLATE_TOKENS + shared
-
-
-def encoded(onward: Onward) -> bytes:
-    """Return the body to send."""
-    return msgspec.json.encode(onward.body)
 
 
 def _earlier(exchange: Exchange, tokens: int, counted: int | None) -> Earlier:

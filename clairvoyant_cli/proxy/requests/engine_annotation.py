@@ -85,14 +85,12 @@ class Annotation:
         level = PRIORITIES.start if dispatch.reason is Reason.PROMOTED else int(dispatch.job.rank)
         if not self._mean_s:
             self._mean_s = server.service_s(0.0, USUAL_TOKENS)
-        due = self._due_s(dispatch.job.arrival_s, max(MIN_COST_S, dispatch.job.cost_s))
-        attempt.priority = priority.number(self.dated(due), level)
-        return stamp_of(FIELD, attempt.priority, parsed.opening)
-
-    def _due_s(self, arrival_s: float, cost_s: float) -> float:
+        arrival_s, cost_s = dispatch.job.arrival_s, max(MIN_COST_S, dispatch.job.cost_s)
         self._stamped += 1
         self._mean_s += (cost_s - self._mean_s) / min(self._stamped, MEAN_OVER)
-        return due_s(arrival_s, cost_s, self._mean_s, self._window_s())
+        due = due_s(arrival_s, cost_s, self._mean_s, self._window_s())
+        attempt.priority = priority.number(self.dated(due), level)
+        return stamp_of(FIELD, attempt.priority, parsed.opening)
 
     def _window_s(self) -> float | None:
         """Return how long a request may be overtaken, in seconds; None if no tau was chosen."""

@@ -61,8 +61,8 @@ def forward_continuation(
     if server.key is not None:
         passing = [header for header in passing if header[0].lower() != b"authorization"]
         extra.append((b"Authorization", b"Bearer " + server.key))
-    host = (b"Host", host_header)
-    head = request_head(asked.method, target, Fields([host, *passing, *extra]))
+    fields = Fields([(b"Host", host_header), *passing, *extra])
+    head = request_head(asked.method, target, fields)
     upstream.throttle = request.connection
     upstream.begin(head, head.encode(host_header), relay)
     upstream.body(body)

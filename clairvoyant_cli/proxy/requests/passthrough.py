@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from clairvoyant_cli.http.heads import RequestHead, ResponseHead
+from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.own_requests import Collected
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import StaleError, UnreachableError, UpstreamConnection, UpstreamError
@@ -17,7 +17,7 @@ from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.model_lists import LISTS, merged
 from clairvoyant_cli.protocols.printable import decoded, printable
 from clairvoyant_cli.protocols.probes import ANSWER_BYTES
-from clairvoyant_cli.protocols.routes import Family, Route, plainly_spelled, unescaped
+from clairvoyant_cli.protocols.routes import Route, plainly_spelled, unescaped
 from clairvoyant_cli.proxy.access.keys import BACKEND_HEADER, Access
 from clairvoyant_cli.proxy.requests.forwarding import forward
 from clairvoyant_cli.proxy.requests.refusals import IN_A_LOOP, Refusals
@@ -59,11 +59,8 @@ class Passthrough:
         if of_all and await self._listed(request, path):
             return
         server = await self._worker(request, route, path, model)
-        if isinstance(server, Refusal):
-            self.refusals.send(request, route, server)
-            return
-        if server.leads_back:
-            self.refusals.send(request, route, IN_A_LOOP)
+        if isinstance(server, Refusal) or server.leads_back:
+            self.refusals.send(request, route, server if isinstance(server, Refusal) else IN_A_LOOP)
             return
         await self._forward(request, route, server)
         if head.method not in READING:
@@ -91,7 +88,9 @@ class Passthrough:
 
     async def _listed(self, request: Request, path: str) -> bool:
         """Answer with the lists of all servers that give one; False if none does."""
-        asked = [each for each in self._listing(LISTS[path]) if not each.leaving]
+        speak = [server for server in self.pool if LISTS[path] in server.adapter.SPEAKS]
+        up = [server for server in speak or self.pool if server.state != "down"]
+        asked = [server for server in up if not server.leaving]
         answers = await asyncio.gather(*(self._collected(request, server) for server in asked))
         lists = [
             (server, *answer)
@@ -107,10 +106,6 @@ class Passthrough:
         extra = (b"X-Clairvoyant-Backend", names)
         request.connection.respond(ResponseHead(200, head.reason, kept), body, extra)
         return True
-
-    def _listing(self, family: Family) -> list[Server]:
-        speak = [server for server in self.pool if family in server.adapter.SPEAKS]
-        return [server for server in speak or self.pool if server.state != "down"]
 
     async def _collected(self, request: Request, server: Server) -> tuple[ResponseHead, bytes] | None:
         """Return a server's answer to a request without a body; None if it gave none that can be read."""
@@ -135,8 +130,8 @@ class Passthrough:
             try:
                 await self._relay(request, server)
             except StaleError:
-                if not _repeatable(request.head):
-                    raise
+                if request.head.method not in READING or request.head.has_body:
+                    raise  # the backend may have seen it (RFC 9110, 9.2.2)
                 await self._relay(request, server, fresh=True)
         except UpstreamError as error:
             server.watch.look_now()
@@ -159,11 +154,6 @@ class Passthrough:
             if upstream is not None:
                 upstream.abort()
             raise
-
-
-def _repeatable(head: RequestHead) -> bool:
-    """Whether a request may be sent again that the backend may have seen (RFC 9110, 9.2.2)."""
-    return head.method in (b"GET", b"HEAD", b"OPTIONS") and not head.has_body
 
 
 def _one_that_is_there(servers: list[Server]) -> Server:

@@ -30,7 +30,7 @@ from clairvoyant_cli.proxy.queue.exchange import (
     Outcome,
     Phase,
 )
-from clairvoyant_cli.proxy.requests.cutting import KEPT_RUNNING, Preemption, encoded
+from clairvoyant_cli.proxy.requests.cutting import KEPT_RUNNING, Preemption
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.forwarding import forward, forward_continuation
 from clairvoyant_cli.proxy.requests.refusals import Refusals
@@ -137,7 +137,7 @@ class Serving:
                 forward(request, upstream, relay, server, drop=drop, keep=keep, stamp=stamp)
             else:
                 forward_continuation(
-                    request, upstream, relay, server, encoded(onward), onward.path, drop=drop
+                    request, upstream, relay, server, msgspec.json.encode(onward.body), onward.path, drop=drop
                 )
             exchange.phase = Phase.PREFILL
             await relay.finished

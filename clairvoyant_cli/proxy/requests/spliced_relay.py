@@ -90,7 +90,9 @@ class SplicedRelay(Relay):
             self._unfit(str(error))
             return
         if self._answer_head is not None:
-            head = _in_one_piece(self._answer_head, self._content_type)
+            stream = self._answer_head
+            kept = [header for header in stream.headers if header[0].lower() not in OF_THE_STREAM]
+            head = ResponseHead(200, stream.reason, [(b"Content-Type", self._content_type), *kept])
             self._client.respond(head, last, *self._extra)
             self._ended()
             return
@@ -119,9 +121,3 @@ class SplicedRelay(Relay):
         self._spliced = False
         self._upstream.abort()
         self.failed(UnfitError(why))
-
-
-def _in_one_piece(stream: ResponseHead, content_type: bytes) -> ResponseHead:
-    """Return the head of an answer in one piece, made of that of its stream."""
-    kept = [header for header in stream.headers if header[0].lower() not in OF_THE_STREAM]
-    return ResponseHead(200, stream.reason, [(b"Content-Type", content_type), *kept])

@@ -19,9 +19,6 @@ FIRST_REST_S = 1.0
 MAX_REST_S = 60.0
 
 
-def _nothing() -> None: ...
-
-
 @dataclass(slots=True)
 class Health:
     """A server may be sent `slots` requests at once, none while it `rests`.
@@ -29,7 +26,7 @@ class Health:
     `changed` is called when that changes.
     """
 
-    changed: Callable[[], None] = _nothing
+    changed: Callable[[], None] = lambda: None
     slots: int = MAX_SLOTS
     failures: int = 0
     _rest: asyncio.TimerHandle | None = None
@@ -85,7 +82,7 @@ class Outage:
     """
 
     grace_s: float = 0.0
-    give_up: Callable[[], None] = _nothing
+    give_up: Callable[[], None] = lambda: None
     over: bool = False
     _ends: asyncio.TimerHandle | None = None
 

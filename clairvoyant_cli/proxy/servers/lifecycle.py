@@ -143,7 +143,11 @@ class ServerLifecycle:
 
     def _open_slots(self) -> None:
         """Set the slots of each server. Health limits a server only while others take requests too."""
-        takes_work = {server.name: self._takes_work(server) for server in self.pool}
+        # A server that is down, but was never up, is sent requests only while no other ever was.
+        any_seen = any(server.seen for server in self.pool)
+        takes_work = {
+            server.name: not server.away and (server.state != "down" or not any_seen) for server in self.pool
+        }
         others_can = sum(takes_work.values()) > 1
         for server in self.pool:
             slots = server.room if takes_work[server.name] else 0
@@ -154,12 +158,6 @@ class ServerLifecycle:
             self.dispatcher.scheduler.set_slots(
                 server.name, slots, apart=apart, weight=server.weight, at_once=server.at_once
             )
-
-    def _takes_work(self, server: Server) -> bool:
-        """Whether a server is sent requests: not while it is away, nor if it alone was never up."""
-        if server.away:
-            return False
-        return server.state != "down" or not any(each.seen for each in self.pool)
 
     def share_out(self) -> None:
         """Set all slots again, and dispatch what waits."""

@@ -16,9 +16,6 @@ class ServerPool:
         self.queue = queue
         self._servers: dict[str, Server] = {}
 
-    def __repr__(self) -> str:
-        return f"<ServerPool {', '.join(map(repr, self))}>"
-
     def __getitem__(self, name: str) -> Server:
         return self._servers[name]
 

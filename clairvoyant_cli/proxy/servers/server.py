@@ -95,7 +95,7 @@ class Server(ObservedServer):
 
     def read_s(self, tokens: float) -> float:
         """Return the estimated prefill time of that many tokens, in seconds."""
-        return self.service_s(tokens, 0.0)
+        return self.speeds.seconds(tokens, 0.0)
 
     async def close(self) -> None:
         """Close all connections to it."""

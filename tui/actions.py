@@ -1,7 +1,7 @@
 """The keys that ask the daemon for something: which requests they act on, and what they ask first."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from textual.screen import ModalScreen, Screen
 
@@ -17,39 +17,21 @@ from tui.formatting import duration
 from tui.panels.detail import AnyRequest
 from tui.panels.requests import LEVELS
 from tui.screens.dialogs import Ask, Choose, Confirm
-from tui.view_state import LinkState, ViewState
+from tui.view_state import LinkState
 from tui.widgets.table import Table
+
+if TYPE_CHECKING:
+    from tui.app import Top
 
 _DAY_S = 86_400.0
 FitT = TypeVar("FitT")
-
-
-class Host(Protocol):
-    """What a screen needs of the application."""
-
-    def view(self) -> ViewState:
-        """Return what is to be drawn now."""
-
-    def draw(self) -> None:
-        """Redraw all panels."""
-
-    def ask(self, *actions: Action) -> None:
-        """Send actions to the daemon, one after the other; a refusal is shown."""
-
-    def outlook(self, show: Callable[[tuple[PolicyOutlook, ...]], None]) -> None:
-        """Ask when the queue would start under each policy, and show the answer."""
-
-    def remember(self, **liked: str) -> None:
-        """Store preferences."""
-
-    def liked(self) -> Mapping[str, str]:
-        """Return the stored preferences."""
+AnswerT = TypeVar("AnswerT")
 
 
 class OperatorScreen(Screen[None]):
     """A screen with the operator's keys. They do nothing without a daemon, or under `--readonly`."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: "Top") -> None:
         super().__init__(id="_default")
         self.host = host
 
@@ -67,7 +49,7 @@ class OperatorScreen(Screen[None]):
             question = f"Cancel {rows[0].id}?" if len(rows) == 1 else f"Cancel {len(rows)} requests?"
             clients = ", ".join(sorted({row.client or "unnamed" for row in rows}))
             actions = [Action(Verb.CANCEL, row.id) for row in rows]
-            self._confirm(question, f"Its client ({clients}) gets an error.", actions)
+            self._ask(Confirm(question, f"Its client ({clients}) gets an error."), lambda yes: actions)
 
     def action_cancel_now(self) -> None:
         """Cancel the chosen requests."""
@@ -95,14 +77,9 @@ class OperatorScreen(Screen[None]):
         whose = rows[0].id if len(rows) == 1 else f"{len(rows)} requests"
         heeded = "" if snapshot.urgency.heeded else f" (policy {snapshot.policy} ignores it)"
         options = [(str(level), f"{level}  {name}") for level, (name, _) in enumerate(LEVELS)]
-
-        def change(level: str | None) -> None:
-            if level is not None:
-                self.host.ask(*(Action(Verb.URGENCY, row.id, int(level)) for row in rows))
-
-        current = rows[0].urgency
-        title = f"Urgency of {whose}{heeded}"
-        self.app.push_screen(Choose(title, options, "" if current is None else str(current)), change)
+        current = "" if rows[0].urgency is None else str(rows[0].urgency)
+        dialog = Choose(f"Urgency of {whose}{heeded}", options, current)
+        self._ask(dialog, lambda level: [Action(Verb.URGENCY, row.id, int(level)) for row in rows])
 
     # -- the daemon -------------------------------------------------------------------------------------
 
@@ -121,14 +98,14 @@ class OperatorScreen(Screen[None]):
             self.host.ask(Action(Verb.RESUME))
         else:
             detail = "It finishes queued requests and rejects new ones."
-            self._confirm("Drain the daemon?", detail, [Action(Verb.DRAIN)])
+            self._ask(Confirm("Drain the daemon?", detail), lambda yes: [Action(Verb.DRAIN)])
 
     def action_policy(self) -> None:
         """Offer the daemon's policies."""
         snapshot = self._steerable()
         if snapshot is not None:
             dialog = Choose("Scheduling policy", _policies(snapshot, ()), snapshot.policy)
-            self._change(Verb.POLICY, dialog, str)
+            self._ask(dialog, lambda name: [Action(Verb.POLICY, value=name)])
             self.host.outlook(lambda outlook: dialog.retell(_policies(snapshot, outlook)))
 
     def action_tau(self) -> None:
@@ -136,34 +113,28 @@ class OperatorScreen(Screen[None]):
         snapshot = self._steerable()
         if snapshot is not None:
             shown = f"{snapshot.tau.tau_s:g}" if snapshot.tau.tau_s else "off"
-            self._change(Verb.TAU, Ask("Starvation timeout in seconds, or off", shown, _tau_fault), _tau_of)
+            dialog = Ask("Starvation timeout in seconds, or off", shown, _tau_fault)
+            self._ask(dialog, lambda text: [Action(Verb.TAU, value=_tau_of(text))])
 
     def action_servers(self) -> None:
         """Offer to drain each server, or to bring it up."""
         snapshot = self._steerable()
-        if snapshot is None:
-            return
-        options = [
-            (f"{'up' if each.standing else 'drain'} {each.name}", _server(each)) for each in snapshot.backends
-        ]
-
-        def change(choice: str | None) -> None:
-            if choice is not None:
-                what, _, name = choice.partition(" ")
-                self.host.ask(Action(Verb.BACKEND, name, what))
-
-        self.app.push_screen(Choose("Servers", options), change)
+        if snapshot is not None:
+            verbs = {each.name: "up" if each.standing else "drain" for each in snapshot.backends}
+            options = [(each.name, _server(each)) for each in snapshot.backends]
+            dialog = Choose("Servers", options)
+            self._ask(dialog, lambda name: [Action(Verb.BACKEND, name, verbs[name])])
 
     # -- whether, and how -------------------------------------------------------------------------------
 
-    def _change(
-        self, verb: Verb, dialog: ModalScreen[str | None], value_of: Callable[[str], str | float]
-    ) -> None:
-        def change(answer: str | None) -> None:
-            if answer is not None:
-                self.host.ask(Action(verb, value=value_of(answer)))
+    def _ask(self, dialog: ModalScreen[AnswerT | None], actions: Callable[[AnswerT], list[Action]]) -> None:
+        """Open a dialog, and send the actions for its answer, if there is one."""
 
-        self.app.push_screen(dialog, change)
+        def answer(given: AnswerT | None) -> None:
+            if given:
+                self.host.ask(*actions(given))
+
+        self.app.push_screen(dialog, answer)
 
     def _allowed(self) -> bool:
         view = self.host.view()
@@ -197,13 +168,6 @@ class OperatorScreen(Screen[None]):
         if not rows:
             self.app.notify(otherwise, severity="warning", timeout=3)
         return rows
-
-    def _confirm(self, question: str, detail: str, actions: list[Action]) -> None:
-        def answer(yes: bool | None) -> None:
-            if yes:
-                self.host.ask(*actions)
-
-        self.app.push_screen(Confirm(question, detail), answer)
 
 
 def _policies(snapshot: Snapshot, outlook: Sequence[PolicyOutlook]) -> list[tuple[str, str]]:

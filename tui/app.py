@@ -111,12 +111,10 @@ class Top(App[None]):
         self.palette = Palette(self.get_css_variables(), colour=colour)
 
     def get_default_screen(self) -> Screen[Any]:
-        """Return the board."""
         self.board = BoardScreen(self, self._folder)
         return self.board
 
     def on_mount(self) -> None:
-        """Start what runs beside the screen."""
         self.theme_changed_signal.subscribe(self, lambda theme: self._recolour())
         self.run_worker(self._follow(), group="source")
         if self._machine is not None:
@@ -124,7 +122,6 @@ class Top(App[None]):
         self.set_interval(_TICK_S, self._tick)
 
     def on_unmount(self) -> None:
-        """Stop reading the sensors."""
         self._left.set()
 
     def _recolour(self) -> None:

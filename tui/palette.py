@@ -13,77 +13,47 @@ from textual.theme import Theme
 
 from tui.styled_text import Tone
 
+_COLOURS = (
+    # tone, night, day, contrast
+    ("ground", "#11161c", "#fbfaf7", "#000000"),
+    ("raised", "#1a212a", "#f0eee8", "#101010"),
+    ("ink", "#c9d1d9", "#2b3138", "#ffffff"),
+    ("accent", "#4cc2a3", "#006f55", "#00e0b0"),
+    ("strong", "#f0f4f8", "#0b0f14", "#ffffff"),
+    ("soft", "#a9b4bf", "#454f59", "#d8d8d8"),
+    ("faint", "#8693a1", "#5a6570", "#b0b0b0"),
+    ("track", "#2c3641", "#d3d5d3", "#606060"),
+    ("short", "#6cb8f0", "#0064a8", "#70c8ff"),
+    ("medium", "#e6b450", "#875500", "#ffd000"),
+    ("long", "#dd8fbd", "#a3386f", "#ff9ad5"),
+    ("alert", "#ff7a45", "#b43800", "#ff6a20"),
+    ("cursor", "#1f2b36", "#e3ebe8", "#303030"),
+)
+_OWN = ("strong", "soft", "faint", "track", "short", "medium", "long", "alert", "cursor")
+"""Colours that Textual has no name for."""
 
-def _theme(name: str, *, dark: bool, ground: str, raised: str, ink: str, accent: str, **own: str) -> Theme:
+
+def _theme(name: str, colour: dict[str, str]) -> Theme:
     return Theme(
         name=name,
-        dark=dark,
-        primary=accent,
-        secondary=own["short"],
-        accent=accent,
-        success=accent,
-        warning=own["medium"],
-        error=own["alert"],
-        foreground=ink,
-        background=ground,
-        surface=raised,
-        panel=raised,
-        variables={f"tone-{tone}": colour for tone, colour in own.items()},
+        dark=name != "day",
+        primary=colour["accent"],
+        secondary=colour["short"],
+        accent=colour["accent"],
+        success=colour["accent"],
+        warning=colour["medium"],
+        error=colour["alert"],
+        foreground=colour["ink"],
+        background=colour["ground"],
+        surface=colour["raised"],
+        panel=colour["raised"],
+        variables={f"tone-{tone}": colour[tone] for tone in _OWN},
     )
 
 
-THEMES = (
-    _theme(
-        "night",
-        dark=True,
-        ground="#11161c",
-        raised="#1a212a",
-        ink="#c9d1d9",
-        accent="#4cc2a3",
-        strong="#f0f4f8",
-        soft="#a9b4bf",
-        faint="#8693a1",
-        track="#2c3641",
-        short="#6cb8f0",
-        medium="#e6b450",
-        long="#dd8fbd",
-        alert="#ff7a45",
-        cursor="#1f2b36",
-    ),
-    _theme(
-        "day",
-        dark=False,
-        ground="#fbfaf7",
-        raised="#f0eee8",
-        ink="#2b3138",
-        accent="#006f55",
-        strong="#0b0f14",
-        soft="#454f59",
-        faint="#5a6570",
-        track="#d3d5d3",
-        short="#0064a8",
-        medium="#875500",
-        long="#a3386f",
-        alert="#b43800",
-        cursor="#e3ebe8",
-    ),
-    _theme(
-        "contrast",
-        dark=True,
-        ground="#000000",
-        raised="#101010",
-        ink="#ffffff",
-        accent="#00e0b0",
-        strong="#ffffff",
-        soft="#d8d8d8",
-        faint="#b0b0b0",
-        track="#606060",
-        short="#70c8ff",
-        medium="#ffd000",
-        long="#ff9ad5",
-        alert="#ff6a20",
-        cursor="#303030",
-    ),
+THEMES = tuple(
+    _theme(name, {row[0]: row[at] for row in _COLOURS})
+    for at, name in enumerate(("night", "day", "contrast"), 1)
 )
 
 

@@ -40,7 +40,7 @@ def _row(state: Snapshot, rank: int) -> QueuedRequest:
 
 
 def draining(state: Snapshot) -> Snapshot:
-    """Return a state of a daemon that takes nothing new."""
+    """Return a state of a draining daemon."""
     return judged(replace(state, mode="draining"))
 
 

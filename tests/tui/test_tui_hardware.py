@@ -13,11 +13,8 @@ import pytest
 from tests.fakes.fake_nvml import Device, fake_nvml
 from tests.tui.board import Script, busy, settled, view
 from tui.app import Top
-from tui.hardware.amd import read_amd
-from tui.hardware.apple import read_apple
-from tui.hardware.collect import Machine
-from tui.hardware.host import process_name, read_host
-from tui.hardware.nvidia import Nvidia, NvidiaGone
+from tui.hardware.collect import Machine, read_amd, read_apple, read_host
+from tui.hardware.nvidia import Nvidia, NvidiaGone, process_name
 from tui.hardware.reading import Gpu, Hardware, Host
 from tui.panels import hardware as panel
 from tui.view_state import Link, LinkState, ViewState

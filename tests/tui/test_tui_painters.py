@@ -180,14 +180,12 @@ def test_the_page_says_why_a_request_is_where_it_is() -> None:
 @pytest.mark.parametrize(
     ("level", "by", "words"),
     [
-        (0, "rule", "level 0, immediate  said by a rule of the clients' file"),
-        (None, "share", "has had its share of urgency"),
+        (0, "rule", "level 0, immediate  set by a rule of the clients file"),
+        (None, "share", "its client has used its share of urgency"),
         (None, "", ""),
     ],
 )
-def test_the_page_says_how_urgent_a_request_is_and_who_said_so(
-    level: int | None, by: str, words: str
-) -> None:
+def test_request_page_shows_urgency_level_and_who_set_it(level: int | None, by: str, words: str) -> None:
     base = view()
     assert base.snapshot is not None
     row = replace(base.snapshot.queue[-1], urgency=level, urgency_by=by)

@@ -1,14 +1,110 @@
-"""Reads CPU, memory and GPUs of this machine. Call it in a thread: a driver may be slow."""
+"""Reads CPU, memory and GPUs of this machine. Call it in a thread: a driver may be slow.
 
+AMD GPUs are read from sysfs, that of Apple silicon by `ioreg`; neither needs root. A field that cannot be
+read is None.
+"""
+
+import plistlib
+import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.parsers.expat import ExpatError
 
-from tui.hardware.amd import read_amd
-from tui.hardware.apple import read_apple
-from tui.hardware.host import read_host
+import psutil
+
 from tui.hardware.nvidia import Nvidia, NvidiaGone
 from tui.hardware.reading import Gpu, Hardware, Host
+
+DRM = Path("/sys/class/drm")
+_AMD = "0x1002"
+_IOREG = ("ioreg", "-r", "-a", "-d", "1", "-c", "IOAccelerator")
+_IOREG_TIMEOUT_S = 2.0
+
+
+def read_host() -> Host:
+    """Return what psutil tells; a field it cannot read stays None."""
+    cpu: float | None = None
+    used: int | None = None
+    total: int | None = None
+    with suppress(OSError, psutil.Error):
+        cpu = psutil.cpu_percent(interval=None) / 100.0
+    with suppress(OSError, psutil.Error):
+        memory = psutil.virtual_memory()
+        used, total = int(memory.total - memory.available), int(memory.total)
+    return Host(cpu, psutil.cpu_count(), used, total)
+
+
+def read_amd(drm: Path = DRM) -> tuple[Gpu, ...]:
+    """Return every AMD card; one that does not tell a field has None there."""
+    cards = sorted(drm.glob("card[0-9]*/device"), key=lambda path: path.parent.name)
+    amd = [device for device in cards if _text(device / "vendor") == _AMD and "-" not in device.parent.name]
+    return tuple(_amd_gpu(index, device) for index, device in enumerate(amd))
+
+
+def _amd_gpu(index: int, device: Path) -> Gpu:
+    busy = _number(device / "gpu_busy_percent")
+    sensors = next(iter(sorted((device / "hwmon").glob("hwmon*"))), device)
+    heat = _number(sensors / "temp1_input")
+    power = _number(sensors / "power1_average")
+    power = power if power is not None else _number(sensors / "power1_input")
+    cap = _number(sensors / "power1_cap")
+    return Gpu(
+        index=index,
+        name=_text(device / "product_name") or "AMD GPU",
+        utilisation=busy / 100.0 if busy is not None else None,
+        memory_used_bytes=_number(device / "mem_info_vram_used"),
+        memory_total_bytes=_number(device / "mem_info_vram_total"),
+        temperature_c=heat / 1000.0 if heat is not None else None,
+        power_w=power / 1e6 if power is not None else None,
+        power_limit_w=cap / 1e6 if cap is not None else None,
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(_text(path))
+    except ValueError:
+        return None
+
+
+def read_apple(host: Host, run: Callable[[], bytes] | None = None) -> tuple[Gpu, ...]:
+    """Return the GPU, or nothing where ioreg tells nothing. `run` returns ioreg's property list."""
+    try:
+        entries = plistlib.loads((run or _ioreg)())
+    except (OSError, subprocess.SubprocessError, plistlib.InvalidFileException, ExpatError, ValueError):
+        return ()
+    return tuple(
+        _apple_gpu(index, entry, host) for index, entry in enumerate(entries) if isinstance(entry, dict)
+    )
+
+
+def _apple_gpu(index: int, entry: dict[str, Any], host: Host) -> Gpu:
+    told = entry.get("PerformanceStatistics", {})
+    use = told.get("Device Utilization %")
+    held = told.get("In use system memory")
+    return Gpu(
+        index=index,
+        name=str(entry.get("model", "Apple GPU")),
+        utilisation=use / 100.0 if isinstance(use, int) else None,
+        memory_used_bytes=held if isinstance(held, int) else None,
+        memory_total_bytes=host.memory_total_bytes,
+        unified=True,
+    )
+
+
+def _ioreg() -> bytes:
+    return subprocess.run(_IOREG, capture_output=True, check=True, timeout=_IOREG_TIMEOUT_S).stdout
 
 
 class Machine:
@@ -37,10 +133,5 @@ class Machine:
             gpus = self._nvidia.read()
         except NvidiaGone as gone:
             gpus, note = (), str(gone)
-        amd = self._amd()
-        gpus += tuple(_renumbered(gpu, len(gpus)) for gpu in amd)
+        gpus += tuple(replace(gpu, index=gpu.index + len(gpus)) for gpu in self._amd())
         return Hardware(host, gpus, note)
-
-
-def _renumbered(gpu: Gpu, by: int) -> Gpu:
-    return replace(gpu, index=gpu.index + by) if by else gpu

@@ -10,7 +10,8 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from tui.hardware.host import process_name
+import psutil
+
 from tui.hardware.reading import Gpu, GpuProcess
 
 _RETRY_AFTER = 10
@@ -129,6 +130,14 @@ class Nvidia:
             return ask(*arguments)
         except nvml.NVMLError:
             return None
+
+
+def process_name(pid: int) -> str:
+    """Return a process's name, or its number where the system keeps the name to itself."""
+    try:
+        return str(psutil.Process(pid).name())
+    except (OSError, psutil.Error):
+        return f"pid {pid}"
 
 
 def _import() -> ModuleType:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -17,7 +17,7 @@ from textual.widgets import Input
 
 from clairvoyant_cli.errors import printable
 from clairvoyant_cli.state.snapshot import UrgencyState
-from tui.actions import Host, OperatorScreen
+from tui.actions import OperatorScreen
 from tui.export import FORMATS, export
 from tui.formatting import CLASS_LETTER, class_tone, count
 from tui.keys import KEYS, rebound
@@ -31,6 +31,9 @@ from tui.view_state import ViewState
 from tui.widgets.canvas import Canvas
 from tui.widgets.panel import Panel
 from tui.widgets.table import Table
+
+if TYPE_CHECKING:
+    from tui.app import Top
 
 _NAME = 12
 
@@ -50,7 +53,6 @@ class PlanLayout(Layout):
     def arrange(
         self, parent: Widget, children: list[Widget], size: Size, greedy: bool = True
     ) -> ArrangeResult:
-        """Place the children."""
         boxes = self._plan(size.width, size.height)
         return [
             WidgetPlacement(Region(*astuple(box)), Offset(), Spacing(), child, 0, False, False, False)
@@ -79,7 +81,6 @@ class Footer(Canvas):
         super().__init__(footer.footer, name="footer", of=footer.of)
 
     async def on_click(self, event: events.Click) -> None:
-        """Run the action of the hint."""
         key = footer.key_at(self.view, event.x) if self.view is not None else None
         if key is not None:
             await self.app.run_action(key.action, self.screen)
@@ -102,7 +103,6 @@ class FilterField(Input):
         super().__init__(id="filter", compact=True, placeholder=hint)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Keep the filter."""
         event.stop()
         self.post_message(self.Closed(kept=True))
 
@@ -122,7 +122,7 @@ class BoardScreen(OperatorScreen):
         ),
     ]
 
-    def __init__(self, host: Host, folder: Path | None = None) -> None:
+    def __init__(self, host: "Top", folder: Path | None = None) -> None:
         """`folder` is where exports go; the working directory if None."""
         super().__init__(host)
         self._folder = folder
@@ -133,7 +133,6 @@ class BoardScreen(OperatorScreen):
             self._bindings.bind(other, key.action, key.help, show=False)
 
     def compose(self) -> ComposeResult:
-        """Make the panels; the plan decides where each is seen."""
         yield Board(
             Canvas(header.header, name="header"),
             Table("running", RUNNING, _running_facts),
@@ -151,7 +150,6 @@ class BoardScreen(OperatorScreen):
         )
 
     def on_mount(self) -> None:
-        """Focus the queue."""
         self.query_one(FilterField).display = False
         self._canvases = list(self.query(Canvas))
         self._recall()
@@ -169,7 +167,6 @@ class BoardScreen(OperatorScreen):
                 canvas.show(view)
 
     def on_resize(self, event: events.Resize) -> None:
-        """Plan again."""
         self._arrange()
 
     def _boxes(self, width: int, height: int) -> dict[str, Box]:
@@ -234,7 +231,6 @@ class BoardScreen(OperatorScreen):
             self.call_after_refresh(self.host.draw)
 
     def on_table_opened(self, event: Table.Opened) -> None:
-        """Open what was double-clicked."""
         self.action_detail()
 
     # -- tables -----------------------------------------------------------------------------------------
@@ -322,7 +318,6 @@ class BoardScreen(OperatorScreen):
         field.focus()
 
     def on_input_changed(self, event: FilterField.Changed) -> None:
-        """Filter as it is typed."""
         if isinstance(event.input, FilterField) and event.input.display:
             self._filtered.reorder(replace(self._filtered.order, filter=event.value))
 

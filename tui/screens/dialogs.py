@@ -23,7 +23,7 @@ def _question(text: str) -> Static:
     return Static(printable(text), classes="question", markup=False)
 
 
-class Confirm(ModalScreen[bool]):
+class Confirm(ModalScreen[bool | None]):
     """Asks before something that cannot be undone. Only `y` and Enter say yes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -37,7 +37,6 @@ class Confirm(ModalScreen[bool]):
         self._detail = printable(detail)
 
     def compose(self) -> ComposeResult:
-        """Lay out the question."""
         with Vertical(classes="dialog"):
             yield _question(self._asked)
             yield Static(self._detail, classes="detail", markup=False)
@@ -65,7 +64,6 @@ class Choose(ModalScreen[str | None]):
         self._current = current
 
     def compose(self) -> ComposeResult:
-        """Lay out the options."""
         with Vertical(classes="dialog choose"):
             yield _question(self._asked)
             options = (Option(self._line(ident, text), id=ident) for ident, text in self._options)
@@ -83,13 +81,11 @@ class Choose(ModalScreen[str | None]):
         return f"{'●' if ident == self._current else '○'} {lines}"
 
     def on_mount(self) -> None:
-        """Put the cursor on the current option."""
         self.retell(self._options)  # they may have changed while they were laid out
         ids = [ident for ident, _ in self._options]
         self.query_one(OptionList).highlighted = ids.index(self._current) if self._current in ids else 0
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Close with the option."""
         self.dismiss(event.option_id)
 
     def action_step(self, step: int) -> None:
@@ -110,18 +106,15 @@ class Ask(ModalScreen[str | None]):
         self._complaint = complaint
 
     def compose(self) -> ComposeResult:
-        """Lay out the question and the field."""
         with Vertical(classes="dialog"):
             yield _question(self._asked)
             yield Input(self._value, compact=True)
             yield Static("", classes="complaint", markup=False)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Say at once what is wrong."""
         self.query_one(".complaint", Static).update(self._complaint(event.value))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Close with a valid value."""
         if not self._complaint(event.value):
             self.dismiss(event.value)
 
@@ -150,7 +143,6 @@ class Letters(ModalScreen[str | None]):
         self._letters = letters_for(self._shown)
 
     def compose(self) -> ComposeResult:
-        """Lay out the letters."""
         with Vertical(classes="dialog"):
             yield _question(self._asked)
             pieces = [self._piece(letter, name) for letter, name in self._letters.items()]
@@ -163,7 +155,6 @@ class Letters(ModalScreen[str | None]):
         return Content.assemble(f"{mark} ", (letter, "b $accent"), f"  {self._shown[name]}")
 
     def on_key(self, event: events.Key) -> None:
-        """Close with the name of the letter."""
         if event.key in self._letters:
             event.stop()
             self.dismiss(self._letters[event.key])

@@ -70,7 +70,6 @@ class PageScreen(ModalScreen[None]):
         self._page_classes = classes
 
     def compose(self) -> ComposeResult:
-        """Lay out the page."""
         with VerticalScroll(classes=self._page_classes) as page:
             page.border_title = Content(printable(self._page_title))  # text alone would be read as markup
             page.border_subtitle = "Esc closes"

@@ -80,7 +80,6 @@ class Panel(Canvas):
         return sign.add(digit(name), "accent" if self.has_focus else "faint").add(f" {name} ", lit)
 
     def on_click(self, event: events.Click) -> None:
-        """Choose the neighbour whose name was clicked."""
         if event.y != 0 or not self.in_deck:
             return
         x = 1

@@ -207,15 +207,12 @@ class Table(Panel, Generic[RowT]):
         self.redraw()
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Scroll down."""
         self.action_move(_WHEEL_ROWS)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Scroll up."""
         self.action_move(-_WHEEL_ROWS)
 
     def on_click(self, event: events.Click) -> None:
-        """Go to a row, open it on a double click, or sort by a title."""
         if event.y < 1:
             super().on_click(event)
         elif event.y == 1:

@@ -5,6 +5,7 @@ drawn are skipped. Nothing here waits: the source, the sensors and the actions r
 """
 
 import asyncio
+import json
 import os
 import threading
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,6 @@ from tui.history import History
 from tui.keys import KEYS
 from tui.palette import THEMES, Palette
 from tui.plain_glyphs import plain_driver
-from tui.preferences import remember, remembered
 from tui.screens.board import BoardScreen
 from tui.screens.pages import Clients, Help, PageScreen
 from tui.styled_text import Tone
@@ -105,8 +106,8 @@ class Top(App[None]):
         for theme in THEMES:
             self.register_theme(theme)
         self._memory = memory
-        self._likes = (remembered(memory) if memory else {}) | dict(likes or {})
-        liked = self._likes.get("theme", "")
+        self.likes = (_stored(memory) if memory else {}) | dict(likes or {})
+        liked = self.likes.get("theme", "")
         self.theme = liked if liked in self.available_themes else THEMES[0].name
         self.palette = Palette(self.get_css_variables(), colour=colour)
 
@@ -118,7 +119,10 @@ class Top(App[None]):
         self.theme_changed_signal.subscribe(self, lambda theme: self._recolour())
         self.run_worker(self._follow(), group="source")
         if self._machine is not None:
-            self.call_after_refresh(self._begin_watching, self._machine)
+            loop = asyncio.get_running_loop()
+            watch = partial(self._watch_machine, self._machine, loop)
+            watcher = threading.Thread(target=watch, name="sensors", daemon=True)
+            self.call_after_refresh(watcher.start)
         self.set_interval(_TICK_S, self._tick)
 
     def on_unmount(self) -> None:
@@ -156,10 +160,6 @@ class Top(App[None]):
             self.take(news)
             due = max(due + self._every_s, clock())
             await asyncio.sleep(due - clock())
-
-    def _begin_watching(self, read: Callable[[], Hardware]) -> None:
-        arguments = read, asyncio.get_running_loop()
-        threading.Thread(target=self._watch_machine, args=arguments, name="sensors", daemon=True).start()
 
     def _watch_machine(self, read: Callable[[], Hardware], loop: asyncio.AbstractEventLoop) -> None:
         """Read the sensors in a daemon thread: a driver that hangs does not keep the screen from quitting."""
@@ -231,13 +231,11 @@ class Top(App[None]):
     # -- what is asked of the daemon --------------------------------------------------------------------
 
     def remember(self, **liked: str) -> None:
-        """Store preferences."""
+        """Store preferences; an error of the disk is ignored."""
         if self._memory is not None:
-            remember(self._memory, **liked)
-
-    def liked(self) -> Mapping[str, str]:
-        """Return the stored preferences."""
-        return self._likes
+            with suppress(OSError):
+                self._memory.parent.mkdir(parents=True, exist_ok=True)
+                self._memory.write_text(json.dumps(_stored(self._memory) | liked), encoding="utf-8")
 
     def outlook(self, show: Callable[[tuple[PolicyOutlook, ...]], None]) -> None:
         """Ask when the queue would start under each policy, and show the answer."""
@@ -252,9 +250,9 @@ class Top(App[None]):
 
         async def perform() -> None:
             for action in actions:
-                result = await self._source.act(action)
-                if not result.done:
-                    self.notify(result.note or f"{action.verb} was refused", severity="error")
+                refusal = await self._source.act(action)
+                if refusal:
+                    self.notify(refusal, severity="error")
 
         self.run_worker(perform(), group="actions")
 
@@ -321,17 +319,14 @@ class Top(App[None]):
 
     def action_prompts(self) -> None:
         """Show prompts, if the daemon sends them."""
-        snapshot = self._snapshot
-        sent = snapshot is not None and any(
-            each.prompt is not None for each in snapshot.queue + snapshot.running
-        )
-        if not self._prompts and not sent:
+        state = self._snapshot
+        rows = state.queue + state.running if state else ()
+        if not self._prompts and all(each.prompt is None for each in rows):
             self.notify("The daemon does not send prompts.", severity="warning")
             return
         self._prompts = not self._prompts
-        self.notify(
-            "prompts shown on a request's page (Enter)" if self._prompts else "prompts hidden", timeout=3
-        )
+        shown = "shown on a request's page (Enter)" if self._prompts else "hidden"
+        self.notify(f"prompts {shown}", timeout=3)
         self.draw()
 
     def action_ghost(self) -> None:
@@ -366,3 +361,12 @@ class Top(App[None]):
             await self.run_action(action, self.board)
 
         return run
+
+
+def _stored(path: Path) -> dict[str, str]:
+    """Return the stored preferences; none if the file is missing or damaged."""
+    with suppress(OSError, ValueError, RecursionError):
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(kept, dict):
+            return {name: value for name, value in kept.items() if isinstance(value, str)}
+    return {}

@@ -1,6 +1,5 @@
 """`clairvoyant act`: one action on a running daemon, from a shell."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from clairvoyant_cli.commands.options import token_file_option, url_option
 from clairvoyant_cli.commands.plain_output import say_json
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.state.actions import COMMANDS
-from clairvoyant_cli.state.client import ControlClient, admin_token, local_url
+from clairvoyant_cli.state.client import ask_daemon
 
 
 def _listed() -> str:
@@ -26,7 +25,7 @@ def _listed() -> str:
 def command(action: str, arguments: tuple[str, ...], url: str | None, token_file: Path | None) -> None:
     """Run an action and print the daemon's answer."""
     given = dict(_argument(each) for each in arguments)
-    say_json(asyncio.run(_act(local_url(url), admin_token(token_file), action, given)))
+    say_json(ask_daemon(url, token_file, lambda client: client.act(action, given)))
 
 
 def _argument(given: str) -> tuple[str, Any]:
@@ -38,8 +37,3 @@ def _argument(given: str) -> tuple[str, Any]:
     except ValueError:
         return key, value
     return key, value if key == "id" or not isinstance(read, int | float) else read
-
-
-async def _act(url: str, token: str | None, action: str, given: dict[str, Any]) -> dict[str, Any]:
-    async with ControlClient(url, token) as client:
-        return await client.act(action, given)

@@ -1,6 +1,5 @@
 """`clairvoyant backends`: lists and changes the servers behind a running daemon."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from clairvoyant_cli.commands.options import (
     url_option,
 )
 from clairvoyant_cli.commands.plain_output import say, say_json
-from clairvoyant_cli.state.client import ControlClient, admin_token, local_url
+from clairvoyant_cli.state.client import ControlClient, ask_daemon
 from clairvoyant_cli.state.snapshot import BackendState
 
 daemon_options = together(url_option, token_file_option)
@@ -37,12 +36,7 @@ def command() -> None:
 @json_option("Print JSON.")
 def list_(url: str | None, token_file: Path | None, as_json: bool) -> None:
     """List the servers: state, slots, models, requests that only it can serve."""
-
-    async def fetch() -> tuple[BackendState, ...]:
-        async with _client(url, token_file) as client:
-            return (await client.snapshot()).backends
-
-    backends = asyncio.run(fetch())
+    backends = ask_daemon(url, token_file, ControlClient.snapshot).backends
     if as_json:
         say_json(backends)
     else:
@@ -96,16 +90,8 @@ def rm(name: str, url: str | None, token_file: Path | None) -> None:
         click.echo(f"{name} is removed once its requests are done", err=True)
 
 
-def _client(url: str | None, token_file: Path | None) -> ControlClient:
-    return ControlClient(local_url(url), admin_token(token_file))
-
-
 def _act(url: str | None, token_file: Path | None, deed: str, body: dict[str, Any]) -> dict[str, Any]:
-    async def act() -> dict[str, Any]:
-        async with _client(url, token_file) as client:
-            return await client.act("backend", {"do": deed, **body})
-
-    return asyncio.run(act())
+    return ask_daemon(url, token_file, lambda client: client.act("backend", {"do": deed, **body}))
 
 
 def _print(backends: tuple[BackendState, ...]) -> None:

@@ -1,6 +1,5 @@
 """`clairvoyant status`: the state of a running daemon, once."""
 
-import asyncio
 from pathlib import Path
 
 import click
@@ -8,7 +7,7 @@ import click
 from clairvoyant_cli.commands.options import json_option, token_file_option, url_option
 from clairvoyant_cli.commands.plain_output import say, say_json
 from clairvoyant_cli.errors import printable
-from clairvoyant_cli.state.client import ControlClient, admin_token, local_url
+from clairvoyant_cli.state.client import ControlClient, ask_daemon
 from clairvoyant_cli.state.snapshot import Snapshot
 
 
@@ -18,16 +17,11 @@ from clairvoyant_cli.state.snapshot import Snapshot
 @json_option("Print the whole state as JSON.")
 def command(url: str | None, token_file: Path | None, as_json: bool) -> None:
     """Print the state of a running daemon once."""
-    snapshot = asyncio.run(_fetch(local_url(url), admin_token(token_file)))
+    snapshot = ask_daemon(url, token_file, ControlClient.snapshot)
     if as_json:
         say_json(snapshot)
     else:
         _print(snapshot)
-
-
-async def _fetch(url: str, token: str | None) -> Snapshot:
-    async with ControlClient(url, token) as client:
-        return await client.snapshot()
 
 
 def _print(snapshot: Snapshot) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
@@ -148,22 +148,16 @@ class Actions:
     def _do(self, verb: Verb, job_id: str, arguments: dict[str, Any]) -> bool:
         dispatcher = self.operation.dispatcher
         scheduler, now = dispatcher.scheduler, self.stats.journal.clock()
-        match verb:
-            case Verb.CANCEL:
-                return dispatcher.cancel(job_id)
-            case Verb.PROMOTE:
-                return scheduler.promote(job_id, now)
-            case Verb.HOLD:
-                return scheduler.hold(job_id, now)
-            case Verb.RELEASE:
-                return scheduler.release(job_id, now)
-            case Verb.PRIORITY:
-                return scheduler.reprioritise(job_id, int(_number(arguments, "priority", -100, 100)), now)
-            case Verb.URGENCY:
-                level = int(_number(arguments, "level", 0, LEVELS - 1))
-                exchange = dispatcher.live.get(job_id)
-                return exchange is not None and dispatcher.set_urgency(exchange, level, Said.OPERATOR)
-        raise NotImplementedError(verb)
+        if verb is Verb.CANCEL:
+            return dispatcher.cancel(job_id)
+        if verb is Verb.PRIORITY:
+            return scheduler.reprioritise(job_id, int(_number(arguments, "priority", -100, 100)), now)
+        if verb is Verb.URGENCY:
+            level = int(_number(arguments, "level", 0, LEVELS - 1))
+            exchange = dispatcher.live.get(job_id)
+            return exchange is not None and dispatcher.set_urgency(exchange, level, Said.OPERATOR)
+        moves = {Verb.PROMOTE: scheduler.promote, Verb.HOLD: scheduler.hold, Verb.RELEASE: scheduler.release}
+        return moves[verb](job_id, now)
 
     def _on_daemon(self, verb: Verb, arguments: dict[str, Any]) -> dict[str, Any]:
         operation = self.operation
@@ -177,7 +171,10 @@ class Actions:
             case Verb.DRAIN:
                 operation.draining = True
             case Verb.RELOAD:
-                return self._reload()
+                try:
+                    return {"done": verb, "note": self.reload()}
+                except ClairvoyantError as error:
+                    raise RefusedError(str(error)) from None
             case Verb.POLICY:
                 name = str(arguments.get("policy"))
                 if name not in SERVABLE:
@@ -190,12 +187,6 @@ class Actions:
             case _:
                 raise NotImplementedError(verb)
         return {"done": verb}
-
-    def _reload(self) -> dict[str, Any]:
-        try:
-            return {"done": "reload", "note": self.reload()}
-        except ClairvoyantError as error:
-            raise RefusedError(str(error)) from None
 
 
 def _number(arguments: dict[str, Any], name: str, low: float, high: float) -> float:
@@ -218,6 +209,15 @@ def _plain(arguments: dict[str, Any]) -> str:
     return printable(" ".join(given), 120)
 
 
+def _answer_of(name: str, shared: Shared) -> Callable[[WebRequest], Awaitable[Response]]:
+    media_type = Metrics.CONTENT_TYPE if name == "metrics" else "application/json"
+
+    async def answer(request: WebRequest) -> Response:
+        return Response(await shared.next(), media_type=media_type)
+
+    return answer
+
+
 class ControlApi:
     """The Starlette application behind the control prefix, and its access checks."""
 
@@ -236,17 +236,17 @@ class ControlApi:
         self._snapshots = snapshots
         self._changes = changes
         operation = actions.operation
-        self._states = Shared(lambda: encode(snapshots.snapshot()))
-        self._metrics = Shared(lambda: metrics.render(snapshots.snapshot(0, explains=False)))
-        self._outlooks = Shared(lambda: encode([*map(operation.outlook, SERVABLE)]), OUTLOOK_REST)
+        self.shared = {
+            "state": Shared(lambda: encode(snapshots.snapshot())),
+            "metrics": Shared(lambda: metrics.render(snapshots.snapshot(0, explains=False))),
+            "outlook": Shared(lambda: encode([*map(operation.outlook, SERVABLE)]), OUTLOOK_REST),
+        }
         self._stopped = asyncio.Event()
         self._app = Starlette(
             routes=[
+                *(WebRoute(f"{PREFIX}/{name}", _answer_of(name, each)) for name, each in self.shared.items()),
                 WebRoute(f"{PREFIX}/health", self._health),
-                WebRoute(f"{PREFIX}/state", self._state),
                 WebRoute(f"{PREFIX}/events", self._events),
-                WebRoute(f"{PREFIX}/metrics", self._metrics_text),
-                WebRoute(f"{PREFIX}/outlook", self._outlook),
                 WebRoute(f"{PREFIX}/past", self._past_page),
                 WebRoute(f"{PREFIX}/actions/{{action}}", self._act, methods=["POST"]),
             ]
@@ -290,9 +290,6 @@ class ControlApi:
         mode = self._actions.operation.mode
         return JSONResponse({"status": mode, "version": __version__, "backends": states})
 
-    async def _state(self, request: WebRequest) -> Response:
-        return Response(await self._states.next(), media_type="application/json")
-
     async def _events(self, request: WebRequest) -> Response:
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         if request.method == "HEAD":  # its answer has no body that could end it
@@ -304,17 +301,11 @@ class ControlApi:
 
     async def _stream(self, every_s: float) -> AsyncIterator[bytes]:
         while not self._stopped.is_set():
-            yield b"event: snapshot\ndata: " + await self._states.next() + b"\n\n"
+            yield b"event: snapshot\ndata: " + await self.shared["state"].next() + b"\n\n"
             with suppress(TimeoutError):
                 async with asyncio.timeout(every_s):
                     await self._stopped.wait()
             await self._changes.wait(HEARTBEAT_S)
-
-    async def _metrics_text(self, request: WebRequest) -> Response:
-        return Response(await self._metrics.next(), media_type=Metrics.CONTENT_TYPE)
-
-    async def _outlook(self, request: WebRequest) -> Response:
-        return Response(await self._outlooks.next(), media_type="application/json")
 
     async def _past_page(self, request: WebRequest) -> Response:
         """Answer with the newest page of the history that begins before `?before=`, in epoch seconds."""

@@ -100,11 +100,3 @@ class Action:
         command = COMMANDS[self.verb]
         body: dict[str, str | int | float | None] = {command.target: self.id} if command.target else {}
         return body | ({command.value: self.value} if command.value else {})
-
-
-@dataclass(frozen=True, slots=True)
-class ActionResult:
-    """Whether the daemon did it, and its message."""
-
-    done: bool
-    note: str = ""

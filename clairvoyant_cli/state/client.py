@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,6 +160,18 @@ class ControlClient:
             else:
                 message = f"HTTP {status}"
         return ClairvoyantError(f"{self.url}: {message}")
+
+
+def ask_daemon(
+    url: str | None, token_file: Path | None, ask: Callable[[ControlClient], Awaitable[Read]]
+) -> Read:
+    """Run one question to the daemon that a command's options name."""
+
+    async def run() -> Read:
+        async with ControlClient(local_url(url), admin_token(token_file)) as client:
+            return await ask(client)
+
+    return asyncio.run(run())
 
 
 def local_url(named: str | None) -> str:

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.state.actions import Action, ActionResult
+from clairvoyant_cli.state.actions import Action
 from clairvoyant_cli.state.client import DEFAULT_URL, ControlClient
 from clairvoyant_cli.state.encoding import StateReader
 from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
@@ -108,14 +108,14 @@ class DaemonSource:
             self._reader.cancel()
             self._reader = asyncio.create_task(self._read(self._newest))
 
-    async def act(self, action: Action) -> ActionResult:
-        """Send an action; a refusal comes back in the daemon's words. Never raises."""
+    async def act(self, action: Action) -> str:
+        """Send an action; return why it was refused, "" if it was not. Never raises."""
         try:
             async with self._client() as client:
                 await client.act(action.verb, action.body())
         except ClairvoyantError as error:
-            return ActionResult(False, str(error))
-        return ActionResult(True)
+            return str(error)
+        return ""
 
     async def outlook(self) -> tuple[PolicyOutlook, ...]:
         """Return when the queue would start under each policy; empty if the daemon does not answer."""

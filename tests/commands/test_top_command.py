@@ -214,17 +214,16 @@ async def test_an_action_is_posted_with_the_token() -> None:
 
     async with server(answer) as port:
         source = DaemonSource(f"http://127.0.0.1:{port}", "secret")
-        assert (await source.act(Action(Verb.PAUSE))).done
+        assert not await source.act(Action(Verb.PAUSE))
     assert heads[0].startswith("POST /_clairvoyant/actions/pause ")
     assert "Bearer secret" in heads[0]
 
 
 async def test_a_refused_action_comes_back_in_the_daemons_words() -> None:
     async with server(refuses("409 Conflict", b'{"error": "it has ended"}')) as port:
-        result = await DaemonSource(f"http://127.0.0.1:{port}").act(Action(Verb.CANCEL, "a1"))
-        assert not result.done
-        assert "it has ended" in result.note
-    assert not (await DaemonSource(NOBODY).act(Action(Verb.PAUSE))).done
+        refusal = await DaemonSource(f"http://127.0.0.1:{port}").act(Action(Verb.CANCEL, "a1"))
+        assert "it has ended" in refusal
+    assert await DaemonSource(NOBODY).act(Action(Verb.PAUSE))
 
 
 @pytest.mark.parametrize(

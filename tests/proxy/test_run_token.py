@@ -125,7 +125,7 @@ async def test_the_operators_commands_notice_nothing(tmp_path: Path) -> None:
         for flags in ([], *(["--url", each] for each in (daemon.base_url, f"localhost:{port}"))):
             code, said = await status(*flags)
             assert (code, "serving" in said) == (0, True), said
-        assert (await DaemonSource(daemon.base_url).act(Action(Verb.PAUSE))).done
+        assert not await DaemonSource(daemon.base_url).act(Action(Verb.PAUSE))
         assert daemon.snapshot().mode == "paused"
 
 
@@ -140,9 +140,9 @@ async def test_another_account_is_told_what_it_lacks(tmp_path: Path, monkeypatch
 async def test_a_dashboard_outlives_a_restart(tmp_path: Path) -> None:
     async with keyed(tmp_path) as daemon:
         source = DaemonSource(daemon.base_url)
-        assert (await source.act(Action(Verb.PAUSE))).done
+        assert not await source.act(Action(Verb.PAUSE))
     async with keyed(tmp_path, listen=daemon.base_url.removeprefix("http://")):
-        assert (await source.act(Action(Verb.PAUSE))).done
+        assert not await source.act(Action(Verb.PAUSE))
 
 
 async def test_a_home_that_cannot_be_written_is_said_where_it_costs_the_control_api(

@@ -7,7 +7,7 @@ from functools import cache
 
 from textual.pilot import Pilot
 
-from clairvoyant_cli.state.actions import Action, ActionResult
+from clairvoyant_cli.state.actions import Action
 from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
 from clairvoyant_cli.state.source import DaemonSource, Disconnected
 from tests.tui.scene import WARM_S, Stage, scene
@@ -31,7 +31,7 @@ class Script(DaemonSource):
     coming: tuple[PolicyOutlook, ...] = ()
     asked: list[Action] = field(default_factory=list)
     paces: list[float] = field(default_factory=list)
-    answer: ActionResult = field(default_factory=lambda: ActionResult(True))
+    refusal: str = ""
 
     async def stream(self) -> AsyncIterator[Snapshot | Disconnected]:
         """Yield the script."""
@@ -50,10 +50,10 @@ class Script(DaemonSource):
         """Say nothing of what was before."""
         return b""
 
-    async def act(self, action: Action) -> ActionResult:
+    async def act(self, action: Action) -> str:
         """Write the action down."""
         self.asked.append(action)
-        return self.answer
+        return self.refusal
 
 
 def stage(scenario: str = "busy", play_s: float = 105.0) -> Stage:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clairvoyant_cli.state.actions import Action, ActionResult, Verb
+from clairvoyant_cli.state.actions import Action, Verb
 from clairvoyant_cli.state.snapshot import PolicyOutlook
 from clairvoyant_cli.state.source import Disconnected
 from tests.tui.bench import bench
@@ -215,6 +215,6 @@ async def test_nothing_is_asked_of_a_daemon_that_is_gone() -> None:
 
 async def test_a_refusal_is_shown_in_the_daemons_words() -> None:
     async with bench() as it:
-        it.source.answer = ActionResult(False, "it has [started] already")
+        it.source.refusal = "it has [started] already"
         await it.press("t")
         assert "it has [started] already" in it.text

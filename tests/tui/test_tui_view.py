@@ -9,7 +9,7 @@ import pytest
 from textual.containers import VerticalScroll
 from textual.widgets import OptionList, Static
 
-from clairvoyant_cli.state.actions import Action, ActionResult, Verb
+from clairvoyant_cli.state.actions import Action, Verb
 from clairvoyant_cli.state.snapshot import ClientState
 from tests.tui.bench import bench
 from tests.tui.board import Script, settled, stage
@@ -301,7 +301,7 @@ async def test_what_a_daemon_says_is_no_markup() -> None:
         it.app.board.notify(hostile, markup=True)
         await settled(it.app, it.pilot)
         assert shown in it.text
-        it.source.answer = ActionResult(False, hostile)
+        it.source.refusal = hostile
         await it.press("t")
         assert shown in it.text.splitlines()[-1]
         await it.press("enter")

@@ -128,7 +128,7 @@ class BoardScreen(OperatorScreen):
         self._folder = folder
         self._wish = SizeHint()
         self._canvases: list[Canvas] = []
-        for key, other in rebound(host.liked().get("keys", "")):
+        for key, other in rebound(host.likes.get("keys", "")):
             self._bindings.key_to_bindings.pop(other, None)
             self._bindings.bind(other, key.action, key.help, show=False)
 
@@ -276,7 +276,7 @@ class BoardScreen(OperatorScreen):
 
     def _recall(self) -> None:
         """Restore the preferences of tables and deck."""
-        liked = self.host.liked()
+        liked = self.host.likes
         for table in self.query(Table):
             names = {column.name for column in table.grid.columns}
             by = liked.get(f"{table.panel}.sort", "")

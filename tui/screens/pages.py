@@ -118,7 +118,7 @@ def help_lines(width: int) -> list[Line]:
     """Return the help, in two columns if there is room."""
     half = (width - 4) // 2 if width >= 100 else width
     blocks = [
-        _block(group.name, ((key.label, "accent", key.help) for key in group.keys), half) for group in GROUPS
+        _block(name, ((key.label, "accent", key.help) for key in keys), half) for name, keys in GROUPS.items()
     ]
     blocks.append(_block("Signs", _SIGNS, half))
     if half == width:

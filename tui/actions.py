@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from textual.screen import ModalScreen, Screen
+from textual.screen import Screen
 
 from clairvoyant_cli.state.actions import Action, Verb
 from clairvoyant_cli.state.snapshot import (
@@ -16,7 +16,7 @@ from clairvoyant_cli.state.snapshot import (
 from tui.formatting import duration
 from tui.panels.detail import AnyRequest
 from tui.panels.requests import LEVELS
-from tui.screens.dialogs import Ask, Choose, Confirm
+from tui.screens.dialogs import AnswerT, Ask, Choose, Confirm, Dialog
 from tui.view_state import LinkState
 from tui.widgets.table import Table
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _DAY_S = 86_400.0
 FitT = TypeVar("FitT")
-AnswerT = TypeVar("AnswerT")
 
 
 class OperatorScreen(Screen[None]):
@@ -127,7 +126,7 @@ class OperatorScreen(Screen[None]):
 
     # -- whether, and how -------------------------------------------------------------------------------
 
-    def _ask(self, dialog: ModalScreen[AnswerT | None], actions: Callable[[AnswerT], list[Action]]) -> None:
+    def _ask(self, dialog: Dialog[AnswerT], actions: Callable[[AnswerT], list[Action]]) -> None:
         """Open a dialog, and send the actions for its answer, if there is one."""
 
         def answer(given: AnswerT | None) -> None:

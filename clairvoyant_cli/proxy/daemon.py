@@ -22,11 +22,10 @@ from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning.persistence import Persistence, StateSaver
 from clairvoyant_cli.proxy.listening_socket import BACKLOG, listen, max_connections
-from clairvoyant_cli.proxy.observing.gain import Gain
+from clairvoyant_cli.proxy.observing.arrival_order import Gain
 from clairvoyant_cli.proxy.observing.metrics import Metrics
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
-from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
-from clairvoyant_cli.proxy.observing.state_recorder import StateRecorder
+from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder, StateRecorder
 from clairvoyant_cli.proxy.observing.urgency_stats import UrgencyStats
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import DrainingError, Phase

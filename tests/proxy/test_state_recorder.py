@@ -6,9 +6,8 @@ from typing import cast
 
 import pytest
 
-from clairvoyant_cli.proxy.observing import state_recorder
-from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
-from clairvoyant_cli.proxy.observing.state_recorder import StateRecorder
+from clairvoyant_cli.proxy.observing import snapshots
+from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder, StateRecorder
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.tui.board import stage
 
@@ -30,7 +29,7 @@ class Failing:
 async def test_a_state_that_cannot_be_drawn_is_left_out_and_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(state_recorder, "EVERY_S", 0.0)
+    monkeypatch.setattr(snapshots, "EVERY_S", 0.0)
     keeper = StateRecorder(cast(SnapshotBuilder, Failing()))
     running = asyncio.create_task(keeper.run())
     kept = asyncio.create_task(keeper.kept.wait())

@@ -12,7 +12,7 @@ from random import Random
 
 import numpy as np
 
-from clairvoyant_cli.proxy.observing.gain import Gain
+from clairvoyant_cli.proxy.observing.arrival_order import Gain
 from clairvoyant_cli.proxy.observing.queue_rows import why
 from clairvoyant_cli.proxy.observing.status_sentence import verdict
 from clairvoyant_cli.research.simulator.engine import Run, simulate

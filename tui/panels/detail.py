@@ -2,16 +2,9 @@
 
 from math import expm1
 
-from clairvoyant_cli.state.snapshot import (
-    FinishedRequest,
-    MoveRecord,
-    Part,
-    PredictionState,
-    QueuedRequest,
-    RunningRequest,
-    Snapshot,
-)
-from tui.formatting import bar, class_letter, class_tone, clock, count, duration, ratio
+from clairvoyant_cli.state import snapshot as state
+from clairvoyant_cli.state.snapshot import FinishedRequest, QueuedRequest, RunningRequest, Snapshot
+from tui.formatting import bar, class_letter, class_tone, clock, count, duration, ratio, share
 from tui.panels.requests import compared, level_tone, progress, tau_fraction, tau_tone, tokens_now
 from tui.styled_text import Line, Tone, cell, wrap
 from tui.view_state import ViewState
@@ -53,7 +46,9 @@ def detail(view: ViewState, ident: str, width: int) -> list[Line]:
     lines += [Line(), *_prediction(request.predicted)]
     moves = () if isinstance(request, FinishedRequest) else request.moves
     if moves:
-        lines += [Line(), *_history(moves)]
+        lines += [Line(), Line("history", "faint")]
+    for move in moves:
+        lines.append(Line(f"  {clock(move.at)}  ", "faint").add(move.kind).add(f"  {move.note}", "soft"))
     prompt = None if isinstance(request, FinishedRequest) else request.prompt
     if prompt is not None and view.prompts:
         lines += [Line(), Line("prompt", "faint"), *_prompt(prompt, width)]
@@ -62,6 +57,10 @@ def detail(view: ViewState, ident: str, width: int) -> list[Line]:
 
 def _fact(label: str, value: str, tone: Tone = "ink", note: str = "") -> Line:
     return Line(cell(label, _LABEL), "faint").add(value, tone).add(f"  {note}" if note else "", "soft")
+
+
+def _gauge(label: str, fraction: float, tone: Tone) -> Line:
+    return Line(cell(label, _LABEL), "faint").join(bar(fraction, _BAR, tone))
 
 
 def _who(request: AnyRequest) -> Line:
@@ -82,8 +81,8 @@ def _waiting(request: QueuedRequest, view: ViewState, snapshot: Snapshot, width:
         lines.append(_fact("suspended", done, "accent", f"cut {request.cuts} times for shorter requests"))
     fraction = tau_fraction(age_s, view)
     if fraction is not None:
-        line = Line(cell("of tau", _LABEL), "faint").join(bar(fraction, _BAR, tau_tone(request)))
-        lines.append(line.add(f" {fraction * 100:.0f}% of {duration(snapshot.tau.tau_s)}", "soft"))
+        line = _gauge("of tau", fraction, tau_tone(request))
+        lines.append(line.add(f" {share(fraction)} of {duration(snapshot.tau.tau_s)}", "soft"))
     key = _fact("policy key", f"{request.key:.4g}", "ink", f"{snapshot.policy}: the lowest key goes first")
     lines += [Line(), *_labelled("why here", request.why or "unknown", width), key]
     if request.rank_fcfs is not None:
@@ -112,12 +111,9 @@ def _labelled(label: str, text: str, width: int) -> list[Line]:
 
 def _running(request: RunningRequest, view: ViewState) -> list[Line]:
     slot = f"slot {request.slot}" if request.slot is not None else request.backend
-    line = Line(cell("answer", _LABEL), "faint")
-    line.join(bar(progress(request, view), _BAR, class_tone(request.predicted.length_class)))
-    about = " about" if request.estimated else ""
-    line.add(f"{about} {count(tokens_now(request, view))}", "strong").add(
-        f" of ~{count(request.predicted.expected_tokens)}", "soft"
-    )
+    line = _gauge("answer", progress(request, view), class_tone(request.predicted.length_class))
+    line.add(f"{' about' * request.estimated} {count(tokens_now(request, view))}", "strong")
+    line.add(f" of ~{count(request.predicted.expected_tokens)}", "soft")
     return [
         _fact("running", duration(request.elapsed_s + view.drift_s), "strong", f"{request.state} in {slot}"),
         line,
@@ -130,9 +126,7 @@ def _running(request: RunningRequest, view: ViewState) -> list[Line]:
 
 
 def _finished(request: FinishedRequest) -> list[Line]:
-    error = ""
-    if request.tokens is not None:
-        error = f"predicted {count(request.predicted.expected_tokens)}"
+    error = f"predicted {count(request.predicted.expected_tokens)}" if request.tokens is not None else ""
     return [
         _fact("ended", clock(request.finished_at), "strong", f"{request.outcome}, status {request.status}"),
         _fact("tokens", count(request.tokens), "strong", error),
@@ -142,7 +136,7 @@ def _finished(request: FinishedRequest) -> list[Line]:
     ]
 
 
-def _parts(parts: tuple[Part, ...], view: ViewState) -> list[Line]:
+def _parts(parts: tuple[state.Part, ...], view: ViewState) -> list[Line]:
     """Draw when the request had a slot, a line per part, on one time scale."""
     ends = [part.ended_at for part in parts if part.ended_at is not None]
     now = view.snapshot.taken_at if view.snapshot else 0.0
@@ -159,19 +153,13 @@ def _parts(parts: tuple[Part, ...], view: ViewState) -> list[Line]:
     return lines
 
 
-def _prediction(prediction: PredictionState) -> list[Line]:
-    lines = [
-        _fact(
-            "predicted",
-            f"{class_letter(prediction.length_class)} {prediction.length_class}",
-            class_tone(prediction.length_class),
-            f"by {prediction.source}" if prediction.source else "",
-        )
-    ]
+def _prediction(prediction: state.PredictionState) -> list[Line]:
+    name = prediction.length_class
+    source = f"by {prediction.source}" if prediction.source else ""
+    lines = [_fact("predicted", f"{class_letter(name)} {name}", class_tone(name), source)]
     for name in ("short", "medium", "long"):
         chance: float = getattr(prediction, f"p_{name}")
-        line = Line(cell(f"  {name}", _LABEL), "faint").join(bar(chance, _BAR, class_tone(name)))
-        lines.append(line.add(f" {ratio(chance)}"))
+        lines.append(_gauge(f"  {name}", chance, class_tone(name)).add(f" {ratio(chance)}"))
     expected = f"~{count(prediction.expected_tokens)}"
     lines.append(_fact("tokens", expected, "ink", f"90 % stay under {count(prediction.q90_tokens)}"))
     effects = [(name, expm1(effect)) for name, effect in prediction.features]
@@ -181,13 +169,6 @@ def _prediction(prediction: PredictionState) -> list[Line]:
     for name, effect in telling:
         text = f"×{effect + 1:.1f}" if effect >= _MANIFOLD else f"{effect:+.0%}".replace("-", "−")
         lines.append(_fact(f"  {text}", name, "soft"))
-    return lines
-
-
-def _history(moves: tuple[MoveRecord, ...]) -> list[Line]:
-    lines = [Line("history", "faint")]
-    for move in moves:
-        lines.append(Line(f"  {clock(move.at)}  ", "faint").add(move.kind).add(f"  {move.note}", "soft"))
     return lines
 
 

@@ -2,7 +2,7 @@
 
 from tui.formatting import bar, duration, share, size, spark
 from tui.hardware.reading import Gpu, Hardware
-from tui.styled_text import Line, Tone, cell, ends, wrap
+from tui.styled_text import Line, cell, ends, wrap
 from tui.view_state import ViewState
 
 _HOT_C = 83.0
@@ -50,25 +50,23 @@ def _gpu(view: ViewState, gpu: Gpu, width: int) -> list[Line]:
     lines = [ends(name, _vital_signs(gpu), width)]
     gauge = max(6, (width - _LABEL) // 2 - 6)
     if gpu.utilisation is not None:
-        line = Line(cell("util", _LABEL), "faint").join(bar(gpu.utilisation, gauge))
-        line.add(cell(share(gpu.utilisation), 5, right=True), "strong").add("  ")
+        line = _gauge("util", gpu.utilisation, gauge)
         history = list(view.history.gpu.get(gpu.index, ()))
         lines.append(line.add(spark(history, max(0, width - line.width), 1.0), "faint"))
     if gpu.memory_used_bytes is not None and gpu.memory_total_bytes:
-        lines.append(_memory(gpu, gauge))
+        fill = gpu.memory_used_bytes / gpu.memory_total_bytes
+        line = _gauge("mem" if gpu.unified else "vram", fill, gauge, full=fill >= _FULL)
+        line.add(size(gpu.memory_used_bytes)).add(f" of {size(gpu.memory_total_bytes)}", "soft")
+        lines.append(line)
     for process in gpu.processes:
         left = Line(f"  {process.pid} ", "faint").add(process.name, "soft")
         lines.append(ends(left, Line(size(process.memory_bytes)), width))
     return lines
 
 
-def _memory(gpu: Gpu, gauge: int) -> Line:
-    used, total = gpu.memory_used_bytes or 0, gpu.memory_total_bytes or 1
-    fill = used / total
-    tone: Tone = "alert" if fill >= _FULL else "accent"
-    line = Line(cell("mem" if gpu.unified else "vram", _LABEL), "faint").join(bar(fill, gauge, tone))
-    line.add(cell(share(fill), 5, right=True), "strong" if fill < _FULL else "alert").add("  ")
-    return line.add(size(used)).add(f" of {size(total)}", "soft")
+def _gauge(label: str, fraction: float, width: int, *, full: bool = False) -> Line:
+    line = Line(cell(label, _LABEL), "faint").join(bar(fraction, width, "alert" if full else "accent"))
+    return line.add(cell(share(fraction), 5, right=True), "alert" if full else "strong").add("  ")
 
 
 def _vital_signs(gpu: Gpu) -> Line:

@@ -58,44 +58,34 @@ def _lanes(view: ViewState, snapshot: Snapshot) -> dict[tuple[str, int], list[Sp
     lanes: dict[tuple[str, int], list[Span]] = {
         (backend.name, slot): [] for backend in snapshot.backends for slot in range(backend.slots)
     }
-    for ended in view.history.finished:
-        for lane, span in _of_finished(ended, view.now):
-            if span.until > -PAST_S and span.begins_at < 0.0 and lane in lanes:
-                lanes[lane].append(span)
-    for running in snapshot.running:
-        for lane, span in _of_running(running, view):
-            if lane in lanes:
+    requests: tuple[FinishedRequest | RunningRequest, ...] = (*view.history.finished, *snapshot.running)
+    for request in requests:
+        for lane, span in _spans(request, view):
+            if lane in lanes and span.until > -PAST_S and span.begins_at <= 0.0:
                 lanes[lane].append(span)
     return lanes
 
 
-def _of_finished(request: FinishedRequest, now: float) -> Iterator[tuple[tuple[str, int], Span]]:
-    tone = class_tone(request.real_class or request.predicted.length_class)
-    end = request.finished_at - now
-    yield from _cut_parts(request, now, tone)
-    if request.slot is not None and not request.parts:
-        begin = end - (request.sojourn_s - request.waited_s)
-        predicted = None if request.expected_s is None else begin + request.expected_s
-        sign = "◆" if request.dispatched_by == "tau" else ""
-        yield (request.backend, request.slot), Span(begin, end, tone, sign, predicted)
-
-
-def _of_running(request: RunningRequest, view: ViewState) -> Iterator[tuple[tuple[str, int], Span]]:
-    tone = class_tone(request.predicted.length_class)
-    yield from _cut_parts(request, view.now, tone)
-    if request.slot is not None:
-        begin = -request.elapsed_s - view.drift_s
-        sign = "◆" if request.dispatched_by == "tau" else ""
-        left_s = None if request.eta_s is None else max(0.0, request.eta_s - view.drift_s)
-        yield (request.backend, request.slot), Span(begin, 0.0, tone, sign, left_s, runs=True)
-
-
-def _cut_parts(
-    request: FinishedRequest | RunningRequest, now: float, tone: Tone
+def _spans(
+    request: FinishedRequest | RunningRequest, view: ViewState
 ) -> Iterator[tuple[tuple[str, int], Span]]:
+    """Yield the slots that a request had, and when."""
+    now, real = view.now, request.real_class if isinstance(request, FinishedRequest) else ""
+    tone = class_tone(real or request.predicted.length_class)
     for part in request.parts:
         if part.slot is not None and part.ended_at is not None:
             yield (part.backend, part.slot), Span(part.began_at - now, part.ended_at - now, tone, "½")
+    if request.slot is None:
+        return
+    lane, sign = (request.backend, request.slot), "◆" if request.dispatched_by == "tau" else ""
+    if isinstance(request, RunningRequest):
+        left_s = None if request.eta_s is None else max(0.0, request.eta_s - view.drift_s)
+        yield lane, Span(-request.elapsed_s - view.drift_s, 0.0, tone, sign, left_s, runs=True)
+    elif not request.parts:
+        end = request.finished_at - now
+        begin = end - (request.sojourn_s - request.waited_s)
+        predicted = None if request.expected_s is None else begin + request.expected_s
+        yield lane, Span(begin, end, tone, sign, predicted)
 
 
 def _x(at: float, cells: int) -> int:

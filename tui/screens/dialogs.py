@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 from string import ascii_lowercase
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -17,23 +17,33 @@ from textual.widgets.option_list import Option
 from clairvoyant_cli.errors import printable
 
 _HALF = 28
+AnswerT = TypeVar("AnswerT")
 
 
 def _question(text: str) -> Static:
     return Static(printable(text), classes="question", markup=False)
 
 
-class Confirm(ModalScreen[bool | None]):
+class Dialog(ModalScreen[AnswerT | None]):
+    """A question; Escape closes it without an answer."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Close")]
+
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self._asked = question
+
+
+class Confirm(Dialog[bool]):
     """Asks before something that cannot be undone. Only `y` and Enter say yes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y,enter", "answer(True)", "Yes"),
-        Binding("n,escape,q", "answer(False)", "No"),
+        Binding("n,q", "answer(False)", "No"),
     ]
 
     def __init__(self, question: str, detail: str) -> None:
-        super().__init__()
-        self._asked = question
+        super().__init__(question)
         self._detail = printable(detail)
 
     def compose(self) -> ComposeResult:
@@ -47,19 +57,18 @@ class Confirm(ModalScreen[bool | None]):
         self.dismiss(yes)
 
 
-class Choose(ModalScreen[str | None]):
+class Choose(Dialog[str]):
     """Offers a few options; the current one is marked."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "dismiss(None)", "Close"),
+        Binding("q", "dismiss(None)", "Close"),
         Binding("j", "step(1)", "Down", show=False),
         Binding("k", "step(-1)", "Up", show=False),
     ]
 
     def __init__(self, question: str, options: Sequence[tuple[str, str]], current: str = "") -> None:
         """`options` are pairs of an id and its text."""
-        super().__init__()
-        self._asked = question
+        super().__init__(question)
         self._options = options
         self._current = current
 
@@ -94,14 +103,11 @@ class Choose(ModalScreen[str | None]):
         options.action_cursor_down() if step > 0 else options.action_cursor_up()
 
 
-class Ask(ModalScreen[str | None]):
+class Ask(Dialog[str]):
     """Asks for a value; `complaint` returns what is wrong with one, or nothing."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Close")]
-
     def __init__(self, question: str, value: str, complaint: Callable[[str], str]) -> None:
-        super().__init__()
-        self._asked = question
+        super().__init__(question)
         self._value = value
         self._complaint = complaint
 
@@ -129,15 +135,14 @@ def letters_for(names: Iterable[str]) -> dict[str, str]:
     return given
 
 
-class Letters(ModalScreen[str | None]):
+class Letters(Dialog[str]):
     """Asks for one of several names by a letter; those in `lit` are marked."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter", "dismiss(None)", "Close")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "dismiss(None)", "Close")]
 
     def __init__(self, question: str, names: Sequence[tuple[str, str]], lit: Iterable[str] = ()) -> None:
         """`names` are pairs of a name and its text."""
-        super().__init__()
-        self._asked = question
+        super().__init__(question)
         self._shown = dict(names)
         self._lit = frozenset(lit)
         self._letters = letters_for(self._shown)

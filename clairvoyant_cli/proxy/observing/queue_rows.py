@@ -1,7 +1,6 @@
 """Builds the queue's part of the state: its rows, why each is where it is, and totals."""
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from clairvoyant_cli.protocols.printable import plural
@@ -32,18 +31,11 @@ class WaitingRows:
 
     def __post_init__(self) -> None:
         dispatcher = self.operation.dispatcher
-        self.standings = Standings(dispatcher.scheduler, self.now, sum(self._left_s()), self._slots())
+        running = dispatcher.scheduler.running
+        busy = [exchange.id for exchange in dispatcher.live.values() if exchange.attempt is not None]
+        work_s = sum(left_s(running[ident], self.now) for ident in busy)
+        self.standings = Standings(dispatcher.scheduler, self.now, work_s, max(1, self.pool.at_once))
         self._exchanges = [dispatcher.live[entry.job.id] for entry in self.standings.entries]
-
-    def _slots(self) -> int:
-        return max(1, self.pool.at_once)
-
-    def _left_s(self) -> Iterator[float]:
-        """Yield the predicted seconds until each running request ends."""
-        running = self.operation.dispatcher.scheduler.running
-        for exchange in self.operation.dispatcher.live.values():
-            if exchange.attempt is not None:
-                yield left_s(running[exchange.id], self.now)
 
     def summed(self) -> WaitingState:
         """Return the totals of the whole queue."""
@@ -56,7 +48,7 @@ class WaitingRows:
             short=classes["short"],
             medium=classes["medium"],
             long=classes["long"],
-            clear_s=self.standings.work_s / self._slots(),
+            clear_s=self.standings.work_s / max(1, self.pool.at_once),
         )
 
     def explained(self, number: int) -> list[Exchange]:

@@ -37,6 +37,10 @@ class Times:
     ttft_s: float | None
 
 
+def _windows() -> dict[LengthClass, deque[Times]]:
+    return {each: deque(maxlen=WINDOW) for each in LengthClass}
+
+
 @dataclass(slots=True)
 class RequestStats:
     """Counts, recent requests and times by class."""
@@ -52,13 +56,9 @@ class RequestStats:
     recomputed_tokens: int = 0
     repeats: int = 0
     recent: deque[FinishedRequest] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))
-    times: dict[LengthClass, deque[Times]] = field(
-        default_factory=lambda: {each: deque(maxlen=WINDOW) for each in LengthClass}
-    )
+    times: dict[LengthClass, deque[Times]] = field(default_factory=_windows)
     shadow: Shadow = field(default_factory=lambda: Shadow(1))
-    times_fcfs: dict[LengthClass, deque[Times]] = field(
-        default_factory=lambda: {each: deque(maxlen=WINDOW) for each in LengthClass}
-    )
+    times_fcfs: dict[LengthClass, deque[Times]] = field(default_factory=_windows)
     services_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))
     busy: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     today: DailyTokens = field(default_factory=DailyTokens)
@@ -89,7 +89,8 @@ class RequestStats:
         now, asked = end.at_s, exchange.asked
         self.counts[end.outcome] += 1
         self.today.ended(exchange.job.client, round(exchange.job.tokens), exchange.generated(now))
-        backend = "" if exchange.attempt is None else exchange.attempt.worker
+        attempt = exchange.attempt
+        backend = attempt.worker if attempt else ""
         waited_s, sojourn_s, ttft_s = exchange.waited_s(now), exchange.sojourn_s(now), exchange.ttft_s
         tokens = exchange.totals.tokens if exchange.totals.complete else None
         if exchange.dispatched_s is not None:
@@ -98,7 +99,6 @@ class RequestStats:
         if _counts(exchange):
             self.times[LengthClass.of(tokens or 0)].append(Times(waited_s, sojourn_s, ttft_s))
         self._run_shadow()
-        attempt = exchange.attempt
         self.recent.append(
             FinishedRequest(
                 id=exchange.id,
@@ -188,10 +188,7 @@ class RequestStats:
         )
 
     def stats(self) -> tuple[tuple[ClassStats, ...], tuple[ClassStats, ...]]:
-        """Return the percentiles by class of the answer: as it was, and under first-come-first-served. At
-        most a
-        second old, as sorting takes time.
-        """
+        """Return percentiles by class of the answer, real and first-come-first-served; at most 1 s old."""
         now = self.journal.clock()
         if self._stats is None or now - self._stats[0] > STATS_EVERY_S:
             self._stats = (now, class_stats(self.times), class_stats(self.times_fcfs))
@@ -208,10 +205,7 @@ class RequestStats:
         return max(1.0, min(60.0, mean_s * max(1, waiting // 10)))
 
     def utilisation(self, slots: int, over_s: float, running: Iterable[float] = ()) -> float:
-        """Return the utilisation of the slots (rho) over the last `over_s` seconds; `running` is when the
-        busy
-        slots were granted.
-        """
+        """Return rho over the last `over_s` seconds; `running` is when the busy slots were granted."""
         now = self.journal.clock()
         since = now - over_s
         work_s = sum(end - max(start, since) for start, end in self.busy if end > since)

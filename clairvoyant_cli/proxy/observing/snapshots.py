@@ -1,15 +1,17 @@
-"""Builds the daemon's state, as front ends see it."""
+"""Builds the daemon's state, as front ends see it, and records it for `top` to look back on."""
 
+import asyncio
+import logging
 import os
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.proxy.access.clients import EVERYBODY
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
-from clairvoyant_cli.proxy.observing.gain import Gain
+from clairvoyant_cli.proxy.observing.arrival_order import Gain
 from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS, WaitingRows, moves
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.status_sentence import verdict
@@ -34,7 +36,13 @@ from clairvoyant_cli.state.snapshot import (
     TauState,
     UrgencyState,
 )
+from clairvoyant_cli.state.state_history import EVERY_S, StateHistory
 from predictor.record import Predictor
+
+log = logging.getLogger("clairvoyant")
+
+RECORDED_ROWS = 30
+"""Queued requests of a recorded state: the next to start."""
 
 FIRINGS_SHOWN = 60
 CLIENTS_SHOWN = 50
@@ -113,26 +121,25 @@ class SnapshotBuilder:
         return self.stats.utilisation(self.pool.slots, over_s, running)
 
     def _backend(self, worker: Server, waiting: int) -> BackendState:
-        backend = worker
         return BackendState(
-            name=backend.name,
-            kind=backend.adapter.name,
-            url=backend.base_url,
-            state=backend.state,
-            slots=backend.room,
+            name=worker.name,
+            kind=worker.adapter.name,
+            url=worker.base_url,
+            state=worker.state,
+            slots=worker.room,
             busy=len(self.operation.dispatcher.attempts_on(worker.name)),
-            version=backend.version,
-            detail=backend.detail or worker.remark,
-            models=backend.models,
-            decode_tokens_per_s=backend.speeds.decode_tokens_per_s,
-            prefill_tokens_per_s=backend.speeds.prefill_tokens_per_s,
-            swaps_total=backend.swaps,
+            version=worker.version,
+            detail=worker.detail or worker.remark,
+            models=worker.models,
+            decode_tokens_per_s=worker.speeds.decode_tokens_per_s,
+            prefill_tokens_per_s=worker.speeds.prefill_tokens_per_s,
+            swaps_total=worker.swaps,
             standing=worker.standing,
             waiting=waiting,
-            offered=None if backend.offered is None else len(backend.offered),
+            offered=None if worker.offered is None else len(worker.offered),
             weight=worker.weight,
-            stamped=backend.stamps is not None,
-            engine=backend.engine if backend.stamps is not None else None,
+            stamped=worker.stamps is not None,
+            engine=worker.engine if worker.stamps is not None else None,
             heeded=self.engines.heeded(worker),
         )
 
@@ -259,3 +266,25 @@ class SnapshotBuilder:
         prefill_s = speeds.seconds(exchange.asked.parsed.prompt_tokens, 0.0)
         whole_s = speeds.seconds(0.0, exchange.job.tokens)
         return int(exchange.job.tokens * max(0.0, now - attempt.granted_s - prefill_s) / max(whole_s, 1e-9))
+
+
+@dataclass(slots=True)
+class StateRecorder:
+    """Fills a history. `kept` is set once it holds a state; `failures` counts the states that failed."""
+
+    snapshots: SnapshotBuilder
+    history: StateHistory = field(default_factory=StateHistory)
+    kept: asyncio.Event = field(default_factory=asyncio.Event)
+    failures: int = 0
+
+    async def run(self) -> None:
+        """Record until cancelled. A state that fails is skipped; the first failure is logged."""
+        while True:
+            try:
+                self.history.record(self.snapshots.snapshot(RECORDED_ROWS, explains=False))
+                self.kept.set()
+            except Exception as error:
+                self.failures += 1
+                if self.failures == 1:
+                    log.warning("internal error; please report it: no state for the history: %r", error)
+            await asyncio.sleep(EVERY_S)

@@ -1,7 +1,6 @@
-"""The dashboard: draws the newest state, and asks the daemon for what a key means.
+"""The dashboard: draws the newest state, and sends the operator's actions to the daemon.
 
-A state comes in, a view is made of it, every panel draws the view. States that come faster than the screen is
-drawn are skipped. Nothing here waits: the source, the sensors and the actions run beside the screen.
+States that come faster than the screen is drawn are skipped. Source, sensors and actions run beside it.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""The tables as files. Prompt text never goes into one."""
+"""Writes the tables to files, without prompt text."""
 
 import csv
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,8 +11,8 @@ from clairvoyant_cli.state.snapshot import FinishedRequest, QueuedRequest, Runni
 
 FORMATS = (
     ("queue", "the queue as CSV"),
-    ("running", "what runs as CSV"),
-    ("recent", "what has ended as CSV"),
+    ("running", "running requests as CSV"),
+    ("recent", "ended requests as CSV"),
     ("snapshot", "everything as JSON"),
 )
 
@@ -27,8 +27,12 @@ def export(snapshot: Snapshot, what: str, folder: Path) -> Path:
         path.write_text(json.dumps(asdict(without_prompts(snapshot)), indent=1), encoding="utf-8")
         return path
     path = folder / f"{stem}.csv"
-    rows: Iterable[QueuedRequest | RunningRequest | FinishedRequest] = getattr(snapshot, what)
-    _write(path, [_flat(row) for row in rows])
+    rows: list[Mapping[str, object]] = [_flat(row) for row in getattr(snapshot, what)]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        if rows:
+            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
     return path
 
 
@@ -43,12 +47,3 @@ def _flat(request: QueuedRequest | RunningRequest | FinishedRequest) -> Mapping[
 def _inert(value: object) -> object:
     """A client may name itself `=HYPERLINK(...)`; a spreadsheet is to read that as text."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
-
-
-def _write(path: Path, rows: list[Mapping[str, object]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        if not rows:
-            return
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)

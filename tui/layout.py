@@ -39,8 +39,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class SizeHint:
-    """What sizes the panels: `deck` and `maximised` name the panel shown there, `slots` and `gpus` count
-    rows."""
+    """What sizes the panels: those shown in the deck and maximised, and the number of slots and GPUs."""
 
     deck: str = TAU
     maximised: str = ""

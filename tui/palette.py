@@ -58,8 +58,7 @@ THEMES = tuple(
 
 
 class Palette:
-    """Rich styles: of each tone, of the row under the cursor, and grey ones of a state that is out of
-    date."""
+    """Rich styles: of each tone, of the row under the cursor, and of an outdated state."""
 
     def __init__(self, variables: Mapping[str, str], *, colour: bool = True) -> None:
         """Read the colours of the current theme, which may be one of Textual's."""

@@ -1,4 +1,4 @@
-"""The state printed once, as plain text that fits the width: for scripts, and for a terminal that is none."""
+"""Prints the state once, as plain text that fits the width."""
 
 import sys
 from collections.abc import AsyncGenerator, Iterator
@@ -17,23 +17,23 @@ from tui.view_state import Link, LinkState, ViewState
 _MAX_ROWS = 50
 
 PIPE_WIDTH = 160
-"""Of tables that fill the width they have, printed into a pipe, in cells."""
+"""Width of tables printed into a pipe, in cells."""
 
 
 def output_width() -> int:
-    """Return how wide the tables are that go to the standard output, in cells."""
+    """Return the width of tables on standard output, in cells."""
     return get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH
 
 
 async def first_snapshot(source: DaemonSource) -> Snapshot | Disconnected:
-    """Return the first thing the source says."""
+    """Return the first state, or that the daemon is lost."""
     stream = cast(AsyncGenerator[Snapshot | Disconnected], source.stream())
     try:
         async for news in stream:
             return news
     finally:
         await stream.aclose()
-    return Disconnected("it said nothing")
+    return Disconnected("it sent no state")
 
 
 def state(snapshot: Snapshot, width: int) -> Iterator[str]:

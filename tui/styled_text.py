@@ -1,6 +1,4 @@
-"""Lines of text with tones ("short", "alert"), which the palette turns into colours. So painters are pure
-functions whose output a test reads as text.
-"""
+"""Lines of text with tones ("short", "alert"): painters return them, the palette colours them."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -60,10 +58,7 @@ class Line:
         return "".join(text for text, _ in self.spans)
 
     def add(self, text: str, tone: Tone = "ink") -> Self:
-        """Append text; unprintable characters become dots. Blanks continue the tone before them, so that a
-        line
-        has fewer pieces.
-        """
+        """Append text, made printable. Blanks continue the tone before them: fewer pieces to draw."""
         if text:
             text, width = _measured(text)
             self.width += width

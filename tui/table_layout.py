@@ -85,9 +85,7 @@ class Fitted(Generic[RowT]):
 
     @classmethod
     def of(cls, grid: Grid[RowT], width: int, view: ViewState, hidden: Container[str] = ()) -> "Fitted[RowT]":
-        """Choose the columns for a width, those that are hidden left out. The flexible ones share what is
-        left over, or what is missing.
-        """
+        """Choose the columns for a width; flexible ones share what is left over, or what is missing."""
         shown = [
             column
             for column in grid.columns

@@ -66,7 +66,7 @@ class Pages(Server):
             return web.Response(status=403, text=f"clairvoyant: {why}\n", headers=HEADERS)
         if self._token is not None and not self._knows(request.cookies.get(COOKIE, "")):
             if not self._knows(request.query.get("token", "")):
-                text = "clairvoyant: open the address that `clairvoyant top --web` printed, token and all\n"
+                text = "clairvoyant: open the address that `clairvoyant top --web` printed, with its token\n"
                 return web.Response(status=401, text=text, headers=HEADERS)
             welcome = web.Response(status=303, headers=HEADERS | {"Location": "/"})
             welcome.set_cookie(COOKIE, self._token, httponly=True, samesite="Strict")
@@ -89,10 +89,10 @@ class Pages(Server):
 
     def _objection(self, request: web.Request) -> str | None:
         if not self._walls.answers_to(request.host.lower()):
-            return "this name is not one of this machine's; use its address"
+            return "unknown Host; open the page by this machine's address"
         origin = request.headers.get("Origin")
         ours = origin is None or origin == f"{request.scheme}://{request.host}"
-        return None if ours else "pages of other sites may not look in"
+        return None if ours else "requests from other sites' pages are refused"
 
     def _knows(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), (self._token or "").encode())

@@ -58,7 +58,7 @@ class ControlClient:
         self._headers = [(b"Accept-Encoding", b"identity")]
         if self.token is not None:
             if not self.token.isprintable():
-                raise ClairvoyantError("the admin token is no text of one line", ExitCode.USAGE)
+                raise ClairvoyantError("the admin token must be one line of text", ExitCode.USAGE)
             self._headers.append((b"Authorization", b"Bearer " + self.token.encode()))
 
     async def __aenter__(self) -> "ControlClient":

@@ -79,9 +79,9 @@ def without_prompts(snapshot: Snapshot) -> Snapshot:
     """Return the state without prompts and without the features that quote them."""
     return replace(
         snapshot,
-        running=tuple(_without_prompt(request) for request in snapshot.running),
-        queue=tuple(_without_prompt(request) for request in snapshot.queue),
-        recent=tuple(_without_words(request) for request in snapshot.recent),
+        running=tuple(map(_without_prompt, snapshot.running)),
+        queue=tuple(map(_without_prompt, snapshot.queue)),
+        recent=tuple(map(_without_words, snapshot.recent)),
     )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -54,7 +55,7 @@ class _Newest:
             async with asyncio.timeout(_SILENCE_S):
                 await self._news.wait()
         except TimeoutError:
-            return f"no word from the daemon for {_SILENCE_S:.0f} s"
+            return f"the daemon has sent nothing for {_SILENCE_S:.0f} s"
         if self._event is None:
             return self._reason
         event, self._event = self._event, None
@@ -119,21 +120,19 @@ class DaemonSource:
 
     async def outlook(self) -> tuple[PolicyOutlook, ...]:
         """Return when the queue would start under each policy; empty if the daemon does not answer."""
-        try:
+        with suppress(ClairvoyantError):
             async with self._client() as client:
                 return await client.outlook()
-        except ClairvoyantError:
-            return ()
+        return ()
 
     async def past(self, before: float) -> bytes:
         """Return the newest page of the daemon's `StateHistory` that begins before a time, in epoch seconds;
         empty if there is none, or the daemon does not answer.
         """
-        try:
+        with suppress(ClairvoyantError):
             async with self._client() as client:
                 return await client.past(before)
-        except ClairvoyantError:
-            return b""
+        return b""
 
     def _client(self) -> ControlClient:
         return ControlClient(self.where, self._token)

@@ -7,6 +7,7 @@ started on the first reading, in the caller's thread.
 
 from collections.abc import Callable
 from functools import partial
+from heapq import nlargest
 from types import ModuleType
 from typing import Any
 
@@ -118,11 +119,9 @@ class Nvidia:
         found: dict[int, GpuProcess] = {}
         for ask in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
             for process in self._try(nvml, ask, handle) or ():
-                used = process.usedGpuMemory
-                used = int(used) if used is not None else None
-                found[process.pid] = GpuProcess(process.pid, process_name(process.pid), used)
-        ranked = sorted(found.values(), key=lambda each: each.memory_bytes or 0, reverse=True)
-        return tuple(ranked[:_MAX_PROCESSES])
+                name, used = process_name(process.pid), process.usedGpuMemory
+                found[process.pid] = GpuProcess(process.pid, name, None if used is None else int(used))
+        return tuple(nlargest(_MAX_PROCESSES, found.values(), key=lambda each: each.memory_bytes or 0))
 
     def _try(self, nvml: Any, ask: Callable[..., Any], *arguments: Any) -> Any:
         """Return an answer, or None if this device or this user gets none."""

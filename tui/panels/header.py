@@ -124,9 +124,8 @@ def worth(view: ViewState, width: int) -> Line:
     """What scheduling gains Short requests, costs Long ones, and has saved all today."""
     gain = view.snapshot.gain if view.snapshot else GainState()
     if gain.short_s is None or gain.short_fcfs_s is None:
-        return Line(
-            " No short answer yet to compare with first-come-first-served." if view.snapshot else "", "faint"
-        )
+        none = " No short answer yet to compare with first-come-first-served."
+        return Line(none if view.snapshot else "", "faint")
     behind = gain.short_fcfs_s - gain.short_s < _BEHIND
     tone: Tone = "warn" if behind else "good"
     lead = Line(" ").add("S", "short").add(" waited ", "faint").add(duration(gain.short_s), tone)
@@ -138,9 +137,8 @@ def worth(view: ViewState, width: int) -> Line:
     pieces = [lead, today] if abs(saved) >= 1.0 else [lead]
     if gain.long_paid_s is not None:
         paid = gain.long_paid_s
-        pieces.append(
-            Line("L ", "long").add("paid " if paid >= 0 else "gained ", "faint").add(duration(abs(paid)))
-        )
+        pieces.append(Line("L ", "long").add("paid " if paid >= 0 else "gained ", "faint"))
+        pieces[-1].add(duration(abs(paid)))
     line = flow(pieces, width, gap=3)
     room = (width - line.width - 26) // 2
     return ends(line, _twins(gain, min(30, room), tone), width) if room >= 5 else line
@@ -163,6 +161,5 @@ def load_gauge(rho: float, width: int) -> Line:
     line = bar(rho, width, "accent" if rho < 0.95 else "alert")
     cells = [(character, tone) for text, tone in line.spans for character in text]
     for edge in REGIME:
-        at = min(width - 1, round(edge * width))
-        cells[at] = ("┼", "soft")
+        cells[min(width - 1, round(edge * width))] = ("┼", "soft")
     return gathered(cells)

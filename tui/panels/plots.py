@@ -41,12 +41,9 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
     slots = sum(backend.slots for backend in view.snapshot.backends) if view.snapshot else 1
     top = min(2 * slots + 2, height // 2)
     half = (width - 2) // 2
-    low = columns(
-        waits(view, half, height - top - 1),
-        predicted_and_real(view, width - half - 2, height - top - 1),
-        half,
-    )
-    return [*timeline(view, width, top), Line(), *low]
+    low = height - top - 1
+    right_plot = predicted_and_real(view, width - half - 2, low)
+    return [*timeline(view, width, top), Line(), *columns(waits(view, half, low), right_plot, half)]
 
 
 def waits(view: ViewState, width: int, height: int) -> list[Line]:

@@ -112,28 +112,42 @@ def _class() -> Column[Row]:
     return Column("class", "cls", 3, _both_classes, lambda r: _CLASS_ORDER.get(r.predicted.length_class, 3))
 
 
-def _word(name: str, width: int, of: Callable[[Row], str], *, flex: int, from_width: int = 0) -> Column[Row]:
+def _word(
+    name: str,
+    width: int,
+    of: Callable[[Row], str],
+    form: Callable[[str], str] = str,
+    *,
+    title: str = "",
+    tone: Tone = "soft",
+    flex: int = 0,
+    from_width: int = 0,
+    when: Callable[[ViewState], bool] = lambda view: True,
+) -> Column[Row]:
+    """A text, sorted by what it is before it is formatted."""
+
     def draw(row: Row, view: ViewState, width: int) -> Line:
-        return Line(of(row), "soft")
+        return Line(form(of(row)), tone)
 
-    return Column(name, name, width, draw, of, flex=flex, from_width=from_width)
+    return Column(name, title or name, width, draw, of, flex=flex, from_width=from_width, when=when)
 
 
-def _seconds(
+def _number(
     name: str,
     title: str,
     width: int,
     of: Callable[[Row], float | None],
+    form: Callable[[float | None], str] = duration,
     tone: Tone = "ink",
     *,
     grows: bool = False,
     from_width: int = 0,
 ) -> Column[Row]:
-    """A time; one that `grows` does so between two states too."""
+    """A number; a time that `grows` does so between two states too."""
 
     def draw(row: Row, view: ViewState, width: int) -> Line:
-        seconds = of(row)
-        return Line(duration(seconds + view.drift_s if grows and seconds is not None else seconds), tone)
+        value = of(row)
+        return Line(form(value + view.drift_s if grows and value is not None else value), tone)
 
     return Column(name, title, width, draw, lambda r: of(r) or 0.0, right=True, from_width=from_width)
 
@@ -190,6 +204,10 @@ def _age_bar(row: QueuedRequest, view: ViewState, width: int) -> Line:
     return bar(fraction, width, tau_tone(row)) if fraction is not None else Line()
 
 
+def _expected(row: QueuedRequest) -> float:
+    return row.predicted.expected_tokens
+
+
 def _queue_tokens(row: QueuedRequest, view: ViewState, width: int) -> Line:
     """The expected tokens; of an answer that was cut, the ones it has."""
     if row.cuts:
@@ -201,16 +219,8 @@ def _p_long(row: QueuedRequest, view: ViewState, width: int) -> Line:
     return Line(ratio(row.predicted.p_long), class_tone(row.predicted.length_class))
 
 
-def _q90(row: QueuedRequest, view: ViewState, width: int) -> Line:
-    return Line(count(row.predicted.q90_tokens), "faint")
-
-
 def _priority(row: QueuedRequest, view: ViewState, width: int) -> Line:
     return Line(f"{row.priority:+d}") if row.priority else Line("·", "track")
-
-
-def _only(row: QueuedRequest, view: ViewState, width: int) -> Line:
-    return Line(", ".join(row.backends), "soft")
 
 
 def _words(row: QueuedRequest) -> str:
@@ -235,18 +245,10 @@ QUEUE: Grid[QueuedRequest] = Grid(
         _class(),
         _level(),
         Column("p_long", "P(L)", 4, _p_long, lambda r: r.predicted.p_long, right=True, when=_no_ghost),
-        Column(
-            "tokens",
-            "tokens",
-            6,
-            _queue_tokens,
-            lambda r: r.predicted.expected_tokens,
-            right=True,
-            when=_no_ghost,
-        ),
-        Column("q90", "≤q90", 6, _q90, lambda r: r.predicted.q90_tokens, right=True, from_width=96),
+        Column("tokens", "tokens", 6, _queue_tokens, _expected, right=True, when=_no_ghost),
+        _number("q90", "≤q90", 6, lambda r: r.predicted.q90_tokens, count, "faint", from_width=96),
         Column("eta", "ETA", 6, _eta, lambda r: _NEVER_S if r.eta_s is None else r.eta_s, right=True),
-        _seconds("age", "age", 6, lambda r: r.age_s, grows=True),
+        _number("age", "age", 6, lambda r: r.age_s, grows=True),
         Column("bar", "of τ", 7, _age_bar, flex=1, when=_no_ghost),
         Column(
             "ghost",
@@ -256,18 +258,11 @@ QUEUE: Grid[QueuedRequest] = Grid(
             lambda r: (r.rank_fcfs or r.rank) - r.rank,
             when=lambda view: view.ghost,
         ),
-        Column("only", "only on", 8, _only, lambda r: ", ".join(r.backends), from_width=88, when=_several),
+        _word("only", 8, lambda r: ", ".join(r.backends), title="only on", from_width=88, when=_several),
         Column("priority", "pri", 3, _priority, lambda r: r.priority, right=True, from_width=90),
         _word("model", 11, lambda r: r.model, flex=2),
         _word("client", 9, lambda r: r.client, flex=1),
-        Column(
-            "endpoint",
-            "endpoint",
-            9,
-            lambda r, s, w: Line(path_name(r.endpoint), "faint"),
-            lambda r: r.endpoint,
-            from_width=104,
-        ),
+        _word("endpoint", 9, lambda r: r.endpoint, path_name, tone="faint", from_width=104),
     ),
     rows=lambda view: view.snapshot.queue if view.snapshot else (),
     id=lambda row: row.id,
@@ -340,18 +335,11 @@ RUNNING: Grid[RunningRequest] = Grid(
         Column("tokens", "tokens", 10, _tokens, lambda r: r.tokens, right=True),
         Column("progress", "", 8, _progress, flex=2),
         Column("eta", "ETA", 6, _running_eta, lambda r: _NEVER_S if r.eta_s is None else r.eta_s, right=True),
-        Column(
-            "rate",
-            "tok/s",
-            5,
-            lambda r, s, w: Line(rate(r.tokens_per_s)),
-            lambda r: r.tokens_per_s or 0.0,
-            right=True,
-        ),
-        _seconds("elapsed", "for", 5, lambda r: r.elapsed_s, "soft", grows=True),
-        _seconds("ttft", "TTFT", 5, lambda r: r.ttft_s, "soft", from_width=90),
-        _seconds("waited", "waited", 6, lambda r: r.waited_s, "soft", from_width=100),
-        Column("server", "server", 8, lambda r, s, w: Line(r.backend), lambda r: r.backend, when=_several),
+        _number("rate", "tok/s", 5, lambda r: r.tokens_per_s, rate),
+        _number("elapsed", "for", 5, lambda r: r.elapsed_s, tone="soft", grows=True),
+        _number("ttft", "TTFT", 5, lambda r: r.ttft_s, tone="soft", from_width=90),
+        _number("waited", "waited", 6, lambda r: r.waited_s, tone="soft", from_width=100),
+        _word("server", 8, lambda r: r.backend, tone="ink", when=_several),
         _word("model", 10, lambda r: r.model, flex=2),
         _word("client", 9, lambda r: r.client, flex=1, from_width=78),
     ),
@@ -398,8 +386,8 @@ RECENT: Grid[FinishedRequest] = Grid(
         Column("outcome", "outcome", 9, _outcome, lambda r: r.outcome),
         _class(),
         Column("tokens", "predicted→real", 14, _real_tokens, lambda r: r.tokens or 0, right=True),
-        _seconds("waited", "waited", 6, lambda r: r.waited_s),
-        _seconds("sojourn", "total", 6, lambda r: r.sojourn_s),
+        _number("waited", "waited", 6, lambda r: r.waited_s),
+        _number("sojourn", "total", 6, lambda r: r.sojourn_s),
         Column("by", "by", 2, _by, lambda r: r.dispatched_by),
         _word("model", 8, lambda r: r.model, flex=2, from_width=72),
         _word("client", 8, lambda r: r.client, flex=1, from_width=84),

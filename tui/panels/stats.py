@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from clairvoyant_cli.state.snapshot import ClassStats, Percentiles, Snapshot
+from clairvoyant_cli.state.snapshot import Percentiles, Snapshot
 from tui.formatting import change, class_letter, class_tone, count, duration, ratio, share
 from tui.panels.header import LIGHT, load_gauge, regime
-from tui.styled_text import Line, Tone, cell, columns
+from tui.styled_text import Line, cell, columns
 from tui.view_state import ViewState
 
 _GRID = 43
@@ -33,7 +33,7 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
     if snapshot is None:
         return []
     waits = _waits(snapshot)
-    rest = [*_regime(snapshot), *_predictor(snapshot), _counters(snapshot), *_promised(snapshot)]
+    rest = [_regime(snapshot), _predictor(snapshot), _counters(snapshot), *_promised(snapshot)]
     sojourns = _block("total", [(each.length_class, each.sojourn) for each in snapshot.stats])
     if width >= 2 * _GRID - 10 and height < 12:
         return columns([*waits, rest[0], rest[2]], [*sojourns, rest[1]], _GRID)
@@ -50,7 +50,10 @@ def _waits(snapshot: Snapshot) -> list[Line]:
         return lines
     lines[0].add(cell("by arrival", 12, right=True), "faint")
     for line, stats in zip(lines[1:], snapshot.stats, strict=True):
-        _compare(line, stats, shadow.get(stats.length_class))
+        ours_s, fcfs_s = stats.wait.p50, shadow.get(stats.length_class)
+        line.add(cell(duration(fcfs_s), 7, right=True), "soft")
+        if fcfs_s and ours_s is not None:
+            line.add(cell(change(ours_s, fcfs_s), 6, right=True), "good" if ours_s < fcfs_s else "warn")
     return lines
 
 
@@ -68,25 +71,17 @@ def _block(name: str, rows: list[tuple[str, Percentiles]]) -> list[Line]:
     return lines
 
 
-def _compare(line: Line, stats: ClassStats, first_come_s: float | None) -> None:
-    line.add(cell(duration(first_come_s), 7, right=True), "soft")
-    if not first_come_s or stats.wait.p50 is None:
-        return
-    tone: Tone = "good" if stats.wait.p50 < first_come_s else "warn"
-    line.add(cell(change(stats.wait.p50, first_come_s), 6, right=True), tone)
-
-
-def _regime(snapshot: Snapshot) -> list[Line]:
+def _regime(snapshot: Snapshot) -> Line:
     rho = snapshot.utilisation
     if rho is None:
-        return [Line("ρ not known yet", "faint")]
+        return Line("ρ not known yet", "faint")
     line = Line("load  ", "faint").join(load_gauge(rho, 13)).add(f" {ratio(rho)} ", "strong")
     crowded = snapshot.waits > sum(backend.slots for backend in snapshot.backends)
     word = regime(rho)
-    return [line.add("" if crowded and word == LIGHT else word, "soft")]
+    return line.add("" if crowded and word == LIGHT else word, "soft")
 
 
-def _predictor(snapshot: Snapshot) -> list[Line]:
+def _predictor(snapshot: Snapshot) -> Line:
     predictor = snapshot.predictor
     line = Line("rank  ", "faint").add(ratio(predictor.ranking_accuracy), "strong")
     line.add(f" of {count(predictor.judged)} judged", "soft")
@@ -94,7 +89,7 @@ def _predictor(snapshot: Snapshot) -> list[Line]:
         line.add(f"  not trusted for {predictor.distrusted[0]}", "alert")
     elif predictor.q90_coverage is not None:
         line.add("  q90 holds ", "faint").add(share(predictor.q90_coverage))
-    return [line]
+    return line
 
 
 def _promised(snapshot: Snapshot) -> list[Line]:

@@ -1,4 +1,4 @@
-"""The board: the panels, where they stand, and what the keys do to them."""
+"""The main screen: all panels, their layout, and the keys that change the view."""
 
 from collections.abc import Callable
 from dataclasses import astuple, replace
@@ -375,12 +375,11 @@ def _queue_facts(view: ViewState) -> Line:
 
 
 def _levels(urgency: UrgencyState) -> Line:
-    """How many of each level wait, where that matters."""
-    line = Line()
+    """Return the queued requests of each level, if the policy heeds it."""
     waiting = [each for each in urgency.levels if each.waiting] if urgency.heeded else []
-    for at, each in enumerate(waiting):
-        line.add("level " if not at else "", "faint").add(f"{each.level}", LEVELS[each.level][1])
-        line.add(f":{count(each.waiting)} ", "soft")
+    line = Line("level " if waiting else "", "faint")
+    for each in waiting:
+        line.add(f"{each.level}", LEVELS[each.level][1]).add(f":{count(each.waiting)} ", "soft")
     if urgency.shouter is not None:
         line.add(f"{printable(urgency.shouter.client)[:_NAME]} not believed ", "warn")
     return line

@@ -88,10 +88,7 @@ class Canvas(Widget):
             self.refresh(*regions)
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Return lines that are coloured once. Textual's own way handles borders and opacity, which a canvas
-        does
-        not have, and costs as much as painting.
-        """
+        """Return lines coloured once; Textual's own way costs more, for borders that a canvas lacks."""
         left, right = crop.column_span
         return [self.render_line(y).crop(left, right) for y in crop.line_range]
 

@@ -116,10 +116,7 @@ class Table(Panel, Generic[RowT]):
         return frozenset({_HEADING + self._cursor - self._top})
 
     def facts(self, view: ViewState) -> Line:
-        """Return filter, counts, marks, the panel's own facts and the visible range; without room for all,
-        the
-        own facts are left out first, then the range.
-        """
+        """Return filter, counts, marks, own facts and visible range; own facts give way first."""
         kept = Line()
         if self.order.filter.strip():
             kept.add(f" /{self.order.filter} ", "accent")
@@ -202,9 +199,7 @@ class Table(Panel, Generic[RowT]):
 
     def action_edge(self, end: int) -> None:
         """Go to the first row or the last."""
-        self.follows = False
-        self._put(len(self.rows) - 1 if end else 0)
-        self.redraw()
+        self.action_move(len(self.rows) if end else -len(self.rows))
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         self.action_move(_WHEEL_ROWS)
@@ -220,8 +215,6 @@ class Table(Panel, Generic[RowT]):
             if column is not None and column.sort is not None:
                 self.sort_by(column.name)
         elif self._top + event.y - _HEADING < len(self.rows):
-            self.follows = False
-            self._put(self._top + event.y - _HEADING)
-            self.redraw()
+            self.action_move(self._top + event.y - _HEADING - self._cursor)
             if event.chain == 2:
                 self.post_message(self.Opened())

@@ -107,10 +107,10 @@ class Gain:
         self._turn_over()
         now = self.clock()
         if not 0.0 <= now - self._state[0] < STATE_EVERY_S:
-            self._state = (now, self._drawn(now))
+            self._state = (now, self._compared(now))
         return self._state[1]
 
-    def _drawn(self, now: float) -> GainState:
+    def _compared(self, now: float) -> GainState:
         for runs in self._by_class.values():
             while runs and not now - WINDOW_S <= runs[0].at <= now:
                 runs.popleft()

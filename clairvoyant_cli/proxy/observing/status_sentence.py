@@ -30,12 +30,11 @@ def verdict(state: Snapshot, *, stopping: bool = False) -> Verdict:
 
 def _stopped(state: Snapshot, stopping: bool) -> Verdict | None:
     rest = f"{state.waits:,} waiting" if state.waits else "none waiting"
-    if stopping:
-        return Verdict("note", f"Stopping: new requests are rejected, {rest}")
-    if state.mode == "draining":
-        return Verdict("note", f"Draining: new requests are rejected, {rest}")
-    if state.mode == "paused":
+    if state.mode == "paused" and not stopping:
         return Verdict("note", f"Paused by an operator, {rest}")
+    if stopping or state.mode == "draining":
+        mode = "Stopping" if stopping else "Draining"
+        return Verdict("note", f"{mode}: new requests are rejected, {rest}")
     return None
 
 
@@ -90,9 +89,8 @@ def _impaired(state: Snapshot) -> Verdict | None:
     distrusted = state.predictor.distrusted
     if distrusted:
         others = f" (and {len(distrusted) - 1} more)" if len(distrusted) > 1 else ""
-        whose = f"{distrusted[0]}{others}"
-        text = f"Predictor not trusted for {whose}: first come, first served until it ranks better"
-        return Verdict("warn", text)
+        text = f"Predictor not trusted for {distrusted[0]}{others}"
+        return Verdict("warn", f"{text}: first come, first served until it ranks better")
     return None
 
 

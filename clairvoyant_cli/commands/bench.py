@@ -108,9 +108,9 @@ shared_options = together(
     click.option(
         "--report",
         "report_file",
-        type=output_file(".md", ".html", ".htm"),
+        type=output_file(".md"),
         metavar="FILE",
-        help="Write a report: .md or .html.",
+        help="Write a report in Markdown, its charts beside it.",
     ),
     click.option(
         "--resume",
@@ -230,7 +230,7 @@ async def _measure(
     from clairvoyant_cli.commands.setup import load_predictor
     from clairvoyant_cli.research.bench.report import UNPROVEN, Findings, notes_of
     from clairvoyant_cli.research.bench.results import Ledger
-    from clairvoyant_cli.research.bench.session import Session, steps_of
+    from clairvoyant_cli.research.bench.session import run_steps, steps_of
     from clairvoyant_cli.research.bench.setup import set_up
     from clairvoyant_cli.research.bench.summary import summarise
 
@@ -246,10 +246,9 @@ async def _measure(
             click.echo(UNPROVEN, err=True)
         loads = bench.loads(service_s)
         steps = steps_of(loads, arms, settings.runs, lengths_last=not settings.set_lengths)
-        session = Session(bench, ledger)
         try:
             with _progress(len(steps)) as on_progress:
-                await session.run(steps, on_progress)
+                await run_steps(bench, ledger, steps, on_progress)
         except asyncio.CancelledError:
             if resume_file is not None:
                 click.echo("stopped; run the same command to resume", err=True)

@@ -22,6 +22,15 @@ class Arrival:
 
 Plan = tuple[Arrival, ...]
 
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A load and its name in tables; `plan` returns the questions of a run."""
+
+    name: str
+    plan: Callable[[int], Plan]
+
+
 Draw = Callable[[LengthClass, Random], Question]
 """Draws a question of a class."""
 

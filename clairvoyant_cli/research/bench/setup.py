@@ -30,6 +30,7 @@ from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.client import REPLAYED, Asker, ask_alone
 from clairvoyant_cli.research.bench.plan import (
     Draw,
+    Load,
     PaperAnswers,
     Plan,
     as_written,
@@ -40,7 +41,6 @@ from clairvoyant_cli.research.bench.plan import (
 )
 from clairvoyant_cli.research.bench.prompts import SHIPPED, Question, load_prompts
 from clairvoyant_cli.research.bench.results import Answer, Cell
-from clairvoyant_cli.research.bench.session import OpenLoop
 from clairvoyant_cli.research.replay import Engine, Replay, Speed
 from clairvoyant_cli.research.replay.proof import proven
 from clairvoyant_cli.research.simulator.engine import Preemption, SlotSimulation
@@ -200,17 +200,17 @@ class Bench:
         tokens = sum(question.tokens for question in questions)
         return took_s / tokens * fmean(fmean(q.tokens for q in self.pools[kind]) for kind in BOTH)
 
-    def loads(self, service_s: float) -> list[OpenLoop]:
+    def loads(self, service_s: float) -> list[Load]:
         """Return the loads; `service_s` is the mean service time of a question."""
         settings = self.settings
 
-        def load(name: str, plan: Callable[[Draw, Random], Plan]) -> OpenLoop:
+        def load(name: str, plan: Callable[[Draw, Random], Plan]) -> Load:
             def of_run(run: int) -> Plan:
                 return plan(without_repeats(self.draw, self.pools), settings.random(settings.kind, run))
 
-            return OpenLoop(name, of_run, settings.speedup)
+            return Load(name, of_run)
 
-        def poisson_at(rho: float) -> OpenLoop:
+        def poisson_at(rho: float) -> Load:
             rate_per_s = rho * self.slots / service_s
             return load(f"rho {rho:g}", lambda draw, rng: poisson(settings.requests, rate_per_s, draw, rng))
 
@@ -226,7 +226,7 @@ class Bench:
         span_s = max(float(recorded.arrival_s[-1]), 1e-6)
         stretches = {f"trace at rho {rho:g}": work_s / (rho * self.slots * span_s) for rho in settings.rhos}
 
-        def trace_at(name: str, stretch: float) -> OpenLoop:
+        def trace_at(name: str, stretch: float) -> Load:
             return load(name, lambda draw, rng: replayed(recorded, draw, stretch, rng))
 
         return [trace_at(name, stretch) for name, stretch in (stretches or {"trace": 1.0}).items()]
@@ -236,7 +236,7 @@ class Bench:
         return 1 / PaperAnswers({}).tokens_per_s if self.engine is not None else None
 
     def simulated(
-        self, cells: Sequence[Cell], loads: Sequence[OpenLoop], arms: Sequence[Arm], service_s: float
+        self, cells: Sequence[Cell], loads: Sequence[Load], arms: Sequence[Arm], service_s: float
     ) -> list[Cell]:
         """Return the simulator's cells for the same arrivals, lengths and predictions."""
         tokens = [a.tokens for cell in cells for a in cell.answers if a.tokens]

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,17 +41,6 @@ WIDTH = 120
 REPLAY_SPEEDUP = 40.0
 REPLAY_TAU_S = {"sjf": 10.5, DEFAULT_POLICY: 36.0}
 """Timeouts at the paper's service times: its own, and ten short service times for the default policy."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outputs:
-    """Where the findings go besides the tables on standard output."""
-
-    as_json: bool
-    csv_file: Path | None
-    plot_file: Path | None
-    report_file: Path | None
-    resume_file: Path | None
 
 
 shared_options = together(
@@ -193,9 +182,6 @@ def _bench(
     from clairvoyant_cli.research.bench.setup import Settings
 
     logging.getLogger("clairvoyant").setLevel(logging.ERROR)  # keep the daemon's log out of the table
-    outputs = Outputs(
-        *(options[name] for name in ("as_json", "csv_file", "plot_file", "report_file", "resume_file"))
-    )
     quick, virtual, lengths = options["quick"], options["virtual_time"], options["set_lengths"]
     replay = options["backend"] == REPLAY
     if virtual and not replay:
@@ -220,8 +206,10 @@ def _bench(
         **more,
     )
     arms = [parse_arm(text) for text in settings.arms]
-    measure = _measure(settings, arms, outputs.resume_file, options["backend_key_file"])
-    _write(run_virtually(measure) if virtual else run(measure), outputs)
+    measure = _measure(settings, arms, options["resume_file"], options["backend_key_file"])
+    findings = run_virtually(measure) if virtual else run(measure)
+    names = ("as_json", "csv_file", "plot_file", "report_file")
+    _write(findings, **{name: options[name] for name in names})
 
 
 async def _measure(
@@ -334,22 +322,28 @@ def _progress(total: int) -> Iterator[Callable[[float, str], None]]:
     yield print_step
 
 
-def _write(findings: "Findings", outputs: Outputs) -> None:
+def _write(
+    findings: "Findings",
+    as_json: bool,
+    csv_file: Path | None,
+    plot_file: Path | None,
+    report_file: Path | None,
+) -> None:
     from clairvoyant_cli.commands.console import PlainConsole
     from clairvoyant_cli.research.bench.report import report_of, to_csv, to_json
     from clairvoyant_cli.research.report import print_report, save
 
     report = report_of(findings)
     try:
-        if outputs.csv_file is not None:
-            with outputs.csv_file.open("w", newline="", encoding="utf-8") as file:
+        if csv_file is not None:
+            with csv_file.open("w", newline="", encoding="utf-8") as file:
                 csv.writer(file).writerows(to_csv(findings.cells))
-        for path in (outputs.plot_file, outputs.report_file):
+        for path in (plot_file, report_file):
             if path is not None:
                 save(report, path)
     except OSError as error:
         raise ClairvoyantError(f"cannot write {error.filename}: {error.strerror}") from None
-    if outputs.as_json:
+    if as_json:
         click.echo(json.dumps(to_json(findings), indent=2))
     else:
         print_report(report, PlainConsole() if sys.stdout.isatty() else PlainConsole(width=WIDTH))

@@ -171,16 +171,20 @@ def run_mix(mix: Mix, options: "Options") -> "Report":
 
     from clairvoyant_cli.research.report import Report, figures
     from clairvoyant_cli.research.simulator import comparison
-    from clairvoyant_cli.research.simulator.traces import Speed, mean_by_class, read_history
+    from clairvoyant_cli.research.simulator.traces import mean_by_class, read_history
     from clairvoyant_cli.scheduler.starvation import tau_from_service, tau_from_setting
 
     policies = list(dict.fromkeys(["fcfs", *policies_of(mix.policies)]))
     history = None
     short_s, long_s = mix.short_s[0], mix.long_s[0]
     if mix.workload not in ("poisson", "burst"):
-        speed = Speed(mix.prefill_rate, mix.decode_rate)
-        with_prompts = mix.predictor == "model"
-        history = read_history(Path(mix.workload), speed, options.requests or None, with_prompts)
+        history = read_history(
+            Path(mix.workload),
+            prefill_rate=mix.prefill_rate,
+            decode_rate=mix.decode_rate,
+            limit=options.requests or None,
+            prompts=mix.predictor == "model",
+        )
         short_s, long_s = mean_by_class(history.workload)
     nothing_random = history is not None and mix.predictor in ("oracle", "recorded", "model")
     seeds = options.seeds or (1 if nothing_random else SEEDS)

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def backend() -> Iterator[str]:
     """A fast simulated backend in a process of its own."""
-    with child("-m", "clairvoyant_cli.research.replay", "--decode", 20_000, "--prefill", 400_000) as url:
+    with child("-m", "tests.fakes.replay_process", "--decode", 20_000, "--prefill", 400_000) as url:
         yield url
 
 

@@ -50,7 +50,7 @@ class Backend:
 
     def start(self) -> None:
         flags = f"--port {self.port} --slots {SLOTS} --decode 4000 --prefill 1e6".split()
-        self._alive.enter_context(child("-m", "clairvoyant_cli.research.replay", *flags))
+        self._alive.enter_context(child("-m", "tests.fakes.replay_process", *flags))
 
     def kill(self) -> None:
         self._alive.close()

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from datetime import UTC, datetime
 
 import httpx
@@ -173,14 +171,3 @@ async def test_a_server_that_stops_can_start_again_on_its_port() -> None:
 async def test_wait_until_times_out_with_the_state() -> None:
     with pytest.raises(TimeoutError, match="0 waiting, 0 running"):
         await Engine().wait_until(lambda c: c.started == 1, timeout_s=0)
-
-
-def test_it_runs_as_a_process_of_its_own() -> None:
-    arguments = [sys.executable, "-m", "clairvoyant_cli.research.replay", "--decode", "inf"]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        base_url = process.stdout.readline().strip()
-        answer = httpx.post(base_url + "/api/generate", json={"model": "replay", "prompt": "x"}).text
-        process.terminate()
-        assert process.wait(timeout=10) == 0
-    assert json.loads(answer.splitlines()[-1])["done"] is True

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.research.simulator.traces import Speed, read_history
+from clairvoyant_cli.research.simulator.traces import read_history
 from clairvoyant_cli.research.simulator.workload import LONG, MEDIUM, SHORT
 
 
@@ -18,7 +18,7 @@ def test_an_azure_trace(tmp_path: Path) -> None:
         "2023-11-16 18:15:46.6805900,374,44\n"
         "2023-11-16 18:15:50.9951690,396,1000\n"
     )
-    workload = read_history(path, Speed(1000.0, 100.0)).workload
+    workload = read_history(path, decode_rate=100.0).workload
     assert workload.arrival_s.tolist() == pytest.approx([0.0, 4.314579], abs=1e-5)
     assert workload.service_s.tolist() == pytest.approx([0.374 + 0.44, 0.396 + 10.0])
     assert workload.kind.tolist() == [SHORT, LONG]

@@ -81,12 +81,11 @@ class PreemptedCaches:
     def __init__(self, rates: Rates, capacity_tokens: float | None = None) -> None:
         self._rates = rates
         self._kept = None if capacity_tokens is None else KvCache(capacity_tokens)
-        self.evictions = 0
 
     def paused(self, number: int, tokens: float, key: float) -> None:
         """Keep the cache of a preempted request; `key` is its place in the queue."""
         if self._kept is not None:
-            self.evictions += len(self._kept.left(str(number), tokens, key=key))
+            self._kept.left(str(number), tokens, key=key)
 
     def resume_s(self, number: int, prompt_tokens: float, done: float) -> float:
         """Return the seconds it takes to restore a request's cache."""
@@ -167,7 +166,7 @@ class BatchSimulation:
             if not scheduler.running and not len(scheduler):
                 now = max(now, arrival_s[number])
             while arrival_s[number] <= now:
-                scheduler.submit(self._job(number, ""), now)
+                scheduler.submit(self._job(number), now)
                 number += 1
             self._preempt(now)
             self._start_all(now)
@@ -178,7 +177,6 @@ class BatchSimulation:
             np.array(self._start_s),
             np.array(self._first_token_s),
             np.array(self._finish_s),
-            np.zeros(n, dtype=np.int64),
             scheduler.tau_firings,
             self._preemptions,
         )

@@ -6,14 +6,14 @@
 3. Equal workloads, predictions and schedulers give equal runs.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 import numpy as np
 
 from clairvoyant_cli.research.simulator.predictions import Predictions
-from clairvoyant_cli.research.simulator.workload import Floats, Ints, Workload
+from clairvoyant_cli.research.simulator.workload import Floats, Workload
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.kv_cache import KvCache, price_of_cut
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -22,7 +22,7 @@ Completion = tuple[float, int, int, int]
 """(time, sequence, request, run of the request); outdated once that run was preempted."""
 
 Route = Callable[[int, float, Scheduler], str]
-"""Chooses the worker a request is pinned to when it arrives: (number, now, scheduler) -> worker."""
+"""Chooses the worker a request is pinned to on arrival, "" for any: (number, now, scheduler) -> worker."""
 
 LOOK_S = 0.5
 """Seconds between two decisions while requests wait: the remaining times of running ones change."""
@@ -55,10 +55,8 @@ class Run:
     start_s: Floats
     first_token_s: Floats
     finish_s: Floats
-    worker: Ints
     tau_firings: int
     preemptions: int
-    loads: int = 0
     lost_s: float = 0.0
 
     @property
@@ -93,19 +91,13 @@ class SlotSimulation:
         *,
         preemption: Preemption | None = None,
         route: Route | None = None,
-        load_s: Mapping[int, float] | None = None,
-        slowness: Mapping[str, float] | None = None,
     ) -> None:
-        """Prepare a run; without `preemption` the backend cannot preempt. `load_s` are the seconds it takes
-        to load a model, `slowness` the factors by which workers are slower.
-        """
+        """Prepare a run; without `preemption` the backend cannot preempt."""
         n = len(workload)
         self.scheduler = scheduler
         self.workload = workload
         self._preemption = preemption
         self._route = route
-        self._load_s = dict(load_s or {})
-        self._slowness = dict(slowness or {})
         self._job = job_maker(workload, predictions)
         self._service_s = workload.service_s.tolist()
         self._start_s = [-1.0] * n
@@ -119,8 +111,6 @@ class SlotSimulation:
         self._interrupts = scheduler.policy.interrupts
         self._look_s = float("inf")
         self._seq = 0
-        self._loaded: dict[str, int] = {}
-        self._loads = 0
         self._preemptions = 0
         self._lost_s = 0.0
         room_s = 0.0 if preemption is None else preemption.room_s
@@ -153,7 +143,7 @@ class SlotSimulation:
 
     def _arrive(self, number: int, now: float) -> None:
         worker = "" if self._route is None else self._route(number, now, self.scheduler)
-        self.scheduler.submit(self._job(number, worker), now)
+        self.scheduler.submit(replace(self._job(number), worker=worker), now)
 
     def _decide(self, now: float) -> None:
         self._fill(now)
@@ -178,9 +168,6 @@ class SlotSimulation:
         if self._start_s[number] < 0.0:
             self._start_s[number] = now
         duration_s = self._service_s[number] - self._done_s[number] + self._overhead_s[number]
-        duration_s *= self._slowness.get(worker, 1.0)
-        if self._load_s:
-            duration_s += self._load(worker, number)
         self._lost_s += self._overhead_s[number]
         self._kept[worker].taken(str(number))
         self._worker[number] = worker
@@ -188,17 +175,8 @@ class SlotSimulation:
         self._seq += 1
         heappush(self._completions, (now + duration_s, self._seq, number, self._runs[number]))
 
-    def _load(self, worker: str, number: int) -> float:
-        affinity = int(self.workload.affinity[number])
-        if self._loaded.get(worker) == affinity:
-            return 0.0
-        self._loaded[worker] = affinity
-        self._loads += 1
-        return self._load_s.get(affinity, 0.0)
-
     def _done_by(self, number: int, now: float) -> float:
-        held_s: float = now - self._resumed_s[number]
-        useful_s = held_s / self._slowness.get(self._worker[number], 1.0) - self._overhead_s[number]
+        useful_s: float = now - self._resumed_s[number] - self._overhead_s[number]
         return self._done_s[number] + max(useful_s, 0.0)
 
     def _report_progress(self, now: float, preemption: Preemption) -> None:
@@ -226,16 +204,13 @@ class SlotSimulation:
 
     def _outcome(self) -> Run:
         prefill_s = self.workload.prefill_s if len(self.workload.prefill_s) else 0.0
-        places = {worker: place for place, worker in enumerate(self.scheduler.slots)}
         return Run(
             self.workload,
             np.array(self._start_s),
             np.array(self._start_s) + prefill_s,
             np.array(self._finish_s),
-            np.array([places[worker] for worker in self._worker], dtype=np.int64),
             self.scheduler.tau_firings,
             self._preemptions,
-            self._loads,
             self._lost_s,
         )
 
@@ -245,41 +220,21 @@ def simulate(scheduler: Scheduler, workload: Workload, predictions: Predictions)
     return SlotSimulation(scheduler, workload, predictions).run()
 
 
-def job_maker(workload: Workload, predictions: Predictions) -> Callable[[int, str], Job]:
-    """Return a function from a request's number and the worker it is pinned to ("": any) to its job."""
-    n = len(workload)
-
-    def names(column: Ints) -> list[str]:
-        return [str(value) for value in column.tolist()] if len(column) else [""] * n
-
-    arrival_s, p_long = workload.arrival_s.tolist(), predictions.p_long.tolist()
-    cost_s, cost_q90_s, tokens = (
-        predictions.cost_s.tolist(),
-        predictions.cost_q90_s.tolist(),
-        predictions.tokens.tolist(),
-    )
-    tokens_q90 = predictions.tokens_q90.tolist() if len(predictions.tokens_q90) else [0.0] * n
-    prompt_tokens = workload.prompt_tokens.tolist() if len(workload.prompt_tokens) else [0.0] * n
-    client, affinity = names(workload.client), names(workload.affinity)
-    urgency_column = predictions.urgency if len(predictions.urgency) else workload.urgency
-    urgency = urgency_column.tolist() if len(urgency_column) else [None] * n
-
-    def job(i: int, worker: str) -> Job:
-        return Job(
-            str(i),
-            arrival_s[i],
-            p_long[i],
-            cost_s[i],
-            cost_q90_s[i],
-            tokens[i],
-            prompt_tokens[i],
-            client[i],
-            "",
-            affinity[i],
-            worker,
-            0,
-            urgency[i],
-            tokens_q90[i],
-        )
-
-    return job
+def job_maker(workload: Workload, predictions: Predictions) -> Callable[[int], Job]:
+    """Return a function from a request's number to its job."""
+    urgency = predictions.urgency if len(predictions.urgency) else workload.urgency
+    columns = {
+        "arrival_s": workload.arrival_s,
+        "p_long": predictions.p_long,
+        "cost_s": predictions.cost_s,
+        "cost_high_s": predictions.cost_q90_s,
+        "tokens": predictions.tokens,
+        "tokens_q90": predictions.tokens_q90,
+        "prompt_tokens": workload.prompt_tokens,
+        "urgency": urgency,
+    }
+    given = {name: column.tolist() for name, column in columns.items() if len(column)}
+    if len(workload.client):
+        given["client"] = [str(client) for client in workload.client.tolist()]
+    rows = [dict(zip(given, row, strict=True)) for row in zip(*given.values(), strict=True)]
+    return lambda i: Job(str(i), **rows[i])

@@ -29,14 +29,6 @@ MILLISECONDS = {"timestamp_ms", "timestamp"}
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
-    """The speed of the backend, for files without `service_s`."""
-
-    prefill_tokens_per_s: float = 1000.0
-    decode_tokens_per_s: float = 40.0
-
-
-@dataclass(frozen=True, slots=True)
 class History:
     """A recorded workload, its recorded predictions, and its prompts if they were asked for."""
 
@@ -49,18 +41,24 @@ Row = Mapping[str, object]
 
 
 def read_history(
-    path: Path, speed: Speed | None = None, limit: int | None = None, prompts: bool = False
+    path: Path,
+    *,
+    prefill_rate: float = 1000.0,
+    decode_rate: float = 40.0,
+    limit: int | None = None,
+    prompts: bool = False,
 ) -> History:
     """Read a file of recorded requests; ClairvoyantError if it cannot be read or lacks a required column.
 
-    The answer's tokens or `service_s` are required. Without arrival times all requests arrive at once.
-    `client`, `urgency`, `p_long` and `predicted_tokens` are optional.
+    The answer's tokens or `service_s` are required. The rates are those of the backend in tokens per second,
+    for files without `service_s`. Without arrival times all requests arrive at once. `client`, `urgency`,
+    `p_long` and `predicted_tokens` are optional.
     """
     rows = list(_rows(path, limit))
     if not rows:
         raise ClairvoyantError(f"{path} holds no requests", ExitCode.USAGE)
     try:
-        return _history(rows, speed or Speed(), prompts)
+        return _history(rows, prefill_rate, decode_rate, prompts)
     except KeyError as error:
         raise ClairvoyantError(
             f"cannot use {path}: a request lacks {error.args[0]}", ExitCode.USAGE
@@ -93,7 +91,7 @@ def _rows(path: Path, limit: int | None) -> Iterator[Row]:
         raise ClairvoyantError(f"{path} is neither CSV nor JSON lines: {error}", ExitCode.USAGE) from error
 
 
-def _history(rows: list[Row], speed: Speed, with_prompts: bool) -> History:
+def _history(rows: list[Row], prefill_rate: float, decode_rate: float, with_prompts: bool) -> History:
     first = rows[0]
     arrival_s = _arrivals(rows)
     prompt_tokens = _column(rows, _known(first, PROMPT_TOKENS), 0.0)
@@ -101,12 +99,12 @@ def _history(rows: list[Row], speed: Speed, with_prompts: bool) -> History:
     if named is None and "service_s" not in first:
         raise KeyError(f"service_s or one of {', '.join(TOKENS)}")
     tokens = _column(rows, named, 0.0)
-    prefill_s = prompt_tokens / speed.prefill_tokens_per_s
+    prefill_s = prompt_tokens / prefill_rate
     if "service_s" in first:
         service_s = _column(rows, "service_s", 0.0)
-        tokens = tokens if named else service_s * speed.decode_tokens_per_s
+        tokens = tokens if named else service_s * decode_rate
     else:
-        service_s = prefill_s + tokens / speed.decode_tokens_per_s
+        service_s = prefill_s + tokens / decode_rate
     order = np.argsort(arrival_s, kind="stable")
     kind = np.where(tokens < SHORT_BELOW_TOKENS, SHORT, np.where(tokens >= LONG_FROM_TOKENS, LONG, MEDIUM))
     clients: dict[str, int] = {}

@@ -44,7 +44,6 @@ class Workload:
     prompt_tokens: Floats = field(default_factory=no_floats)
     prefill_s: Floats = field(default_factory=no_floats)
     client: Ints = field(default_factory=no_ints)
-    affinity: Ints = field(default_factory=no_ints)
     urgency: Ints = field(default_factory=no_ints)
     delay_s: Floats = field(default_factory=no_floats)
 

@@ -12,7 +12,7 @@ import numpy as np
 from clairvoyant_cli.confidence import jain, mean_of, percentile
 from clairvoyant_cli.research.report import Cell, Report, figures, paragraphs
 from clairvoyant_cli.research.simulator.comparison import UNBOUNDED, Figure, Options
-from clairvoyant_cli.research.simulator.engine import Route, Run, SlotSimulation
+from clairvoyant_cli.research.simulator.engine import Run, SlotSimulation
 from clairvoyant_cli.research.simulator.predictions import Predictions
 from clairvoyant_cli.research.simulator.workload import Floats, Ints, Workload
 from clairvoyant_cli.scheduler.fairness import SERVICE_MEMORY_S
@@ -234,22 +234,6 @@ def ordering(variant: Variant) -> Policy:
     return replace(orders[variant.orders_by], candidates=ROUTES[variant.routes_by])
 
 
-def watched(scheduler: Scheduler, quantiles: Quantiles) -> Route:
-    """Return a route that switches to arrival order while the quantiles are distrusted, as the proxy does.
-
-    It pins no request to a worker: the policy routes.
-    """
-    policy = scheduler.policy
-
-    def route(number: int, now: float, scheduler: Scheduler) -> str:
-        wanted = POLICIES["fcfs"] if len(quantiles.distrusted) and quantiles.distrusted[number] else policy
-        if scheduler.policy is not wanted:
-            scheduler.set_policy(wanted, now)
-        return ""
-
-    return route
-
-
 def run(variant: Variant, seen: Traffic) -> Run:
     """Run one variant on one traffic."""
     quantiles = quantiles_of(variant, seen)
@@ -259,7 +243,16 @@ def run(variant: Variant, seen: Traffic) -> Run:
     )
     predictions = Predictions(np.full(len(seen.blind_s), 0.5), believed_s, quantiles.q_s, believed_s)
     scheduler = Scheduler(ordering(variant), workers=dict.fromkeys(WORKERS, 1), capacity=UNBOUNDED)
-    return SlotSimulation(scheduler, seen.workload, predictions, route=watched(scheduler, quantiles)).run()
+    policy, distrusted = scheduler.policy, quantiles.distrusted
+
+    def route(number: int, now: float, scheduler: Scheduler) -> str:
+        """Pin no request; order by arrival while the quantiles are distrusted, as the proxy does."""
+        wanted = POLICIES["fcfs"] if len(distrusted) and distrusted[number] else policy
+        if scheduler.policy is not wanted:
+            scheduler.set_policy(wanted, now)
+        return ""
+
+    return SlotSimulation(scheduler, seen.workload, predictions, route=route).run()
 
 
 def ttft_s(found: Run) -> Floats:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+import tests.fakes.replay_dialects  # noqa: F401 - adds routes to the replay backend
 from tests.fakes.llamacpp_server import LlamaServer, llama_server
 from tests.fakes.tiny_gguf import write_tiny_model
 

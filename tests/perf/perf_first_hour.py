@@ -298,10 +298,10 @@ def step(text: str, hour: Hour) -> None:
 @contextmanager
 def simulated_ollama(environment: Path) -> Iterator[None]:
     """Run one on its usual port, at all addresses."""
-    command = [str(environment / "bin" / "python"), str(ROOT / "tests/fakes/replay_process.py")]
+    command = [str(environment / "bin" / "python"), "-m", "tests.fakes.replay_process"]
     more = ["--host", "0.0.0.0", "--port", "11434"]  # noqa: S104 - in a network of its own
     more += ["--decode", "4000", "--prefill", "40000"]
-    running = subprocess.Popen([*command, *more], stdout=subprocess.PIPE, text=True)
+    running = subprocess.Popen([*command, *more], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert running.stdout is not None
     running.stdout.readline()
     try:

@@ -309,7 +309,13 @@ async def set_up(
     async with AsyncExitStack() as stack:
         engine: Engine | None = None
         if settings.backend == REPLAY:
-            engine = _engine(settings)
+            engine = Engine(
+                slots=settings.slots or 1,
+                speed=Speed(inf, PaperAnswers({}).tokens_per_s * settings.speedup),
+                stride=VIRTUAL_STRIDE if settings.virtual_time else 1,
+                answer_tokens=lambda prompt, rng: 1_000_000,  # the request's limit sets the length
+                resume_s=RESUME_S / settings.speedup,
+            )
             url = await stack.enter_async_context(serve_app(Replay(engine).app))
             found = Found(REPLAYED, url, slots=engine.slots)
         else:
@@ -349,17 +355,6 @@ async def set_up(
             "predictor": daemon.snapshot().predictor.name,
         }
         yield bench
-
-
-def _engine(settings: Settings) -> Engine:
-    """Return a simulated backend whose answers are as long as their requests allow."""
-    speed = Speed(inf, PaperAnswers({}).tokens_per_s * settings.speedup)
-    stride = VIRTUAL_STRIDE if settings.virtual_time else 1
-    engine = Engine(
-        slots=settings.slots or 1, speed=speed, stride=stride, answer_tokens=lambda prompt, rng: 1_000_000
-    )
-    engine.resume_s = RESUME_S / settings.speedup
-    return engine
 
 
 def _typical_tokens(pools: Mapping[LengthClass, list[Question]], *, drawn: bool) -> dict[LengthClass, float]:

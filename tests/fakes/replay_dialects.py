@@ -1,0 +1,164 @@
+"""OpenAI's Responses and Anthropic's Messages as routes of the replay backend; importing it adds them."""
+
+from clairvoyant_cli.research.replay.dialects import (
+    DIALECTS,
+    Answer,
+    Ask,
+    Dialect,
+    Json,
+    RefusedError,
+    cap_of,
+    model_of,
+    read_turns,
+    sse,
+    text_of,
+)
+
+
+def named_event(kind: str, fields: Json) -> bytes:
+    """Return a server-sent event whose type is also its name."""
+    return sse({"type": kind} | fields, event=kind)
+
+
+class OpenAIResponses(Dialect):
+    """POST /v1/responses: named events, usage in the last one, no terminator."""
+
+    def read(self, body: Json) -> Ask:
+        given = body.get("input")
+        if isinstance(given, list):
+            prompt, chars, _ = read_turns(given, continues=False)
+        else:
+            prompt = text_of(given)
+            chars = len(prompt)
+        chars += len(text_of(body.get("instructions")))
+        cap = cap_of(body.get("max_output_tokens"))
+        return Ask(model_of(body), prompt, chars, cap, stream=body.get("stream") is True)
+
+    def opening(self, answer: Answer) -> bytes:
+        """Return the events that announce the response and its one text part."""
+        started = {"response": self._response(answer, "in_progress", [])}
+        item = {"output_index": 0, "item": self._item(answer, "in_progress", [])}
+        events: dict[str, Json] = {
+            "response.created": started,
+            "response.in_progress": started,
+            "response.output_item.added": item,
+            "response.content_part.added": self._place(answer) | {"part": self._part("")},
+        }
+        return b"".join(named_event(kind, fields) for kind, fields in events.items())
+
+    def token(self, answer: Answer, word: str) -> bytes:
+        return named_event(
+            "response.output_text.delta", self._place(answer) | {"delta": word, "logprobs": []}
+        )
+
+    def closing(self, answer: Answer, text: str) -> bytes:
+        """Return the events that close the part, the item and the response."""
+        place, part = self._place(answer), self._part(text)
+        item = self._item(answer, "completed", [part])
+        events: dict[str, Json] = {
+            "response.output_text.done": place | {"text": text, "logprobs": []},
+            "response.content_part.done": place | {"part": part},
+            "response.output_item.done": {"output_index": 0, "item": item},
+            f"response.{self._status(answer)}": {"response": self.whole(answer, text)},
+        }
+        return b"".join(named_event(kind, fields) for kind, fields in events.items())
+
+    def whole(self, answer: Answer, text: str) -> Json:
+        counts = {
+            "input_tokens": answer.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": answer.tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": answer.prompt_tokens + answer.tokens,
+        }
+        item = self._item(answer, "completed", [self._part(text)])
+        return self._response(answer, self._status(answer), [item]) | {"usage": counts}
+
+    def _status(self, answer: Answer) -> str:
+        return "incomplete" if answer.capped else "completed"
+
+    def _place(self, answer: Answer) -> Json:
+        return {"item_id": "msg_" + answer.id, "output_index": 0, "content_index": 0}
+
+    def _part(self, text: str) -> Json:
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+    def _item(self, answer: Answer, status: str, content: list[Json]) -> Json:
+        item = {"id": "msg_" + answer.id, "type": "message", "status": status, "role": "assistant"}
+        return item | {"content": content}
+
+    def _response(self, answer: Answer, status: str, output: list[Json]) -> Json:
+        return {
+            "id": "resp_" + answer.id,
+            "object": "response",
+            "created_at": int(answer.created.timestamp()),
+            "status": status,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "model": answer.model,
+            "output": output,
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": [],
+            "usage": None,
+        }
+
+
+class AnthropicMessages(Dialect):
+    """POST /v1/messages, which Ollama and llama.cpp speak too: named events, no terminator."""
+
+    def read(self, body: Json) -> Ask:
+        prompt, chars, _ = read_turns(body.get("messages"), continues=False)
+        chars += len(text_of(body.get("system")))
+        cap = cap_of(body.get("max_tokens"))
+        if cap is None or cap == 0:
+            raise RefusedError(400, "max_tokens is required and must be positive")
+        return Ask(model_of(body), prompt, chars, cap, stream=body.get("stream") is True)
+
+    def opening(self, answer: Answer) -> bytes:
+        """Return the events that announce the message and its one text block."""
+        block = {"type": "text", "text": ""}
+        return named_event("message_start", {"message": self._message(answer, [], None, 0)}) + named_event(
+            "content_block_start", {"index": 0, "content_block": block}
+        )
+
+    def token(self, answer: Answer, word: str) -> bytes:
+        delta = {"type": "text_delta", "text": word}
+        return named_event("content_block_delta", {"index": 0, "delta": delta})
+
+    def closing(self, answer: Answer, text: str) -> bytes:
+        """Return the events that close the block and the message."""
+        counts = {"input_tokens": answer.prompt_tokens, "output_tokens": answer.tokens}
+        delta = {"stop_reason": self._stop_reason(answer), "stop_sequence": None}
+        return (
+            named_event("content_block_stop", {"index": 0})
+            + named_event("message_delta", {"delta": delta, "usage": counts})
+            + named_event("message_stop", {})
+        )
+
+    def whole(self, answer: Answer, text: str) -> Json:
+        content: list[Json] = [{"type": "text", "text": text}]
+        return self._message(answer, content, self._stop_reason(answer), answer.tokens)
+
+    def error(self, status: int, message: str) -> Json:
+        kinds = {400: "invalid_request_error", 404: "not_found_error", 503: "overloaded_error"}
+        kind = kinds.get(status, "api_error")
+        return {"type": "error", "error": {"type": kind, "message": message}}
+
+    def _stop_reason(self, answer: Answer) -> str:
+        return "max_tokens" if answer.capped else "end_turn"
+
+    def _message(self, answer: Answer, content: list[Json], stop_reason: str | None, tokens: int) -> Json:
+        return {
+            "id": "msg_" + answer.id,
+            "type": "message",
+            "role": "assistant",
+            "model": answer.model,
+            "content": content,
+            "stop_reason": stop_reason,
+            "stop_sequence": None,
+            "usage": {"input_tokens": answer.prompt_tokens, "output_tokens": tokens},
+        }
+
+
+DIALECTS |= {"/v1/responses": OpenAIResponses(), "/v1/messages": AnthropicMessages()}

@@ -1,4 +1,4 @@
-"""OpenAI's Responses and Anthropic's Messages as routes of the replay backend; importing it adds them."""
+"""Adds OpenAI's completions and Responses and Anthropic's Messages to the routes of the replay backend."""
 
 from clairvoyant_cli.research.replay.dialects import (
     DIALECTS,
@@ -6,13 +6,33 @@ from clairvoyant_cli.research.replay.dialects import (
     Ask,
     Dialect,
     Json,
+    OpenAIChat,
     RefusedError,
     cap_of,
     model_of,
     read_turns,
     sse,
     text_of,
+    wants_usage,
 )
+
+
+class OpenAICompletion(OpenAIChat):
+    """POST /v1/completions."""
+
+    id_prefix = "cmpl-"
+    kind = stream_kind = "text_completion"
+
+    def read(self, body: Json) -> Ask:
+        prompt = body.get("prompt")
+        if isinstance(prompt, list):
+            prompt = "\n".join(part for part in prompt if isinstance(part, str))
+        prompt = prompt if isinstance(prompt, str) else ""
+        cap, stream = cap_of(body.get("max_tokens")), body.get("stream") is True
+        return Ask(model_of(body), prompt, len(prompt), cap, stream, wants_usage(body), plain=True)
+
+    def _choice(self, text: str, field: str, reason: str | None) -> Json:
+        return {"text": text, "index": 0, "finish_reason": reason}
 
 
 def named_event(kind: str, fields: Json) -> bytes:
@@ -161,4 +181,8 @@ class AnthropicMessages(Dialect):
         }
 
 
-DIALECTS |= {"/v1/responses": OpenAIResponses(), "/v1/messages": AnthropicMessages()}
+DIALECTS |= {
+    "/v1/completions": OpenAICompletion(),
+    "/v1/responses": OpenAIResponses(),
+    "/v1/messages": AnthropicMessages(),
+}

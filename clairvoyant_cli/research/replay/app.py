@@ -1,4 +1,4 @@
-"""The replay backend as an ASGI application: Ollama's routes and the OpenAI ones it shares."""
+"""The replay backend as an ASGI application: Ollama's routes and OpenAI's chat."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -255,7 +255,7 @@ def rendered(body: Json, model: str, now: datetime) -> Json:
 # -- OpenAI ----------------------------------------------------------------------------------------
 
 
-class _OpenAIChat(Dialect):
+class OpenAIChat(Dialect):
     """POST /v1/chat/completions: events of one kind, usage on request, a terminator."""
 
     id_prefix = "chatcmpl-"
@@ -265,7 +265,7 @@ class _OpenAIChat(Dialect):
     def read(self, body: Json) -> Ask:
         prompt, chars, said = read_turns(body.get("messages"))
         cap = cap_of(body.get("max_completion_tokens"), body.get("max_tokens"))
-        return Ask(model_of(body), prompt, chars, cap, body.get("stream") is True, _wants_usage(body), said)
+        return Ask(model_of(body), prompt, chars, cap, body.get("stream") is True, wants_usage(body), said)
 
     def token(self, answer: Answer, word: str) -> bytes:
         """Return the event of one token; the role is in every one, as in Ollama."""
@@ -297,25 +297,8 @@ class _OpenAIChat(Dialect):
         }
 
 
-class _OpenAICompletion(_OpenAIChat):
-    """POST /v1/completions."""
-
-    id_prefix = "cmpl-"
-    kind = stream_kind = "text_completion"
-
-    def read(self, body: Json) -> Ask:
-        prompt = body.get("prompt")
-        if isinstance(prompt, list):
-            prompt = "\n".join(part for part in prompt if isinstance(part, str))
-        prompt = prompt if isinstance(prompt, str) else ""
-        cap, stream = cap_of(body.get("max_tokens")), body.get("stream") is True
-        return Ask(model_of(body), prompt, len(prompt), cap, stream, _wants_usage(body), plain=True)
-
-    def _choice(self, text: str, field: str, reason: str | None) -> Json:
-        return {"text": text, "index": 0, "finish_reason": reason}
-
-
-def _wants_usage(body: Json) -> bool:
+def wants_usage(body: Json) -> bool:
+    """Return whether a stream shall end with its usage."""
     options = body.get("stream_options")
     return isinstance(options, Mapping) and options.get("include_usage") is True
 
@@ -331,6 +314,5 @@ def _usage(answer: Answer) -> Json:
 DIALECTS: dict[str, Dialect] = {
     "/api/chat": _OllamaChat(),
     "/api/generate": _OllamaGenerate(),
-    "/v1/chat/completions": _OpenAIChat(),
-    "/v1/completions": _OpenAICompletion(),
+    "/v1/chat/completions": OpenAIChat(),
 }

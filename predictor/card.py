@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 CARD = "card.json"
 
-LOGIT_OF_NORMAL = 1.702
-"""The logistic of this times z is within 0.01 of the normal distribution at z."""
+LOGIT_OF_NORMAL = 1.702  # the logistic of this times z is within 0.01 of the normal distribution at z
 
 
 @dataclass(frozen=True, slots=True)

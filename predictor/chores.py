@@ -13,16 +13,10 @@ from predictor.card import Calibration
 from predictor.lognormal import log_tokens, prediction_of
 from predictor.record import Prediction, PromptView
 
-GUESSED = 1.0
-"""Answers that the guess at a chore's length counts for."""
-
+GUESSED = 1.0  # answers that the guess at a chore's length counts for
 GUESSED_SPREAD = 0.5
-LEAST_SPREAD, MOST_SPREAD = 0.1, 1.2
-"""Log tokens."""
-
-SLOWEST = 0.05
-"""The least weight of a new answer: it follows the last twenty."""
-
+LEAST_SPREAD, MOST_SPREAD = 0.1, 1.2  # log tokens
+SLOWEST = 0.05  # the least weight of a new answer: it follows the last twenty
 MAX_CHORES = 512
 
 

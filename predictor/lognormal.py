@@ -17,8 +17,7 @@ LOG_LONG = log(LONG_FROM_TOKENS + SHIFT_TOKENS)
 _ROOT_2 = sqrt(2.0)
 _NORMAL = NormalDist()
 
-FARTHEST = 5.0
-"""Spreads above the mean; beyond, a tail is as good as its approximation (Mills' ratio)."""
+FARTHEST = 5.0  # spreads above the mean; beyond, a tail is as good as its approximation (Mills' ratio)
 
 Edge = tuple[float, float]
 """Bias and slope of the log odds at a class boundary, as `card.Calibration` explains."""

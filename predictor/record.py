@@ -12,15 +12,11 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from predictor.semantic.opinion import Opinion
 
-SHORT_BELOW_TOKENS = 200
-"""Short is fewer tokens than this (Clairvoyant, section 4.1)."""
-
-LONG_FROM_TOKENS = 800
-"""Long is this many tokens or more (Clairvoyant, section 4.1)."""
+SHORT_BELOW_TOKENS = 200  # short is fewer tokens than this (Clairvoyant, section 4.1)
+LONG_FROM_TOKENS = 800  # long is this many tokens or more (Clairvoyant, section 4.1)
 
 
-USUAL = "usual"
-"""The source of a prediction for a client whose answers cannot be ranked."""
+USUAL = "usual"  # the source of a prediction for a client whose answers cannot be ranked
 
 
 class LengthClass(StrEnum):

@@ -10,8 +10,7 @@ from predictor.errors import ModelError
 
 LONGEST_LINE = 16 << 20
 MOST_CHARACTERS = 256 << 20
-MOST_LINES = 2_000_000
-"""A gzipped file may be a thousand times as large as on disk."""
+MOST_LINES = 2_000_000  # a gzipped file may be a thousand times as large as on disk
 
 
 def lines_of(path: Path) -> Iterator[str]:

@@ -8,9 +8,7 @@ import numpy as np
 from predictor.ranking import ranking_accuracy
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS, USUAL, Distrusted, Prediction, Quality
 
-WINDOW = 200
-"""Judged answers that count: older ones say little about the present."""
-
+WINDOW = 200  # judged answers that count: older ones say little about the present
 MIN_JUDGED = 40
 MIN_PAIRS = 200
 LOST_BELOW = 0.54
@@ -21,14 +19,12 @@ REGAINED_SOON_FROM = 0.66
 """Of fewer than twice `MIN_JUDGED` answers since trust was lost: chance comes so far once in 300 times (the
 standard error of Kendall's tau over 40 answers is 0.11, and accuracy is half of it)."""
 
-MAX_MODELS = 4
-"""Models with their own verdict for one client; the others share one."""
+MAX_MODELS = 4  # models with their own verdict for one client; the others share one
 
 MAX_CLIENTS = 1000
 """Clients with verdicts: with four models each some 10 MB. Beyond that, the least recent is forgotten."""
 
-MODEL_CHARS = 64
-"""Characters of a model's name that are kept: clients choose it."""
+MODEL_CHARS = 64  # characters of a model's name that are kept: clients choose it
 
 TELLING_FACTOR = 2.0
 """Answers that differ by less than this say nothing about an ordering: PARS's filter with a delta of 0.5."""

@@ -8,20 +8,12 @@ from clairvoyant_cli.calibrate.server_speeds import Survey
 from predictor.record import LengthClass
 from profiles.records import Profile, Sample
 
-WIDE_INTERVAL = 0.25
-"""Half the confidence interval over the mean."""
-
-NOISY_RATE = 0.20
-"""Standard deviation of the decode speed, relative, one request at a time."""
-
+WIDE_INTERVAL = 0.25  # half the confidence interval over the mean
+NOISY_RATE = 0.20  # standard deviation of the decode speed, relative, one request at a time
 MIN_RATES = 4
 MIN_TOKENS = 16
-CERTAIN = 1.645
-"""Of normal deviates, 95 of a hundred are smaller."""
-
-UNEXPLAINED = 0.25
-"""Share of an answer's time for which the server does not account."""
-
+CERTAIN = 1.645  # of normal deviates, 95 of a hundred are smaller
+UNEXPLAINED = 0.25  # share of an answer's time for which the server does not account
 UNEXPLAINED_S = 0.1
 FEW_SHORTS = 20
 

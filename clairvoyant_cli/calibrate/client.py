@@ -23,10 +23,8 @@ from clairvoyant_cli.calibrate.questions import Question
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols import probes
 
-SILENCE_S = 30.0
+SILENCE_S = 30.0  # unless a plan sets another
 LOAD_S = 600.0
-"""How long a server may be silent, unless a plan says otherwise, and how long a model may load."""
-
 MAX_ANSWER_BYTES = 16 << 20
 SPARE_EVENTS, EVENTS_PER_TOKEN = 200, 4
 """Bounds of what is read of an answer that is longer than it was asked to be."""

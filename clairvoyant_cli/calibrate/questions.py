@@ -13,11 +13,8 @@ from random import Random, randrange
 from predictor.record import SHORT_BELOW_TOKENS
 
 SHORT_CAP = SHORT_BELOW_TOKENS - 1
-LONG_CAP = 1024
-"""A long answer may be Long (800 tokens and more) without one chatty model taking all night."""
-
-CUT_CAPS = (60, 80, 120)
-"""Tokens of an answer that is cut: the least that has room for two cuts."""
+LONG_CAP = 1024  # a long answer may be Long (800 tokens and more) without one chatty model taking all night
+CUT_CAPS = (60, 80, 120)  # tokens of an answer that is cut: the least that has room for two cuts
 
 
 @dataclass(frozen=True, slots=True)

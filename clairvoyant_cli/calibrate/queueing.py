@@ -22,17 +22,14 @@ MIN_SHORTS = 8
 """With fewer short answers for each slot in the queue, mu_short is computed from service times instead: they
 would all have waited for the same few jobs."""
 
-BLOCKS = 400
-"""Of four short jobs and a long one: enough that their order does not matter."""
-
+BLOCKS = 400  # of four short jobs and a long one: enough that their order does not matter
 NUDGE = 0.01
 
 SHORT_SPREAD_TOKENS = SHORT_BELOW_TOKENS / sqrt(12)
 LONGER_SPREAD_TOKENS = (LONG_CAP - SHORT_BELOW_TOKENS) / sqrt(12)
 """Standard deviations of lengths anywhere between a class's bounds."""
 
-WEIGHT = 4
-"""Answers' worth of evidence of those spreads."""
+WEIGHT = 4  # answers' worth of evidence of those spreads
 
 
 async def in_the_queue(

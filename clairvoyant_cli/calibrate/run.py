@@ -37,8 +37,7 @@ from profiles.records import Band, Host, Mix, Profile, Sample, Served
 WARM_UP = Question("warm-up", "Count from one to twenty, in words.", 24)
 """The first answer after a pause pays for caches and clocks that the others find warm."""
 
-QUICK_ENOUGH_S = 180.0
-"""For a run shorter than this, --quick is not mentioned."""
+QUICK_ENOUGH_S = 180.0  # for a run shorter than this, --quick is not mentioned
 
 Resume = Callable[[Served], Measured | None]
 """Returns what an interrupted run has measured of a server, None if there is nothing to resume from."""

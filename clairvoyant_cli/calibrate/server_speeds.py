@@ -27,21 +27,13 @@ SINGLES_SHARE = 0.45
 
 MIN_TOKENS = 32
 
-SHORT_TOKENS, LONG_TOKENS = 60, 800
-"""Assumed lengths of the answers of either kind, before any was asked."""
-
-TRIAL_TOKENS = 400
-"""Tokens of one trial of continuing a cut answer, with the uncut one and what goes between."""
-
+SHORT_TOKENS, LONG_TOKENS = 60, 800  # assumed lengths of the answers of either kind, before any was asked
+TRIAL_TOKENS = 400  # tokens of one trial of continuing a cut answer, with the uncut one and what goes between
 READINGS = 2
-BAND_SHARE = 0.25
-"""Share of what is left of a bounded run that one band may take."""
-
+BAND_SHARE = 0.25  # share of what is left of a bounded run that one band may take
 FIRST_PROBE = 6
 LARGEST_PROBE = 96
-PROBE_S = 0.4
-"""How long a probing answer should take: long against the jitter of a busy machine."""
-
+PROBE_S = 0.4  # how long a probing answer should take: long against the jitter of a busy machine
 LONGEST_PROBE_TOKENS = 800
 HELD = 0.25
 """Share of the time for which that many answers must have come at once; a late packet overlaps for less."""

@@ -26,8 +26,7 @@ server. With the paper's service times on an M1 (2 s and 30 s, Table 1) it gives
 paper reports there (section 3.4); 0 sends everything at once, as the paper's script does.
 """
 
-MAX_AGE_S = 86_400.0
-"""Older measurements are not resumed: the server may have changed."""
+MAX_AGE_S = 86_400.0  # older measurements are not resumed: the server may have changed
 
 
 @dataclass(frozen=True, slots=True)

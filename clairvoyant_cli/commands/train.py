@@ -13,8 +13,7 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 if TYPE_CHECKING:
     from predictor.research.training.dataset import Dataset
 
-MAX_RECORDED = 200_000
-"""The newest; more of one's own traffic teaches little more."""
+MAX_RECORDED = 200_000  # the newest; more of one's own traffic teaches little more
 
 
 @click.command()

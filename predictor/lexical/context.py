@@ -24,12 +24,8 @@ INFILL_MEAN = log(60 + SHIFT_TOKENS)
 THINKING_FACTOR = 1.5
 THINKING_TOKENS = 400.0
 
-HISTORY_TURNS = 4
-"""Only the latest answers are looked at: style drifts, and time is short."""
-
-HISTORY_WEIGHT = 0.5
-"""The share of a conversation's own mean, once there is much of it."""
-
+HISTORY_TURNS = 4  # only the latest answers are looked at: style drifts, and time is short
+HISTORY_WEIGHT = 0.5  # the share of a conversation's own mean, once there is much of it
 _BRIEF = frozenset(b"brief briefly concise concisely short shortly succinct succinctly terse only".split())
 _DETAIL = frozenset(b"detailed comprehensive comprehensively thorough thoroughly elaborate long".split())
 

@@ -28,8 +28,7 @@ NAMES = (
 
 _OPENING_WORDS = 8
 
-LONGEST_WORD = 20.0
-"""Text without blanks is one word; its mean word length must not dwarf every other cue."""
+LONGEST_WORD = 20.0  # text without blanks is one word; its mean word length must not dwarf every other cue
 
 
 def _places() -> dict[bytes, tuple[int, ...]]:

@@ -24,12 +24,8 @@ from predictor.lognormal import LOG_LONG, LOG_SHORT
 
 _MASK = np.uint32(BUCKETS - 1)
 
-CUE_VALUE = 0.5
-"""How freely cues of unit spread may learn, all of them together; half as freely as the grams."""
-
-LARGEST_SURPRISE = 3.0
-"""Log units; an answer ten times longer still than this must not bend everything else."""
-
+CUE_VALUE = 0.5  # how freely cues of unit spread may learn, all of them together; half as freely as the grams
+LARGEST_SURPRISE = 3.0  # log units; an answer ten times longer still than this must not bend everything else
 _MAGIC = b"correction 5\n"
 _HEAD = struct.Struct("<QII")
 
@@ -89,16 +85,13 @@ class Correction:
 
 # -- the spread of each model's answers --------------------------------------------------------------
 
-SHRINKAGE = 20.0
-"""Answers the card's own spread counts for."""
+SHRINKAGE = 20.0  # answers the card's own spread counts for
 
 Q90_STEP = 0.08
 """How far, in spreads, the quantile moves; an exceedance moves it nine times as far as the reverse, so
 that it rests where one answer in ten exceeds it (Gibbs and Candes, adaptive conformal inference, 2021)."""
 
-SLOWEST = 0.005
-"""The least weight of a new answer: traffic changes."""
-
+SLOWEST = 0.005  # the least weight of a new answer: traffic changes
 EDGE_STEP = 4.0
 SLOWEST_EDGE = 0.05
 """How far, in log odds, a class boundary moves for an answer wholly unforeseen: `EDGE_STEP`, over the number

@@ -29,15 +29,12 @@ from predictor.record import (
 from predictor.semantic.opinion import EMBEDDED, Opinion
 from predictor.trust import MODEL_CHARS, Trusts
 
-NOTHING = Prediction(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, "none")
-"""An embedding generates no tokens."""
+NOTHING = Prediction(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, "none")  # an embedding generates no tokens
 
 TYPICAL_MEAN = 5.5
 """Log tokens; the static mean is learnt about as its distance from here, so that it carries no level."""
 
-EMBEDDING_VALUE = 1.5
-"""How freely the weights of an embedding of unit length may change."""
-
+EMBEDDING_VALUE = 1.5  # how freely the weights of an embedding of unit length may change
 MEAN_VALUE = 1.5
 LENGTH_VALUE = 2.5
 """How freely two of the features may learn, each for itself: the static mean, in log tokens, and the length

@@ -31,9 +31,7 @@ _NUMBER_WORDS, _LENGTHS, _LISTED = _sizes("number"), _sizes("unit"), _sizes("ite
 
 _TOKENS_ANY_ITEM = 35.0
 
-UNITS = frozenset(_LENGTHS) | frozenset(_LISTED)
-"""What lengths and lists are counted in."""
-
+UNITS = frozenset(_LENGTHS) | frozenset(_LISTED)  # what lengths and lists are counted in
 BLURRED = frozenset(b"0 00 000 0000 00000 000000 0k 00k".split())
 NUMBERS = frozenset(_NUMBER_WORDS) | BLURRED
 """The numbers, those in digits blurred: where none of them is, nothing is asked for."""
@@ -43,8 +41,7 @@ _SPOKEN = frozenset(b"speech talk lecture presentation script podcast sermon mon
 """A minute is a length of what is spoken, and otherwise a time."""
 
 _CHARACTERS = frozenset(b"character characters".split())
-_MIN_CHARACTERS = 20
-"""Fewer are people in a story."""
+_MIN_CHARACTERS = 20  # fewer are people in a story
 
 _NOT_LENGTHS = frozenset(b"problem problems puzzle puzzles game games search list lists".split())
 """What makes of "25 word" something else."""
@@ -56,17 +53,10 @@ _GENERATIVE = frozenset(
 )
 _BEFORE_COUNT = 3
 _OPENING = 20
-_MIN_LISTED = 3
-"""Fewer are "two things", however long."""
-
-_REACH = 4
-"""How many words from a number its unit may stand: "10 short blog posts"."""
-
-MAX_NUMBERS = 8
-"""A prompt that holds more of them holds data."""
-
-MAX_ASKED = 8000.0
-"""No model writes more at once, whatever it is asked."""
+_MIN_LISTED = 3  # fewer are "two things", however long
+_REACH = 4  # how many words from a number its unit may stand: "10 short blog posts"
+MAX_NUMBERS = 8  # a prompt that holds more of them holds data
+MAX_ASKED = 8000.0  # no model writes more at once, whatever it is asked
 
 
 def asked_tokens(words: Sequence[bytes], units: Set[bytes] = UNITS) -> tuple[float, float]:
@@ -177,9 +167,7 @@ SUM_SHARE = 0.5
 SUM_TOKENS = 12.0
 
 PLENTY_TOKENS = 1000.0
-PLENTY_SHARE = 0.5
-"""Sixty questions are long, whatever they are asked as."""
-
+PLENTY_SHARE = 0.5  # sixty questions are long, whatever they are asked as
 FEW_ITEMS_TOKENS = 60.0
 MANY_ITEMS_TOKENS = 200.0
 """Three keywords are short and forty recipes long; what lies between may be as long as it likes."""
@@ -201,9 +189,7 @@ _MARKERS = frozenset(
 """Without one of these there is nothing for the two to find."""
 
 _SUM = re.compile(rb"\d\s*(?:[-+*/x^=]|\xc3\x97)\s*\d")
-_LONGEST_SUM = 48
-"""Characters: "What is 2+2?", and not an exercise."""
-
+_LONGEST_SUM = 48  # characters: "What is 2+2?", and not an exercise
 _SUM_STATED = [0.0, 0.0, 1.0, 0.0, 0.0, log(SUM_TOKENS + SHIFT_TOKENS), SUM_SHARE]
 
 _COPYING = frozenset(
@@ -216,9 +202,7 @@ _NOT_COPYING = frozenset(
 )
 _HEAD_WORDS = 10
 _TAIL_WORDS = 22
-_MIN_COPIED = 600
-"""Characters; for shorter texts the words themselves are enough."""
-
+_MIN_COPIED = 600  # characters; for shorter texts the words themselves are enough
 _CHARACTERS_A_TOKEN = 4.2
 
 

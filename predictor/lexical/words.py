@@ -19,9 +19,7 @@ import numpy.typing as npt
 
 HEAD_WORDS = 40
 TAIL_WORDS = 24
-_CHARACTERS_A_WORD = 7
-"""Room for a word and its blank; English needs 6."""
-
+_CHARACTERS_A_WORD = 7  # room for a word and its blank; English needs 6
 _HEAD = HEAD_WORDS * _CHARACTERS_A_WORD
 _TAIL = TAIL_WORDS * _CHARACTERS_A_WORD
 WINDOW_CHARACTERS = _HEAD + _TAIL

@@ -39,9 +39,7 @@ CLAUSE_WORDS = _words(
     "that who whom whose if though"
 )
 
-END_CHARACTERS = 8192
-"""So much is read in a millisecond, and a prompt of 4,000 tokens whole."""
-
+END_CHARACTERS = 8192  # so much is read in a millisecond, and a prompt of 4,000 tokens whole
 _EDGES = ".,;:!?\"'()[]{}<>*`#-_/\\"
 _VERB_AT = {verb: index for index, verb in enumerate(VERBS, start=len(NUMERIC))}
 _OTHER_AT = _VERB_AT["other"]

@@ -7,8 +7,7 @@ import numpy.typing as npt
 
 from predictor.card import Calibration
 
-EMBEDDED = 384
-"""Numbers of an embedding: MiniLM's width."""
+EMBEDDED = 384  # numbers of an embedding: MiniLM's width
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,17 +12,10 @@ from predictor.errors import ModelError
 UNKNOWN, START, END = "[UNK]", "[CLS]", "[SEP]"
 
 HEAD_PIECES = 88
-TAIL_PIECES = 36
-"""Of a longer text only its two ends are read: that is where an instruction stands."""
-
-MAX_PIECES = HEAD_PIECES + TAIL_PIECES + 2
-"""The longest reading, its start and its end marked."""
-
-END_CHARACTERS = 1000
-"""Of a text longer than two ends of this length only the ends are looked at."""
-
-_MAX_WORD = 100
-"""Characters; a longer word is unknown."""
+TAIL_PIECES = 36  # of a longer text only its two ends are read: that is where an instruction stands
+MAX_PIECES = HEAD_PIECES + TAIL_PIECES + 2  # the longest reading, its start and its end marked
+END_CHARACTERS = 1000  # of a text longer than two ends of this length only the ends are looked at
+_MAX_WORD = 100  # characters; a longer word is unknown
 
 _CHINESE = (
     *((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F)),

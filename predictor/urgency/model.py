@@ -26,26 +26,15 @@ if TYPE_CHECKING:
 LEVELS = 5
 TABLE_BITS = 16
 BUCKETS = np.uint32((1 << TABLE_BITS) - 1)
-HEAD, TAIL = 1200, 600
-"""Characters of each end whose words are read."""
-
-STEM = 5
-"""Characters of a word's stem: "bleeding" and "bleeds" share one."""
-
+HEAD, TAIL = 1200, 600  # characters of each end whose words are read
+STEM = 5  # characters of a word's stem: "bleeding" and "bleeds" share one
 WEIGHTS = "weights.npz"
 FEATURES_VERSION = 3
 
-WORDS_SCALE, EMBEDDING_SCALE = 3.0, 4.0
-"""Bring both to the spread of the cues, so that one penalty suits all."""
-
-URGENT = 1
-"""The least of the urgent levels."""
-
-TOO_LATE = 2.5
-"""Cost of too low a level for an urgent case, where being more than one level off costs 1."""
-
-EACH_LEVEL = 0.15
-"""Additional cost per squared level of error."""
+WORDS_SCALE, EMBEDDING_SCALE = 3.0, 4.0  # bring both to the spread of the cues, so that one penalty suits all
+URGENT = 1  # the least of the urgent levels
+TOO_LATE = 2.5  # cost of too low a level for an urgent case, where being more than one level off costs 1
+EACH_LEVEL = 0.15  # additional cost per squared level of error
 
 SHARE_OF_PATIENT, SHARE = 0.15, 0.5
 """The encoder's share of the scores, lower for records, whose form it notices more than their content."""

@@ -13,13 +13,10 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 
-MAX_READ = 900
-"""Characters of each end of a text that are looked at: as many as words are read of."""
-
+MAX_READ = 900  # characters of each end of a text that are looked at: as many as words are read of
 _NUMBER = r"(\d{1,3}(?:\.\d{1,2})?)"
 _GAP = r"[\s:=(\"']{0,4}(?:rate|level|score|of|is|was|at|about)?[\s:=(]{0,3}"
-_WORDS = r"[^\d.;\n,|/]{0,24}?"
-"""What may stand between a sign's whole name and its number."""
+_WORDS = r"[^\d.;\n,|/]{0,24}?"  # what may stand between a sign's whole name and its number
 _AHEAD = rf"\b{_NUMBER}(?:/\d{{2,3}})? ?(?:%|bpm|mmhg|degrees|°c)? for (?:the |his |her )?"
 """What may stand before a sign's name, the number in it."""
 
@@ -118,11 +115,8 @@ NAMES = tuple(
         "question, patient"
     ).split(", ")
 )
-FORMS = 4
-"""Of the cues are of a text's form."""
-
-CHILD = 12.0
-"""Younger ones have other pulses, breaths and pressures, to which the score does not go."""
+FORMS = 4  # of the cues are of a text's form
+CHILD = 12.0  # younger ones have other pulses, breaths and pressures, to which the score does not go
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,12 +22,9 @@ from predictor.research.training.material import Numbers
 STREAMS_A_FILE = 1
 STREAM = 1000
 SETTLED = 500
-SOON = slice(100, 200)
-"""Of a stream's requests: when most of what can be learned should have been."""
-
+SOON = slice(100, 200)  # of a stream's requests: when most of what can be learned should have been
 MIN_STREAMED = 400
-MIN_PAIRED = 20
-"""Short and Long answers a model must have given before it is served."""
+MIN_PAIRED = 20  # Short and Long answers a model must have given before it is served
 
 
 class Served(NamedTuple):

@@ -23,8 +23,7 @@ from predictor.research.training.paper import Floats, Numbers, Rows
 if TYPE_CHECKING:
     import xgboost
 
-MIN_OF_A_CLASS = 30
-"""A model of fewer balanced examples per class says nothing; the paper asks for 200."""
+MIN_OF_A_CLASS = 30  # a model of fewer balanced examples per class says nothing; the paper asks for 200
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,15 +35,9 @@ if TYPE_CHECKING:
 PARTS = 5
 MIN_TRAINED = 100
 
-MIN_OF_EACH = 5
-"""Short and Long answers that a model must have given before it counts."""
-
-MIN_TOGETHER = 40
-"""Answers of the rarer class that the models of a file must have given together."""
-
-ENOUGH = 20
-"""A model with more answers of the rarer class counts no more."""
-
+MIN_OF_EACH = 5  # Short and Long answers that a model must have given before it counts
+MIN_TOGETHER = 40  # answers of the rarer class that the models of a file must have given together
+ENOUGH = 20  # a model with more answers of the rarer class counts no more
 SEED = 42
 
 

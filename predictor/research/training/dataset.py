@@ -12,8 +12,7 @@ import numpy.typing as npt
 from predictor.errors import ModelError
 from predictor.text_lines import lines_of
 
-CHARACTERS_A_TOKEN = 4
-"""The papers' run-time approximation, for data that counts characters only."""
+CHARACTERS_A_TOKEN = 4  # the papers' run-time approximation, for data that counts characters only
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +98,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 LEVELS = 5
 
-CSV_CHARACTERS = 1 << 20
-"""Of a field of a CSV file."""
+CSV_CHARACTERS = 1 << 20  # of a field of a CSV file
 
 
 @dataclass(frozen=True, slots=True)

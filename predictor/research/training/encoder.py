@@ -66,13 +66,9 @@ more layer frozen."""
 
 DELTA = 0.3
 STEEPNESS = 1.5
-LENGTH_SHARE = 0.5
-"""How much the loss on lengths weighs beside the one on pairs."""
-
+LENGTH_SHARE = 0.5  # how much the loss on lengths weighs beside the one on pairs
 CENTRED = 0.5
-AVERAGED = 0.995
-"""The model kept is a running mean over the second half of the steps (Izmailov et al., 2018)."""
-
+AVERAGED = 0.995  # the model kept is a running mean over the second half of the steps (Izmailov et al., 2018)
 BATCH = 64
 
 Ids = npt.NDArray[np.int64]

@@ -54,11 +54,8 @@ TREE_SETTINGS = {
 SMALLEST_LEAF = 40.0
 OPSET = 15
 
-MIN_LONG_SHARE = 0.01
-"""Of a family's answers, for it to say how long answers are."""
-
-MIN_SPREAD = 0.1
-"""A cue that hardly ever occurs must not weigh a hundred spreads when it does."""
+MIN_LONG_SHARE = 0.01  # of a family's answers, for it to say how long answers are
+MIN_SPREAD = 0.1  # a cue that hardly ever occurs must not weigh a hundred spreads when it does
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,9 +75,7 @@ the level says as much about them as about the prompts; 0.25 ranked unseen distr
 TYPICAL_LEVEL = 5.3
 """Log tokens: what the rest of a file's level is replaced with, so that targets are near log tokens."""
 
-MAX_ANSWERS = 30
-"""More answers to one prompt than this make its mean no better."""
-
+MAX_ANSWERS = 30  # more answers to one prompt than this make its mean no better
 TYPICAL_FILE = 1000
 
 

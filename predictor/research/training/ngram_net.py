@@ -15,16 +15,12 @@ from predictor.research.training.material import Material, Numbers, Rows
 
 NUMBERS = 4
 HIDDEN = 48
-MIN_FAMILIES = 4
-"""Families of files in which a gram must occur to have numbers, if there are that many."""
-
+MIN_FAMILIES = 4  # families of files in which a gram must occur to have numbers, if there are that many
 MIN_PROMPTS = 3
 
 STEPS = 600
 MIN_STEPS = 40
-ROWS_A_STEP = 40
-"""Training rows per step."""
-
+ROWS_A_STEP = 40  # training rows per step
 FILES_A_STEP = 12
 PROMPTS_A_STEP = 576
 RATE, NUMBERS_RATE = 2e-3, 5e-3
@@ -32,15 +28,11 @@ DECAY, NUMBERS_DECAY = 0.01, 0.02
 WORDS_DROPPED, NUMBERS_DROPPED, HIDDEN_DROPPED = 0.4, 0.1, 0.2
 FIRST_SPREAD = 0.02
 
-LIMIT = 4.0
-"""Spreads from its mean: further out a cue says no more."""
-
+LIMIT = 4.0  # spreads from its mean: further out a cue says no more
 DELTA = 0.3
 LARGEST_DIFFERENCE = 2.0
 STEEPNESS = 1.5
-LENGTH_SHARE = 0.5
-"""How much the loss on lengths weighs beside the one on pairs."""
-
+LENGTH_SHARE = 0.5  # how much the loss on lengths weighs beside the one on pairs
 Floats = npt.NDArray[np.float32]
 
 

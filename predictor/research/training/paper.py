@@ -30,9 +30,7 @@ Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.intp]
 
 SEED = 42
-MIN_LONG = 200
-"""Section 5.1: fewer Long examples give a degenerate classifier."""
-
+MIN_LONG = 200  # section 5.1: fewer Long examples give a degenerate classifier
 PARITY = 1e-4
 OPSET = 15
 

@@ -52,9 +52,7 @@ MAX_SPREAD = 0.2
 """A word that comes with patients of a larger share of the sources belongs to the form of a record, as do
 those of `record_words.txt`, and does not count. Words that came with no patient do not count either."""
 
-MAX_STEPS = 80
-"""Of the search for the weights: stopping early regularises them, too."""
-
+MAX_STEPS = 80  # of the search for the weights: stopping early regularises them, too
 FOLDS = 4
 MIN_A_LEVEL = 20
 

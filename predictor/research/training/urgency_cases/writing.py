@@ -19,18 +19,11 @@ from predictor.research.training.dataset import Case
 from predictor.research.training.urgency_cases.acuity import Findings, level_of
 
 SEED = 20
-PATIENTS = 30
-"""For each complaint and each level that it can have."""
-
-TRIAGE_PATIENTS = 20
-"""For each line of `triage.txt`."""
-
-BARE_SHARE = 0.15
-"""Of the cases in forms without vital signs."""
-
+PATIENTS = 30  # for each complaint and each level that it can have
+TRIAGE_PATIENTS = 20  # for each line of `triage.txt`
+BARE_SHARE = 0.15  # of the cases in forms without vital signs
 REQUEST_FORMS = 12
-REQUEST_WEIGHT = 2.5
-"""There are fewer of them than triage cases, and more of them in any traffic."""
+REQUEST_WEIGHT = 2.5  # there are fewer of them than triage cases, and more of them in any traffic
 
 TRIAGE_MIX = (0.35, 1.1, 1.65, 1.28, 0.6)
 """Weights of the patients of each level: the square root of how frequent they are in emergency departments,

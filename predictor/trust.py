@@ -41,9 +41,7 @@ class Usual(NamedTuple):
 
 
 class Trust:
-    """Ranking accuracy and q90 coverage over the last answers, and the verdict. While the predictor is not
-    trusted, `usual` summarises the answers that it could not rank.
-    """
+    """The verdict over the last answers; `usual` summarises them while the predictor is not trusted."""
 
     def __init__(self) -> None:
         """Start trusting, until `MIN_JUDGED` answers show otherwise."""
@@ -148,9 +146,7 @@ class Trusts:
             self._distrusted[client, name] = Distrusted(client, name, *trust.evidence)
 
     def trusted(self, prediction: Prediction, client: str, model: str, cap: int | None) -> Prediction:
-        """Return the prediction to use: where this client's answers cannot be ranked, the summary of
-        its recent answers, within the request's own cap.
-        """
+        """Return the prediction, or the summary of recent answers for a client that cannot be ranked."""
         models = self._of.get(client)
         trust = None if models is None else models.get(_told_apart(models, model))
         if trust is None or trust.usual is None:

@@ -32,9 +32,7 @@ SPARE_EVENTS, EVENTS_PER_TOKEN = 200, 4
 
 @dataclass(slots=True)
 class TimedAnswer:
-    """One answer. `sent_s` to `ended_s` are seconds by its client's clock; the rest is what the server
-    reported, None where it did not. `first_tokens` came with the first piece of the stream.
-    """
+    """One answer: times by its client's clock, and what the server reported, None where it did not."""
 
     sent_s: float
     first_s: float = 0.0
@@ -94,9 +92,7 @@ class TimedAnswer:
 
 
 class Client:
-    """Asks one model of one server. Use as an async context manager; `model` may be set later. A server that
-    sends nothing of any answer for `silence_s` is given up.
-    """
+    """Asks one model of one server, as an async context manager; gives up after `silence_s` of silence."""
 
     def __init__(
         self, found: Found, model: str = "", key: str | None = None, clock: Clock = time.monotonic
@@ -150,9 +146,7 @@ class Client:
             raise self._broke_off()
 
     async def chunks(self, path: str, body: dict[str, Any]) -> AsyncGenerator[tuple[float, bytes]]:
-        """Yield the chunks of a streamed answer, each with its time; closing this closes the connection.
-        ClairvoyantError if there is no answer.
-        """
+        """Yield the chunks of a streamed answer and their times; ClairvoyantError if there is no answer."""
         size, begun_s = 0, self.clock()
         async with self._reply("POST", path, body, self.silence_s) as response:
             async for data in response.aiter_bytes():

@@ -1,14 +1,10 @@
 """Tests whether a cut and continued answer equals the uncut one, and what resuming costs.
 
-Answers are cut with the splice that `serve` cuts with, and continued by the adapter's ways.
-
 Rule 1: the uncut answer and the first part of a cut one begin with the prompt in the same state, read in one
-go or cached. A server rounds differently in the two, and its greedy answers may differ without any cut.
-Rule 2: where a server's uncut answers differ from each other, a continued one proves nothing: that is no
-trial.
-Rule 3: half of the cuts come before the uncut answer, half after it. llama.cpp keeps no prompt that is the
-beginning of one it keeps already, and does not go back far in one: an answer that it has written before may
-be read again as a whole when it is cut, which rounds differently, and takes longer.
+go or cached; a server rounds differently in the two.
+Rule 2: where a server's uncut answers differ from each other, a continued one proves nothing.
+Rule 3: half of the cuts come before the uncut answer, half after it: llama.cpp may read an answer that it has
+written before again as a whole when it is cut, which rounds differently and takes longer.
 """
 
 from collections.abc import Sequence
@@ -49,8 +45,7 @@ LOOKUP_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One answer that was cut and continued: whether it had the very text, and the same count of tokens;
-    `repeated` says that it had been given before.
+    """An answer that was cut and continued: `exact` in text, `counted` in tokens, `repeated` if given before.
 
     Seconds to the first new token: right after the cut, and after others had the slot; None if none came.
     """
@@ -64,9 +59,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """An answer that was cut after what was `said`, and continued: its whole text, the tokens that it reports
-    (0 if none); the others as in `Trial`.
-    """
+    """An answer that was cut after `said`, and continued: its whole text and the tokens that it reports."""
 
     said: str
     repeated: bool
@@ -86,9 +79,9 @@ class Proof:
 
 
 async def prove_continuing(session: Session, slots: int) -> Proof:
-    """Try the server's ways to continue; ClairvoyantError if it stops answering.
+    """Try the server's ways to continue; once one is exact, the others get fewer trials.
 
-    Once one is exact, the others get the least number of trials that counts, or none if time is short.
+    ClairvoyantError if the server stops answering.
     """
     client = session.client
     cutter = Cutter(client, slots)
@@ -238,9 +231,7 @@ class Cutter:
     async def continued(
         self, way: Way, asked: Continuable, after: int, *, repeated: bool = False
     ) -> Continued | None:
-        """Cut an answer after this many events and continue it; None if it ended before, or the way is not
-        available. A `repeated` answer is read again by the server, as it may be in that case.
-        """
+        """Cut an answer after this many events and continue it; None if it ended or the way is missing."""
         cut = await self._cut(asked, after)
         if cut is None:
             return None
@@ -270,9 +261,7 @@ class Cutter:
             return ProbeAnswer(404 if refused else 0, why=str(error))
 
     async def _cut(self, asked: Continuable, after: int) -> Cut | None:
-        """Cut the answer at a good place after this many events; None if it ended before, or would not be
-        cut, since the server would read it in other tokens than it wrote.
-        """
+        """Cut the answer after this many events; None if it ended, or would be read in other tokens."""
         splice = Splice(asked)
         await self._warm_up(asked)
         part = await self._part(splice, self._adapter.chat_path, asked.body, cut_after=after)
@@ -289,8 +278,7 @@ class Cutter:
     async def _resume(
         self, way: Way, cut: Cut, *, first_only: bool = False, look_up: bool = False, read_anew: bool = False
     ) -> tuple[float, Part | None]:
-        """Continue an answer to its end or its first new token; return when that began, and what came: None
-        if the way is not available, an empty part if the server refused it.
+        """Continue an answer; return when that began, and what came: None if the way is not available.
 
         With `look_up` the server first looks for it in its cache; with `read_anew` it reads all again.
         """

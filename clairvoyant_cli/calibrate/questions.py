@@ -1,7 +1,6 @@
-"""The questions of a calibration: a hundred that are answered in a few lines, and as many in pages.
+"""The questions of a calibration: a hundred with short answers, and as many with long ones.
 
-Each of them is asked once in a run, so that no answer comes out of a cache. Those whose answers are cut are
-others, and asked repeatedly.
+Each is asked once in a run, so that no answer comes out of a cache.
 """
 
 from collections.abc import Sequence
@@ -64,9 +63,7 @@ def _shuffled(kind: str, cap: int, seed: int) -> list[Question]:
 
 
 def cut_questions(most: int) -> list[Question]:
-    """Return questions whose answers, of up to `most` tokens, are cut and continued: each kind in turn. Each
-    has a random number, so that the server has not answered it in an earlier run.
-    """
+    """Return questions whose answers are cut, with a random number so that no earlier answer is cached."""
     asked = [(name, form, subject) for subject in SUBJECTS["cut"] for name, form in FORMS["cut"]]
     number = randrange(1000, 10_000)  # noqa: S311 - no secret
     return [
@@ -82,11 +79,7 @@ def cut_questions(most: int) -> list[Question]:
 def mixed(
     shorts: Sequence[Question], longs: Sequence[Question], *, count: int, shorts_per_long: int, seed: int
 ) -> list[Question]:
-    """Return `count` questions, one of each block of them long, at a random place in its block.
-
-    Evenly spread, so that two runs differ by the server and not by where the long ones fell. The lists repeat
-    where they are too short.
-    """
+    """Return `count` questions, one of each block long, at a random place in its block; the lists repeat."""
     rng = Random(seed)  # noqa: S311 - an order, not a secret
     short, long = cycle(shorts), cycle(longs)
     questions: list[Question] = []

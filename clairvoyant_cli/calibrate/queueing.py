@@ -1,8 +1,7 @@
 """Measures mu_short: short questions among long ones in a full queue (Clairvoyant, section 3.4).
 
-Where there is no time for a real queue, measured service times are put through a simulated one. What is
-uncertain about that are the mean service times, of which a quick run has four short and one long. Their
-spread cannot be had from so few: it is shrunk towards the spread of any lengths within a class.
+Where there is no time for a real queue, measured service times are put through a simulated one. A quick run
+has four short ones and one long, so their spread is shrunk towards that of any lengths within a class.
 """
 
 import heapq
@@ -41,7 +40,7 @@ async def in_the_queue(
 ) -> tuple[list[Sample], str]:
     """Return the samples of a full queue, and whether they were "measured" or "computed".
 
-    Those that an earlier run has taken of such a queue count; it is filled again for what is missing.
+    Samples of an earlier run count; the queue is filled again for what is missing.
     """
     in_flight, count = session.plan.queue_phase(slots)
     measured, all_at_once = session.measured, session.plan.in_flight == 0
@@ -55,7 +54,8 @@ async def in_the_queue(
     more = max(0, count - settling)
     expected = (len(before) + more) * SHORTS_PER_LONG // (SHORTS_PER_LONG + 1)
     if expected < min(MIN_SHORTS * slots, session.plan.shorts):
-        return computed(services, in_flight, slots), "computed"
+        times = simulated_sojourns(services, in_flight, slots)
+        return [Sample("load", "computed", 0, 1, 0.0, 0.0, time_s) for time_s in times], "computed"
     if not more:
         return before, "measured"
     # Those that were asked before may be in a cache.
@@ -85,19 +85,10 @@ async def _keep_full(
     return sorted(taken, key=lambda sample: sample.sent_s)
 
 
-def computed(services: Sequence[ServiceTime], in_flight: int, slots: int) -> list[Sample]:
-    """Put measured service times through a simulated queue; return the short ones' samples."""
-    times = simulated_sojourns(services, in_flight, slots)
-    return [Sample("load", "computed", 0, 1, 0.0, 0.0, sojourn_s) for sojourn_s in times]
-
-
 def simulated_sojourns(
     services: Sequence[ServiceTime], in_flight: int, slots: int, *, short: float = 1.0, longer: float = 1.0
 ) -> list[float]:
-    """Return the sojourn times of short jobs among long ones in a full queue, in seconds.
-
-    The service times are the measured ones, in turn; `short` and `longer` stretch those of a kind.
-    """
+    """Return short jobs' sojourn times in a full queue; `short` and `longer` stretch the services."""
     pools = {kind: times_of(services, short=kind) for kind in (True, False)}
     rng = Random(0)  # noqa: S311 - an order, not a secret
     kinds: list[bool] = []
@@ -119,8 +110,7 @@ def computed_mu_short(
 ) -> Estimate:
     """Return mu_short and its 95 % interval by simulation; `token_s` is the time that a token takes.
 
-    How far mu_short follows either mean is tried out; their uncertainties add up with the degrees of freedom
-    of Welch and Satterthwaite.
+    The uncertainties of both means add up with the degrees of freedom of Welch and Satterthwaite.
     """
     mu_short_s = fmean(simulated_sojourns(services, in_flight, slots))
     least_s = min(service.seconds for service in services)
@@ -141,9 +131,8 @@ def computed_mu_short(
 def _mean(services: Sequence[ServiceTime], spread_s: float) -> tuple[float, float, int]:
     """Return a mean service time, its squared standard error, and the degrees of freedom of that.
 
-    `spread_s` is the spread to expect, whatever the times say. Both spreads are pooled by their degrees of
-    freedom, as by a scaled inverse chi-squared prior. What was assumed of an answer that was cut short is off
-    by anything from nothing to all of it.
+    The spread is pooled with the expected `spread_s` (an inverse chi-squared prior). What was assumed of
+    a cut answer is off by anything from nothing to all of it.
     """
     n, freedom = len(services), WEIGHT + len(services) - 1
     mean_s = fmean(service.seconds for service in services)
@@ -158,10 +147,8 @@ def _mean(services: Sequence[ServiceTime], spread_s: float) -> tuple[float, floa
 def estimate(values: Sequence[float], batch: int = 1) -> Estimate | None:
     """Return the mean and its 95 % interval by overlapping batch means; None without values.
 
-    Neighbours in a queue wait for the same jobs, so that a hundred of them tell less than a hundred that are
-    independent: `batch` is how far that reaches. The variance is that of the means of batches of that length
-    (Meketon and Schmeiser, Winter Simulation Conference 1984), the quantile Student's with their degrees of
-    freedom.
+    Neighbours in a queue wait for the same jobs; `batch` is how far that reaches (Meketon and Schmeiser,
+    Winter Simulation Conference 1984).
     """
     n = len(values)
     if n == 0:
@@ -189,10 +176,7 @@ def pk_wait_s(rho: float, mean_s: float, cs2: float) -> float:
 
 
 def sojourns(services_s: Sequence[float], in_flight: int, slots: int) -> list[float]:
-    """Return the sojourn times of jobs that are sent one for one answered, `in_flight` at a time.
-
-    `slots` of them are served at once, first come first served, as a serial LLM server does.
-    """
+    """Return the sojourn times of jobs served first come first served, `in_flight` at a time."""
     free_at = [0.0] * slots
     ended: list[float] = []
     times: list[float] = []

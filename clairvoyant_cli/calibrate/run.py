@@ -1,8 +1,7 @@
 """Runs a calibration from the first question to the profile.
 
-Rule 1: an interrupted run leaves no half of a profile; what was measured until then is kept, and the next run
-resumes from it.
-Rule 2: the length that was measured makes an answer Short or Long, not the question's intent.
+An interrupted run keeps what was measured, and the next one resumes from it. The measured length makes an
+answer Short or Long, not the question's intent.
 """
 
 import time
@@ -64,16 +63,9 @@ class Findings:
 
 
 async def calibrate(
-    session: Session,
-    wanted_model: str | None,
-    host: Host,
-    version: str,
-    resume: Resume = lambda served: None,
+    session: Session, wanted_model: str | None, host: Host, version: str, resume: Resume = lambda served: None
 ) -> Outcome:
-    """Measure all that the plan asks for; ClairvoyantError where the server does not allow it.
-
-    `session.measured` holds what was measured, whatever happens.
-    """
+    """Measure all that the plan asks for; `session.measured` holds what was measured, whatever happens."""
     found = await survey(session.client, wanted_model)
     session.measured = resume(found.served) or Measured(found.served, session.seed)
     if has := session.measured.described():

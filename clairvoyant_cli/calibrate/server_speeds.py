@@ -226,10 +226,7 @@ def _band(answers: Sequence[TimedAnswer], singles: Sequence[Sample]) -> Band:
 
 
 def _seen_prefill(answers: Sequence[TimedAnswer], singles: Sequence[Sample]) -> float | None:
-    """Return prompt tokens per second by how much later a longer prompt's first token came.
-
-    The difference leaves out what every request pays: the connection, and the first token itself.
-    """
+    """Return prompt tokens per second by how much later a longer prompt's first token came."""
     quickest = min(answers, key=lambda answer: answer.ttft_s)
     base = sorted(singles, key=lambda sample: sample.ttft_s)[: max(1, len(singles) // 2)]
     more_tokens = quickest.prompt_tokens - fmean(sample.prompt_tokens for sample in base)

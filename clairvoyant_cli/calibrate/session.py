@@ -31,10 +31,10 @@ MAX_AGE_S = 86_400.0  # older measurements are not resumed: the server may have 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured. `shorts` is the number of short questions in the queue that count; `singles` are
-    asked one at a time, a fifth of them long; `bands` are prompt lengths in tokens. `budget_s` bounds all of
-    that, None does not. Then answers of up to `cut_tokens` are cut and continued, `trials` times, for `cut_s`
-    at most. A server that sends nothing of any answer for `silence_s` is given up; long prompts take a while.
+    """How much is measured: `shorts` counted in the queue, `singles` one at a time, `bands` of prompt tokens.
+
+    `budget_s` bounds all of that. Then answers of up to `cut_tokens` are cut and continued, `trials` times,
+    for `cut_s` at most. A server that sends nothing for `silence_s` is given up.
     """
 
     name: str
@@ -71,9 +71,7 @@ PLANS = {plan.name: plan for plan in (QUICK, STANDARD, FULL)}
 
 @dataclass(frozen=True, slots=True)
 class ServiceTime:
-    """One service time in seconds. It is more than the sample's where the answer had to be cut off for lack
-    of time: then it includes `assumed_s`, the estimate for the rest up to its cap.
-    """
+    """One service time in seconds, with `assumed_s` estimated for the rest of an answer that was cut off."""
 
     sample: Sample
     seconds: float
@@ -85,8 +83,7 @@ class ServiceTime:
 class Measured:
     """What is known so far of a server, asked in the order of `seed`; an interrupted run resumes from it.
 
-    `begun_at` is in epoch seconds, `took_s` what earlier runs spent; `bands` are by the length of prompt that
-    was wanted; `queued` are the samples of a queue that was kept full with `in_flight` requests.
+    `took_s` is what earlier runs spent; `queued` are samples of a queue kept full with `in_flight` requests.
     """
 
     served: Served

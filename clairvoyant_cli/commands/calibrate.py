@@ -24,12 +24,7 @@ from clairvoyant_cli.calibrate.server_speeds import Survey, survey
 from clairvoyant_cli.calibrate.session import PLANS, STANDARD, Measured, Plan, Session, Step, Tell
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.number_format import span
-from clairvoyant_cli.commands.options import (
-    backend_key_file_option,
-    backend_option,
-    db_option,
-    json_option,
-)
+from clairvoyant_cli.commands.options import backend_key_file_option, backend_option, db_option, json_option
 from clairvoyant_cli.commands.plain_output import say_json
 from clairvoyant_cli.commands.profiles import print_continuations, print_profile
 from clairvoyant_cli.commands.setup import database_path, load_predictor, told_plainly
@@ -52,9 +47,7 @@ KEPT = "what was measured is kept; run the same command to resume"
 @click.option("--quick", "plan", flag_value="quick", help="Under two minutes, also on slow hardware.")
 @click.option("--full", "plan", flag_value="full", help="Twice the questions, longer prompts, a fresh load.")
 @click.option(
-    "--shorts",
-    type=click.IntRange(min=1),
-    help=f"Short questions that count.  [default: {STANDARD.shorts}]",
+    "--shorts", type=click.IntRange(min=1), help=f"Short questions that count.  [default: {STANDARD.shorts}]"
 )
 @click.option(
     "--in-flight",

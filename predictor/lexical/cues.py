@@ -19,12 +19,7 @@ SHAPE = (
     "distinct_share non_ascii_share lower_case_start blank_line second_choice after_first_line "
     "list_items exclamations quotes first_line"
 ).split()
-NAMES = (
-    *SHAPE,
-    *(f"uses_{name}" for name in CLASSES),
-    *(f"opens_{name}" for name in CLASSES),
-    *STATED_CUES,
-)
+NAMES = (*SHAPE, *(f"uses_{name}" for name in CLASSES), *(f"opens_{name}" for name in CLASSES), *STATED_CUES)
 
 _OPENING_WORDS = 8
 

@@ -17,15 +17,7 @@ from predictor.lexical.model import STATED_SPREAD, LexicalModel, Reading
 from predictor.lexical.online import CUE_VALUE, Correction, ResidualScales
 from predictor.lexical.ridge import Features, Floats
 from predictor.lognormal import log_tokens, median_above, prediction_of, tokens_at
-from predictor.record import (
-    LONG_FROM_TOKENS,
-    USUAL,
-    Prediction,
-    Predictor,
-    PromptView,
-    Quality,
-    Task,
-)
+from predictor.record import LONG_FROM_TOKENS, USUAL, Prediction, Predictor, PromptView, Quality, Task
 from predictor.semantic.opinion import EMBEDDED, Opinion
 from predictor.trust import MODEL_CHARS, Trusts
 
@@ -174,9 +166,7 @@ class LexicalPredictor(Predictor):
         return sorted(moved, key=lambda reason: -abs(reason[1]))[:_REASONS_SHOWN]
 
     def export_state(self) -> bytes:
-        """Return what was learnt: a line of JSON, with the chores in it, the models' spreads, then the
-        correction's weights.
-        """
+        """Return a line of JSON with the chores, then the models' spreads and the correction's weights."""
         spreads = self._spreads.export_state()
         head = json.dumps(
             {"model": self._model.card.sha256, "spreads": len(spreads), "chores": self._chores.export_state()}

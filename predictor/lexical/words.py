@@ -95,9 +95,7 @@ _START, _END = crc32(b"^"), crc32(b"$")
 
 
 def window(prompt: str, head: int = _HEAD, tail: int = _TAIL) -> bytes:
-    """Return the part of a prompt that is read, its first `head` and last `tail` characters, lower-cased, as
-    UTF-8 (lone surrogates become "?").
-    """
+    """Return the first `head` and last `tail` characters, lower-cased, as UTF-8."""
     if len(prompt) > head + tail:
         prompt = f"{prompt[:head]} {prompt[-tail:]}"
     prompt = prompt.lower()

@@ -161,11 +161,7 @@ def read_signs(text: str) -> Signs:
     if heat is not None and heat > MAX_CELSIUS:
         found["temperature"] = (heat - 32.0) / 1.8 if heat >= MIN_FAHRENHEIT else None
     return Signs(
-        **found,
-        pain=_pain(text),
-        age=_age(text),
-        mind=_mind(text),
-        awake=_AWAKE.search(text) is not None,
+        **found, pain=_pain(text), age=_age(text), mind=_mind(text), awake=_AWAKE.search(text) is not None
     )
 
 

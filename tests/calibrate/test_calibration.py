@@ -12,7 +12,7 @@ from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.calibrate.client import Client
 from clairvoyant_cli.calibrate.questions import long_questions, short_questions
-from clairvoyant_cli.calibrate.queueing import computed, cs2
+from clairvoyant_cli.calibrate.queueing import cs2, simulated_sojourns
 from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.calibrate.session import Measured, ServiceTime, Step
 from clairvoyant_cli.errors import ClairvoyantError
@@ -146,7 +146,7 @@ def test_a_bounded_run_computes_what_it_has_no_time_to_measure() -> None:
 def test_a_queue_on_paper_is_the_queue_of_the_service_times() -> None:
     sample = Sample("service", "q", 1, 1, 0.0, 0.0, 1.0)
     services = [ServiceTime(sample, 2.0, short=True), ServiceTime(sample, 30.0, short=False)]
-    times = [sample.sojourn_s for sample in computed(services, in_flight=5, slots=1)]
+    times = simulated_sojourns(services, in_flight=5, slots=1)
     # Five in flight are all that a short one waits for and itself: none, one or two of them long.
     assert set(times) <= {10.0, 38.0, 66.0}
     assert fmean(times) == pytest.approx(36.0, rel=0.05)

@@ -29,12 +29,10 @@ _STATED = NAMES.index("asked_length")
 class Evaluation:
     """How a predictor does on one file; an accuracy is None where there is nothing to count.
 
-    `ranking_accuracy` counts ties half, and `tied_share` of the (Short, Long) pairs were tied. A file with
-    several models' answers is judged on each prompt's median. `pair_accuracy` and `pair_tau_b` count only the
-    `n_pairs` pairs whose lengths differ by at least `min_length_difference` (PARS). `calibration_error` is
-    the expected calibration error of the three class probabilities; `q90_coverage` the share of answers
-    within q90. `n_stated` prompts say in words how long an answer they want, of `MIN_STATED_TOKENS` at least;
-    `stated_error` is the median relative error of the expected tokens there.
+    `ranking_accuracy` counts ties half; `pair_accuracy` only the `n_pairs` pairs whose lengths differ by
+    `min_length_difference` or more (PARS). `calibration_error` is that of the class probabilities, `q90_coverage` the share
+    of answers within q90, `stated_error` the median relative error over the `n_stated` prompts that state a
+    length of at least `MIN_STATED_TOKENS`.
     """
 
     file: str
@@ -127,10 +125,7 @@ _CLASSES = list(LengthClass)
 
 
 def calibration_error(chances: npt.NDArray[np.float64], real: npt.NDArray[np.intp]) -> float:
-    """Return the expected calibration error of class probabilities (n, classes) against real classes (n,).
-
-    The mean over the classes of the weighted gap between probability and frequency, in ten equal bins.
-    """
+    """Return the expected calibration error of class probabilities (n, classes), in ten equal bins."""
     gaps = []
     for index in range(chances.shape[1]):
         chance, happened = chances[:, index], real == index

@@ -1,7 +1,6 @@
 """The Clairvoyant paper's studies of its predictor (sections 4 and 5), on files of prompts and answers.
 
-Where a file holds the answers of several models, each prompt counts with their median. Models are trained on
-classes balanced by resampling and judged on the stratified 20 % they have not seen, as in section 4.3.
+Models are trained on balanced classes and judged on the stratified 20 % they have not seen (section 4.3).
 """
 
 from dataclasses import dataclass
@@ -54,10 +53,7 @@ def starvation(datasets: list[Dataset]) -> StudyTable:
 
 
 def train_each(datasets: list[Dataset]) -> list[Trained]:
-    """Train the paper's model on each file with at least `MIN_OF_A_CLASS` answers of every class.
-
-    Raises ModelError if there is none.
-    """
+    """Train the paper's model on each file with enough answers of every class; ModelError if none."""
     trained = []
     for data in datasets:
         classes = paper.classes_of(data.typical_tokens())
@@ -75,10 +71,7 @@ def train_each(datasets: list[Dataset]) -> list[Trained]:
 
 
 def in_distribution(datasets: list[Dataset]) -> StudyTable:
-    """Compare ranking with classification accuracy on held-out rows (Table 5).
-
-    The default recipe ranks the same rows, five-fold: it too has seen four fifths of the prompts.
-    """
+    """Compare ranking with classification accuracy on held-out rows (Table 5), and the default recipe."""
     rows: list[list[Cell]] = []
     for one in train_each(datasets):
         features, tokens = one.features[one.held], one.tokens[one.held]

@@ -1,7 +1,6 @@
 """Ranks files by models trained on other families of files only, by file, family and kind of traffic.
 
-Files that draw on the same prompts are one family and are held out together: a translation or a remix of a
-prompt seen in training is not unseen traffic.
+Files that draw on the same prompts are one family and are held out together.
 """
 
 from collections.abc import Collection
@@ -89,10 +88,7 @@ class Corpus:
         return np.flatnonzero(self.labels.files == self.datasets.index(data))
 
     def training_rows(self, held: Collection[str]) -> Rows:
-        """Return the rows to train on when families are held out: no file of them, no prompt they share.
-
-        Raises ModelError if they are too few to train on.
-        """
+        """Return the rows that share no family and no prompt with those held out; ModelError if too few."""
         files = [index for index, name in enumerate(self.families) if name in held]
         outside = ~np.isin(self.labels.files, files)
         shared = np.isin(self.material.groups, self.material.groups[~outside])
@@ -126,10 +122,7 @@ class Corpus:
 
 
 def file_accuracy(scores: Numbers, data: Dataset) -> float:
-    """Return the share of (Short, Long) pairs ranked right, each model by itself; NaN where too few.
-
-    `scores` is of shape (prompts,). The mean over the models, each by its answers of the rarer class.
-    """
+    """Return the mean ranking accuracy of scores (prompts,) over a file's models; NaN of too few answers."""
     accuracies, weights = [], []
     for tokens in data.tokens.T:
         answered = np.isfinite(tokens)
@@ -177,9 +170,7 @@ def unseen(corpus: Corpus, progress: Progress) -> StudyTable:
 
 
 def summarised(rows: list[list[Cell]]) -> list[list[Cell]]:
-    """Return the means over files, families and kinds of rows (file, kinds, prompts, accuracies), and the
-    least of each accuracy.
-    """
+    """Return the means over files, families and kinds of traffic, and the least of each accuracy."""
     figures = np.array([row[3:] for row in rows], float)
     names = [str(row[0]) for row in rows]
 

@@ -20,10 +20,8 @@ FIGURES = ("exact", "within_one", "kappa", "under", "missed", "over")
 class Verdict:
     """How well levels were predicted. `confusion[true][said]` counts cases.
 
-    `exact` and `within_one` are shares of all; `kappa` is Cohen's with quadratic weights. `under` is the
-    share of the cases of level 0 and 1 that were called less urgent than they are, `missed` of those that
-    were called 2 or more; `over` the share of all that were called more urgent. None where there is nothing
-    to count.
+    `kappa` is Cohen's with quadratic weights. `under` is the share of the cases of level 0 and 1 that were
+    called less urgent, `missed` of those called 2 or more; `over` that of all called more urgent.
     """
 
     name: str

@@ -35,10 +35,9 @@ class Dataset:
 
 
 def read_dataset(path: Path) -> Dataset:
-    """Read a file of prompts.
+    """Read lines of `prompt` and either `output_tokens`, or `tokens` or `chars` by model's name.
 
-    A line holds `prompt` and either `output_tokens`, or `tokens` or `chars` by model's name (characters
-    count a quarter). Raises ModelError with the line's number where that is not so.
+    Raises ModelError with the line's number where that is not so.
     """
     prompts: list[str] = []
     answers: list[dict[str, float]] = []
@@ -103,9 +102,7 @@ CSV_CHARACTERS = 1 << 20  # of a field of a CSV file
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A text and its level. Cases of one `source` are alike, and judged together or not at all; `weight` is
-    what one counts for in training.
-    """
+    """A text and its level. Cases of one `source` share a fold; `weight` counts in training."""
 
     text: str
     level: int
@@ -116,8 +113,8 @@ class Case:
 def read_cases(path: Path) -> list[Case]:
     """Read a file of cases; ModelError with the line's number where one is none.
 
-    A JSON line holds `prompt` and either `urgency`, 0 (immediate) to 4, or `acuity`, 1 to 5 as triage scales
-    count. A CSV file names its columns in the first line; where there is no `prompt`, the first is the text.
+    A row holds `prompt` and either `urgency` (0, immediate, to 4) or `acuity` (1 to 5). In a CSV file without
+    a `prompt` column, the first column is the text.
     """
     rows = _csv(path) if path.suffix == ".csv" else _json(path)
     cases = []

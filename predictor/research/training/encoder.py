@@ -2,16 +2,11 @@
 
 Usage: `python -m predictor.research.training.encoder --data DIR --minilm DIR`.
 
-MiniLM's lowest layers (Wang et al., 2020), ranked the PARS way (section III): within a file, of two answers
-whose log lengths differ by more than `DELTA` the longer one's prompt is to score higher, the more so the more
-they differ; a Huber loss on log length with half of each file's level taken out keeps scores near log tokens.
-The layers below `FROZEN` and the word pieces stay as they are.
-
-DIR of `--data` holds MANIFEST.json and its files, DIR of `--minilm` model.safetensors and vocab.txt of
-all-MiniLM-L6-v2. Each part of the families is ranked by models that saw none of it, the encoder alone and
-together with the lexical model. What is shipped is the mean of the parts' networks (Wortsman et al., Model
-soups, 2022), trained on with all rows: ONNX for one prompt, weights in eight bits, a card. Needs torch and
-safetensors besides the `train` extra; takes hours on a few cores.
+MiniLM's lowest layers (Wang et al., 2020) are fine-tuned to rank prompts within a file (PARS, section III),
+with a Huber loss on log length beside. DIR of `--data` holds MANIFEST.json and its files, DIR of `--minilm`
+model.safetensors and vocab.txt of all-MiniLM-L6-v2. What is shipped is the mean of the networks that each saw
+all but one part of the families (Wortsman et al., Model soups, 2022), trained on with all rows: ONNX with
+weights in eight bits. Needs torch and safetensors besides the `train` extra; takes hours on a few cores.
 """
 
 import argparse
@@ -105,9 +100,7 @@ class Network(nn.Module):
             part.requires_grad_(False)
 
     def forward(self, ids: Tensor, shapes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scores (prompts,) and embeddings (prompts, EMBEDDED) of ids (prompts, pieces), 0 where there
-        is none, and shapes (prompts, SHAPE).
-        """
+        """Return scores and embeddings of ids (prompts, pieces), padded with 0, and shapes."""
         x = self.first(self.words(ids) + self.places[: ids.shape[1]])
         for layer in self.layers:
             x = layer(x, src_key_padding_mask=ids == 0)

@@ -1,8 +1,7 @@
 """Train the default predictor's model: needs the `train` extra.
 
-A ridge regression over n-gram buckets gives each gram a weight; a forest of small trees then reads the dense
-cues and the gram score. The trees are trained on gram scores from rows the ridge had not seen, or they would
-trust it too much. The net beside them (`bag`) is trained on its own.
+A ridge regression over n-gram buckets gives each gram a weight; small trees then read the dense cues and the
+gram scores of rows that the ridge had not seen. The net beside them (`bag`) is trained on its own.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,15 +14,7 @@ import numpy.typing as npt
 from predictor.card import LOGIT_OF_NORMAL, Calibration, Card
 from predictor.errors import from_the_train_extra
 from predictor.lexical.cues import FEATURES_VERSION, NAMES
-from predictor.lexical.model import (
-    BUCKETS,
-    GRAMS,
-    NET_SHARE,
-    STATED_MEAN,
-    STATED_SHARE,
-    TABLE_BITS,
-    TREES,
-)
+from predictor.lexical.model import BUCKETS, GRAMS, NET_SHARE, STATED_MEAN, STATED_SHARE, TABLE_BITS, TREES
 from predictor.lexical.ngram_net import BAG, Bag
 from predictor.lognormal import LOG_LONG, LOG_SHORT, SHIFT_TOKENS, Edge
 from predictor.record import LONG_FROM_TOKENS
@@ -81,7 +72,7 @@ class Fitted:
 def fit(material: Material, targets: Numbers, weights: Numbers, seed: int = 42) -> Fitted:
     """Fit grams and trees to targets (near log tokens), one row a prompt.
 
-    Where the prompt states its own length, they learn what that leaves open; the net learns the whole.
+    They learn what the stated length leaves open; the net learns the whole.
     """
     left, whole = 1 - material.cues[:, STATED_SHARE], targets
     targets = (targets - material.cues[:, STATED_SHARE] * material.cues[:, STATED_MEAN]) / left
@@ -141,10 +132,7 @@ def out_of_fold(
     apart: Rows | None = None,
     count: int = FOLDS,
 ) -> Numbers:
-    """Return scores of each prompt by a model that had not seen it, in `count` folds.
-
-    Rows of the same number in `apart` are held out together; equal prompts if it is not given.
-    """
+    """Return scores by models that had not seen the prompt, nor its group in `apart` if that is given."""
     scores = np.zeros(len(targets))
     groups = material.groups if apart is None else apart
     for fold, (known, held) in enumerate(folds(groups, seed + 1, count)):
@@ -173,11 +161,7 @@ def calibrate(scores: Numbers, log_tokens: Numbers, weights: Numbers) -> Calibra
 
 
 def calibrate_evenly(scores: Numbers, tokens: Numbers, families: Rows, seed: int) -> Calibration:
-    """Calibrate for traffic of a family not among these, whose rows are numbered alike in `families`.
-
-    `tokens` is one answer a prompt. The level of an answer's length is that of the models and the traffic: a
-    thousand prompts more of one kind tell nothing of the next, so each family is drawn as often as any other.
-    """
+    """Calibrate for traffic of other families: each one is drawn as often as any other."""
     drawn = draw_evenly(tokens, families, seed)
     return calibrate(scores[drawn], np.log(tokens[drawn] + SHIFT_TOKENS), np.ones(len(drawn)))
 
@@ -185,9 +169,7 @@ def calibrate_evenly(scores: Numbers, tokens: Numbers, families: Rows, seed: int
 def draw_evenly(tokens: Numbers, families: Rows, seed: int) -> Rows:
     """Draw rows with replacement, each family as often as any other, of those with Long answers enough.
 
-    Half of the families hold short answers only: tool calls, labels, replies of one line. Calibrated on them
-    too, families never seen are predicted too short: their q90 covers 0.78 of their answers instead of 0.91,
-    and the error of the class probabilities is 0.19 instead of 0.13.
+    Calibrated on families of short answers too, q90 covers 0.78 of unseen answers instead of 0.91.
     """
     shares = np.bincount(families, tokens >= LONG_FROM_TOKENS) / np.maximum(np.bincount(families), 1)
     varied = np.flatnonzero(shares[families] >= MIN_LONG_SHARE)

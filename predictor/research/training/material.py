@@ -23,8 +23,7 @@ Rows = npt.NDArray[np.intp]
 class Material(NamedTuple):
     """Prompts turned into features: `grams` (prompts, distinct hashes), `cues` (prompts, len(NAMES)).
 
-    `groups` names equal prompts alike, so that no fold is tested on a prompt it was trained on; `files` and
-    `families` number the files that the prompts are of, and those files that draw on the same prompts.
+    Equal prompts share a number in `groups`; `files` and `families` number the files and their families.
     """
 
     hashes: Hashes

@@ -1,8 +1,7 @@
 """Train the net beside the trees to order prompts by the length of their answers.
 
-Within a file, of two answers whose log lengths differ by more than `DELTA` the longer one's prompt is to
-score higher, the more so the more they differ (PARS, section III; Burges et al., ICML 2005); a Huber loss
-keeps scores near log tokens. Words are dropped at random, so that no single one is relied on.
+It learns from pairs within a file whose log lengths differ by more than `DELTA` (PARS, section III; Burges
+et al., ICML 2005), and by a Huber loss on log tokens. Words are dropped at random.
 """
 
 from collections.abc import Sequence
@@ -141,11 +140,7 @@ def chances_of(families: Sequence[object], sizes: Sequence[int], power: float) -
 
 
 def _gradients(
-    sample: Material,
-    targets: Floats,
-    arrays: list[Floats],
-    drawn: list[Rows],
-    generator: np.random.Generator,
+    sample: Material, targets: Floats, arrays: list[Floats], drawn: list[Rows], generator: np.random.Generator
 ) -> list[Floats]:
     """Return the loss's gradient by each array, over some rows of some files."""
     numbers, inner, bias, outer, direct, middle = arrays

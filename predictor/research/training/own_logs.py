@@ -30,8 +30,7 @@ def train_own(
 ) -> list[Evaluation]:
     """Train by the recipe "lexical" or "paper" and write a model directory at `out`.
 
-    Returns how the new model and the default one do on rows that the new one had not seen. Raises ModelError
-    if there are too few Long answers to learn from (Clairvoyant, section 5.1).
+    Returns how the new model and the default one do on held-out rows; ModelError if too few answers are Long.
     """
     tokens = data.typical_tokens()
     n_long = int((tokens >= LONG_FROM_TOKENS).sum())

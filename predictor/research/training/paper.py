@@ -76,10 +76,7 @@ def probability_long(model: xgboost.XGBClassifier, features: Floats) -> Numbers:
 
 
 def save(model: xgboost.XGBClassifier, card: Card, directory: Path, probe: Floats) -> float:
-    """Write a model directory; return the largest difference between ONNX and XGBoost on `probe`.
-
-    Raises ModelError if they differ by more than `PARITY`.
-    """
+    """Write a model directory; return how far ONNX and XGBoost differ; ModelError beyond `PARITY`."""
     directory.mkdir(parents=True, exist_ok=True)
     onnx = convert_xgboost(
         model,

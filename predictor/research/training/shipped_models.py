@@ -2,9 +2,8 @@
 
 Usage: `python -m predictor.research.training.shipped_models --data DIR [--out DIR]`.
 
-DIR holds MANIFEST.json and the files it names. Only files that it allows train a shipped model; a prompt in
-several of them counts once per file, since each file has answers of its own. All files test: the cards give
-the ranking accuracy of each recipe on families of files that it was not trained on.
+DIR holds MANIFEST.json and the files it names. Only files that it allows train a model; all of them test: the
+cards give the ranking accuracy on families of files that a model was not trained on.
 """
 
 import argparse
@@ -87,10 +86,7 @@ def rank_unseen(entries: list[Entry]) -> dict[str, dict[str, float]]:
 
 
 def train_lexical(allowed: list[Entry], ranked: dict[str, float], out: Path) -> None:
-    """Train, calibrate and write the default model; its card gives the figures of `rank_unseen`, too.
-
-    It is calibrated on families held out: within a family its scores are surer than they are anywhere else.
-    """
+    """Train and write the default model, calibrated on families held out of training."""
     corpus = Corpus.of([entry.data for entry in allowed])
     apart = corpus.material.families
     narrate(f"{len(apart)} prompts of {len(allowed)} files")

@@ -1,8 +1,7 @@
 """Train an urgency model; needs the `train` extra.
 
 Two multinomial logistic regressions, of words and of the shipped encoder's embedding, are fitted on the same
-cases; both are judged on cases of sources that they had not seen, and on cases apart.
-`python -m predictor.research.training.urgency_cases` trains the shipped one.
+cases and judged on sources that they had not seen.
 """
 
 from collections import defaultdict
@@ -192,10 +191,9 @@ def train_urgency(
     progress: Callable[[str], None],
     apart: Mapping[str, Sequence[Case]] | None = None,
 ) -> list[Verdict]:
-    """Train on cases, write a model directory, and return how it does on cases that it had not seen: of other
-    sources, and those that stand `apart`, by name, if any.
+    """Write a model directory; return how the model does on other sources, and on the cases `apart`.
 
-    ModelError if a level has too few cases, or all are of one source.
+    ModelError if a level has too few cases.
     """
     counts = np.bincount([case.level for case in cases], minlength=LEVELS)
     if counts.min() < MIN_A_LEVEL:

@@ -1,9 +1,7 @@
 """The level of a patient from the findings, by rules that emergency departments publish.
 
-The complaint and what is said of it give a level (CTAS and KTAS: complaint and special modifiers; ESI 4:
-decision points A to C). Then come the first-order modifiers: breathing, circulation, consciousness, fever,
-pain (Bullard et al., CJEM 2008), and the danger zone of vital signs (ESI handbook, point D). Levels count
-from 0, one less than theirs.
+The complaint gives a level (CTAS, KTAS; ESI 4: decision points A to C), then come the first-order modifiers
+(Bullard et al., CJEM 2008) and the danger zone of vital signs (ESI, point D). Levels count from 0.
 """
 
 from dataclasses import dataclass
@@ -15,8 +13,7 @@ from predictor.urgency.vitals import DANGER
 class Findings:
     """Vital signs: beats and breaths a minute, mmHg, %, degrees Celsius; age in years.
 
-    `mind` is A, V, P or U (AVPU), or C for confused; `pain` from 0 to 10 at `place`, central, peripheral or
-    none.
+    `mind` is A, V, P, U (AVPU) or C for confused; `pain` is 0 to 10 at `place`: central, peripheral or none.
     """
 
     pulse: int
@@ -77,11 +74,9 @@ def by_pain(found: Findings) -> int:
 
 
 def level_of(complaint: int, found: Findings) -> int:
-    """Return the level of a patient whose complaint alone would have one.
+    """Return the level of a patient whose complaint alone would have level `complaint`.
 
-    What is life-threatening is immediate whatever the complaint. Else a modifier raises by one level, or to
-    its own where that is two above: a patient who comes for a tetanus shot with a fast pulse is looked at
-    again, not resuscitated.
+    A life-threatening sign is immediate. Another modifier raises by one level, or two for a sign of level 1.
     """
     signs, pain = by_signs(found), by_pain(found)
     if signs == 0:

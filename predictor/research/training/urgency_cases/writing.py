@@ -1,15 +1,11 @@
-"""Write the cases of the urgency model: `python -m predictor.research.training.urgency_cases.writing`.
+"""Write the cases that the urgency model is trained on.
 
-Phrases and forms are in the text files beside this module, none taken from elsewhere. A patient is a reason
-to come, findings as a level has them, and details that do not matter for urgency; a form puts them into
-words. A patient with signs worse than the complaint is raised, as in triage.
-
-The shipped model was trained on an earlier set of forms around the same phrases.
+Phrases and forms are in the text files beside this module. A patient is a reason to come, findings as a level
+has them, and details that do not matter for urgency; a form puts them into words. The shipped model was
+trained on an earlier set of forms around the same phrases.
 """
 
-import json
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,10 +28,7 @@ about 2, 20, 45, 27 and 6 %, so that the rare levels still count."""
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A reason to come, at one level: what it is called, what is said of it, what is suspected.
-
-    `place` is where it hurts: central, peripheral, or none; `bare` the level when nothing more is said.
-    """
+    """A reason to come at one level. `place` is where it hurts, `bare` the level of the name alone."""
 
     source: str
     place: str
@@ -270,9 +263,3 @@ def _bad(level: int, rng: Random) -> dict[str, float]:
 
 def _several(text: str) -> list[str]:
     return [part.strip() for part in text.split(";")]
-
-
-if __name__ == "__main__":
-    for each in write_cases():
-        fields = {"prompt": each.text, "urgency": each.level, "source": each.source}
-        sys.stdout.write(json.dumps(fields) + "\n")

@@ -99,7 +99,7 @@ def test_a_stream_is_learnt_while_served(files: list[Path], monkeypatch: pytest.
     monkeypatch.setattr(online, "MIN_STREAMED", 100)
     monkeypatch.setattr(online, "SOON", slice(40, 80))
     rows = _table("online", *files)
-    assert list(rows) == ["alpha", "beta", "mean", "least"]
+    assert list(rows) == ["alpha", "beta", "mean", "least", "most"]
     assert rows["mean"]["late learnt"] > 0.9
     gains = [rows[name]["late learnt"] - rows[name]["late static"] for name in ("alpha", "beta")]
     assert rows["least"]["late gain"] == pytest.approx(min(gains))

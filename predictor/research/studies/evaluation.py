@@ -30,9 +30,9 @@ class Evaluation:
     """How a predictor does on one file; an accuracy is None where there is nothing to count.
 
     `ranking_accuracy` counts ties half; `pair_accuracy` only the `n_pairs` pairs whose lengths differ by
-    `min_length_difference` or more (PARS). `calibration_error` is that of the class probabilities, `q90_coverage` the share
-    of answers within q90, `stated_error` the median relative error over the `n_stated` prompts that state a
-    length of at least `MIN_STATED_TOKENS`.
+    `min_length_difference` or more (PARS). `calibration_error` is that of the class probabilities,
+    `q90_coverage` the share of answers within q90, `stated_error` the median relative error over the
+    `n_stated` prompts that state a length of at least `MIN_STATED_TOKENS`.
     """
 
     file: str

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from predictor.card import Card
 from predictor.errors import ModelError
 from predictor.loading import load_model
-from predictor.ranking import ranking_accuracy
+from predictor.ranking import pair_ranking, ranking_accuracy
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS, Predictor, PromptView
 from predictor.research.studies.evaluation import calibration_error
 from predictor.research.studies.runner import Cell, Progress, StudyTable
@@ -28,7 +28,9 @@ MIN_PAIRED = 20  # Short and Long answers a model must have given before it is s
 
 
 class Served(NamedTuple):
-    """A stream as it was predicted. `covered` says whether q90 covered each answer."""
+    """A stream as it was predicted: static and learned scores, `chances` of the three classes, and whether
+    the 90 % quantile covered each answer.
+    """
 
     tokens: Numbers
     static: Numbers
@@ -36,11 +38,25 @@ class Served(NamedTuple):
     chances: Numbers
     covered: npt.NDArray[np.bool_]
 
+    @property
+    def late(self) -> slice:
+        """The requests of a stream that has settled."""
+        return slice(min(SETTLED, len(self.tokens) // 2), None)
+
     def accuracies(self, some: slice) -> list[float]:
         """Return the ranking accuracy of the static scores and of the learned ones."""
         return [
             ranking_accuracy(each[some], self.tokens[some]).accuracy for each in (self.static, self.learnt)
         ]
+
+    def pairs(self, some: slice) -> list[float]:
+        """Return the same over the pairs that the filter of PARS keeps."""
+        return [pair_ranking(each[some], self.tokens[some]).accuracy for each in (self.static, self.learnt)]
+
+    def error(self, some: slice) -> float:
+        """Return the expected calibration error of the class probabilities."""
+        real = np.searchsorted((SHORT_BELOW_TOKENS, LONG_FROM_TOKENS), self.tokens[some], "right")
+        return calibration_error(self.chances[some], real)
 
 
 def serve(predictor: Predictor, prompts: list[str], tokens: Numbers) -> Served:
@@ -58,7 +74,10 @@ def serve(predictor: Predictor, prompts: list[str], tokens: Numbers) -> Served:
 def online(corpus: Corpus, progress: Progress) -> StudyTable:
     """Serve streams of one unseen file and one model: predict, then learn, then the next.
 
-    "soon" counts requests 100 to 200, "late" those from request 500 or from the middle of a shorter stream.
+    The static columns are the same model without learning; the ones named soon count requests 100 to 200, the
+    late ones from request 500, or from the middle of a shorter stream. The errors are those of the class
+    probabilities: of the first hundred, and of the late ones. Where Long answers are rare, the accuracy hangs
+    on a few of them; that over the pairs of PARS does not.
     """
     rows: list[list[Cell]] = []
     generator = np.random.default_rng(SEED)
@@ -77,7 +96,8 @@ def online(corpus: Corpus, progress: Progress) -> StudyTable:
                 served = serve(load_model(folder), prompts, data.tokens[order, model])
                 rows.append([data.name, data.models[model], *_figures(served)])
     ranks = ["static", "learnt", "soon static", "soon learnt", "late static", "late learnt", "late gain"]
-    columns = ["file", "model", *ranks, "late covers", "late error"]
+    pairs, covers = ["static pairs", "learnt pairs"], ["q90 covers", "late covers"]
+    columns = ["file", "model", *ranks, *pairs, *covers, "first error", "late error"]
     if not rows:
         raise ModelError(
             f"no file holds a model with {MIN_STREAMED} answers, {MIN_PAIRED} of them Short and "
@@ -85,17 +105,17 @@ def online(corpus: Corpus, progress: Progress) -> StudyTable:
         )
     figures = np.array([row[2:] for row in rows], float)
     # A hundred answers may hold no Long one: there is nothing to rank then.
-    for name, summary in (("mean", np.nanmean), ("least", np.nanmin)):
+    for name, summary in (("mean", np.nanmean), ("least", np.nanmin), ("most", np.nanmax)):
         rows.append([name, "", *summary(figures, axis=0).tolist()])
     return StudyTable("Learning while serving", columns, rows)
 
 
 def _figures(served: Served) -> list[float]:
-    late = slice(min(SETTLED, len(served.tokens) // 2), None)
+    whole, late = slice(None), served.late
     static, learnt = served.accuracies(late)
-    ranks = [*served.accuracies(slice(None)), *served.accuracies(SOON), static, learnt, learnt - static]
-    real = np.searchsorted((SHORT_BELOW_TOKENS, LONG_FROM_TOKENS), served.tokens[late], "right")
-    return [*ranks, float(np.mean(served.covered[late])), calibration_error(served.chances[late], real)]
+    ranks = [*served.accuracies(whole), *served.accuracies(SOON), static, learnt, learnt - static]
+    covers = [float(np.mean(served.covered[some])) for some in (whole, late)]
+    return [*ranks, *served.pairs(late), *covers, served.error(slice(SOON.start)), served.error(late)]
 
 
 def _streams(data: Dataset, generator: np.random.Generator) -> list[tuple[Dataset, int]]:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +93,8 @@ class Top(App[None]):
         self._link = Link(LinkState.CONNECTING, source.where, source.local)
         self._hardware: Hardware | None = None
         self._read_at = 0.0
-        self._message = ""
+        self._message, self._message_until = "", 0.0
         self._message_tone: Tone = "accent"
-        self._message_until = 0.0
         self._left = threading.Event()
         self._history = History()
         self._readonly = readonly
@@ -259,11 +259,9 @@ class Top(App[None]):
 
     def action_freeze(self) -> None:
         """Freeze the display, or let it go on."""
-        if self._frozen is None:
-            view = self.view()
-            self._frozen = replace(view, frozen=True, history=deepcopy(view.history))
-        else:
-            self._frozen = None
+        view = self.view()
+        unfrozen = self._frozen is None
+        self._frozen = replace(view, frozen=True, history=deepcopy(view.history)) if unfrozen else None
         self.draw()
 
     def action_scrub(self, seconds: float) -> None:
@@ -310,10 +308,9 @@ class Top(App[None]):
         self.notify(f"refresh every {duration(self._every_s)}", timeout=2)
 
     def action_theme(self) -> None:
-        """Take the next of our themes."""
+        """Take the next theme."""
         names = [theme.name for theme in THEMES]
-        at = names.index(self.theme) if self.theme in names else -1
-        self.theme = names[(at + 1) % len(names)]
+        self.theme = dict(pairwise([*names, names[0]])).get(self.theme, names[0])
         self.notify(f"theme {self.theme}", timeout=2)
 
     def action_prompts(self) -> None:

@@ -1,4 +1,4 @@
-"""Remembers what the plots need of the states seen; every series is bounded."""
+"""Keeps the series that the plots draw; each is bounded."""
 
 from collections import deque
 from collections.abc import Callable

@@ -230,11 +230,8 @@ class ControlApi:
         metrics: Metrics,
         history: StateHistory,
     ) -> None:
-        self._access = access
-        self._history = history
-        self._actions = actions
-        self._snapshots = snapshots
-        self._changes = changes
+        self._access, self._actions, self._changes = access, actions, changes
+        self._snapshots, self._history = snapshots, history
         operation = actions.operation
         self.shared = {
             "state": Shared(lambda: encode(snapshots.snapshot())),
@@ -260,8 +257,7 @@ class ControlApi:
 
     async def __call__(self, request: Request) -> None:
         """Serve a request under the prefix, if it is allowed."""
-        refused = self._guard(request)
-        if refused is not None:
+        if refused := self._guard(request):
             status, why = refused
             head = ResponseHead(status, reason_of(status), [(b"Content-Type", b"application/json")])
             request.connection.respond(head, msgspec.json.encode({"error": why}))
@@ -285,7 +281,7 @@ class ControlApi:
         return None
 
     async def _health(self, request: WebRequest) -> Response:
-        # Asked every few seconds, and by anybody: not worth drawing the whole queue for.
+        # Anybody may ask, every few seconds: the whole state would cost too much.
         states = {worker.name: worker.state for worker in self._snapshots.pool}
         mode = self._actions.operation.mode
         return JSONResponse({"status": mode, "version": __version__, "backends": states})

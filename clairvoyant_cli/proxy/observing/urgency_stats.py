@@ -63,12 +63,6 @@ class UrgencyStats:
             else:
                 running[level] += 1
         return tuple(
-            LevelState(
-                level,
-                len(ages[level]),
-                running[level],
-                max(ages[level], default=0.0),
-                percentiles(list(waits_s)),
-            )
-            for level, waits_s in enumerate(self._waits_s)
+            LevelState(level, len(aged), running[level], max(aged, default=0.0), percentiles(list(waits_s)))
+            for level, (aged, waits_s) in enumerate(zip(ages, self._waits_s, strict=True))
         )

@@ -124,7 +124,7 @@ def _word(
     from_width: int = 0,
     when: Callable[[ViewState], bool] = lambda view: True,
 ) -> Column[Row]:
-    """A text, sorted by what it is before it is formatted."""
+    """Make a column of texts, sorted by the unformatted text."""
 
     def draw(row: Row, view: ViewState, width: int) -> Line:
         return Line(form(of(row)), tone)
@@ -143,7 +143,7 @@ def _number(
     grows: bool = False,
     from_width: int = 0,
 ) -> Column[Row]:
-    """A number; a time that `grows` does so between two states too."""
+    """Make a column of numbers; a time that `grows` also does so between two states."""
 
     def draw(row: Row, view: ViewState, width: int) -> Line:
         value = of(row)

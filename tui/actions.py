@@ -1,7 +1,7 @@
 """The keys that ask the daemon for something: which requests they act on, and what they ask first."""
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from textual.screen import Screen
 
@@ -17,20 +17,40 @@ from tui.formatting import duration
 from tui.panels.detail import AnyRequest
 from tui.panels.requests import LEVELS
 from tui.screens.dialogs import AnswerT, Ask, Choose, Confirm, Dialog
-from tui.view_state import LinkState
+from tui.view_state import LinkState, ViewState
 from tui.widgets.table import Table
-
-if TYPE_CHECKING:
-    from tui.app import Top
 
 _DAY_S = 86_400.0
 FitT = TypeVar("FitT")
 
 
+class Host(Protocol):
+    """What a screen needs of the application."""
+
+    @property
+    def likes(self) -> Mapping[str, str]:
+        """The stored preferences."""
+
+    def view(self) -> ViewState:
+        """Return what is to be drawn now."""
+
+    def draw(self) -> None:
+        """Redraw all panels."""
+
+    def ask(self, *actions: Action) -> None:
+        """Send actions to the daemon, one after the other; a refusal is shown."""
+
+    def outlook(self, show: Callable[[tuple[PolicyOutlook, ...]], None]) -> None:
+        """Ask when the queue would start under each policy, and show the answer."""
+
+    def remember(self, **liked: str) -> None:
+        """Store preferences."""
+
+
 class OperatorScreen(Screen[None]):
     """A screen with the operator's keys. They do nothing without a daemon, or under `--readonly`."""
 
-    def __init__(self, host: "Top") -> None:
+    def __init__(self, host: Host) -> None:
         super().__init__(id="_default")
         self.host = host
 

@@ -13,7 +13,7 @@ from clairvoyant_cli.commands.setup import model_errors
 from predictor.research.studies.runner import STUDIES
 
 if TYPE_CHECKING:
-    from predictor.research.studies.runner import Cell, StudyTable
+    from predictor.research.studies.study_table import Cell, StudyTable
 
 
 @click.command(epilog="Studies: " + "; ".join(f"{name}: {what}" for name, what in STUDIES.items()) + ".")

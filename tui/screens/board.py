@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -17,7 +17,7 @@ from textual.widgets import Input
 
 from clairvoyant_cli.errors import printable
 from clairvoyant_cli.state.snapshot import UrgencyState
-from tui.actions import OperatorScreen
+from tui.actions import Host, OperatorScreen
 from tui.export import FORMATS, export
 from tui.formatting import CLASS_LETTER, class_tone, count
 from tui.keys import KEYS, rebound
@@ -31,9 +31,6 @@ from tui.view_state import ViewState
 from tui.widgets.canvas import Canvas
 from tui.widgets.panel import Panel
 from tui.widgets.table import Table
-
-if TYPE_CHECKING:
-    from tui.app import Top
 
 _NAME = 12
 
@@ -122,7 +119,7 @@ class BoardScreen(OperatorScreen):
         ),
     ]
 
-    def __init__(self, host: "Top", folder: Path | None = None) -> None:
+    def __init__(self, host: Host, folder: Path | None = None) -> None:
         """`folder` is where exports go; the working directory if None."""
         super().__init__(host)
         self._folder = folder

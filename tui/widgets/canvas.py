@@ -1,7 +1,7 @@
 """A widget that shows the lines a painter gives it, and redraws only those that changed."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 from rich.segment import Segment
 from rich.style import Style
@@ -10,11 +10,9 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
+from tui.palette import Palette
 from tui.styled_text import Line, Tone, changed
 from tui.view_state import LinkState, ViewState
-
-if TYPE_CHECKING:
-    from tui.app import Top
 
 Painter = Callable[[ViewState, int, int], list[Line]]
 Of = Callable[[ViewState], object]
@@ -22,6 +20,12 @@ Of = Callable[[ViewState], object]
 
 Paint = tuple[Style, Mapping[Tone, Style]]
 """The style of blanks, and of text in each tone."""
+
+
+class Coloured(Protocol):
+    """An application with a palette."""
+
+    palette: Palette
 
 
 class Canvas(Widget):
@@ -106,7 +110,7 @@ class Canvas(Widget):
         stale = self.fades and self._stale
         paint = self._paints.get((marked, stale))
         if paint is None:
-            palette = cast("Top", self.app).palette
+            palette = cast(Coloured, self.app).palette
             ground = self.rich_style + palette.cursor if marked else self.rich_style
             styles = palette.stale if stale else palette.styles
             tones = {tone: self._filtered(ground + style) for tone, style in styles.items()}

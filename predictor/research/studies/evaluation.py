@@ -11,7 +11,7 @@ import numpy.typing as npt
 from predictor.lexical.cues import NAMES, read
 from predictor.ranking import DELTA, kendall_tau_b, pair_ranking, ranking_accuracy
 from predictor.record import LengthClass, Prediction, Predictor, PromptView
-from predictor.research.studies.runner import Cell, StudyTable
+from predictor.research.studies.study_table import Cell, StudyTable
 from predictor.research.training.dataset import Dataset
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from predictor.loading import load_model
 from predictor.ranking import pair_ranking, ranking_accuracy
 from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS, Predictor, PromptView
 from predictor.research.studies.evaluation import calibration_error
-from predictor.research.studies.runner import Cell, Progress, StudyTable
+from predictor.research.studies.study_table import Cell, Progress, StudyTable
 from predictor.research.studies.unseen import SEED, Corpus
 from predictor.research.training.dataset import Dataset
 from predictor.research.training.fitting import save

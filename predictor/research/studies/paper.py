@@ -12,7 +12,7 @@ from predictor.errors import ModelError
 from predictor.lognormal import log_tokens
 from predictor.paper.features import CODE_WORDS, FORMAT_WORDS, NAMES, NUMERIC
 from predictor.ranking import kendall_tau_b, pair_ranking, ranking_accuracy
-from predictor.research.studies.runner import Cell, StudyTable
+from predictor.research.studies.study_table import Cell, StudyTable
 from predictor.research.training import paper
 from predictor.research.training.dataset import Dataset
 from predictor.research.training.fitting import out_of_fold

@@ -10,7 +10,7 @@ import numpy as np
 from predictor.errors import ModelError
 from predictor.lognormal import SHIFT_TOKENS
 from predictor.ranking import kendall_tau_b, pair_ranking, ranking_accuracy
-from predictor.research.studies.runner import Cell, StudyTable
+from predictor.research.studies.study_table import Cell, StudyTable
 from predictor.research.studies.unseen import MIN_TRAINED, prompt_lengths
 from predictor.research.training.dataset import Dataset
 from predictor.research.training.fitting import out_of_fold

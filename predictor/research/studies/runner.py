@@ -1,14 +1,12 @@
 """Runs the studies of the predictor by name: each turns files of prompts and answers into one table."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from predictor.research.studies.study_table import Progress, StudyTable
 
 if TYPE_CHECKING:
     from predictor.research.training.dataset import Dataset
-
-Cell = str | int | float | None
-Progress = Callable[[str], None]
 
 STUDIES = {
     "starvation": "answers of each class in a file (Clairvoyant, Table 2)",
@@ -21,16 +19,6 @@ STUDIES = {
     "pars": "Kendall's tau_b within each file beside the tables of PARS (IV-A to IV-C)",
     "ceiling": "repeated answers of one model ranked by each other",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class StudyTable:
-    """A study's result. Accuracies are shares of 1; a cell is None or NaN where there is nothing to count."""
-
-    title: str
-    columns: list[str]
-    rows: list[list[Cell]]
-    notes: tuple[str, ...] = ()
 
 
 def run_study(name: str, datasets: "list[Dataset]", progress: Progress = lambda line: None) -> StudyTable:

@@ -14,7 +14,7 @@ import numpy as np
 from predictor.card import Calibration
 from predictor.errors import ModelError
 from predictor.ranking import ranking_accuracy
-from predictor.research.studies.runner import Cell, Progress, StudyTable
+from predictor.research.studies.study_table import Cell, Progress, StudyTable
 from predictor.research.training import paper
 from predictor.research.training.dataset import Dataset
 from predictor.research.training.fitting import Fitted, calibrate_evenly, fit, out_of_fold

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from predictor.research.studies.runner import Cell, StudyTable
+from predictor.research.studies.study_table import Cell, StudyTable
 from predictor.research.training.dataset import Case
 from predictor.urgency.model import LEVELS, UrgencyModel, least_cost
 

@@ -8,12 +8,13 @@ Rule 3: if there is no room for another connection, one without a request so far
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from clairvoyant_cli.http.listener import ClientConnection
+from clairvoyant_cli.http.fields import Header
+from clairvoyant_cli.http.heads import ResponseHead
 
 log = logging.getLogger("clairvoyant")
 
@@ -125,6 +126,39 @@ class Throttle(Protocol):
     def resume(self) -> None: ...
 
 
+class Client(Throttle, Protocol):
+    """A client's connection, as its requests and the table see it; `listener.ClientConnection` explains."""
+
+    peer: str
+    table: "ConnectionTable"
+
+    @property
+    def idle(self) -> bool: ...
+    @property
+    def unsent(self) -> int: ...
+    @property
+    def gone(self) -> bool: ...
+    @property
+    def head_sent(self) -> bool: ...
+    def tick(self, now: float, elapsed_s: float) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def waits_in_queue(self) -> None: ...
+    def fed_by(self, throttle: Throttle | None) -> None: ...
+    def send_informational(self, head: ResponseHead) -> None: ...
+    def send_head(self, head: ResponseHead, *extra: Header) -> None: ...
+    def send_body(self, data: bytes) -> None: ...
+    def send_end(self, trailers: list[Header]) -> None: ...
+    def respond(self, head: ResponseHead, body: bytes, *extra: Header) -> None: ...
+    def tunnel(self, receive: Callable[[bytes], None]) -> None: ...
+    def write(self, data: bytes) -> None: ...
+    def cork(self) -> None: ...
+    def uncork(self) -> None: ...
+    def cut(self) -> None: ...
+    def retire(self) -> None: ...
+    def abort(self) -> None: ...
+
+
 @dataclass(slots=True, eq=False)
 class ConnectionTable:
     """The open client connections, at most `most`.
@@ -135,11 +169,11 @@ class ConnectionTable:
     client_timeout_s: float = 30.0
     most: int = 16_384
     budget: Budget = field(default_factory=lambda: Budget(256 * 1024 * 1024))
-    every: "set[ClientConnection]" = field(default_factory=set)
-    fresh: "dict[ClientConnection, None]" = field(default_factory=dict)
-    resting: "dict[ClientConnection, None]" = field(default_factory=dict)
+    every: "set[Client]" = field(default_factory=set)
+    fresh: "dict[Client, None]" = field(default_factory=dict)
+    resting: "dict[Client, None]" = field(default_factory=dict)
 
-    def admit(self, connection: "ClientConnection") -> bool:
+    def admit(self, connection: Client) -> bool:
         """Add a connection, in place of an idle one if necessary; False if there is no room."""
         if len(self.every) >= self.most:
             victim = next(iter(self.fresh), None) or next(iter(self.resting), None)
@@ -151,17 +185,17 @@ class ConnectionTable:
         self.fresh[connection] = None
         return True
 
-    def busy(self, connection: "ClientConnection") -> None:
+    def busy(self, connection: Client) -> None:
         """A request has come on it."""
         self.fresh.pop(connection, None)
         self.resting.pop(connection, None)
 
-    def rests(self, connection: "ClientConnection") -> None:
+    def rests(self, connection: Client) -> None:
         """Its request has been answered."""
         if connection in self.every:
             self.resting[connection] = None
 
-    def remove(self, connection: "ClientConnection") -> None:
+    def remove(self, connection: Client) -> None:
         """It is closed."""
         self.every.discard(connection)
         self.busy(connection)

@@ -16,6 +16,7 @@ from clairvoyant_cli.commands.time_spans import date, when
 if TYPE_CHECKING:
     import sqlite3
 
+    from clairvoyant_cli.commands.console import PlainConsole
     from profiles.records import Finished
     from profiles.savings import Compared, Group
 
@@ -78,7 +79,9 @@ def command(
     if html is not None:
         _write(found, html)
         return
-    _print(found)
+    from clairvoyant_cli.commands.console import PlainConsole
+
+    _print(found, PlainConsole())
     if limited:
         click.echo(f"Limited to the newest {MAX_ROWS:,} requests; narrow the span with --since.")
 
@@ -161,10 +164,7 @@ def _title(found: Findings) -> str:
     return f"{found.answers:,} answers, {date(found.since, '%Y-%m-%d')} to {date(found.until, '%Y-%m-%d')}"
 
 
-def _print(found: Findings) -> None:
-    from clairvoyant_cli.commands.console import PlainConsole
-
-    console = PlainConsole()
+def _print(found: Findings, console: "PlainConsole") -> None:
     console.print(found.verdict, highlight=False)
     if not found.answers:
         return
@@ -178,18 +178,12 @@ def _print(found: Findings) -> None:
 
 
 def _write(found: Findings, path: Path) -> None:
-    from clairvoyant_cli.research.report import Report, Table, save
+    from io import StringIO
 
-    tables = tuple(
-        Table("", HEADER, tuple(_row(each) for each in _shown(groups)), section=f"By {name}")
-        for name, groups in found.by.items()
-    )
-    report = Report(
-        "Time saved by Clairvoyant",
-        tables=tables,
-        notes=(_title(found), ASSUMED),
-        conclusions=(found.verdict,),
-    )
+    from clairvoyant_cli.commands.console import PlainConsole
+
+    console = PlainConsole(record=True, file=StringIO(), width=110)
+    _print(found, console)
     with told_plainly():
-        save(report, path)
+        path.write_text(console.export_html(inline_styles=True), encoding="utf-8")
     click.echo(f"wrote {path}", err=True)

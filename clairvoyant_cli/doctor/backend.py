@@ -21,7 +21,7 @@ from clairvoyant_cli.system import CURL, REDIRECT
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class CheckedServer:
     """An LLM server that answers. `models` is None if it does not list them."""
 
     found: Found
@@ -36,7 +36,7 @@ class Server:
         return url.port or (443 if url.scheme == "https" else 80)
 
 
-async def look_at_backends(config: ServeConfig) -> tuple[list[Finding], list[Server]]:
+async def look_at_backends(config: ServeConfig) -> tuple[list[Finding], list[CheckedServer]]:
     """Search for the servers like `serve`; return the findings, and the servers that answer."""
     _, listen_port = config.address()
     looks = await asyncio.gather(*(_look_at(settings, listen_port) for settings in config.servers()))
@@ -44,7 +44,7 @@ async def look_at_backends(config: ServeConfig) -> tuple[list[Finding], list[Ser
     return findings, [server for _, server in looks if server is not None]
 
 
-async def _look_at(settings: BackendConfig, listen_port: int) -> tuple[list[Finding], Server | None]:
+async def _look_at(settings: BackendConfig, listen_port: int) -> tuple[list[Finding], CheckedServer | None]:
     try:
         key = read_backend_key(settings.key_file)
     except ClairvoyantError as error:
@@ -70,11 +70,11 @@ async def _look_at(settings: BackendConfig, listen_port: int) -> tuple[list[Find
         choose = f"clairvoyant serve --backend {answering[1].url}"
         findings.append(note("backend", f"also found: {others}", choose))
     models = None if offered is None else tuple(model.name for model in offered)
-    server = Server(found, models, settings, heeding)
+    server = CheckedServer(found, models, settings, heeding)
     return [*check_server(server), *check_priority(server), *findings], server
 
 
-def check_server(server: Server) -> Iterator[Finding]:
+def check_server(server: CheckedServer) -> Iterator[Finding]:
     """Check the slots and models of a server."""
     found, wanted = server.found, server.settings.slots
     slots = wanted or found.slots or 1
@@ -100,7 +100,7 @@ def check_server(server: Server) -> Iterator[Finding]:
         yield ok("models", ", ".join(server.models[:4]) + (f" and {more} more" if more > 0 else ""))
 
 
-def check_priority(server: Server) -> Iterator[Finding]:
+def check_priority(server: CheckedServer) -> Iterator[Finding]:
     """Check whether an engine (vLLM, SGLang) schedules by priority."""
     adapter, heeding = server.found.adapter, server.heeding
     if adapter.PRIORITY is None:

@@ -126,7 +126,7 @@ class Throttle(Protocol):
     def resume(self) -> None: ...
 
 
-class Client(Throttle, Protocol):
+class ConnectedClient(Throttle, Protocol):
     """A client's connection, as its requests and the table see it; `listener.ClientConnection` explains."""
 
     peer: str
@@ -169,11 +169,11 @@ class ConnectionTable:
     client_timeout_s: float = 30.0
     most: int = 16_384
     budget: Budget = field(default_factory=lambda: Budget(256 * 1024 * 1024))
-    every: "set[Client]" = field(default_factory=set)
-    fresh: "dict[Client, None]" = field(default_factory=dict)
-    resting: "dict[Client, None]" = field(default_factory=dict)
+    every: "set[ConnectedClient]" = field(default_factory=set)
+    fresh: "dict[ConnectedClient, None]" = field(default_factory=dict)
+    resting: "dict[ConnectedClient, None]" = field(default_factory=dict)
 
-    def admit(self, connection: Client) -> bool:
+    def admit(self, connection: ConnectedClient) -> bool:
         """Add a connection, in place of an idle one if necessary; False if there is no room."""
         if len(self.every) >= self.most:
             victim = next(iter(self.fresh), None) or next(iter(self.resting), None)
@@ -185,17 +185,17 @@ class ConnectionTable:
         self.fresh[connection] = None
         return True
 
-    def busy(self, connection: Client) -> None:
+    def busy(self, connection: ConnectedClient) -> None:
         """A request has come on it."""
         self.fresh.pop(connection, None)
         self.resting.pop(connection, None)
 
-    def rests(self, connection: Client) -> None:
+    def rests(self, connection: ConnectedClient) -> None:
         """Its request has been answered."""
         if connection in self.every:
             self.resting[connection] = None
 
-    def remove(self, connection: Client) -> None:
+    def remove(self, connection: ConnectedClient) -> None:
         """It is closed."""
         self.every.discard(connection)
         self.busy(connection)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import RequestHead
-from clairvoyant_cli.http.limits import Client
+from clairvoyant_cli.http.limits import ConnectedClient
 
 CONTINUE_S = 1.0
 """How long to wait for a backend's `100 Continue` before sending one; an HTTP/1.0 server sends none (RFC
@@ -87,7 +87,7 @@ class BodySink(Protocol):
 class Request:
     """A request on its way in: its head is here, its body may still be arriving."""
 
-    def __init__(self, head: RequestHead, connection: Client) -> None:
+    def __init__(self, head: RequestHead, connection: ConnectedClient) -> None:
         self.head = head
         self.connection = connection
         self.complete = False

@@ -4,12 +4,12 @@ from collections.abc import KeysView
 from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 
-from clairvoyant_cli.scheduler.queued_job import Entry
+from clairvoyant_cli.scheduler.queued_job import QueuedJob
 
 SLACK = 64
 """Dead items below which a heap is not rebuilt."""
 
-Longest = tuple[Entry, float]
+Longest = tuple[QueuedJob, float]
 """A waiting job, and the time from which its tau counts."""
 
 
@@ -18,14 +18,14 @@ class Ages:
 
     def __init__(self) -> None:
         self.live = 0
-        self._heap: list[tuple[float, int, int, Entry]] = []
+        self._heap: list[tuple[float, int, int, QueuedJob]] = []
 
-    def push(self, entry: Entry) -> None:
+    def push(self, entry: QueuedJob) -> None:
         """Add an entry."""
         self.live += 1
         heappush(self._heap, (entry.job.arrival_s, entry.seq, entry.version, entry))
 
-    def drop(self, _: Entry) -> None:
+    def drop(self, _: QueuedJob) -> None:
         """Remove an entry; its version has changed already."""
         self.live -= 1
         if len(self._heap) > SLACK + 2 * self.live:
@@ -55,7 +55,7 @@ class AgesByClient:
         """The clients with jobs in the lane."""
         return self._of.keys()
 
-    def push(self, entry: Entry) -> None:
+    def push(self, entry: QueuedJob) -> None:
         """Add an entry."""
         client = entry.job.client
         ages = self._of.setdefault(client, Ages())
@@ -68,7 +68,7 @@ class AgesByClient:
                 self._longest = [self._item(name, first) for name, first in firsts if first is not None]
                 heapify(self._longest)
 
-    def drop(self, entry: Entry) -> None:
+    def drop(self, entry: QueuedJob) -> None:
         """Remove an entry; its version has changed already."""
         client = entry.job.client
         self._of[client].drop(entry)

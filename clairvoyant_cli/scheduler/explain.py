@@ -13,7 +13,7 @@ from typing import overload
 
 from clairvoyant_cli.scheduler.job import Reason
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.queued_job import Entry
+from clairvoyant_cli.scheduler.queued_job import QueuedJob
 
 
 class Cause(StrEnum):
@@ -38,7 +38,7 @@ class Standing:
     negative before, None without a guard; `overdue_more` counts jobs that are past theirs by more.
     """
 
-    entry: Entry
+    entry: QueuedJob
     cause: Cause
     rank: int
     start_s: float | None
@@ -128,7 +128,7 @@ class Standings(Sequence[Standing]):
                 level, above = entry.rank, place
             yield above
 
-    def _late_s(self, entry: Entry) -> float | None:
+    def _late_s(self, entry: QueuedJob) -> float | None:
         """Return the time since a job passed its tau; None without a guard."""
         if entry.held or entry.job.stands_back or not self._scheduler.policy.guarded:
             return None
@@ -146,7 +146,7 @@ class Standings(Sequence[Standing]):
         return len(self._latest) - bisect_right(self._latest, late_s)
 
 
-def _next_to_front(scheduler: Scheduler, order: list[Entry], now: float) -> Entry | None:
+def _next_to_front(scheduler: Scheduler, order: list[QueuedJob], now: float) -> QueuedJob | None:
     """Move the job that would start now to the front; return it if the guard starts it.
 
     It is not always the first by key: its model may not be loaded, or the guard may start another.
@@ -159,7 +159,7 @@ def _next_to_front(scheduler: Scheduler, order: list[Entry], now: float) -> Entr
     return choice.entry if choice.reason is Reason.TAU else None
 
 
-def _cause(scheduler: Scheduler, entry: Entry, late_s: float | None) -> Cause:
+def _cause(scheduler: Scheduler, entry: QueuedJob, late_s: float | None) -> Cause:
     if entry.held:
         return Cause.HELD
     if not scheduler.line.may_start(entry):

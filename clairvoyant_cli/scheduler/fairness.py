@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import exp, log
 from typing import TypeVar
 
-from clairvoyant_cli.scheduler.queued_job import Entry
+from clairvoyant_cli.scheduler.queued_job import QueuedJob
 
 Rules = TypeVar("Rules")
 
@@ -118,22 +118,22 @@ class Accounts:
         """Return what a client has been charged, decayed to now."""
         return (self._waited_for if waited_for else self._behind).used_s(client, now)
 
-    def charge(self, entry: Entry, now: float) -> None:
+    def charge(self, entry: QueuedJob, now: float) -> None:
         """Charge a job's client its predicted cost."""
         entry.charged_s = now
         if entry.job.client:
             self._of(entry).charge(entry.job.client, entry.job.cost_s, now)
 
-    def give_back(self, entry: Entry, now: float) -> None:
+    def give_back(self, entry: QueuedJob, now: float) -> None:
         """Refund what is left of the charge of a job."""
         if entry.job.client:
             self._of(entry).give_back(entry.job.client, entry.job.cost_s, entry.charged_s, now)
 
-    def settle(self, entry: Entry, now: float) -> None:
+    def settle(self, entry: QueuedJob, now: float) -> None:
         """Replace the predicted cost of a job by the service it received."""
         self.give_back(entry, now)
         if entry.job.client:
             self._of(entry).charge(entry.job.client, entry.served_s, now)
 
-    def _of(self, entry: Entry) -> ServiceCounters:
+    def _of(self, entry: QueuedJob) -> ServiceCounters:
         return self._waited_for if entry.waited_for else self._behind

@@ -8,7 +8,7 @@ from collections.abc import Container
 from heapq import heapify, heappop, heappush
 
 from clairvoyant_cli.scheduler.ages import SLACK, Ages, AgesByClient
-from clairvoyant_cli.scheduler.queued_job import Entry, LaneId
+from clairvoyant_cli.scheduler.queued_job import LaneId, QueuedJob
 
 
 class Lane:
@@ -27,9 +27,9 @@ class Lane:
         self.ages = ages
         self.live = 0
         self.cost_s = 0.0
-        self._by_policy: list[tuple[float, float, int, int, Entry]] = []
+        self._by_policy: list[tuple[float, float, int, int, QueuedJob]] = []
 
-    def push(self, entry: Entry) -> None:
+    def push(self, entry: QueuedJob) -> None:
         """Add an entry. After a change of its rank or key, call `drop` first."""
         entry.version += 1
         self.live += 1
@@ -38,7 +38,7 @@ class Lane:
         if self.ages is not None and not entry.job.stands_back:
             self.ages.push(entry)
 
-    def drop(self, entry: Entry) -> None:
+    def drop(self, entry: QueuedJob) -> None:
         """Remove an entry of the lane."""
         entry.version += 1
         self.live -= 1
@@ -49,14 +49,14 @@ class Lane:
         if self.ages is not None and not entry.job.stands_back:
             self.ages.drop(entry)
 
-    def first(self) -> Entry:
+    def first(self) -> QueuedJob:
         """Return the first entry by policy; IndexError if the lane is empty."""
         heap = self._by_policy
         while heap[0][3] != heap[0][4].version:
             heappop(heap)
         return heap[0][4]
 
-    def first_but(self, passed: Container[str]) -> Entry | None:
+    def first_but(self, passed: Container[str]) -> QueuedJob | None:
         """Return the first entry by policy whose id is not in `passed`; None if there is none.
 
         Searches from the top of the heap: the cost grows with the number passed over.

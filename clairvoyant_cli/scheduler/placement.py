@@ -12,7 +12,7 @@ from heapq import heapify, heapreplace
 from typing import NamedTuple, Protocol
 
 from clairvoyant_cli.scheduler.kv_cache import CachedConversations
-from clairvoyant_cli.scheduler.queued_job import Entry, LaneId
+from clairvoyant_cli.scheduler.queued_job import LaneId, QueuedJob
 from clairvoyant_cli.scheduler.residency import Residency
 from clairvoyant_cli.scheduler.residual_life import mean_residual
 
@@ -29,7 +29,7 @@ EVERY = 1 << 30
 """As a number of routing candidates: all workers."""
 
 
-class Speed(Protocol):
+class WorkerSpeed(Protocol):
     """How fast a worker works."""
 
     def seconds(self, prompt_tokens: float, tokens: float) -> float:
@@ -50,11 +50,11 @@ class Station:
     name: str
     slots: int
     at_once: int
-    speed: Speed | None = None
+    speed: WorkerSpeed | None = None
     keeps: int = 1
     apart: bool = False
     weight: float = 1.0
-    running: dict[str, Entry] = field(default_factory=dict)
+    running: dict[str, QueuedJob] = field(default_factory=dict)
     next_end_s: float = 0.0
 
     @property
@@ -83,7 +83,7 @@ class Station:
         self.next_end_s = min(ends, default=0.0)
 
 
-class Verdict(NamedTuple):
+class Placement(NamedTuple):
     """The best free station for a job, and the busy one that it should wait for instead, if any.
 
     There it would end `gain_s` sooner and occupy the station for `takes_s`.
@@ -169,7 +169,7 @@ class Fleet:
             for each in self.stations.values()
         )
 
-    def started(self, entry: Entry, worker: str, now: float) -> None:
+    def started(self, entry: QueuedJob, worker: str, now: float) -> None:
         """Record the start of a job on a worker."""
         station = self.stations[worker]
         entry.worker = worker
@@ -181,7 +181,7 @@ class Fleet:
             self.residency.dispatched(worker, entry.job.id, entry.job.affinity, now)
         self.prefixes.served(worker, entry.job.prefix, station.keeps * station.slots)
 
-    def ended(self, entry: Entry, *, served: bool) -> None:
+    def ended(self, entry: QueuedJob, *, served: bool) -> None:
         """Record that a job has left its slot; `served` means that it ran."""
         station = self.stations[entry.worker]
         del station.running[entry.job.id]
@@ -198,7 +198,7 @@ class Fleet:
             free.sort(key=lambda station: station.load)
         return free
 
-    def own_s(self, entry: Entry, station: Station, cached: Mapping[str, float] | None = None) -> float:
+    def own_s(self, entry: QueuedJob, station: Station, cached: Mapping[str, float] | None = None) -> float:
         """Return the predicted seconds of a job on a station: model loading, prefill of the tokens that are
         not cached there, and decoding of the rest of its answer.
         """
@@ -214,8 +214,8 @@ class Fleet:
         return price_s + own_s
 
     def best(
-        self, entry: Entry, now: float, free: Sequence[Station], ahead_s: Mapping[str, float]
-    ) -> Verdict:
+        self, entry: QueuedJob, now: float, free: Sequence[Station], ahead_s: Mapping[str, float]
+    ) -> Placement:
         """Return where a job is predicted to end first. `free` are the stations that it could start on now,
         in order of preference; `ahead_s` is the work before it on each other station, in seconds.
         """
@@ -242,10 +242,10 @@ class Fleet:
                 end_s = station.next_free_s(now) + wait_s + own_s
                 if end_s < sooner_s and self.open_to(entry, station, now):
                     sooner_s, waits_for, takes_s = end_s, station, own_s / station.slots
-        return Verdict(best, waits_for, best_s - sooner_s, takes_s)
+        return Placement(best, waits_for, best_s - sooner_s, takes_s)
 
     def _worth_asking(
-        self, entry: Entry, now: float, within_s: float, least_s: float, cached: Mapping[str, float]
+        self, entry: QueuedJob, now: float, within_s: float, least_s: float, cached: Mapping[str, float]
     ) -> list[Station]:
         """Return the full stations that could run a job within `within_s`. It takes at least `least_s` there,
         or less where some of it is cached.
@@ -262,7 +262,7 @@ class Fleet:
             and (not job.able or station.name in job.able)
         ]
 
-    def forecast(self, entry: Entry, before: Sequence[Entry], now: float) -> tuple[float, float]:
+    def forecast(self, entry: QueuedJob, before: Sequence[QueuedJob], now: float) -> tuple[float, float]:
         """Return the seconds until a job could start behind those before it, and of its prefill; infinite if
         no available worker can run it.
         """
@@ -286,7 +286,7 @@ class Fleet:
             read_s += station.speed.seconds(max(entry.job.prompt_tokens - cached, 0.0), 0.0)
         return free_s, read_s
 
-    def open_to(self, entry: Entry, station: Station, now: float) -> bool:
+    def open_to(self, entry: QueuedJob, station: Station, now: float) -> bool:
         """Return whether a station may load the model of a job, if it is not loaded."""
         residency = self.residency
         return not residency.must_stay(station.name, now) or not residency.price_s(
@@ -300,7 +300,7 @@ class Fleet:
             station is not None and station.slots > 0 and not station.apart and (not able or worker in able)
         )
 
-    def route(self, entry: Entry, among: int, now: float, waiting_s: Callable[[str], float]) -> str:
+    def route(self, entry: QueuedJob, among: int, now: float, waiting_s: Callable[[str], float]) -> str:
         """Return the worker that a job should wait for: of `among` workers drawn by its number, the one with
         the soonest cautious completion (QUARTZ, Algorithm 1); "" if none can run it.
 
@@ -317,7 +317,7 @@ class Fleet:
 
     def _candidate(
         self,
-        entry: Entry,
+        entry: QueuedJob,
         station: Station,
         now: float,
         waiting_s: Callable[[str], float],
@@ -331,7 +331,7 @@ class Fleet:
         return Candidate(station.name, backlog_s, own_s * cautious, price_s)
 
 
-def left_s(entry: Entry, now: float) -> float:
+def left_s(entry: QueuedJob, now: float) -> float:
     """Return the expected seconds until a running job ends, given its age."""
     job = entry.job
     spread = job.tokens_q90 / job.tokens if job.tokens > 0.0 else 0.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import floor, log, sqrt
 
 from clairvoyant_cli.scheduler.fairness import SERVICE_MEMORY_S
-from clairvoyant_cli.scheduler.queued_job import Entry
+from clairvoyant_cli.scheduler.queued_job import QueuedJob
 from clairvoyant_cli.scheduler.starvation import Guard
 from clairvoyant_cli.scheduler.urgency import level_of
 
@@ -73,12 +73,12 @@ class Policy:
     """
 
     name: str
-    key: Callable[[Entry], float]
+    key: Callable[[QueuedJob], float]
     summary: str = ""
     guard: Guard | None = None
     in_seconds: bool = False
-    band: Callable[[Entry], int] | None = None
-    score: Callable[[Entry, float], float] | None = None
+    band: Callable[[QueuedJob], int] | None = None
+    score: Callable[[QueuedJob, float], float] | None = None
     by_level: bool = False
     by_share: bool = False
     candidates: int | None = None
@@ -86,7 +86,7 @@ class Policy:
     margin: float = 0.0
     max_cuts: int | None = MAX_CUTS
     quantum_tokens: float | None = None
-    yields: Callable[[Entry], float] | None = None
+    yields: Callable[[QueuedJob], float] | None = None
 
     @property
     def guarded(self) -> bool:
@@ -99,27 +99,27 @@ class Policy:
         return self.preemptive or self.quantum_tokens is not None
 
 
-def arrival(entry: Entry) -> float:
+def arrival(entry: QueuedJob) -> float:
     """Order by arrival, as local LLM servers do."""
     return entry.job.arrival_s
 
 
-def probability_long(entry: Entry) -> float:
+def probability_long(entry: QueuedJob) -> float:
     """Order by ascending P(Long) (Clairvoyant, section 3.4)."""
     return entry.job.p_long
 
 
-def cost(entry: Entry) -> float:
+def cost(entry: QueuedJob) -> float:
     """Order by predicted service time."""
     return entry.job.cost_s
 
 
-def gently_aged_cost(entry: Entry) -> float:
+def gently_aged_cost(entry: QueuedJob) -> float:
     """Order by predicted service time, slightly aged: equals keep their order of arrival."""
     return entry.job.cost_s + GENTLE_AGING_RATE * entry.job.arrival_s
 
 
-def aged_cost(entry: Entry) -> float:
+def aged_cost(entry: QueuedJob) -> float:
     """Order by predicted service time plus rate x arrival (QUARTZ, Eq. 7, on the mean).
 
     The mean, not QUARTZ's upper quantile: with uncertain classes every upper quantile is that of a long
@@ -128,28 +128,28 @@ def aged_cost(entry: Entry) -> float:
     return entry.job.cost_s + AGING_RATE * entry.job.arrival_s
 
 
-def fair_share(entry: Entry) -> float:
+def fair_share(entry: QueuedJob) -> float:
     """Order by gently aged cost plus the client's recent service (QUARTZ, Eq. 8)."""
     return gently_aged_cost(entry) + FAIR_WEIGHT * entry.usage_s
 
 
 def quartz_key(
     aging: float = GENTLE_AGING_RATE, fairness: float = QUARTZ_FAIRNESS
-) -> Callable[[Entry], float]:
+) -> Callable[[QueuedJob], float]:
     """Return the order of QUARTZ, by default with the coefficients of its Table 3 (Eq. 6 to 8): the upper
     quantile of the service time, arrival-adjusted, plus a share of the rate at which the client was served.
 
     The service is that of the whole answer: a slot is not free after the first token.
     """
 
-    def key(entry: Entry) -> float:
+    def key(entry: QueuedJob) -> float:
         served = entry.usage_s / SERVICE_MEMORY_S
         return entry.job.cost_high_s + aging * entry.job.arrival_s + fairness * served
 
     return key
 
 
-def remaining_of_size(entry: Entry) -> float:
+def remaining_of_size(entry: QueuedJob) -> float:
     """Order by predicted seconds still due, weighed by how long the whole answer is: sqrt(remaining x size).
 
     The geometric mean of the two is in seconds and orders as their product does: the policy RS of the class
@@ -161,42 +161,42 @@ def remaining_of_size(entry: Entry) -> float:
     return sqrt(max(entry.remaining_s * entry.size_s, 0.0)) + aged_s
 
 
-def fair_remaining(entry: Entry) -> float:
+def fair_remaining(entry: QueuedJob) -> float:
     """Order as `remaining_of_size`, plus the client's recent service as in `fair_share`."""
     return remaining_of_size(entry) + FAIR_WEIGHT * entry.usage_s
 
 
-def urgency_then_remaining(entry: Entry) -> float:
+def urgency_then_remaining(entry: QueuedJob) -> float:
     """Order by urgency level, then by remaining time (semantic scheduling, section 3.3)."""
     return level_of(entry.job) * URGENCY_STEP_S + entry.remaining_s
 
 
-def joined(entry: Entry) -> float:
+def joined(entry: QueuedJob) -> float:
     """Order by when the job last joined the queue: round robin."""
     return entry.queued_s
 
 
-def joined_then_short(entry: Entry) -> float:
+def joined_then_short(entry: QueuedJob) -> float:
     """Order by waiting time, predicted length breaking ties (RR-SJF, Algorithm 1)."""
     return entry.queued_s + TIE_S_PER_TOKEN * entry.job.tokens
 
 
-def started_first(entry: Entry) -> float:
+def started_first(entry: QueuedJob) -> float:
     """Make the job that has held its slot longest yield first."""
     return -entry.started_s
 
 
-def longest(entry: Entry) -> float:
+def longest(entry: QueuedJob) -> float:
     """Make the job with the longest predicted answer yield first (RR-SJF, Algorithm 1)."""
     return entry.job.tokens
 
 
-def cost_band(entry: Entry) -> int:
+def cost_band(entry: QueuedJob) -> int:
     """Return the band of costs a job belongs to, each 35 % wide."""
     return floor(log(max(entry.job.cost_s, MIN_COST_S)) / log(BAND_RATIO))
 
 
-def response_ratio(entry: Entry, now: float) -> float:
+def response_ratio(entry: QueuedJob, now: float) -> float:
     """Return minus age / cost, in the order of the response ratio: the highest ratio runs first."""
     return (entry.job.arrival_s - now) / (entry.job.cost_s or MIN_COST_S)
 

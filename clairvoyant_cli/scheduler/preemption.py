@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 
 from clairvoyant_cli.scheduler.job import Preempt, Reason
 from clairvoyant_cli.scheduler.policy import Policy
-from clairvoyant_cli.scheduler.queued_job import Entry
+from clairvoyant_cli.scheduler.queued_job import QueuedJob
 from clairvoyant_cli.scheduler.urgency import level_of
 
 TOKENS_A_CUT = 500.0
 """One more cut is allowed for each this many tokens of an answer."""
 
 
-def may_be_cut(entry: Entry, policy: Policy) -> bool:
+def may_be_cut(entry: QueuedJob, policy: Policy) -> bool:
     """Return whether a running job may be cut at all.
 
     Not if it is spared, was started by tau or the operator, or was cut as often as allowed. Background jobs
@@ -38,7 +38,7 @@ def most_cuts(max_cuts: int, done_tokens: float) -> int:
     return max_cuts + int(done_tokens / TOKENS_A_CUT)
 
 
-def gain_s(victim: Entry, waiting: Entry, policy: Policy, waiters: float) -> float:
+def gain_s(victim: QueuedJob, waiting: QueuedJob, policy: Policy, waiters: float) -> float:
     """Return the seconds that a cut gains, minus its cost and margin; worth it above 0.
 
     `waiters` is the number of waiting jobs per slot, the one that would start included. Between different
@@ -60,7 +60,7 @@ def gain_s(victim: Entry, waiting: Entry, policy: Policy, waiters: float) -> flo
 
 
 def worthwhile(
-    able: Iterable[tuple[Entry, Sequence[Entry]]], policy: Policy, waiters: float
+    able: Iterable[tuple[QueuedJob, Sequence[QueuedJob]]], policy: Policy, waiters: float
 ) -> list[Preempt]:
     """Return the cuts that are worth it, the best first, at most one per waiting job.
 
@@ -75,7 +75,7 @@ def worthwhile(
     return [preempt for _, preempt in sorted(best.values(), key=lambda each: -each[0])]
 
 
-def spent(running: Iterable[Entry], policy: Policy, quantum_tokens: float) -> list[Preempt]:
+def spent(running: Iterable[QueuedJob], policy: Policy, quantum_tokens: float) -> list[Preempt]:
     """Return the cuts of jobs that have used their quantum, ordered by the policy's `yields`."""
     yields = policy.yields or policy.key
     done = [e for e in running if e.done_tokens - e.slice_start_tokens >= quantum_tokens]

@@ -30,14 +30,14 @@ from clairvoyant_cli.scheduler.job import (
     Preempt,
     Reason,
 )
-from clairvoyant_cli.scheduler.placement import Fleet, Speed
+from clairvoyant_cli.scheduler.placement import Fleet, WorkerSpeed
 from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.preemption import may_be_cut, spent, worthwhile
 from clairvoyant_cli.scheduler.queue_drop import Crowds
-from clairvoyant_cli.scheduler.queued_job import FIRST, Entry
+from clairvoyant_cli.scheduler.queued_job import FIRST, QueuedJob
 from clairvoyant_cli.scheduler.residency import Residency
 from clairvoyant_cli.scheduler.urgency import Claims, Said, unbelieved
-from clairvoyant_cli.scheduler.waiting_line import Line
+from clairvoyant_cli.scheduler.waiting_line import WaitingLine
 
 MAX_BACK_S = 600.0
 """The longest that a background job waits behind others, where tau is longer or not set."""
@@ -70,15 +70,15 @@ class Scheduler:
         self.paused = False
         self.tau_firings = 0
         self.fleet = Fleet(workers, load_s or {})
-        self._line = Line(policy, self.fleet, tau_s, tenants or {}, everybody, self._is_believed)
+        self._line = WaitingLine(policy, self.fleet, tau_s, tenants or {}, everybody, self._is_believed)
         self.claims = Claims()
         self.accounts = Accounts()
         self._seq = count()
         self._promotions = count(1)
-        self._waiting: dict[str, Entry] = {}  # insertion order is arrival order
-        self._running: dict[str, Entry] = {}
+        self._waiting: dict[str, QueuedJob] = {}  # insertion order is arrival order
+        self._running: dict[str, QueuedJob] = {}
         self._crowds = Crowds()
-        self._back: deque[Entry] = deque()  # background jobs, the oldest first
+        self._back: deque[QueuedJob] = deque()  # background jobs, the oldest first
         self._since_forward = FORWARD_EVERY
         self._waited_for = 0  # waiting jobs that are not in the background
 
@@ -101,7 +101,7 @@ class Scheduler:
         if rules.max_waiting is not None and crowd is not None and crowd.waiting >= rules.max_waiting:
             raise ClientFullError
         self._line.now = now
-        entry = Entry(job, next(self._seq), job.rank, job.arrival_s, behind=job.stands_back)
+        entry = QueuedJob(job, next(self._seq), job.rank, job.arrival_s, behind=job.stands_back)
         entry.usage_s = self.accounts.used_s(client, now, waited_for=entry.waited_for) / rules.weight
         entry.key = self.policy.key(entry)
         displaced = None
@@ -155,7 +155,7 @@ class Scheduler:
         self.accounts.settle(self._stop(job_id, now, served=served), now)
 
     def progress(self, job_id: str, tokens_done: float, resume_s: float = 0.0, evicts_s: float = 0.0) -> None:
-        """Record the progress of a running job and what a preemption now would cost: see `Entry`.
+        """Record the progress of a running job and what a preemption now would cost: see `QueuedJob`.
 
         KeyError if it is not running.
         """
@@ -273,7 +273,7 @@ class Scheduler:
             self.claims.exchanged(before, entry.job, entry.started_s, now)
         return True
 
-    def _is_believed(self, entry: Entry, now: float) -> bool:
+    def _is_believed(self, entry: QueuedJob, now: float) -> bool:
         """Return whether a job may start by the urgency that its client claims; if not, drop the claim."""
         if not self.policy.by_level or entry.promoted:
             return True
@@ -317,7 +317,7 @@ class Scheduler:
         if self.paused or not self._waiting or not policy.interrupts:
             return []
         stations = self.fleet.stations.values()
-        full = {each.name: list[Entry]() for each in stations if len(each.running) == each.slots}
+        full = {each.name: list[QueuedJob]() for each in stations if len(each.running) == each.slots}
         for entry in self._running.values():
             if entry.worker in full and may_be_cut(entry, policy):
                 full[entry.worker].append(entry)
@@ -328,14 +328,14 @@ class Scheduler:
                 room = min(waiting, len(self._waiting) - len(preempts))
                 preempts += spent(running, policy, policy.quantum_tokens)[:room]
             return preempts
-        able: list[tuple[Entry, list[Entry]]] = []
+        able: list[tuple[QueuedJob, list[QueuedJob]]] = []
         for worker, running in full.items():
             choice = self._line.choose_for(worker, now) if running else None
             if choice is not None and now >= choice.entry.job.not_before_s:
                 able.append((choice.entry, [e for e in running if self._may_pass(choice.entry, e, now)]))
         return worthwhile(able, policy, max(1, self._waited_for) / sum(self.slots.values())) if able else []
 
-    def _may_pass(self, waiting: Entry, running: Entry, now: float) -> bool:
+    def _may_pass(self, waiting: QueuedJob, running: QueuedJob, now: float) -> bool:
         """Return whether the guard would start `waiting` before `running`, were both waiting.
 
         Under `by_share` policies a flooding client's running jobs can always be passed.
@@ -383,7 +383,7 @@ class Scheduler:
                 self._rank(entry, priority_of(entry.job) + entry.job.stands_back, now)
         self._place_all()
 
-    def _rank(self, entry: Entry, priority: int, now: float) -> None:
+    def _rank(self, entry: QueuedJob, priority: int, now: float) -> None:
         if entry.rank != priority:
             entry.rank = float(priority)
             entry.moves.append(Move(now, MoveKind.REPRIORITISED, str(priority)))
@@ -412,7 +412,7 @@ class Scheduler:
             entry.job = entry.job.run_by(able(entry.job))
         self._place_all()
 
-    def set_speed(self, worker: str, speed: Speed, keeps: int = 1) -> None:
+    def set_speed(self, worker: str, speed: WorkerSpeed, keeps: int = 1) -> None:
         """Set a worker's speed, and how many conversations its KV cache keeps per slot."""
         station = self.fleet.stations[worker]
         station.speed, station.keeps = speed, keeps
@@ -434,7 +434,7 @@ class Scheduler:
     # -- views --------------------------------------------------------------------------------------
 
     @property
-    def running(self) -> Mapping[str, Entry]:
+    def running(self) -> Mapping[str, QueuedJob]:
         """The running jobs by id, in the order they started."""
         return self._running
 
@@ -473,14 +473,14 @@ class Scheduler:
         O(n log n) in the waiting jobs.
         """
         self._line.now = now
-        entry = Entry(job, next(self._seq), job.rank, job.arrival_s)
+        entry = QueuedJob(job, next(self._seq), job.rank, job.arrival_s)
         entry.key = self.policy.key(entry)
         place = self._line.place_of(entry)
         before = [e for e in self._waiting.values() if not e.held and self._line.place_of(e) < place]
         before.sort(key=self._line.place_of)
         return self.fleet.forecast(entry, before, now)
 
-    def waiting(self, now: float | None = None) -> Iterator[Entry]:
+    def waiting(self, now: float | None = None) -> Iterator[QueuedJob]:
         """Yield the waiting jobs in the order of their starts, were none to age; held ones last.
 
         `now` defaults to the time of the last decision.
@@ -488,7 +488,7 @@ class Scheduler:
         yield from self._line.in_order(self._waiting.values(), now)
 
     @property
-    def line(self) -> Line:
+    def line(self) -> WaitingLine:
         """The waiting jobs, lane by lane. Read only."""
         return self._line
 
@@ -500,7 +500,7 @@ class Scheduler:
         of = self._line
         trial = Scheduler(policy, workers={}, tau_s=self.tau_s, capacity=self.capacity)
         trial.fleet = self.fleet.copied()
-        trial._line = Line(policy, trial.fleet, of.tau_s, of.tenants, of.everybody, trial._is_believed)
+        trial._line = WaitingLine(policy, trial.fleet, of.tau_s, of.tenants, of.everybody, trial._is_believed)
         trial._line.now, trial._line.since_promotion = now, of.since_promotion
         trial._line.clients_running = dict(of.clients_running)
         for job_id, entry in self._running.items():
@@ -522,14 +522,14 @@ class Scheduler:
 
     # -- moving entries -----------------------------------------------------------------------------
 
-    def _wait(self, entry: Entry) -> None:
+    def _wait(self, entry: QueuedJob) -> None:
         self._waiting[entry.job.id] = entry
         self._waited_for += not entry.job.stands_back
         client = entry.job.client
         self._crowds.join(client, self._line.rules_of(client).weight)
         self._place(entry)
 
-    def _place(self, entry: Entry) -> None:
+    def _place(self, entry: QueuedJob) -> None:
         if not entry.promoted:
             entry.key = self.policy.key(entry)
         self._route(entry)
@@ -556,13 +556,13 @@ class Scheduler:
         entry.moves.append(Move(now, MoveKind.CAME_FORWARD))
         self._place(entry)
 
-    def _stand_back(self, entry: Entry, levels: int) -> None:
+    def _stand_back(self, entry: QueuedJob, levels: int) -> None:
         """Set the background levels of a job that is in no lane."""
         entry.job = replace(entry.job, stands_back=levels)
         if not entry.promoted and not entry.by_operator:
             entry.rank = entry.job.rank
 
-    def _route(self, entry: Entry) -> None:
+    def _route(self, entry: QueuedJob) -> None:
         """Choose the worker that a job waits for, under a policy that routes; a valid choice stays."""
         among, routed = self.policy.candidates, entry.routed
         if among is None or entry.job.worker:
@@ -578,13 +578,13 @@ class Scheduler:
         for entry in self._waiting.values():
             self._place(entry)
 
-    def _leave(self, entry: Entry) -> None:
+    def _leave(self, entry: QueuedJob) -> None:
         del self._waiting[entry.job.id]
         self._waited_for -= not entry.job.stands_back
         self._crowds.leave(entry.job.client)
         self._line.drop(entry)
 
-    def _stop(self, job_id: str, now: float, *, served: bool) -> Entry:
+    def _stop(self, job_id: str, now: float, *, served: bool) -> QueuedJob:
         entry = self._running.pop(job_id)
         self.fleet.ended(entry, served=served)
         entry.served_s += now - entry.started_s

@@ -17,7 +17,7 @@ from itertools import count
 from math import fsum
 
 from clairvoyant_cli.scheduler.job import QueueFullError
-from clairvoyant_cli.scheduler.queued_job import Entry
+from clairvoyant_cli.scheduler.queued_job import QueuedJob
 
 SLACK = 64
 """Dead items below which a heap is not rebuilt."""
@@ -29,9 +29,9 @@ with a single job are not counted."""
 Place = tuple[float, float, int]
 """What orders a waiting job: rank, score, sequence; the highest starts last."""
 
-_Rear = list[tuple[float, float, int, int, Entry]]
+_Rear = list[tuple[float, float, int, int, QueuedJob]]
 
-_Late = list[tuple[float, int, int, Entry]]
+_Late = list[tuple[float, int, int, QueuedJob]]
 
 
 class Crowd:
@@ -57,7 +57,7 @@ class Crowd:
         """Waiting jobs for the weight."""
         return self.waiting / self.weight
 
-    def add(self, entry: Entry, band: int) -> None:
+    def add(self, entry: QueuedJob, band: int) -> None:
         """Add a job that may be dropped."""
         rear = self._rears.setdefault(band, [])
         heappush(rear, (-entry.rank, -entry.key, -entry.seq, entry.version, entry))
@@ -70,7 +70,9 @@ class Crowd:
         self._rears.clear()
         self._late.clear()
 
-    def last(self, place_of: Callable[[Entry], Place], overdue: Callable[[Entry], bool]) -> Entry | None:
+    def last(
+        self, place_of: Callable[[QueuedJob], Place], overdue: Callable[[QueuedJob], bool]
+    ) -> QueuedJob | None:
         """Return the job that would start last of those not overdue; None if there is none.
 
         Overdue jobs are set aside, and stay there if tau changes.
@@ -89,14 +91,14 @@ class Crowd:
                 del self._rears[band]
         return max(heads, key=place_of, default=None)
 
-    def latest_overdue(self) -> Entry | None:
+    def latest_overdue(self) -> QueuedJob | None:
         """Return the latest arrival of the jobs that `last` has set aside."""
         late = self._late
         while late and late[0][2] != late[0][3].version:
             heappop(late)
         return late[0][3] if late else None
 
-    def _set_aside(self, entry: Entry) -> None:
+    def _set_aside(self, entry: QueuedJob) -> None:
         late = self._late
         heappush(late, (-entry.job.arrival_s, -entry.seq, entry.version, entry))
         if len(late) > SLACK + 2 * self.waiting:
@@ -142,7 +144,7 @@ class Crowds:
         if crowd.share > crowd.listed:
             self._list(crowd)
 
-    def place(self, entry: Entry, band: int) -> None:
+    def place(self, entry: QueuedJob, band: int) -> None:
         """Let a counted job be dropped; call it after its lane has taken it."""
         crowd = self._by_client[entry.job.client]
         crowd.add(entry, band)
@@ -169,12 +171,12 @@ class Crowds:
 
     def make_room(
         self,
-        newcomer: Entry,
+        newcomer: QueuedJob,
         weight: float,
         capacity: int,
-        place_of: Callable[[Entry], Place],
-        overdue: Callable[[Entry], bool],
-    ) -> Entry:
+        place_of: Callable[[QueuedJob], Place],
+        overdue: Callable[[QueuedJob], bool],
+    ) -> QueuedJob:
         """Return the job to drop for a new one; QueueFullError if there is none.
 
         Either one of a client that has more than the newcomer's would have, or, where there is none, one of
@@ -184,7 +186,7 @@ class Crowds:
         own = self.get(client)
         fair_share = capacity / self.weight_with(client, weight)
 
-        def last_of(crowd: Crowd) -> Entry | None:
+        def last_of(crowd: Crowd) -> QueuedJob | None:
             last = crowd.last(place_of, overdue)
             if last is None and crowd.waiting > 1 and crowd.share > fair_share:
                 return crowd.latest_overdue()
@@ -198,7 +200,7 @@ class Crowds:
             raise QueueFullError
         return last
 
-    def give_way(self, above: float, last: Callable[[Crowd], Entry | None]) -> Entry | None:
+    def give_way(self, above: float, last: Callable[[Crowd], QueuedJob | None]) -> QueuedJob | None:
         """Return what `last` names of the largest crowd that it names any of; None if there is no such crowd
         among the few largest that have a greater share than `above`.
         """

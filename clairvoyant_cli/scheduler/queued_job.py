@@ -30,7 +30,7 @@ class LaneId(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class QueuedJob:
     """A job in the queue. Heap items with an older `version` than the entry's are dead.
 
     `rank` is the client's priority, or FIRST once promoted (`by_operator`: set by the operator); `key` orders
@@ -100,7 +100,7 @@ class Entry:
         return job.cost_s * left / job.tokens + self.owed_s
 
 
-Standing = tuple[float, float, int, Entry]
+Standing = tuple[float, float, int, QueuedJob]
 """What orders a job at this moment (rank, key, sequence), and the job."""
 
 
@@ -108,5 +108,5 @@ class Choice(NamedTuple):
     """A job that could start, and its order among the choices of other workers."""
 
     order: Standing
-    entry: Entry
+    entry: QueuedJob
     reason: Reason

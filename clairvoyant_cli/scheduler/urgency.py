@@ -74,7 +74,7 @@ def unbelieved(job: Job) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class IgnoredClaim:
     """A claim that was ignored; `share` is the client's limit, as a fraction of the slots' time."""
 
     at_s: float
@@ -96,7 +96,7 @@ class Claims:
 
     def __init__(self) -> None:
         self.refused = Tally()
-        self._lately: deque[Refusal] = deque(maxlen=MAX_REMEMBERED)
+        self._lately: deque[IgnoredClaim] = deque(maxlen=MAX_REMEMBERED)
         self._served = ServiceCounters(CLAIM_HALF_LIFE_S)
 
     def believes(self, job: Job, share: float, slots: Iterable[int], now: float) -> bool:
@@ -108,7 +108,7 @@ class Claims:
     def refuse(self, client: str, share: float, now: float) -> None:
         """Record an ignored claim."""
         self.refused.add(client)
-        self._lately.append(Refusal(now, client, share))
+        self._lately.append(IgnoredClaim(now, client, share))
 
     def shouter(self, now: float) -> Shouter | None:
         """Return the client with the most ignored claims of late, None below MIN_REMEMBERED."""

@@ -12,17 +12,17 @@ from clairvoyant_cli.scheduler.ages import Ages, AgesByClient
 from clairvoyant_cli.scheduler.fairness import EVERYBODY, Tenant, rules_for
 from clairvoyant_cli.scheduler.job import Reason
 from clairvoyant_cli.scheduler.lane import Lane
-from clairvoyant_cli.scheduler.placement import MAX_PASSED, Fleet, Station, Verdict
+from clairvoyant_cli.scheduler.placement import MAX_PASSED, Fleet, Placement, Station
 from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.queue_drop import Place
-from clairvoyant_cli.scheduler.queued_job import FIRST, Choice, Entry, LaneId, Standing
+from clairvoyant_cli.scheduler.queued_job import FIRST, Choice, LaneId, QueuedJob, Standing
 from clairvoyant_cli.scheduler.urgency import outranks
 
 IDLE_LANES = 32
 """With more lanes than this, empty ones are removed."""
 
 
-class Line:
+class WaitingLine:
     """Waiting jobs in their lanes.
 
     `now` is the time of the last decision; `since_promotion` counts the starts by policy since the last one
@@ -36,7 +36,7 @@ class Line:
         tau_s: float | None,
         tenants: Mapping[str, Tenant],
         everybody: Tenant,
-        is_believed: Callable[[Entry, float], bool],
+        is_believed: Callable[[QueuedJob, float], bool],
     ) -> None:
         """Start empty. `is_believed` decides whether a job may start by its client's claim of urgency; if
         not, it has moved the job to the place it has without the claim.
@@ -55,14 +55,14 @@ class Line:
 
     # -- standing in line ---------------------------------------------------------------------------
 
-    def push(self, entry: Entry) -> LaneId:
+    def push(self, entry: QueuedJob) -> LaneId:
         """Add a job to its lane; return the lane's id."""
         lane = self._lane_for(entry)
         entry.lane = lane.id
         lane.push(entry)
         return lane.id
 
-    def drop(self, entry: Entry) -> None:
+    def drop(self, entry: QueuedJob) -> None:
         """Remove a job from its lane, if it is in one."""
         lane_id, entry.lane = entry.lane, None
         if lane_id is None:
@@ -72,7 +72,7 @@ class Line:
         if not lane.live and len(self.lanes) > IDLE_LANES:
             del self.lanes[lane_id]
 
-    def _lane_for(self, entry: Entry) -> Lane:
+    def _lane_for(self, entry: QueuedJob) -> Lane:
         job = entry.job
         client = job.client if self.rules_of(job.client).apart else ""
         band = self.policy.band(entry) if self.policy.band is not None else 0
@@ -99,14 +99,14 @@ class Line:
 
     # -- choosing -----------------------------------------------------------------------------------
 
-    def choose(self, now: float, waiting: int) -> tuple[Entry, str, Reason] | None:
+    def choose(self, now: float, waiting: int) -> tuple[QueuedJob, str, Reason] | None:
         """Return the job to start now, its worker and the reason; None if nothing can start.
 
         Takes the first job in order and finds the worker where it is predicted to end first; a job that
         should wait for a busy worker is passed over. `waiting` is the number of waiting jobs.
         """
         free = self._fleet.free()
-        passed, ahead_s = dict[str, tuple[Entry, Verdict]](), self.pinned_s()
+        passed, ahead_s = dict[str, tuple[QueuedJob, Placement]](), self.pinned_s()
         while free and (first := self._first(free, now, passed)) is not None:
             choice, station = first
             entry, reason = choice.entry, choice.reason
@@ -143,7 +143,7 @@ class Line:
                     best = choice, station
         return best
 
-    def _able(self, entry: Entry, station: Station, free: list[Station], now: float) -> list[Station]:
+    def _able(self, entry: QueuedJob, station: Station, free: list[Station], now: float) -> list[Station]:
         """Return the free stations that a job may start on, including `station`."""
         if entry.lane is None or len(free) == 1:
             return [station]
@@ -163,7 +163,7 @@ class Line:
         choices = (self.choose_for(worker, now, for_good=False) for worker in workers)
         return min((each for each in choices if each), key=lambda each: each.order[:3], default=None)
 
-    def may_start(self, entry: Entry) -> bool:
+    def may_start(self, entry: QueuedJob) -> bool:
         """Return whether any available worker may serve a waiting job; False if it is held."""
         lane, stations = entry.lane, self._fleet.stations.values()
         return lane is not None and any(s.slots and self._may_serve(lane, s.name) for s in stations)
@@ -193,7 +193,7 @@ class Line:
                 return Choice((FIRST, price_s, overdue.seq, overdue), overdue, Reason.TAU)
         return Choice(standing, entry, Reason.POLICY)
 
-    def guard_allows(self, overdue: Entry, other: Entry, now: float) -> bool:
+    def guard_allows(self, overdue: QueuedJob, other: QueuedJob, now: float) -> bool:
         """Return whether the guard starts a job past tau before the job that the policy would start.
 
         The guard's ration does not apply between two jobs of one client if the other is first only by a claim
@@ -207,7 +207,7 @@ class Line:
             since = policy.guard.every
         return policy.guard.allows(now - overdue.job.arrival_s, now - other.job.arrival_s, since)
 
-    def had_turn(self, entry: Entry, now: float) -> None:
+    def had_turn(self, entry: QueuedJob, now: float) -> None:
         """Record that the guard starts a waiting job."""
         ages = None if entry.lane is None else self.lanes[entry.lane].ages
         if isinstance(ages, AgesByClient):
@@ -247,7 +247,7 @@ class Line:
         price_s = self._fleet.residency.price_s
         return [(e.rank, e.key + price_s(worker, e.job.affinity), e.seq, e) for e in heads]
 
-    def place_of(self, entry: Entry, now: float | None = None) -> Place:
+    def place_of(self, entry: QueuedJob, now: float | None = None) -> Place:
         """Return the order of a waiting job, were none to age: the lowest starts first.
 
         `now` defaults to the time of the last decision.
@@ -257,7 +257,7 @@ class Line:
             return entry.rank, entry.key, entry.seq
         return entry.rank, score(entry, self.now if now is None else now), entry.seq
 
-    def in_order(self, waiting: Iterable[Entry], now: float | None = None) -> list[Entry]:
+    def in_order(self, waiting: Iterable[QueuedJob], now: float | None = None) -> list[QueuedJob]:
         """Return waiting jobs as `place_of` orders them, held ones last."""
         if self.policy.score is None:
             ordered = list(waiting)
@@ -266,7 +266,7 @@ class Line:
             return ordered
         return sorted(waiting, key=lambda entry: (entry.held, *self.place_of(entry, now)))
 
-    def is_overdue(self, entry: Entry) -> bool:
+    def is_overdue(self, entry: QueuedJob) -> bool:
         """Return whether a waiting job is past its tau; background jobs never are."""
         if not self.policy.guarded or entry.job.stands_back:
             return False
@@ -278,7 +278,7 @@ class Line:
         own = self.rules_of(client).tau_s if client else None
         return self.tau_s if own is None else own
 
-    def _longest_overdue(self, lanes: list[Lane], now: float) -> Entry | None:
+    def _longest_overdue(self, lanes: list[Lane], now: float) -> QueuedJob | None:
         """Return the job furthest past its tau, None if none is."""
         longest, most_s = None, 0.0
         alone = not self.policy.by_share or _only_one_client(lanes)

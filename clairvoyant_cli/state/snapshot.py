@@ -37,7 +37,7 @@ class MoveRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AnswerPart:
     """A part of an answer that was cut. `ended_at` is None while it lasts."""
 
     began_at: float
@@ -75,7 +75,7 @@ class QueuedRequest:
     prompt: str | None = None
     tokens: int = 0
     cuts: int = 0
-    parts: tuple[Part, ...] = ()
+    parts: tuple[AnswerPart, ...] = ()
     urgency: int | None = None
     urgency_by: str = ""
     backends: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ class RunningRequest:
     prompt: str | None = None
     slot: int | None = None
     cuts: int = 0
-    parts: tuple[Part, ...] = ()
+    parts: tuple[AnswerPart, ...] = ()
     uncut: str = ""
     stamp: int | None = None
     urgency: int | None = None
@@ -142,7 +142,7 @@ class FinishedRequest:
     tokens: int | None = None
     dispatched_by: str = ""
     cuts: int = 0
-    parts: tuple[Part, ...] = ()
+    parts: tuple[AnswerPart, ...] = ()
     urgency: int | None = None
     urgency_by: str = ""
     backend: str = ""
@@ -414,7 +414,7 @@ class PolicyOutlook:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class StatusLine:
     """The state in one sentence. `level`: good, note (an operator's choice), warn, alert."""
 
     level: str = ""
@@ -456,7 +456,7 @@ class Snapshot:
     waiting: WaitingState = WaitingState()
     summaries: tuple[str, ...] = ()
     displaced_policy: str = ""
-    verdict: Verdict = Verdict()
+    verdict: StatusLine = StatusLine()
     gain: GainState = GainState()
 
     @property

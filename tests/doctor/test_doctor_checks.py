@@ -16,7 +16,7 @@ from clairvoyant_cli.backends.priority import UNKNOWN, Heeding
 from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.doctor import installation
 from clairvoyant_cli.doctor.backend import (
-    Server,
+    CheckedServer,
     check_direct_clients,
     check_priority,
     check_server,
@@ -27,8 +27,8 @@ from clairvoyant_cli.doctor.proxy import check_clients, check_daemon, check_open
 from clairvoyant_cli.errors import ExitCode
 from clairvoyant_cli.state.snapshot import BackendState, Counters, PredictorState, Snapshot, TauState
 
-OLLAMA = Server(Found(adapter_of("ollama"), "http://127.0.0.1:11434", "", "0.40.0"), ("gemma3:4b",))
-LLAMACPP = Server(Found(adapter_of("llamacpp"), "http://127.0.0.1:9931", "", "b1", 4), ("tiny",))
+OLLAMA = CheckedServer(Found(adapter_of("ollama"), "http://127.0.0.1:11434", "", "0.40.0"), ("gemma3:4b",))
+LLAMACPP = CheckedServer(Found(adapter_of("llamacpp"), "http://127.0.0.1:9931", "", "b1", 4), ("tiny",))
 
 SNAPSHOT = Snapshot(
     taken_at=0.0,
@@ -100,7 +100,9 @@ def test_slots_that_differ_are_a_warning(told: int | None, slots: int | None, sa
 
 def test_missing_priority_scheduling_is_a_note_with_the_flag() -> None:
     vllm = adapter_of("vllm")
-    server = Server(Found(vllm, "http://127.0.0.1:8000", "", "0.32.0", 8), ("m",), BackendConfig(slots=500))
+    server = CheckedServer(
+        Found(vllm, "http://127.0.0.1:8000", "", "0.32.0", 8), ("m",), BackendConfig(slots=500)
+    )
     heeds = replace(server, heeding=Heeding(known=True, priority=vllm.PRIORITY, why="it was started so"))
     assert worst([*check_server(heeds), *check_priority(heeds)]) is Level.OK
     (without,) = check_priority(replace(server, heeding=Heeding(known=True, why="it was started without")))

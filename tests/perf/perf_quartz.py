@@ -20,7 +20,7 @@ import numpy.typing as npt
 from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.proxy.access.clients import parse_clients
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
-from clairvoyant_cli.proxy.queue.exchange import End, Exchange
+from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from clairvoyant_cli.research.replay import Engine, Replay, Speed
@@ -140,7 +140,7 @@ async def through_daemon(variant: Variant, seen: Traffic) -> Heard:
         took_s, wait_s = (np.zeros(len(expected_s)) for _ in range(2))
         covered = np.zeros(len(expected_s), np.bool_)
 
-        def ended(exchange: Exchange, end: End) -> None:
+        def ended(exchange: Exchange, end: RequestEnd) -> None:
             view = exchange.asked.parsed.view
             assert view is not None
             number = int(view.prompt)

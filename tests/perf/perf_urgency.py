@@ -23,7 +23,7 @@ import httpx
 from clairvoyant_cli.commands.setup import kept_in, load_predictor, second_opinion, urgency_predictor
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import running_daemon
-from clairvoyant_cli.proxy.queue.exchange import End, Exchange
+from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from predictor.research.training.dataset import LEVELS, Case, read_cases
 from predictor.research.training.urgency_cases.writing import write_cases
 from profiles.percentiles import percentile
@@ -118,7 +118,7 @@ async def run_arm(
         )
         async with daemon_of as daemon, httpx.AsyncClient(timeout=900) as client:
 
-            def ended(exchange: Exchange, end: End) -> None:
+            def ended(exchange: Exchange, end: RequestEnd) -> None:
                 ask = asks[int(exchange.client.rpartition("/")[2])]
                 waited_s, sojourn_s = exchange.waited_s(end.at_s), exchange.sojourn_s(end.at_s)
                 found.rows.append((ask.of_spike, ask.case.level, waited_s, sojourn_s))

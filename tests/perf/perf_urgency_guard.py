@@ -23,7 +23,7 @@ import httpx
 from clairvoyant_cli.commands.setup import kept_in, load_predictor
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import running_daemon
-from clairvoyant_cli.proxy.queue.exchange import End, Exchange
+from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from predictor.research.training.urgency_cases.writing import write_cases
 from tests.perf.perf_urgency import SEED, TOKENS, body, mean_and_p90, service_s
 
@@ -58,7 +58,7 @@ async def run(url: str, database: Path, clients: Path, tau_s: float, options: ar
         async with daemon_of as daemon, httpx.AsyncClient(timeout=900) as client:
             until_s = time.monotonic() + options.seconds
 
-            def ended(exchange: Exchange, end: End) -> None:
+            def ended(exchange: Exchange, end: RequestEnd) -> None:
                 level = exchange.job.urgency or 0
                 waited_s = exchange.waited_s(end.at_s)
                 found.waits[level].append(waited_s)

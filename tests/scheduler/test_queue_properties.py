@@ -15,7 +15,7 @@ from clairvoyant_cli.scheduler.placement import MAX_PASSED
 from clairvoyant_cli.scheduler.policy import MAX_CUTS, POLICIES
 from clairvoyant_cli.scheduler.preemption import most_cuts
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.queued_job import Entry
+from clairvoyant_cli.scheduler.queued_job import QueuedJob
 
 names = st.sampled_from(sorted(POLICIES))
 seconds = st.floats(0.0, 100.0)
@@ -99,7 +99,7 @@ class Story:
             if displaced.client != client:
                 assert self.share(displaced.client, crowds) > self.share(client, crowds + Counter([client]))
 
-    def may_go(self, entry: Entry, newcomer: str, crowds: Counter[str]) -> None:
+    def may_go(self, entry: QueuedJob, newcomer: str, crowds: Counter[str]) -> None:
         """Check that a job that gave way to a newcomer's was not spared."""
         client = entry.job.client
         assert not entry.held

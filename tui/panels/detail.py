@@ -136,7 +136,7 @@ def _finished(request: FinishedRequest) -> list[Line]:
     ]
 
 
-def _parts(parts: tuple[state.Part, ...], view: ViewState) -> list[Line]:
+def _parts(parts: tuple[state.AnswerPart, ...], view: ViewState) -> list[Line]:
     """Draw when the request had a slot, a line per part, on one time scale."""
     ends = [part.ended_at for part in parts if part.ended_at is not None]
     now = view.snapshot.taken_at if view.snapshot else 0.0

@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from clairvoyant_cli.proxy.queue.exchange import End, Exchange
+from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from predictor.record import Prediction, Predictor
 
 log = logging.getLogger("clairvoyant")
@@ -37,7 +37,7 @@ class LearnQueue:
         if self._next is None:
             self._next = asyncio.get_running_loop().call_later(REST_S, self._one)
 
-    def ended(self, exchange: Exchange, end: End) -> None:
+    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Queue the answer of an ended request, if it is complete."""
         totals, prediction = exchange.totals, exchange.asked.prediction
         if totals.complete and totals.tokens is not None and prediction.memo is not None:

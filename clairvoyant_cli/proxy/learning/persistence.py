@@ -24,7 +24,7 @@ from clairvoyant_cli.proxy.learning.tau_learning import (
 )
 from clairvoyant_cli.proxy.observing.arrival_order import ShadowRun
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
-from clairvoyant_cli.proxy.queue.exchange import End, Exchange, Outcome
+from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
 from clairvoyant_cli.proxy.servers.server import Server
@@ -216,7 +216,7 @@ class StateSaver:
             self._set_tau(memory, "" if memory.used is None else memory.used.served.model)
         self._stats.journal.event(logging.INFO, "the learned state was erased; learning starts again")
 
-    def ended(self, exchange: Exchange, end: End) -> None:
+    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Record an ended exchange and learn from it."""
         self._persistence.finished(self._record(exchange, end))
         totals, model = exchange.totals, exchange.asked.parsed.model
@@ -329,7 +329,7 @@ class StateSaver:
 
     # -- recording -------------------------------------------------------------------------------------
 
-    def _record(self, exchange: Exchange, end: End) -> Finished:
+    def _record(self, exchange: Exchange, end: RequestEnd) -> Finished:
         asked, totals, now = exchange.asked, exchange.totals, end.at_s
         prediction, view = asked.prediction, asked.parsed.view
         whole = totals.tokens if totals.complete else None

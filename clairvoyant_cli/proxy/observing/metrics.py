@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from clairvoyant_cli.http.heads import REASONS
-from clairvoyant_cli.proxy.queue.exchange import End, Exchange, Outcome
+from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.scheduler.urgency import level_of
 from clairvoyant_cli.state.snapshot import Snapshot
 
@@ -141,7 +141,7 @@ class Metrics(Collector):
             "prediction_error_ratio": Histogram("Predicted over real answer length", RATIOS),
         }
 
-    def ended(self, exchange: Exchange, end: End) -> None:
+    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Count a finished request."""
         asked, now, outcome = exchange.asked, end.at_s, end.outcome.value
         model, prediction = self._model(asked.parsed.model), asked.prediction

@@ -9,14 +9,14 @@ from clairvoyant_cli.protocols import printable as plain
 from clairvoyant_cli.proxy.access.daily_quota import DailyTokens
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.observing.arrival_order import Shadow, ShadowRun
-from clairvoyant_cli.proxy.queue.exchange import Attempt, End, Exchange, Outcome
+from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, Outcome, RequestEnd
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.state.snapshot import (
     MAX_RECENT,
+    AnswerPart,
     ClassStats,
     Counters,
     FinishedRequest,
-    Part,
     Percentiles,
 )
 from predictor.record import LengthClass
@@ -84,7 +84,7 @@ class RequestStats:
         self.today.ended(before.client, round(before.tokens), 0)
         self.today.begun(before.client, round(exchange.job.tokens))
 
-    def ended(self, exchange: Exchange, end: End) -> None:
+    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Record an ended request, and log it."""
         now, asked = end.at_s, exchange.asked
         self.counts[end.outcome] += 1
@@ -146,15 +146,15 @@ class RequestStats:
             plain.field(exchange.client),
         )
 
-    def parts(self, exchange: Exchange) -> tuple[Part, ...]:
+    def parts(self, exchange: Exchange) -> tuple[AnswerPart, ...]:
         """Return the parts of an answer that was cut; none of another."""
         if not exchange.cuts:
             return ()
         return tuple(self._part(each, each.ended_s or exchange.ended_s) for each in exchange.held_slots)
 
-    def _part(self, of: Attempt, ended_s: float | None) -> Part:
+    def _part(self, of: Attempt, ended_s: float | None) -> AnswerPart:
         ended_at = None if ended_s is None else self.journal.at(ended_s)
-        return Part(self.journal.at(of.granted_s), ended_at, of.tokens, of.worker, of.slot)
+        return AnswerPart(self.journal.at(of.granted_s), ended_at, of.tokens, of.worker, of.slot)
 
     def _run_shadow(self) -> None:
         for run in self.shadow.ended():

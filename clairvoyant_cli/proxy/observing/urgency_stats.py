@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from clairvoyant_cli.proxy.observing.request_stats import percentiles
-from clairvoyant_cli.proxy.queue.exchange import End, Exchange, Phase
+from clairvoyant_cli.proxy.queue.exchange import Exchange, Phase, RequestEnd
 from clairvoyant_cli.scheduler.urgency import LEVELS, level_of
 from clairvoyant_cli.state.snapshot import LevelState
 
@@ -45,7 +45,7 @@ class UrgencyStats:
         news = f"request {exchange.id} of level 0 has waited {age_s:.1f} s (target {self.target_s:g} s)"
         self.say(logging.WARNING, news)
 
-    def ended(self, exchange: Exchange, end: End) -> None:
+    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Enter a request that had a slot."""
         self._watched.discard(exchange.id)
         if exchange.dispatched_s is not None:

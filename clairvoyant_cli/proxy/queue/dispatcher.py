@@ -12,11 +12,11 @@ from clairvoyant_cli.proxy.queue.exchange import (
     Attempt,
     AttemptEnd,
     DisplacedError,
-    End,
     Exchange,
     OperatorCancelledError,
     Outcome,
     Phase,
+    RequestEnd,
 )
 from clairvoyant_cli.scheduler.job import Dispatch, Estimates, Job, Reason
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -27,7 +27,7 @@ Release = Callable[[Exchange], Awaitable[None]]
 
 Spawn = Callable[[Awaitable[None]], "asyncio.Task[None]"]
 
-Ended = Callable[[Exchange, End], None]
+Ended = Callable[[Exchange, RequestEnd], None]
 
 MAX_FIRINGS = 200
 
@@ -207,7 +207,7 @@ class Dispatcher:
             self._forget(exchange)
 
     def _tell(self, exchange: Exchange, outcome: Outcome, status: int) -> None:
-        end = exchange.end = End(outcome, status, self._clock())
+        end = exchange.end = RequestEnd(outcome, status, self._clock())
         for listener in self.ended:
             listener(exchange, end)
 

@@ -119,7 +119,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class RequestEnd:
     """How a request ended, its status and time."""
 
     outcome: Outcome
@@ -141,7 +141,7 @@ class Exchange:
     phase: Phase = Phase.QUEUED
     attempts: list[Attempt] = field(default_factory=list)
     attempt: Attempt | None = None
-    end: End | None = None
+    end: RequestEnd | None = None
     splice: Splice | None = None
     uncut_because: str = ""
     only_as_asked: bool = False

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from clairvoyant_cli.config import SLO
 from clairvoyant_cli.protocols.routes import Work
-from clairvoyant_cli.proxy.queue.exchange import End, Exchange, Outcome
+from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.scheduler.client_counts import Tally
 from clairvoyant_cli.scheduler.quantile_coverage import Coverage
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -88,7 +88,7 @@ class ServiceLevel:
         self.refused += 1
         return min(float(ceil((forecast_s - self.objective.ttft_s) / factor)), MAX_RETRY_S)
 
-    def ended(self, exchange: Exchange, end: End) -> None:
+    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Learn from the TTFT of an ended request."""
         forecast_s = self._forecasts.pop(exchange.id, None)
         actual_s = _first_token_s(exchange, end)
@@ -136,7 +136,7 @@ class ServiceLevel:
             self.say(logging.INFO, f"objective {self.text} is met again: {share} were late")
 
 
-def _first_token_s(exchange: Exchange, end: End) -> float | None:
+def _first_token_s(exchange: Exchange, end: RequestEnd) -> float | None:
     """Return TTFT in seconds, or the wait of a client that left before; None if it is unknown: an unstreamed
     answer has it only if the server reports its prefill time.
     """

@@ -21,7 +21,7 @@ from clairvoyant_cli.protocols.summed_totals import Earlier
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
-from clairvoyant_cli.proxy.queue.exchange import Attempt, AttemptEnd, End, Exchange, Phase
+from clairvoyant_cli.proxy.queue.exchange import Attempt, AttemptEnd, Exchange, Phase, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.requests.spliced_relay import UnfitError
 from clairvoyant_cli.proxy.servers.pool import ServerPool
@@ -205,7 +205,7 @@ class Preemption:
         self.stats.recomputed_tokens += attempt.reread_tokens
         self._left(exchange, attempt.worker, waits=True)
 
-    def ended(self, exchange: Exchange, end: End) -> None:
+    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Record what an ended answer leaves in its server's cache."""
         if not self.enabled:
             return

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
-from clairvoyant_cli.proxy.queue.exchange import End, Exchange, Outcome
+from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.scheduler.job import Estimates
 from clairvoyant_cli.scheduler.quantile_coverage import Coverage
@@ -36,7 +36,7 @@ class ServiceTimes:
             tokens_q90=tokens_q90,
         )
 
-    def ended(self, exchange: Exchange, end: End) -> None:
+    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Learn from an answer that ended; incomplete ones tell nothing about speed."""
         totals = exchange.totals
         if not totals.complete:
@@ -50,7 +50,7 @@ class ServiceTimes:
         server.speeds.learn(totals.tokens, decode_s, totals.prefilled_tokens, totals.prefill_s)
 
 
-def _streamed_s(exchange: Exchange, end: End) -> float | None:
+def _streamed_s(exchange: Exchange, end: RequestEnd) -> float | None:
     """Return how long an answer that came in one part was streamed; for servers that do not report it."""
     attempt = exchange.attempt
     if attempt is None or attempt.first_byte_s is None or not exchange.asked.parsed.stream or exchange.parts:

@@ -18,7 +18,7 @@ from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
-from clairvoyant_cli.proxy.queue.exchange import End, Exchange, OutageError, Outcome
+from clairvoyant_cli.proxy.queue.exchange import Exchange, OutageError, Outcome, RequestEnd
 from clairvoyant_cli.proxy.servers.find_servers import find_server
 from clairvoyant_cli.proxy.servers.loaded_models import Residents
 from clairvoyant_cli.proxy.servers.matching import able_for, has_given_up, names
@@ -173,7 +173,7 @@ class ServerLifecycle:
             self.journal.event(logging.WARNING, news)
         server.unproved = unproved
 
-    def ended(self, exchange: Exchange, end: End) -> None:
+    def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Count a success or failure towards the health of the server that answered."""
         if exchange.attempt is not None:
             health = self.pool.server_of(exchange).health

@@ -24,7 +24,7 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols.request_parsing import parse_body
 from clairvoyant_cli.proxy.access.keys import read_backend_key
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
-from clairvoyant_cli.proxy.queue.exchange import End, Exchange
+from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from clairvoyant_cli.research.bench.arms import Arm, Knowledge, OraclePredictor
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.client import REPLAYED, Asker, ask_alone
@@ -136,7 +136,7 @@ class Bench:
         self.own_tau_s = self.daemon.snapshot().tau.tau_s
         self.daemon.dispatcher.ended.append(self._note_busy)
 
-    def _note_busy(self, exchange: Exchange, end: End) -> None:
+    def _note_busy(self, exchange: Exchange, end: RequestEnd) -> None:
         self.busy_s += exchange.service_s(end.at_s)
 
     @property

@@ -26,7 +26,7 @@ from clairvoyant_cli.research.simulator.comparison import (
 from clairvoyant_cli.research.simulator.engine import Preemption
 from clairvoyant_cli.research.simulator.workload import LONG, Floats, Ints, Service, TwoNormals, poisson
 from clairvoyant_cli.scheduler.policy import POLICIES
-from clairvoyant_cli.scheduler.queued_job import Entry
+from clairvoyant_cli.scheduler.queued_job import QueuedJob
 from clairvoyant_cli.scheduler.starvation import Guard
 
 SERVICE = TwoNormals()
@@ -68,12 +68,12 @@ def heavy_tailed(rng: np.random.Generator, n: int) -> tuple[Floats, Ints]:
     return mean_s * rng.lognormal(-TAIL_SIGMA * TAIL_SIGMA / 2.0, TAIL_SIGMA, n), kind
 
 
-def remaining(entry: Entry) -> float:
+def remaining(entry: QueuedJob) -> float:
     """Order by predicted remaining seconds (SRPT)."""
     return entry.remaining_s
 
 
-def by_class(entry: Entry) -> float:
+def by_class(entry: QueuedJob) -> float:
     """Order by class, first come first served within it."""
     return entry.job.arrival_s + (1e9 if entry.job.p_long > 0.5 else 0.0)
 

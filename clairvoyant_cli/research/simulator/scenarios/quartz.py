@@ -27,7 +27,7 @@ from clairvoyant_cli.scheduler.policy import (
 )
 from clairvoyant_cli.scheduler.quantile_coverage import ALPHA, DELTA, Coverage
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.queued_job import Entry
+from clairvoyant_cli.scheduler.queued_job import QueuedJob
 
 WORKERS = ("w0", "w1", "w2", "w3")
 CLIENTS = 16
@@ -223,7 +223,7 @@ def quantiles_of(variant: Variant, seen: Traffic) -> Quantiles:
 def ordering(variant: Variant) -> Policy:
     """Return the variant's order: arrival, the client's usage alone, or QUARTZ's key (Eq. 6 to 8)."""
 
-    def usage(entry: Entry) -> float:
+    def usage(entry: QueuedJob) -> float:
         return variant.aging * entry.job.arrival_s + variant.fairness * entry.usage_s / SERVICE_MEMORY_S
 
     orders = {

@@ -25,7 +25,7 @@ from clairvoyant_cli.research.simulator.engine import Run
 from clairvoyant_cli.research.simulator.predictions import Predictions, from_tokens
 from clairvoyant_cli.research.simulator.workload import Floats, Ints, Workload
 from clairvoyant_cli.scheduler.policy import POLICIES, URGENCY_STEP_S, Policy
-from clairvoyant_cli.scheduler.queued_job import Entry
+from clairvoyant_cli.scheduler.queued_job import QueuedJob
 
 LEVELS = 5
 MAX_TOKENS = 500
@@ -43,7 +43,7 @@ tokens takes 147 s; 1e-7 is the order of magnitude of its neighbour on the same 
 MACHINE = Machine(BATCH, RATES["A100, Qwen1.5-4B"])
 
 
-def by_level(entry: Entry) -> float:
+def by_level(entry: QueuedJob) -> float:
     """Order by urgency level, first come first served within (HPJF)."""
     return (entry.job.urgency or 0) * URGENCY_STEP_S + entry.job.arrival_s
 

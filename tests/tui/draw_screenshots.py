@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/screenshots anew, and record `top.svg`: python -m tests.tui.draw_screenshots"""
+"""Redraw the pictures of docs/screenshots, and record `top.svg`: python -m tests.tui.draw_screenshots"""
 
 import asyncio
 import os

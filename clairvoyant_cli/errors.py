@@ -23,9 +23,9 @@ class ExitCode(IntEnum):
     WARNINGS = 4, "`doctor` found warnings only."
 
 
-def printable(text: str) -> str:
-    """Return a text as one safe line for a terminal, with a dot for each unprintable character."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else "·" for c in text)
+def printable(text: str, replacement: str = "·") -> str:
+    """Return a text as one safe line for a terminal, with a replacement for each unprintable character."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else replacement for c in text)
 
 
 class ClairvoyantError(Exception):

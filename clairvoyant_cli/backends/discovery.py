@@ -47,7 +47,7 @@ async def discover(prober: Prober, *, skip_port: int) -> list[Found]:
 
 async def identify(prober: Prober, url: str, prefix: str = "") -> Found | None:
     """Find out which server answers at `url`; None if none does, ClairvoyantError if it is one of us."""
-    ask = asking_once(prober.asking(url, prefix))  # adapters are told apart by the same few answers
+    ask = asking_once(prober.asking(url, prefix))  # all adapters ask the same few questions
     health = await ask("/_clairvoyant/health")
     if not health.status and await OTHER.identify(ask, url, prefix) is None:
         return None

@@ -1,6 +1,8 @@
-"""Text for logs, labels and dashboards: what comes from outside, made fit for them, and counts."""
+"""Makes text from outside fit for logs, labels and dashboards."""
 
 import re
+
+from clairvoyant_cli import errors
 
 _AMBIGUOUS = re.compile(r'["=\s]')
 
@@ -9,8 +11,7 @@ NAME_CHARS = 64  # the longest name of a client that is shown or counted
 
 def printable(text: str, most_chars: int = NAME_CHARS) -> str:
     """Return the beginning of a text; what cannot be printed becomes a question mark."""
-    text = text[:most_chars]
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+    return errors.printable(text[:most_chars], "?")
 
 
 def decoded(value: bytes) -> str:

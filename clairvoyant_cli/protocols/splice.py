@@ -31,7 +31,7 @@ from clairvoyant_cli.protocols.summed_totals import Earlier, openai_usage, summe
 
 MAX_KEPT_BYTES = 8 * 1024 * 1024  # an answer of which more has come is not cut any more: some 40,000 tokens
 MAX_EVENT_BYTES = 1024 * 1024  # the longest event
-EVENTS_TO_A_SPACE = 24  # so many events are waited for the end of a word
+EVENTS_TO_A_SPACE = 24  # events to wait for the end of a word
 MORE_THAN_TEXT = "the answer contains more than text"
 AN_ERROR = "the answer contains an error"
 TOO_LONG = "the answer is too long"

@@ -168,7 +168,7 @@ async def running_daemon(
 
     Without `persistence` it starts from defaults and remembers nothing. `clock` gives the seconds by which
     everything is ordered and measured; the event loop's timers should follow it. `encode` reads prompts for
-    second predictions, which `predictor` must accept (`Predictor`). `urgency` predicts the urgency of
+    second predictions, which `predictor` takes as opinions. `urgency` predicts the urgency of
     requests for which no rule or client gives one.
     """
     policy = _policy(config)  # refused before anything is started
@@ -178,8 +178,8 @@ async def running_daemon(
         budget=Budget(config.body_budget_mib * 1024 * 1024),
     )
     host, port = config.address()
-    roster = clients_file_of(config, exposed=not is_loopback(host))
-    access = access_of(config, roster)
+    clients_file = clients_file_of(config, exposed=not is_loopback(host))
+    access = access_of(config, clients_file)
     listener = listen(host, port)
     servers: list[Server] = []
     try:
@@ -191,7 +191,7 @@ async def running_daemon(
                 policy,
                 predictor,
                 access,
-                roster,
+                clients_file,
                 servers,
                 table,
                 tasks.spawn,
@@ -226,8 +226,7 @@ async def running_daemon(
                 daemon.learn_queue.flush()
                 if daemon.state_saver is not None:
                     daemon.state_saver.save()
-        for server in daemon.pool:
-            await server.close()
+        servers += [server for server in daemon.pool if server not in servers]
     finally:
         listener.close()
         for server in servers:
@@ -247,7 +246,7 @@ def _compose(
     policy: Policy,
     predictor: Predictor,
     access: Access,
-    roster: ClientsFile,
+    clients_file: ClientsFile,
     servers: list[Server],
     table: ConnectionTable,
     spawn: Spawn,
@@ -296,7 +295,7 @@ def _compose(
         operation.set_clients(clients)
 
     def reload() -> str:
-        return roster.read_again(access.clients, take_clients, journal)
+        return clients_file.read_again(access.clients, take_clients, journal)
 
     # What is observed.
     metrics, changes, gain = Metrics(), Changes(), Gain(journal.wall)

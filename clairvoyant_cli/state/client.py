@@ -77,7 +77,7 @@ class ControlClient:
             yield decode(event)
 
     async def events(self, every_s: float = 0.0) -> AsyncIterator[bytes]:
-        """Yield the states of `stream`, encoded, at most one every so many seconds."""
+        """Yield the states of `stream`, encoded, at least `every_s` seconds apart."""
         try:
             target = f"{self._prefix}/events?every_ms={every_s * 1e3:.0f}"
             asked = arriving(self._upstream, target, self._headers)

@@ -103,7 +103,7 @@ class DaemonSource:
             retry_s = min(_LAST_RETRY_S, retry_s * 2)
 
     def pace(self, every_s: float) -> None:
-        """Receive a state at most every so many seconds from now on."""
+        """Set the least interval between two states, in seconds."""
         self._every_s = every_s
         if self._reader is not None:
             self._reader.cancel()

@@ -55,7 +55,7 @@ class AllowedOrigins:
         return None
 
     def answers_to(self, host: str) -> bool:
-        """Whether a Host header is one of ours, or one that no public site can have."""
+        """Whether a Host header names this daemon, or is a name that no public site can have."""
         name = host_name(host)
         if not host or name is None:
             return not host

@@ -48,7 +48,7 @@ class Shadow:
         self._free_at = ([free_at[0]] * (slots - len(free_at)) + free_at)[-slots:]
 
     def arrived(self, exchange: Exchange) -> None:
-        """Add an arrival. Behind a request that is held for ever, the oldest are dropped."""
+        """Add an arrival. Beyond MAX_PENDING the oldest is dropped: a held request would block the replay."""
         self._pending.append(exchange)
         if len(self._pending) > MAX_PENDING:
             self._pending.popleft()

@@ -29,7 +29,7 @@ from clairvoyant_cli.proxy.servers.server import ProvenWay, Server
 from clairvoyant_cli.scheduler.kv_cache import CutPrice, price_of_cut
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, PREEMPTIVE_POLICY
 
-LOOK_EVERY_S = 0.1  # how often it is looked whether something that runs has become longer than what waits
+LOOK_EVERY_S = 0.1  # interval of checks whether a running answer has outgrown a waiting one
 ASIDE_S = 3.0  # limit on what is asked only to go on sooner or to count better: the slot is held meanwhile
 MAX_PLAIN = 1000
 

@@ -160,7 +160,7 @@ class ServerLifecycle:
             )
 
     def share_out(self) -> None:
-        """Set all slots again, and dispatch what waits."""
+        """Recompute the slots of all servers, and dispatch waiting requests."""
         self._open_slots()
         self.dispatcher.moved()
 
@@ -183,7 +183,7 @@ class ServerLifecycle:
                 health.answered()
 
     def outlasted(self, server: Server) -> None:
-        """Refuse what waits for a server that has been away for longer than the outage grace."""
+        """Refuse the requests that wait for a server which is away for longer than the outage grace."""
         live = self.dispatcher.live.values()
         lost = [each for each in live if each.attempt is None and has_given_up(self.pool, each)]
         for exchange in lost:

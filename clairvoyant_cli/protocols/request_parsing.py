@@ -15,6 +15,7 @@ import msgspec
 
 from clairvoyant_cli.http.limits import READING
 from clairvoyant_cli.http.request import Piece
+from clairvoyant_cli.protocols.conversation import NO_CONVERSATION, Conversation, read_conversation
 from clairvoyant_cli.protocols.inject_field import opening_of
 from clairvoyant_cli.protocols.lenient_json import ABSENT, fields, is_given, scalar, text, whole_number
 from clairvoyant_cli.protocols.prompt_text import short_name
@@ -67,6 +68,7 @@ class ParsedRequest:
     bypass: str = ""
     opening: int = 0
     ranks_itself: bool | None = None
+    conversation: Conversation = NO_CONVERSATION
 
 
 async def parse_request(
@@ -79,12 +81,15 @@ async def parse_request(
         await READING.next()
         with READING:
             parsed = parse_body(pieces[0] if len(pieces) == 1 else b"".join(pieces), route, habits, client)
-            return replace(parsed, opening=opening_of(pieces))
-    condensed = await _condensed(pieces)
-    await READING.next()
-    with READING:
-        parsed = parse_body(condensed, route, habits, client)
-        return replace(parsed, opening=opening_of(pieces))
+    else:
+        condensed = await _condensed(pieces)
+        await READING.next()
+        with READING:
+            parsed = parse_body(condensed, route, habits, client)
+    conversation = NO_CONVERSATION
+    if parsed.view is not None and route.work is Work.GENERATE:
+        conversation = await read_conversation(pieces, parsed.model)
+    return replace(parsed, opening=opening_of(pieces), conversation=conversation)
 
 
 def parse_body(body: Piece | None, route: Route, habits: Habits, client: str = "") -> ParsedRequest:

@@ -6,8 +6,9 @@ Rule 3: only the tail with the totals is kept, until the request ends.
 Rule 4: impossible numbers are dropped, so the others may be stored, added and divided.
 """
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from msgspec import Raw
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
+    Object,
     is_given,
     measure,
     object_in,
@@ -32,6 +34,13 @@ WHOLE_BYTES = 2 * 1024 * 1024
 
 LAST_LINES = 64  # of a stream's tail that are read: totals come last
 FIRST_LINES = 8  # Anthropic counts the prompt in its first event
+
+CACHED = "cached_tokens"  # the only total of which a reported 0 says something
+CALLS_TOOL = re.compile(
+    rb'"(?:finish_reason|stop_reason)"\s*:\s*"(?:tool_calls|tool_use|function_call)"'
+    rb'|"type"\s*:\s*"function_call"|"tool_calls"\s*:\s*\[\s*\{'
+)
+"""What an answer contains that calls a tool. Inside its text the quotes are escaped."""
 
 MAX_TOKENS = 1 << 31
 LONGEST_S = 7 * 86_400.0  # limits on believable totals
@@ -50,6 +59,7 @@ class UsageEvent(msgspec.Struct, gc=False):
     timings: Raw = ABSENT
     stats: Raw = ABSENT
     response: Raw = ABSENT
+    message: Raw = ABSENT
     result: Raw = ABSENT
     tokens_predicted: Raw = ABSENT
     tokens_evaluated: Raw = ABSENT
@@ -62,7 +72,9 @@ class UsageEvent(msgspec.Struct, gc=False):
 
 
 EVENT = msgspec.json.Decoder(UsageEvent)
-COUNTING = [name for name in UsageEvent.__struct_fields__ if name not in ("type", "done", "stop", "error")]
+COUNTING = [
+    name for name in UsageEvent.__struct_fields__ if name not in ("type", "done", "stop", "error", "message")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +90,8 @@ class Totals:
     prefill_s: float | None = None
     load_s: float | None = None
     prefilled_tokens: int | None = None
+    cached_tokens: int | None = None
+    calls_tool: bool = False
     complete: bool = False
     error: bool = False
 
@@ -121,15 +135,16 @@ class UsageReader:
         if not self.readable or not self.is_answer:
             return Totals()
         if not self.streaming:
-            return _merge(list(_decoded(self._tail)), True)
+            totals = _merge(list(_decoded(self._tail)), True)
+            return replace(totals, calls_tool=CALLS_TOOL.search(self._tail) is not None)
         events = list(self._last_events())
         done = self._sse and b"[DONE]" in self._tail[-64:]
         closed = done or (bool(events) and _closes(events[-1]))
         totals = _merge(events, closed)
         if totals.tokens is None and totals.complete:
             # The client did not ask for usage: one event a token, less the few that carry none.
-            return Totals(tokens=max(1, self.events - 3), complete=True)
-        return totals
+            totals = Totals(tokens=max(1, self.events - 3), complete=True)
+        return replace(totals, calls_tool=CALLS_TOOL.search(self._tail) is not None)
 
     def _last_events(self) -> Iterator[UsageEvent]:
         before, *last = bytes(self._tail).rsplit(b"\n", LAST_LINES)
@@ -174,22 +189,33 @@ def _merge(events: list[UsageEvent], closed: bool) -> Totals:
     error = False
     for event in events:
         error = error or is_given(event.error) or text(event.type) in ("error", "response.failed")
-        if any(getattr(event, name) is not ABSENT for name in COUNTING):  # most events of a stream: none
-            told |= {name: value for name, value in _told_by(event).items() if value}
+        opens = text(event.type) == "message_start"  # Anthropic's first event has the usage in its message
+        if opens or any(getattr(event, name) is not ABSENT for name in COUNTING):  # most events: none
+            found = _told_by(event)
+            told |= {name: value for name, value in found.items() if value or (name == CACHED and value == 0)}
+    prompt, cached = told.get("prompt_tokens"), told.get("cached_tokens")
+    if prompt and cached is not None:
+        told.setdefault("prefilled_tokens", max(1, prompt - cached))
     return Totals(**told, complete=closed and not error, error=error)
 
 
 def _told_by(event: UsageEvent) -> dict[str, int | float | None]:
     # OpenAI's, Anthropic's and Responses' usage, llama.cpp's timings, LM Studio's stats; Ollama's are flat.
-    usage = object_in(event.usage) or object_in(object_in(event.response)["usage"])
+    usage = object_in(event.usage)
+    usage = (
+        usage or object_in(object_in(event.response)["usage"]) or object_in(object_in(event.message)["usage"])
+    )
     timings = object_in(event.timings)
+    cached = _cached(event, usage, timings)
     stats = object_in(event.stats) or object_in(object_in(event.result)["stats"])
     return {
         "tokens": _tokens(stats["total_output_tokens"], stats["predicted_tokens_count"])
         or _tokens(event.tokens_predicted, timings["predicted_n"], event.eval_count)
         or _tokens(usage["completion_tokens"], usage["output_tokens"], usage["total_output_tokens"]),
         "prompt_tokens": _tokens(event.tokens_evaluated, event.prompt_eval_count)
-        or _tokens(usage["prompt_tokens"], usage["input_tokens"]),
+        or _tokens(usage["prompt_tokens"])
+        or _anthropic_prompt(usage, cached),
+        CACHED: cached,
         "prefilled_tokens": _tokens(timings["prompt_n"]) or _read_by_ollama(event),
         "decode_s": _seconds(timings["predicted_ms"], MS_PER_S) or _seconds(event.eval_duration, NS_PER_S),
         "prefill_s": _seconds(timings["prompt_ms"], MS_PER_S)
@@ -202,6 +228,31 @@ def _read_by_ollama(event: UsageEvent) -> int | None:
     """Return the prompt tokens that Ollama evaluated: recent versions count cached ones too."""
     count = _tokens(event.prompt_eval_count)
     return count and max(1, count - (_tokens(event.prompt_eval_cached_count) or 0))
+
+
+def _cached(event: UsageEvent, usage: Object, timings: Object) -> int | None:
+    """Return the prompt tokens that came from the KV cache; None if not reported."""
+    for told in (
+        timings["cache_n"],
+        object_in(usage["prompt_tokens_details"])["cached_tokens"],
+        object_in(usage["input_tokens_details"])["cached_tokens"],
+        usage["cache_read_input_tokens"],
+        event.prompt_eval_cached_count,
+    ):
+        tokens = None if told is ABSENT else whole_number(told, MAX_TOKENS)
+        if tokens is not None:
+            return tokens
+    return None
+
+
+def _anthropic_prompt(usage: Object, cached: int | None) -> int | None:
+    """Return all input tokens: Anthropic counts those read from or written to the cache apart, Responses
+    does not.
+    """
+    given = _tokens(usage["input_tokens"])
+    if usage["cache_read_input_tokens"] is ABSENT and usage["cache_creation_input_tokens"] is ABSENT:
+        return given
+    return ((given or 0) + (cached or 0) + (_tokens(usage["cache_creation_input_tokens"]) or 0)) or None
 
 
 def _tokens(*values: Raw) -> int | None:

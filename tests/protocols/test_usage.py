@@ -2,6 +2,7 @@
 
 import json
 from types import NoneType
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from clairvoyant_cli.protocols.usage import (
     WHOLE_BYTES,
     Totals,
     UsageReader,
+    told_by_line,
 )
 
 SSE, NDJSON, JSON = "text/event-stream", "application/x-ndjson", "application/json; charset=utf-8"
@@ -87,6 +89,12 @@ def test_what_stands_far_before_the_end_of_a_stream_is_not_read() -> None:
 def test_what_ollama_had_in_its_cache_it_has_not_read(cached: object, read: int) -> None:
     got = totals(JSON, json.dumps(OLLAMA_END | {"prompt_eval_cached_count": cached}).encode())
     assert (got.prompt_tokens, got.prefilled_tokens) == (5, read)
+
+
+@pytest.mark.parametrize(("cached", "read"), [(None, None), (0, 5), (3, 2), (5, 1), ("x", None)])
+def test_what_openais_usage_counts_as_cached_was_not_read(cached: object, read: int | None) -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": cached}}
+    assert totals(JSON, json.dumps({"usage": usage}).encode()).prefilled_tokens == read
 
 
 ABSURD = [10**30, 1 << 32, -5, True, 1.5, "x", "9", [], [1], {}, None, 1e300]
@@ -178,3 +186,42 @@ def test_a_compressed_answer_is_left_alone() -> None:
     watch = UsageReader(ResponseHead(200, b"OK", headers))
     watch.feed(b"\x1f\x8b")
     assert watch.totals() == Totals()
+
+
+@pytest.mark.parametrize(
+    ("answer", "prompt", "cached", "read"),
+    [
+        ({"timings": {"cache_n": 90, "prompt_n": 10}, "usage": {"prompt_tokens": 100}}, 100, 90, 10),
+        ({"usage": {"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": 0}}}, 100, 0, 100),
+        ({"usage": {"input_tokens": 100, "input_tokens_details": {"cached_tokens": 64}}}, 100, 64, 36),
+        ({"usage": {"input_tokens": 10, "cache_read_input_tokens": 90}}, 100, 90, 10),
+        (
+            {"usage": {"input_tokens": 5, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 95}},
+            100,
+            0,
+            100,
+        ),
+        (
+            {
+                "type": "message_start",
+                "message": {"usage": {"input_tokens": 10, "cache_read_input_tokens": 90}},
+            },
+            100,
+            90,
+            10,
+        ),
+        ({"prompt_eval_count": 100, "prompt_eval_cached_count": 60}, 100, 60, 40),
+        ({"usage": {"prompt_tokens": 100}}, 100, None, None),
+        (
+            {"usage": {"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": "x"}}},
+            100,
+            None,
+            None,
+        ),
+    ],
+)
+def test_what_came_from_the_cache_is_read(
+    answer: dict[str, Any], prompt: int, cached: int | None, read: int | None
+) -> None:
+    totals = told_by_line(json.dumps(answer).encode())
+    assert (totals.prompt_tokens, totals.cached_tokens, totals.prefilled_tokens) == (prompt, cached, read)

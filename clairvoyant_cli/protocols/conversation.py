@@ -1,0 +1,190 @@
+"""Reads which conversation a request continues: the chain of its prompt, and the session that it claims.
+
+The chain follows the order in which servers read a prompt: tools, system prompt, messages. Each of these
+counts as it was sent, so tool calls, tool results, thinking and images do, too. Hashes are keyed for each
+run, and nothing else is kept.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import msgspec
+from msgspec import Raw
+
+from clairvoyant_cli.http.heads import RequestHead
+from clairvoyant_cli.http.limits import READING
+from clairvoyant_cli.http.request import Piece
+from clairvoyant_cli.protocols.lenient_json import ABSENT, entries, is_given, object_in, text
+from clairvoyant_cli.scheduler.chain import NO_CHAIN, Chain
+
+PIECE_BYTES = 1024
+SLICE_BYTES = 256 * 1024  # hashed at a time: 0.5 ms
+MAX_BYTES = 4 * 1024 * 1024
+"""A longer body has no chain: it is more than any context, and decoding it would take over 5 ms."""
+
+CACHE_MARK = re.compile(rb'"cache_control"\s*:\s*\{[^{}]*\}\s*,\s*|,\s*"cache_control"\s*:\s*\{[^{}]*\}')
+"""Anthropic's marks of what to cache. Claude Code moves them from turn to turn; no prompt contains them."""
+
+USES_TOOLS = (
+    b'"tool_calls"',
+    b'"tool_use"',
+    b'"tool_result"',
+    b'"function_call"',
+    b'"function_call_output"',
+    b'"role":"tool"',
+    b'"role": "tool"',
+)
+"""What a body contains whose messages have tool calls or results. Inside a text the quotes are escaped."""
+
+SESSION_HEADERS = (
+    b"x-session-id",
+    b"session-id",
+    b"thread-id",
+    b"agent-session-id",
+    b"x-affinity",
+    b"x-session-affinity",
+    b"x-claude-code-session-id",
+)
+AGENT_HEADER = b"x-claude-code-agent-id"  # tells the subagents of a session of Claude Code
+PARENT_HEADERS = (b"x-parent-session-id", b"x-codex-parent-thread-id", b"x-claude-code-parent-agent-id")
+
+USER_ID_SESSION = re.compile(r"_session_([0-9a-f-]{8,})")
+
+_KEY = os.urandom(16)
+
+
+class Conversing(msgspec.Struct, gc=False):
+    """The fields of a request body that say what a server reads, and in which session."""
+
+    model: Raw = ABSENT
+    tools: Raw = ABSENT
+    functions: Raw = ABSENT
+    system: Raw = ABSENT
+    instructions: Raw = ABSENT
+    system_prompt: Raw = ABSENT
+    messages: Raw = ABSENT
+    input: Raw = ABSENT
+    input_prefix: Raw = ABSENT
+    input_suffix: Raw = ABSENT
+    input_extra: Raw = ABSENT
+    suffix: Raw = ABSENT
+    images: Raw = ABSENT
+    prompt: Raw = ABSENT
+    prompt_cache_key: Raw = ABSENT
+    metadata: Raw = ABSENT
+
+
+CONVERSING = msgspec.json.Decoder(Conversing)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a request says about its conversation. `claimed` and `parent` are the session ids that it claims,
+    hashed, "" for none; `agentic`: it offers tools or has used them.
+    """
+
+    chain: Chain = NO_CHAIN
+    claimed: str = ""
+    parent: str = ""
+    agentic: bool = False
+
+
+NO_CONVERSATION = Conversation()
+
+
+async def read_conversation(pieces: Sequence[Piece], model: str) -> Conversation:
+    """Read a whole body, in pieces as it came. Anything that is not understood counts as absent."""
+    if sum(map(len, pieces)) > MAX_BYTES:
+        return NO_CONVERSATION
+    await READING.next()
+    with READING:
+        body = b"".join(pieces)
+        try:
+            held = CONVERSING.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return NO_CONVERSATION
+        parts = _parts(held)
+        agentic = is_given(held.tools) or is_given(held.functions) or any(map(body.__contains__, USES_TOOLS))
+    chain = _Chaining(model)
+    for part in _slices(parts):
+        await READING.next()
+        with READING:
+            chain.add(part)
+    return Conversation(chain.chain(), _claimed(held), "", agentic)
+
+
+def claims_of(head: RequestHead, conversation: Conversation) -> tuple[str, str]:
+    """Return the session and the parent session that a request claims, in a header or else in its body."""
+    claimed = next(filter(None, map(head.get, SESSION_HEADERS)), b"")
+    agent = head.get(AGENT_HEADER) or b""
+    parent = next(filter(None, map(head.get, PARENT_HEADERS)), b"")
+    return (hashed(claimed + agent) if claimed else conversation.claimed), hashed(parent)
+
+
+def hashed(claim: bytes) -> str:
+    """Return what stands for a claimed id; "" for none."""
+    return blake2b(claim, digest_size=8, key=_KEY).hexdigest() if claim else ""
+
+
+class _Chaining:
+    """Builds a chain, part by part."""
+
+    def __init__(self, model: str) -> None:
+        self._state = blake2b(model.encode("utf-8", "surrogatepass"), digest_size=8, key=_KEY)
+        self._hashes: list[int] = []
+        self._characters: list[int] = []
+        self._length = 0
+
+    def add(self, parts: Sequence[bytes]) -> None:
+        for part in parts:
+            for at in range(0, len(part), PIECE_BYTES):
+                piece = part[at : at + PIECE_BYTES]
+                self._state.update(piece)
+                self._length += len(piece)
+                self._hashes.append(int.from_bytes(self._state.digest()))
+                self._characters.append(self._length)
+            self._state.update(b"\0")  # where one part ends and the next begins: no JSON contains it
+
+    def chain(self) -> Chain:
+        return Chain(tuple(self._hashes), tuple(self._characters))
+
+
+def _parts(held: Conversing) -> list[Raw]:
+    """Return what a server reads, in its order."""
+    before = (held.tools, held.functions, held.system, held.instructions, held.system_prompt)
+    parts = [part for part in before if is_given(part)]
+    for listed in (held.messages, held.input):
+        each = entries(listed)
+        parts += [listed] if each is None and is_given(listed) else each or []
+    rest = (held.input_extra, held.input_prefix, held.input_suffix, held.images, held.prompt, held.suffix)
+    return parts + [part for part in rest if is_given(part)]
+
+
+def _slices(parts: Sequence[Raw]) -> Iterator[list[bytes]]:
+    """Yield the parts without marks, about `SLICE_BYTES` at a time."""
+    taken: list[bytes] = []
+    size = 0
+    for part in parts:
+        data = bytes(part)
+        if b'"cache_control"' in data:
+            data = CACHE_MARK.sub(b"", data)
+        taken.append(data)
+        size += len(data)
+        if size >= SLICE_BYTES:
+            yield taken
+            taken, size = [], 0
+    yield taken
+
+
+def _claimed(held: Conversing) -> str:
+    """Return the session that a body claims: of OpenAI's `prompt_cache_key` or Anthropic's `metadata`."""
+    key = text(held.prompt_cache_key)
+    user = "" if key else text(object_in(held.metadata)["user_id"])
+    if user.startswith("{"):
+        key = text(object_in(Raw(user.encode()))["session_id"])
+    elif found := USER_ID_SESSION.search(user):
+        key = found[1]
+    return hashed(key.encode("utf-8", "surrogatepass"))

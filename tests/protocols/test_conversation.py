@@ -1,0 +1,170 @@
+"""The chain of a prompt and the session that a request claims, in every dialect."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from clairvoyant_cli.http.fields import Fields
+from clairvoyant_cli.http.heads import RequestHead
+from clairvoyant_cli.protocols.conversation import (
+    MAX_BYTES,
+    NO_CONVERSATION,
+    Conversation,
+    claims_of,
+    hashed,
+    read_conversation,
+)
+from clairvoyant_cli.scheduler.chain import Chain
+
+TOOLS = [{"type": "function", "function": {"name": "look"}}]
+ASKED = {"role": "user", "content": "where is it?"}
+CALL = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "look", "arguments": "{}"}}]}
+RESULT = {"role": "tool", "tool_call_id": "1", "content": "here"}
+
+
+def read(body: Any, model: str = "m") -> Conversation:
+    """Read a body, in pieces of 1,000 bytes."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    pieces = [raw[at : at + 1000] for at in range(0, len(raw), 1000)]
+    return asyncio.run(read_conversation(pieces, model))
+
+
+def chat(*messages: Any, **more: Any) -> Chain:
+    """Return the chain of a chat."""
+    return read({"model": "m", "messages": messages, **more}).chain
+
+
+def begins(longer: Chain, shorter: Chain) -> bool:
+    """Return whether a prompt begins with all of another."""
+    count = len(shorter.hashes)
+    return 0 < count < len(longer.hashes) and longer.hashes[:count] == shorter.hashes
+
+
+def shared(one: Chain, other: Chain) -> int:
+    """Return the number of pieces that two prompts share."""
+    return sum(a == b for a, b in zip(one.hashes, other.hashes, strict=False))
+
+
+def test_a_next_turn_begins_with_the_turn_before() -> None:
+    first = chat(ASKED, tools=TOOLS)
+    assert begins(chat(ASKED, CALL, RESULT, tools=TOOLS), first)
+    assert shared(chat(ASKED, tools=[]), first) == 0
+    assert shared(read({"messages": [ASKED], "tools": TOOLS}, "another").chain, first) == 0
+
+
+def test_tool_calls_and_results_count() -> None:
+    other = {**CALL, "tool_calls": [{"id": "1", "function": {"name": "look", "arguments": '{"x": 1}'}}]}
+    assert shared(chat(ASKED, CALL, RESULT), chat(ASKED, other, RESULT)) == 1
+    assert shared(chat(ASKED, CALL, RESULT), chat(ASKED, CALL, {**RESULT, "content": "there"})) == 2
+
+
+def test_messages_do_not_run_together() -> None:
+    one, two = {"role": "user", "content": "a" * 1000}, {"role": "user", "content": "b"}
+    assert begins(chat(one, two), chat(one))
+
+
+def test_a_longer_prompt_shares_its_pieces_with_a_shorter_message_before() -> None:
+    long = {"role": "system", "content": "x" * 3000}
+    changed = {"role": "system", "content": "x" * 2500 + "y" * 500}
+    assert shared(chat(long, ASKED), chat(changed, ASKED)) == 2
+
+
+def test_a_prompt_that_grows_shares_its_whole_pieces() -> None:
+    assert shared(read({"prompt": "a" * 5000}).chain, read({"prompt": "a" * 5000 + "b"}).chain) == 4
+
+
+def test_any_number_of_messages_is_read() -> None:
+    messages = [{"role": "user", "content": f"message {n} {'x' * 400}"} for n in range(2000)]
+    before, after = chat(*messages[:-1]), chat(*messages)
+    assert len(after.hashes) == 2000
+    assert begins(after, before)
+    assert after.length > 800_000
+    assert not read(b'{"prompt": "%s"}' % (b"x" * MAX_BYTES)).chain
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"system": "s", "messages": [ASKED]}, {"system": "s", "messages": [ASKED, RESULT]}),
+        ({"instructions": "s", "input": [ASKED]}, {"instructions": "s", "input": [ASKED, RESULT]}),
+        ({"system_prompt": "s", "input": [ASKED]}, {"system_prompt": "s", "input": [ASKED, RESULT]}),
+        ({"messages": [ASKED], "stream": True}, {"stream": False, "options": {}, "messages": [ASKED, CALL]}),
+    ],
+)
+def test_every_dialect_has_its_order(first: Any, second: Any) -> None:
+    assert begins(read(second).chain, read(first).chain)
+
+
+@pytest.mark.parametrize("field", ["suffix", "input_suffix", "input_extra", "images"])
+def test_what_else_is_read_counts(field: str) -> None:
+    one, other = (read({"prompt": "a", field: [text]}).chain for text in "bc")
+    assert shared(one, other) < len(one.hashes) == len(other.hashes)
+
+
+def test_marks_of_what_to_cache_do_not_count() -> None:
+    part = {"type": "text", "text": "hi"}
+    marked = {"role": "user", "content": [{**part, "cache_control": {"type": "ephemeral"}}]}
+    first = {"role": "user", "content": [{"cache_control": {"type": "ephemeral"}, **part}]}
+    plain = chat({"role": "user", "content": [part]})
+    assert chat(marked).hashes == chat(first).hashes == plain.hashes
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"\xff", b'{"messages": 5}', b'{"messages": null}', b"[" * 9999]
+)
+def test_what_is_not_understood_has_no_chain(body: bytes) -> None:
+    assert len(read(body).chain.hashes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("body", "agentic"),
+    [
+        ({"messages": [ASKED]}, False),
+        ({"messages": [ASKED], "tools": []}, False),
+        ({"messages": [ASKED], "tools": TOOLS}, True),
+        ({"messages": [ASKED, RESULT]}, True),
+        ({"messages": [ASKED, CALL]}, True),
+        ({"input": [{"type": "function_call_output", "output": "x"}]}, True),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_result", "content": "x"}]}]}, True),
+        ({"messages": [{"role": "user", "content": 'what is "tool_calls" or {"role":"tool"}?'}]}, False),
+    ],
+)
+def test_who_uses_tools(body: Any, agentic: bool) -> None:
+    assert read(body).agentic is agentic
+
+
+def claims(headers: dict[str, str], body: Any) -> tuple[str, str]:
+    """Return what a request with these headers and this body claims."""
+    fields = Fields(
+        [(b"host", b"here"), *((name.encode(), value.encode()) for name, value in headers.items())]
+    )
+    head = RequestHead(b"POST", b"/v1/chat/completions", fields, length=None, keep_alive=True, http10=False)
+    return claims_of(head, read(body))
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "claimed"),
+    [
+        ({"X-Session-Id": "a"}, {}, b"a"),
+        ({"x-affinity": "a"}, {"prompt_cache_key": "b"}, b"a"),
+        ({}, {"prompt_cache_key": "b"}, b"b"),
+        ({"x-claude-code-session-id": "a", "x-claude-code-agent-id": "b"}, {}, b"ab"),
+        ({}, {"metadata": {"user_id": '{"device_id": "x", "session_id": "c"}'}}, b"c"),
+        ({}, {"metadata": {"user_id": "user_1_account__session_0123abcd-ef"}}, b"0123abcd-ef"),
+        ({}, {"metadata": {"user_id": 5}, "prompt_cache_key": ["b"]}, b""),
+    ],
+)
+def test_which_session_is_claimed(headers: dict[str, str], body: Any, claimed: bytes) -> None:
+    assert claims(headers, body) == (hashed(claimed), "")
+    assert claimed.decode() not in claims(headers, body) or not claimed
+
+
+def test_which_parent_is_claimed() -> None:
+    headers = {"x-session-id": "child", "x-parent-session-id": "parent"}
+    assert claims(headers, {}) == (hashed(b"child"), hashed(b"parent"))
+
+
+def test_nothing_is_known_of_an_empty_body() -> None:
+    assert read({}) == NO_CONVERSATION

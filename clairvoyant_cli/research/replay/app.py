@@ -24,6 +24,7 @@ from clairvoyant_cli.research.replay.dialects import (
     control_reason,
     encode,
     rendered,
+    template,
     timestamp,
 )
 from clairvoyant_cli.research.replay.engine import Engine, Service
@@ -154,14 +155,14 @@ class Replay:
         else:
             ask = DIALECTS[route].read(body)
             self.loaded.add(self.full_name(ask.model))
-            await self._answer(route, ask, send)
+            await self._answer(route, ask, template(body) if self.engine.cache else "", send)
 
-    async def _answer(self, route: str, ask: Ask, send: Send) -> None:
+    async def _answer(self, route: str, ask: Ask, text: str, send: Send) -> None:
         engine, dialect = self.engine, DIALECTS[route]
         prompt, said = engine.split(ask.prompt) if ask.plain else (ask.prompt, ask.said)
         chars = ask.text_chars - (len(said) if ask.plain else 0)
         service = engine.arrive(route, prompt, chars, ask.cap, said)
-        async with engine.slot(service):
+        async with engine.slot(service, text):
             await engine.prefill(service)
             answer = Answer(
                 service.digest,
@@ -174,6 +175,7 @@ class Replay:
                 engine.speed.decode_s(service.planned_tokens),
                 ask.wants_usage,
                 ask.raw,
+                None if engine.cache is None else service.cached_tokens,
             )
             if ask.stream:
                 await self._stream(dialect, answer, service, send)

@@ -46,7 +46,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The facts of an answer. Durations are those of the speed model, in seconds."""
+    """The facts of an answer. Durations are those of the speed model, in seconds.
+
+    `cached_tokens` of the prompt were not read; None if the server has no cache to report of.
+    """
 
     id: str
     model: str
@@ -58,6 +61,7 @@ class Answer:
     decode_s: float
     wants_usage: bool = False
     raw: bool = False
+    cached_tokens: int | None = None
 
 
 class Dialect:
@@ -181,6 +185,7 @@ class _OllamaChat(Dialect):
         counts = {
             "total_duration": round((answer.prefill_s + answer.decode_s) * 1e9),
             "prompt_eval_count": answer.prompt_tokens,
+            "prompt_eval_cached_count": answer.cached_tokens,
             "prompt_eval_duration": round(answer.prefill_s * 1e9),
             "eval_count": answer.tokens,
             "eval_duration": round(answer.decode_s * 1e9),
@@ -244,12 +249,24 @@ def control_body(body: Json, reason: str, model: str, now: datetime) -> Json:
 
 def rendered(body: Json, model: str, now: datetime) -> Json:
     """Return the answer to a request for the rendered template."""
+    return {
+        "model": model,
+        "created_at": timestamp(now),
+        "_debug_info": {"rendered_template": template(body)},
+    }
+
+
+def template(body: Json) -> str:
+    """Return a request's prompt as the model reads it, its tools first."""
+    if "messages" not in body and body.get("raw") is True:
+        return text_of(body.get("prompt"))
     messages = body["messages"] if "messages" in body else [{"role": "user", "content": body.get("prompt")}]
     read_turns(messages)  # refuses invalid messages
     turns = [f"{BEGIN}{each.get('role')}\n{text_of(each.get('content'))}" for each in messages]
+    if body.get("tools"):
+        turns.insert(0, f"{BEGIN}tools\n{encode(body['tools']).decode()}")
     opened = messages and messages[-1].get("role") == "assistant"
-    text = f"{END}\n".join(turns if opened else [*turns, f"{BEGIN}assistant\n"])
-    return {"model": model, "created_at": timestamp(now), "_debug_info": {"rendered_template": text}}
+    return f"{END}\n".join(turns if opened else [*turns, f"{BEGIN}assistant\n"])
 
 
 # -- OpenAI ----------------------------------------------------------------------------------------
@@ -274,14 +291,16 @@ class OpenAIChat(Dialect):
     def closing(self, answer: Answer, text: str) -> bytes:
         """Return the finish reason, the usage if requested, and the terminator."""
         last = self._choice("", "delta", finish_reason(answer))
-        frames = sse(self._object(answer, self.stream_kind, last))
+        frames = sse(self._object(answer, self.stream_kind, last) | _timings(answer))
         if answer.wants_usage:
-            frames += sse(self._object(answer, self.stream_kind) | {"usage": _usage(answer)})
+            frames += sse(
+                self._object(answer, self.stream_kind) | {"usage": _usage(answer)} | _timings(answer)
+            )
         return frames + b"data: [DONE]\n\n"
 
     def whole(self, answer: Answer, text: str) -> Json:
         choice = self._choice(text, "message", finish_reason(answer))
-        return self._object(answer, self.kind, choice) | {"usage": _usage(answer)}
+        return self._object(answer, self.kind, choice) | {"usage": _usage(answer)} | _timings(answer)
 
     def _choice(self, text: str, field: str, reason: str | None) -> Json:
         return {"index": 0, field: {"role": "assistant", "content": text}, "finish_reason": reason}
@@ -304,11 +323,26 @@ def wants_usage(body: Json) -> bool:
 
 
 def _usage(answer: Answer) -> Json:
-    return {
+    cached = answer.cached_tokens
+    return ({} if cached is None else {"prompt_tokens_details": {"cached_tokens": cached}}) | {
         "prompt_tokens": answer.prompt_tokens,
         "completion_tokens": answer.tokens,
         "total_tokens": answer.prompt_tokens + answer.tokens,
     }
+
+
+def _timings(answer: Answer) -> Json:
+    """Return the timings of an answer as llama.cpp reports them, if the server has a cache."""
+    if answer.cached_tokens is None:
+        return {}
+    timings = {
+        "cache_n": answer.cached_tokens,
+        "prompt_n": answer.prompt_tokens - answer.cached_tokens,
+        "prompt_ms": answer.prefill_s * 1e3,
+        "predicted_n": answer.tokens,
+        "predicted_ms": answer.decode_s * 1e3,
+    }
+    return {"timings": timings}
 
 
 DIALECTS: dict[str, Dialect] = {

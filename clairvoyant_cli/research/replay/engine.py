@@ -8,8 +8,8 @@
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
@@ -17,6 +17,7 @@ from math import ceil, inf
 from random import Random
 from string import ascii_lowercase
 
+from clairvoyant_cli.research.replay.kv_cache import CHARS_PER_TOKEN, KvCache
 from clairvoyant_cli.research.replay.lengths import WORDS, AnswerTokens, digest, heavy_tailed, words_of
 
 
@@ -36,7 +37,7 @@ class Service:
 
     `start_order` counts from 0 in the order of taking slots. `tokens` of `planned_tokens` were sent.
     `prompt_tokens` is an estimate of four characters a token, plus the `said_tokens` of a resumed answer.
-    `words` is the seed of the answer's words.
+    `words` is the seed of the answer's words. `cached_tokens` of the prompt are not read again.
     """
 
     route: str
@@ -47,6 +48,7 @@ class Service:
     capped: bool = False
     said_tokens: int = 0
     words: str = ""
+    cached_tokens: int = 0
     start_order: int | None = None
     started_s: float | None = None
     ended_s: float | None = None
@@ -92,7 +94,8 @@ class Engine:
     """Slots, a clock and a journal. One event loop only.
 
     After the first token, `stride` tokens are sent at a time, when the last of them is due. Resuming a cut
-    answer takes `resume_s`, or with None a prefill of the prompt and the answer so far.
+    answer takes `resume_s`, or with None a prefill of the prompt and the answer so far. With a `cache`, every
+    prefill takes as long as the tokens that are not cached, and prompts are counted as rendered.
     """
 
     slots: int = 1
@@ -101,6 +104,7 @@ class Engine:
     answer_tokens: AnswerTokens = heavy_tailed
     seed: int = 0
     resume_s: float | None = None
+    cache: KvCache | None = None
     journal: list[Service] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
 
@@ -177,8 +181,8 @@ class Engine:
         return service
 
     @asynccontextmanager
-    async def slot(self, service: Service) -> AsyncIterator[None]:
-        """Hold a slot for the request; cancelling it frees its place at once."""
+    async def slot(self, service: Service, text: str = "") -> AsyncIterator[None]:
+        """Hold a slot for a request with this rendered prompt; cancelling it frees its place at once."""
         try:
             async with self._free:
                 service.outcome = Outcome.RUNNING
@@ -186,7 +190,8 @@ class Engine:
                 service.started_s = asyncio.get_running_loop().time()
                 self.counts.started += 1
                 self._tell()
-                yield
+                with self._cached(service, text):
+                    yield
             service.outcome = Outcome.COMPLETED
             self.counts.completed += 1
         except asyncio.CancelledError:
@@ -201,6 +206,26 @@ class Engine:
             service.ended_s = asyncio.get_running_loop().time()
             self._tell()
 
+    @contextmanager
+    def _cached(self, service: Service, text: str) -> Iterator[None]:
+        """Note what is cached of a prompt, and leave in the slot what was read and written."""
+        if self.cache is None or service.started_s is None:
+            yield
+            return
+        slot, shared = self.cache.take(text)
+        service.prompt_tokens = max(1, ceil(len(text) / CHARS_PER_TOKEN))
+        service.cached_tokens = min(shared // CHARS_PER_TOKEN, service.prompt_tokens - 1)
+        try:
+            yield
+        finally:
+            elapsed_s, prefill_s = (
+                asyncio.get_running_loop().time() - service.started_s,
+                self.prefill_s(service),
+            )
+            if service.tokens == 0 and elapsed_s < prefill_s:
+                text = text[: shared + int((len(text) - shared) * elapsed_s / prefill_s)]
+            self.cache.release(slot, text + "".join(islice(self._answer(service), service.tokens)))
+
     def split(self, text: str) -> tuple[str, str]:
         """Split a text into a prompt that was asked before and the begin of its answer, which may be ""."""
         begins = len(text.rstrip(ascii_lowercase + " "))
@@ -212,9 +237,9 @@ class Engine:
 
     def prefill_s(self, service: Service) -> float:
         """Return the seconds from taking a slot to the begin of decoding."""
-        if service.said_tokens and self.resume_s is not None:
+        if service.said_tokens and self.resume_s is not None and self.cache is None:
             return self.resume_s
-        return self.speed.prefill_s(service.prompt_tokens)
+        return self.speed.prefill_s(service.prompt_tokens - service.cached_tokens)
 
     async def prefill(self, service: Service) -> None:
         """Wait for the time of the prefill."""
@@ -223,7 +248,7 @@ class Engine:
 
     async def decode(self, service: Service) -> AsyncGenerator[list[str], None]:
         """Yield the tokens of the answer when they are due, several if timers are too coarse."""
-        words = islice(words_of(f"{self.seed}:{service.words}:words"), service.said_tokens, None)
+        words = self._answer(service)
         clock = asyncio.get_running_loop().time
         begun_s, frozen_s = clock(), 0.0
         last = service.planned_tokens
@@ -236,6 +261,9 @@ class Engine:
             batch = max(1, min(last, due) - service.tokens)
             yield list(islice(words, batch))
             self._sent(service, batch)
+
+    def _answer(self, service: Service) -> Iterator[str]:
+        return islice(words_of(f"{self.seed}:{service.words}:words"), service.said_tokens, None)
 
     def _words(self, prompt: str, said_tokens: int, said: str) -> str:
         begun = "".join(islice(words_of(f"{self.seed}:{prompt}:words"), said_tokens))

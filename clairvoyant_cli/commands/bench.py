@@ -8,8 +8,8 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from clairvoyant_cli import __version__
 from clairvoyant_cli.addresses import BACKEND_NAMES, check_backend
 from clairvoyant_cli.commands.options import FILE, backend_key_file_option, json_option, output_file, together
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.research.bench.arms import DIRECT, ORACLE, Arm, parse_arm
+from clairvoyant_cli.research.bench.arms import AGENT_ARMS, DIRECT, ORACLE, Arm, parse_arm
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY
 from clairvoyant_cli.system import run
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from clairvoyant_cli.research.bench.results import Cell
     from clairvoyant_cli.research.bench.setup import Settings
     from clairvoyant_cli.research.bench.summary import Summary
+    from clairvoyant_cli.research.report import Report
     from profiles.records import Profile
 
 FCFS = "fcfs"
@@ -174,6 +175,125 @@ def poisson(requests: int, rhos: tuple[float, ...], **options: Any) -> None:
 def trace(trace: Path, requests: int, rhos: tuple[float, ...], **options: Any) -> None:
     """Send questions at the times of a trace: Azure's, Mooncake's, or your own."""
     _bench("trace", requests, 60, 3, options, rhos=rhos, trace=str(trace))
+
+
+def number_option(name: str, least: float, most: float, default: float, text: str) -> Callable[[Any], Any]:
+    """Return the option for a number between two limits; a whole one if its default is."""
+    whole = isinstance(default, int)
+    kind = click.IntRange(int(least), int(most)) if whole else click.FloatRange(least, most)
+    return click.option(name, type=kind, default=default, show_default=True, help=text)
+
+
+@command.command()
+@number_option("--sessions", 1, 100, 3, "Sessions at once.")
+@number_option("--turns", 1, 100, 5, "Turns of a session.")
+@number_option("--context", 100, 1_000_000, 450, "Tokens of a session's first prompt, about.")
+@number_option("--answer", 1, 4096, 32, "Limit of an answer's tokens.")
+@number_option("--common", 0, 1, 0.0, "Share of the system text that all sessions have in common.")
+@number_option("--chat-every", 0, 86_400, 12.0, "Seconds between the questions of a person; 0 for no person.")
+@click.option("--headers/--no-headers", default=True, help="Send a session id with each turn. Default: yes.")
+@click.option(
+    "--arm",
+    "arms",
+    type=click.Choice(AGENT_ARMS),
+    multiple=True,
+    default=AGENT_ARMS[:2],
+    help="What to compare; serial sends one session after the other. Repeatable. Default: the first two.",
+)
+@number_option("--runs", 1, 100, 1, "Runs of every arm.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the texts.")
+@click.option(
+    "--backend",
+    "--url",
+    "backend",
+    metavar="NAME|URL",
+    default=REPLAY,
+    show_default=True,
+    help=f"{', '.join(BACKEND_NAMES)}, a URL, or {REPLAY} (simulated).",
+)
+@click.option("--model", metavar="NAME", help="The LLM to ask. Default: the backend's first.")
+@number_option("--cache", 0, 10_000_000, 0, "With --backend replay: tokens of its cache in host memory.")
+@click.option("--slots", type=click.IntRange(1, 64), help="Answers the backend gives at once.")
+@click.option(
+    "--virtual-time", is_flag=True, help=f"With --backend {REPLAY}: let the clock jump from event to event."
+)
+@backend_key_file_option
+@json_option("Print the findings as JSON instead of tables.")
+@click.option(
+    "--report", "report_file", type=output_file(".md"), metavar="FILE", help="Write a report in Markdown."
+)
+def agents(**options: Any) -> None:
+    """Measure what sessions of coding agents cost: tokens read and time."""
+    from clairvoyant_cli.research.bench.agents import agents_report
+
+    logging.getLogger("clairvoyant").setLevel(logging.ERROR)
+    virtual = options["virtual_time"]
+    if virtual and options["backend"] != REPLAY:
+        raise ClairvoyantError(f"--virtual-time needs --backend {REPLAY}", ExitCode.USAGE)
+    if options["backend"] != REPLAY:
+        check_backend(options["backend"])
+    report_options = {name: options.pop(name) for name in ("as_json", "report_file")}
+    measure = _measure_agents(**options)
+    findings = run_virtually(measure) if virtual else run(measure)
+    _write(findings, csv_file=None, plot_file=None, report=agents_report(findings), **report_options)
+
+
+async def _measure_agents(
+    arms: tuple[str, ...],
+    runs: int,
+    backend: str,
+    model: str | None,
+    cache: int,
+    slots: int | None,
+    virtual_time: bool,
+    backend_key_file: Path | None,
+    chat_every: float,
+    **load_options: Any,
+) -> "Findings":
+    from clairvoyant_cli.commands.setup import load_predictor, second_opinion
+    from clairvoyant_cli.config import ServeConfig
+    from clairvoyant_cli.proxy.access.keys import read_backend_key
+    from clairvoyant_cli.proxy.daemon import running_daemon
+    from clairvoyant_cli.research.bench.agents import AgentLoad, agent_bench, agents_notes, summaries_of
+    from clairvoyant_cli.research.bench.report import Findings
+
+    @asynccontextmanager
+    async def daemon_before(url: str, slots: int | None) -> AsyncIterator[str]:
+        key_file = str(backend_key_file) if backend_key_file else None
+        config = ServeConfig(backend=url, listen="127.0.0.1:0", slots=slots, backend_key_file=key_file)
+        # In virtual time a thread would take no time, and its result would come too late.
+        encode = None if virtual_time else second_opinion(config)
+        clock = asyncio.get_running_loop().time if virtual_time else time.monotonic
+        async with running_daemon(config, load_predictor(None), clock=clock, encode=encode) as daemon:
+            yield daemon.base_url
+
+    load = AgentLoad(chat_every_s=chat_every, **load_options)
+    measured: dict[str, list[dict[tuple[str, str], float]]] = {arm: [] for arm in arms}
+    async with agent_bench(
+        load,
+        backend,
+        daemon_before,
+        model=model,
+        key=read_backend_key(backend_key_file),
+        cache=cache,
+        slots=slots,
+        virtual_time=virtual_time,
+    ) as bench:
+        with _progress(runs * len(arms)) as on_progress:
+            for step in range(runs * len(arms)):
+                number, place = divmod(step, len(arms))
+                arm = arms[(place + number) % len(arms)]  # each run begins with another arm
+                on_progress(step, f"run {number + 1}, {arm}")
+                measured[arm].append(await bench.measure(arm, number))
+    return Findings(
+        title="Bench: agents",
+        command=shlex.join(["clairvoyant", *sys.argv[1:]]),
+        about=_machine() | dict(bench.about),
+        settings=asdict(load),
+        notes=tuple(agents_notes(load, runs)),
+        summaries=summaries_of(measured),
+        cells=(),
+    )
 
 
 def _bench(
@@ -328,12 +448,13 @@ def _write(
     csv_file: Path | None,
     plot_file: Path | None,
     report_file: Path | None,
+    report: "Report | None" = None,
 ) -> None:
     from clairvoyant_cli.commands.console import PlainConsole
     from clairvoyant_cli.research.bench.report import report_of, to_csv, to_json
     from clairvoyant_cli.research.report import print_report, save
 
-    report = report_of(findings)
+    report = report or report_of(findings)
     try:
         if csv_file is not None:
             with csv_file.open("w", newline="", encoding="utf-8") as file:

@@ -77,7 +77,7 @@ def test_progress_reveals_nothing_of_the_remaining_length() -> None:
                 seen.append(tokens_done)
             progress(job_id, tokens_done, resume_s, evicts_s)
 
-        simulation.scheduler.progress = listening  # type: ignore[method-assign]
+        simulation.scheduler.progress = listening  # type: ignore[method-assign, assignment]
         simulation.run()
         return seen
 

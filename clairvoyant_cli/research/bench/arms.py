@@ -12,6 +12,11 @@ from predictor.record import LengthClass, Prediction, Predictor, PromptView
 DIRECT = "direct"
 """The arm that bypasses the proxy."""
 
+CLAIRVOYANT = "clairvoyant"
+SERIAL = "serial"
+AGENT_ARMS = (DIRECT, CLAIRVOYANT, SERIAL)
+"""Sessions of agents: all at once, the same through a default Clairvoyant, or one after the other, direct."""
+
 ORACLE = "oracle"
 """The arm that orders by the real lengths: an upper bound for any prediction."""
 

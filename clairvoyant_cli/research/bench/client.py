@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -27,7 +27,8 @@ class Call:
     """One question that was sent. Times are seconds on the asker's clock, `tokens` counts what has arrived.
 
     `at_s` is its planned time in seconds from the start of the run. `predicted_tokens` is the
-    prediction of a proxy on the way, if any. `words` are the first words of the answer, in one line.
+    prediction of a proxy on the way, if any. `words` are the answer's first words, in one line, `text` is all
+    of it. Of its `prompt_tokens` the server evaluated `read_tokens`; None if it does not report them.
     """
 
     question: Question
@@ -39,6 +40,9 @@ class Call:
     predicted_tokens: float | None = None
     error: str | None = None
     words: str = ""
+    text: str = ""
+    prompt_tokens: int | None = None
+    read_tokens: int | None = None
 
     @property
     def sojourn_s(self) -> float | None:
@@ -58,7 +62,7 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Asker:
     """Asks questions of a model. With `sets_length` an answer has its question's length, otherwise the model
-    or the question's limit ends it. `keeps_words` keeps the first words of each answer.
+    or the question's limit ends it. `keeps_words` keeps each answer's text.
     """
 
     model: str
@@ -75,12 +79,18 @@ class Asker:
             self.model, question.prompt, tokens, exact=self.sets_length, greedy=True
         )
 
-    async def ask(self, client: httpx.AsyncClient, call: Call) -> None:
-        """Ask a question and record the answer or the failure in its call."""
-        body = self.body(call.question)
+    async def ask(
+        self,
+        client: httpx.AsyncClient,
+        call: Call,
+        more: Body | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Ask a question and record the answer or failure in its call; `more` replaces keys of the body."""
+        body, url = self.body(call.question) | (more or {}), self.prefix + self.adapter.chat_path
         call.sent_s = self.clock()
         try:
-            async with client.stream("POST", self.prefix + self.adapter.chat_path, json=body) as response:
+            async with client.stream("POST", url, json=body, headers=headers) as response:
                 if response.status_code != 200:
                     call.error = f"HTTP {response.status_code}"
                 else:
@@ -100,6 +110,10 @@ class Asker:
             done = done or piece.whole
             if self.keeps_words and len(call.words) < MAX_WORDS_CHARS:
                 call.words = printable(call.words + piece.words)[:MAX_WORDS_CHARS]
+            if self.keeps_words:
+                call.text += piece.words
+            call.prompt_tokens = piece.totals.prompt_tokens or call.prompt_tokens
+            call.read_tokens = piece.totals.prefilled_tokens or call.read_tokens
             call.tokens = piece.totals.tokens or call.tokens + piece.text
         if not done and call.error is None:
             call.error = "the answer broke off"

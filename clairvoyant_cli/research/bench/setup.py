@@ -319,7 +319,7 @@ async def set_up(
             url = await stack.enter_async_context(serve_app(Replay(engine).app))
             found = Found(REPLAYED, url, slots=engine.slots)
         else:
-            found = await _find(settings, key)
+            found = await find(settings.backend, key)
         if settings.set_lengths and engine is None and not found.adapter.SETS_LENGTH:
             raise ClairvoyantError(
                 f"{found.adapter.title} cannot set the length of an answer; "
@@ -327,7 +327,7 @@ async def set_up(
                 ExitCode.USAGE,
             )
         direct = await stack.enter_async_context(client_for(found.url, key))
-        model = await _model(settings, found, key)
+        model = settings.model or await first_model(found, key)
         asker = Asker(model, found.adapter, settings.set_lengths, found.prefix, settings.clock)
         classes = {question.prompt: kind for kind, pool in pools.items() for question in pool}
         oracle = OraclePredictor(predictor, classes, _typical_tokens(pools, drawn=engine is not None))
@@ -365,9 +365,10 @@ def _typical_tokens(pools: Mapping[LengthClass, list[Question]], *, drawn: bool)
     return {kind: mean_s * paper.tokens_per_s for kind, mean_s in zip(BOTH, means_s, strict=True)}
 
 
-async def _find(settings: Settings, key: str | None) -> Found:
+async def find(backend: str | None, key: str | None) -> Found:
+    """Return the server of that name or address; ClairvoyantError if it does not answer."""
     async with Prober(key) as prober:
-        found, answering = await find_backend(settings.backend, prober, listen_port=0)
+        found, answering = await find_backend(backend, prober, listen_port=0)
     if not answering:
         raise ClairvoyantError(
             f"no {found.adapter.name} answers at {found.url}; start it, name another with --backend, "
@@ -377,9 +378,8 @@ async def _find(settings: Settings, key: str | None) -> Found:
     return found
 
 
-async def _model(settings: Settings, found: Found, key: str | None) -> str:
-    if settings.model is not None:
-        return settings.model
+async def first_model(found: Found, key: str | None) -> str:
+    """Return the first model that a server offers; ClairvoyantError if it names none."""
     async with Prober(key) as prober:
         offered = await found.adapter.offered_models(prober.asking(found.url, found.prefix))
     if not offered:

@@ -1,6 +1,6 @@
 """Summarises the cells of a bench: percentiles by class, fairness, ranking and changes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -90,6 +90,13 @@ def summarise(cells: Iterable[Cell], baseline: str | None) -> list[Summary]:
     table: dict[tuple[str, str], dict[int, dict[Key, float]]] = {}
     for cell in cells:
         table.setdefault((cell.load, cell.arm), {})[cell.run] = figures_of(cell)
+    return compare(table, baseline)
+
+
+def compare(
+    table: Mapping[tuple[str, str], Mapping[int, dict[Key, float]]], baseline: str | None
+) -> list[Summary]:
+    """Summarise figures by load and arm, then run; changes are against the baseline in the same run."""
     summaries = []
     for (load, arm), runs in table.items():
         before = table.get((load, baseline), {}) if baseline else {}

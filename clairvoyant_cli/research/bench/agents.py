@@ -1,0 +1,357 @@
+"""Measures sessions of coding agents behind a server, and a person beside them: plan, runs and figures."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from random import Random
+from statistics import fmean
+from typing import Any
+
+import httpx
+import msgspec
+
+from clairvoyant_cli.backends.adapter import Found
+from clairvoyant_cli.backends.adapters import OTHER
+from clairvoyant_cli.backends.chat_probe import client_for
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.research.bench.arms import CLAIRVOYANT, DIRECT, SERIAL
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.bench.client import REPLAYED, Asker, Call, ask_alone
+from clairvoyant_cli.research.bench.prompts import Question
+from clairvoyant_cli.research.bench.report import Findings
+from clairvoyant_cli.research.bench.setup import REPLAY, VIRTUAL_STRIDE, find, first_model
+from clairvoyant_cli.research.bench.summary import Key, Summary, compare
+from clairvoyant_cli.research.replay import Engine, Replay, Speed
+from clairvoyant_cli.research.replay.kv_cache import CHARS_PER_TOKEN, KvCache
+from clairvoyant_cli.research.replay.lengths import WORDS
+from clairvoyant_cli.research.report import Cell as Figure
+from clairvoyant_cli.research.report import Report, Table, figures
+from profiles.percentiles import percentile
+
+SESSION_HEADER = "X-Session-Id"
+TASK = "Find out why the last test fails, and correct the program."
+GROWTH_TOKENS = (60, 150)
+"""Limits of a tool result's length."""
+
+GAP_S = (0.25, 0.75)
+"""Limits of the time from the end of a turn to the next turn."""
+
+CHAT_TOKENS = 24
+REPLAY_SPEED = Speed(prefill_tokens_per_s=100.0, decode_tokens_per_s=60.0)
+"""SmolLM2 on one thread of a small machine."""
+
+UNITS = {"prompt tokens": "count", "time": "s", "first token": "s", "requests": "count"}
+"""The groups of figures, and their units."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a session sends. `results` of a tool come before the second and later turns, each after a gap."""
+
+    name: str
+    system: str
+    tools: list[dict[str, Any]]
+    results: tuple[str, ...]
+    gaps_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLoad:
+    """Sessions of agents. Lengths are in tokens of four characters.
+
+    `common` is the share of the system text, at its beginning, that all sessions have in common. The person
+    asks every `chat_every_s` seconds, 0 for never.
+    """
+
+    sessions: int = 3
+    turns: int = 5
+    context: int = 450
+    answer: int = 32
+    common: float = 0.0
+    chat_every_s: float = 12.0
+    headers: bool = True
+    seed: int = 0
+
+    @property
+    def shared_tokens(self) -> float:
+        """The tokens that all sessions but the first have in common with it, about."""
+        return (self.sessions - 1) * self.common * self.context
+
+    def conversations(self, run: int, nonce: str) -> list[Conversation]:
+        """Return what the sessions of a run send; `nonce` begins every text that is read first."""
+        return [self._conversation(run, nonce, number) for number in range(self.sessions)]
+
+    def _conversation(self, run: int, nonce: str, number: int) -> Conversation:
+        shared, own = self._random(run, "common"), self._random(run, number)
+        opening = nonce if self.common else f"{nonce}{number}"
+        tools = [_tool(opening, "read_file", "path"), _tool(opening, "run", "command")]
+        room = max(
+            CHARS_PER_TOKEN, self.context * CHARS_PER_TOKEN - len(msgspec.json.encode(tools)) - len(TASK)
+        )
+        cut = round(room * self.common)
+        system = f"{opening} {_text(shared, cut)}{_text(own, room - cut)}"[:room]
+        sizes = [own.randint(*GROWTH_TOKENS) * CHARS_PER_TOKEN for _ in range(self.turns - 1)]
+        gaps_s = tuple(own.uniform(*GAP_S) for _ in sizes)
+        return Conversation(f"{nonce}-{number}", system, tools, tuple(_text(own, s) for s in sizes), gaps_s)
+
+    def question(self, run: int, nonce: str, number: int) -> Question:
+        """Return a question of the person."""
+        text = f"{nonce} {_text(self._random(run, f'chat {number}'), CHAT_TOKENS * CHARS_PER_TOKEN)}?"
+        return Question("chat", text, self.answer, max_tokens=self.answer)
+
+    def _random(self, run: int, name: object) -> Random:
+        return Random(f"{self.seed}:{run}:{name}")  # noqa: S311 - repeatable, keeps no secret
+
+
+def _tool(opening: str, name: str, argument: str) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": {argument: {"type": "string"}}}
+    described = {"name": name, "description": opening, "parameters": parameters}
+    return {"type": "function", "function": described}
+
+
+def _text(rng: Random, chars: int) -> str:
+    """Return a text of about four characters a token for common tokenizers: three words and a number."""
+    text = ""
+    while len(text) < chars:
+        text += f"{' '.join(rng.choices(WORDS, k=3))} {rng.randrange(10, 100)} "
+    return text[:chars]
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of an arm: the calls of every session, and the person's. Times are on the asker's clock."""
+
+    begun_s: float
+    shared_tokens: float = 0.0
+    replayed: bool = False
+    sessions: list[list[Call]] = field(default_factory=list)
+    chats: list[Call] = field(default_factory=list)
+
+    def figures(self) -> dict[Key, float]:
+        """Return the figures of the run; ClairvoyantError if no turn was answered.
+
+        A figure is missing where the server does not report what it is made of.
+        """
+        turns = [call for calls in self.sessions for call in calls]
+        calls = [*turns, *self.chats]
+        answered = [call for call in calls if call.error is None]
+        if all(call.error for call in turns):
+            raise ClairvoyantError(f"no session gets an answer: {turns[0].error}")
+        ended_s = [calls[-1].ended_s or 0.0 for calls in self.sessions]
+        took_s = [
+            end_s - (calls[0].sent_s or 0.0) for end_s, calls in zip(ended_s, self.sessions, strict=True)
+        ]
+        found: dict[Key, float] = {("time", "all done"): max(ended_s) - self.begun_s}
+        found |= {("time", "session mean"): fmean(took_s), ("time", "session worst"): max(took_s)}
+        if all(call.prompt_tokens for call in answered):
+            found["prompt tokens", "sent"] = sum(call.prompt_tokens or 0 for call in answered)
+            if all(call.read_tokens for call in answered):
+                read = sum(call.read_tokens or 0 for call in answered)
+                found["prompt tokens", "read"] = read
+                found["prompt tokens", "read again"] = max(0.0, read - self._first_seen())
+        for name, of in (("turn", turns), ("person", self.chats)):
+            firsts_s = sorted(call.ttft_s for call in of if call.ttft_s is not None)
+            if firsts_s:
+                found["first token", f"{name} mean"] = fmean(firsts_s)
+                if name == "turn":
+                    found["first token", "turn P95"] = percentile(firsts_s, 0.95)
+                    found["first token", "turn worst"] = firsts_s[-1]
+        return found | {
+            ("requests", "answered"): len(answered),
+            ("requests", "failed"): len(calls) - len(answered),
+        }
+
+    def _first_seen(self) -> float:
+        """Return the prompt tokens that a server which forgets nothing would read."""
+        seen = float(sum(call.prompt_tokens or 0 for call in self.chats)) - self.shared_tokens
+        for calls in self.sessions:
+            before = 0
+            for call in calls:
+                if call.error is None:
+                    seen += (call.prompt_tokens or 0) - before
+                    # The simulated server has words of several tokens in prompts, of one in answers.
+                    said = len(call.text) // CHARS_PER_TOKEN if self.replayed else call.tokens
+                    before = (call.prompt_tokens or 0) + said
+        return seen
+
+
+Take = Callable[[], AbstractAsyncContextManager[httpx.AsyncClient]]
+"""Starts what an arm sends to, and gives the client to send with."""
+
+
+@dataclass(slots=True)
+class AgentBench:
+    """A server to measure, which may be simulated. `through` starts a fresh Clairvoyant before it. `about`
+    describes it.
+    """
+
+    load: AgentLoad
+    asker: Asker
+    direct: Take
+    through: Take
+    about: Mapping[str, str]
+    replayed: bool
+
+    async def measure(self, arm: str, run: int) -> dict[Key, float]:
+        """Run an arm, and return its figures."""
+        load, asker = self.load, self.asker
+        # A real server may still hold the texts of an earlier bench. Digits have a token each in most
+        # vocabularies, so the texts of all arms have one length.
+        drawn = Random(f"{load.seed}:{run}:{arm}" if self.replayed else None)  # noqa: S311 - keeps no secret
+        nonce = f"{drawn.randrange(10**8):08d}"
+        async with (self.through if arm == CLAIRVOYANT else self.direct)() as client:
+            await ask_alone(client, asker, [load.question(run, nonce[::-1], 0)])  # loads the model
+            conversations = load.conversations(run, nonce)
+            done = asyncio.Event()
+            measured = Run(asker.clock(), load.shared_tokens, self.replayed)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._chat(client, run, nonce, measured, done))
+                if arm == SERIAL:
+                    for each in conversations:
+                        measured.sessions.append(await self._converse(client, each))
+                else:
+                    sessions = [group.create_task(self._converse(client, each)) for each in conversations]
+                    measured.sessions += await asyncio.gather(*sessions)
+                done.set()
+        return measured.figures()
+
+    async def _converse(self, client: httpx.AsyncClient, said: Conversation) -> list[Call]:
+        """Take the turns of a session until one fails."""
+        messages: list[dict[str, Any]] = [
+            {"role": "system", "content": said.system},
+            {"role": "user", "content": TASK},
+        ]
+        headers = {SESSION_HEADER: said.name} if self.load.headers else None
+        question = Question("turn", "", self.load.answer, max_tokens=self.load.answer)
+        calls: list[Call] = []
+        for number in range(self.load.turns):
+            if number:
+                await asyncio.sleep(said.gaps_s[number - 1])
+                messages.append({"role": "assistant", "content": calls[-1].text})
+                result = {
+                    "role": "tool",
+                    "tool_call_id": f"call_{number}",
+                    "content": said.results[number - 1],
+                }
+                messages.append(result)
+            calls.append(Call(question))
+            await self.asker.ask(client, calls[-1], {"messages": messages, "tools": said.tools}, headers)
+            if calls[-1].error is not None:
+                break
+        return calls
+
+    async def _chat(
+        self, client: httpx.AsyncClient, run: int, nonce: str, measured: Run, done: asyncio.Event
+    ) -> None:
+        """Ask the person's questions, one at a time, until the sessions are done."""
+        every_s = self.load.chat_every_s
+        while every_s and not done.is_set():
+            elapsed_s = self.asker.clock() - measured.begun_s
+            try:
+                await asyncio.wait_for(done.wait(), every_s - elapsed_s % every_s)
+            except TimeoutError:
+                call = Call(self.load.question(run, nonce, len(measured.chats) + 1))
+                measured.chats.append(call)
+                await self.asker.ask(client, call)
+
+
+@asynccontextmanager
+async def agent_bench(
+    load: AgentLoad,
+    backend: str | None,
+    daemon_before: Callable[[str, int | None], AbstractAsyncContextManager[str]],
+    *,
+    model: str | None = None,
+    key: str | None = None,
+    cache: int = 0,
+    slots: int | None = None,
+    virtual_time: bool = False,
+) -> AsyncIterator[AgentBench]:
+    """Find the server, or start the simulated one, whose host memory holds `cache` tokens.
+
+    `daemon_before` starts Clairvoyant before a URL whose server gives that many answers at once.
+    """
+    async with AsyncExitStack() as stack:
+        replay = backend == REPLAY
+        if replay:
+            engine = Engine(
+                slots=slots or 1,
+                speed=REPLAY_SPEED,
+                stride=VIRTUAL_STRIDE if virtual_time else 1,
+                answer_tokens=lambda prompt, rng: 1_000_000,  # the request's limit sets the length
+                cache=KvCache(slots or 1, cache),
+            )
+            url = await stack.enter_async_context(serve_app(Replay(engine).app))
+            found, slots = Found(REPLAYED, url, slots=engine.slots), engine.slots
+        else:
+            found = await find(backend, key)
+        asker = Asker(
+            model or await first_model(found, key),
+            OTHER if replay else found.adapter,  # the simulated server reports its cache in OpenAI's format
+            prefix=found.prefix,
+            keeps_words=True,
+        )
+        if virtual_time:
+            asker = replace(asker, clock=asyncio.get_running_loop().time)
+
+        @asynccontextmanager
+        async def through() -> AsyncIterator[httpx.AsyncClient]:
+            async with daemon_before(found.base_url, slots) as url, client_for(url) as client:
+                yield client
+
+        read, write = REPLAY_SPEED.prefill_tokens_per_s, REPLAY_SPEED.decode_tokens_per_s
+        simulated = f"simulated: prefill {read:g}, decode {write:g} tokens/s, host cache {cache} tokens"
+        about = {
+            "backend": simulated if replay else f"{found.adapter.name} {found.version}".rstrip(),
+            "model": asker.model,
+            "slots": "as the server states" if slots is None else str(slots),
+        }
+        yield AgentBench(load, asker, lambda: client_for(found.url, key), through, about, replay)
+
+
+def summaries_of(measured: Mapping[str, Sequence[dict[Key, float]]]) -> list[Summary]:
+    """Summarise the runs of each arm; changes are against the direct arm."""
+    table = {("agents", arm): dict(enumerate(runs)) for arm, runs in measured.items()}
+    return compare(table, DIRECT if DIRECT in measured else None)
+
+
+def agents_report(findings: Findings) -> Report:
+    """Return the report: a table for each group of figures, and the changes against the direct arm."""
+
+    def cells(group: str) -> Iterator[Figure]:
+        for each in findings.summaries:
+            for (kind, name), found in each.figures.items():
+                if kind == group:
+                    yield Figure(each.arm, name, found, UNITS[group])
+
+    changes = (
+        Figure(each.arm, f"{name} tokens" if kind == "prompt tokens" else name, change, "%")
+        for each in findings.summaries
+        for (kind, name), change in each.changes.items()
+        if each.arm != each.baseline and kind != "requests"
+    )
+    about = Table("Measured on", ("",), tuple(findings.about.items()))
+    tables = [figures(group.capitalize(), cells(group)) for group in UNITS]
+    tables.append(figures(f"Change against {DIRECT}", changes))
+    return Report(
+        findings.title,
+        tables=(about, *(each for each in tables if each.cells)),
+        notes=findings.notes,
+        command=findings.command,
+    )
+
+
+def agents_notes(load: AgentLoad, runs: int) -> Iterator[str]:
+    """Yield what a reader must know to read the figures correctly."""
+    person = f" A person asks a short question every {load.chat_every_s:g} s." if load.chat_every_s else ""
+    yield (
+        f"{load.sessions} sessions of {load.turns} turns, each with about {load.context} tokens at first,"
+        f" {GROWTH_TOKENS[0]} to {GROWTH_TOKENS[1]} more a turn, answers of {load.answer} at most.{person}"
+        f" Mean over {'1 run' if runs == 1 else f'{runs} runs'}; the arms took turns."
+    )
+    yield (
+        "Tokens read are those that the server evaluated. Read again are those that it would not have read if"
+        " it forgot nothing, about. A session's time is from its first request to its last answer; in the arm"
+        f" {SERIAL} it does not include waiting for other sessions."
+    )

@@ -227,13 +227,25 @@ class ServeConfig:
         "Database of profiles and history. Unset: $CLAIRVOYANT_DB, else the user data directory.",
     )
     no_preempt: bool = setting(
-        False, None, "Never preempt a running answer, even if `calibrate` found that it can be continued."
+        False, None, "Never preempt a running request, whether its prompt is read or it is answered."
     )
     quantum: int = setting(
         100,
         "TOKENS",
         "Tokens per turn under `rr` and `rr-sjf`.",
         (lambda tokens: tokens >= 1, "be at least 1"),
+    )
+    slot_save_path: str | None = setting(
+        None,
+        "DIR",
+        "Save conversations of local llama.cpp servers instead of having them read again, in the folder that "
+        "was given to `llama-server --slot-save-path`. Unset: off.",
+    )
+    slot_budget: float = setting(
+        4.0,
+        "GIB",
+        "Disk space for saved conversations, per server; the least recently used are erased first.",
+        (lambda gib: gib > 0, "be above 0 GiB"),
     )
     freeze: bool = setting(False, None, "Do not learn from traffic: keep tau, speeds and predictions fixed.")
     history_days: int = setting(

@@ -53,6 +53,8 @@ def requests(snapshot: Snapshot, width: int) -> Iterator[str]:
         rest = snapshot.waits - _MAX_ROWS
         title = "queue" if rest <= 0 else f"queue, the first {_MAX_ROWS} of {snapshot.waits:,}"
         yield from _table(title, QUEUE, snapshot, width)
+    if snapshot.sessions.listed:
+        yield from _sessions(snapshot)
     if any(client.ruled for client in snapshot.clients):
         yield from _table("clients", CLIENTS, snapshot, width)
 
@@ -76,6 +78,19 @@ def _daemon(snapshot: Snapshot) -> str:
         f"load {share(snapshot.utilisation)}, up {duration(snapshot.uptime_s)}, "
         f"{count(snapshot.counters.completed)} done"
     )
+
+
+def _sessions(snapshot: Snapshot) -> Iterator[str]:
+    yield ""
+    yield "sessions of agents"
+    titles = ("turns", "context", "read", "cached")
+    yield f"{cell('id', 7)}{cell('client', 17)}{cell('state', 9)}" + "".join(
+        cell(title, 10, right=True) for title in titles
+    )
+    for each in snapshot.sessions.listed:
+        figures = (each.turns, each.context_tokens, each.read_tokens, each.cached_tokens)
+        told = "".join(cell(count(round(figure)), 10, right=True) for figure in figures)
+        yield f"{cell(each.id, 7)}{cell(clip(each.client, 16), 17)}{cell(each.state, 9)}{told}"
 
 
 def _stats(snapshot: Snapshot) -> Iterator[str]:

@@ -12,6 +12,11 @@ from clairvoyant_cli.state.client import ControlClient, own_daemons
 from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.system import CURL, REDIRECT, claim_alone
 
+SLOW_STOP_S = 2.0
+SLOW_STOP_TOKENS = 600.0
+"""A prompt that is cut is read to the end of its batch, half of one on average: with 512 tokens in a batch it
+cannot be more."""
+
 CLIENT_VARIABLES = ("OLLAMA_HOST", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_BASE_URL")
 
 
@@ -50,6 +55,11 @@ def check_daemon(snapshot: Snapshot) -> Iterator[Finding]:
         if backend.state not in ("up", "unknown"):
             text = f"{backend.name} at {backend.url} is {backend.state} {backend.detail}".rstrip()
             yield broken("daemon", text, f"{CURL} -i {backend.url}")
+        stop_s = backend.prompt_stop_s or 0.0
+        tokens = stop_s * (backend.prefill_tokens_per_s or 0.0)
+        if backend.kind == "llamacpp" and stop_s > SLOW_STOP_S and tokens > SLOW_STOP_TOKENS:
+            text = f"{backend.name} goes on reading a prompt for {stop_s:.0f} s after it was cut"
+            yield note("batch", text, "llama-server --batch-size 512")
     if snapshot.predictor.distrusted:
         names = ", ".join(snapshot.predictor.distrusted)
         yield warning(

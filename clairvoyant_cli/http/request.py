@@ -163,6 +163,11 @@ class Request:
         """What has arrived of a body that still waits."""
         return self._body.pieces
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether all of it is here, so that it can be sent again."""
+        return self.complete and (self._body.size > 0 or not self.head.has_body)
+
     def whole(self, limit_bytes: int) -> bytes | None:
         """Return a body that has arrived whole and still waits; None if it is longer, or has gone."""
         if not self.complete or self._sink is not None or not 0 < self._body.size <= limit_bytes:

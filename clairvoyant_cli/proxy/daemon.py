@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from math import inf
 
 from clairvoyant_cli.addresses import THIS_MACHINE, is_loopback
 from clairvoyant_cli.config import ServeConfig
@@ -43,6 +44,7 @@ from clairvoyant_cli.proxy.requests.passthrough import Passthrough
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.serving import Serving
 from clairvoyant_cli.proxy.requests.serving_rules import ServingRules
+from clairvoyant_cli.proxy.requests.slot_keeping import SlotKeeper
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
 from clairvoyant_cli.proxy.servers.find_servers import find_servers
@@ -341,6 +343,11 @@ def _compose(
         annotation,
         engines,
         stats,
+        SlotKeeper(
+            conversation_key=lambda job: job.session if scheduler.sessions.takes_turns(job) else "",
+            cached_tokens=lambda job, server: scheduler.running[job.id].expected.tokens,
+            loses=lambda server: scheduler.fleet.stations[server.name].cache.room_tokens < inf,
+        ),
     )
     opinions = None
     if encode is not None:

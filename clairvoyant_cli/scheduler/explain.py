@@ -20,6 +20,7 @@ class Cause(StrEnum):
     """What decides the place of a waiting job, the strongest first."""
 
     HELD = "held"
+    SESSION = "session"  # its session waits for its turn
     CANNOT = "cannot"  # its worker is down, or its client is at its slot limit
     PROMOTED = "promoted"
     GUARD = "guard"  # the guard starts it next
@@ -162,6 +163,8 @@ def _next_to_front(scheduler: Scheduler, order: list[QueuedJob], now: float) -> 
 def _cause(scheduler: Scheduler, entry: QueuedJob, late_s: float | None) -> Cause:
     if entry.held:
         return Cause.HELD
+    if entry.parked:
+        return Cause.SESSION
     if not scheduler.line.may_start(entry):
         return Cause.CANNOT
     if entry.promoted:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypedDict
 
-from clairvoyant_cli.scheduler.kv_cache import Chain
+from clairvoyant_cli.scheduler.chain import NO_CHAIN, Chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,9 @@ class Job:
     quantile, 0 if the spread is unknown. `affinity` names what must be loaded to run it (model and runner
     options); `worker` pins it to one worker, "" means any; `able` names the workers that can run it, empty
     means all. `urgency` is a level, 0 the most urgent, None if unset, and `urgency_by` its source
-    (`urgency.Said`). `priority` is set by the client, lower is sooner. `prefix` identifies the conversation.
+    (`urgency.Said`). `priority` is set by the client, lower is sooner. `prefix` identifies the conversation
+    and `session` its session; `claimed` and `parent` are the session ids that the client claims, as hashes;
+    `agentic`: it uses tools. `saved_s` is the prefill that a KV cache saves, not included in its costs.
     `stands_back` is the number of priority levels that a background job waits behind others, until it has
     waited for tau. `not_before_s` is its earliest start, unless it is promoted.
     """
@@ -37,7 +39,12 @@ class Job:
     tokens_q90: float = 0.0
     able: frozenset[str] = frozenset()
     urgency_by: str = ""
-    prefix: Chain = ()
+    prefix: Chain = NO_CHAIN
+    session: str = ""
+    claimed: str = ""
+    parent: str = ""
+    agentic: bool = False
+    saved_s: float = 0.0
     stands_back: int = 0
     not_before_s: float = 0.0
 

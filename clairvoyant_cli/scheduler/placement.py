@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heapreplace
 from typing import NamedTuple, Protocol
 
-from clairvoyant_cli.scheduler.kv_cache import CachedConversations
+from clairvoyant_cli.scheduler.conversation_cache import ConversationCache
+from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.queued_job import LaneId, QueuedJob
 from clairvoyant_cli.scheduler.residency import Residency
 from clairvoyant_cli.scheduler.residual_life import mean_residual
@@ -42,16 +43,16 @@ class Station:
     """A worker as the scheduler sees it: its slots, its running jobs, and when the first of them should end.
 
     One set `apart` starts only jobs pinned to it, or that no other available worker can run. `weight` is its
-    share among equally good workers. Without a `speed`, a job takes its predicted cost. `keeps` is the number
-    of conversations that its KV cache holds per slot. A worker that orders its own queue has more slots than
-    it serves `at_once`: the other jobs wait inside it, the shorter first.
+    share among equally good workers. Without a `speed`, a job takes its predicted cost. `cache` follows its
+    KV cache. A worker that orders its own queue has more slots than it serves `at_once`: the other jobs wait
+    inside it, the shorter first.
     """
 
     name: str
     slots: int
     at_once: int
     speed: WorkerSpeed | None = None
-    keeps: int = 1
+    cache: ConversationCache = field(default_factory=ConversationCache)
     apart: bool = False
     weight: float = 1.0
     running: dict[str, QueuedJob] = field(default_factory=dict)
@@ -126,7 +127,6 @@ class Fleet:
     def __init__(self, slots: Mapping[str, int], load_s: Mapping[str, float]) -> None:
         self.stations = {name: Station(name, count, count) for name, count in slots.items()}
         self.residency = Residency(dict(load_s))
-        self.prefixes = CachedConversations()
 
     def copied(self) -> "Fleet":
         """Return an independent copy in which nothing runs, without the contents of the KV caches."""
@@ -146,7 +146,8 @@ class Fleet:
         station.slots, station.apart, station.weight = slots, apart, weight
         station.at_once = min(at_once, slots) or slots
         if not slots:
-            self.prefixes.forget(worker)
+            station.cache = ConversationCache()
+        station.cache.slots = max(station.at_once, 1)
 
     def remove(self, worker: str) -> None:
         """Forget a worker; ValueError while it runs anything."""
@@ -154,7 +155,6 @@ class Fleet:
         if station is not None and station.running:
             raise ValueError(f"{worker} still runs {len(station.running)}")
         self.stations.pop(worker, None)
-        self.prefixes.forget(worker)
 
     def may_take(self, worker: str, lane: LaneId) -> bool:
         """Return whether the jobs of a lane may run on a worker."""
@@ -179,7 +179,8 @@ class Fleet:
         station.note_ends()
         if self.residency.prices:
             self.residency.dispatched(worker, entry.job.id, entry.job.affinity, now)
-        self.prefixes.served(worker, entry.job.prefix, station.keeps * station.slots)
+        entry.expected = station.cache.expected(entry.job.prefix)
+        station.cache.started(entry.job.id, entry.job.prefix, entry.job.prompt_tokens)
 
     def ended(self, entry: QueuedJob, *, served: bool) -> None:
         """Record that a job has left its slot; `served` means that it ran."""
@@ -189,6 +190,7 @@ class Fleet:
         if served:
             self.residency.loaded(entry.worker, entry.job.id)
         else:
+            station.cache.dropped(entry.job.id)
             self.residency.not_loaded(entry.worker, entry.job.id)
 
     def free(self) -> list[Station]:
@@ -198,6 +200,27 @@ class Fleet:
             free.sort(key=lambda station: station.load)
         return free
 
+    def cached(self, job: Job) -> dict[str, float]:
+        """Return the tokens of a job's prompt that each worker has cached, if it has any."""
+        if not job.prefix:
+            return {}
+        found = (
+            (station.name, station.cache.cached_tokens(job.prefix)) for station in self.stations.values()
+        )
+        return {name: tokens for name, tokens in found if tokens}
+
+    def priced(self, job: Job) -> Job:
+        """Return a job whose costs leave out the prefill that the best KV cache saves it now."""
+        cached = self.cached(job)
+        if not cached and not job.saved_s:
+            return job
+        able = [s for s in self.stations.values() if s.speed and (not job.able or s.name in job.able)]
+        full_s = min((_seconds(s, job, 0.0) for s in able), default=0.0)
+        saved_s = full_s - min((_seconds(s, job, cached.get(s.name, 0.0)) for s in able), default=0.0)
+        more_s = job.saved_s - saved_s
+        cost_s, cost_high_s = job.cost_s + more_s, job.cost_high_s + more_s
+        return replace(job, cost_s=max(cost_s, 0.0), cost_high_s=max(cost_high_s, 0.0), saved_s=saved_s)
+
     def own_s(self, entry: QueuedJob, station: Station, cached: Mapping[str, float] | None = None) -> float:
         """Return the predicted seconds of a job on a station: model loading, prefill of the tokens that are
         not cached there, and decoding of the rest of its answer.
@@ -206,10 +229,10 @@ class Fleet:
         price_s = self.residency.price_s(station.name, job.affinity)
         if station.speed is None:
             return price_s + entry.remaining_s
-        cached = self.prefixes.cached_tokens(job.prefix) if cached is None else cached
+        cached = self.cached(job) if cached is None else cached
         prompt_tokens = job.prompt_tokens - cached.get(station.name, 0.0) if cached else job.prompt_tokens
         own_s = station.speed.seconds(max(prompt_tokens, 0.0), job.tokens)
-        if entry.done_tokens and job.cost_s:
+        if (entry.done_tokens or entry.read_s) and job.cost_s:
             own_s *= entry.remaining_s / job.cost_s
         return price_s + own_s
 
@@ -220,7 +243,7 @@ class Fleet:
         in order of preference; `ahead_s` is the work before it on each other station, in seconds.
         """
         job = entry.job
-        cached = self.prefixes.cached_tokens(job.prefix)
+        cached = self.cached(job)
         best, best_s = free[0], float("inf")
         for station in free:
             own_s = self.own_s(entry, station, cached)
@@ -280,7 +303,7 @@ class Fleet:
             free_s, number, station = slots[0]
             heapreplace(slots, (free_s + self.own_s(other, station), number, station))
         free_s, _, station = slots[0]
-        cached = self.prefixes.cached_tokens(entry.job.prefix).get(station.name, 0.0)
+        cached = station.cache.cached_tokens(entry.job.prefix)
         read_s = self.residency.price_s(station.name, entry.job.affinity)
         if station.speed is not None:
             read_s += station.speed.seconds(max(entry.job.prompt_tokens - cached, 0.0), 0.0)
@@ -311,7 +334,7 @@ class Fleet:
         able = [s for s in able if not s.apart] or able
         if not able:
             return ""
-        cached = self.prefixes.cached_tokens(job.prefix)
+        cached = self.cached(job)
         drawn = able if among >= len(able) else _drawn(able, among, entry.seq)
         return best_worker([self._candidate(entry, each, now, waiting_s, cached) for each in drawn])
 
@@ -329,6 +352,11 @@ class Fleet:
         own_s = self.own_s(entry, station, cached) - price_s
         cautious = job.cost_high_s / job.cost_s if job.cost_s else 1.0
         return Candidate(station.name, backlog_s, own_s * cautious, price_s)
+
+
+def _seconds(station: Station, job: Job, cached_tokens: float) -> float:
+    assert station.speed is not None  # noqa: S101 - the caller asks only stations that have one
+    return station.speed.seconds(max(job.prompt_tokens - cached_tokens, 0.0), job.tokens)
 
 
 def left_s(entry: QueuedJob, now: float) -> float:

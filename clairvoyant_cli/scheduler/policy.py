@@ -69,7 +69,8 @@ class Policy:
     For backends that can stop and resume a job: with `preemptive`, a waiting job takes the slot of a running
     one where that gains more than its cost and a `margin` (see `preemption`); with `quantum_tokens`, a
     running job yields to any waiting one after this many tokens, the highest `yields` first. `max_cuts`
-    limits the cuts per job, None: no limit.
+    limits the cuts per job, None: no limit. With `cut_key` alone, only jobs are stopped whose prompt is still
+    being read, where that gains more by this key in seconds.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Policy:
     preemptive: bool = False
     margin: float = 0.0
     max_cuts: int | None = MAX_CUTS
+    cut_key: Callable[[QueuedJob], float] | None = None
     quantum_tokens: float | None = None
     yields: Callable[[QueuedJob], float] | None = None
 
@@ -95,8 +97,13 @@ class Policy:
 
     @property
     def interrupts(self) -> bool:
-        """Whether it stops running jobs."""
+        """Whether it stops jobs that are being answered."""
         return self.preemptive or self.quantum_tokens is not None
+
+    @property
+    def stops_reading(self) -> bool:
+        """Whether it stops jobs whose prompt is still being read."""
+        return self.preemptive or self.cut_key is not None
 
 
 def arrival(entry: QueuedJob) -> float:
@@ -222,6 +229,8 @@ POLICIES = {
             "times as long as the one it would displace, goes before it.",
             Guard(stretch=5.0),
             in_seconds=True,
+            margin=CUT_MARGIN,
+            cut_key=remaining_of_size,
         ),
         Policy(
             "sjf",

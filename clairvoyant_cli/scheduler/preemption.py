@@ -2,7 +2,8 @@
 
 Cutting v for w ends w earlier and v later, and delays each other waiting job by the cost of resuming v. With
 keys in seconds the gain is key(v) - key(w) minus that cost per waiting job; a cut is made if the gain exceeds
-a margin.
+a margin. If the prompt of v is still being read, its server goes on to the end of a batch: w waits for that,
+and what v has to read again is part of the cost.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,27 +14,29 @@ from clairvoyant_cli.scheduler.queued_job import QueuedJob
 from clairvoyant_cli.scheduler.urgency import level_of
 
 TOKENS_A_CUT = 500.0
-"""One more cut is allowed for each this many tokens of an answer."""
+"""One more cut is allowed for each this many tokens of an answer, or of a prompt that was read."""
 
 
 def may_be_cut(entry: QueuedJob, policy: Policy) -> bool:
     """Return whether a running job may be cut at all.
 
     Not if it is spared, was started by tau or the operator, or was cut as often as allowed. Background jobs
-    may always be cut, unless the operator started them.
+    that answer may always be cut, unless the operator started them. Under a policy that does not interrupt
+    answers, only while its prompt is read.
     """
-    if entry.spared or entry.reason is Reason.PROMOTED:
+    reads = entry.stops_s is not None
+    if entry.spared or entry.reason is Reason.PROMOTED or not (reads or policy.interrupts):
         return False
-    if not entry.waited_for:
+    if not entry.waited_for and not reads:
         return True
-    if entry.reason is Reason.TAU:
+    if entry.reason is Reason.TAU and entry.waited_for:
         return False
-    return policy.max_cuts is None or entry.cuts < most_cuts(policy.max_cuts, entry.done_tokens)
+    return policy.max_cuts is None or entry.cuts < most_cuts(policy.max_cuts, entry.kept_tokens)
 
 
 def most_cuts(max_cuts: int, done_tokens: float) -> int:
-    """Return how often an answer may be cut. Longer answers may be cut more often: otherwise one without an
-    end, once cut MAX_CUTS times, would block the slot.
+    """Return how often a job may be cut that keeps this many tokens. Longer answers may be cut more often:
+    otherwise one without an end, once cut MAX_CUTS times, would block the slot.
     """
     return max_cuts + int(done_tokens / TOKENS_A_CUT)
 
@@ -46,17 +49,20 @@ def gain_s(victim: QueuedJob, waiting: QueuedJob, policy: Policy, waiters: float
     urgent job the other waiting jobs do not count. Resuming a background victim costs nothing; one promoted
     from the background is protected only up to its predicted length.
     """
+    stops_s = victim.stops_s or 0.0
     once_s = victim.evicts_s + (victim.resume_s if victim.waited_for else 0.0)
     price_s = once_s * waiters
     if not victim.waited_for and waiting.waited_for and victim.done_tokens > victim.job.tokens_q90 > 0.0:
-        return victim.remaining_s - price_s
+        return victim.remaining_s - stops_s - price_s
     if waiting.rank != victim.rank:
-        return victim.remaining_s - price_s if waiting.rank < victim.rank else -1.0
-    if policy.by_level and level_of(waiting.job) < level_of(victim.job):
+        return victim.remaining_s - stops_s - price_s if waiting.rank < victim.rank else -1.0
+    urgent = policy.by_level and level_of(waiting.job) < level_of(victim.job)
+    if urgent:
         price_s = once_s
-        if victim.remaining_s <= price_s:
-            return -1.0
-    return policy.key(victim) - policy.key(waiting) - price_s - policy.margin * waiting.remaining_s
+    if (urgent or victim.stops_s is not None) and victim.remaining_s <= stops_s + price_s:
+        return -1.0
+    key = policy.cut_key or policy.key
+    return key(victim) - key(waiting) - stops_s - price_s - policy.margin * waiting.remaining_s
 
 
 def worthwhile(

@@ -10,16 +10,17 @@ Rule 4: an operation costs O(log n) amortised in the jobs of a lane, and O(lanes
 for each affinity, set of workers and client with its own tau or slot limit (and cost band, under hrrn).
 Rule 5: a full queue is shared between clients: see `queue_drop`.
 Rule 6: a job's age counts from its arrival; a preemption does not restart tau.
+Rule 7: a job of a session that does not have its turn is parked: it is in no lane (see `sessions`).
+Exceptions: promoted jobs, the most urgent ones, and policies without a guard.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
-from itertools import count, islice
+from itertools import islice
 from typing import Unpack
 
-from clairvoyant_cli.scheduler.fairness import EVERYBODY, Accounts, Tenant
+from clairvoyant_cli.scheduler.fairness import EVERYBODY, Tenant
 from clairvoyant_cli.scheduler.job import (
     ClientFullError,
     Dispatch,
@@ -30,61 +31,16 @@ from clairvoyant_cli.scheduler.job import (
     Preempt,
     Reason,
 )
-from clairvoyant_cli.scheduler.placement import Fleet, WorkerSpeed
+from clairvoyant_cli.scheduler.placement import WorkerSpeed
 from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.preemption import may_be_cut, spent, worthwhile
-from clairvoyant_cli.scheduler.queue_drop import Crowds
-from clairvoyant_cli.scheduler.queued_job import FIRST, QueuedJob
-from clairvoyant_cli.scheduler.residency import Residency
-from clairvoyant_cli.scheduler.urgency import Claims, Said, unbelieved
+from clairvoyant_cli.scheduler.queue_state import QueueState
+from clairvoyant_cli.scheduler.queued_job import FIRST, Prefill, QueuedJob
 from clairvoyant_cli.scheduler.waiting_line import WaitingLine
 
-MAX_BACK_S = 600.0
-"""The longest that a background job waits behind others, where tau is longer or not set."""
 
-FORWARD_EVERY = 4
-"""At most one start in this many goes to a background job that has waited for tau."""
-
-
-class Scheduler:
+class Scheduler(QueueState):
     """Jobs in, dispatch decisions out, for K slots on each of several workers."""
-
-    def __init__(
-        self,
-        policy: Policy,
-        *,
-        workers: Mapping[str, int],
-        tau_s: float | None = None,
-        capacity: int = 1024,
-        tenants: Mapping[str, Tenant] | None = None,
-        everybody: Tenant = EVERYBODY,
-        load_s: Mapping[str, float] | None = None,
-    ) -> None:
-        """Start empty.
-
-        `workers` maps a backend's name to its slots; `tau_s` None means no guard; `tenants` holds the rules
-        of the clients that have any, `everybody` those of each other client that has a name; `load_s` maps an
-        affinity to the seconds it takes to load.
-        """
-        self.capacity = capacity
-        self.paused = False
-        self.tau_firings = 0
-        self.fleet = Fleet(workers, load_s or {})
-        self._line = WaitingLine(policy, self.fleet, tau_s, tenants or {}, everybody, self._is_believed)
-        self.claims = Claims()
-        self.accounts = Accounts()
-        self._seq = count()
-        self._promotions = count(1)
-        self._waiting: dict[str, QueuedJob] = {}  # insertion order is arrival order
-        self._running: dict[str, QueuedJob] = {}
-        self._crowds = Crowds()
-        self._back: deque[QueuedJob] = deque()  # background jobs, the oldest first
-        self._since_forward = FORWARD_EVERY
-        self._waited_for = 0  # waiting jobs that are not in the background
-
-    def __repr__(self) -> str:
-        counts = f"{len(self._waiting)} waiting, {len(self._running)} running"
-        return f"<Scheduler {self.policy.name}: {counts}{' (paused)' if self.paused else ''}>"
 
     # -- jobs ---------------------------------------------------------------------------------------
 
@@ -101,6 +57,7 @@ class Scheduler:
         if rules.max_waiting is not None and crowd is not None and crowd.waiting >= rules.max_waiting:
             raise ClientFullError
         self._line.now = now
+        job = self.fleet.priced(replace(job, session=self.sessions.arrived(job, now)))
         entry = QueuedJob(job, next(self._seq), job.rank, job.arrival_s, behind=job.stands_back)
         entry.usage_s = self.accounts.used_s(client, now, waited_for=entry.waited_for) / rules.weight
         entry.key = self.policy.key(entry)
@@ -124,8 +81,11 @@ class Scheduler:
         if self.paused or not self._waiting:
             return None
         self._let_forward(now)
+        if self._parked:
+            self._give_turns(now)
         choice = self._line.choose(now, len(self._waiting))
         if choice is None:
+            self._line.deferring = self._line.deferring or bool(self._parked)
             return None
         entry, worker, reason = choice
         if reason is Reason.TAU:
@@ -138,8 +98,10 @@ class Scheduler:
         entry.moves.append(Move(now, MoveKind.DISPATCHED, reason))
         self._running[job.id] = entry
         self.fleet.started(entry, worker, now)
+        self.sessions.started(job, worker, now)
         self._line.clients_running[job.client] = self._line.clients_running.get(job.client, 0) + 1
         self.claims.started(job, now)
+        self._reprice(job, now)
         if reason is Reason.TAU:
             self.tau_firings += 1
             self._line.since_promotion = 0
@@ -152,18 +114,48 @@ class Scheduler:
 
         `served` means that the worker ran it, so that its model is loaded there.
         """
-        self.accounts.settle(self._stop(job_id, now, served=served), now)
+        entry = self._stop(job_id, now, served=served)
+        self.sessions.left_slot(entry.job, now, waits=False)
+        self.accounts.settle(entry, now)
+        self._reprice(entry.job, now)
 
-    def progress(self, job_id: str, tokens_done: float, resume_s: float = 0.0, evicts_s: float = 0.0) -> None:
-        """Record the progress of a running job and what a preemption now would cost: see `QueuedJob`.
+    def answered(
+        self,
+        job_id: str,
+        prompt_tokens: float,
+        tokens: float,
+        cached_tokens: float | None,
+        *,
+        calls_tool: bool,
+        now: float,
+    ) -> None:
+        """Record what a running job's server says of its answer, in tokens; KeyError if it is not running.
 
-        KeyError if it is not running.
+        `cached_tokens` of its prompt came from the KV cache, None if unknown.
         """
         entry = self._running[job_id]
-        entry.done_tokens = tokens_done
-        entry.resume_s, entry.evicts_s = resume_s, evicts_s
-        if tokens_done > entry.slice_start_tokens:
-            entry.owed_s = 0.0
+        cache = self.fleet.stations[entry.worker].cache
+        cache.answered(job_id, prompt_tokens, tokens)
+        if cached_tokens is None:
+            cached_tokens = min(entry.expected.tokens, prompt_tokens)
+        else:
+            cache.told(entry.expected, cached_tokens)
+        read_tokens = max(prompt_tokens - cached_tokens, 0.0)
+        self.sessions.answered(entry.job, read_tokens, cached_tokens, tokens, calls_tool=calls_tool)
+        session = self.sessions.of(entry.job)
+        if session is None or not session.agent:
+            cache.note_other(prompt_tokens + tokens, now)
+
+    def progress(
+        self,
+        job_id: str,
+        tokens_done: float,
+        resume_s: float = 0.0,
+        evicts_s: float = 0.0,
+        prefill: Prefill | None = None,
+    ) -> None:
+        """Record the progress of a running job; see `QueuedJob.progressed`. KeyError if it is not running."""
+        self._running[job_id].progressed(tokens_done, resume_s, evicts_s, prefill)
 
     def owe(self, job_id: str, owed_s: float, now: float) -> None:
         """Set the cost of resuming a waiting job, in seconds; KeyError if it is not waiting."""
@@ -188,21 +180,23 @@ class Scheduler:
     ) -> None:
         """Free the slot of a running job and queue it again; KeyError if it is not running.
 
-        With `worker` it was preempted there and waits for that worker, which has its KV cache. Without, it
+        With `worker` it was preempted there, and waits for that worker if it has begun to answer. Without, it
         was not taken up or broke off; `able` names the workers that can run it from now on, None leaves them
         as they were. `served` as in `finish`.
         """
         entry = self._stop(job_id, now, served=served)
+        self.sessions.left_slot(entry.job, now, waits=True)
         entry.queued_s, entry.spared = now, False
+        if not entry.done_tokens:
+            self.fleet.stations[entry.worker].cache.dropped(job_id)
         if able is not None:
             entry.job = entry.job.run_by(able)
         if worker:
-            entry.cuts += 1
-            entry.owed_s, entry.resume_s = entry.resume_s, 0.0
-            entry.job = replace(entry.job, worker=worker)
-            self._stand_back(
-                entry, entry.behind
-            )  # if it was promoted from the background, it has had its turn
+            entry.preempted(worker)
+            # If it was promoted from the background, it has had its turn.
+            self._stand_back(entry, entry.behind)
+        else:
+            entry.read_s, entry.stops_s = 0.0, None
         entry.moves.append(Move(now, MoveKind.PREEMPTED if worker else MoveKind.RETURNED, worker))
         self._wait(entry)
         if entry.job.stands_back:
@@ -219,7 +213,7 @@ class Scheduler:
         self._line.now = now
         self._line.drop(entry)
         self.accounts.give_back(entry, now)
-        entry.job = replace(entry.job, **estimates)
+        entry.job = self.fleet.priced(replace(entry.job, saved_s=0.0, **estimates))
         self.accounts.charge(entry, now)
         entry.moves.append(Move(now, MoveKind.REESTIMATED))
         self._place(entry)
@@ -231,6 +225,7 @@ class Scheduler:
         if entry is None:
             return False
         self._leave(entry)
+        self.sessions.left_queue(entry.job)
         self.accounts.settle(entry, now)
         return True
 
@@ -259,32 +254,6 @@ class Scheduler:
         self._wait(entry)
         return True
 
-    def set_urgency(self, job_id: str, level: int | None, by: Said, now: float) -> bool:
-        """Set the urgency of a job; False if it is gone, or a predictor would overrule another source."""
-        entry = self._waiting.get(job_id) or self._running.get(job_id)
-        if entry is None or (by is Said.PREDICTOR and entry.job.urgency_by != by):
-            return False
-        self._line.drop(entry)
-        before, entry.job = entry.job, replace(entry.job, urgency=level, urgency_by=by)
-        entry.moves.append(Move(now, MoveKind.URGENCY, f"{'none' if level is None else level} by {by}"))
-        if job_id in self._waiting:
-            self._place(entry)
-        else:
-            self.claims.exchanged(before, entry.job, entry.started_s, now)
-        return True
-
-    def _is_believed(self, entry: QueuedJob, now: float) -> bool:
-        """Return whether a job may start by the urgency that its client claims; if not, drop the claim."""
-        if not self.policy.by_level or entry.promoted:
-            return True
-        client = entry.job.client
-        share = self._crowds.share_of(client, self._line.rules_of(client).weight)
-        if self.claims.believes(entry.job, share, self.slots.values(), now):
-            return True
-        self.claims.refuse(client, share, now)
-        self.set_urgency(entry.job.id, unbelieved(entry.job), Said.SHARE, now)
-        return False
-
     def hold(self, job_id: str, now: float) -> bool:
         """Keep a waiting job from running until it is released; False if it is not waiting."""
         entry = self._waiting.get(job_id)
@@ -310,11 +279,12 @@ class Scheduler:
 
         For backends that can stop a job and resume it later. Call it once `next` starts nothing more; stop
         the jobs, `requeue` them, call `next` for the jobs that take their slots, and call it again.
-        `may_be_cut` says which jobs qualify, except on a worker that is down or runs more than its slots. An
+        `may_be_cut` says which jobs qualify, except on a worker that is down or runs more than its slots, or
+        while a prompt is read where a model is loaded before or after. An
         interactive job past tau is not cut for a job that the guard would start after it.
         """
         policy = self.policy
-        if self.paused or not self._waiting or not policy.interrupts:
+        if self.paused or not self._waiting or not (policy.interrupts or policy.stops_reading):
             return []
         stations = self.fleet.stations.values()
         full = {each.name: list[QueuedJob]() for each in stations if len(each.running) == each.slots}
@@ -340,6 +310,9 @@ class Scheduler:
 
         Under `by_share` policies a flooding client's running jobs can always be passed.
         """
+        loads = self.residency.swaps(running.worker, running.job.id, waiting.job.affinity)
+        if running.stops_s is not None and loads:
+            return False
         tau_s = self._line.tau_of(running.job.client)
         if tau_s is None or self.policy.by_share or waiting.promoted or not running.waited_for:
             return True
@@ -412,85 +385,9 @@ class Scheduler:
             entry.job = entry.job.run_by(able(entry.job))
         self._place_all()
 
-    def set_speed(self, worker: str, speed: WorkerSpeed, keeps: int = 1) -> None:
-        """Set a worker's speed, and how many conversations its KV cache keeps per slot."""
-        station = self.fleet.stations[worker]
-        station.speed, station.keeps = speed, keeps
-
-    @property
-    def policy(self) -> Policy:
-        """What orders the waiting jobs."""
-        return self._line.policy
-
-    @property
-    def tau_s(self) -> float | None:
-        """Everybody's starvation timeout in seconds, None for no guard."""
-        return self._line.tau_s
-
-    @tau_s.setter
-    def tau_s(self, tau_s: float | None) -> None:
-        self._line.tau_s = tau_s
-
-    # -- views --------------------------------------------------------------------------------------
-
-    @property
-    def running(self) -> Mapping[str, QueuedJob]:
-        """The running jobs by id, in the order they started."""
-        return self._running
-
-    @property
-    def deferring(self) -> bool:
-        """Whether the last `next` left a slot free because waiting jobs wait for a better one."""
-        return self._line.deferring
-
-    @property
-    def clients(self) -> dict[str, tuple[int, int]]:
-        """The numbers of waiting and running jobs of each client that has any."""
-        waiting = self._crowds.waiting()
-        names = waiting.keys() | self._line.clients_running.keys()
-        return {name: (waiting.get(name, 0), self._line.clients_running.get(name, 0)) for name in names}
-
-    @property
-    def slots(self) -> Mapping[str, int]:
-        """The slots of each worker."""
-        return self.fleet.slots
-
-    @property
-    def residency(self) -> Residency:
-        """What each worker has loaded."""
-        return self.fleet.residency
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def __contains__(self, job_id: str) -> bool:
-        return job_id in self._waiting or job_id in self._running
-
-    def forecast(self, job: Job, now: float) -> tuple[float, float]:
-        """Return the predicted seconds until a job would start, were it submitted now, and of its prefill.
-
-        Jobs before it take the slots in order as they fall free; waiting for a better worker is ignored.
-        O(n log n) in the waiting jobs.
-        """
-        self._line.now = now
-        entry = QueuedJob(job, next(self._seq), job.rank, job.arrival_s)
-        entry.key = self.policy.key(entry)
-        place = self._line.place_of(entry)
-        before = [e for e in self._waiting.values() if not e.held and self._line.place_of(e) < place]
-        before.sort(key=self._line.place_of)
-        return self.fleet.forecast(entry, before, now)
-
-    def waiting(self, now: float | None = None) -> Iterator[QueuedJob]:
-        """Yield the waiting jobs in the order of their starts, were none to age; held ones last.
-
-        `now` defaults to the time of the last decision.
-        """
-        yield from self._line.in_order(self._waiting.values(), now)
-
-    @property
-    def line(self) -> WaitingLine:
-        """The waiting jobs, lane by lane. Read only."""
-        return self._line
+    def set_speed(self, worker: str, speed: WorkerSpeed) -> None:
+        """Set a worker's speed."""
+        self.fleet.stations[worker].speed = speed
 
     def under(self, policy: Policy, now: float, every: int = 1) -> "Scheduler":
         """Return an independent copy under another policy, for simulation.
@@ -511,86 +408,3 @@ class Scheduler:
             mine.lane, mine.routed, mine.moves = None, "", []
             trial._wait(mine)
         return trial
-
-    def backlog_s(self, worker: str, now: float) -> float:
-        """Return the predicted seconds of work pinned to a worker, waiting and running.
-
-        For "", that of the jobs that wait for any worker.
-        """
-        station = self.fleet.stations.get(worker)
-        return self._line.pinned_s().get(worker, 0.0) + (station.left_s(now) if station else 0.0)
-
-    # -- moving entries -----------------------------------------------------------------------------
-
-    def _wait(self, entry: QueuedJob) -> None:
-        self._waiting[entry.job.id] = entry
-        self._waited_for += not entry.job.stands_back
-        client = entry.job.client
-        self._crowds.join(client, self._line.rules_of(client).weight)
-        self._place(entry)
-
-    def _place(self, entry: QueuedJob) -> None:
-        if not entry.promoted:
-            entry.key = self.policy.key(entry)
-        self._route(entry)
-        if not entry.held:
-            lane = self._line.push(entry)
-            if not entry.promoted and not entry.cuts:  # a partial answer is never dropped
-                self._crowds.place(entry, lane.band)
-
-    def _let_forward(self, now: float) -> None:
-        """Promote the oldest background job past tau, at most one in FORWARD_EVERY starts."""
-        back = self._back
-        while back and (back[0].job.id not in self._waiting or not back[0].job.stands_back):
-            back.popleft()
-        if not back or self._since_forward < FORWARD_EVERY:
-            return
-        entry = back[0]
-        tau_s = self._line.tau_of(entry.job.client)
-        if now - entry.job.arrival_s <= (MAX_BACK_S if tau_s is None else min(tau_s, MAX_BACK_S)):
-            return
-        self._since_forward = 0
-        self._line.drop(entry)
-        self._stand_back(entry, 0)
-        self._waited_for += 1
-        entry.moves.append(Move(now, MoveKind.CAME_FORWARD))
-        self._place(entry)
-
-    def _stand_back(self, entry: QueuedJob, levels: int) -> None:
-        """Set the background levels of a job that is in no lane."""
-        entry.job = replace(entry.job, stands_back=levels)
-        if not entry.promoted and not entry.by_operator:
-            entry.rank = entry.job.rank
-
-    def _route(self, entry: QueuedJob) -> None:
-        """Choose the worker that a job waits for, under a policy that routes; a valid choice stays."""
-        among, routed = self.policy.candidates, entry.routed
-        if among is None or entry.job.worker:
-            entry.routed = ""
-        elif not routed or not self.fleet.takes(routed, entry.job.able):
-            waiting_s = self._line.pinned_s()
-            entry.routed = self.fleet.route(entry, among, self._line.now, lambda to: waiting_s.get(to, 0.0))
-
-    def _place_all(self) -> None:
-        """Rebuild the order of the waiting jobs."""
-        self._line.lanes.clear()
-        self._crowds.reweigh(lambda client: self._line.rules_of(client).weight)
-        for entry in self._waiting.values():
-            self._place(entry)
-
-    def _leave(self, entry: QueuedJob) -> None:
-        del self._waiting[entry.job.id]
-        self._waited_for -= not entry.job.stands_back
-        self._crowds.leave(entry.job.client)
-        self._line.drop(entry)
-
-    def _stop(self, job_id: str, now: float, *, served: bool) -> QueuedJob:
-        entry = self._running.pop(job_id)
-        self.fleet.ended(entry, served=served)
-        entry.served_s += now - entry.started_s
-        self.claims.stopped(entry.job, entry.started_s, now)
-        running, client = self._line.clients_running, entry.job.client
-        running[client] -= 1
-        if not running[client]:
-            del running[client]
-        return entry

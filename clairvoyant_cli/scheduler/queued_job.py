@@ -1,13 +1,23 @@
 """The state of a job in the queue: the job itself and everything about it that changes."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from clairvoyant_cli.scheduler.conversation_cache import NOTHING, Expected
 from clairvoyant_cli.scheduler.job import Job, Move, Reason
 from clairvoyant_cli.scheduler.residual_life import mean_residual
 
 FIRST = float("-inf")
 """The rank of a promoted job: before every priority that a client can set."""
+
+
+class Prefill(NamedTuple):
+    """The state of a running job that has not begun to answer: the seconds of its prompt that were read, and
+    those until the slot is free if it is cut now.
+    """
+
+    read_s: float
+    stops_s: float
 
 
 class LaneId(NamedTuple):
@@ -38,10 +48,12 @@ class QueuedJob:
     its arrival. `usage_s` is the client's decayed service per weight when it was submitted and charged, at
     `charged_s`. `served_s` is the slot time of earlier runs, `slice_start_tokens` the progress when this run
     started, `expected_s` the predicted duration of this run. Seconds of a preemption: `resume_s` to resume
-    it, `evicts_s` for jobs whose contexts would be evicted, `owed_s` still due since the last cut. `cuts`
-    counts preemptions; a `spared` run is not cut. `behind` is the number of background levels, kept when it
-    is promoted from the background. `lane` is None while it is held or runs; `routed` is the worker that a
-    routing policy chose.
+    it, `evicts_s` for jobs whose contexts would be evicted, `owed_s` still due since the last cut, `stops_s`
+    until its slot is free, None unless it may be cut while its prompt is read, of which `read_s` are done.
+    `cuts` counts preemptions; a `spared` run is not cut. `behind` is the number of background levels, kept
+    when it is promoted from the background. `parked`: its session waits for its turn. `expected` is what its
+    server should have of its prompt. `lane` is None while it is held, parked or runs; `routed` is the worker
+    that a routing policy chose.
     """
 
     job: Job
@@ -66,9 +78,13 @@ class QueuedJob:
     resume_s: float = 0.0
     evicts_s: float = 0.0
     owed_s: float = 0.0
+    read_s: float = 0.0
+    stops_s: float | None = None
     cuts: int = 0
     behind: int = 0
     spared: bool = False
+    parked: bool = False
+    expected: Expected = NOTHING
     moves: list[Move] = field(default_factory=list)
 
     @property
@@ -80,6 +96,39 @@ class QueuedJob:
     def waited_for(self) -> bool:
         """Whether a person waits for it: it is not, and never was, a background job."""
         return not self.behind
+
+    def progressed(
+        self,
+        tokens_done: float,
+        resume_s: float = 0.0,
+        evicts_s: float = 0.0,
+        prefill: Prefill | None = None,
+    ) -> None:
+        """Record the progress of this run and what a preemption now would cost.
+
+        `prefill` is given if it may be cut because its prompt is still being read.
+        """
+        self.done_tokens = tokens_done
+        self.resume_s, self.evicts_s = resume_s, evicts_s
+        self.read_s, self.stops_s = (0.0, None) if prefill is None else prefill
+        if tokens_done > self.slice_start_tokens or prefill is not None:
+            self.owed_s = 0.0
+
+    def preempted(self, worker: str) -> None:
+        """Record a preemption. It goes on at that worker if it had begun to answer."""
+        self.cuts += 1
+        self.owed_s, self.resume_s = self.resume_s, 0.0
+        if self.stops_s is None:
+            self.job = replace(self.job, worker=worker)
+        self.stops_s = None
+
+    @property
+    def kept_tokens(self) -> float:
+        """Tokens that survive a cut now: of its answer, or else of its prompt."""
+        job = self.job
+        if self.done_tokens or not job.cost_s:
+            return self.done_tokens
+        return job.prompt_tokens * min(max(self.read_s - self.resume_s, 0.0) / job.cost_s, 1.0)
 
     @property
     def size_s(self) -> float:
@@ -95,7 +144,7 @@ class QueuedJob:
         """
         job = self.job
         if self.done_tokens <= 0.0 or job.tokens <= 0.0:
-            return job.cost_s + self.owed_s
+            return mean_residual(self.read_s, job.cost_s, 0.0) + self.owed_s
         left = mean_residual(self.done_tokens, job.tokens, job.tokens_q90)
         return job.cost_s * left / job.tokens + self.owed_s
 

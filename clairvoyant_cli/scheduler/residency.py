@@ -102,6 +102,12 @@ class Residency:
         there = self._workers.get(worker)
         return there is not None and now < there.assumed.stays_until_s
 
+    def swaps(self, worker: str, job_id: str, affinity: str) -> bool:
+        """Return whether a worker may be loading something for a running job, or would for `affinity`."""
+        there = self._workers.get(worker)
+        loading = there is not None and any(start.job_id == job_id for start in there.starts)
+        return loading or self.price_s(worker, affinity) > 0.0
+
     def set(self, worker: str, affinities: frozenset[str]) -> None:
         """Set what the worker itself reports as loaded."""
         there = self._workers.setdefault(worker, _Worker())

@@ -258,13 +258,13 @@ class WaitingLine:
         return entry.rank, score(entry, self.now if now is None else now), entry.seq
 
     def in_order(self, waiting: Iterable[QueuedJob], now: float | None = None) -> list[QueuedJob]:
-        """Return waiting jobs as `place_of` orders them, held ones last."""
+        """Return waiting jobs as `place_of` orders them, then parked ones, then held ones."""
         if self.policy.score is None:
             ordered = list(waiting)
-            for name in ("seq", "key", "rank", "held"):  # sorts are stable
+            for name in ("seq", "key", "rank", "parked", "held"):  # sorts are stable
                 ordered.sort(key=attrgetter(name))  # four times as fast as sorting by tuples
             return ordered
-        return sorted(waiting, key=lambda entry: (entry.held, *self.place_of(entry, now)))
+        return sorted(waiting, key=lambda entry: (entry.held, entry.parked, *self.place_of(entry, now)))
 
     def is_overdue(self, entry: QueuedJob) -> bool:
         """Return whether a waiting job is past its tau; background jobs never are."""

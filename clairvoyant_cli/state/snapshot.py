@@ -279,7 +279,7 @@ class BackendState:
     warming (it has just come back). `waiting` counts requests that only it can serve, `offered` the models it
     lists; None if it was not asked. `stamped`: its requests do not wait here, but carry a priority by which
     it orders its own queue, `engine`; `heeded` is the share of recent starts there that followed the
-    priority.
+    priority. `prompt_stop_s` is how long it goes on reading a prompt after a cut, None before any.
     """
 
     name: str
@@ -301,6 +301,7 @@ class BackendState:
     stamped: bool = False
     engine: EngineState | None = None
     heeded: float | None = None
+    prompt_stop_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +321,7 @@ class PredictorState:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Requests by outcome since the start; `submitted` includes those still here. `cuts` counts answers that
+    """Requests by outcome since the start; `submitted` includes those still here. `cuts` counts requests that
     were cut, `resumes` those that went on, `recomputed_tokens` the tokens read again for it where the server
     tells, `repeats` answers that broke off and were asked for again.
     """
@@ -422,6 +423,38 @@ class StatusLine:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionState:
+    """A session of an agent: its client, its turns, its context and what servers read of its prompts and took
+    from their caches, in tokens.
+
+    `state` is running, waiting, parked (waits for its turn), held (has its turn while it is away) or resting.
+    """
+
+    id: str
+    client: str
+    state: str
+    turns: int
+    context_tokens: float
+    read_tokens: float
+    cached_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsState:
+    """The sessions of agents, those with a turn first, then those parked. `turns` and `parked` count them;
+    `read_tokens` and `cached_tokens` sum the prompts of all requests since the start. `room_tokens` is the
+    learned size of the KV caches that are too small for what they were sent, None if none was.
+    """
+
+    turns: int = 0
+    parked: int = 0
+    read_tokens: float = 0.0
+    cached_tokens: float = 0.0
+    room_tokens: float | None = None
+    listed: tuple[SessionState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The whole state. `mode`: serving, paused, draining. `stats_fcfs` is what the requests of `stats` would
     have waited first-come-first-served. `clients` are the busiest. `queue` holds the first rows in scheduling
@@ -458,6 +491,7 @@ class Snapshot:
     displaced_policy: str = ""
     verdict: StatusLine = StatusLine()
     gain: GainState = GainState()
+    sessions: SessionsState = SessionsState()
 
     @property
     def waits(self) -> int:

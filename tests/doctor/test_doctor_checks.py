@@ -161,6 +161,15 @@ def test_a_serving_daemon_is_ok() -> None:
     assert worst(list(check_daemon(SNAPSHOT))) is Level.OK
 
 
+@pytest.mark.parametrize(("stop_s", "advised"), [(7.0, True), (3.0, False), (None, False)])
+def test_a_server_that_stops_reading_late_needs_smaller_batches(stop_s: float | None, advised: bool) -> None:
+    server = BackendState(
+        "a", "llamacpp", "http://a", "up", 1, 0, prefill_tokens_per_s=150.0, prompt_stop_s=stop_s
+    )
+    findings = list(check_daemon(replace(SNAPSHOT, backends=(server,))))
+    assert any("--batch-size 512" in finding.fix for finding in findings) is advised
+
+
 def test_daemon_problems_are_found() -> None:
     gone = replace(SNAPSHOT.backends[0], state="down")
     for snapshot, level in (

@@ -110,3 +110,31 @@ def test_a_client_cannot_tell(ask: Any, kind: str, stream: bool, way: str) -> No
     assert counts == (2, 2)
     assert fields(cut) == fields(uncut)
     assert len({getattr(each, "id", None) for each in cut}) == 1
+
+
+def is_reading(state: Snapshot) -> bool:
+    return bool(state.running) and state.running[0].state == "prefill"
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+@pytest.mark.parametrize("ask", [ask_ollama, ask_openai])
+def test_a_client_cannot_tell_that_its_prompt_was_cut(ask: Any, kind: str, stream: bool) -> None:
+    prompt = LONG + " and more" * 10_000
+
+    async def scene() -> tuple[Any, Any, tuple[int, int]]:
+        async with preempting("raw") as daemon:
+            uncut = await ask(daemon.base_url, kind, prompt, stream=stream)
+        async with preempting("raw") as daemon:  # the first has the prompt in its cache
+            await ask_ollama(daemon.base_url, "chat", SHORT, stream=False, tokens=5)  # loads the model
+            daemon.pool.first.speeds.prefill_tokens_per_s = SPEED.prefill_tokens_per_s
+            asking = asyncio.create_task(ask(daemon.base_url, kind, prompt, stream=stream))
+            await until(daemon, is_reading)
+            await ask_ollama(daemon.base_url, "chat", SHORT, stream=False, tokens=5)
+            cut = await asking
+            counts = daemon.snapshot().counters
+            return uncut, cut, (counts.cuts, counts.resumes)
+
+    uncut, cut, counts = run_virtually(scene())
+    assert counts == (1, 1)
+    assert fields(cut) == fields(uncut)

@@ -11,28 +11,26 @@ import asyncio
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from random import Random
 
 import httpx
 
 from clairvoyant_cli.config import BackendConfig, ServeConfig
+from clairvoyant_cli.http.request import Piece
+from clairvoyant_cli.protocols import request_parsing
+from clairvoyant_cli.protocols.conversation import NO_CONVERSATION, Conversation, read_conversation
 from clairvoyant_cli.proxy.daemon import running_daemon
-from clairvoyant_cli.proxy.requests.conversation_keys import Conversations
-from clairvoyant_cli.scheduler.kv_cache import Chain
 from predictor import load
-from predictor.record import PromptView
 
 WORDS = "stone river lamp winter garden letter bridge candle harbour orchard mirror thunder saddle".split()
 OPENING_WORDS = 250
 ANSWER_TOKENS = 12
 
 
-class Strangers(Conversations):
-    """Tells no conversation from another."""
-
-    def chain_of(self, view: PromptView | None) -> Chain:
-        """Return nothing."""
-        return ()
+async def read_nothing(pieces: Sequence[Piece], model: str) -> Conversation:
+    """Return that nothing is known of a conversation."""
+    return NO_CONVERSATION
 
 
 async def said(client: httpx.AsyncClient, turns: list[dict[str, str]]) -> tuple[float, str]:
@@ -75,7 +73,8 @@ async def measure(urls: list[str], pairs: int) -> dict[str, list[float]]:
         await pair(client, rng)  # speeds are learnt
         for number in range(2 * pairs):
             arm = ("with", "without")[number % 2]
-            daemon.gateway.admission.factory.conversations = Conversations() if arm == "with" else Strangers()
+            read = read_conversation if arm == "with" else read_nothing
+            setattr(request_parsing, "read_conversation", read)  # noqa: B010 - it is not exported
             found[arm] += await pair(client, rng)
     return found
 

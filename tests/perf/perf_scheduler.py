@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import perf_counter, thread_time
 
+from clairvoyant_cli.scheduler.chain import Chain
 from clairvoyant_cli.scheduler.job import Job, QueueFullError
-from clairvoyant_cli.scheduler.kv_cache import PrefixLink
 from clairvoyant_cli.scheduler.policy import POLICIES, Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 
@@ -136,7 +136,8 @@ def placing(policy: Policy) -> dict[str, float]:
             scheduler.set_speed(worker, Pace(100.0 * pace, 6.25 * pace))
             scheduler.residency.set(worker, frozenset((models[n % len(models)], models[-n % len(models)])))
         for number in range(PLACED + SAMPLES):
-            chain = tuple(PrefixLink(number % 500 * 8 + turn, 200.0 * turn) for turn in range(1, 5))
+            turns = range(1, 5)
+            chain = Chain(tuple(number % 500 * 8 + n for n in turns), tuple(800 * n for n in turns))
             fresh = replace(
                 job(number, rng), arrival_s=0.0, prompt_tokens=800.0, affinity=models[number % len(models)]
             )

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 from clairvoyant_cli.scheduler.ages import Ages
+from clairvoyant_cli.scheduler.chain import Chain
 from clairvoyant_cli.scheduler.fairness import ServiceCounters, Tenant
 from clairvoyant_cli.scheduler.job import Job, QueueFullError, Reason
-from clairvoyant_cli.scheduler.kv_cache import CachedConversations, Chain, PrefixLink
 from clairvoyant_cli.scheduler.placement import MAX_PASSED, Candidate, best_worker
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -130,13 +130,21 @@ def test_a_job_waits_for_the_worker_that_has_its_model_if_loading_takes_longer()
 
 def chain(*turns: str) -> Chain:
     """Return what tells a conversation, of 1000 tokens a turn."""
-    return tuple(PrefixLink(hash(turns[: n + 1]), 1000.0 * (n + 1)) for n in range(len(turns)))
+    count = len(turns)
+    return Chain(
+        tuple(hash(turns[: n + 1]) for n in range(count)), tuple(4000 * (n + 1) for n in range(count))
+    )
 
 
 def talking(prefix: Chain, name: str) -> Job:
     """Return a job that goes on with a conversation."""
     return Job(
-        name, 0.0, cost_s=1.0 + 10.0 * len(prefix), tokens=10.0, prefix=prefix, prompt_tokens=prefix[-1][1]
+        name,
+        0.0,
+        cost_s=1.0 + 10.0 * len(prefix.hashes),
+        tokens=10.0,
+        prefix=prefix,
+        prompt_tokens=prefix.length / 4,
     )
 
 
@@ -154,19 +162,6 @@ def test_a_conversation_returns_to_the_cache_it_left() -> None:
     assert scheduler.running["3"].expected_s == pytest.approx(11.0)  # half of 2000 tokens is there
     scheduler.submit(talking(chain("yo", "what?", "now"), "4"), 11.0)
     assert started(scheduler, 13.0) == {}  # a is free, and would have to read all
-
-
-def test_a_cache_holds_as_many_conversations_as_it_has_room_for() -> None:
-    prefixes = CachedConversations()
-    for name in ("one", "two", "three"):
-        prefixes.served("a", chain("system", name), 2)
-    assert prefixes.cached_tokens(chain("system", "one")) == {"a": 1000.0}
-    assert prefixes.cached_tokens(chain("system", "two")) == {"a": 2000.0}
-    prefixes.served("a", chain("system", "two", "more"), 2)  # in place of its earlier turn
-    assert prefixes.cached_tokens(chain("system", "three")) == {"a": 2000.0}
-    prefixes.forget("a")
-    assert prefixes.cached_tokens(chain("system", "three")) == {}
-    assert not prefixes._where
 
 
 def test_a_pinned_job_waits_without_blocking_others() -> None:

@@ -14,8 +14,9 @@ from clairvoyant_cli.research.simulator.predictions import Predictions
 from clairvoyant_cli.research.simulator.workload import Workload
 from clairvoyant_cli.scheduler.job import Dispatch, Job, MoveKind, Preempt, QueueFullError, Reason
 from clairvoyant_cli.scheduler.policy import CUT_MARGIN, MAX_CUTS, POLICIES
-from clairvoyant_cli.scheduler.preemption import most_cuts
+from clairvoyant_cli.scheduler.preemption import may_be_cut, most_cuts
 from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.scheduler.queued_job import Prefill
 
 SRPT = POLICIES["srpt"]
 
@@ -359,3 +360,90 @@ def test_the_cost_of_a_decision_is_independent_of_the_queue() -> None:
         return statistics.median(times)
 
     assert median_s(3000) < 5.0 * median_s(3)
+
+
+def reads(policy: str = "bounded", read_s: float = 5.0, again_s: float = 0.0, **more: float) -> Scheduler:
+    """Return a scheduler whose running job, of 20 s and 2,000 prompt tokens, has read for so many seconds."""
+    scheduler = Scheduler(POLICIES[policy], workers={"a": 1})
+    scheduler.submit(job("long", 20.0, prompt_tokens=2000.0), 0.0)
+    scheduler.next(0.0)
+    scheduler.progress("long", 0.0, again_s, prefill=Prefill(read_s, **({"stops_s": 0.0} | more)))
+    return scheduler
+
+
+@pytest.mark.parametrize("policy", ["bounded", "srpt", "fair-srpt", "urgency"])
+def test_a_prompt_that_is_read_is_cut_and_goes_on_anywhere(policy: str) -> None:
+    scheduler = reads(policy, again_s=1.0)
+    scheduler.submit(job("short", 1.0, 5.0), 5.0)
+    assert cut(scheduler, 5.0).job.id == "short"
+    [waiting] = scheduler.waiting()
+    assert (waiting.cuts, waiting.job.worker) == (1, "")
+    assert waiting.remaining_s == pytest.approx(16.0)  # it has read for 5 s, 1 s of them again
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "sjf", "fair", "rr"])
+def test_other_policies_cut_no_prompt(policy: str) -> None:
+    scheduler = reads(policy)
+    scheduler.submit(job("short", 1.0, 5.0), 5.0)
+    assert scheduler.preemptions(5.0) == []
+
+
+def test_the_default_policy_cuts_no_answer() -> None:
+    scheduler = reads()
+    scheduler.submit(job("short", 1.0, 5.0), 5.0)
+    scheduler.progress("long", 1.0)
+    assert scheduler.preemptions(5.0) == []
+
+
+def test_a_prompt_is_not_cut_where_its_server_stops_too_late() -> None:
+    scheduler = reads(read_s=5.0, stops_s=15.0)
+    scheduler.submit(job("short", 1.0, 5.0), 5.0)
+    assert scheduler.preemptions(5.0) == []
+
+
+def test_a_prompt_is_not_cut_where_reading_it_again_takes_longer() -> None:
+    scheduler = reads(read_s=15.0, again_s=15.0)
+    scheduler.submit(job("short", 1.0, 15.0), 15.0)
+    assert scheduler.preemptions(15.0) == []
+    scheduler = reads(read_s=2.0, again_s=2.0)  # at first, it still pays
+    scheduler.submit(job("short", 1.0, 2.0), 2.0)
+    assert scheduler.preemptions(2.0) == [Preempt("long", "a")]
+
+
+@pytest.mark.parametrize(("kept_s", "more"), [(0.0, 0), (5.0, 1), (10.0, 2)])
+def test_a_prompt_is_cut_more_often_only_as_more_of_it_is_kept(kept_s: float, more: int) -> None:
+    scheduler = reads(read_s=10.0, again_s=10.0 - kept_s)
+    entry = scheduler.running["long"]
+    entry.cuts = MAX_CUTS + more - 1
+    assert may_be_cut(entry, scheduler.policy)
+    entry.cuts += 1
+    assert not may_be_cut(entry, scheduler.policy)
+
+
+def test_a_background_prompt_is_not_cut_without_end() -> None:
+    scheduler = Scheduler(SRPT, workers={"a": 1})
+    scheduler.submit(job("title", 20.0, stands_back=1), 0.0)
+    scheduler.next(0.0)
+    scheduler.running["title"].cuts = MAX_CUTS
+    scheduler.submit(job("short", 1.0), 0.0)
+    assert scheduler.preemptions(0.0) == [Preempt("title", "a")]
+    scheduler.progress("title", 0.0, 1.0, prefill=Prefill(1.0, 0.0))
+    assert scheduler.preemptions(0.0) == []
+
+
+def test_a_prompt_is_not_cut_where_a_model_is_loaded() -> None:
+    scheduler = Scheduler(SRPT, workers={"a": 1}, load_s={"m": 1.0, "n": 1.0})
+    scheduler.residency.set("a", frozenset({"m"}))
+    scheduler.submit(job("long", 20.0, affinity="m"), 0.0)
+    scheduler.next(0.0)
+    scheduler.progress("long", 0.0, prefill=Prefill(0.0, 0.0))
+    scheduler.submit(job("other model", 1.0, affinity="n"), 0.0)
+    assert scheduler.preemptions(0.0) == []
+    scheduler.submit(job("same model", 0.5, affinity="m"), 0.0)
+    assert scheduler.preemptions(0.0) == [Preempt("long", "a")]
+    scheduler.cancel("same model", 0.0)
+    scheduler.finish("long", 1.0)
+    scheduler.next(1.0)
+    scheduler.progress("other model", 0.0, prefill=Prefill(0.0, 0.0))
+    scheduler.submit(job("third", 0.1, 1.0, affinity="n"), 1.0)
+    assert scheduler.preemptions(1.0) == [], "its model may still be loading"

@@ -73,6 +73,10 @@ def _of_state(s: Snapshot) -> Told:
     yield counter, "Models that were loaded in another's place", "model_swaps", swaps
     yield counter, "Answers that were cut for another", "cuts", s.counters.cuts
     yield counter, "Answers that resumed after a cut", "resumes", s.counters.resumes
+    told = {"read": s.sessions.read_tokens, "cached": s.sessions.cached_tokens}
+    yield counter, "Prompt tokens by whether the KV cache had them", "prompt_tokens source", told
+    told = {"turn": s.sessions.turns, "parked": s.sessions.parked}
+    yield gauge, "Sessions of agents with a turn, and parked until they get one", "sessions state", told
     yield counter, "Tokens read again to resume", "recomputed_tokens", s.counters.recomputed_tokens
     yield counter, "Answers that broke off and were asked for again", "repeats", s.counters.repeats
     yield counter, "Requests of level 0 that waited beyond the target", "urgency_late", s.urgency.late

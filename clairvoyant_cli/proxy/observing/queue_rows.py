@@ -96,7 +96,10 @@ def why(standing: Standing, scheduler: Scheduler) -> str:
     cause, late = standing.cause, f"Past tau by {standing.overdue_s or 0.0:.0f} s"
     if cause is Cause.HELD:
         return "Held until an operator releases it."
-    if cause is Cause.CANNOT:
+    if cause is Cause.SESSION:
+        turns = plural(scheduler.sessions.turns, "session")
+        text = f"Waits for its session's turn: the KV cache holds the {turns} being served, and no more."
+    elif cause is Cause.CANNOT:
         text = _why_not(standing, scheduler)
     elif cause is Cause.PROMOTED:
         text = "Moved to the front by an operator."

@@ -6,6 +6,8 @@ import os
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
+from itertools import islice
+from math import inf
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.proxy.access.clients import EVERYBODY
@@ -25,12 +27,15 @@ from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.placement import left_s
 from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
+from clairvoyant_cli.scheduler.sessions import Session
 from clairvoyant_cli.state.encoding import WORDS
 from clairvoyant_cli.state.snapshot import (
     BackendState,
     ClientState,
     PredictorState,
     RunningRequest,
+    SessionsState,
+    SessionState,
     ShouterState,
     Snapshot,
     TauState,
@@ -45,10 +50,29 @@ RECORDED_ROWS = 30
 """Queued requests of a recorded state: the next to start."""
 
 FIRINGS_SHOWN = 60
+SESSIONS_SHOWN = 32
 CLIENTS_SHOWN = 50
 EXPLAINED = 8
 EXPLAINED_AFTER_S = 0.25
 """Nobody reads the reasons of a request that is gone at once, and they take a millisecond."""
+
+
+def _session(session: Session) -> SessionState:
+    if session.running:
+        state = "running"
+    elif session.waiting:
+        state = "waiting" if session.active else "parked"
+    else:
+        state = "held" if session.active else "resting"
+    return SessionState(
+        session.id,
+        session.client,
+        state,
+        session.turns,
+        session.tokens,
+        session.read_tokens,
+        session.kept_tokens,
+    )
 
 
 @dataclass(slots=True)
@@ -109,6 +133,7 @@ class SnapshotBuilder:
             urgency=self._urgency(now),
             waiting=waiting.summed(),
             gain=self.gain.state(),
+            sessions=self._sessions(),
             summaries=tuple(POLICIES[name].summary for name in SERVABLE),
             displaced_policy=operation.fallback.displaced or "",
         )
@@ -141,6 +166,7 @@ class SnapshotBuilder:
             stamped=worker.stamps is not None,
             engine=worker.engine if worker.stamps is not None else None,
             heeded=self.engines.heeded(worker),
+            prompt_stop_s=worker.prompt_cuts.stop_s,
         )
 
     def _tau(self, now: float) -> TauState:
@@ -168,6 +194,23 @@ class SnapshotBuilder:
             overruled=self.levels.totals(claims.refused),
             heeded=dispatcher.scheduler.policy.by_level,
             shouter=None if loud is None else ShouterState(loud.client, loud.unbelieved, loud.share),
+        )
+
+    def _sessions(self) -> SessionsState:
+        scheduler = self.operation.dispatcher.scheduler
+        sessions = scheduler.sessions
+        turns, parked = sessions.with_turn(), sessions.parked()
+        resting = (each for each in reversed(sessions.known.values()) if each.agent)
+        seen = dict.fromkeys((*turns, *parked, *islice(resting, SESSIONS_SHOWN)))
+        rooms = [station.cache.room_tokens for station in scheduler.fleet.stations.values()]
+        known = [room for room in rooms if room < inf]
+        return SessionsState(
+            turns=len(turns),
+            parked=len(parked),
+            read_tokens=sessions.read_tokens,
+            cached_tokens=sessions.kept_tokens,
+            room_tokens=sum(known) if known else None,
+            listed=tuple(map(_session, islice(seen, SESSIONS_SHOWN))),
         )
 
     def _predictor(self) -> PredictorState:

@@ -14,7 +14,8 @@ FULL_SHARE = 0.9
 
 def verdict(state: Snapshot, *, stopping: bool = False) -> StatusLine:
     """Return the first that holds: stopped or paused, no server, an urgent request late, overload, service
-    level missed, a server or the predictor impaired, too many urgency claims, all well.
+    level missed, a server or the predictor impaired, too many urgency claims, sessions that take turns, all
+    well.
     """
     return (
         _stopped(state, stopping)
@@ -24,6 +25,7 @@ def verdict(state: Snapshot, *, stopping: bool = False) -> StatusLine:
         or _promise_broken(state)
         or _impaired(state)
         or _shouted(state)
+        or _in_turns(state)
         or _well(state)
     )
 
@@ -103,6 +105,13 @@ def _shouted(state: Snapshot) -> StatusLine | None:
     claims = "1 claim" if shouter.unbelieved == 1 else f"{shouter.unbelieved:,} claims"
     text = f"{shouter.client} claims more urgency than its share ({shouter.share:.0%}): {claims} rejected"
     return StatusLine("warn", text)
+
+
+def _in_turns(state: Snapshot) -> StatusLine | None:
+    turns, parked = state.sessions.turns, state.sessions.parked
+    if not parked:
+        return None
+    return StatusLine("good", f"{turns + parked} sessions, the cache holds {turns}: the others take turns")
 
 
 def _well(state: Snapshot) -> StatusLine:

@@ -88,6 +88,8 @@ class Dispatcher:
 
     def _grant(self, exchange: Exchange, dispatch: Dispatch, now: float) -> None:
         exchange.set_urgency(dispatch.job.urgency, dispatch.job.urgency_by)
+        if dispatch.job.prefix:
+            exchange.priced(dispatch.job)
         entry = self.scheduler.running[exchange.id]
         exchange.begin(
             Attempt(
@@ -175,13 +177,13 @@ class Dispatcher:
         return True
 
     def send_away_waiting(self, why: Callable[[], Exception], *, suspended: bool = True) -> int:
-        """Reject all waiting exchanges with an error; return their number. Unless `suspended`, those with a
-        partial answer stay.
+        """Reject all waiting exchanges with an error; return their number. Unless `suspended`, those that
+        were cut stay.
         """
         waiting = [
             exchange
             for exchange in self.live.values()
-            if exchange.attempt is None and (suspended or not exchange.is_suspended)
+            if exchange.attempt is None and (suspended or not exchange.is_put_off)
         ]
         for exchange in waiting:
             self.send_away(exchange, why())

@@ -1,6 +1,7 @@
 """The record of a scheduled request: what was asked, the attempts to answer it, and how it ended."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import ceil
@@ -87,7 +88,9 @@ class Attempt:
     `expected_s` is the predicted service time. `end` is None while it lasts, and for the attempt that ends
     its request. `is_cutting`: it will be cut at the next possible token. `priority` is the number sent to an
     engine that orders its own queue; `reread_tokens` is the prefill that appears to have been repeated.
-    `server_gone`: its server went down with it.
+    `server_gone`: its server went down with it. `stop_reading` cuts it while its prompt is read, and returns
+    whether it did: not if the client would notice; None if it may not be cut so. `read_s` is how long it read
+    until that cut, None without one; `follows_cut_s` the time of such a cut of which it is the next attempt.
     """
 
     dispatch: Dispatch
@@ -106,6 +109,9 @@ class Attempt:
     priority: int | None = None
     reread_tokens: int = 0
     server_gone: bool = False
+    stop_reading: Callable[[], bool] | None = None
+    read_s: float | None = None
+    follows_cut_s: float | None = None
 
     @property
     def worker(self) -> str:
@@ -186,7 +192,7 @@ class Exchange:
 
     @property
     def cuts(self) -> list[Attempt]:
-        """The attempts that were cut: each brought a part of the answer."""
+        """The attempts that were cut: each brought a part of the answer, or read some of the prompt."""
         return [each for each in self.attempts if each.end is AttemptEnd.CUT]
 
     @property
@@ -210,6 +216,11 @@ class Exchange:
         return self.attempt is None and self.end is None and self.has_begun
 
     @property
+    def is_put_off(self) -> bool:
+        """Whether it was cut and waits to go on, with a part of its answer or before any."""
+        return self.attempt is None and self.end is None and (self.has_begun or bool(self.cuts))
+
+    @property
     def tokens(self) -> int:
         """Tokens so far, by counting the stream's events."""
         return sum(each.tokens for each in self.attempts)
@@ -226,9 +237,11 @@ class Exchange:
     @property
     def answer_begun_s(self) -> float | None:
         """Seconds from the first slot that did any work to the answer's first byte."""
+        read_s = 0.0
         for each in self.held_slots:
             if each.first_byte_s is not None:
-                return each.first_byte_s - each.granted_s
+                return read_s + each.first_byte_s - each.granted_s
+            read_s += each.read_s or 0.0
         return None
 
     @property
@@ -255,7 +268,7 @@ class Exchange:
         attempt = self.attempt
         if attempt is not None:
             attempt.end, attempt.ended_s = why, now
-            attempt.connection = None
+            attempt.connection = attempt.stop_reading = None
             attempt.cut_tokens, attempt.usage = attempt.tokens, None
             if not self.has_begun:
                 attempt.cut_tokens, attempt.first_byte_s = 0, None
@@ -270,7 +283,7 @@ class Exchange:
         self.splice = None
         if self.attempt is not None:
             self.attempt.usage = None
-            self.attempt.connection = None
+            self.attempt.connection = self.attempt.stop_reading = None
 
     # -- derived values ----------------------------------------------------------------------------------
 
@@ -295,6 +308,11 @@ class Exchange:
         job = self.asked.job
         if (job.urgency, job.urgency_by) != (level, by):
             self.asked = replace(self.asked, job=replace(job, urgency=level, urgency_by=by))
+
+    def priced(self, job: Job) -> None:
+        """Take over a job's session and costs from the scheduler, which knows the KV caches."""
+        costs = {name: getattr(job, name) for name in ("session", "cost_s", "cost_high_s", "saved_s")}
+        self.asked = replace(self.asked, job=replace(self.job, **costs))
 
     def repredicted(self, prediction: Prediction) -> None:
         """Replace the prediction by a better one, which is shown, judged and learned from."""

@@ -1,7 +1,7 @@
-"""Cuts running answers for shorter requests, and continues them later.
+"""Cuts running requests for shorter ones, and continues them later.
 
 The scheduler decides which answer is cut and when; this decides whether one may be cut, from its request and
-the server's proof of exact continuation.
+the server's proof of exact continuation; or, while its prompt is read, whether it can be sent again.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import Attempt, AttemptEnd, Exchange, Phase, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Operation
+from clairvoyant_cli.proxy.requests.cut_prompts import learn_from, prefill_of, stop_reading
 from clairvoyant_cli.proxy.requests.spliced_relay import UnfitError
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import ProvenWay, Server
@@ -88,8 +89,6 @@ class Preemption:
             exchange.uncut_because = "no proof that the server continues it exactly"
         else:
             self._judge(exchange, request, server, found)
-        if exchange.splice is None:
-            self.dispatcher.scheduler.spare(exchange.id)
 
     def streams_more(self, server: Server, model: str) -> None:
         """Record that a model streams more than text: its unstreamed answers are left unstreamed."""
@@ -128,7 +127,9 @@ class Preemption:
     def look(self) -> None:
         """Cut what the scheduler decides to preempt, at the next place where the client does not notice."""
         scheduler = self.dispatcher.scheduler
-        interrupts = self.enabled and scheduler.policy.interrupts and not self.operation.draining
+        policy = scheduler.policy
+        interrupts = self.enabled and (policy.interrupts or policy.stops_reading)
+        interrupts = interrupts and not self.operation.draining
         if not interrupts or not len(scheduler):
             self._undecided.clear()
             return
@@ -139,18 +140,37 @@ class Preemption:
             if exchange.splice is not None and exchange.splice.why_not and exchange.attempt is not None:
                 exchange.attempt.is_cutting = False
                 self._spare(exchange, exchange.splice.why_not)
-            scheduler.progress(job_id, exchange.tokens, *self._price(exchange))
+            self._note_progress(exchange, now)
         for preempt in scheduler.preemptions(now):
             exchange = self.dispatcher.live[preempt.job_id]
             cutting = any(each.is_cutting for each in self.dispatcher.attempts_on(preempt.worker))
             # Whether it may be cut is known once it has been sent.
-            if not cutting and exchange.phase is not Phase.CONNECTING and not _is_too_early(exchange):
+            if cutting or exchange.phase is Phase.CONNECTING:
+                continue
+            if scheduler.running[preempt.job_id].stops_s is not None:
+                if not stop_reading(exchange, self.pool.server_of(exchange), now):
+                    self._note_progress(exchange, now)
+            elif not _is_too_early(exchange):
                 attempt, splice = exchange.attempt, exchange.splice
                 if attempt is None or splice is None:
                     self._cut(exchange)
                 else:
                     attempt.is_cutting = True
                     self.spawn(self._cut_if_exact(exchange, attempt, splice))
+
+    def _note_progress(self, exchange: Exchange, now: float) -> None:
+        """Tell the scheduler how far a running request is, and what a cut costs."""
+        scheduler, attempt = self.dispatcher.scheduler, exchange.attempt
+        if attempt is None or attempt.read_s is not None:
+            return  # it is being cut
+        expected_s = scheduler.running[exchange.id].expected_s
+        reading = prefill_of(exchange, self.pool.server_of(exchange), expected_s, now)
+        if reading is not None and scheduler.policy.stops_reading:
+            scheduler.progress(exchange.id, 0, *reading[1], prefill=reading[0])
+            return
+        scheduler.progress(exchange.id, exchange.tokens, *self._price(exchange))
+        if exchange.splice is None and exchange.phase is not Phase.CONNECTING:
+            scheduler.spare(exchange.id)
 
     def _price(self, exchange: Exchange) -> CutPrice:
         """Return the price of cutting an answer now and continuing it.
@@ -202,6 +222,8 @@ class Preemption:
     def suspended(self, exchange: Exchange, attempt: Attempt) -> None:
         """Count a cut, and record what its server keeps of it."""
         self.stats.cuts += 1
+        if attempt.read_s is not None:
+            return  # what is kept of a prompt is learned from cuts of prompts
         self.stats.recomputed_tokens += attempt.reread_tokens
         self._left(exchange, attempt.worker, waits=True)
 
@@ -274,6 +296,13 @@ class Preemption:
         if before == inf and cache.room_tokens < inf:
             news = f"{server.name} had to recompute a cut answer: its cache seems to hold"
             self.stats.journal.event(logging.INFO, f"{news} {cache.room_tokens:.0f} tokens")
+
+    def read_whole(self, totals: Totals, exchange: Exchange, attempt: Attempt) -> None:
+        """Learn from the totals of an answer what cuts of prompts cost, and count what was read again."""
+        server = self.pool.get(attempt.worker)
+        if totals.complete and not exchange.has_begun and server is not None:
+            again = learn_from(exchange, attempt, totals, server, self.stats.journal.clock())
+            self.stats.recomputed_tokens += again
 
     def ran_on(self, last: Totals, exchange: Exchange) -> None:
         """Count the tokens recomputed for the last part of an answer, as reported or else estimated.

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.chores import CHORE_HEADER, chore_of
+from clairvoyant_cli.protocols.conversation import claims_of
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.exchange import Asked, Exchange
 from clairvoyant_cli.proxy.requests.admission_rules import ReadBody
-from clairvoyant_cli.proxy.requests.conversation_keys import Conversations
 from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
 from clairvoyant_cli.proxy.servers.matching import names
 from clairvoyant_cli.proxy.servers.server import Server
@@ -44,7 +44,6 @@ class ExchangeFactory:
     levels: UrgencyLevels
     journal: Journal
     show_prompts: bool = False
-    conversations: Conversations = field(default_factory=Conversations)
     _ids: int = 0
     _boot: str = field(default_factory=lambda: f"{int(time.time()) & 0xFFFFF:05x}")
 
@@ -63,15 +62,19 @@ class ExchangeFactory:
         stands_back = 0 if chore is None or chore.waited_for else self.access.stands_back(asks.client)
         self._ids += 1
         pool = self.times.pool
+        claimed, parent = claims_of(request.head, parsed.conversation)
         job = Job(
             id=f"{self._boot}-{self._ids}",
             arrival_s=now,
             **self.times.estimates(parsed, prediction),
-            prompt_tokens=parsed.prompt_tokens,
+            prompt_tokens=self.times.prompt_tokens(parsed),
             client=asks.client,
             model=parsed.model,
             affinity=pool.affinity_of(parsed),
-            prefix=self.conversations.chain_of(parsed.view) if len(pool) > 1 else (),
+            prefix=parsed.conversation.chain,
+            claimed=claimed,
+            parent=parent,
+            agentic=parsed.conversation.agentic,
             priority=self.access.priority_of(request, asks.client, parsed.priority),
             urgency=urgency,
             urgency_by=urgency_by,

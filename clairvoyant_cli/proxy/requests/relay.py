@@ -13,6 +13,10 @@ NOT_READY_BYTES = 4096  # the longest answer that may only mean "not ready": lla
 NOT_READY = b"Loading model"
 
 
+class CutError(Exception):
+    """The answer was cut, as was wanted; its request waits again."""
+
+
 class Relay(ResponseSink):
     """Feeds a client from an upstream connection; `finished` resolves, or fails, when the answer ends.
 
@@ -100,6 +104,15 @@ class Relay(ResponseSink):
         self.whole = True
         if not self.finished.done():
             self.finished.set_result(None)
+
+    def cut(self) -> bool:
+        """Drop the answer, so that `finished` fails with `CutError`; False if its head was passed on."""
+        if self._client.head_sent or self.finished.done():
+            return False
+        self._upstream.let_go()
+        self._client.fed_by(None)
+        self.finished.set_exception(CutError())
+        return True
 
     def failed(self, error: UpstreamError) -> None:
         """The answer broke off."""

@@ -5,7 +5,7 @@
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -34,7 +34,7 @@ from clairvoyant_cli.proxy.requests.cutting import KEPT_RUNNING, Preemption
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.forwarding import forward, forward_continuation
 from clairvoyant_cli.proxy.requests.refusals import Refusals
-from clairvoyant_cli.proxy.requests.relay import Relay
+from clairvoyant_cli.proxy.requests.relay import CutError, Relay
 from clairvoyant_cli.proxy.requests.serving_rules import (
     Abandon,
     Answered,
@@ -49,7 +49,8 @@ from clairvoyant_cli.proxy.requests.serving_rules import (
     ServingRules,
     WaitAgain,
 )
-from clairvoyant_cli.proxy.requests.spliced_relay import CutError, SplicedRelay, UnfitError
+from clairvoyant_cli.proxy.requests.slot_keeping import SlotKeeper
+from clairvoyant_cli.proxy.requests.spliced_relay import SplicedRelay, UnfitError
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
@@ -80,6 +81,7 @@ class Serving:
     annotation: Annotation
     engines: EngineQueues
     stats: RequestStats
+    slot_keeper: SlotKeeper = field(default_factory=SlotKeeper)
 
     async def serve(self, exchange: Exchange, request: Request) -> None:
         """Serve an exchange to its end, in as many attempts as that takes."""
@@ -102,7 +104,7 @@ class Serving:
 
     async def _wait(self, exchange: Exchange) -> ServingEvent | None:
         """Wait for a slot; return what happened instead, None if there is one."""
-        patience_s = None if exchange.is_suspended else self.rules.max_wait_s
+        patience_s = None if exchange.is_put_off else self.rules.max_wait_s
         if patience_s is not None:
             patience_s -= self.stats.journal.clock() - exchange.job.arrival_s
         try:
@@ -125,8 +127,10 @@ class Serving:
             return ClientLeft()
         server = self.pool[attempt.worker]
         relay: Relay | None = None
+        attempt.follows_cut_s = server.prompt_cuts.followed(attempt.granted_s)
         try:
             onward = await self._onward(exchange, request, server)
+            await self.slot_keeper.before_attempt(exchange, server)
             upstream = attempt.connection = await server.upstream.connect()
             request.holds_slot = True
             relay = self._relay(exchange, attempt, upstream, request)
@@ -139,6 +143,9 @@ class Serving:
                 forward_continuation(
                     request, upstream, relay, server, msgspec.json.encode(onward.body), onward.path, drop=drop
                 )
+            if not exchange.has_begun and self._is_resendable(request, exchange.asked.route, server):
+                attempt.stop_reading = relay.cut
+            self.stats.resumes += bool(exchange.parts) and exchange.parts[-1].read_s is not None
             exchange.phase = Phase.PREFILL
             await relay.finished
         except CutError:
@@ -153,7 +160,16 @@ class Serving:
             return await self._broken_off(exchange, request, attempt, relay, error)
         except asyncio.CancelledError:
             return self._left(exchange, attempt, relay)
-        return self._answered(exchange, attempt, relay.status)
+        else:
+            return self._answered(exchange, attempt, relay.status)
+        finally:
+            self.slot_keeper.after_attempt(exchange, server)
+
+    def _is_resendable(self, request: Request, route: Route, server: Server) -> bool:
+        """Whether a request that was sent may be cut, and sent again, before any of its answer has come."""
+        if server.stamps is not None or route.work is not Work.GENERATE:
+            return False
+        return self.preemption.enabled and request.is_kept and has_no_side_effects(request, route)
 
     async def _onward(self, exchange: Exchange, request: Request, server: Server) -> Onward | None:
         """Return the request to send in place of the client's; None for its own."""
@@ -167,7 +183,11 @@ class Serving:
         """Wait until the slot of an answer that was cut is free; its client may leave meanwhile."""
         try:
             self.preemption.suspended(exchange, attempt)
-            await self._released(exchange)
+            if attempt.read_s is not None and attempt.connection is not None:
+                # The server may finish its batch: the next request is in line for the slot meanwhile.
+                await attempt.connection.hang_up(HANG_UP_TIMEOUT_S)
+            else:
+                await self._released(exchange)
         except asyncio.CancelledError:
             return ClientLeft(at_work=True, status=relay.status if relay is not None else 0)
         return CutOff()
@@ -271,6 +291,7 @@ class Serving:
 
     def _take_totals(self, exchange: Exchange, attempt: Attempt, totals: Totals) -> None:
         """Record an answer's totals, summed over its parts."""
+        self.preemption.read_whole(totals, exchange, attempt)
         if exchange.splice is not None:
             self.preemption.ran_on(totals, exchange)
             totals = summed_totals(totals, exchange.splice.earlier)

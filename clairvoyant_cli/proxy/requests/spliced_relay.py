@@ -8,7 +8,7 @@ from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import UpstreamConnection, UpstreamError
 from clairvoyant_cli.protocols.splice import PartError, Splice
 from clairvoyant_cli.protocols.usage import UsageReader
-from clairvoyant_cli.proxy.requests.relay import Relay
+from clairvoyant_cli.proxy.requests.relay import CutError, Relay
 
 OF_THE_STREAM = frozenset(
     (
@@ -16,10 +16,6 @@ OF_THE_STREAM = frozenset(
     ).split()
 )
 """Headers of a stream that an answer in one piece has otherwise, or not at all."""
-
-
-class CutError(Exception):
-    """The answer was cut, as was wanted; its request waits again."""
 
 
 class UnfitError(UpstreamError):

@@ -3,19 +3,35 @@
 from dataclasses import dataclass, field
 
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
+from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.scheduler.job import Estimates
 from clairvoyant_cli.scheduler.quantile_coverage import Coverage
 from predictor.record import Prediction
 
+TELLING_CHARACTERS = 400
+"""A shorter prompt tells more of the chat template than of how many tokens a character makes."""
+
+RATIO_WEIGHT = 0.3
+MAX_MODELS = 256
+
 
 @dataclass(slots=True)
 class ServiceTimes:
-    """Service times on the servers of a pool. `coverage` corrects the upper quantiles."""
+    """Service times on the servers of a pool. `coverage` corrects the upper quantiles;
+    `tokens_per_character` is learned for each model.
+    """
 
     pool: ServerPool
     coverage: Coverage = field(default_factory=Coverage)
+    tokens_per_character: dict[str, float] = field(default_factory=dict)
+
+    def prompt_tokens(self, parsed: ParsedRequest) -> float:
+        """Return the expected number of tokens of a prompt."""
+        ratio = self.tokens_per_character.get(parsed.model)
+        chain = parsed.conversation.chain
+        return parsed.prompt_tokens if ratio is None or not chain else ratio * chain.length
 
     def fastest_s(self, prompt_tokens: float, tokens: float) -> float:
         """Return the service time on the fastest server that is up, in seconds."""
@@ -28,9 +44,9 @@ class ServiceTimes:
         tokens_q90 = prediction.q90_tokens * parsed.choices
         return Estimates(
             p_long=prediction.p_long,
-            cost_s=self.fastest_s(parsed.prompt_tokens, tokens),
+            cost_s=self.fastest_s(self.prompt_tokens(parsed), tokens),
             cost_high_s=self.coverage.corrected(
-                prediction.length_class.value, self.fastest_s(parsed.prompt_tokens, tokens_q90)
+                prediction.length_class.value, self.fastest_s(self.prompt_tokens(parsed), tokens_q90)
             ),
             tokens=tokens,
             tokens_q90=tokens_q90,
@@ -43,11 +59,36 @@ class ServiceTimes:
             return
         server, job = self.pool.server_of(exchange), exchange.job
         if exchange.attempt is not None and job.cost_s and end.outcome is Outcome.COMPLETED:
-            here = server.service_s(job.prompt_tokens, job.tokens) / job.cost_s
+            cached = self.pool.queue.running[exchange.id].expected.tokens
+            here = server.service_s(max(job.prompt_tokens - cached, 0.0), job.tokens) / job.cost_s
             regime = exchange.asked.prediction.length_class.value
             self.coverage.learn(regime, job.cost_high_s * here, exchange.service_s(end.at_s))
+        self._learn_cache(exchange, totals, end)
         decode_s = totals.decode_s or _streamed_s(exchange, end)
         server.speeds.learn(totals.tokens, decode_s, totals.prefilled_tokens, totals.prefill_s)
+
+    def _learn_cache(self, exchange: Exchange, totals: Totals, end: RequestEnd) -> None:
+        """Have the scheduler's account of the KV cache follow what the server reports of an answer."""
+        chain, prompt_tokens = exchange.job.prefix, totals.prompt_tokens
+        if not chain or exchange.attempt is None:
+            return
+        if prompt_tokens is None:
+            prompt_tokens = round(exchange.job.prompt_tokens)
+        elif chain.length >= TELLING_CHARACTERS:
+            learned, model = self.tokens_per_character, exchange.job.model
+            ratio = prompt_tokens / chain.length
+            if model in learned:
+                learned[model] += RATIO_WEIGHT * (ratio - learned[model])
+            elif len(learned) < MAX_MODELS:
+                learned[model] = ratio
+        self.pool.queue.answered(
+            exchange.id,
+            prompt_tokens,
+            totals.tokens or 0,
+            totals.cached_tokens,
+            calls_tool=totals.calls_tool,
+            now=end.at_s,
+        )
 
 
 def _streamed_s(exchange: Exchange, end: RequestEnd) -> float | None:

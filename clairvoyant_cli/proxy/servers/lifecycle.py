@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.config import BackendConfig, ServeConfig, name_for
@@ -23,6 +24,7 @@ from clairvoyant_cli.proxy.servers.find_servers import find_server
 from clairvoyant_cli.proxy.servers.loaded_models import Residents
 from clairvoyant_cli.proxy.servers.matching import able_for, has_given_up, names
 from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.servers.saved_slots import SavedSlots
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.servers.server_watch import ServerWatch
 from clairvoyant_cli.scheduler.job import Job
@@ -86,6 +88,15 @@ class ServerLifecycle:
             look_closer=partial(self.see_settings, server),
             clock=self.journal.clock,
         )
+        if self.config.slot_save_path is not None:
+            server.saved_slots = SavedSlots(
+                server,
+                server.ask,
+                Path(self.config.slot_save_path),
+                self.config.slot_budget * (1 << 30),
+                self.journal.event,
+                self.journal.clock,
+            )
         server.outage.grace_s = self.config.outage_grace
         server.outage.give_up = partial(self.outlasted, server)
         server.health.changed = self.share_out

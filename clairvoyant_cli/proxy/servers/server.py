@@ -15,6 +15,8 @@ from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.model_settings import ModelSettings, changed_parts
 from clairvoyant_cli.proxy.servers.health import Health, Outage
 from clairvoyant_cli.proxy.servers.loaded_models import Residents
+from clairvoyant_cli.proxy.servers.prompt_cuts import PromptCuts
+from clairvoyant_cli.proxy.servers.saved_slots import SavedSlots
 from clairvoyant_cli.proxy.servers.server_watch import ServerWatch
 from clairvoyant_cli.scheduler.kv_cache import KvCache
 from profiles.records import Continuation, Profile
@@ -42,9 +44,9 @@ class Server(ObservedServer):
 
     `key` is its own API key. `profiles` are its measurements, the preferred one first. `weight` is its share
     among servers that could serve a request equally well. A `draining` server gets no new requests; a
-    `leaving` one is also removed once it has nothing left to do. `residents` is None unless it swaps models.
-    `settings` maps a model to what decides its answers besides the request. `news`, `unproved` and `remarks`
-    hold what was logged already.
+    `leaving` one is also removed once it has nothing left to do. `residents` is None unless it swaps models,
+    `saved_slots` unless it may save conversations. `settings` maps a model to what decides its answers
+    besides the request. `news`, `unproved` and `remarks` hold what was logged already.
     """
 
     prober: Prober
@@ -57,7 +59,9 @@ class Server(ObservedServer):
     health: Health = field(default_factory=Health)
     outage: Outage = field(default_factory=Outage)
     kv_cache: KvCache = field(default_factory=KvCache)
+    prompt_cuts: PromptCuts = field(default_factory=PromptCuts)
     residents: Residents | None = None
+    saved_slots: SavedSlots | None = None
     settings: dict[str, ModelSettings] = field(default_factory=dict)
     news: str = ""
     unproved: str = ""
@@ -98,7 +102,9 @@ class Server(ObservedServer):
         return self.speeds.seconds(tokens, 0.0)
 
     async def close(self) -> None:
-        """Close all connections to it."""
+        """Close all connections to it, and erase what it saved."""
+        if self.saved_slots is not None:
+            self.saved_slots.forget_all()
         await self.upstream.close()
         await self.prober.close()
 

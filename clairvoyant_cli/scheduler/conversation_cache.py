@@ -1,0 +1,213 @@
+"""Which conversations a server still has in its KV cache, and how much of a prompt it has to read again.
+
+No server lists the contents of its cache, so they are derived: each answer leaves its conversation, the least
+recently used ones are evicted first, and those in the slots stay. What servers report of an answer (tokens
+taken from the cache) corrects this: the size is learned from conversations that were still there or gone, and
+`reuse` from the most recent one, which a server with sliding windows or recurrent layers may drop whole.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from math import inf
+
+from clairvoyant_cli.scheduler.chain import Chain
+
+MAX_CONVERSATIONS = 256
+"""The most conversations that are tracked per server, those that should be evicted included: one that is
+still there shows that the cache is larger than assumed."""
+
+MAX_PIECES = 200_000
+"""The most pieces of tracked conversations."""
+
+KEPT_SHARE = 0.5
+"""A conversation counts as kept if at least this share of it came from the cache: templates drop thinking."""
+
+TELLING_TOKENS = 50.0
+"""Where fewer tokens are in one conversation alone, nothing is learned from whether they were cached."""
+
+REUSE_WEIGHT = 0.3
+
+OTHERS_FOR_S = 60.0
+"""How long requests outside sessions count as traffic that needs room in the cache."""
+
+
+@dataclass(slots=True, eq=False)
+class Kept:
+    """A conversation in the cache: `prompt_tokens` of it are its last prompt, the rest is the answer."""
+
+    chain: Chain
+    prompt_tokens: float
+    tokens: float
+
+    def shares(self, chain: Chain, at: int) -> float:
+        """Return the tokens it has of a prompt that has its pieces up to piece `at`."""
+        if self.chain.hashes[-1] == chain.hashes[at]:
+            return self.tokens
+        return self.prompt_tokens * chain.characters[at] / max(self.chain.length, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a server should have of a prompt: `tokens`, 0 if its conversation should be evicted by now.
+
+    `if_kept` are the tokens of its conversation, whether or not it is evicted, and `needs_tokens` is the
+    cache size that keeps it: 0 if the slots alone do. Others have `shared` tokens of it.
+    """
+
+    tokens: float = 0.0
+    if_kept: float = 0.0
+    needs_tokens: float = 0.0
+    shared: float = 0.0
+
+
+NOTHING = Expected()
+
+
+class ConversationCache:
+    """The conversations of one server, the least recently used first.
+
+    `room_tokens` is the size: infinite until a conversation was gone. The last `slots` conversations stay in
+    any case.
+    """
+
+    def __init__(self, slots: int = 1) -> None:
+        self.slots = slots
+        self.room_tokens = inf
+        self.reuse = 1.0
+        self._at_least, self._at_most = 0.0, inf
+        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._where: dict[int, list[Kept]] = {}
+        self._pieces = 0
+        self._other_tokens, self._other_s = 0.0, -inf
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def expected(self, chain: Chain) -> Expected:
+        """Return what should be cached of a prompt: of the conversation that shares most with it, or, if that
+        should be evicted, of the latest one that shares anything.
+        """
+        at = self._shared_pieces(chain) - 1
+        if at < 0:
+            return NOTHING
+        found = self._where[chain.hashes[at]]
+        ends = (each for each in reversed(found) if each.chain.hashes[-1] == chain.hashes[at])
+        kept = next(ends, found[-1])
+        others = self._shared_pieces(chain, kept) - 1
+        other = None if others < 0 else next(e for e in self._where[chain.hashes[others]] if e is not kept)
+        shared = 0.0
+        if other is not None and self._needed(other) <= self.room_tokens:
+            shared = other.shares(chain, others)
+        needs, tokens = self._needed(kept), kept.shares(chain, at)
+        believed = tokens if needs <= self.room_tokens else shared
+        return Expected(believed * self.reuse, tokens, needs, min(shared, tokens))
+
+    def cached_tokens(self, chain: Chain) -> float:
+        """Return the tokens of a prompt that should be cached."""
+        return self.expected(chain).tokens if chain and self._where else 0.0
+
+    def started(self, job_id: str, chain: Chain, prompt_tokens: float) -> None:
+        """Record that a slot now reads a prompt. The conversation takes the place of its earlier turn."""
+        if not chain:
+            return
+        if (before := self._before(chain)) is not None:
+            self._remove(next(name for name, each in self._kept.items() if each is before))
+        added = self._kept[job_id] = Kept(chain, prompt_tokens, prompt_tokens)
+        for piece in chain.hashes:
+            self._where.setdefault(piece, []).append(added)
+        self._pieces += len(chain.hashes)
+        while len(self._kept) > MAX_CONVERSATIONS or (self._pieces > MAX_PIECES and len(self._kept) > 1):
+            self._remove(next(iter(self._kept)))
+
+    def answered(self, job_id: str, prompt_tokens: float, tokens: float) -> None:
+        """Record the real numbers of tokens of a prompt and its answer."""
+        kept = self._kept.get(job_id)
+        if kept is not None:
+            kept.prompt_tokens, kept.tokens = prompt_tokens, prompt_tokens + tokens
+            self._kept.move_to_end(job_id)
+
+    def dropped(self, job_id: str) -> None:
+        """Record that a prompt was not read."""
+        if job_id in self._kept:
+            self._remove(job_id)
+
+    def told(self, expected: Expected, cached_tokens: float) -> None:
+        """Learn from how much of a prompt came from the cache, in tokens."""
+        own_tokens = expected.if_kept - expected.shared
+        if own_tokens < TELLING_TOKENS:
+            return
+        was_there = cached_tokens - expected.shared >= KEPT_SHARE * self.reuse * own_tokens
+        if not expected.needs_tokens:
+            share = min(cached_tokens / expected.if_kept, 1.0)
+            self.reuse = max(0.01, self.reuse + REUSE_WEIGHT * (share - self.reuse))
+        elif was_there:
+            self._at_least = max(self._at_least, expected.needs_tokens)
+            self._at_most = inf if self._at_most <= self._at_least else self._at_most
+        else:
+            self._at_most = min(self._at_most, expected.needs_tokens)
+            self._at_least = 0.0 if self._at_least >= self._at_most else self._at_least
+        self.room_tokens = inf if self._at_most == inf else (self._at_least + self._at_most) / 2.0
+
+    def note_other(self, tokens: float, now: float) -> None:
+        """Record a request outside any session, which takes a slot and room from the sessions."""
+        self._other_tokens, self._other_s = tokens, now
+
+    def holds(self, contexts: list[float], now: float) -> bool:
+        """Return whether sessions with these numbers of tokens can be served in turns without evicting each
+        other, beside the requests outside sessions that were served recently.
+        """
+        if len(contexts) <= 1 or self.room_tokens == inf:
+            return True
+        other = self._other_tokens if now - self._other_s < OTHERS_FOR_S else 0.0
+        return len(contexts) + (other > 0.0) <= self.slots or sum(contexts) + other <= self.room_tokens
+
+    def evicts(self, chain: Chain, tokens: float) -> bool:
+        """Return whether one more request of this many tokens would evict the conversation of a chain."""
+        kept = self._before(chain)
+        if kept is None or self.room_tokens == inf or self._later_than(kept) + 1 < self.slots:
+            return False
+        return self._needed(kept) <= self.room_tokens < self._depth(kept) + tokens
+
+    def _before(self, chain: Chain) -> Kept | None:
+        """Return the conversation that a prompt goes on with, or repeats."""
+        at = self._shared_pieces(chain) - 1
+        found = self._where[chain.hashes[at]] if at >= 0 else ()
+        return next((each for each in reversed(found) if each.chain.hashes[-1] == chain.hashes[at]), None)
+
+    def _shared_pieces(self, chain: Chain, without: Kept | None = None) -> int:
+        """Return how many pieces of a prompt any conversation has, other than one."""
+        low, high = 0, len(chain.hashes)  # a conversation that has a piece has all before it, too
+        while low < high:
+            middle = (low + high) // 2
+            found = self._where.get(chain.hashes[middle], ())
+            if len(found) > 1 or (found and found[0] is not without):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _depth(self, kept: Kept) -> float:
+        """Return the tokens of a conversation and of all used after it."""
+        depth = 0.0
+        for each in reversed(self._kept.values()):
+            depth += each.tokens
+            if each is kept:
+                break
+        return depth
+
+    def _later_than(self, kept: Kept) -> int:
+        """Return how many conversations were used after one."""
+        return next(n for n, each in enumerate(reversed(self._kept.values())) if each is kept)
+
+    def _needed(self, kept: Kept) -> float:
+        """Return the cache size in tokens that keeps a conversation, 0 if the slots do."""
+        return 0.0 if self._later_than(kept) < self.slots else self._depth(kept)
+
+    def _remove(self, job_id: str) -> None:
+        kept = self._kept.pop(job_id)
+        self._pieces -= len(kept.chain.hashes)
+        for piece in kept.chain.hashes:
+            found = self._where[piece]
+            found.remove(kept)
+            if not found:
+                del self._where[piece]

@@ -1,0 +1,325 @@
+"""The jobs in the queue: where each stands, and the views of them. `queue` decides what happens to them."""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import count, islice
+
+from clairvoyant_cli.scheduler.fairness import EVERYBODY, Accounts, Tenant
+from clairvoyant_cli.scheduler.job import (
+    Job,
+    Move,
+    MoveKind,
+)
+from clairvoyant_cli.scheduler.placement import Fleet
+from clairvoyant_cli.scheduler.policy import Policy
+from clairvoyant_cli.scheduler.queue_drop import Crowds
+from clairvoyant_cli.scheduler.queued_job import QueuedJob
+from clairvoyant_cli.scheduler.residency import Residency
+from clairvoyant_cli.scheduler.sessions import Sessions
+from clairvoyant_cli.scheduler.urgency import Claims, Said, level_of, unbelieved
+from clairvoyant_cli.scheduler.waiting_line import WaitingLine
+
+MAX_BACK_S = 600.0
+"""The longest that a background job waits behind others, where tau is longer or not set."""
+
+MAX_REPRICED = 64
+"""At most this many waiting jobs are priced again when a cache changes."""
+
+REPRICE_SHARE = 0.05
+"""A change of less than this share of a job's cost does not move it."""
+
+FORWARD_EVERY = 4
+"""At most one start in this many goes to a background job that has waited for tau."""
+
+
+class QueueState:
+    """The waiting and running jobs of a `Scheduler`, with everything that places them."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        workers: Mapping[str, int],
+        tau_s: float | None = None,
+        capacity: int = 1024,
+        tenants: Mapping[str, Tenant] | None = None,
+        everybody: Tenant = EVERYBODY,
+        load_s: Mapping[str, float] | None = None,
+    ) -> None:
+        """Start empty.
+
+        `workers` maps a backend's name to its slots; `tau_s` None means no guard; `tenants` holds the rules
+        of the clients that have any, `everybody` those of each other client that has a name; `load_s` maps an
+        affinity to the seconds it takes to load.
+        """
+        self.capacity = capacity
+        self.paused = False
+        self.tau_firings = 0
+        self.fleet = Fleet(workers, load_s or {})
+        self._line = WaitingLine(policy, self.fleet, tau_s, tenants or {}, everybody, self._is_believed)
+        self.claims = Claims()
+        self.accounts = Accounts()
+        self._seq = count()
+        self._promotions = count(1)
+        self._waiting: dict[str, QueuedJob] = {}  # insertion order is arrival order
+        self._running: dict[str, QueuedJob] = {}
+        self._crowds = Crowds()
+        self._back: deque[QueuedJob] = deque()  # background jobs, the oldest first
+        self._since_forward = FORWARD_EVERY
+        self._waited_for = 0  # waiting jobs that are not in the background
+        self.sessions = Sessions(self.fleet)
+        self._parked: dict[str, QueuedJob] = {}
+        self._by_root: dict[int, dict[str, QueuedJob]] = {}  # waiting jobs by the first piece of their chain
+
+    def __repr__(self) -> str:
+        counts = f"{len(self._waiting)} waiting, {len(self._running)} running"
+        return f"<Scheduler {self.policy.name}: {counts}{' (paused)' if self.paused else ''}>"
+
+    @property
+    def policy(self) -> Policy:
+        """What orders the waiting jobs."""
+        return self._line.policy
+
+    @property
+    def tau_s(self) -> float | None:
+        """Everybody's starvation timeout in seconds, None for no guard."""
+        return self._line.tau_s
+
+    @tau_s.setter
+    def tau_s(self, tau_s: float | None) -> None:
+        self._line.tau_s = tau_s
+
+    # -- views --------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> Mapping[str, QueuedJob]:
+        """The running jobs by id, in the order they started."""
+        return self._running
+
+    @property
+    def deferring(self) -> bool:
+        """Whether the last `next` left a slot free because waiting jobs wait for a better one."""
+        return self._line.deferring
+
+    @property
+    def clients(self) -> dict[str, tuple[int, int]]:
+        """The numbers of waiting and running jobs of each client that has any."""
+        waiting = self._crowds.waiting()
+        names = waiting.keys() | self._line.clients_running.keys()
+        return {name: (waiting.get(name, 0), self._line.clients_running.get(name, 0)) for name in names}
+
+    @property
+    def slots(self) -> Mapping[str, int]:
+        """The slots of each worker."""
+        return self.fleet.slots
+
+    @property
+    def residency(self) -> Residency:
+        """What each worker has loaded."""
+        return self.fleet.residency
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self._waiting or job_id in self._running
+
+    def forecast(self, job: Job, now: float) -> tuple[float, float]:
+        """Return the predicted seconds until a job would start, were it submitted now, and of its prefill.
+
+        Jobs before it take the slots in order as they fall free; waiting for a better worker is ignored.
+        O(n log n) in the waiting jobs.
+        """
+        self._line.now = now
+        entry = QueuedJob(job, next(self._seq), job.rank, job.arrival_s)
+        entry.key = self.policy.key(entry)
+        place = self._line.place_of(entry)
+        before = [e for e in self._waiting.values() if not e.held and self._line.place_of(e) < place]
+        before.sort(key=self._line.place_of)
+        return self.fleet.forecast(entry, before, now)
+
+    def waiting(self, now: float | None = None) -> Iterator[QueuedJob]:
+        """Yield the waiting jobs in the order of their starts, were none to age; held ones last.
+
+        `now` defaults to the time of the last decision.
+        """
+        yield from self._line.in_order(self._waiting.values(), now)
+
+    @property
+    def line(self) -> WaitingLine:
+        """The waiting jobs, lane by lane. Read only."""
+        return self._line
+
+    def backlog_s(self, worker: str, now: float) -> float:
+        """Return the predicted seconds of work pinned to a worker, waiting and running.
+
+        For "", that of the jobs that wait for any worker.
+        """
+        station = self.fleet.stations.get(worker)
+        return self._line.pinned_s().get(worker, 0.0) + (station.left_s(now) if station else 0.0)
+
+    def set_urgency(self, job_id: str, level: int | None, by: Said, now: float) -> bool:
+        """Set the urgency of a job; False if it is gone, or a predictor would overrule another source."""
+        entry = self._waiting.get(job_id) or self._running.get(job_id)
+        if entry is None or (by is Said.PREDICTOR and entry.job.urgency_by != by):
+            return False
+        self._line.drop(entry)
+        before, entry.job = entry.job, replace(entry.job, urgency=level, urgency_by=by)
+        entry.moves.append(Move(now, MoveKind.URGENCY, f"{'none' if level is None else level} by {by}"))
+        if job_id in self._waiting:
+            self._place(entry)
+        else:
+            self.claims.exchanged(before, entry.job, entry.started_s, now)
+        return True
+
+    def _is_believed(self, entry: QueuedJob, now: float) -> bool:
+        """Return whether a job may start by the urgency that its client claims; if not, drop the claim."""
+        if not self.policy.by_level or entry.promoted:
+            return True
+        client = entry.job.client
+        share = self._crowds.share_of(client, self._line.rules_of(client).weight)
+        if self.claims.believes(entry.job, share, self.slots.values(), now):
+            return True
+        self.claims.refuse(client, share, now)
+        self.set_urgency(entry.job.id, unbelieved(entry.job), Said.SHARE, now)
+        return False
+
+    # -- moving entries -----------------------------------------------------------------------------
+
+    def _wait(self, entry: QueuedJob) -> None:
+        self._waiting[entry.job.id] = entry
+        if entry.job.prefix:
+            self._by_root.setdefault(entry.job.prefix.hashes[0], {})[entry.job.id] = entry
+        self._waited_for += not entry.job.stands_back
+        client = entry.job.client
+        self._crowds.join(client, self._line.rules_of(client).weight)
+        self._place(entry)
+
+    def _place(self, entry: QueuedJob) -> None:
+        if not entry.promoted:
+            entry.key = self.policy.key(entry)
+        self._route(entry)
+        self._unpark(entry)
+        entry.parked = self._must_park(entry)
+        if entry.parked:
+            self._parked[entry.job.id] = entry
+            self._crowds.place(entry, 0)
+        elif not entry.held:
+            lane = self._line.push(entry)
+            if not entry.promoted and not entry.cuts:  # a partial answer is never dropped
+                self._crowds.place(entry, lane.band)
+
+    def _unpark(self, entry: QueuedJob) -> None:
+        if self._parked.pop(entry.job.id, None) is not None:
+            entry.version += 1  # as `Lane.drop` does: its place among those to be dropped is no longer valid
+
+    def _must_park(self, entry: QueuedJob) -> bool:
+        """Return whether a waiting job's session must wait for its turn; if not, it has one from now on."""
+        job, policy = entry.job, self.policy
+        if entry.promoted or entry.cuts or not policy.guarded:
+            return False
+        if policy.by_level and level_of(job) <= 1:
+            return False
+        if not self.sessions.may_run(job, self._line.now, len(self._parked)):
+            return True
+        if not entry.held:
+            self.sessions.begin_turn(job, self._line.now)
+        return False
+
+    def _give_turns(self, now: float) -> None:
+        """Give parked sessions their turns: first those that may run by now, fairly between clients, then the
+        one that has been parked for too long.
+        """
+        parked = [entry for entry in self._parked.values() if not entry.held]
+        parked.sort(key=lambda entry: (entry.usage_s, entry.seq))
+        for entry in parked:
+            if entry.parked:
+                self._place(entry)
+        still = [entry for entry in parked if entry.parked and self.sessions.takes_turns(entry.job)]
+        longest = min(still, key=lambda entry: entry.job.arrival_s, default=None)
+        if longest is None:
+            return
+        tau_s = self._line.tau_of(longest.job.client)
+        if self.sessions.overdue(longest.job, now, tau_s, (entry.job for entry in still)):
+            self.sessions.take_turn(longest.job, now)
+            self._place(longest)
+
+    def _reprice(self, job: Job, now: float) -> None:
+        """Compute again what the waiting jobs cost that share the beginning of a conversation."""
+        if not job.prefix:
+            return
+        self._line.now = now
+        sharing = self._by_root.get(job.prefix.hashes[0], {})
+        for entry in list(islice(sharing.values(), MAX_REPRICED)):
+            priced = self.fleet.priced(entry.job)
+            if entry.cuts or abs(priced.saved_s - entry.job.saved_s) <= REPRICE_SHARE * entry.job.cost_s:
+                continue
+            self._line.drop(entry)
+            self.accounts.give_back(entry, now)
+            entry.job = priced
+            self.accounts.charge(entry, now)
+            self._place(entry)
+
+    def _let_forward(self, now: float) -> None:
+        """Promote the oldest background job past tau, at most one in FORWARD_EVERY starts."""
+        back = self._back
+        while back and (back[0].job.id not in self._waiting or not back[0].job.stands_back):
+            back.popleft()
+        if not back or self._since_forward < FORWARD_EVERY:
+            return
+        entry = back[0]
+        tau_s = self._line.tau_of(entry.job.client)
+        if now - entry.job.arrival_s <= (MAX_BACK_S if tau_s is None else min(tau_s, MAX_BACK_S)):
+            return
+        self._since_forward = 0
+        self._line.drop(entry)
+        self._stand_back(entry, 0)
+        self._waited_for += 1
+        entry.moves.append(Move(now, MoveKind.CAME_FORWARD))
+        self._place(entry)
+
+    def _stand_back(self, entry: QueuedJob, levels: int) -> None:
+        """Set the background levels of a job that is in no lane."""
+        entry.job = replace(entry.job, stands_back=levels)
+        if not entry.promoted and not entry.by_operator:
+            entry.rank = entry.job.rank
+
+    def _route(self, entry: QueuedJob) -> None:
+        """Choose the worker that a job waits for, under a policy that routes; a valid choice stays."""
+        among, routed = self.policy.candidates, entry.routed
+        if among is None or entry.job.worker:
+            entry.routed = ""
+        elif not routed or not self.fleet.takes(routed, entry.job.able):
+            waiting_s = self._line.pinned_s()
+            entry.routed = self.fleet.route(entry, among, self._line.now, lambda to: waiting_s.get(to, 0.0))
+
+    def _place_all(self) -> None:
+        """Rebuild the order of the waiting jobs."""
+        self._line.lanes.clear()
+        self._crowds.reweigh(lambda client: self._line.rules_of(client).weight)
+        for entry in self._waiting.values():
+            self._place(entry)
+
+    def _leave(self, entry: QueuedJob) -> None:
+        del self._waiting[entry.job.id]
+        self._unpark(entry)
+        if entry.job.prefix:
+            root = entry.job.prefix.hashes[0]
+            del self._by_root[root][entry.job.id]
+            if not self._by_root[root]:
+                del self._by_root[root]
+        self._waited_for -= not entry.job.stands_back
+        self._crowds.leave(entry.job.client)
+        self._line.drop(entry)
+
+    def _stop(self, job_id: str, now: float, *, served: bool) -> QueuedJob:
+        entry = self._running.pop(job_id)
+        self.fleet.ended(entry, served=served)
+        entry.served_s += now - entry.started_s
+        self.claims.stopped(entry.job, entry.started_s, now)
+        running, client = self._line.clients_running, entry.job.client
+        running[client] -= 1
+        if not running[client]:
+            del running[client]
+        return entry

@@ -1,0 +1,305 @@
+"""Sessions of agents: which requests belong together, and which sessions have their turn.
+
+A session is known by its chain: its next prompt begins with the prompt before. A claimed session id only
+separates sessions of one client; it never joins what the chain does not.
+
+Sessions take turns, because one that comes back after others were served may find its conversation evicted
+and has to have all of it read again. As many sessions have a turn at once as the KV cache of a server holds.
+The others are parked: their requests wait until a session rests, that is, until it has not come back for
+`hold_s` after its last answer. One that has been parked for longer than tau, and longer than it would wait if
+every session were read again in turn, takes the turn of the session that has had one longest.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+from clairvoyant_cli.scheduler.chain import NO_CHAIN, Chain
+from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.placement import Fleet, Station
+
+MAX_SESSIONS = 2000
+MAX_ENDS = 20_000
+"""Bounds of what is remembered; the least recently used is forgotten first."""
+
+AT_ONCE_S = 5.0
+"""A request that follows its session's last answer within this time was not written by a person."""
+
+USUAL_GAP_S = 2.0
+"""How long a session is expected to take to come back, before it ever has: 86 % of the turns in published
+traces of coding agents come back within a second."""
+
+GAP_MARGIN = 1.5
+MAX_HOLD_S = 30.0
+"""A hold lasts this many times the longest recent gap, and no longer than this."""
+
+RETURNS_PRIOR = {True: 0.9, False: 0.5}
+"""Probability that a session comes back after an answer that called a tool, or did not. Counts as two
+observations."""
+
+MAX_QUESTION_S = 10.0
+"""The longest that a request outside sessions waits because a session is about to come back."""
+
+PATIENCE = 1.5
+"""A session is parked at most this many times as long as it would wait if every session were read again."""
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """A session and its account. `tokens` is its context, after the last answer or as expected.
+
+    It takes turns with others once it is an `agent`: it uses tools or came back at once. `active`: it has a
+    turn on `worker`, since `turn_s`. `read_tokens` and `kept_tokens` sum what servers read of its prompts and
+    what they took from their caches. `returns` of `rests` answers were followed by another request.
+    """
+
+    id: str
+    client: str
+    claimed: str
+    agent: bool
+    parent: str = ""
+    turns: int = 0
+    tokens: float = 0.0
+    read_tokens: float = 0.0
+    kept_tokens: float = 0.0
+    returns: int = 0
+    answers: int = 0
+    longest_gap_s: float = USUAL_GAP_S / GAP_MARGIN
+    calls_tool: bool = False
+    active: bool = False
+    worker: str = ""
+    turn_s: float = 0.0
+    last_end_s: float = 0.0
+    waiting: int = 0
+    running: int = 0
+    chain: Chain = NO_CHAIN
+
+    @property
+    def returns_p(self) -> float:
+        """The probability that it comes back soon."""
+        prior = RETURNS_PRIOR[self.calls_tool]
+        return (self.returns + 2.0 * prior) / (self.answers + 2.0)
+
+    def hold_s(self, reread_s: float, waiters: int) -> float:
+        """Return how long its turn is kept after an answer: for its usual gap, if reading it again would cost
+        more than the others lose by waiting.
+        """
+        longest_s = min(GAP_MARGIN * self.longest_gap_s, MAX_HOLD_S)
+        return min(longest_s, self.returns_p * reread_s / max(waiters, 1))
+
+
+@dataclass(slots=True)
+class Sessions:
+    """The sessions of all clients, and their turns on the servers of a fleet."""
+
+    fleet: Fleet
+    known: OrderedDict[str, Session] = field(default_factory=OrderedDict)
+    _by_end: OrderedDict[tuple[str, str, int], str] = field(default_factory=OrderedDict)
+    _active: dict[str, Session] = field(default_factory=dict)
+    read_tokens: float = 0.0
+    kept_tokens: float = 0.0
+    _number: int = 0
+
+    @property
+    def turns(self) -> int:
+        """The number of sessions that have a turn."""
+        return len(self._active)
+
+    def arrived(self, job: Job, now: float) -> str:
+        """Return the id of the session that a new job belongs to; "" if it has no chain."""
+        if not job.prefix:
+            return ""
+        session = self._find(job)
+        if session is None:
+            self._number += 1
+            session = Session(f"s{self._number}", job.client, job.claimed, job.agentic, job.parent)
+            self.known[session.id] = session
+            self._forget_old()
+        elif session.answers and not session.running and not session.waiting:
+            gap_s = now - session.last_end_s
+            if gap_s <= MAX_HOLD_S:
+                session.returns += 1
+                session.longest_gap_s = max(gap_s, 0.8 * session.longest_gap_s)
+            session.agent = session.agent or gap_s <= AT_ONCE_S
+        session.agent = session.agent or job.agentic
+        self.known.move_to_end(session.id)
+        session.tokens = max(session.tokens, job.prompt_tokens + job.tokens)
+        session.waiting += 1
+        return session.id
+
+    def _find(self, job: Job) -> Session | None:
+        for piece in reversed(job.prefix.hashes):
+            found = self._by_end.get((job.client, job.claimed, piece))
+            if found is not None:
+                return self.known.get(found)
+        return None
+
+    def of(self, job: Job) -> Session | None:
+        """Return the session of a job; None if it has none, or it was forgotten."""
+        return self.known.get(job.session) if job.session else None
+
+    def takes_turns(self, job: Job) -> bool:
+        """Return whether a job belongs to a session that takes turns with others."""
+        session = self.of(job)
+        return session is not None and session.agent
+
+    def started(self, job: Job, worker: str, now: float) -> None:
+        """Record that a job of a session takes a slot."""
+        session = self.of(job)
+        if session is None:
+            return
+        session.waiting -= 1
+        session.running += 1
+        if session.agent:
+            if not session.active:
+                session.turn_s = now
+            session.active, session.worker, session.chain = True, worker, job.prefix
+            self._active[session.id] = session
+
+    def left_slot(self, job: Job, now: float, *, waits: bool) -> None:
+        """Record that a job leaves its slot; `waits`: it goes back to the queue."""
+        session = self.of(job)
+        if session is None:
+            return
+        session.running -= 1
+        session.waiting += waits
+        session.last_end_s = now
+        if not waits:
+            session.answers += 1
+
+    def left_queue(self, job: Job) -> None:
+        """Record that a waiting job is gone."""
+        session = self.of(job)
+        if session is not None:
+            session.waiting -= 1
+
+    def answered(
+        self, job: Job, read_tokens: float, kept_tokens: float, tokens: float, *, calls_tool: bool
+    ) -> None:
+        """Record an answer: the tokens read of its prompt, those from the cache, and its own."""
+        session = self.of(job)
+        if session is None:
+            return
+        self.read_tokens += read_tokens
+        self.kept_tokens += kept_tokens
+        session.turns += 1
+        session.read_tokens += read_tokens
+        session.kept_tokens += kept_tokens
+        session.tokens = read_tokens + kept_tokens + tokens
+        session.calls_tool = calls_tool
+        self._by_end[job.client, job.claimed, job.prefix.hashes[-1]] = session.id
+        while len(self._by_end) > MAX_ENDS:
+            self._by_end.popitem(last=False)
+
+    # -- turns --------------------------------------------------------------------------------------------
+
+    def may_run(self, job: Job, now: float, waiters: int) -> bool:
+        """Return whether a job's session has a turn, or gets one because a server's cache has room for it. A
+        request outside sessions needs none, but may have to wait.
+        """
+        session = self.of(job)
+        if session is None or not session.agent:
+            return not self._active or not self.must_wait(job, now, waiters)
+        if session.active:
+            if session.running or session.waiting > 1 or self._stays(session, now, waiters):
+                return True
+            self._end_turn(session)
+        return any(
+            self._fits(session, station, now, waiters)
+            for station in self.fleet.stations.values()
+            if station.slots and (not job.able or station.name in job.able)
+        )
+
+    def _stays(self, session: Session, now: float, waiters: int) -> bool:
+        """Return whether a session keeps its turn: whether the cache holds it beside those that had theirs
+        before. They may have grown, or it is smaller than assumed.
+        """
+        station = self.fleet.stations.get(session.worker)
+        if station is None:
+            return True
+        active = self.active_on(station, now, waiters)  # in the order of their turns
+        before = takewhile(lambda each: each is not session, active)
+        return station.cache.holds([each.tokens for each in (*before, session)], now)
+
+    def _fits(self, session: Session, station: Station, now: float, waiters: int) -> bool:
+        active = self.active_on(station, now, waiters)
+        return station.cache.holds([each.tokens for each in (*active, session)], now)
+
+    def begin_turn(self, job: Job, now: float) -> None:
+        """Give a job's session its turn."""
+        session = self.of(job)
+        if session is None or not session.agent or session.active:
+            return
+        session.active, session.turn_s, session.worker = True, now, session.worker or job.worker
+        self._active[session.id] = session
+
+    def active_on(self, station: Station, now: float, waiters: int) -> list[Session]:
+        """Return the sessions that have a turn on a station, without those that rest by now."""
+        for session in list(self._active.values()):
+            idle = not session.running and not session.waiting
+            if idle and now >= session.last_end_s + self.hold_s(session, waiters):
+                self._end_turn(session)
+        alone = len(self.fleet.stations) == 1
+        return [each for each in self._active.values() if alone or each.worker in (station.name, "")]
+
+    def hold_s(self, session: Session, waiters: int) -> float:
+        """Return how long a session's turn outlasts its last answer."""
+        return session.hold_s(self._read_s(session.worker, session.tokens), waiters)
+
+    def must_wait(self, job: Job, now: float, waiters: int) -> bool:
+        """Return whether a request outside sessions waits, because it would evict the conversation of a
+        session that is about to come back. It waits at most as long as reading that again would take.
+        """
+        for station in self.fleet.stations.values():
+            for session in self.active_on(station, now, waiters):
+                tokens = job.prompt_tokens + job.tokens
+                if session.chain and station.cache.evicts(session.chain, tokens):
+                    most_s = session.returns_p * self._read_s(station.name, session.tokens)
+                    if now - job.arrival_s < min(most_s, MAX_QUESTION_S):
+                        return True
+        return False
+
+    def overdue(self, job: Job, now: float, tau_s: float | None, parked: Iterable[Job]) -> bool:
+        """Return whether a parked job has waited long enough for its session to take another's turn."""
+        if tau_s is None:
+            return False
+        session = self.of(job)
+        others = {each.id: each for each in self._active.values()}
+        for other in map(self.of, parked):
+            if other is not None:
+                others[other.id] = other
+        fair_s = sum(
+            self._read_s(each.worker, each.tokens) for each in others.values() if each is not session
+        )
+        return now - job.arrival_s > max(tau_s, PATIENCE * fair_s)
+
+    def take_turn(self, job: Job, now: float) -> None:
+        """Give a job's session the turn of the session that has had one longest."""
+        longest = min(self._active.values(), key=lambda each: each.turn_s, default=None)
+        if longest is not None:
+            self._end_turn(longest)
+        self.begin_turn(job, now)
+
+    def _end_turn(self, session: Session) -> None:
+        session.active, session.chain = False, NO_CHAIN
+        self._active.pop(session.id, None)
+
+    def _read_s(self, worker: str, tokens: float) -> float:
+        station = self.fleet.stations.get(worker) or next(iter(self.fleet.stations.values()), None)
+        return 0.0 if station is None or station.speed is None else station.speed.seconds(tokens, 0.0)
+
+    def parked(self) -> list[Session]:
+        """Return the sessions that wait for their turn."""
+        return [each for each in self.known.values() if each.agent and each.waiting and not each.active]
+
+    def with_turn(self) -> list[Session]:
+        """Return the sessions that have a turn, in the order in which they got it."""
+        return list(self._active.values())
+
+    def _forget_old(self) -> None:
+        while len(self.known) > MAX_SESSIONS:
+            idle = next((each for each in self.known.values() if not each.running and not each.waiting), None)
+            if idle is None:
+                return
+            self._end_turn(self.known.pop(idle.id))

@@ -1,0 +1,228 @@
+"""Sessions: recognition, turns, holds, and the limits of all three."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from clairvoyant_cli.scheduler.chain import Chain
+from clairvoyant_cli.scheduler.job import Job, Reason
+from clairvoyant_cli.scheduler.policy import POLICIES
+from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.scheduler.sessions import MAX_SESSIONS, USUAL_GAP_S
+
+TURN_TOKENS = 1000.0
+
+
+@dataclass
+class Speed:
+    """100 tokens of a prompt and 50 of an answer a second."""
+
+    def seconds(self, prompt_tokens: float, tokens: float) -> float:
+        """Return the time of a request."""
+        return prompt_tokens / 100.0 + tokens / 50.0
+
+
+def turn(name: str, number: int, now: float = 0.0, **more: Any) -> Job:
+    """Return turn `number` of a session with 1000 new tokens a turn."""
+    count = range(1, number + 2)
+    prompt_tokens = TURN_TOKENS * (number + 1)
+    prefix = Chain(tuple(hash((name, n)) for n in count), tuple(4000 * n for n in count))
+    cost_s = Speed().seconds(prompt_tokens, 50.0)
+    given: dict[str, Any] = {"agentic": True, "cost_s": cost_s, "cost_high_s": cost_s, "tokens": 50.0} | more
+    return Job(f"{name}{number}", now, prefix=prefix, prompt_tokens=prompt_tokens, **given)
+
+
+def queue(slots: int = 1, room: float | None = None, policy: str = "bounded", **more: Any) -> Scheduler:
+    """Return a queue for one server whose cache holds `room` tokens, None for an unknown number."""
+    scheduler = Scheduler(POLICIES[policy], workers={"gpu": slots}, **more)
+    scheduler.set_slots("gpu", slots, at_once=slots)
+    scheduler.set_speed("gpu", Speed())
+    if room is not None:
+        scheduler.fleet.stations["gpu"].cache.room_tokens = room
+    return scheduler
+
+
+def started(scheduler: Scheduler, now: float) -> list[str]:
+    """Start all that can start now; return their ids."""
+    ids = []
+    while (dispatch := scheduler.next(now)) is not None:
+        ids.append(dispatch.job.id)
+    return ids
+
+
+def answer(scheduler: Scheduler, job: Job, now: float, cached: float | None = None) -> None:
+    """End a running job."""
+    scheduler.answered(job.id, job.prompt_tokens, 50.0, cached, calls_tool=True, now=now)
+    scheduler.finish(job.id, now)
+
+
+def serve(scheduler: Scheduler, job: Job, now: float) -> None:
+    """Submit a job, start it, and end it a second later."""
+    scheduler.submit(job, now)
+    assert started(scheduler, now) == [job.id]
+    answer(scheduler, job, now + 1.0)
+
+
+def test_the_next_turn_costs_what_is_unread() -> None:
+    scheduler = queue()
+    serve(scheduler, turn("a", 0), 0.0)
+    scheduler.submit(turn("a", 1), 2.0)
+    scheduler.submit(turn("b", 1), 2.0)
+    costs = {entry.job.id: entry.job.cost_s for entry in scheduler.waiting(2.0)}
+    assert costs == {"a1": pytest.approx(20.0 + 1.0 - 10.5), "b1": pytest.approx(21.0)}
+
+
+def test_a_waiting_turn_is_priced_again_when_its_conversation_is_read() -> None:
+    scheduler = queue(policy="fcfs")
+    scheduler.pause()
+    scheduler.submit(turn("a", 0), 0.0)
+    scheduler.submit(turn("a", 1), 0.0)
+    assert [entry.job.cost_s for entry in scheduler.waiting(0.0)] == pytest.approx([11.0, 21.0])
+    scheduler.resume()
+    assert started(scheduler, 0.0) == ["a0"]
+    assert [entry.job.cost_s for entry in scheduler.waiting(0.0)] == pytest.approx([11.0])
+
+
+def test_sessions_that_do_not_fit_together_are_served_one_after_the_other() -> None:
+    scheduler = queue(room=1500.0)
+    for name in "abc":
+        scheduler.submit(turn(name, 0), 0.0)
+    assert started(scheduler, 0.0) == ["a0"]
+    answer(scheduler, turn("a", 0), 11.0)
+    assert started(scheduler, 11.0) == [], "a comes back"
+    assert scheduler.deferring
+    scheduler.submit(turn("a", 1, 11.5), 11.5)
+    assert started(scheduler, 11.5) == ["a1"]
+    answer(scheduler, turn("a", 1), 20.0)
+    assert started(scheduler, 20.0 + 2.0 * USUAL_GAP_S) == ["b0"], "a rests"
+
+
+def test_sessions_that_fit_together_are_not_parked() -> None:
+    for scheduler in (queue(), queue(room=5000.0), queue(slots=2, room=10.0)):
+        scheduler.submit(turn("a", 0), 0.0)
+        scheduler.submit(turn("b", 0), 0.0)
+        first = started(scheduler, 0.0)
+        answer(scheduler, turn("a", 0), 11.0)
+        assert first + started(scheduler, 11.0) == ["a0", "b0"]
+
+
+def test_a_question_outside_sessions_starts_while_a_session_has_its_turn() -> None:
+    scheduler = queue(room=3000.0)
+    serve(scheduler, turn("a", 0), 0.0)
+    scheduler.submit(turn("b", 2, 1.1), 1.1)
+    scheduler.submit(Job("chat", 1.2, cost_s=1.0, tokens=50.0), 1.2)
+    assert started(scheduler, 1.2) == ["chat"]
+
+
+def test_a_question_waits_a_moment_for_a_session_that_it_would_evict() -> None:
+    scheduler = queue(room=1100.0)
+    serve(scheduler, turn("a", 0), 0.0)
+    scheduler.submit(Job("chat", 1.1, cost_s=1.0, tokens=50.0, prompt_tokens=100.0), 1.1)
+    assert started(scheduler, 1.1) == []
+    assert started(scheduler, 1.0 + USUAL_GAP_S + 0.01) == ["chat"]
+
+
+def test_a_session_that_never_comes_back_ends_its_turn() -> None:
+    scheduler = queue(room=1500.0)
+    serve(scheduler, turn("a", 0), 0.0)
+    scheduler.submit(turn("b", 0, 1.0), 1.0)
+    assert started(scheduler, 1.1) == []
+    assert started(scheduler, 1.0 + 2.0 * USUAL_GAP_S) == ["b0"]
+
+
+def test_after_tau_a_parked_session_takes_the_turn_of_the_one_that_has_had_it_longest() -> None:
+    scheduler = queue(room=1500.0, tau_s=30.0)
+    now, number = 0.0, 0
+    scheduler.submit(turn("b", 0, 0.5), 0.5)
+    scheduler.promote("b0", 0.5)
+    assert started(scheduler, 0.5) == ["b0"]
+    scheduler.submit(turn("a", 0), 0.6)
+    answer(scheduler, turn("b", 0), 1.0)
+    while "a0" in scheduler._waiting:
+        number += 1
+        now += 2.0
+        again = replace(turn("b", 1, now), id=f"again{number}")
+        scheduler.submit(again, now)
+        for job_id in started(scheduler, now):
+            if job_id != "a0":
+                answer(scheduler, again, now + 1.5)
+        assert now < 200.0
+    assert now > 30.0
+    assert scheduler.sessions.of(scheduler.running["a0"].job) is not None
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "rr", "aging"])
+def test_without_a_guard_nothing_is_parked(policy: str) -> None:
+    scheduler = queue(room=1500.0, policy=policy)
+    serve(scheduler, turn("a", 0), 0.0)
+    scheduler.submit(turn("b", 0, 1.0), 1.0)
+    assert started(scheduler, 1.1) == ["b0"]
+
+
+def test_a_promoted_request_of_a_parked_session_starts() -> None:
+    scheduler = queue(room=1500.0)
+    serve(scheduler, turn("a", 0), 0.0)
+    scheduler.submit(turn("b", 0, 1.0), 1.0)
+    assert started(scheduler, 1.1) == []
+    scheduler.promote("b0", 1.1)
+    dispatch = scheduler.next(1.1)
+    assert dispatch is not None
+    assert dispatch.reason is Reason.PROMOTED
+
+
+def test_a_claimed_session_of_another_client_wins_nothing() -> None:
+    scheduler = queue(room=1500.0)
+    serve(scheduler, turn("a", 0, client="alice", claimed="id"), 0.0)
+    forged = replace(turn("b", 0, 1.0, client="mallory", claimed="id"), arrival_s=1.0)
+    scheduler.submit(forged, 1.0)
+    assert started(scheduler, 1.1) == []
+    scheduler.submit(turn("a", 1, 1.2, client="mallory", claimed="id"), 1.2)
+    assert started(scheduler, 1.2) == [], "nor by her words"
+    assert len({session.client for session in scheduler.sessions.known.values()}) == 2
+
+
+def test_two_sessions_with_the_same_words_are_two_by_their_ids() -> None:
+    scheduler = queue()
+    serve(scheduler, turn("a", 0, claimed="one"), 0.0)
+    serve(scheduler, replace(turn("a", 0, claimed="two"), id="x"), 2.0)
+    assert len(scheduler.sessions.known) == 2
+    scheduler.submit(turn("a", 1, claimed="one"), 4.0)
+    assert scheduler.sessions.known["s1"].waiting == 1
+
+
+def test_a_cancelled_request_frees_its_sessions_turn() -> None:
+    scheduler = queue(room=1500.0)
+    scheduler.pause()
+    scheduler.submit(turn("a", 0), 0.0)
+    scheduler.submit(turn("b", 0), 0.0)
+    scheduler.resume()
+    scheduler.cancel("a0", 1.0)
+    assert started(scheduler, 60.0) == ["b0"]
+
+
+def test_clients_take_turns() -> None:
+    scheduler = queue(room=1500.0)
+    serve(scheduler, turn("a", 0, client="heavy"), 0.0)
+    scheduler.submit(turn("b", 0, 1.0, client="heavy"), 1.0)
+    scheduler.submit(turn("c", 0, 1.1, client="light"), 1.1)
+    assert started(scheduler, 1.0 + 2.0 * USUAL_GAP_S) == ["c0"]
+
+
+def test_a_parked_request_is_dropped_like_any_other() -> None:
+    scheduler = queue(room=1500.0, capacity=3)
+    serve(scheduler, turn("a", 0, client="heavy"), 0.0)
+    for name in "bcd":
+        scheduler.submit(turn(name, 0, 1.0, client="heavy"), 1.0)
+    dropped = scheduler.submit(Job("x", 1.2, client="light", cost_s=1.0), 1.2)
+    assert dropped is not None
+    assert dropped.client == "heavy"
+    assert len(scheduler) == 3
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    scheduler = queue()
+    for number in range(MAX_SESSIONS + 50):
+        serve(scheduler, turn(f"s{number}-", 0, 2.0 * number), 2.0 * number)
+    assert len(scheduler.sessions.known) == MAX_SESSIONS
+    assert scheduler.sessions.turns <= MAX_SESSIONS

@@ -217,6 +217,8 @@ def number_option(name: str, least: float, most: float, default: float, text: st
 @click.option(
     "--virtual-time", is_flag=True, help=f"With --backend {REPLAY}: let the clock jump from event to event."
 )
+@click.option("--tau", type=click.FloatRange(0), metavar="SECONDS", help="As of `serve`.")
+@click.option("--slot-save-path", metavar="DIR", help="As of `serve`.")
 @backend_key_file_option
 @json_option("Print the findings as JSON instead of tables.")
 @click.option(
@@ -246,6 +248,8 @@ async def _measure_agents(
     cache: int,
     slots: int | None,
     virtual_time: bool,
+    tau: float | None,
+    slot_save_path: str | None,
     backend_key_file: Path | None,
     chat_every: float,
     **load_options: Any,
@@ -260,7 +264,14 @@ async def _measure_agents(
     @asynccontextmanager
     async def daemon_before(url: str, slots: int | None) -> AsyncIterator[str]:
         key_file = str(backend_key_file) if backend_key_file else None
-        config = ServeConfig(backend=url, listen="127.0.0.1:0", slots=slots, backend_key_file=key_file)
+        config = ServeConfig(
+            backend=url,
+            listen="127.0.0.1:0",
+            slots=slots,
+            tau=tau,
+            slot_save_path=slot_save_path,
+            backend_key_file=key_file,
+        )
         # In virtual time a thread would take no time, and its result would come too late.
         encode = None if virtual_time else second_opinion(config)
         clock = asyncio.get_running_loop().time if virtual_time else time.monotonic

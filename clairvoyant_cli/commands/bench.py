@@ -20,7 +20,7 @@ from clairvoyant_cli import __version__
 from clairvoyant_cli.addresses import BACKEND_NAMES, check_backend
 from clairvoyant_cli.commands.options import FILE, backend_key_file_option, json_option, output_file, together
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.research.bench.arms import AGENT_ARMS, DIRECT, ORACLE, Arm, parse_arm
+from clairvoyant_cli.research.bench.arms import AGENT_ARMS, CLAIRVOYANT, DIRECT, ORACLE, Arm, parse_arm
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY
 from clairvoyant_cli.system import run
@@ -198,7 +198,9 @@ def number_option(name: str, least: float, most: float, default: float, text: st
     type=click.Choice(AGENT_ARMS),
     multiple=True,
     default=AGENT_ARMS[:2],
-    help="What to compare; serial sends one session after the other. Repeatable. Default: the first two.",
+    metavar="ARM",
+    help=f"What to compare: {', '.join(AGENT_ARMS[:3])} (one session after the other), or a policy; repeatable. "
+    "Default: the first two.",
 )
 @number_option("--runs", 1, 100, 1, "Runs of every arm.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the texts.")
@@ -262,12 +264,13 @@ async def _measure_agents(
     from clairvoyant_cli.research.bench.report import Findings
 
     @asynccontextmanager
-    async def daemon_before(url: str, slots: int | None) -> AsyncIterator[str]:
+    async def daemon_before(url: str, slots: int | None, arm: str) -> AsyncIterator[str]:
         key_file = str(backend_key_file) if backend_key_file else None
         config = ServeConfig(
             backend=url,
             listen="127.0.0.1:0",
             slots=slots,
+            policy=None if arm == CLAIRVOYANT else arm,
             tau=tau,
             slot_save_path=slot_save_path,
             backend_key_file=key_file,

@@ -1,7 +1,8 @@
 """Which conversations a server still has in its KV cache, and how much of a prompt it has to read again.
 
-No server lists the contents of its cache, so they are derived: each answer leaves its conversation, the least
-recently used ones are evicted first, and those in the slots stay. What servers report of an answer (tokens
+No server lists the contents of its cache, so they are derived: each answer leaves its conversation in its
+slot, what the slots no longer hold goes to a cache behind them, and the least recently used ones are evicted
+first. What servers report of an answer (tokens
 taken from the cache) corrects this: the size is learned from conversations that were still there or gone, and
 `reuse` from the most recent one, which a server with sliding windows or recurrent layers may drop whole.
 """
@@ -51,7 +52,7 @@ class Expected:
     """What a server should have of a prompt: `tokens`, 0 if its conversation should be evicted by now.
 
     `if_kept` are the tokens of its conversation, whether or not it is evicted, and `needs_tokens` is the
-    cache size that keeps it: 0 if the slots alone do. Others have `shared` tokens of it.
+    size of the cache behind the slots that keeps it: 0 if the slots alone do. Others have `shared` tokens of it.
     """
 
     tokens: float = 0.0
@@ -66,8 +67,8 @@ NOTHING = Expected()
 class ConversationCache:
     """The conversations of one server, the least recently used first.
 
-    `room_tokens` is the size: infinite until a conversation was gone. The last `slots` conversations stay in
-    any case.
+    `room_tokens` is the size of the cache behind the slots: infinite until a conversation was gone. The last
+    `slots` conversations stay in any case.
     """
 
     def __init__(self, slots: int = 1) -> None:
@@ -142,7 +143,7 @@ class ConversationCache:
             self.reuse = max(0.01, self.reuse + REUSE_WEIGHT * (share - self.reuse))
         elif was_there:
             self._at_least = max(self._at_least, expected.needs_tokens)
-            self._at_most = inf if self._at_most <= self._at_least else self._at_most
+            self._at_most = max(self._at_most, self._at_least)
         else:
             self._at_most = min(self._at_most, expected.needs_tokens)
             self._at_least = 0.0 if self._at_least >= self._at_most else self._at_least
@@ -156,17 +157,14 @@ class ConversationCache:
         """Return whether sessions with these numbers of tokens can be served in turns without evicting each
         other, beside the requests outside sessions that were served recently.
         """
-        if len(contexts) <= 1 or self.room_tokens == inf:
-            return True
-        other = self._other_tokens if now - self._other_s < OTHERS_FOR_S else 0.0
-        return len(contexts) + (other > 0.0) <= self.slots or sum(contexts) + other <= self.room_tokens
+        others = [self._other_tokens] if now - self._other_s < OTHERS_FOR_S else []
+        behind = sorted(contexts + others)[self.slots :]  # at worst, the slots hold the smallest
+        return len(contexts) <= 1 or sum(behind) <= self.room_tokens
 
-    def evicts(self, chain: Chain, tokens: float) -> bool:
-        """Return whether one more request of this many tokens would evict the conversation of a chain."""
+    def evicts(self, chain: Chain) -> bool:
+        """Return whether one more request would evict the conversation of a chain."""
         kept = self._before(chain)
-        if kept is None or self.room_tokens == inf or self._later_than(kept) + 1 < self.slots:
-            return False
-        return self._needed(kept) <= self.room_tokens < self._depth(kept) + tokens
+        return kept is not None and self._needed(kept) <= self.room_tokens < self._needed(kept, more=1)
 
     def _before(self, chain: Chain) -> Kept | None:
         """Return the conversation that a prompt goes on with, or repeats."""
@@ -186,22 +184,18 @@ class ConversationCache:
                 high = middle
         return low
 
-    def _depth(self, kept: Kept) -> float:
-        """Return the tokens of a conversation and of all used after it."""
-        depth = 0.0
+    def _needed(self, kept: Kept, more: int = 0) -> float:
+        """Return the size in tokens of a cache that keeps a conversation once `more` are served, 0 if the slots
+        do.
+        """
+        needed, in_slots = 0.0, self.slots - more
         for each in reversed(self._kept.values()):
-            depth += each.tokens
+            if in_slots <= 0:
+                needed += each.tokens
+            in_slots -= 1
             if each is kept:
                 break
-        return depth
-
-    def _later_than(self, kept: Kept) -> int:
-        """Return how many conversations were used after one."""
-        return next(n for n, each in enumerate(reversed(self._kept.values())) if each is kept)
-
-    def _needed(self, kept: Kept) -> float:
-        """Return the cache size in tokens that keeps a conversation, 0 if the slots do."""
-        return 0.0 if self._later_than(kept) < self.slots else self._depth(kept)
+        return needed
 
     def _remove(self, job_id: str) -> None:
         kept = self._kept.pop(job_id)

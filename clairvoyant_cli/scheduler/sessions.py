@@ -41,7 +41,7 @@ observations."""
 MAX_QUESTION_S = 10.0
 """The longest that a request outside sessions waits because a session is about to come back."""
 
-PATIENCE = 1.5
+PATIENCE = 2.5
 """A session is parked at most this many times as long as it would wait if every session were read again."""
 
 
@@ -253,8 +253,7 @@ class Sessions:
         """
         for station in self.fleet.stations.values():
             for session in self.active_on(station, now, waiters):
-                tokens = job.prompt_tokens + job.tokens
-                if session.chain and station.cache.evicts(session.chain, tokens):
+                if session.chain and station.cache.evicts(session.chain):
                     most_s = session.returns_p * self._read_s(station.name, session.tokens)
                     if now - job.arrival_s < min(most_s, MAX_QUESTION_S):
                         return True

@@ -47,15 +47,16 @@ def test_the_size_is_learned_from_a_conversation_that_is_gone() -> None:
     for name in "abc":
         serve(cache, name, chain(name), 500.0)
     expected = cache.expected(chain("a", "more"))
-    assert (expected.tokens, expected.needs_tokens) == (500.0, 1500.0)
+    assert (expected.tokens, expected.needs_tokens) == (500.0, 1000.0)
     cache.told(expected, 0.0)
-    assert cache.room_tokens == 750.0
+    assert cache.room_tokens == 500.0
     assert cache.cached_tokens(chain("a", "more")) == 0.0
-    assert cache.cached_tokens(chain("b", "more")) == 0.0
+    assert cache.cached_tokens(chain("b", "more")) == 500.0
     assert cache.cached_tokens(chain("c", "more")) == 500.0, "which is in the slot"
-    gone = cache.expected(chain("b", "more"))
-    cache.told(gone, 490.0)  # it was there: the cache is larger than assumed
-    assert cache.room_tokens == 1250.0
+    cache.told(cache.expected(chain("b", "more")), 490.0)
+    assert cache.room_tokens == 750.0
+    cache.told(cache.expected(chain("a", "more")), 490.0)  # what was gone had another cause
+    assert cache.room_tokens == 1000.0
 
 
 def test_a_server_that_drops_its_cache_whole_is_found_out() -> None:
@@ -73,16 +74,13 @@ def test_a_server_that_drops_its_cache_whole_is_found_out() -> None:
 def test_how_many_sessions_it_holds() -> None:
     cache = ConversationCache(slots=1)
     assert cache.holds([1e6, 1e6], 0.0), "of an unknown size"
-    for name in "ab":
-        serve(cache, name, chain(name), 1000.0)
-    cache.told(cache.expected(chain("a", "more")), 0.0)
-    assert cache.room_tokens == 1000.0
+    cache.room_tokens = 1000.0
     assert cache.holds([5000.0], 0.0), "one is always served"
-    assert cache.holds([500.0, 400.0], 0.0)
-    assert not cache.holds([500.0, 600.0], 0.0)
+    assert cache.holds([400.0, 600.0, 300.0], 0.0), "the slot has one of them"
+    assert not cache.holds([500.0, 600.0, 500.0], 0.0)
     cache.note_other(200.0, 10.0)
-    assert not cache.holds([500.0, 400.0], 11.0)
-    assert cache.holds([500.0, 400.0], 100.0)
+    assert not cache.holds([400.0, 600.0, 300.0], 11.0)
+    assert cache.holds([400.0, 600.0, 300.0], 100.0)
     cache.slots = 2
     assert cache.holds([5000.0, 6000.0], 100.0), "each has a slot"
 
@@ -91,11 +89,13 @@ def test_what_one_more_request_evicts() -> None:
     cache = ConversationCache(slots=1)
     for name in "ab":
         serve(cache, name, chain(name), 1000.0)
-    cache.told(cache.expected(chain("a", "more")), 0.0)
-    assert not cache.evicts(chain("a"), 10.0), "which is gone already"
-    assert cache.evicts(chain("b"), 10.0)
-    cache.slots = 2
-    assert not cache.evicts(chain("b"), 10.0)
+    cache.room_tokens = 500.0
+    assert not cache.evicts(chain("a")), "which is gone already"
+    assert cache.evicts(chain("b"))
+    cache.room_tokens = 1000.0
+    assert not cache.evicts(chain("b"))
+    cache.room_tokens, cache.slots = 500.0, 3
+    assert not cache.evicts(chain("b"))
 
 
 def test_what_is_tracked_is_bounded() -> None:

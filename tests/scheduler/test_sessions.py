@@ -34,7 +34,7 @@ def turn(name: str, number: int, now: float = 0.0, **more: Any) -> Job:
 
 
 def queue(slots: int = 1, room: float | None = None, policy: str = "bounded", **more: Any) -> Scheduler:
-    """Return a queue for one server whose cache holds `room` tokens, None for an unknown number."""
+    """Return a queue for one server whose cache behind the slots holds `room` tokens, None: unknown."""
     scheduler = Scheduler(POLICIES[policy], workers={"gpu": slots}, **more)
     scheduler.set_slots("gpu", slots, at_once=slots)
     scheduler.set_speed("gpu", Speed())
@@ -85,7 +85,7 @@ def test_a_waiting_turn_is_priced_again_when_its_conversation_is_read() -> None:
 
 
 def test_sessions_that_do_not_fit_together_are_served_one_after_the_other() -> None:
-    scheduler = queue(room=1500.0)
+    scheduler = queue(room=500.0)
     for name in "abc":
         scheduler.submit(turn(name, 0), 0.0)
     assert started(scheduler, 0.0) == ["a0"]
@@ -116,7 +116,7 @@ def test_a_question_outside_sessions_starts_while_a_session_has_its_turn() -> No
 
 
 def test_a_question_waits_a_moment_for_a_session_that_it_would_evict() -> None:
-    scheduler = queue(room=1100.0)
+    scheduler = queue(room=500.0)
     serve(scheduler, turn("a", 0), 0.0)
     scheduler.submit(Job("chat", 1.1, cost_s=1.0, tokens=50.0, prompt_tokens=100.0), 1.1)
     assert started(scheduler, 1.1) == []
@@ -124,7 +124,7 @@ def test_a_question_waits_a_moment_for_a_session_that_it_would_evict() -> None:
 
 
 def test_a_session_that_never_comes_back_ends_its_turn() -> None:
-    scheduler = queue(room=1500.0)
+    scheduler = queue(room=500.0)
     serve(scheduler, turn("a", 0), 0.0)
     scheduler.submit(turn("b", 0, 1.0), 1.0)
     assert started(scheduler, 1.1) == []
@@ -132,7 +132,7 @@ def test_a_session_that_never_comes_back_ends_its_turn() -> None:
 
 
 def test_after_tau_a_parked_session_takes_the_turn_of_the_one_that_has_had_it_longest() -> None:
-    scheduler = queue(room=1500.0, tau_s=30.0)
+    scheduler = queue(room=500.0, tau_s=30.0)
     now, number = 0.0, 0
     scheduler.submit(turn("b", 0, 0.5), 0.5)
     scheduler.promote("b0", 0.5)
@@ -154,14 +154,14 @@ def test_after_tau_a_parked_session_takes_the_turn_of_the_one_that_has_had_it_lo
 
 @pytest.mark.parametrize("policy", ["fcfs", "rr", "aging"])
 def test_without_a_guard_nothing_is_parked(policy: str) -> None:
-    scheduler = queue(room=1500.0, policy=policy)
+    scheduler = queue(room=500.0, policy=policy)
     serve(scheduler, turn("a", 0), 0.0)
     scheduler.submit(turn("b", 0, 1.0), 1.0)
     assert started(scheduler, 1.1) == ["b0"]
 
 
 def test_a_promoted_request_of_a_parked_session_starts() -> None:
-    scheduler = queue(room=1500.0)
+    scheduler = queue(room=500.0)
     serve(scheduler, turn("a", 0), 0.0)
     scheduler.submit(turn("b", 0, 1.0), 1.0)
     assert started(scheduler, 1.1) == []
@@ -172,7 +172,7 @@ def test_a_promoted_request_of_a_parked_session_starts() -> None:
 
 
 def test_a_claimed_session_of_another_client_wins_nothing() -> None:
-    scheduler = queue(room=1500.0)
+    scheduler = queue(room=500.0)
     serve(scheduler, turn("a", 0, client="alice", claimed="id"), 0.0)
     forged = replace(turn("b", 0, 1.0, client="mallory", claimed="id"), arrival_s=1.0)
     scheduler.submit(forged, 1.0)
@@ -192,7 +192,7 @@ def test_two_sessions_with_the_same_words_are_two_by_their_ids() -> None:
 
 
 def test_a_cancelled_request_frees_its_sessions_turn() -> None:
-    scheduler = queue(room=1500.0)
+    scheduler = queue(room=500.0)
     scheduler.pause()
     scheduler.submit(turn("a", 0), 0.0)
     scheduler.submit(turn("b", 0), 0.0)
@@ -202,7 +202,7 @@ def test_a_cancelled_request_frees_its_sessions_turn() -> None:
 
 
 def test_clients_take_turns() -> None:
-    scheduler = queue(room=1500.0)
+    scheduler = queue(room=500.0)
     serve(scheduler, turn("a", 0, client="heavy"), 0.0)
     scheduler.submit(turn("b", 0, 1.0, client="heavy"), 1.0)
     scheduler.submit(turn("c", 0, 1.1, client="light"), 1.1)
@@ -210,7 +210,7 @@ def test_clients_take_turns() -> None:
 
 
 def test_a_parked_request_is_dropped_like_any_other() -> None:
-    scheduler = queue(room=1500.0, capacity=3)
+    scheduler = queue(room=500.0, capacity=3)
     serve(scheduler, turn("a", 0, client="heavy"), 0.0)
     for name in "bcd":
         scheduler.submit(turn(name, 0, 1.0, client="heavy"), 1.0)

@@ -15,7 +15,7 @@ from clairvoyant_cli.backends.adapter import Found
 from clairvoyant_cli.backends.adapters import OTHER
 from clairvoyant_cli.backends.chat_probe import client_for
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.research.bench.arms import CLAIRVOYANT, DIRECT, SERIAL
+from clairvoyant_cli.research.bench.arms import DIRECT, SERIAL
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.client import REPLAYED, Asker, Call, ask_alone
 from clairvoyant_cli.research.bench.prompts import Question
@@ -182,14 +182,14 @@ Take = Callable[[], AbstractAsyncContextManager[httpx.AsyncClient]]
 
 @dataclass(slots=True)
 class AgentBench:
-    """A server to measure, which may be simulated. `through` starts a fresh Clairvoyant before it. `about`
+    """A server to measure, which may be simulated. `through(arm)` starts a fresh Clairvoyant before it. `about`
     describes it.
     """
 
     load: AgentLoad
     asker: Asker
     direct: Take
-    through: Take
+    through: Callable[[str], AbstractAsyncContextManager[httpx.AsyncClient]]
     about: Mapping[str, str]
     replayed: bool
 
@@ -200,7 +200,7 @@ class AgentBench:
         # vocabularies, so the texts of all arms have one length.
         drawn = Random(f"{load.seed}:{run}:{arm}" if self.replayed else None)  # noqa: S311 - keeps no secret
         nonce = f"{drawn.randrange(10**8):08d}"
-        async with (self.through if arm == CLAIRVOYANT else self.direct)() as client:
+        async with self.direct() if arm in (DIRECT, SERIAL) else self.through(arm) as client:
             await ask_alone(client, asker, [load.question(run, nonce[::-1], 0)])  # loads the model
             conversations = load.conversations(run, nonce)
             done = asyncio.Event()
@@ -260,7 +260,7 @@ class AgentBench:
 async def agent_bench(
     load: AgentLoad,
     backend: str | None,
-    daemon_before: Callable[[str, int | None], AbstractAsyncContextManager[str]],
+    daemon_before: Callable[[str, int | None, str], AbstractAsyncContextManager[str]],
     *,
     model: str | None = None,
     key: str | None = None,
@@ -270,7 +270,7 @@ async def agent_bench(
 ) -> AsyncIterator[AgentBench]:
     """Find the server, or start the simulated one, whose host memory holds `cache` tokens.
 
-    `daemon_before` starts Clairvoyant before a URL whose server gives that many answers at once.
+    `daemon_before` starts Clairvoyant before a URL whose server gives that many answers at once, for an arm.
     """
     async with AsyncExitStack() as stack:
         replay = backend == REPLAY
@@ -296,8 +296,8 @@ async def agent_bench(
             asker = replace(asker, clock=asyncio.get_running_loop().time)
 
         @asynccontextmanager
-        async def through() -> AsyncIterator[httpx.AsyncClient]:
-            async with daemon_before(found.base_url, slots) as url, client_for(url) as client:
+        async def through(arm: str) -> AsyncIterator[httpx.AsyncClient]:
+            async with daemon_before(found.base_url, slots, arm) as url, client_for(url) as client:
                 yield client
 
         read, write = REPLAY_SPEED.prefill_tokens_per_s, REPLAY_SPEED.decode_tokens_per_s

@@ -14,8 +14,10 @@ DIRECT = "direct"
 
 CLAIRVOYANT = "clairvoyant"
 SERIAL = "serial"
-AGENT_ARMS = (DIRECT, CLAIRVOYANT, SERIAL)
-"""Sessions of agents: all at once, the same through a default Clairvoyant, or one after the other, direct."""
+AGENT_ARMS = (DIRECT, CLAIRVOYANT, SERIAL, *SERVABLE)
+"""Sessions of agents: all at once, the same through Clairvoyant, by default or with a policy, or one after the
+other, direct.
+"""
 
 ORACLE = "oracle"
 """The arm that orders by the real lengths: an upper bound for any prediction."""

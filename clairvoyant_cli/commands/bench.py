@@ -199,8 +199,8 @@ def number_option(name: str, least: float, most: float, default: float, text: st
     multiple=True,
     default=AGENT_ARMS[:2],
     metavar="ARM",
-    help=f"What to compare: {', '.join(AGENT_ARMS[:3])} (one session after the other), or a policy; repeatable. "
-    "Default: the first two.",
+    help=f"What to compare: {', '.join(AGENT_ARMS[:3])} (one session after the other), or a policy; "
+    "repeatable. Default: the first two.",
 )
 @number_option("--runs", 1, 100, 1, "Runs of every arm.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the texts.")

@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from math import inf
 
 from clairvoyant_cli.addresses import THIS_MACHINE, is_loopback
 from clairvoyant_cli.config import ServeConfig
@@ -345,8 +344,8 @@ def _compose(
         stats,
         SlotKeeper(
             conversation_key=lambda job: job.session if scheduler.sessions.takes_turns(job) else "",
-            cached_tokens=lambda job, server: scheduler.running[job.id].expected.tokens,
-            loses=lambda server: scheduler.fleet.stations[server.name].cache.room_tokens < inf,
+            expected=lambda job: scheduler.running[job.id].expected,
+            cache_of=lambda server: scheduler.fleet.stations[server.name].cache,
         ),
     )
     opinions = None

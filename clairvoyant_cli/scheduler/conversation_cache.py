@@ -8,6 +8,7 @@ taken from the cache) corrects this: the size is learned from conversations that
 """
 
 from collections import OrderedDict
+from collections.abc import Container
 from dataclasses import dataclass
 from math import inf
 
@@ -36,6 +37,7 @@ OTHERS_FOR_S = 60.0
 class Kept:
     """A conversation in the cache: `prompt_tokens` of it are its last prompt, the rest is the answer."""
 
+    session: str
     chain: Chain
     prompt_tokens: float
     tokens: float
@@ -52,13 +54,15 @@ class Expected:
     """What a server should have of a prompt: `tokens`, 0 if its conversation should be evicted by now.
 
     `if_kept` are the tokens of its conversation, whether or not it is evicted, and `needs_tokens` is the
-    size of the cache behind the slots that keeps it: 0 if the slots alone do. Others have `shared` tokens of it.
+    size of the cache behind the slots that keeps it: 0 if the slots alone do. Others have `shared` tokens of
+    it. `on_disk`: it can be restored from a file, and is probably not in memory.
     """
 
     tokens: float = 0.0
     if_kept: float = 0.0
     needs_tokens: float = 0.0
     shared: float = 0.0
+    on_disk: bool = False
 
 
 NOTHING = Expected()
@@ -68,18 +72,26 @@ class ConversationCache:
     """The conversations of one server, the least recently used first.
 
     `room_tokens` is the size of the cache behind the slots: infinite until a conversation was gone. The last
-    `slots` conversations stay in any case.
+    `slots` conversations stay in any case. `saved` has the sessions whose conversations are in files, and
+    with `saves`, what leaves the slots is saved.
     """
 
     def __init__(self, slots: int = 1) -> None:
         self.slots = slots
         self.room_tokens = inf
         self.reuse = 1.0
+        self.saved: Container[str] = ()
+        self.saves = False
         self._at_least, self._at_most = 0.0, inf
         self._kept: OrderedDict[str, Kept] = OrderedDict()
         self._where: dict[int, list[Kept]] = {}
         self._pieces = 0
         self._other_tokens, self._other_s = 0.0, -inf
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether it kept what the slots did not, and never lost anything."""
+        return self.room_tokens == inf and self._at_least > 0.0
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -100,20 +112,22 @@ class ConversationCache:
         if other is not None and self._needed(other) <= self.room_tokens:
             shared = other.shares(chain, others)
         needs, tokens = self._needed(kept), kept.shares(chain, at)
-        believed = tokens if needs <= self.room_tokens else shared
-        return Expected(believed * self.reuse, tokens, needs, min(shared, tokens))
+        saved = kept.session in self.saved
+        on_disk = saved and needs > self._at_least
+        believed = tokens if on_disk or needs <= self.room_tokens else shared
+        return Expected(believed * self.reuse, tokens, needs, min(shared, tokens), on_disk)
 
     def cached_tokens(self, chain: Chain) -> float:
         """Return the tokens of a prompt that should be cached."""
         return self.expected(chain).tokens if chain and self._where else 0.0
 
-    def started(self, job_id: str, chain: Chain, prompt_tokens: float) -> None:
+    def started(self, job_id: str, chain: Chain, prompt_tokens: float, session: str = "") -> None:
         """Record that a slot now reads a prompt. The conversation takes the place of its earlier turn."""
         if not chain:
             return
         if (before := self._before(chain)) is not None:
             self._remove(next(name for name, each in self._kept.items() if each is before))
-        added = self._kept[job_id] = Kept(chain, prompt_tokens, prompt_tokens)
+        added = self._kept[job_id] = Kept(session, chain, prompt_tokens, prompt_tokens)
         for piece in chain.hashes:
             self._where.setdefault(piece, []).append(added)
         self._pieces += len(chain.hashes)
@@ -135,7 +149,7 @@ class ConversationCache:
     def told(self, expected: Expected, cached_tokens: float) -> None:
         """Learn from how much of a prompt came from the cache, in tokens."""
         own_tokens = expected.if_kept - expected.shared
-        if own_tokens < TELLING_TOKENS:
+        if own_tokens < TELLING_TOKENS or expected.on_disk:
             return
         was_there = cached_tokens - expected.shared >= KEPT_SHARE * self.reuse * own_tokens
         if not expected.needs_tokens:
@@ -159,12 +173,14 @@ class ConversationCache:
         """
         others = [self._other_tokens] if now - self._other_s < OTHERS_FOR_S else []
         behind = sorted(contexts + others)[self.slots :]  # at worst, the slots hold the smallest
-        return len(contexts) <= 1 or sum(behind) <= self.room_tokens
+        return len(contexts) <= 1 or self.saves or sum(behind) <= self.room_tokens
 
     def evicts(self, chain: Chain) -> bool:
         """Return whether one more request would evict the conversation of a chain."""
         kept = self._before(chain)
-        return kept is not None and self._needed(kept) <= self.room_tokens < self._needed(kept, more=1)
+        if kept is None or self.saves:
+            return False
+        return self._needed(kept) <= self.room_tokens < self._needed(kept, more=1)
 
     def _before(self, chain: Chain) -> Kept | None:
         """Return the conversation that a prompt goes on with, or repeats."""
@@ -185,8 +201,8 @@ class ConversationCache:
         return low
 
     def _needed(self, kept: Kept, more: int = 0) -> float:
-        """Return the size in tokens of a cache that keeps a conversation once `more` are served, 0 if the slots
-        do.
+        """Return the size in tokens of a cache that keeps a conversation once `more` are served; 0 if the
+        slots do.
         """
         needed, in_slots = 0.0, self.slots - more
         for each in reversed(self._kept.values()):

@@ -180,7 +180,8 @@ class Fleet:
         if self.residency.prices:
             self.residency.dispatched(worker, entry.job.id, entry.job.affinity, now)
         entry.expected = station.cache.expected(entry.job.prefix)
-        station.cache.started(entry.job.id, entry.job.prefix, entry.job.prompt_tokens)
+        job = entry.job
+        station.cache.started(job.id, job.prefix, job.prompt_tokens, job.session)
 
     def ended(self, entry: QueuedJob, *, served: bool) -> None:
         """Record that a job has left its slot; `served` means that it ran."""

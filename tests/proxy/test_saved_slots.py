@@ -22,6 +22,7 @@ from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.slot_keeping import SlotKeeper
 from clairvoyant_cli.proxy.servers.saved_slots import MAX_FAILURES, REST_S, SavedSlots
 from clairvoyant_cli.proxy.servers.server import Server
+from clairvoyant_cli.scheduler.conversation_cache import Expected
 from tests.fakes.raw_http import RawClient, post, raw_client
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
 from tests.fakes.serving import serving
@@ -294,7 +295,7 @@ class Turns:
         self.llama = llama
         llama.server.speeds.prefill_tokens_per_s = 10.0
         self.keeper = SlotKeeper(
-            conversation_key=lambda job: str(job), cached_tokens=lambda job, server: cached(str(job))
+            conversation_key=lambda job: str(job), expected=lambda job: Expected(cached(str(job)))
         )
 
     async def turn(self, key: str, tokens: int) -> int:
@@ -410,7 +411,7 @@ async def keeping(
             raw_client(daemon.base_url) as client,
         ):
             keeper = daemon.gateway.serving.slot_keeper
-            keeper.conversation_key, keeper.loses = lambda job: job.model, lambda server: True
+            keeper.conversation_key = lambda job: job.model
             daemon.pool.first.speeds.prefill_tokens_per_s = 1.0
             yield client, asked
 

@@ -11,6 +11,7 @@ from clairvoyant_cli.protocols.routes import Work
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.servers.saved_slots import SavedSlots
 from clairvoyant_cli.proxy.servers.server import Server
+from clairvoyant_cli.scheduler.conversation_cache import NOTHING, ConversationCache, Expected
 from clairvoyant_cli.scheduler.job import Job
 
 
@@ -19,13 +20,12 @@ class SlotKeeper:
     """Called before and after each attempt to serve a request.
 
     `conversation_key(job)` is the same for all requests of a conversation, and "" for one that is not worth
-    saving. `cached_tokens(job, server)` estimates how much of the prompt is in the server's cache.
-    `loses(server)` is False while the server's own cache keeps what is pushed out of a slot.
+    saving. `expected(job)` is what should be cached of its prompt, `cache_of(server)` the account of a cache.
     """
 
     conversation_key: Callable[[Job], str] = lambda job: ""
-    cached_tokens: Callable[[Job, Server], float] = lambda job, server: 0.0
-    loses: Callable[[Server], bool] = lambda server: True
+    expected: Callable[[Job], Expected] = lambda job: NOTHING
+    cache_of: Callable[[Server], ConversationCache] = lambda server: ConversationCache()
     _restored: set[str] = field(default_factory=set)
 
     async def before_attempt(self, exchange: Exchange, server: Server) -> None:
@@ -36,8 +36,10 @@ class SlotKeeper:
         async with saved.lock:
             if not saved.usable and not await saved.probe():
                 return
-            tokens = saved.tokens_of(key)
-            lacks = tokens - self.cached_tokens(exchange.job, server)
+            cache = self.cache_of(server)
+            cache.saved = saved.files
+            tokens, expected = saved.tokens_of(key), self.expected(exchange.job)
+            lacks = tokens - (0.0 if expected.on_disk else expected.tokens)
             if key in saved.held and lacks <= 0.0:
                 return  # it goes on in its slot
             idle = await saved.idle_slots() or {}
@@ -48,8 +50,9 @@ class SlotKeeper:
             if slot is None:
                 return
             held = idle[slot]
-            if victim not in ("", key) and self.loses(server) and saved.worth(held, held, server.speeds):
-                await saved.keep(victim, slot, held)
+            if victim not in ("", key) and not cache.keeps_all:
+                worth = saved.worth(held, held, server.speeds)
+                cache.saves = worth and await saved.keep(victim, slot, held)
             pays = lacks > 0.0 and saved.worth(lacks, tokens, server.speeds)
             if pays and await saved.bring_back(key, slot):
                 self._restored.add(exchange.id)

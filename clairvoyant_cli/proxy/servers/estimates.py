@@ -6,12 +6,16 @@ from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.job import Estimates
 from clairvoyant_cli.scheduler.quantile_coverage import Coverage
 from predictor.record import Prediction
 
 TELLING_CHARACTERS = 400
 """A shorter prompt tells more of the chat template than of how many tokens a character makes."""
+
+TELLING_S = 0.5
+"""Where a whole prompt is read sooner, the time that an answer took does not tell what was cached."""
 
 RATIO_WEIGHT = 0.3
 MAX_MODELS = 256
@@ -58,16 +62,20 @@ class ServiceTimes:
         if not totals.complete:
             return
         server, job = self.pool.server_of(exchange), exchange.job
+        entry = self.pool.queue.running.get(exchange.id)
+        cached = 0.0 if entry is None else entry.expected.tokens
         if exchange.attempt is not None and job.cost_s and end.outcome is Outcome.COMPLETED:
-            cached = self.pool.queue.running[exchange.id].expected.tokens
             here = server.service_s(max(job.prompt_tokens - cached, 0.0), job.tokens) / job.cost_s
             regime = exchange.asked.prediction.length_class.value
             self.coverage.learn(regime, job.cost_high_s * here, exchange.service_s(end.at_s))
-        self._learn_cache(exchange, totals, end)
+        self._learn_cache(exchange, totals, end, server)
         decode_s = totals.decode_s or _streamed_s(exchange, end)
-        server.speeds.learn(totals.tokens, decode_s, totals.prefilled_tokens, totals.prefill_s)
+        # Without a number of cached tokens, Ollama counts all as read.
+        counts = totals.cached_tokens is not None or not cached
+        prefilled = totals.prefilled_tokens if counts else None
+        server.speeds.learn(totals.tokens, decode_s, prefilled, totals.prefill_s)
 
-    def _learn_cache(self, exchange: Exchange, totals: Totals, end: RequestEnd) -> None:
+    def _learn_cache(self, exchange: Exchange, totals: Totals, end: RequestEnd, server: Server) -> None:
         """Have the scheduler's account of the KV cache follow what the server reports of an answer."""
         chain, prompt_tokens = exchange.job.prefix, totals.prompt_tokens
         if not chain or exchange.attempt is None:
@@ -85,10 +93,27 @@ class ServiceTimes:
             exchange.id,
             prompt_tokens,
             totals.tokens or 0,
-            totals.cached_tokens,
+            _cached_tokens(exchange, totals, end, server, prompt_tokens),
             calls_tool=totals.calls_tool,
             now=end.at_s,
         )
+
+
+def _cached_tokens(
+    exchange: Exchange, totals: Totals, end: RequestEnd, server: Server, prompt_tokens: int
+) -> float | None:
+    """Return the tokens of a prompt that came from the cache, None if unknown: as reported, or else by how
+    long the rest took to read, at the server's measured speed.
+    """
+    if totals.cached_tokens is not None:
+        return totals.cached_tokens
+    attempt, whole_s = exchange.attempt, server.read_s(prompt_tokens)
+    if attempt is None or server.speeds.prefill_tokens_per_s is None or whole_s < TELLING_S:
+        return None
+    read_s = totals.prefill_s
+    if read_s is None:
+        read_s = end.at_s - attempt.granted_s - server.service_s(0.0, totals.tokens or 0)
+    return prompt_tokens * (1.0 - min(max(read_s / whole_s, 0.0), 1.0))
 
 
 def _streamed_s(exchange: Exchange, end: RequestEnd) -> float | None:

@@ -61,9 +61,9 @@ class SlotFile:
 class SavedSlots:
     """The saved conversations of one server, by key, the least recently used first.
 
-    `folder` is where the server saves slots; `say` logs a line. `held` is for who decides what is saved: the
-    conversations that the slots hold, with their tokens (None if unknown), oldest first. `lock` is held while
-    slots are saved and restored for a request.
+    `folder` is where the server saves slots; `say` logs a line. `files` has what is saved. `held` is for who
+    decides what is saved: the conversations that the slots hold, with their tokens (None if unknown), oldest
+    first. `lock` is held while slots are saved and restored for a request.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class SavedSlots:
         self._works: bool | None = None
         self._rests_until_s = 0.0
         self._failures = 0
-        self._files: OrderedDict[str, SlotFile] = OrderedDict()
+        self.files: OrderedDict[str, SlotFile] = OrderedDict()
         self._created: set[Path] = set()
         _erase_stale(folder)
 
@@ -122,7 +122,7 @@ class SavedSlots:
 
     def tokens_of(self, key: str) -> int:
         """Return the tokens in a conversation's file; 0 if there is none."""
-        file = self._files.get(key)
+        file = self.files.get(key)
         return 0 if file is None else file.tokens
 
     def worth(self, tokens_read_again: float, tokens_saved: float, speeds: Speeds) -> bool:
@@ -141,7 +141,7 @@ class SavedSlots:
             return False
         self._sweep()
         if 0 < tokens == self.tokens_of(key):
-            self._files.move_to_end(key)
+            self.files.move_to_end(key)
             return True
         self.forget(key)
         path = self._create(tokens * self.bytes_a_token)
@@ -156,14 +156,14 @@ class SavedSlots:
             self._refuse(f"it does not save slots in {self._folder}")
         elif saved and saved >= SAME_SHARE * tokens:
             self.bytes_a_token = size / saved
-            self._files[key] = SlotFile(path, saved, size)
+            self.files[key] = SlotFile(path, saved, size)
             self._make_room(0.0)
         self._sweep()
-        return key in self._files
+        return key in self.files
 
     async def bring_back(self, key: str, slot: int) -> bool:
         """Restore a conversation into an idle slot; return whether that was done."""
-        file = self._files.get(key)
+        file = self.files.get(key)
         if file is None or not self.usable:
             return False
         if _regular_size(file.path) != file.size:
@@ -176,7 +176,7 @@ class SavedSlots:
             if answer is not None:
                 self._failed("a slot was not restored")
             return False
-        self._files.move_to_end(key)
+        self.files.move_to_end(key)
         return True
 
     def told(self, key: str, cached_tokens: float) -> None:
@@ -188,12 +188,12 @@ class SavedSlots:
 
     def forget(self, key: str) -> None:
         """Erase a conversation's file, if it has one."""
-        if self._files.pop(key, None) is not None:
+        if self.files.pop(key, None) is not None:
             self._sweep()
 
     def forget_all(self) -> None:
         """Erase all files."""
-        self._files.clear()
+        self.files.clear()
         self._sweep()
 
     def _create(self, size: float) -> Path | None:
@@ -212,8 +212,8 @@ class SavedSlots:
 
     def _make_room(self, size: float) -> None:
         """Erase the least recently used files until one of so many bytes fits into the budget."""
-        while self._files and sum(each.size for each in self._files.values()) + size > self._budget_bytes:
-            self.forget(next(iter(self._files)))
+        while self.files and sum(each.size for each in self.files.values()) + size > self._budget_bytes:
+            self.forget(next(iter(self.files)))
 
     async def _act(self, action: str, slot: int, path: Path) -> tuple[int, int] | None:
         """Save or restore a slot; return the tokens and bytes, None if it failed."""
@@ -246,7 +246,7 @@ class SavedSlots:
 
     def _sweep(self) -> None:
         """Erase what was created and is of no use, such as a file that the server wrote too late."""
-        for path in self._created - {each.path for each in self._files.values()}:
+        for path in self._created - {each.path for each in self.files.values()}:
             with suppress(OSError):
                 remove(path)
                 self._created.discard(path)

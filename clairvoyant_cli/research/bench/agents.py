@@ -182,8 +182,8 @@ Take = Callable[[], AbstractAsyncContextManager[httpx.AsyncClient]]
 
 @dataclass(slots=True)
 class AgentBench:
-    """A server to measure, which may be simulated. `through(arm)` starts a fresh Clairvoyant before it. `about`
-    describes it.
+    """A server to measure, which may be simulated. `through(arm)` starts a fresh Clairvoyant before it.
+    `about` describes it.
     """
 
     load: AgentLoad

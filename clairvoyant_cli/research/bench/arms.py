@@ -15,8 +15,8 @@ DIRECT = "direct"
 CLAIRVOYANT = "clairvoyant"
 SERIAL = "serial"
 AGENT_ARMS = (DIRECT, CLAIRVOYANT, SERIAL, *SERVABLE)
-"""Sessions of agents: all at once, the same through Clairvoyant, by default or with a policy, or one after the
-other, direct.
+"""Sessions of agents: all at once, the same through a default Clairvoyant, or one after the other, direct; or
+through Clairvoyant with a policy.
 """
 
 ORACLE = "oracle"

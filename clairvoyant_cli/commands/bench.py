@@ -263,6 +263,8 @@ async def _measure_agents(
     from clairvoyant_cli.research.bench.agents import AgentLoad, agent_bench, agents_notes, summaries_of
     from clairvoyant_cli.research.bench.report import Findings
 
+    sizes: dict[str, tuple[float, float]] = {}
+
     @asynccontextmanager
     async def daemon_before(url: str, slots: int | None, arm: str) -> AsyncIterator[str]:
         key_file = str(backend_key_file) if backend_key_file else None
@@ -279,7 +281,10 @@ async def _measure_agents(
         encode = None if virtual_time else second_opinion(config)
         clock = asyncio.get_running_loop().time if virtual_time else time.monotonic
         async with running_daemon(config, load_predictor(None), clock=clock, encode=encode) as daemon:
+            cache = daemon.pool.queue.fleet.stations[daemon.pool.first.name].cache
+            cache.size = sizes.get(arm, cache.size)
             yield daemon.base_url
+            sizes[arm] = cache.size
 
     load = AgentLoad(chat_every_s=chat_every, **load_options)
     measured: dict[str, list[dict[tuple[str, str], float]]] = {arm: [] for arm in arms}

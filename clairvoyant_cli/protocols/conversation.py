@@ -21,6 +21,8 @@ from clairvoyant_cli.protocols.lenient_json import ABSENT, entries, is_given, ob
 from clairvoyant_cli.scheduler.chain import NO_CHAIN, Chain
 
 PIECE_BYTES = 1024
+FINE_BYTES = 256  # a piece in the first FINE_UNTIL bytes of a prompt
+FINE_UNTIL = 16 * 1024
 SLICE_BYTES = 256 * 1024  # hashed at a time: 0.5 ms
 MAX_BYTES = 4 * 1024 * 1024
 """A longer body has no chain: it is more than any context, and decoding it would take over 5 ms."""
@@ -140,8 +142,10 @@ class _Chaining:
 
     def add(self, parts: Sequence[bytes]) -> None:
         for part in parts:
-            for at in range(0, len(part), PIECE_BYTES):
-                piece = part[at : at + PIECE_BYTES]
+            at = 0
+            while at < len(part):
+                piece = part[at : at + (FINE_BYTES if self._length < FINE_UNTIL else PIECE_BYTES)]
+                at += len(piece)
                 self._state.update(piece)
                 self._length += len(piece)
                 self._hashes.append(int.from_bytes(self._state.digest()))

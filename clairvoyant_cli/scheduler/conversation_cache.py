@@ -89,6 +89,16 @@ class ConversationCache:
         self._other_tokens, self._other_s = 0.0, -inf
 
     @property
+    def size(self) -> tuple[float, float]:
+        """The limits of its size in tokens: what it was seen to hold, and what not."""
+        return self._at_least, self._at_most
+
+    @size.setter
+    def size(self, limits: tuple[float, float]) -> None:
+        self._at_least, self._at_most = limits
+        self.room_tokens = inf if self._at_most == inf else (self._at_least + self._at_most) / 2.0
+
+    @property
     def keeps_all(self) -> bool:
         """Whether it kept what the slots did not, and never lost anything."""
         return self.room_tokens == inf and self._at_least > 0.0
@@ -156,24 +166,25 @@ class ConversationCache:
             share = min(cached_tokens / expected.if_kept, 1.0)
             self.reuse = max(0.01, self.reuse + REUSE_WEIGHT * (share - self.reuse))
         elif was_there:
-            self._at_least = max(self._at_least, expected.needs_tokens)
-            self._at_most = max(self._at_most, self._at_least)
+            at_least = max(self._at_least, expected.needs_tokens)
+            self.size = at_least, max(self._at_most, at_least)
         else:
-            self._at_most = min(self._at_most, expected.needs_tokens)
-            self._at_least = 0.0 if self._at_least >= self._at_most else self._at_least
-        self.room_tokens = inf if self._at_most == inf else (self._at_least + self._at_most) / 2.0
+            at_most = min(self._at_most, expected.needs_tokens)
+            self.size = 0.0 if self._at_least >= at_most else self._at_least, at_most
 
     def note_other(self, tokens: float, now: float) -> None:
         """Record a request outside any session, which takes a slot and room from the sessions."""
         self._other_tokens, self._other_s = tokens, now
 
-    def holds(self, contexts: list[float], now: float) -> bool:
+    def holds(self, contexts: list[float], now: float, *, surely: bool = False) -> bool:
         """Return whether sessions with these numbers of tokens can be served in turns without evicting each
-        other, beside the requests outside sessions that were served recently.
+        other, beside the requests outside sessions that were served recently. `surely`: it was seen to hold
+        as many tokens.
         """
         others = [self._other_tokens] if now - self._other_s < OTHERS_FOR_S else []
         behind = sorted(contexts + others)[self.slots :]  # at worst, the slots hold the smallest
-        return len(contexts) <= 1 or self.saves or sum(behind) <= self.room_tokens
+        room_tokens = self._at_least if surely else self.room_tokens
+        return len(contexts) <= 1 or self.saves or sum(behind) <= room_tokens
 
     def evicts(self, chain: Chain) -> bool:
         """Return whether one more request would evict the conversation of a chain."""

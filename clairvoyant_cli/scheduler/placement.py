@@ -146,7 +146,8 @@ class Fleet:
         station.slots, station.apart, station.weight = slots, apart, weight
         station.at_once = min(at_once, slots) or slots
         if not slots:
-            station.cache = ConversationCache()
+            station.cache, before = ConversationCache(), station.cache
+            station.cache.size = before.size
         station.cache.slots = max(station.at_once, 1)
 
     def remove(self, worker: str) -> None:

@@ -98,7 +98,8 @@ class Scheduler(QueueState):
         entry.moves.append(Move(now, MoveKind.DISPATCHED, reason))
         self._running[job.id] = entry
         self.fleet.started(entry, worker, now)
-        self.sessions.started(job, worker, now)
+        if self.sessions.started(job, worker, now):
+            self._place_turns()
         self._line.clients_running[job.client] = self._line.clients_running.get(job.client, 0) + 1
         self.claims.started(job, now)
         self._reprice(job, now)
@@ -311,7 +312,7 @@ class Scheduler(QueueState):
         Under `by_share` policies a flooding client's running jobs can always be passed.
         """
         loads = self.residency.swaps(running.worker, running.job.id, waiting.job.affinity)
-        if running.stops_s is not None and loads:
+        if running.stops_s is not None and (loads or self._is_in_order(waiting)):
             return False
         tau_s = self._line.tau_of(running.job.client)
         if tau_s is None or self.policy.by_share or waiting.promoted or not running.waited_for:

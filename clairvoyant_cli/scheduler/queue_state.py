@@ -206,9 +206,19 @@ class QueueState:
             self._parked[entry.job.id] = entry
             self._crowds.place(entry, 0)
         elif not entry.held:
+            if self._is_in_order(entry):
+                usual = replace(entry.job, cost_s=self.sessions.usual_s, cost_high_s=self.sessions.usual_s)
+                entry.key = self.policy.key(replace(entry, job=usual))
             lane = self._line.push(entry)
             if not entry.promoted and not entry.cuts:  # a partial answer is never dropped
                 self._crowds.place(entry, lane.band)
+
+    def _is_in_order(self, entry: QueuedJob) -> bool:
+        """Return whether a waiting job goes by its arrival among the turns of sessions."""
+        policy = self.policy
+        if entry.promoted or entry.cuts or not (policy.guarded and policy.in_seconds):
+            return False
+        return self.sessions.in_order(entry.job, self._line.now, len(self._parked))
 
     def _unpark(self, entry: QueuedJob) -> None:
         if self._parked.pop(entry.job.id, None) is not None:
@@ -300,6 +310,13 @@ class QueueState:
         self._crowds.reweigh(lambda client: self._line.rules_of(client).weight)
         for entry in self._waiting.values():
             self._place(entry)
+
+    def _place_turns(self) -> None:
+        """Order the waiting turns of sessions again."""
+        for entry in list(self._waiting.values()):
+            if entry.lane is not None and self._is_in_order(entry):
+                self._line.drop(entry)
+                self._place(entry)
 
     def _leave(self, entry: QueuedJob) -> None:
         del self._waiting[entry.job.id]

@@ -41,6 +41,12 @@ observations."""
 MAX_QUESTION_S = 10.0
 """The longest that a request outside sessions waits because a session is about to come back."""
 
+USUAL_WEIGHT = 0.1
+"""Weight of the latest turn in the running mean of what turns cost."""
+
+GROWTH = 2.0
+"""A session is given a turn only if the cache has room for this many times its tokens: it grows."""
+
 PATIENCE = 2.5
 """A session is parked at most this many times as long as it would wait if every session were read again."""
 
@@ -91,7 +97,7 @@ class Session:
 
 @dataclass(slots=True)
 class Sessions:
-    """The sessions of all clients, and their turns on the servers of a fleet."""
+    """The sessions of all clients, and their turns on the servers of a fleet. One costs about `usual_s`."""
 
     fleet: Fleet
     known: OrderedDict[str, Session] = field(default_factory=OrderedDict)
@@ -99,6 +105,8 @@ class Sessions:
     _active: dict[str, Session] = field(default_factory=dict)
     read_tokens: float = 0.0
     kept_tokens: float = 0.0
+    usual_s: float = 0.0
+    _mean_s: float = 0.0
     _number: int = 0
 
     @property
@@ -144,18 +152,23 @@ class Sessions:
         session = self.of(job)
         return session is not None and session.agent
 
-    def started(self, job: Job, worker: str, now: float) -> None:
-        """Record that a job of a session takes a slot."""
+    def started(self, job: Job, worker: str, now: float) -> bool:
+        """Record that a job of a session takes a slot; return whether `usual_s` has changed."""
         session = self.of(job)
         if session is None:
-            return
+            return False
         session.waiting -= 1
         session.running += 1
         if session.agent:
+            self._mean_s += (USUAL_WEIGHT if self._mean_s else 1.0) * (job.cost_s - self._mean_s)
             if not session.active:
                 session.turn_s = now
             session.active, session.worker, session.chain = True, worker, job.prefix
             self._active[session.id] = session
+            if not self.usual_s / 2.0 < self._mean_s < 2.0 * self.usual_s:
+                self.usual_s = self._mean_s
+                return True
+        return False
 
     def left_slot(self, job: Job, now: float, *, waits: bool) -> None:
         """Record that a job leaves its slot; `waits`: it goes back to the queue."""
@@ -224,7 +237,21 @@ class Sessions:
 
     def _fits(self, session: Session, station: Station, now: float, waiters: int) -> bool:
         active = self.active_on(station, now, waiters)
-        return station.cache.holds([each.tokens for each in (*active, session)], now)
+        return station.cache.holds([GROWTH * each.tokens for each in (*active, session)], now)
+
+    def in_order(self, job: Job, now: float, waiters: int) -> bool:
+        """Return whether the turns of sessions are served as they come, whatever their length: the cache is
+        known to hold these sessions, so that no order saves anything, and each goes on.
+        """
+        session = self.of(job)
+        if session is None or not session.active or not self.usual_s:
+            return False
+        stations = self.fleet.stations
+        for station in [stations[session.worker]] if session.worker in stations else stations.values():
+            contexts = [each.tokens for each in self.active_on(station, now, waiters)]
+            if len(contexts) < 2 or not station.cache.holds(contexts, now, surely=True):
+                return False
+        return True
 
     def begin_turn(self, job: Job, now: float) -> None:
         """Give a job's session its turn."""

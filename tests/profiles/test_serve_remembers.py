@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import httpx
@@ -207,6 +208,19 @@ async def test_what_the_predictor_learned_outlives_the_daemon(tmp_path: Path) ->
         async with replay() as (_, url), daemon_on(path, url, predicts=counting) as daemon:
             await ask_all(daemon, "Name a colour.", "Name a bird.")
         assert counting.learned == expected
+
+
+async def test_the_learned_size_of_a_cache_outlives_the_daemon(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    async with replay() as (_, url):
+        for before, after in (((0.0, inf), (500.0, 900.0)), ((500.0, 900.0), (500.0, inf))):
+            async with daemon_on(path, url) as daemon:
+                cache = daemon.pool.queue.fleet.stations[daemon.pool.first.name].cache
+                assert cache.size == before
+                cache.size = after
+        async with daemon_on(path, url) as daemon:
+            cache = daemon.pool.queue.fleet.stations[daemon.pool.first.name].cache
+            assert (cache.size, cache.room_tokens) == ((500.0, inf), inf)
 
 
 async def test_a_frozen_daemon_records_and_learns_nothing(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Sessions: recognition, turns, holds, and the limits of all three."""
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from clairvoyant_cli.scheduler.chain import Chain
 from clairvoyant_cli.scheduler.job import Job, Reason
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.sessions import MAX_SESSIONS, USUAL_GAP_S
+from clairvoyant_cli.scheduler.sessions import GROWTH, MAX_SESSIONS, USUAL_GAP_S
 
 TURN_TOKENS = 1000.0
 
@@ -226,3 +227,24 @@ def test_what_is_remembered_is_bounded() -> None:
         serve(scheduler, turn(f"s{number}-", 0, 2.0 * number), 2.0 * number)
     assert len(scheduler.sessions.known) == MAX_SESSIONS
     assert scheduler.sessions.turns <= MAX_SESSIONS
+
+
+def test_turns_go_in_order_where_the_cache_is_known_to_hold_their_sessions() -> None:
+    for known, first in ((9000.0, "b0"), (0.0, "a1")):
+        scheduler = queue()
+        scheduler.fleet.stations["gpu"].cache.size = (known, inf)
+        serve(scheduler, turn("a", 0), 0.0)
+        scheduler.submit(turn("b", 0, 1.1, cost_s=20.0), 1.1)
+        scheduler.submit(turn("a", 1, 1.2), 1.2)
+        scheduler.submit(Job("chat", 1.3, cost_s=1.0, tokens=50.0), 1.3)
+        assert started(scheduler, 1.3) == ["chat"], "which is shorter than any turn"
+        scheduler.finish("chat", 2.3)
+        assert started(scheduler, 2.3) == [first]
+
+
+def test_a_session_gets_a_turn_only_with_room_to_grow() -> None:
+    for room, parked in ((GROWTH * 1050.0 - 1.0, True), (GROWTH * 1050.0 + 1.0, False)):
+        scheduler = queue(room=room)
+        serve(scheduler, turn("a", 0), 0.0)
+        scheduler.submit(turn("b", 0, 1.0), 1.0)
+        assert (started(scheduler, 1.1) == []) == parked

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -199,6 +200,9 @@ class StateSaver:
         if self._freeze:
             return
         for memory in self._memories.values():
+            if (station := self._pool.queue.fleet.stations.get(memory.worker.name)) is not None:
+                held, lost = station.cache.size
+                memory.learner.learned().cache_tokens = held, None if lost == inf else lost
             self._persistence.save(memory.state_name, msgspec.json.encode(memory.learner.learned()))
             for line in memory.learner.drift():
                 self._stats.journal.event(logging.WARNING, line)
@@ -213,6 +217,7 @@ class StateSaver:
         self._operation.review_predictor()
         for memory in self._memories.values():
             memory.forget()
+            self._set_cache_size(memory)
             self._set_tau(memory, "" if memory.used is None else memory.used.served.model)
         self._stats.journal.event(logging.INFO, "the learned state was erased; learning starts again")
 
@@ -246,11 +251,18 @@ class StateSaver:
     def _take_up(self, memory: WorkerMemory) -> None:
         memory.worker.profiles = memory.profiles
         memory.worker.speeds.frozen = self._freeze
+        self._set_cache_size(memory)
         if memory.profiles:
             self._use(memory, memory.profiles[0])
             return
         news = "no matching profile, using defaults; measure one: clairvoyant calibrate"
         self._say(memory, news)
+
+    def _set_cache_size(self, memory: WorkerMemory) -> None:
+        station = self._pool.queue.fleet.stations.get(memory.worker.name)
+        if station is not None:
+            held, lost = memory.learner.learned().cache_tokens
+            station.cache.size = held, inf if lost is None else lost
 
     def _say(self, memory: WorkerMemory, news: str, level: int = logging.INFO) -> None:
         whose = f"{memory.worker.name}: " if len(self._pool) > 1 else ""

@@ -54,9 +54,12 @@ class LearnedModel:
 
 @dataclass(slots=True)
 class Learned:
-    """What was learned of all models; it is kept over a restart."""
+    """What was learned of all models; it is kept over a restart. `cache_tokens` are the limits of the size of
+    the server's KV cache behind its slots: what it was seen to hold, and what not (None: nothing).
+    """
 
     models: dict[str, LearnedModel] = field(default_factory=dict)
+    cache_tokens: tuple[float, float | None] = (0.0, None)
 
 
 def state_name(backend: str, url: str) -> str:

@@ -355,3 +355,5 @@ def agents_notes(load: AgentLoad, runs: int) -> Iterator[str]:
         " it forgot nothing, about. A session's time is from its first request to its last answer; in the arm"
         f" {SERIAL} it does not include waiting for other sessions."
     )
+    if runs > 1:
+        yield "From the second run on, Clairvoyant knows what it learned of the size of the cache."

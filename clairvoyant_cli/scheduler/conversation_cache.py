@@ -37,6 +37,7 @@ OTHERS_FOR_S = 60.0
 class Kept:
     """A conversation in the cache: `prompt_tokens` of it are its last prompt, the rest is the answer."""
 
+    job_id: str
     session: str
     chain: Chain
     prompt_tokens: float
@@ -110,12 +111,9 @@ class ConversationCache:
         """Return what should be cached of a prompt: of the conversation that shares most with it, or, if that
         should be evicted, of the latest one that shares anything.
         """
-        at = self._shared_pieces(chain) - 1
-        if at < 0:
+        kept, at = self._most_shared(chain)
+        if kept is None:
             return NOTHING
-        found = self._where[chain.hashes[at]]
-        ends = (each for each in reversed(found) if each.chain.hashes[-1] == chain.hashes[at])
-        kept = next(ends, found[-1])
         others = self._shared_pieces(chain, kept) - 1
         other = None if others < 0 else next(e for e in self._where[chain.hashes[others]] if e is not kept)
         shared = 0.0
@@ -129,15 +127,20 @@ class ConversationCache:
 
     def cached_tokens(self, chain: Chain) -> float:
         """Return the tokens of a prompt that should be cached."""
-        return self.expected(chain).tokens if chain and self._where else 0.0
+        if not chain or chain.hashes[0] not in self._where:
+            return 0.0
+        if self.room_tokens < inf:
+            return self.expected(chain).tokens
+        kept, at = self._most_shared(chain)
+        return 0.0 if kept is None else kept.shares(chain, at) * self.reuse
 
     def started(self, job_id: str, chain: Chain, prompt_tokens: float, session: str = "") -> None:
         """Record that a slot now reads a prompt. The conversation takes the place of its earlier turn."""
         if not chain:
             return
         if (before := self._before(chain)) is not None:
-            self._remove(next(name for name, each in self._kept.items() if each is before))
-        added = self._kept[job_id] = Kept(session, chain, prompt_tokens, prompt_tokens)
+            self._remove(before.job_id)
+        added = self._kept[job_id] = Kept(job_id, session, chain, prompt_tokens, prompt_tokens)
         for piece in chain.hashes:
             self._where.setdefault(piece, []).append(added)
         self._pieces += len(chain.hashes)
@@ -176,6 +179,11 @@ class ConversationCache:
         """Record a request outside any session, which takes a slot and room from the sessions."""
         self._other_tokens, self._other_s = tokens, now
 
+    @property
+    def holds_any(self) -> bool:
+        """Whether sessions need no turns, as far as is known."""
+        return self.room_tokens == inf or self.saves
+
     def holds(self, contexts: list[float], now: float, *, surely: bool = False) -> bool:
         """Return whether sessions with these numbers of tokens can be served in turns without evicting each
         other, beside the requests outside sessions that were served recently. `surely`: it was seen to hold
@@ -195,9 +203,17 @@ class ConversationCache:
 
     def _before(self, chain: Chain) -> Kept | None:
         """Return the conversation that a prompt goes on with, or repeats."""
+        kept, at = self._most_shared(chain)
+        return kept if kept is not None and kept.chain.hashes[-1] == chain.hashes[at] else None
+
+    def _most_shared(self, chain: Chain) -> tuple[Kept | None, int]:
+        """Return the conversation that shares most with a prompt, and the last piece that they share."""
         at = self._shared_pieces(chain) - 1
-        found = self._where[chain.hashes[at]] if at >= 0 else ()
-        return next((each for each in reversed(found) if each.chain.hashes[-1] == chain.hashes[at]), None)
+        if at < 0:
+            return None, at
+        found = self._where[chain.hashes[at]]
+        ends = (each for each in reversed(found) if each.chain.hashes[-1] == chain.hashes[at])
+        return next(ends, found[-1]), at
 
     def _shared_pieces(self, chain: Chain, without: Kept | None = None) -> int:
         """Return how many pieces of a prompt any conversation has, other than one."""

@@ -223,6 +223,17 @@ class Fleet:
         cost_s, cost_high_s = job.cost_s + more_s, job.cost_high_s + more_s
         return replace(job, cost_s=max(cost_s, 0.0), cost_high_s=max(cost_high_s, 0.0), saved_s=saved_s)
 
+    def priced_on(self, worker: str, job: Job) -> Job:
+        """Return a job whose costs are those on a worker, if its KV cache makes them lower now."""
+        station = self.stations[worker]
+        if station.speed is None or (job.able and worker not in job.able):
+            return job
+        less_s = job.cost_s - _seconds(station, job, station.cache.cached_tokens(job.prefix))
+        if less_s <= 0.0:
+            return job
+        high_s = max(job.cost_high_s - less_s, 0.0)
+        return replace(job, cost_s=job.cost_s - less_s, cost_high_s=high_s, saved_s=job.saved_s + less_s)
+
     def own_s(self, entry: QueuedJob, station: Station, cached: Mapping[str, float] | None = None) -> float:
         """Return the predicted seconds of a job on a station: model loading, prefill of the tokens that are
         not cached there, and decoding of the rest of its answer.
@@ -244,6 +255,8 @@ class Fleet:
         """Return where a job is predicted to end first. `free` are the stations that it could start on now,
         in order of preference; `ahead_s` is the work before it on each other station, in seconds.
         """
+        if len(self.stations) == 1:
+            return Placement(free[0], None, 0.0, 0.0)
         job = entry.job
         cached = self.cached(job)
         best, best_s = free[0], float("inf")

@@ -102,7 +102,7 @@ class Scheduler(QueueState):
             self._place_turns()
         self._line.clients_running[job.client] = self._line.clients_running.get(job.client, 0) + 1
         self.claims.started(job, now)
-        self._reprice(job, now)
+        self._reprice(job, worker, now)
         if reason is Reason.TAU:
             self.tau_firings += 1
             self._line.since_promotion = 0
@@ -118,7 +118,6 @@ class Scheduler(QueueState):
         entry = self._stop(job_id, now, served=served)
         self.sessions.left_slot(entry.job, now, waits=False)
         self.accounts.settle(entry, now)
-        self._reprice(entry.job, now)
 
     def answered(
         self,

@@ -23,8 +23,8 @@ from clairvoyant_cli.scheduler.waiting_line import WaitingLine
 MAX_BACK_S = 600.0
 """The longest that a background job waits behind others, where tau is longer or not set."""
 
-MAX_REPRICED = 64
-"""At most this many waiting jobs are priced again when a cache changes."""
+MAX_REPRICED = 8
+"""At most this many waiting jobs are priced again when a prompt is read."""
 
 REPRICE_SHARE = 0.05
 """A change of less than this share of a job's cost does not move it."""
@@ -255,15 +255,12 @@ class QueueState:
             self.sessions.take_turn(longest.job, now)
             self._place(longest)
 
-    def _reprice(self, job: Job, now: float) -> None:
-        """Compute again what the waiting jobs cost that share the beginning of a conversation."""
-        if not job.prefix:
-            return
-        self._line.now = now
-        sharing = self._by_root.get(job.prefix.hashes[0], {})
+    def _reprice(self, job: Job, worker: str, now: float) -> None:
+        """Compute again what the waiting jobs cost that share the beginning of a prompt, which is now read."""
+        sharing = self._by_root.get(job.prefix.hashes[0], {}) if job.prefix else {}
         for entry in list(islice(sharing.values(), MAX_REPRICED)):
-            priced = self.fleet.priced(entry.job)
-            if entry.cuts or abs(priced.saved_s - entry.job.saved_s) <= REPRICE_SHARE * entry.job.cost_s:
+            priced = self.fleet.priced_on(worker, entry.job)
+            if entry.cuts or entry.job.cost_s - priced.cost_s <= REPRICE_SHARE * entry.job.cost_s:
                 continue
             self._line.drop(entry)
             self.accounts.give_back(entry, now)

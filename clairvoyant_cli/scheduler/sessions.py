@@ -122,8 +122,8 @@ class Sessions:
         if session is None:
             self._number += 1
             session = Session(f"s{self._number}", job.client, job.claimed, job.agentic, job.parent)
-            self.known[session.id] = session
             self._forget_old()
+            self.known[session.id] = session
         elif session.answers and not session.running and not session.waiting:
             gap_s = now - session.last_end_s
             if gap_s <= MAX_HOLD_S:
@@ -229,13 +229,15 @@ class Sessions:
         before. They may have grown, or it is smaller than assumed.
         """
         station = self.fleet.stations.get(session.worker)
-        if station is None:
+        if station is None or station.cache.holds_any:
             return True
         active = self.active_on(station, now, waiters)  # in the order of their turns
         before = takewhile(lambda each: each is not session, active)
         return station.cache.holds([each.tokens for each in (*before, session)], now)
 
     def _fits(self, session: Session, station: Station, now: float, waiters: int) -> bool:
+        if station.cache.holds_any:
+            return True
         active = self.active_on(station, now, waiters)
         return station.cache.holds([GROWTH * each.tokens for each in (*active, session)], now)
 
@@ -248,6 +250,8 @@ class Sessions:
             return False
         stations = self.fleet.stations
         for station in [stations[session.worker]] if session.worker in stations else stations.values():
+            if not station.cache.size[0]:
+                return False
             contexts = [each.tokens for each in self.active_on(station, now, waiters)]
             if len(contexts) < 2 or not station.cache.holds(contexts, now, surely=True):
                 return False
@@ -263,12 +267,8 @@ class Sessions:
 
     def active_on(self, station: Station, now: float, waiters: int) -> list[Session]:
         """Return the sessions that have a turn on a station, without those that rest by now."""
-        for session in list(self._active.values()):
-            idle = not session.running and not session.waiting
-            if idle and now >= session.last_end_s + self.hold_s(session, waiters):
-                self._end_turn(session)
-        alone = len(self.fleet.stations) == 1
-        return [each for each in self._active.values() if alone or each.worker in (station.name, "")]
+        alone, active = len(self.fleet.stations) == 1, self.with_turn(now, waiters)
+        return [each for each in active if alone or each.worker in (station.name, "")]
 
     def hold_s(self, session: Session, waiters: int) -> float:
         """Return how long a session's turn outlasts its last answer."""
@@ -319,13 +319,21 @@ class Sessions:
         """Return the sessions that wait for their turn."""
         return [each for each in self.known.values() if each.agent and each.waiting and not each.active]
 
-    def with_turn(self) -> list[Session]:
-        """Return the sessions that have a turn, in the order in which they got it."""
+    def with_turn(self, now: float, waiters: int) -> list[Session]:
+        """Return the sessions that have a turn, in the order in which they got it; those that rest by now have
+        none.
+        """
+        for session in list(self._active.values()):
+            idle = not session.running and not session.waiting
+            if idle and now >= session.last_end_s + self.hold_s(session, waiters):
+                self._end_turn(session)
         return list(self._active.values())
 
     def _forget_old(self) -> None:
-        while len(self.known) > MAX_SESSIONS:
-            idle = next((each for each in self.known.values() if not each.running and not each.waiting), None)
-            if idle is None:
-                return
-            self._end_turn(self.known.pop(idle.id))
+        """Forget the session that was used longest ago, if there are too many; one that waits or runs stays."""
+        if len(self.known) >= MAX_SESSIONS:
+            oldest = next(iter(self.known.values()))
+            if oldest.running or oldest.waiting:
+                self.known.move_to_end(oldest.id)
+            else:
+                self._end_turn(self.known.pop(oldest.id))

@@ -199,7 +199,8 @@ class SnapshotBuilder:
     def _sessions(self) -> SessionsState:
         scheduler = self.operation.dispatcher.scheduler
         sessions = scheduler.sessions
-        turns, parked = sessions.with_turn(), sessions.parked()
+        parked = sessions.parked()
+        turns = sessions.with_turn(self.stats.journal.clock(), len(parked))
         resting = (each for each in reversed(sessions.known.values()) if each.agent)
         seen = dict.fromkeys((*turns, *parked, *islice(resting, SESSIONS_SHOWN)))
         rooms = [station.cache.room_tokens for station in scheduler.fleet.stations.values()]

@@ -54,7 +54,7 @@ def requests(snapshot: Snapshot, width: int) -> Iterator[str]:
         title = "queue" if rest <= 0 else f"queue, the first {_MAX_ROWS} of {snapshot.waits:,}"
         yield from _table(title, QUEUE, snapshot, width)
     if snapshot.sessions.listed:
-        yield from _sessions(snapshot)
+        yield from _sessions(snapshot, width)
     if any(client.ruled for client in snapshot.clients):
         yield from _table("clients", CLIENTS, snapshot, width)
 
@@ -80,17 +80,24 @@ def _daemon(snapshot: Snapshot) -> str:
     )
 
 
-def _sessions(snapshot: Snapshot) -> Iterator[str]:
+def _sessions(snapshot: Snapshot, width: int) -> Iterator[str]:
     yield ""
     yield "sessions of agents"
-    titles = ("turns", "context", "read", "cached")
+    titles = ("turns", "context", "read", "cached", "reread")
     yield f"{cell('id', 7)}{cell('client', 17)}{cell('state', 9)}" + "".join(
         cell(title, 10, right=True) for title in titles
     )
     for each in snapshot.sessions.listed:
-        figures = (each.turns, each.context_tokens, each.read_tokens, each.cached_tokens)
+        figures = (
+            each.turns,
+            each.context_tokens,
+            each.read_tokens,
+            each.cached_tokens,
+            each.reread_tokens,
+        )
         told = "".join(cell(count(round(figure)), 10, right=True) for figure in figures)
-        yield f"{cell(each.id, 7)}{cell(clip(each.client, 16), 17)}{cell(each.state, 9)}{told}"
+        line = f"{cell(each.id, 7)}{cell(clip(each.client, 16), 17)}{cell(each.state, 9)}{told}"
+        yield clip(f"{line}  {each.broken}".rstrip(), width)
 
 
 def _stats(snapshot: Snapshot) -> Iterator[str]:

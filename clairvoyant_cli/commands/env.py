@@ -40,10 +40,17 @@ VARIABLES = {
     ),
     "anthropic": (
         "Anthropic's SDKs and Claude Code",
-        {"ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_AUTH_TOKEN": "{key}"},
+        {
+            "ANTHROPIC_BASE_URL": "{url}",
+            "ANTHROPIC_AUTH_TOKEN": "{key}",
+            "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+        },
     ),
 }
-"""Clients with environment variables: a title, and the variables."""
+"""Clients with environment variables: a title, and the variables.
+
+Claude Code's attribution header changes the first line of each prompt, so no KV cache helps.
+"""
 
 INSTRUCTIONS = {
     "open-webui": (

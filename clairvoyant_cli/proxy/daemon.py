@@ -274,7 +274,7 @@ def _compose(
     )
     dispatcher = Dispatcher(scheduler, clock=clock, spawn=spawn)
     pool = ServerPool(scheduler)
-    times = ServiceTimes(pool)
+    times = ServiceTimes(pool, say)
     lifecycle = ServerLifecycle(config, pool, dispatcher, journal, spawn, port)
     lifecycle.slots_changed = stats.shadow.resize
     for server in servers:

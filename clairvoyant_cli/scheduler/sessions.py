@@ -1,7 +1,8 @@
 """Sessions of agents: which requests belong together, and which sessions have their turn.
 
-A session is known by its chain: its next prompt begins with the prompt before. A claimed session id only
-separates sessions of one client; it never joins what the chain does not.
+A session is known by its chain: its next prompt begins with the prompt before. If the beginning has changed,
+it is known by its messages (see `broken_prefix`). A claimed session id only separates sessions of one client;
+it never joins what the prompts do not.
 
 Sessions take turns, because one that comes back after others were served may find its conversation evicted
 and has to have all of it read again. As many sessions have a turn at once as the KV cache of a server holds.
@@ -15,12 +16,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+from clairvoyant_cli.scheduler.broken_prefix import BROKEN_SHARE, Change, change, goes_on
 from clairvoyant_cli.scheduler.chain import NO_CHAIN, Chain
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.placement import Fleet, Station
 
 MAX_SESSIONS = 2000
 MAX_ENDS = 20_000
+MAX_PIECES = 200_000  # of the sessions' last prompts
 """Bounds of what is remembered; the least recently used is forgotten first."""
 
 AT_ONCE_S = 5.0
@@ -41,6 +44,9 @@ observations."""
 MAX_QUESTION_S = 10.0
 """The longest that a request outside sessions waits because a session is about to come back."""
 
+TOLD_EVERY_S = 20.0
+"""At most one broken prefix is logged in this time."""
+
 PATIENCE = 1.5
 """A session is parked at most this many times as long as it would wait if every session were read again."""
 
@@ -52,6 +58,8 @@ class Session:
     It takes turns with others once it is an `agent`: it uses tools or came back at once. `active`: it has a
     turn on `worker`, since `turn_s`. `read_tokens` and `kept_tokens` sum what servers read of its prompts and
     what they took from their caches. `returns` of `rests` answers were followed by another request.
+    `broken` is what changed last in its prompts so that `reread_tokens` were read again, "" if nothing did.
+    `change` and `again` are the change and its tokens in the last prompt, if it broke the prefix.
     """
 
     id: str
@@ -74,6 +82,11 @@ class Session:
     waiting: int = 0
     running: int = 0
     chain: Chain = NO_CHAIN
+    reread_tokens: float = 0.0
+    broken: str = ""
+    change: Change | None = None
+    again: float = 0.0
+    told: tuple[int, ...] = ()  # kinds of changes that were logged
 
     @property
     def returns_p(self) -> float:
@@ -96,6 +109,9 @@ class Sessions:
     fleet: Fleet
     known: OrderedDict[str, Session] = field(default_factory=OrderedDict)
     _by_end: OrderedDict[tuple[str, str, int], str] = field(default_factory=OrderedDict)
+    _prompts: OrderedDict[str, Chain] = field(default_factory=OrderedDict)  # the last one of each session
+    _pieces: int = 0
+    _told_s: float = -TOLD_EVERY_S
     _active: dict[str, Session] = field(default_factory=dict)
     read_tokens: float = 0.0
     kept_tokens: float = 0.0
@@ -133,6 +149,11 @@ class Sessions:
             found = self._by_end.get((job.client, job.claimed, piece))
             if found is not None:
                 return self.known.get(found)
+        for part in reversed(job.prefix.parts.hashes):
+            found = self._by_end.get((job.client, job.claimed, part))
+            if found is not None:
+                goes_on = change(self._prompts.get(found, NO_CHAIN), job.prefix) is not None
+                return self.known.get(found) if goes_on else None
         return None
 
     def of(self, job: Job) -> Session | None:
@@ -188,9 +209,43 @@ class Sessions:
         session.kept_tokens += kept_tokens
         session.tokens = read_tokens + kept_tokens + tokens
         session.calls_tool = calls_tool
-        self._by_end[job.client, job.claimed, job.prefix.hashes[-1]] = session.id
+        for end in (*job.prefix.parts.hashes[-1:], job.prefix.hashes[-1]):
+            self._by_end[job.client, job.claimed, end] = session.id
+        self._pieces += len(job.prefix.hashes) - len(self._prompts.pop(session.id, NO_CHAIN).hashes)
+        self._prompts[session.id] = job.prefix
+        while self._pieces > MAX_PIECES:
+            self._pieces -= len(self._prompts.popitem(last=False)[1].hashes)
         while len(self._by_end) > MAX_ENDS:
             self._by_end.popitem(last=False)
+
+    def read_again(self, job: Job, prompt_tokens: float, cached_tokens: float, now: float) -> str:
+        """Account for a changed prompt, before its answer is recorded. The tokens read again are those of the
+        prompt before that did not come from the cache.
+
+        A change counts once the next prompt goes on with it: a summary of a conversation, which has its
+        messages too, is not gone on with. Return a line for the log then, "" for none.
+        """
+        session = self.of(job)
+        before = NO_CHAIN if session is None else self._prompts.get(session.id, NO_CHAIN)
+        if session is None or not before:
+            return ""
+        news = self._confirmed(session, now) if session.change and goes_on(before, job.prefix) else ""
+        changed = change(before, job.prefix)
+        session.again = prompt_tokens * min(before.length / job.prefix.length, 1.0) - cached_tokens
+        broke = changed is not None and changed.breaks and session.again >= BROKEN_SHARE * prompt_tokens
+        session.change = changed if broke else None
+        return news
+
+    def _confirmed(self, session: Session, now: float) -> str:
+        changed, again = session.change, session.again
+        assert changed is not None
+        session.reread_tokens += again
+        session.broken = changed.text
+        if changed.kind in session.told or now < self._told_s + TOLD_EVERY_S:
+            return ""
+        session.told, self._told_s = (*session.told, changed.kind), now
+        whose = f" ({session.client})" if session.client else ""
+        return f"session {session.id}{whose}: turn {session.turns} read {again:,.0f} tokens again: {changed.text}"
 
     # -- turns --------------------------------------------------------------------------------------------
 

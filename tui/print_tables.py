@@ -88,13 +88,7 @@ def _sessions(snapshot: Snapshot, width: int) -> Iterator[str]:
         cell(title, 10, right=True) for title in titles
     )
     for each in snapshot.sessions.listed:
-        figures = (
-            each.turns,
-            each.context_tokens,
-            each.read_tokens,
-            each.cached_tokens,
-            each.reread_tokens,
-        )
+        figures = (each.turns, each.context_tokens, each.read_tokens, each.cached_tokens, each.reread_tokens)
         told = "".join(cell(count(round(figure)), 10, right=True) for figure in figures)
         line = f"{cell(each.id, 7)}{cell(clip(each.client, 16), 17)}{cell(each.state, 9)}{told}"
         yield clip(f"{line}  {each.broken}".rstrip(), width)

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Collection, Iterator, Mapping
+from heapq import nlargest
 from urllib.parse import urlsplit
 
 from clairvoyant_cli import __version__
@@ -17,7 +18,6 @@ SLOW_STOP_TOKENS = 600.0
 """A prompt that is cut is read to the end of its batch, half of one on average: with 512 tokens in a batch it
 cannot be more."""
 
-BROKEN_SHOWN = 3  # sessions whose prefix broke, those first that read most again
 SYSTEM_TEXT_FIX = (
     "CLAUDE_CODE_ATTRIBUTION_HEADER=0    # Claude Code; for other agents, report it to their authors"
 )
@@ -81,8 +81,8 @@ def check_daemon(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _check_sessions(snapshot: Snapshot) -> Iterator[Finding]:
     sessions = snapshot.sessions
-    broken = sorted((each for each in sessions.listed if each.broken), key=lambda each: -each.reread_tokens)
-    for each in broken[:BROKEN_SHOWN]:
+    broken = [each for each in sessions.listed if each.broken]
+    for each in nlargest(3, broken, key=lambda each: each.reread_tokens):
         whose = f" ({each.client})" if each.client else ""
         text = f"session {each.id}{whose} read {each.reread_tokens:,.0f} tokens again: {each.broken}"
         yield warning("prefix", text, SYSTEM_TEXT_FIX if "system text" in each.broken else "")

@@ -59,7 +59,7 @@ class Session:
     turn on `worker`, since `turn_s`. `read_tokens` and `kept_tokens` sum what servers read of its prompts and
     what they took from their caches. `returns` of `rests` answers were followed by another request.
     `broken` is what changed last in its prompts so that `reread_tokens` were read again, "" if nothing did.
-    `change` and `again` are the change and its tokens in the last prompt, if it broke the prefix.
+    `broke` and `again` are the change in its last prompt and its tokens, if it broke the prefix.
     """
 
     id: str
@@ -84,9 +84,9 @@ class Session:
     chain: Chain = NO_CHAIN
     reread_tokens: float = 0.0
     broken: str = ""
-    change: Change | None = None
+    broke: Change | None = None
     again: float = 0.0
-    told: tuple[int, ...] = ()  # kinds of changes that were logged
+    told: tuple[str, ...] = ()  # kinds of changes that were logged
 
     @property
     def returns_p(self) -> float:
@@ -152,8 +152,8 @@ class Sessions:
         for part in reversed(job.prefix.parts.hashes):
             found = self._by_end.get((job.client, job.claimed, part))
             if found is not None:
-                goes_on = change(self._prompts.get(found, NO_CHAIN), job.prefix) is not None
-                return self.known.get(found) if goes_on else None
+                same = change(self._prompts.get(found, NO_CHAIN), job.prefix) is not None
+                return self.known.get(found) if same else None
         return None
 
     def of(self, job: Job) -> Session | None:
@@ -229,23 +229,20 @@ class Sessions:
         before = NO_CHAIN if session is None else self._prompts.get(session.id, NO_CHAIN)
         if session is None or not before:
             return ""
-        news = self._confirmed(session, now) if session.change and goes_on(before, job.prefix) else ""
+        news, broke = "", session.broke
+        if broke is not None and goes_on(before, job.prefix):
+            session.reread_tokens += session.again
+            session.broken = broke.text
+            if broke.kind not in session.told and now >= self._told_s + TOLD_EVERY_S:
+                session.told, self._told_s = (*session.told, broke.kind), now
+                whose = f"{session.id} ({session.client})" if session.client else session.id
+                read = f"turn {session.turns} read {session.again:,.0f} tokens again"
+                news = f"session {whose}: {read}: {broke.text}"
         changed = change(before, job.prefix)
         session.again = prompt_tokens * min(before.length / job.prefix.length, 1.0) - cached_tokens
-        broke = changed is not None and changed.breaks and session.again >= BROKEN_SHARE * prompt_tokens
-        session.change = changed if broke else None
+        breaks = changed is not None and changed.breaks and session.again >= BROKEN_SHARE * prompt_tokens
+        session.broke = changed if breaks else None
         return news
-
-    def _confirmed(self, session: Session, now: float) -> str:
-        changed, again = session.change, session.again
-        assert changed is not None
-        session.reread_tokens += again
-        session.broken = changed.text
-        if changed.kind in session.told or now < self._told_s + TOLD_EVERY_S:
-            return ""
-        session.told, self._told_s = (*session.told, changed.kind), now
-        whose = f" ({session.client})" if session.client else ""
-        return f"session {session.id}{whose}: turn {session.turns} read {again:,.0f} tokens again: {changed.text}"
 
     # -- turns --------------------------------------------------------------------------------------------
 

@@ -83,15 +83,17 @@ def _daemon(snapshot: Snapshot) -> str:
 def _sessions(snapshot: Snapshot, width: int) -> Iterator[str]:
     yield ""
     yield "sessions of agents"
-    titles = ("turns", "context", "read", "cached", "reread")
+    titles = ("turns", "context", "read", "cached")
     yield f"{cell('id', 7)}{cell('client', 17)}{cell('state', 9)}" + "".join(
         cell(title, 10, right=True) for title in titles
     )
     for each in snapshot.sessions.listed:
-        figures = (each.turns, each.context_tokens, each.read_tokens, each.cached_tokens, each.reread_tokens)
+        figures = (each.turns, each.context_tokens, each.read_tokens, each.cached_tokens)
         told = "".join(cell(count(round(figure)), 10, right=True) for figure in figures)
-        line = f"{cell(each.id, 7)}{cell(clip(each.client, 16), 17)}{cell(each.state, 9)}{told}"
-        yield clip(f"{line}  {each.broken}".rstrip(), width)
+        yield f"{cell(each.id, 7)}{cell(clip(each.client, 16), 17)}{cell(each.state, 9)}{told}"
+        if each.broken:
+            reread = count(round(each.reread_tokens))
+            yield clip(f"{cell('', 7)}{reread} tokens read again: {each.broken}", width)
 
 
 def _stats(snapshot: Snapshot) -> Iterator[str]:

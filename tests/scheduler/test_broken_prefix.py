@@ -180,14 +180,33 @@ def test_a_change_counts_once_the_session_goes_on_with_it() -> None:
 
 @pytest.mark.parametrize("claimed", ["", "id"])
 def test_a_title_is_not_reported(claimed: str) -> None:
-    desk = Desk()
-    title = {"role": "system", "content": "You write titles."}
-    question = turns(0)[0]
-    for messages in ([title, question], [title, {"role": "user", "content": "Title:"}, question]):
+    title, system = ({"role": "system", "content": text} for text in ("You write titles.", "You help."))
+    asked, folder = ({"role": "user", "content": text} for text in ("Title:", "The folder is /src."))
+    question, *rest = turns(4)
+    for messages in ([title, question], [title, asked, question]):
+        desk = Desk()
         desk.ask({"messages": messages}, claimed=claimed)
-        for number in range(4):
-            desk.ask({**stamped(0, ""), **plain(number)}, claimed=claimed)
-            desk.ask({"messages": messages}, claimed=claimed)
+        for upto in range(0, len(rest), 2):
+            desk.ask({"messages": [system, question, folder, *rest[:upto]]}, claimed=claimed)
+        desk.ask({"messages": messages}, claimed=claimed)
+        desk.ask({"messages": [system, question, folder, *rest]}, claimed=claimed)
+        assert desk.reports_nothing()
+
+
+SUMMARISE = [
+    {"role": "system", "content": "You write summaries."},
+    *turns(4),
+    {"role": "user", "content": "Summarise this conversation."},
+]
+
+
+def test_a_summary_is_not_reported() -> None:
+    desk = Desk()
+    for number in range(5):
+        desk.ask(plain(number))
+    assert desk.ask({"tools": TOOLS, "messages": SUMMARISE}).broke
+    assert desk.ask(plain(5)).turns == 7
+    desk.ask(plain(6))
     assert desk.reports_nothing()
 
 
@@ -195,12 +214,22 @@ def test_a_compaction_is_not_reported() -> None:
     desk = Desk()
     for number in range(5):
         desk.ask(plain(number))
-    asked = {"role": "user", "content": "Summarise this conversation."}
-    summarise = [{"role": "system", "content": "You write summaries."}, *turns(4), asked]
     system = plain(0)["messages"][0]
     summary = {"role": "user", "content": "So far: " + "the file was found. " * 50}
-    for messages in (summarise, [system, summary, *turns(4)[-2:]], [system, summary, *turns(5)[-4:]]):
+    for messages in (SUMMARISE, [system, summary, *turns(4)[-2:]], [system, summary, *turns(5)[-4:]]):
         desk.ask({"tools": TOOLS, "messages": messages})
+    assert desk.reports_nothing()
+
+
+def test_results_that_are_cleared_are_not_reported() -> None:
+    desk = Desk()
+    for number in range(6):
+        desk.ask({"messages": turns(number)})
+    for number in range(6, 9):
+        cleared = [each | {"content": "(cleared)"} for each in turns(number)[2:8:2]]
+        messages = turns(number)
+        messages[2:8:2] = cleared
+        desk.ask({"messages": messages})
     assert desk.reports_nothing()
 
 

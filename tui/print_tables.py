@@ -93,7 +93,7 @@ def _sessions(snapshot: Snapshot, width: int) -> Iterator[str]:
         yield f"{cell(each.id, 7)}{cell(clip(each.client, 16), 17)}{cell(each.state, 9)}{told}"
         if each.broken:
             reread = count(round(each.reread_tokens))
-            yield clip(f"{cell('', 7)}{reread} tokens read again: {each.broken}", width)
+            yield clip(f"{cell('', 2)}{reread} read again: {each.broken}", width)
 
 
 def _stats(snapshot: Snapshot) -> Iterator[str]:

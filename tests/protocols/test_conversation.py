@@ -10,6 +10,7 @@ from clairvoyant_cli.http.fields import Fields
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.protocols.conversation import (
     MAX_BYTES,
+    MAX_PARTS,
     NO_CONVERSATION,
     Conversation,
     claims_of,
@@ -101,6 +102,40 @@ def test_every_dialect_has_its_order(first: Any, second: Any) -> None:
 def test_what_else_is_read_counts(field: str) -> None:
     one, other = (read({"prompt": "a", field: [text]}).chain for text in "bc")
     assert shared(one, other) < len(one.hashes) == len(other.hashes)
+
+
+SYSTEM = {"role": "system", "content": "s"}
+
+
+@pytest.mark.parametrize(
+    ("body", "tools", "systems", "parts"),
+    [
+        ({"tools": TOOLS * 3, "messages": [SYSTEM, {**SYSTEM, "role": "developer"}, ASKED, SYSTEM]}, 3, 2, 7),
+        ({"system": [{"text": "a"}, {"text": "b"}], "messages": [ASKED, CALL]}, 0, 2, 4),
+        ({"instructions": "s", "functions": TOOLS, "input": [ASKED]}, 1, 1, 3),
+        ({"instructions": "s", "input": "where?"}, 0, 1, 2),
+        ({"system": "s", "prompt": "p", "suffix": "x"}, 0, 1, 3),
+        ({"messages": [{"role": "user", "content": '"role":"system"'}]}, 0, 0, 1),
+    ],
+)
+def test_the_parts_of_a_prompt(body: Any, tools: int, systems: int, parts: int) -> None:
+    chain = read(body).chain
+    assert (chain.parts.tools, chain.parts.systems) == (tools, systems)
+    assert len(chain.parts.hashes) == len(chain.parts.ends) == parts
+    assert chain.parts.ends[-1] == chain.length
+    assert set(chain.parts.ends) <= set(chain.characters)
+
+
+def test_a_part_is_the_same_wherever_it_is() -> None:
+    before, after = chat(SYSTEM, ASKED, CALL).parts.hashes, chat(ASKED, {"role": "user"}, CALL).parts.hashes
+    assert (before[1], before[2]) == (after[0], after[2])
+    assert not set(before) & set(read({"messages": [SYSTEM, ASKED, CALL]}, "another").chain.parts.hashes)
+
+
+def test_parts_are_bounded() -> None:
+    most, more = (chat(*[ASKED] * count) for count in (MAX_PARTS, MAX_PARTS + 1))
+    assert (len(most.parts.hashes), len(more.parts.hashes)) == (MAX_PARTS, 0)
+    assert begins(more, most)
 
 
 def test_marks_of_what_to_cache_do_not_count() -> None:

@@ -51,7 +51,7 @@ class Desk:
         claimed: str = "",
         cached: Callable[[float], float | None] = float,
     ) -> Session:
-        """Serve a request; `cached` makes of the cached tokens what the server reports. Return its session."""
+        """Serve a request, of which the server reports `cached(tokens)`. Return its session."""
         return self.serve(chain_of(body), client, claimed, cached)
 
     def serve(
@@ -91,7 +91,9 @@ class Desk:
 def claude(number: int, cch: str) -> Body:
     """Return a turn of Claude Code, whose first line of the system text changes."""
     header = f"x-anthropic-billing-header: cc_version=2.1.1; cc_entrypoint=cli; cch={cch};"
-    system = [{"type": "text", "text": text} for text in (header, "You are Claude Code.", "rule " * 1500)]
+    system: Messages = [
+        {"type": "text", "text": text} for text in (header, "You are Claude Code.", "rule " * 1500)
+    ]
     system[-1]["cache_control"] = {"type": "ephemeral"}
     return {"model": "m", "system": system, "tools": TOOLS, "messages": turns(number)}
 
@@ -306,8 +308,7 @@ def test_few_lines_are_logged() -> None:
         for name in "abcdef":
             desk.ask(stamped(number, f"12:0{number}", name))
             desk.now -= 29.0  # a request a second
-    first, *rest = desk.news
-    assert len(rest) <= 1
+    assert 1 <= len(desk.news) <= 2
     assert len([each for each in desk.sessions if each.broken]) == 6
     for number in range(5, 8):
         for name in "abcdef":

@@ -29,8 +29,8 @@ MAX_BYTES = 4 * 1024 * 1024
 MAX_PARTS = 4096
 """A prompt of more parts has a chain, but what changes in it is not told."""
 
-SYSTEM_ROLE = re.compile(rb'"role"\s*:\s*"(?:system|developer)"')
-ROLE_WITHIN = 128  # bytes of a message in which its role is looked for: nearly all clients put it first
+SYSTEM_ROLE = re.compile(rb'.{0,99}?"role"\s*:\s*"(?:system|developer)"', re.DOTALL)
+"""The beginning of a message of the system text: nearly all clients put the role first."""
 
 CACHE_MARK = re.compile(rb'"cache_control"\s*:\s*\{[^{}]*\}\s*,\s*|,\s*"cache_control"\s*:\s*\{[^{}]*\}')
 """Anthropic's marks of what to cache. Claude Code moves them from turn to turn; no prompt contains them."""
@@ -163,9 +163,8 @@ class _Chaining:
             self._ends.append(self._length)
 
     def chain(self, tools: int, systems: int) -> Chain:
-        parts = NO_PARTS
-        if len(self._parts) <= MAX_PARTS:
-            parts = Parts(tuple(self._parts), tuple(self._ends), tools, systems)
+        parts = Parts(tuple(self._parts), tuple(self._ends), tools, systems)
+        parts = parts if len(parts.ends) <= MAX_PARTS else NO_PARTS
         return Chain(tuple(self._hashes), tuple(self._characters), parts)
 
 
@@ -174,9 +173,7 @@ def _parts(held: Conversing) -> tuple[list[Raw], int, int]:
     tools = _each(held.tools, held.functions)
     system = _each(held.system, held.instructions, held.system_prompt)
     messages = _each(held.messages, held.input)
-    systems = len(system) + sum(
-        1 for _ in takewhile(lambda each: SYSTEM_ROLE.search(each, 0, ROLE_WITHIN), messages)
-    )
+    systems = len(system) + len(list(takewhile(SYSTEM_ROLE.match, messages)))
     rest = (held.input_extra, held.input_prefix, held.input_suffix, held.images, held.prompt, held.suffix)
     return tools + system + messages + [part for part in rest if is_given(part)], len(tools), systems
 

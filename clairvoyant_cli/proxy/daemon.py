@@ -344,7 +344,7 @@ def _compose(
         engines,
         stats,
         SlotKeeper(
-            conversation_key=lambda job: job.session if scheduler.sessions.takes_turns(job) else "",
+            conversation_key=lambda job: job.session if scheduler.sessions.is_worth_saving(job) else "",
             cached_tokens=lambda job, server: scheduler.running[job.id].expected.tokens,
             loses=lambda server: scheduler.fleet.stations[server.name].cache.room_tokens < inf,
         ),

@@ -165,6 +165,11 @@ class Sessions:
         session = self.of(job)
         return session is not None and session.agent
 
+    def is_worth_saving(self, job: Job) -> bool:
+        """Return whether the saved conversation of a session is of use: not if its beginning changes."""
+        session = self.of(job)
+        return session is not None and session.agent and session.broke is None
+
     def started(self, job: Job, worker: str, now: float) -> None:
         """Record that a job of a session takes a slot."""
         session = self.of(job)

@@ -116,10 +116,10 @@ async def read_conversation(pieces: Sequence[Piece], model: str) -> Conversation
         parts, tools, systems = _parts(held)
         agentic = is_given(held.tools) or is_given(held.functions) or any(map(body.__contains__, USES_TOOLS))
     chain = _Chaining(model)
-    for part in _slices(parts):
+    for cuts in _slices(parts):
         await READING.next()
         with READING:
-            chain.add(part)
+            chain.add(cuts)
     return Conversation(chain.chain(tools, systems), _claimed(held), "", agentic)
 
 
@@ -141,30 +141,31 @@ class _Chaining:
 
     def __init__(self, model: str) -> None:
         self._model = blake2b(model.encode("utf-8", "surrogatepass"), digest_size=8, key=_KEY)
-        self._state = self._model.copy()
+        self._state, self._alone = self._model.copy(), self._model.copy()
         self._parts: list[int] = []
         self._ends: list[int] = []
         self._hashes: list[int] = []
         self._characters: list[int] = []
         self._length = 0
 
-    def add(self, parts: Sequence[bytes]) -> None:
-        for part in parts:
-            for at in range(0, len(part), PIECE_BYTES):
-                piece = part[at : at + PIECE_BYTES]
+    def add(self, cuts: Sequence[tuple[bytes, bool]]) -> None:
+        for cut, ends in cuts:
+            self._alone.update(cut)
+            for at in range(0, len(cut), PIECE_BYTES):
+                piece = cut[at : at + PIECE_BYTES]
                 self._state.update(piece)
                 self._length += len(piece)
                 self._hashes.append(int.from_bytes(self._state.digest()))
                 self._characters.append(self._length)
-            self._state.update(b"\0")  # where one part ends and the next begins: no JSON contains it
-            alone = self._model.copy()
-            alone.update(part)
-            self._parts.append(int.from_bytes(alone.digest()))
-            self._ends.append(self._length)
+            if ends:
+                self._state.update(b"\0")  # where one part ends and the next begins: no JSON contains it
+                self._parts.append(int.from_bytes(self._alone.digest()))
+                self._ends.append(self._length)
+                self._alone = self._model.copy()
 
     def chain(self, tools: int, systems: int) -> Chain:
-        parts = Parts(tuple(self._parts), tuple(self._ends), tools, systems)
-        parts = parts if len(parts.ends) <= MAX_PARTS else NO_PARTS
+        few = len(self._parts) <= MAX_PARTS
+        parts = Parts(tuple(self._parts), tuple(self._ends), tools, systems) if few else NO_PARTS
         return Chain(tuple(self._hashes), tuple(self._characters), parts)
 
 
@@ -187,19 +188,20 @@ def _each(*fields: Raw) -> list[Raw]:
     return parts
 
 
-def _slices(parts: Sequence[Raw]) -> Iterator[list[bytes]]:
-    """Yield the parts without marks, about `SLICE_BYTES` at a time."""
-    taken: list[bytes] = []
+def _slices(parts: Sequence[Raw]) -> Iterator[list[tuple[bytes, bool]]]:
+    """Yield the parts without marks, about `SLICE_BYTES` at a time: cuts, and whether each ends a part."""
+    taken: list[tuple[bytes, bool]] = []
     size = 0
     for part in parts:
         data = bytes(part)
         if b'"cache_control"' in data:
             data = CACHE_MARK.sub(b"", data)
-        taken.append(data)
-        size += max(len(data), PIECE_BYTES)
-        if size >= SLICE_BYTES:
-            yield taken
-            taken, size = [], 0
+        for at in range(0, len(data), SLICE_BYTES):
+            taken.append((data[at : at + SLICE_BYTES], at + SLICE_BYTES >= len(data)))
+            size += max(len(taken[-1][0]), PIECE_BYTES)
+            if size >= SLICE_BYTES:
+                yield taken
+                taken, size = [], 0
     yield taken
 
 

@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from clairvoyant_cli.http.fields import Fields
 from clairvoyant_cli.http.heads import RequestHead
@@ -12,7 +13,10 @@ from clairvoyant_cli.protocols.conversation import (
     MAX_BYTES,
     MAX_PARTS,
     NO_CONVERSATION,
+    PIECE_BYTES,
+    SLICE_BYTES,
     Conversation,
+    _slices,
     claims_of,
     hashed,
     read_conversation,
@@ -130,6 +134,18 @@ def test_a_part_is_the_same_wherever_it_is() -> None:
     before, after = chat(SYSTEM, ASKED, CALL).parts.hashes, chat(ASKED, {"role": "user"}, CALL).parts.hashes
     assert (before[1], before[2]) == (after[0], after[2])
     assert not set(before) & set(read({"messages": [SYSTEM, ASKED, CALL]}, "another").chain.parts.hashes)
+
+
+def test_a_part_is_hashed_in_slices_of_bounded_size() -> None:
+    long = json.dumps({"role": "user", "content": "x" * 2 * SLICE_BYTES}).encode()
+    short = [Raw(b"1")] * 1000
+    slices = list(_slices([Raw(long), *short]))
+    assert max(sum(len(cut) for cut, _ in each) for each in slices) <= 2 * SLICE_BYTES
+    assert max(map(len, slices)) <= 1 + SLICE_BYTES // PIECE_BYTES
+    assert b"".join(cut for each in slices for cut, _ in each) == long + b"1" * 1000
+    chain = read({"messages": [json.loads(long), ASKED]}).chain
+    assert len(chain.hashes) == -(-len(long) // PIECE_BYTES) + 1
+    assert chain.parts.ends == (len(long), chain.length)
 
 
 def test_parts_are_bounded() -> None:

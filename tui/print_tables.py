@@ -54,7 +54,7 @@ def requests(snapshot: Snapshot, width: int) -> Iterator[str]:
         title = "queue" if rest <= 0 else f"queue, the first {_MAX_ROWS} of {snapshot.waits:,}"
         yield from _table(title, QUEUE, snapshot, width)
     if snapshot.sessions.listed:
-        yield from _sessions(snapshot)
+        yield from _sessions(snapshot, width)
     if any(client.ruled for client in snapshot.clients):
         yield from _table("clients", CLIENTS, snapshot, width)
 
@@ -80,7 +80,7 @@ def _daemon(snapshot: Snapshot) -> str:
     )
 
 
-def _sessions(snapshot: Snapshot) -> Iterator[str]:
+def _sessions(snapshot: Snapshot, width: int) -> Iterator[str]:
     yield ""
     yield "sessions of agents"
     titles = ("turns", "context", "read", "cached")
@@ -91,6 +91,9 @@ def _sessions(snapshot: Snapshot) -> Iterator[str]:
         figures = (each.turns, each.context_tokens, each.read_tokens, each.cached_tokens)
         told = "".join(cell(count(round(figure)), 10, right=True) for figure in figures)
         yield f"{cell(each.id, 7)}{cell(clip(each.client, 16), 17)}{cell(each.state, 9)}{told}"
+        if each.broken:
+            reread = count(round(each.reread_tokens))
+            yield clip(f"{cell('', 2)}{reread} read again: {each.broken}", width)
 
 
 def _stats(snapshot: Snapshot) -> Iterator[str]:

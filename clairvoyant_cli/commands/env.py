@@ -32,6 +32,9 @@ OPEN_WEBUI = (
 
 OPEN_WEBUI_IN_DOCKER = " ".join(f"-e '{each}'" for each in OPEN_WEBUI).replace("{url}", "{docker_url}")
 
+CLAUDE_CODE = {"CLAUDE_CODE_ATTRIBUTION_HEADER": "0"}
+"""Turns off the attribution header, which changes the first line of each prompt: no KV cache helps then."""
+
 VARIABLES = {
     "ollama": ("the ollama command line and libraries", {"OLLAMA_HOST": "{url}"}),
     "openai": (
@@ -40,7 +43,7 @@ VARIABLES = {
     ),
     "anthropic": (
         "Anthropic's SDKs and Claude Code",
-        {"ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_AUTH_TOKEN": "{key}"},
+        {"ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_AUTH_TOKEN": "{key}"} | CLAUDE_CODE,
     ),
 }
 """Clients with environment variables: a title, and the variables."""

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Collection, Iterator, Mapping
+from heapq import nlargest
 from urllib.parse import urlsplit
 
 from clairvoyant_cli import __version__
@@ -16,6 +17,12 @@ SLOW_STOP_S = 2.0
 SLOW_STOP_TOKENS = 600.0
 """A prompt that is cut is read to the end of its batch, half of one on average: with 512 tokens in a batch it
 cannot be more."""
+
+SYSTEM_TEXT_FIX = "CLAUDE_CODE_ATTRIBUTION_HEADER=0    # if it is Claude Code; else tell the agent's authors"
+LARGER_CACHE = {
+    "llamacpp": "llama-server --cache-ram MIB    # default 8192; or run fewer sessions",
+    "ollama": "LLAMA_ARG_CACHE_RAM=MIB ollama serve    # default 8192; or run fewer sessions",
+}
 
 CLIENT_VARIABLES = ("OLLAMA_HOST", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_BASE_URL")
 
@@ -67,6 +74,24 @@ def check_daemon(snapshot: Snapshot) -> Iterator[Finding]:
             f"ranks no better than chance, so arrival order is kept, for: {names}",
             "clairvoyant forget --all    # erase what it learned and start over",
         )
+    yield from _check_sessions(snapshot)
+
+
+def _check_sessions(snapshot: Snapshot) -> Iterator[Finding]:
+    sessions = snapshot.sessions
+    broken = [each for each in sessions.listed if each.broken]
+    for each in nlargest(3, broken, key=lambda each: each.reread_tokens):
+        whose = f" ({each.client})" if each.client else ""
+        text = f"session {each.id}{whose} read {each.reread_tokens:,.0f} tokens again: {each.broken}"
+        yield warning("prefix", text, SYSTEM_TEXT_FIX if "system text" in each.broken else "")
+    live = [each for each in sessions.listed if each.state != "resting"]
+    tokens, room = sum(each.context_tokens for each in live), sessions.room_tokens
+    crowded = room is not None and tokens > room and len(live) > sum(each.slots for each in snapshot.backends)
+    if room is not None and (sessions.parked or crowded):
+        then = "they take turns" if sessions.parked else "they evict each other"
+        text = f"{len(live)} sessions have {tokens:,.0f} tokens, the server's cache holds {room:,.0f}: {then}"
+        fixes = (LARGER_CACHE[each.kind] for each in snapshot.backends if each.kind in LARGER_CACHE)
+        yield note("cache", text, next(fixes, "run fewer sessions at once"))
 
 
 def check_port(config: ServeConfig, *, ours: bool) -> Iterator[Finding]:

@@ -1,8 +1,8 @@
 """Reads which conversation a request continues: the chain of its prompt, and the session that it claims.
 
 The chain follows the order in which servers read a prompt: tools, system prompt, messages. Each of these
-counts as it was sent, so tool calls, tool results, thinking and images do, too. Hashes are keyed for each
-run, and nothing else is kept.
+counts as it was sent, so tool calls, tool results, thinking and images do, too. Only lengths and hashes are
+kept, and hashes are keyed for each run.
 """
 
 import os
@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import takewhile
 
 import msgspec
 from msgspec import Raw
@@ -18,14 +19,20 @@ from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.limits import READING
 from clairvoyant_cli.http.request import Piece
 from clairvoyant_cli.protocols.lenient_json import ABSENT, entries, is_given, object_in, text
-from clairvoyant_cli.scheduler.chain import NO_CHAIN, Chain
+from clairvoyant_cli.scheduler.chain import NO_CHAIN, NO_PARTS, Chain, Parts
 
 PIECE_BYTES = 1024
 FINE_BYTES = 256  # a piece in the first FINE_UNTIL bytes of a prompt
 FINE_UNTIL = 16 * 1024
-SLICE_BYTES = 256 * 1024  # hashed at a time: 0.5 ms
+SLICE_BYTES = 256 * 1024  # hashed at a time: 1 ms; a short part takes as long as a piece
 MAX_BYTES = 4 * 1024 * 1024
 """A longer body has no chain: it is more than any context, and decoding it would take over 5 ms."""
+
+MAX_PARTS = 4096
+"""A prompt of more parts has a chain, but what changes in it is not told."""
+
+SYSTEM_ROLE = re.compile(rb'.{0,99}?"role"\s*:\s*"(?:system|developer)"', re.DOTALL)
+"""The beginning of a message of the system text: nearly all clients put the role first."""
 
 CACHE_MARK = re.compile(rb'"cache_control"\s*:\s*\{[^{}]*\}\s*,\s*|,\s*"cache_control"\s*:\s*\{[^{}]*\}')
 """Anthropic's marks of what to cache. Claude Code moves them from turn to turn; no prompt contains them."""
@@ -108,14 +115,14 @@ async def read_conversation(pieces: Sequence[Piece], model: str) -> Conversation
             held = CONVERSING.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return NO_CONVERSATION
-        parts = _parts(held)
+        parts, tools, systems = _parts(held)
         agentic = is_given(held.tools) or is_given(held.functions) or any(map(body.__contains__, USES_TOOLS))
     chain = _Chaining(model)
-    for part in _slices(parts):
+    for cuts in _slices(parts):
         await READING.next()
         with READING:
-            chain.add(part)
-    return Conversation(chain.chain(), _claimed(held), "", agentic)
+            chain.add(cuts)
+    return Conversation(chain.chain(tools, systems), _claimed(held), "", agentic)
 
 
 def claims_of(head: RequestHead, conversation: Conversation) -> tuple[str, str]:
@@ -135,51 +142,70 @@ class _Chaining:
     """Builds a chain, part by part."""
 
     def __init__(self, model: str) -> None:
-        self._state = blake2b(model.encode("utf-8", "surrogatepass"), digest_size=8, key=_KEY)
+        self._model = blake2b(model.encode("utf-8", "surrogatepass"), digest_size=8, key=_KEY)
+        self._state, self._alone = self._model.copy(), self._model.copy()
+        self._parts: list[int] = []
+        self._ends: list[int] = []
         self._hashes: list[int] = []
         self._characters: list[int] = []
         self._length = 0
 
-    def add(self, parts: Sequence[bytes]) -> None:
-        for part in parts:
+    def add(self, cuts: Sequence[tuple[bytes, bool]]) -> None:
+        for cut, ends in cuts:
+            self._alone.update(cut)
             at = 0
-            while at < len(part):
-                piece = part[at : at + (FINE_BYTES if self._length < FINE_UNTIL else PIECE_BYTES)]
+            while at < len(cut):
+                piece = cut[at : at + (FINE_BYTES if self._length < FINE_UNTIL else PIECE_BYTES)]
                 at += len(piece)
                 self._state.update(piece)
                 self._length += len(piece)
                 self._hashes.append(int.from_bytes(self._state.digest()))
                 self._characters.append(self._length)
-            self._state.update(b"\0")  # where one part ends and the next begins: no JSON contains it
+            if ends:
+                self._state.update(b"\0")  # where one part ends and the next begins: no JSON contains it
+                self._parts.append(int.from_bytes(self._alone.digest()))
+                self._ends.append(self._length)
+                self._alone = self._model.copy()
 
-    def chain(self) -> Chain:
-        return Chain(tuple(self._hashes), tuple(self._characters))
+    def chain(self, tools: int, systems: int) -> Chain:
+        few = len(self._parts) <= MAX_PARTS
+        parts = Parts(tuple(self._parts), tuple(self._ends), tools, systems) if few else NO_PARTS
+        return Chain(tuple(self._hashes), tuple(self._characters), parts)
 
 
-def _parts(held: Conversing) -> list[Raw]:
-    """Return what a server reads, in its order."""
-    before = (held.tools, held.functions, held.system, held.instructions, held.system_prompt)
-    parts = [part for part in before if is_given(part)]
-    for listed in (held.messages, held.input):
-        each = entries(listed)
-        parts += [listed] if each is None and is_given(listed) else each or []
+def _parts(held: Conversing) -> tuple[list[Raw], int, int]:
+    """Return what a server reads, in its order, and how many of these parts are tools and system text."""
+    tools = _each(held.tools, held.functions)
+    system = _each(held.system, held.instructions, held.system_prompt)
+    messages = _each(held.messages, held.input)
+    systems = len(system) + len(list(takewhile(SYSTEM_ROLE.match, messages)))
     rest = (held.input_extra, held.input_prefix, held.input_suffix, held.images, held.prompt, held.suffix)
-    return parts + [part for part in rest if is_given(part)]
+    return tools + system + messages + [part for part in rest if is_given(part)], len(tools), systems
 
 
-def _slices(parts: Sequence[Raw]) -> Iterator[list[bytes]]:
-    """Yield the parts without marks, about `SLICE_BYTES` at a time."""
-    taken: list[bytes] = []
+def _each(*fields: Raw) -> list[Raw]:
+    """Return the entries of lists, and anything else as it is."""
+    parts: list[Raw] = []
+    for field in fields:
+        listed = entries(field)
+        parts += [field] if listed is None and is_given(field) else listed or []
+    return parts
+
+
+def _slices(parts: Sequence[Raw]) -> Iterator[list[tuple[bytes, bool]]]:
+    """Yield the parts without marks, about `SLICE_BYTES` at a time: cuts, and whether each ends a part."""
+    taken: list[tuple[bytes, bool]] = []
     size = 0
     for part in parts:
         data = bytes(part)
         if b'"cache_control"' in data:
             data = CACHE_MARK.sub(b"", data)
-        taken.append(data)
-        size += len(data)
-        if size >= SLICE_BYTES:
-            yield taken
-            taken, size = [], 0
+        for at in range(0, len(data), SLICE_BYTES):
+            taken.append((data[at : at + SLICE_BYTES], at + SLICE_BYTES >= len(data)))
+            size += max(len(taken[-1][0]), PIECE_BYTES)
+            if size >= SLICE_BYTES:
+                yield taken
+                taken, size = [], 0
     yield taken
 
 

@@ -196,6 +196,8 @@ def _merge(events: list[UsageEvent], closed: bool) -> Totals:
     prompt, cached = told.get("prompt_tokens"), told.get("cached_tokens")
     if prompt and cached is not None:
         told.setdefault("prefilled_tokens", max(1, prompt - cached))
+    elif cached is not None and "prefilled_tokens" in told:
+        told["prompt_tokens"] = cached + told["prefilled_tokens"]
     return Totals(**told, complete=closed and not error, error=error)
 
 

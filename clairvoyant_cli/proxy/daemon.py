@@ -273,7 +273,7 @@ def _compose(
     )
     dispatcher = Dispatcher(scheduler, clock=clock, spawn=spawn)
     pool = ServerPool(scheduler)
-    times = ServiceTimes(pool)
+    times = ServiceTimes(pool, say)
     lifecycle = ServerLifecycle(config, pool, dispatcher, journal, spawn, port)
     lifecycle.slots_changed = stats.shadow.resize
     for server in servers:
@@ -343,7 +343,7 @@ def _compose(
         engines,
         stats,
         SlotKeeper(
-            conversation_key=lambda job: job.session if scheduler.sessions.takes_turns(job) else "",
+            conversation_key=lambda job: job.session if scheduler.sessions.is_worth_saving(job) else "",
             expected=lambda job: scheduler.running[job.id].expected,
             cache_of=lambda server: scheduler.fleet.stations[server.name].cache,
         ),

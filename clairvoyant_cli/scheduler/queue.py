@@ -128,11 +128,13 @@ class Scheduler(QueueState):
         *,
         calls_tool: bool,
         now: float,
-    ) -> None:
+    ) -> str:
         """Record what a running job's server says of its answer, in tokens; KeyError if it is not running.
 
-        `cached_tokens` of its prompt came from the KV cache, None if unknown.
+        `cached_tokens` of its prompt came from the KV cache, None if unknown. Return a line for the log if it
+        read much again because the beginning of the prompt changed, else "".
         """
+        news = ""
         entry = self._running[job_id]
         cache = self.fleet.stations[entry.worker].cache
         cache.answered(job_id, prompt_tokens, tokens)
@@ -140,11 +142,13 @@ class Scheduler(QueueState):
             cached_tokens = min(entry.expected.tokens, prompt_tokens)
         else:
             cache.told(entry.expected, cached_tokens)
+            news = self.sessions.read_again(entry.job, prompt_tokens, cached_tokens, now)
         read_tokens = max(prompt_tokens - cached_tokens, 0.0)
         self.sessions.answered(entry.job, read_tokens, cached_tokens, tokens, calls_tool=calls_tool)
         session = self.sessions.of(entry.job)
         if session is None or not session.agent:
             cache.note_other(prompt_tokens + tokens, now)
+        return news
 
     def progress(
         self,

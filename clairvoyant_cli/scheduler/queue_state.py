@@ -256,7 +256,7 @@ class QueueState:
             self._place(longest)
 
     def _reprice(self, job: Job, worker: str, now: float) -> None:
-        """Compute again what the waiting jobs cost that share the beginning of a prompt, which is now read."""
+        """Compute again what the waiting jobs cost that share the beginning of a prompt that is read now."""
         sharing = self._by_root.get(job.prefix.hashes[0], {}) if job.prefix else {}
         for entry in list(islice(sharing.values(), MAX_REPRICED)):
             priced = self.fleet.priced_on(worker, entry.job)

@@ -1,7 +1,8 @@
 """Sessions of agents: which requests belong together, and which sessions have their turn.
 
-A session is known by its chain: its next prompt begins with the prompt before. A claimed session id only
-separates sessions of one client; it never joins what the chain does not.
+A session is known by its chain: its next prompt begins with the prompt before. If the beginning has changed,
+it is known by its messages (see `broken_prefix`). A claimed session id only separates sessions of one client;
+it never joins what the prompts do not.
 
 Sessions take turns, because one that comes back after others were served may find its conversation evicted
 and has to have all of it read again. As many sessions have a turn at once as the KV cache of a server holds.
@@ -15,12 +16,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+from clairvoyant_cli.scheduler.broken_prefix import BROKEN_SHARE, Change, change, goes_on
 from clairvoyant_cli.scheduler.chain import NO_CHAIN, Chain
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.placement import Fleet, Station
 
 MAX_SESSIONS = 2000
 MAX_ENDS = 20_000
+MAX_PIECES = 200_000  # of the sessions' last prompts
 """Bounds of what is remembered; the least recently used is forgotten first."""
 
 AT_ONCE_S = 5.0
@@ -47,6 +50,9 @@ USUAL_WEIGHT = 0.1
 GROWTH = 2.0
 """A session is given a turn only if the cache has room for this many times its tokens: it grows."""
 
+TOLD_EVERY_S = 20.0
+"""At most one broken prefix is logged in this time."""
+
 PATIENCE = 2.5
 """A session is parked at most this many times as long as it would wait if every session were read again."""
 
@@ -58,6 +64,8 @@ class Session:
     It takes turns with others once it is an `agent`: it uses tools or came back at once. `active`: it has a
     turn on `worker`, since `turn_s`. `read_tokens` and `kept_tokens` sum what servers read of its prompts and
     what they took from their caches. `returns` of `rests` answers were followed by another request.
+    `broken` is what changed last in its prompts so that `reread_tokens` were read again, "" if nothing did.
+    `broke` and `again` are the change in its last prompt and its tokens, if it broke the prefix.
     """
 
     id: str
@@ -80,6 +88,11 @@ class Session:
     waiting: int = 0
     running: int = 0
     chain: Chain = NO_CHAIN
+    reread_tokens: float = 0.0
+    broken: str = ""
+    broke: Change | None = None
+    again: float = 0.0
+    told: tuple[str, ...] = ()  # kinds of changes that were logged
 
     @property
     def returns_p(self) -> float:
@@ -102,6 +115,9 @@ class Sessions:
     fleet: Fleet
     known: OrderedDict[str, Session] = field(default_factory=OrderedDict)
     _by_end: OrderedDict[tuple[str, str, int], str] = field(default_factory=OrderedDict)
+    _prompts: OrderedDict[str, Chain] = field(default_factory=OrderedDict)  # the last one of each session
+    _pieces: int = 0
+    _told_s: float = -TOLD_EVERY_S
     _active: dict[str, Session] = field(default_factory=dict)
     read_tokens: float = 0.0
     kept_tokens: float = 0.0
@@ -141,6 +157,11 @@ class Sessions:
             found = self._by_end.get((job.client, job.claimed, piece))
             if found is not None:
                 return self.known.get(found)
+        for part in reversed(job.prefix.parts.hashes):
+            found = self._by_end.get((job.client, job.claimed, part))
+            if found is not None:
+                same = change(self._prompts.get(found, NO_CHAIN), job.prefix) is not None
+                return self.known.get(found) if same else None
         return None
 
     def of(self, job: Job) -> Session | None:
@@ -151,6 +172,11 @@ class Sessions:
         """Return whether a job belongs to a session that takes turns with others."""
         session = self.of(job)
         return session is not None and session.agent
+
+    def is_worth_saving(self, job: Job) -> bool:
+        """Return whether the saved conversation of a session is of use: not if its beginning changes."""
+        session = self.of(job)
+        return session is not None and session.agent and session.broke is None
 
     def started(self, job: Job, worker: str, now: float) -> bool:
         """Record that a job of a session takes a slot; return whether `usual_s` has changed."""
@@ -201,9 +227,40 @@ class Sessions:
         session.kept_tokens += kept_tokens
         session.tokens = read_tokens + kept_tokens + tokens
         session.calls_tool = calls_tool
-        self._by_end[job.client, job.claimed, job.prefix.hashes[-1]] = session.id
+        for end in (*job.prefix.parts.hashes[-1:], job.prefix.hashes[-1]):
+            self._by_end[job.client, job.claimed, end] = session.id
+        self._pieces += len(job.prefix.hashes) - len(self._prompts.pop(session.id, NO_CHAIN).hashes)
+        self._prompts[session.id] = job.prefix
+        while self._pieces > MAX_PIECES:
+            self._pieces -= len(self._prompts.popitem(last=False)[1].hashes)
         while len(self._by_end) > MAX_ENDS:
             self._by_end.popitem(last=False)
+
+    def read_again(self, job: Job, prompt_tokens: float, cached_tokens: float, now: float) -> str:
+        """Account for a changed prompt, before its answer is recorded. The tokens read again are those of the
+        prompt before that did not come from the cache.
+
+        A change counts once the next prompt goes on with it: a summary of a conversation, which has its
+        messages too, is not gone on with. Return a line for the log then, "" for none.
+        """
+        session = self.of(job)
+        before = NO_CHAIN if session is None else self._prompts.get(session.id, NO_CHAIN)
+        if session is None or not before:
+            return ""
+        news, broke = "", session.broke
+        if broke is not None and goes_on(before, job.prefix):
+            session.reread_tokens += session.again
+            session.broken = broke.text
+            if broke.kind not in session.told and now >= self._told_s + TOLD_EVERY_S:
+                session.told, self._told_s = (*session.told, broke.kind), now
+                whose = f"{session.id} ({session.client})" if session.client else session.id
+                read = f"turn {session.turns} read {session.again:,.0f} tokens again"
+                news = f"session {whose}: {read}: {broke.text}"
+        changed = change(before, job.prefix)
+        session.again = prompt_tokens * min(before.length / job.prefix.length, 1.0) - cached_tokens
+        breaks = changed is not None and changed.breaks and session.again >= BROKEN_SHARE * prompt_tokens
+        session.broke = changed if breaks else None
+        return news
 
     # -- turns --------------------------------------------------------------------------------------------
 
@@ -320,8 +377,8 @@ class Sessions:
         return [each for each in self.known.values() if each.agent and each.waiting and not each.active]
 
     def with_turn(self, now: float, waiters: int) -> list[Session]:
-        """Return the sessions that have a turn, in the order in which they got it; those that rest by now have
-        none.
+        """Return the sessions that have a turn, in the order in which they got it. Those that rest by now
+        lose theirs.
         """
         for session in list(self._active.values()):
             idle = not session.running and not session.waiting
@@ -330,7 +387,7 @@ class Sessions:
         return list(self._active.values())
 
     def _forget_old(self) -> None:
-        """Forget the session that was used longest ago, if there are too many; one that waits or runs stays."""
+        """Forget the session that was used longest ago, if there are too many and it is idle."""
         if len(self.known) >= MAX_SESSIONS:
             oldest = next(iter(self.known.values()))
             if oldest.running or oldest.waiting:

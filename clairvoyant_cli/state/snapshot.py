@@ -428,6 +428,8 @@ class SessionState:
     from their caches, in tokens.
 
     `state` is running, waiting, parked (waits for its turn), held (has its turn while it is away) or resting.
+    `reread_tokens` were read again because the beginning of its prompt changed; `broken` says what changed
+    last, "" if nothing did.
     """
 
     id: str
@@ -437,6 +439,8 @@ class SessionState:
     context_tokens: float
     read_tokens: float
     cached_tokens: float
+    reread_tokens: float = 0.0
+    broken: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,15 @@ from clairvoyant_cli.doctor.backend import (
 from clairvoyant_cli.doctor.finding import Finding, Level, exit_code_of
 from clairvoyant_cli.doctor.proxy import check_clients, check_daemon, check_openness, check_port
 from clairvoyant_cli.errors import ExitCode
-from clairvoyant_cli.state.snapshot import BackendState, Counters, PredictorState, Snapshot, TauState
+from clairvoyant_cli.state.snapshot import (
+    BackendState,
+    Counters,
+    PredictorState,
+    SessionsState,
+    SessionState,
+    Snapshot,
+    TauState,
+)
 
 OLLAMA = CheckedServer(Found(adapter_of("ollama"), "http://127.0.0.1:11434", "", "0.40.0"), ("gemma3:4b",))
 LLAMACPP = CheckedServer(Found(adapter_of("llamacpp"), "http://127.0.0.1:9931", "", "b1", 4), ("tiny",))
@@ -168,6 +176,68 @@ def test_a_server_that_stops_reading_late_needs_smaller_batches(stop_s: float | 
     )
     findings = list(check_daemon(replace(SNAPSHOT, backends=(server,))))
     assert any("--batch-size 512" in finding.fix for finding in findings) is advised
+
+
+def session(state: str, tokens: float, broken: str = "", reread: float = 0.0) -> SessionState:
+    return SessionState("s1", "desk", state, 3, tokens, 0.0, 0.0, reread, broken)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fix"),
+    [
+        ("llamacpp", "llama-server --cache-ram MIB"),
+        ("ollama", "LLAMA_ARG_CACHE_RAM=MIB ollama serve"),
+        ("vllm", "run fewer sessions at once"),
+    ],
+)
+def test_a_cache_that_is_too_small_for_the_sessions(kind: str, fix: str) -> None:
+    busy = (session("running", 20e3), session("held", 15e3), session("parked", 6e3), session("resting", 90e3))
+    snapshot = replace(
+        SNAPSHOT,
+        backends=(BackendState("a", kind, "http://a", "up", 1, 1),),
+        sessions=SessionsState(2, 1, room_tokens=18e3, listed=busy),
+    )
+    (found,) = [each for each in check_daemon(snapshot) if each.topic == "cache"]
+    assert found.level is Level.NOTE
+    assert found.text == "3 sessions have 41,000 tokens, the server's cache holds 18,000: they take turns"
+    assert found.fix.startswith(fix)
+
+
+@pytest.mark.parametrize(
+    ("slots", "parked", "room", "contexts", "said"),
+    [
+        (1, 0, 18e3, 2, "they evict each other"),
+        (2, 0, 18e3, 2, ""),
+        (1, 0, 18e3, 1, ""),
+        (1, 0, 50e3, 2, ""),
+        (1, 0, None, 9, ""),
+        (2, 1, 50e3, 2, "they take turns"),
+    ],
+    ids=["evicted", "a slot each", "alone", "room enough", "room unknown", "parked"],
+)
+def test_when_the_cache_is_too_small(
+    slots: int, parked: int, room: float | None, contexts: int, said: str
+) -> None:
+    listed = tuple(session("held", 20e3) for _ in range(contexts))
+    backends = (replace(SNAPSHOT.backends[0], slots=slots),)
+    sessions = SessionsState(0, parked, room_tokens=room, listed=listed)
+    findings = list(check_daemon(replace(SNAPSHOT, backends=backends, sessions=sessions)))
+    assert [each.text.rpartition(": ")[2] for each in findings if each.topic == "cache"] == [said] * bool(
+        said
+    )
+
+
+def test_the_sessions_that_read_most_again_are_named() -> None:
+    broken = [session("resting", 1.0, f"its tools changed {n}", 1000.0 * n) for n in range(1, 6)]
+    broken.append(session("resting", 1.0, "its system text changed between characters 1 and 90", 28140.0))
+    findings = list(check_daemon(replace(SNAPSHOT, sessions=SessionsState(listed=tuple(broken)))))
+    first, *rest = [each for each in findings if each.topic == "prefix"]
+    assert first.level is Level.WARNING
+    assert first.text == (
+        "session s1 (desk) read 28,140 tokens again: its system text changed between characters 1 and 90"
+    )
+    assert first.fix.startswith("CLAUDE_CODE_ATTRIBUTION_HEADER=0 ")
+    assert [(each.text[-1], each.fix) for each in rest] == [("5", ""), ("4", "")]
 
 
 def test_daemon_problems_are_found() -> None:

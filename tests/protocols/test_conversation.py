@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from clairvoyant_cli.http.fields import Fields
 from clairvoyant_cli.http.heads import RequestHead
@@ -12,9 +13,12 @@ from clairvoyant_cli.protocols.conversation import (
     FINE_BYTES,
     FINE_UNTIL,
     MAX_BYTES,
+    MAX_PARTS,
     NO_CONVERSATION,
     PIECE_BYTES,
+    SLICE_BYTES,
     Conversation,
+    _slices,
     claims_of,
     hashed,
     read_conversation,
@@ -105,6 +109,53 @@ def test_every_dialect_has_its_order(first: Any, second: Any) -> None:
 def test_what_else_is_read_counts(field: str) -> None:
     one, other = (read({"prompt": "a", field: [text]}).chain for text in "bc")
     assert shared(one, other) < len(one.hashes) == len(other.hashes)
+
+
+SYSTEM = {"role": "system", "content": "s"}
+
+
+@pytest.mark.parametrize(
+    ("body", "tools", "systems", "parts"),
+    [
+        ({"tools": TOOLS * 3, "messages": [SYSTEM, {**SYSTEM, "role": "developer"}, ASKED, SYSTEM]}, 3, 2, 7),
+        ({"system": [{"text": "a"}, {"text": "b"}], "messages": [ASKED, CALL]}, 0, 2, 4),
+        ({"instructions": "s", "functions": TOOLS, "input": [ASKED]}, 1, 1, 3),
+        ({"instructions": "s", "input": "where?"}, 0, 1, 2),
+        ({"system": "s", "prompt": "p", "suffix": "x"}, 0, 1, 3),
+        ({"messages": [{"role": "user", "content": '"role":"system"'}]}, 0, 0, 1),
+    ],
+)
+def test_the_parts_of_a_prompt(body: Any, tools: int, systems: int, parts: int) -> None:
+    chain = read(body).chain
+    assert (chain.parts.tools, chain.parts.systems) == (tools, systems)
+    assert len(chain.parts.hashes) == len(chain.parts.ends) == parts
+    assert chain.parts.ends[-1] == chain.length
+    assert set(chain.parts.ends) <= set(chain.characters)
+
+
+def test_a_part_is_the_same_wherever_it_is() -> None:
+    before, after = chat(SYSTEM, ASKED, CALL).parts.hashes, chat(ASKED, {"role": "user"}, CALL).parts.hashes
+    assert (before[1], before[2]) == (after[0], after[2])
+    assert not set(before) & set(read({"messages": [SYSTEM, ASKED, CALL]}, "another").chain.parts.hashes)
+
+
+def test_a_part_is_hashed_in_slices_of_bounded_size() -> None:
+    long = json.dumps({"role": "user", "content": "x" * 2 * SLICE_BYTES}).encode()
+    short = [Raw(b"1")] * 1000
+    slices = list(_slices([Raw(long), *short]))
+    assert max(sum(len(cut) for cut, _ in each) for each in slices) <= 2 * SLICE_BYTES
+    assert max(map(len, slices)) <= 1 + SLICE_BYTES // PIECE_BYTES
+    assert b"".join(cut for each in slices for cut, _ in each) == long + b"1" * 1000
+    chain = read({"messages": [json.loads(long), ASKED]}).chain
+    fine, rest = FINE_UNTIL // FINE_BYTES, len(long) - FINE_UNTIL
+    assert len(chain.hashes) == fine + -(-rest // PIECE_BYTES) + 1
+    assert chain.parts.ends == (len(long), chain.length)
+
+
+def test_parts_are_bounded() -> None:
+    most, more = (chat(*[ASKED] * count) for count in (MAX_PARTS, MAX_PARTS + 1))
+    assert (len(most.parts.hashes), len(more.parts.hashes)) == (MAX_PARTS, 0)
+    assert begins(more, most)
 
 
 def test_marks_of_what_to_cache_do_not_count() -> None:

@@ -192,6 +192,7 @@ def test_a_compressed_answer_is_left_alone() -> None:
     ("answer", "prompt", "cached", "read"),
     [
         ({"timings": {"cache_n": 90, "prompt_n": 10}, "usage": {"prompt_tokens": 100}}, 100, 90, 10),
+        ({"timings": {"cache_n": 90, "prompt_n": 10}}, 100, 90, 10),
         ({"usage": {"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": 0}}}, 100, 0, 100),
         ({"usage": {"input_tokens": 100, "input_tokens_details": {"cached_tokens": 64}}}, 100, 64, 36),
         ({"usage": {"input_tokens": 10, "cache_read_input_tokens": 90}}, 100, 90, 10),

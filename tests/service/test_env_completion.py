@@ -43,6 +43,20 @@ def test_key_option_and_anthropic_on_request() -> None:
     assert isinstance(refused.exception, ClairvoyantError)
 
 
+@pytest.mark.parametrize(
+    ("shell", "line"),
+    [
+        ("sh", 'export CLAUDE_CODE_ATTRIBUTION_HEADER="0"'),
+        ("fish", "set -gx CLAUDE_CODE_ATTRIBUTION_HEADER '0'"),
+        ("powershell", "$env:CLAUDE_CODE_ATTRIBUTION_HEADER = '0'"),
+        ("cmd", 'set "CLAUDE_CODE_ATTRIBUTION_HEADER=0"'),
+    ],
+)
+def test_claude_code_keeps_its_prefix(shell: str, line: str) -> None:
+    assert line in printed("--client", "anthropic", "--shell", shell).splitlines()
+    assert "CLAUDE_CODE" not in printed("--shell", shell)
+
+
 def test_key_of_reads_the_clients_file(tmp_path: Path) -> None:
     clients, keys = tmp_path / "clients.toml", tmp_path / "keys"
     clients.write_text('[clients.desk]\nkey = "key-of-the-desk"\n\n[clients.webui]\nkey = "key-of-webui"\n')

@@ -72,6 +72,8 @@ def _session(session: Session) -> SessionState:
         session.tokens,
         session.read_tokens,
         session.kept_tokens,
+        session.reread_tokens,
+        session.broken,
     )
 
 

@@ -1,5 +1,7 @@
 """Estimates service times from predicted lengths, and learns the servers' speeds from their answers."""
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
@@ -28,6 +30,7 @@ class ServiceTimes:
     """
 
     pool: ServerPool
+    say: Callable[[int, str], None]
     coverage: Coverage = field(default_factory=Coverage)
     tokens_per_character: dict[str, float] = field(default_factory=dict)
 
@@ -89,7 +92,7 @@ class ServiceTimes:
                 learned[model] += RATIO_WEIGHT * (ratio - learned[model])
             elif len(learned) < MAX_MODELS:
                 learned[model] = ratio
-        self.pool.queue.answered(
+        news = self.pool.queue.answered(
             exchange.id,
             prompt_tokens,
             totals.tokens or 0,
@@ -97,6 +100,8 @@ class ServiceTimes:
             calls_tool=totals.calls_tool,
             now=end.at_s,
         )
+        if news:
+            self.say(logging.WARNING, news)
 
 
 def _cached_tokens(

@@ -1,0 +1,61 @@
+"""An agent whose system text changes, through the whole proxy: the log, `status` and `doctor`."""
+
+import asyncio
+import json
+
+from clairvoyant_cli.doctor.finding import Level
+from clairvoyant_cli.doctor.proxy import check_daemon
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.bench.virtual_time import run_virtually
+from clairvoyant_cli.research.replay import DEFAULT_MODEL, Engine, Replay, Speed
+from clairvoyant_cli.research.replay.kv_cache import KvCache
+from clairvoyant_cli.state.encoding import decode, encode
+from clairvoyant_cli.state.snapshot import Snapshot
+from tests.fakes.raw_http import post, raw_client
+from tests.fakes.serving import serving
+from tui.print_tables import state
+
+PRIVATE = "swordfish"
+CHANGED = "its system text changed between characters 1 and 256"
+
+
+def body(number: int) -> bytes:
+    """Return turn `number` of an agent that begins with the time."""
+    system = {"role": "system", "content": f"It is 12:{number:02}. {'Obey the rules. ' * 100}"}
+    messages = [system, {"role": "user", "content": f"{PRIVATE} " * 100}]
+    for n in range(number):
+        messages.append({"role": "assistant", "content": f"I read file {n}."})
+        messages.append({"role": "user", "content": f"{n}: {PRIVATE * 100}"})
+    tools = [{"type": "function", "function": {"name": "read"}}]
+    asked = {"model": DEFAULT_MODEL, "messages": messages, "tools": tools, "max_tokens": 5}
+    return post("/v1/chat/completions", json.dumps(asked).encode())
+
+
+async def served(turns: int) -> tuple[Snapshot, list[int]]:
+    """Serve an agent; return the state then, and the tokens read of each prompt."""
+    engine = Engine(speed=Speed(2000.0, 100.0), seed=1, cache=KvCache())
+    read = []
+    async with serve_app(Replay(engine, (DEFAULT_MODEL,)).app) as url:
+        clock = asyncio.get_running_loop().time
+        async with serving(url, clock=clock) as daemon, raw_client(daemon.base_url) as client:
+            for number in range(turns):
+                answer = await client.ask(body(number))
+                read.append(json.loads(answer.body)["timings"]["prompt_n"])
+            return daemon.snapshot(), read
+
+
+def test_a_system_text_that_changes_is_logged_published_and_advised() -> None:
+    snapshot, read = run_virtually(served(6))
+    snapshot = decode(encode(snapshot))
+    (line,) = [each.text for each in snapshot.log if "again" in each.text]
+    assert line.startswith("session s2 (")
+    assert line.endswith(f"tokens again: {CHANGED}")
+    (session,) = [each for each in snapshot.sessions.listed if each.broken]
+    assert (session.turns, session.broken) == (5, CHANGED)
+    assert 0.8 * sum(read[2:5]) < session.reread_tokens < sum(read[2:5])
+    assert any(f" read again: {CHANGED}" in row for row in state(snapshot, 80))
+    (found,) = [each for each in check_daemon(snapshot) if each.topic == "prefix"]
+    assert found.level is Level.WARNING
+    assert found.text.endswith(CHANGED)
+    assert "CLAUDE_CODE_ATTRIBUTION_HEADER=0" in found.fix
+    assert PRIVATE.encode() not in encode(snapshot)

@@ -427,7 +427,8 @@ class SessionState:
     """A session of an agent: its client, its turns, its context and what servers read of its prompts and took
     from their caches, in tokens.
 
-    `state` is running, waiting, parked (waits for its turn), held (has its turn while it is away) or resting.
+    `state` is running, waiting, parked (waits for its turn), held (has its turn while it is away) or resting,
+    for `since_s`; it is held for `hold_left_s` more, None if it is not.
     """
 
     id: str
@@ -437,13 +438,16 @@ class SessionState:
     context_tokens: float
     read_tokens: float
     cached_tokens: float
+    since_s: float = 0.0
+    hold_left_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SessionsState:
-    """The sessions of agents, those with a turn first, then those parked. `turns` and `parked` count them;
-    `read_tokens` and `cached_tokens` sum the prompts of all requests since the start. `room_tokens` is the
-    learned size of the KV caches that are too small for what they were sent, None if none was.
+    """The sessions of agents, those with a turn first, then those parked; long resting ones are left out.
+    `turns` and `parked` count them; `read_tokens` and `cached_tokens` sum the prompts of all requests since
+    the start. `room_tokens` is the learned size of the KV caches that are too small for what they were sent,
+    None if none was.
     """
 
     turns: int = 0
@@ -452,6 +456,12 @@ class SessionsState:
     cached_tokens: float = 0.0
     room_tokens: float | None = None
     listed: tuple[SessionState, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """How the sessions take turns, in a sentence; "" if none is parked."""
+        every = self.turns + self.parked
+        return f"{every} sessions, the cache holds {self.turns}: the others take turns" if self.parked else ""
 
 
 @dataclass(frozen=True, slots=True)

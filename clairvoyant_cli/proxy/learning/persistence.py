@@ -343,7 +343,7 @@ class StateSaver:
 
     def _record(self, exchange: Exchange, end: RequestEnd) -> Finished:
         asked, totals, now = exchange.asked, exchange.totals, end.at_s
-        prediction, view = asked.prediction, asked.parsed.view
+        prediction, view, session = asked.prediction, asked.parsed.view, exchange.job.session
         whole = totals.tokens if totals.complete else None
         return Finished(
             finished_at=self._stats.journal.at(now),
@@ -372,6 +372,10 @@ class StateSaver:
             # A truncated prompt would teach a predictor a wrong length.
             cuts=len(exchange.cuts),
             repeats=exchange.repeats,
+            session=f"{exchange.id.rpartition('-')[0]}-{session}" if session else "",
+            read_tokens=totals.prefilled_tokens,
+            # After a cut, what the last part took from the cache is no share of the prompt.
+            cached_tokens=None if totals.prefilled_tokens is None else totals.cached_tokens,
             urgency=exchange.job.urgency,
             urgency_by=exchange.job.urgency_by,
             prompt=view.prompt if self._record_prompts and view is not None and not view.cut else None,

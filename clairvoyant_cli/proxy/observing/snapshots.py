@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
-from itertools import islice
+from itertools import chain, islice
 from math import inf
 from operator import itemgetter
 
@@ -193,9 +193,12 @@ class SnapshotBuilder:
         scheduler = self.operation.dispatcher.scheduler
         sessions = scheduler.sessions
         turns, parked = sessions.with_turn(), sessions.parked()
-        known = reversed(sessions.known.values())
-        resting = (each for each in known if each.agent and now - each.last_end_s < RESTED_S)
-        seen = dict.fromkeys((*turns, *parked, *islice(resting, SESSIONS_SHOWN)))
+        known = (each for each in reversed(sessions.known.values()) if each.agent)
+        seen = dict.fromkeys(
+            each
+            for each in chain(turns, parked, known)
+            if each.running or each.waiting or now - each.last_end_s < RESTED_S
+        )
         rooms = [station.cache.room_tokens for station in scheduler.fleet.stations.values()]
         rooms = [room for room in rooms if room < inf]
         since = _earliest((each.job.session, each.job.arrival_s) for each in waiting)

@@ -227,7 +227,9 @@ class BoardScreen(OperatorScreen):
     def action_detail(self) -> None:
         """Open the page of the request under the cursor."""
         current = self.table.current
-        if current is not None and not isinstance(current, SessionState):
+        if isinstance(current, SessionState):
+            self._fit([], "")
+        elif current is not None:
             self.app.push_screen(Detail(self.table.grid.id(current)))
             self.call_after_refresh(self.host.draw)
 

@@ -19,6 +19,7 @@ from tui.screens.dialogs import AnswerT, Ask, Choose, Confirm, Dialog
 from tui.view_state import LinkState, ViewState
 from tui.widgets.table import Table
 
+NO_REQUEST = "this key is for requests"
 _DAY_S = 86_400.0
 FitT = TypeVar("FitT")
 
@@ -184,10 +185,8 @@ class OperatorScreen(Screen[None]):
     def _fit(self, rows: list[FitT], otherwise: str) -> list[FitT]:
         """Return the rows; if there are none, say why nothing happens."""
         if not rows:
-            sessions = self.table.panel == "sessions"
-            self.app.notify(
-                "this key is for requests" if sessions else otherwise, severity="warning", timeout=3
-            )
+            why = NO_REQUEST if self.table.panel == "sessions" else otherwise
+            self.app.notify(why, severity="warning", timeout=3)
         return rows
 
 

@@ -17,7 +17,7 @@ from textual.widgets import Input
 
 from clairvoyant_cli.errors import printable
 from clairvoyant_cli.state.snapshot import SessionState, UrgencyState
-from tui.actions import Host, OperatorScreen
+from tui.actions import NO_REQUEST, Host, OperatorScreen
 from tui.export import FORMATS, export
 from tui.formatting import CLASS_LETTER, class_tone, count
 from tui.keys import KEYS, rebound
@@ -228,7 +228,7 @@ class BoardScreen(OperatorScreen):
         """Open the page of the request under the cursor."""
         current = self.table.current
         if isinstance(current, SessionState):
-            self._fit([], "")
+            self.notify(NO_REQUEST, severity="warning", timeout=3)
         elif current is not None:
             self.app.push_screen(Detail(self.table.grid.id(current)))
             self.call_after_refresh(self.host.draw)

@@ -345,6 +345,9 @@ class StateSaver:
         asked, totals, now = exchange.asked, exchange.totals, end.at_s
         prediction, view, session = asked.prediction, asked.parsed.view, exchange.job.session
         whole = totals.tokens if totals.complete else None
+        read, cached = totals.prefilled_tokens, totals.cached_tokens
+        if read is None or cached is None:  # after a cut, and where the server counts cached tokens as read
+            read = cached = None
         return Finished(
             finished_at=self._stats.journal.at(now),
             request=exchange.id,
@@ -373,9 +376,8 @@ class StateSaver:
             cuts=len(exchange.cuts),
             repeats=exchange.repeats,
             session=f"{exchange.id.rpartition('-')[0]}-{session}" if session else "",
-            read_tokens=totals.prefilled_tokens,
-            # After a cut, what the last part took from the cache is no share of the prompt.
-            cached_tokens=None if totals.prefilled_tokens is None else totals.cached_tokens,
+            read_tokens=read,
+            cached_tokens=cached,
             urgency=exchange.job.urgency,
             urgency_by=exchange.job.urgency_by,
             prompt=view.prompt if self._record_prompts and view is not None and not view.cut else None,

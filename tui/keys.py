@@ -75,7 +75,8 @@ GROUPS = {
         Key("E", "export", "Export to CSV or JSON."),
     ),
     "Navigation": (
-        Key("1,2,3,4,5,6,7,8,9,0", "", "Go to a panel; 0 shows the sessions of agents.", shown="0-9"),
+        Key("1,2,3,4,5,6,7,8,9", "", "Go to a panel.", shown="1-9"),
+        Key("a", "go('sessions')", "Go to the sessions of agents."),
         Key("left", "deck(-1)", "Previous panel of a small terminal.", shown="←"),
         Key("right", "deck(1)", "Next panel.", shown="→"),
         Key("l", "go('log')", "Go to the log."),

@@ -20,7 +20,7 @@ SESSIONS = "sessions"
 FOOTER = "footer"
 
 PANELS = (RUNNING, QUEUE, TAU, GPU, MODELS, STATS, RECENT, PLOTS, LOG, SESSIONS)
-"""In the order of their digits: 1 is the first, 0 the last. The sessions are shown while there are any."""
+"""In the order of their keys: 1 is that of the first. The sessions are shown while there are any."""
 
 DECK = PANELS[2:]
 """The panels that share the deck of a small terminal."""

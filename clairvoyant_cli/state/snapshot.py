@@ -54,7 +54,7 @@ class QueuedRequest:
     its answer in as many `parts`. `urgency` is its level, 0 (immediate) to 4, None if nobody set one;
     `urgency_by` is who did: operator, rule, client, predictor, or share if its client has used up its share
     of urgency. `backends` are those that can serve it, none if all can. `cause` is what decides its place
-    (held, cannot, promoted, guard, overdue, priority or policy), `why` explains it.
+    (held, session, cannot, promoted, guard, overdue, priority or policy), `why` explains it.
     """
 
     id: str

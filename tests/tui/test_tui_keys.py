@@ -61,7 +61,7 @@ async def test_the_keys_of_requests_do_nothing_to_a_session() -> None:
     async with bench() as it:
         it.app.take(in_turns(it.snapshot))
         for key in ("x", "ctrl+k", "t", "h", "plus", "U", "enter"):
-            await it.press("0", key)
+            await it.press("a", key)
             assert it.app.screen is it.app.board
             assert "this key is for requests" in it.text
             it.app._message = ""

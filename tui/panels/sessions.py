@@ -58,7 +58,7 @@ def _number(name: str, of: Callable[[SessionState], float], width: int = 6) -> C
 SESSIONS: Grid[SessionState] = Grid(
     columns=(
         Column("id", "id", 5, lambda r, s, w: Line(r.id), lambda r: f"{r.id:>9}"),
-        Column("state", "state", 14, _state, lambda r: _STATES.get(r.state, (9, "ink"))[0]),
+        Column("state", "state", 15, _state, lambda r: _STATES.get(r.state, (9, "ink"))[0]),
         _number("turns", lambda r: r.turns),
         _number("context", lambda r: r.context_tokens, 7),
         _number("read", lambda r: r.read_tokens),

@@ -30,7 +30,7 @@ from tui.screens.pages import Detail
 from tui.styled_text import Line
 from tui.view_state import ViewState
 from tui.widgets.canvas import Canvas
-from tui.widgets.panel import Panel, digit
+from tui.widgets.panel import Panel, key_of
 from tui.widgets.table import Table
 
 _NAME = 12
@@ -114,7 +114,7 @@ class BoardScreen(OperatorScreen):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(key.keys, key.action, key.help, show=False) for key in KEYS if key.action),
-        *(Binding(digit(name), f"go('{name}')", f"Go to {name}", show=False) for name in PANELS),
+        *(Binding(key_of(name), f"go('{name}')", f"Go to {name}", show=False) for name in PANELS[:-1]),
     ]
 
     def __init__(self, host: Host, folder: Path | None = None) -> None:

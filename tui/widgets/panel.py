@@ -1,11 +1,11 @@
-"""A canvas with a title rule: the panel's digit, its name and its main fact."""
+"""A canvas with a title rule: the panel's key, its name and its main fact."""
 
 from collections.abc import Callable
 
 from textual import events
 from textual.message import Message
 
-from tui.layout import PANELS
+from tui.layout import PANELS, SESSIONS
 from tui.styled_text import Line, Tone
 from tui.view_state import ViewState
 from tui.widgets.canvas import Canvas, Of, Painter
@@ -15,9 +15,9 @@ MARGIN = 1
 """Cells to the left and right of a panel's body."""
 
 
-def digit(name: str) -> str:
+def key_of(name: str) -> str:
     """The key that goes to a panel."""
-    return str((PANELS.index(name) + 1) % 10)
+    return "a" if name == SESSIONS else str(PANELS.index(name) + 1)
 
 
 class Panel(Canvas):
@@ -73,10 +73,10 @@ class Panel(Canvas):
 
     def _label(self, name: str) -> Line:
         if name != self.panel:
-            return Line(f" {digit(name)} {name}", "faint").add(" ", "faint")
+            return Line(f" {key_of(name)} {name}", "faint").add(" ", "faint")
         lit: Tone = "accent" if self.has_focus else "strong"
         sign = Line("▸", "accent") if self.has_focus else Line(" ")
-        return sign.add(digit(name), "accent" if self.has_focus else "faint").add(f" {name} ", lit)
+        return sign.add(key_of(name), "accent" if self.has_focus else "faint").add(f" {name} ", lit)
 
     def on_click(self, event: events.Click) -> None:
         if event.y != 0:

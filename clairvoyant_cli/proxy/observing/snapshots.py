@@ -55,7 +55,7 @@ RECORDED_ROWS = 30
 FIRINGS_SHOWN = 60
 SESSIONS_SHOWN = 32
 CLIENTS_SHOWN = 50
-RESTED_S = 600.0
+RESTED_S = 300.0
 """A session that has rested for longer is not shown."""
 
 EXPLAINED = 8

@@ -206,12 +206,12 @@ class SnapshotBuilder:
         waiters = sum(each.parked for each in waiting)
 
         def told(session: Session) -> SessionState:
-            state, since_s, hold_left_s = "resting", session.last_end_s, None
+            state, began_s, hold_left_s = "resting", session.last_end_s, None
             if session.running or session.waiting:
                 state = "running" if session.running else "waiting" if session.active else "parked"
-                since_s = since.get(session.id, now)
+                began_s = since.get(session.id, now)
             elif session.active:  # unless its hold is over, and nobody has asked for its turn yet
-                left_s = since_s + sessions.hold_s(session, waiters) - now
+                left_s = began_s + sessions.hold_s(session, waiters) - now
                 state, hold_left_s = ("held", left_s) if left_s > 0.0 else (state, None)
             return SessionState(
                 session.id,
@@ -221,7 +221,7 @@ class SnapshotBuilder:
                 session.tokens,
                 session.read_tokens,
                 session.kept_tokens,
-                now - since_s,
+                now - began_s,
                 hold_left_s,
             )
 

@@ -33,7 +33,8 @@ SOUND = (
     "typeof(model) = 'text' AND typeof(outcome) = 'text' AND typeof(length_class) = 'text' "
     "AND typeof(finished_at) = 'real' AND abs(finished_at) < 1e12 AND (tokens IS NULL OR abs(tokens) < 1e12) "
     "AND typeof(waited_s) = 'real' AND abs(waited_s) < 1e12 "
-    "AND typeof(sojourn_s) = 'real' AND abs(sojourn_s) < 1e12"
+    "AND typeof(sojourn_s) = 'real' AND abs(sojourn_s) < 1e12 AND typeof(session) = 'text' "
+    "AND abs(COALESCE(read_tokens, 0)) < 1e12 AND abs(COALESCE(cached_tokens, 0)) < 1e12"
 )
 """Condition that skips damaged rows in sums: SQLite stores any type in any column."""
 
@@ -82,6 +83,40 @@ class Spread:
     sojourn_p99_s: float
     wait_p50_s: float
     wait_p99_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTotal:
+    """Totals of a session: its first and last end of a request, epoch seconds, its requests, and the tokens
+    of its prompts that were read and that came from the KV cache; None if no answer reported them.
+    """
+
+    session: str
+    first_at: float
+    last_at: float
+    turns: int
+    read_tokens: int | None
+    cached_tokens: int | None
+    mean_wait_s: float
+
+    @property
+    def hit_share(self) -> float | None:
+        """The share of prompt tokens that came from the cache; None if not reported."""
+        if self.cached_tokens is None or not self.read_tokens:
+            return None
+        return self.cached_tokens / (self.read_tokens + self.cached_tokens)
+
+
+def by_session(connection: sqlite3.Connection, span: Span, limit: int) -> list[SessionTotal]:
+    """Return the sessions of two requests or more within a span, the latest first."""
+    where, values = where_of(connection, span)
+    rows = connection.execute(
+        "SELECT session, MIN(finished_at), MAX(finished_at), COUNT(*), CAST(SUM(read_tokens) AS INTEGER), "  # noqa: S608
+        f"CAST(SUM(cached_tokens) AS INTEGER), AVG(waited_s) FROM history WHERE {where} AND {SOUND} "
+        "AND session != '' GROUP BY session HAVING COUNT(*) > 1 ORDER BY MAX(finished_at) DESC LIMIT ?",
+        (*values, min(limit, 2**63 - 1)),
+    )
+    return [SessionTotal(*row) for row in rows]
 
 
 def totals(connection: sqlite3.Connection, span: Span) -> list[Total]:

@@ -113,3 +113,11 @@ def clocks_and_tally_dropped(db: Database) -> None:
         db.execute(f"DROP TRIGGER IF EXISTS {trigger}")
     db.execute("DROP TABLE IF EXISTS clocks")
     db.execute("DROP TABLE IF EXISTS tally")
+
+
+@migrations()
+def sessions_and_what_was_cached(db: Database) -> None:
+    """The session of a request, and how its prompt divides into tokens read and tokens from the cache."""
+    db.execute("ALTER TABLE history ADD COLUMN session TEXT NOT NULL DEFAULT ''")
+    db.execute("ALTER TABLE history ADD COLUMN read_tokens INTEGER")
+    db.execute("ALTER TABLE history ADD COLUMN cached_tokens INTEGER")

@@ -189,7 +189,9 @@ class Finished:
 
     `length_class` is that of the actual answer, "" if incomplete; `tokens` may be partial. `cuts`
     counts preemptions, `repeats` retries after a broken answer. `urgency` is the level (0 is most urgent) and
-    `urgency_by` its source.
+    `urgency_by` its source. `session` is the id of the conversation, unique over all runs, "" for none.
+    `read_tokens` of the prompt were read and `cached_tokens` came from the KV cache, None if the server does
+    not report both.
     """
 
     finished_at: float
@@ -220,6 +222,9 @@ class Finished:
     urgency: int | None = None
     urgency_by: str = ""
     repeats: int = 0
+    session: str = ""
+    read_tokens: int | None = None
+    cached_tokens: int | None = None
 
 
 def place_of(url: str) -> str:

@@ -8,18 +8,18 @@ from textual.screen import Screen
 from clairvoyant_cli.state.actions import Action, Verb
 from clairvoyant_cli.state.snapshot import (
     BackendState,
-    FinishedRequest,
     PolicyOutlook,
     QueuedRequest,
+    RunningRequest,
     Snapshot,
 )
 from tui.formatting import duration
-from tui.panels.detail import AnyRequest
 from tui.panels.requests import LEVELS
 from tui.screens.dialogs import AnswerT, Ask, Choose, Confirm, Dialog
 from tui.view_state import LinkState, ViewState
 from tui.widgets.table import Table
 
+NO_REQUEST = "this key is for requests"
 _DAY_S = 86_400.0
 FitT = TypeVar("FitT")
 
@@ -174,8 +174,8 @@ class OperatorScreen(Screen[None]):
         if actions and self._allowed():
             self.host.ask(*actions)
 
-    def _alive(self, otherwise: str) -> list[AnyRequest]:
-        rows = [row for row in self.table.chosen if not isinstance(row, FinishedRequest)]
+    def _alive(self, otherwise: str) -> list[QueuedRequest | RunningRequest]:
+        rows = [row for row in self.table.chosen if isinstance(row, QueuedRequest | RunningRequest)]
         return self._fit(rows, otherwise)
 
     def _queued(self) -> list[QueuedRequest]:
@@ -185,7 +185,8 @@ class OperatorScreen(Screen[None]):
     def _fit(self, rows: list[FitT], otherwise: str) -> list[FitT]:
         """Return the rows; if there are none, say why nothing happens."""
         if not rows:
-            self.app.notify(otherwise, severity="warning", timeout=3)
+            why = NO_REQUEST if self.table.panel == "sessions" else otherwise
+            self.app.notify(why, severity="warning", timeout=3)
         return rows
 
 

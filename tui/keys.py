@@ -76,6 +76,7 @@ GROUPS = {
     ),
     "Navigation": (
         Key("1,2,3,4,5,6,7,8,9", "", "Go to a panel.", shown="1-9"),
+        Key("a", "go('sessions')", "Go to the sessions of agents."),
         Key("left", "deck(-1)", "Previous panel of a small terminal.", shown="←"),
         Key("right", "deck(1)", "Next panel.", shown="→"),
         Key("l", "go('log')", "Go to the log."),

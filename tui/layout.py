@@ -16,10 +16,11 @@ STATS = "stats"
 RECENT = "recent"
 PLOTS = "plots"
 LOG = "log"
+SESSIONS = "sessions"
 FOOTER = "footer"
 
-PANELS = (RUNNING, QUEUE, TAU, GPU, MODELS, STATS, RECENT, PLOTS, LOG)
-"""In the order of their digits: 1 is the first."""
+PANELS = (RUNNING, QUEUE, TAU, GPU, MODELS, STATS, RECENT, PLOTS, LOG, SESSIONS)
+"""In the order of their keys: 1 is that of the first. The sessions are shown while there are any."""
 
 DECK = PANELS[2:]
 """The panels that share the deck of a small terminal."""
@@ -39,12 +40,24 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class SizeHint:
-    """What sizes the panels: those shown in the deck and maximised, and the number of slots and GPUs."""
+    """What sizes the panels: those shown in the deck and maximised, and the number of slots, GPUs and
+    sessions.
+    """
 
     deck: str = TAU
     maximised: str = ""
     slots: int = 2
     gpus: int = 1
+    sessions: int = 0
+
+    @property
+    def in_deck(self) -> tuple[str, ...]:
+        """The panels that are in the deck now."""
+        return DECK if self.sessions else DECK[:-1]
+
+    def sessions_of(self, height: int) -> int:
+        """The part of the queue's height that the sessions take, at most half."""
+        return min(2 + self.sessions, height // 2) if self.sessions else 0
 
 
 def plan(width: int, height: int, wish: SizeHint) -> dict[str, Box]:
@@ -69,7 +82,8 @@ def has_deck(width: int, height: int) -> bool:
 def _small(body: Box, wish: SizeHint) -> dict[str, Box]:
     deck = 0 if body.height < 12 else 6 if body.height < 24 else 8
     running = 0 if body.height < 9 else min(2 + max(1, wish.slots), max(3, body.height * 3 // 10))
-    heights = {RUNNING: running, QUEUE: body.height - running - deck, wish.deck: deck}
+    shown = wish.deck if wish.deck in wish.in_deck else TAU
+    heights = {RUNNING: running, QUEUE: body.height - running - deck, shown: deck}
     return _stack(body, heights)
 
 
@@ -81,9 +95,10 @@ def _middle(body: Box, wish: SizeHint) -> dict[str, Box]:
     recent, log = 8, 5
     gpu = 2 + 4 * max(1, min(2, wish.gpus))
     fixed = {TAU: 5, GPU: gpu, MODELS: 5, STATS: 9}
-    return _stack(
-        left, {RUNNING: running, QUEUE: left.height - running - recent - log, RECENT: recent, LOG: log}
-    ) | _stack(side, fixed | {PLOTS: side.height - sum(fixed.values())})
+    queue = left.height - running - recent - log
+    sessions = wish.sessions_of(queue)
+    heights = {RUNNING: running, QUEUE: queue - sessions, SESSIONS: sessions, RECENT: recent, LOG: log}
+    return _stack(left, heights) | _stack(side, fixed | {PLOTS: side.height - sum(fixed.values())})
 
 
 def _large(body: Box, wish: SizeHint) -> dict[str, Box]:
@@ -93,7 +108,10 @@ def _large(body: Box, wish: SizeHint) -> dict[str, Box]:
     x = left.width + GUTTER
     running = 2 + min(8, max(2, wish.slots))
     recent = max(10, body.height // 4)
-    boxes = _stack(left, {RUNNING: running, QUEUE: left.height - running - recent, RECENT: recent})
+    queue = left.height - running - recent
+    sessions = wish.sessions_of(queue)
+    heights = {RUNNING: running, QUEUE: queue - sessions, SESSIONS: sessions, RECENT: recent}
+    boxes = _stack(left, heights)
     stats = 14
     gpu = 3 + 5 * max(1, min(2, wish.gpus))
     log = 8

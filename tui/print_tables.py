@@ -10,6 +10,7 @@ from clairvoyant_cli.state.source import DaemonSource, Disconnected
 from tui.formatting import class_letter, count, duration, share
 from tui.panels.clients import CLIENTS
 from tui.panels.requests import QUEUE, RUNNING
+from tui.panels.sessions import SESSIONS
 from tui.styled_text import cell, clip
 from tui.table_layout import Fitted, Grid, Order, RowT
 from tui.view_state import Link, LinkState, ViewState
@@ -54,7 +55,11 @@ def requests(snapshot: Snapshot, width: int) -> Iterator[str]:
         title = "queue" if rest <= 0 else f"queue, the first {_MAX_ROWS} of {snapshot.waits:,}"
         yield from _table(title, QUEUE, snapshot, width)
     if snapshot.sessions.listed:
-        yield from _sessions(snapshot, width)
+        yield from _table("sessions of agents", SESSIONS, snapshot, width)
+        for each in snapshot.sessions.listed:
+            if each.broken:
+                again = count(round(each.reread_tokens))
+                yield clip(f" {each.id}: {again} read again: {each.broken}", width)
     if any(client.ruled for client in snapshot.clients):
         yield from _table("clients", CLIENTS, snapshot, width)
 
@@ -78,22 +83,6 @@ def _daemon(snapshot: Snapshot) -> str:
         f"load {share(snapshot.utilisation)}, up {duration(snapshot.uptime_s)}, "
         f"{count(snapshot.counters.completed)} done"
     )
-
-
-def _sessions(snapshot: Snapshot, width: int) -> Iterator[str]:
-    yield ""
-    yield "sessions of agents"
-    titles = ("turns", "context", "read", "cached")
-    yield f"{cell('id', 7)}{cell('client', 17)}{cell('state', 9)}" + "".join(
-        cell(title, 10, right=True) for title in titles
-    )
-    for each in snapshot.sessions.listed:
-        figures = (each.turns, each.context_tokens, each.read_tokens, each.cached_tokens)
-        told = "".join(cell(count(round(figure)), 10, right=True) for figure in figures)
-        yield f"{cell(each.id, 7)}{cell(clip(each.client, 16), 17)}{cell(each.state, 9)}{told}"
-        if each.broken:
-            reread = count(round(each.reread_tokens))
-            yield clip(f"{cell('', 2)}{reread} read again: {each.broken}", width)
 
 
 def _stats(snapshot: Snapshot) -> Iterator[str]:

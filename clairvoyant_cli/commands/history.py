@@ -2,15 +2,16 @@
 
 import csv
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.number_format import figure, seconds, share
+from clairvoyant_cli.commands.number_format import span as span_of
 from clairvoyant_cli.commands.options import db_option, json_option
 from clairvoyant_cli.commands.plain_output import say_json
 from clairvoyant_cli.commands.setup import opened_database
@@ -21,9 +22,10 @@ from predictor.record import LengthClass
 if TYPE_CHECKING:
     import sqlite3
 
-    from profiles.history import Span
+    from profiles.history import SessionTotal, Span
     from profiles.records import Finished
 
+    RowT = TypeVar("RowT", Finished, SessionTotal)
 
 LISTED = 10
 
@@ -39,6 +41,9 @@ LISTED = 10
 @click.option("--until", type=when, metavar="WHEN", help="Only before WHEN.")
 @click.option("--client", help="Only this client (address or key name).")
 @click.option("--model", help="Only this model.")
+@click.option(
+    "--sessions", is_flag=True, help="List sessions of two requests or more instead: turns, tokens, waits."
+)
 @db_option
 @json_option("Print the requests as JSON Lines.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the requests as CSV.")
@@ -51,6 +56,7 @@ def command(
     until: float | None,
     client: str | None,
     model: str | None,
+    sessions: bool,
     db_file: Path | None,
     as_json: bool,
     as_csv: bool,
@@ -60,14 +66,23 @@ def command(
 
     Clients are shown as hashes. Prompts are included only if `serve --record-prompts` recorded them.
     """
-    from profiles.history import ALWAYS, FOREVER, Span
+    from profiles.history import ALWAYS, FOREVER, SessionTotal, Span, by_session
+    from profiles.records import Finished
 
     span = Span(ALWAYS if since is None else since, FOREVER if until is None else until, client, model)
     with opened_database(db_file) as connection:
         if trace:
             _trace(_rows(connection, span, limit))
+        elif sessions:
+            every = as_json or as_csv
+            default = sys.maxsize if every else LISTED
+            found = by_session(connection, span, default if limit is None else limit)
+            if every:
+                _dump(SessionTotal, iter(found[::-1]), as_csv=as_csv)
+            else:
+                _show_sessions(PlainConsole(), found)
         elif as_json or as_csv:
-            _dump(_rows(connection, span, limit), as_csv=as_csv)
+            _dump(Finished, _rows(connection, span, limit), as_csv=as_csv)
         else:
             _show(PlainConsole(), connection, span, LISTED if limit is None else limit)
 
@@ -97,18 +112,38 @@ def _trace(rows: "Iterator[Finished]") -> None:
         say_json(line)
 
 
-def _dump(rows: "Iterator[Finished]", *, as_csv: bool) -> None:
-    from profiles.records import Finished
-
-    names = ["output_tokens" if field.name == "tokens" else field.name for field in fields(Finished)]
+def _dump(kind: "type[RowT]", rows: "Iterator[RowT]", *, as_csv: bool) -> None:
+    names = ["output_tokens" if field.name == "tokens" else field.name for field in fields(kind)]
     if not as_csv:
-        for finished in rows:
-            say_json(dict(zip(names, astuple(finished), strict=True)))
+        for row in rows:
+            say_json(dict(zip(names, astuple(row), strict=True)))
         return
     writer = csv.writer(sys.stdout)
     writer.writerow(names)
-    for finished in rows:
-        writer.writerow(printable(each) if isinstance(each, str) else each for each in astuple(finished))
+    for row in rows:
+        writer.writerow(printable(each) if isinstance(each, str) else each for each in astuple(row))
+
+
+def _show_sessions(console: PlainConsole, found: "Sequence[SessionTotal]") -> None:
+    if not found:
+        console.print("no session of two requests or more")
+        return
+    console.print_table(
+        ("last", "session", "turns", "for", "read", "cached", "hit rate", "mean wait"),
+        (
+            (
+                date(each.last_at, "%m-%d %H:%M:%S"),
+                each.session,
+                f"{each.turns:,}",
+                span_of(each.last_at - each.first_at),
+                figure(each.read_tokens, ",d"),
+                figure(each.cached_tokens, ",d"),
+                figure(each.hit_share, ".0%"),
+                seconds(each.mean_wait_s),
+            )
+            for each in found
+        ),
+    )
 
 
 def _show(console: PlainConsole, connection: "sqlite3.Connection", span: "Span", limit: int) -> None:
@@ -147,13 +182,14 @@ def _show(console: PlainConsole, connection: "sqlite3.Connection", span: "Span",
     if rows:
         console.print()
         console.print_table(
-            ("finished", "model", "client", "outcome", "predicted", "tokens", "waited", "total"),
+            ("finished", "model", "client", "outcome", "read", "predicted", "tokens", "waited", "total"),
             (
                 (
                     date(finished.finished_at, "%m-%d %H:%M:%S"),
                     finished.model or "-",
                     finished.client,
                     finished.outcome,
+                    figure(finished.read_tokens, "d"),
                     f"{finished.expected_tokens:.0f}",
                     figure(finished.tokens, "d"),
                     seconds(finished.waited_s),

@@ -61,7 +61,7 @@ PATIENCE = 2.5
 class Session:
     """A session and its account. `tokens` is its context, after the last answer or as expected.
 
-    It takes turns with others once it is an `agent`: it uses tools or came back at once. `active`: it has a
+    It takes turns with others once it is an `agent`: it uses tools or went on at once. `active`: it has a
     turn on `worker`, since `turn_s`. `read_tokens` and `kept_tokens` sum what servers read of its prompts and
     what they took from their caches. `returns` of `rests` answers were followed by another request.
     `broken` is what changed last in its prompts so that `reread_tokens` were read again, "" if nothing did.
@@ -145,7 +145,8 @@ class Sessions:
             if gap_s <= MAX_HOLD_S:
                 session.returns += 1
                 session.longest_gap_s = max(gap_s, 0.8 * session.longest_gap_s)
-            session.agent = session.agent or gap_s <= AT_ONCE_S
+            repeated = (job.client, job.claimed, job.prefix.hashes[-1]) in self._by_end
+            session.agent = session.agent or (gap_s <= AT_ONCE_S and not repeated)
         session.agent = session.agent or job.agentic
         self.known.move_to_end(session.id)
         session.tokens = max(session.tokens, job.prompt_tokens + job.tokens)

@@ -54,7 +54,7 @@ class QueuedRequest:
     its answer in as many `parts`. `urgency` is its level, 0 (immediate) to 4, None if nobody set one;
     `urgency_by` is who did: operator, rule, client, predictor, or share if its client has used up its share
     of urgency. `backends` are those that can serve it, none if all can. `cause` is what decides its place
-    (held, cannot, promoted, guard, overdue, priority or policy), `why` explains it.
+    (held, session, cannot, promoted, guard, overdue, priority or policy), `why` explains it.
     """
 
     id: str
@@ -427,9 +427,9 @@ class SessionState:
     """A session of an agent: its client, its turns, its context and what servers read of its prompts and took
     from their caches, in tokens.
 
-    `state` is running, waiting, parked (waits for its turn), held (has its turn while it is away) or resting.
-    `reread_tokens` were read again because the beginning of its prompt changed; `broken` says what changed
-    last, "" if nothing did.
+    `state` is running, waiting, parked (waits for its turn), held (has its turn while it is away) or resting,
+    for `since_s`; it is held for `hold_left_s` more, None if it is not. `reread_tokens` were read again
+    because the beginning of its prompt changed; `broken` says what changed last, "" if nothing did.
     """
 
     id: str
@@ -439,15 +439,18 @@ class SessionState:
     context_tokens: float
     read_tokens: float
     cached_tokens: float
+    since_s: float = 0.0
+    hold_left_s: float | None = None
     reread_tokens: float = 0.0
     broken: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionsState:
-    """The sessions of agents, those with a turn first, then those parked. `turns` and `parked` count them;
-    `read_tokens` and `cached_tokens` sum the prompts of all requests since the start. `room_tokens` is the
-    learned size of the KV caches that are too small for what they were sent, None if none was.
+    """The sessions of agents, those with a turn first, then those parked; long resting ones are left out.
+    `turns` and `parked` count them; `read_tokens` and `cached_tokens` sum the prompts of all requests since
+    the start. `room_tokens` is the learned size of the KV caches that are too small for what they were sent,
+    None if none was.
     """
 
     turns: int = 0
@@ -456,6 +459,12 @@ class SessionsState:
     cached_tokens: float = 0.0
     room_tokens: float | None = None
     listed: tuple[SessionState, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """How the sessions take turns, in a sentence; "" if none is parked."""
+        every = self.turns + self.parked
+        return f"{every} sessions, the cache holds {self.turns}: the others take turns" if self.parked else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,8 @@ def test_a_server_that_stops_reading_late_needs_smaller_batches(stop_s: float | 
 
 
 def session(state: str, tokens: float, broken: str = "", reread: float = 0.0) -> SessionState:
-    return SessionState("s1", "desk", state, 3, tokens, 0.0, 0.0, reread, broken)
+    told = SessionState("s1", "desk", state, 3, tokens, 0.0, 0.0)
+    return replace(told, reread_tokens=reread, broken=broken)
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,8 @@ DAMAGE = {
     "infinite duration": "UPDATE history SET sojourn_s = 9e999, tokens = 9e999 WHERE id = 5",
     "a late time": "UPDATE history SET finished_at = 1e300 WHERE id = 5",
     "negative": "UPDATE history SET finished_at = -1e11, sojourn_s = -5 WHERE id = 5",
+    "a session of bytes": "UPDATE history SET session = x'ff', read_tokens = 9e999 WHERE id = 5",
+    "text in prompt tokens": "UPDATE history SET read_tokens = 'x', cached_tokens = 'y' WHERE id = 5",
     "a model of bytes": "UPDATE history SET model = x'ff' WHERE id = 5",
     NOT_JSON: "UPDATE profiles SET record = '{'",
     "profile of bytes": "UPDATE profiles SET record = x'ff', chosen_at = 'x'",
@@ -59,6 +61,8 @@ COMMANDS = (
     ("history", "--csv"),
     ("history", "--trace"),
     ("history", "--client", "c1"),
+    ("history", "--sessions"),
+    ("history", "--sessions", "--json"),
     ("profiles", "list"),
     ("profiles", "show", PROFILE.name),
     ("profiles", "export", PROFILE.name),
@@ -80,7 +84,15 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     now = time.time()
     traffic = [
-        replace(FINISHED, finished_at=now - ROWS + n, request=f"r-{n}", client=f"c{n % 3}", model=f"m{n % 2}")
+        replace(
+            FINISHED,
+            finished_at=now - ROWS + n,
+            request=f"r-{n}",
+            client=f"c{n % 3}",
+            model=f"m{n % 2}",
+            session=f"r-s{n % 4}",
+            read_tokens=5,
+        )
         for n in range(ROWS)
     ]
     path = keep(tmp_path_factory.mktemp("sound") / "c.db", traffic)

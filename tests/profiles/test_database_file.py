@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -26,10 +27,11 @@ from profiles.database import (
     set_aside,
     writing,
 )
+from profiles.history import Span, by_session
 from profiles.migrations import migrations
 from profiles.store import every, remove, save
-from profiles.writer import Writer
-from tests.fakes.remembered import FINISHED, PROFILE, keep, recorded, shape_before
+from profiles.writer import COLUMNS, Writer
+from tests.fakes.remembered import FINISHED, PROFILE, keep, record, recorded, shape_before
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -223,10 +225,27 @@ def test_reading_an_older_schema_changes_nothing(tmp_path: Path) -> None:
     with reading(path) as connection:
         assert every(connection)[0].profile == PROFILE
         assert connection.execute("SELECT COUNT(cuts) FROM history").fetchone()[0] == 0
+        assert by_session(connection, Span(), 10) == []
     assert path.read_bytes() == before
     Writer(path).close()
     with reading(path) as connection:
         assert every(connection)[0].profile == PROFILE
+
+
+def test_requests_of_an_older_schema_have_no_session(tmp_path: Path) -> None:
+    path, names = (
+        tmp_path / "c.db",
+        [name for name in COLUMNS if name not in ("session", "read_tokens", "cached_tokens")],
+    )
+    with shape_before(path, "sessions_and_what_was_cached") as old:
+        values = [b"client" if name == "client" else getattr(FINISHED, name) for name in names]
+        marks = ", ".join("?" * len(names))
+        old.execute(f"INSERT INTO history ({', '.join(names)}) VALUES ({marks})", values)  # noqa: S608
+    record(
+        Writer(path), [replace(FINISHED, request="abc-2", session="abc-s1", read_tokens=7, cached_tokens=0)]
+    )
+    known = {row.request: (row.session, row.read_tokens, row.cached_tokens) for row in recorded(path)}
+    assert known == {"abc-1": ("", None, None), "abc-2": ("abc-s1", 7, 0)}
 
 
 def test_an_empty_file_has_no_requests(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import random
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median, quantiles
 
@@ -10,7 +11,9 @@ import pytest
 from predictor.ranking import pairs_in_order
 from profiles.database import ProfilesError, reading
 from profiles.history import (
+    SessionTotal,
     Span,
+    by_session,
     each,
     forget,
     newest,
@@ -21,7 +24,7 @@ from profiles.history import (
     totals,
 )
 from profiles.states import client_hash, salt
-from tests.fakes.remembered import FINISHED, keep, traffic
+from tests.fakes.remembered import FINISHED, START, keep, traffic
 
 ROWS = list(traffic(3000))
 
@@ -103,8 +106,6 @@ def test_pairs_in_order_examples() -> None:
 
 
 def test_recorded_prompts_have_their_answer_length(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     path = tmp_path / "p.db"
     keep(
         path,
@@ -112,6 +113,26 @@ def test_recorded_prompts_have_their_answer_length(tmp_path: Path) -> None:
     )
     with reading(path) as connection:
         assert recorded_prompts(connection, 10) == [("Why?", 7)]
+
+
+def test_sessions_are_summed_over_their_requests(tmp_path: Path) -> None:
+    told = [(90, None), (40, 60), (None, None), (30, 170)]
+    rows = [
+        replace(FINISHED, finished_at=START + n, session="a-s1", read_tokens=read, cached_tokens=cached)
+        for n, (read, cached) in enumerate(told)
+    ]
+    later = [
+        replace(row, finished_at=row.finished_at + 9.0, session="b-s1", waited_s=3.0) for row in rows[:1]
+    ]
+    unknown = [replace(FINISHED, finished_at=START + n, session="a-s2") for n in (20, 21)]
+    path = keep(tmp_path / "c.db", [FINISHED, *rows, *later, *unknown])
+    with reading(path) as connection:
+        second, first = by_session(connection, Span(), 10)
+        assert by_session(connection, Span(), 1) == [second]
+        assert by_session(connection, Span(client="nobody"), 10) == []
+    assert first == SessionTotal("a-s1", START, START + 3, 4, 160, 230, 1.0)
+    assert first.hit_share == pytest.approx(230 / 390)
+    assert (second.session, second.read_tokens, second.hit_share) == ("a-s2", None, None)
 
 
 def test_a_forgotten_client_is_gone(path: Path) -> None:
@@ -126,8 +147,6 @@ def test_a_forgotten_client_is_gone(path: Path) -> None:
 
 
 def test_forgotten_prompts_are_overwritten_on_disk(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     path = tmp_path / "c.db"
     marker = "unmistakable-words"
     keep(path, [replace(row, prompt=f"{marker} {'x' * (n % 9000)}") for n, row in enumerate(ROWS[:300])])

@@ -15,7 +15,7 @@ from profiles.database import reading
 from profiles.records import Continuation
 from profiles.store import every
 from profiles.writer import Writer
-from tests.fakes.remembered import PROFILE, START, keep, recorded, traffic
+from tests.fakes.remembered import FINISHED, PROFILE, START, keep, record, recorded, traffic
 
 
 @pytest.fixture
@@ -122,6 +122,25 @@ def test_history_as_json_and_csv(db: Path) -> None:
     assert len(lines) == 300
     last = run("history", "--json", "-n", "2", "--db", db).stdout.splitlines()
     assert [json.loads(line) for line in last] == lines[-2:]
+
+
+def test_history_lists_sessions(db: Path) -> None:
+    assert "no session" in run("history", "--sessions", "--db", db).stdout
+    rows = [
+        replace(
+            FINISHED, finished_at=START + 9e3 + n, session="abc-s7", read_tokens=100, cached_tokens=300 * n
+        )
+        for n in range(3)
+    ]
+    record(Writer(db), rows)
+    printed = run("history", "--sessions", "--db", db).stdout.splitlines()
+    assert len(printed) == 2
+    assert printed[1].split()[2:] == ["abc-s7", "3", "2.0", "s", "300", "900", "75%", "1", "s"]
+    (line,) = run("history", "--sessions", "--json", "--db", db).stdout.splitlines()
+    assert json.loads(line)["cached_tokens"] == 900
+    assert run("history", "--sessions", "--csv", "-n", "0", "--db", db).stdout.startswith("session,first_at")
+    latest = run("history", "-n", "1", "--db", db).stdout
+    assert "completed 100 50 60" in " ".join(latest.split())
 
 
 def test_history_trace_is_a_simulator_workload(db: Path, tmp_path: Path) -> None:

@@ -14,6 +14,9 @@ import pytest
 import predictor
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.proxy.daemon import Daemon, running_daemon
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.replay import Engine, Replay
+from clairvoyant_cli.research.replay.kv_cache import KvCache
 from clairvoyant_cli.state.snapshot import LoadedModel
 from predictor.frozen import FrozenPredictor
 from predictor.record import Prediction, Predictor, PromptView
@@ -334,3 +337,26 @@ async def test_the_shipped_predictor_ranks_and_is_judged(tmp_path: Path) -> None
         with reading(path) as connection:
             assert list(each(connection, Span(since=9e9))) == []
     assert state.predictor.ranking_accuracy in (0.0, 0.5, 1.0)
+
+
+async def test_it_records_the_session_of_a_request_and_what_was_read_of_its_prompt(tmp_path: Path) -> None:
+    path, engine = tmp_path / "c.db", Engine(cache=KvCache())
+    claimed, said = "claimed-by-the-client", [{"role": "user", "content": "What is in the file? " * 60}]
+    headers = {"X-Session-Id": claimed}
+    async with serve_app(Replay(engine).app) as url, daemon_on(path, url) as daemon:
+        http = httpx.AsyncClient(base_url=daemon.base_url, timeout=60, trust_env=False)
+        async with http:
+            for asked in (said, [*said, {"role": "assistant", "content": "A word."}, *said], said[:0]):
+                body = {"model": "replay", "messages": asked, "max_tokens": 5}
+                answer = await http.post("/v1/chat/completions", json=body, headers=headers)
+                assert answer.status_code == 200
+    other, second, first = recorded(path)
+    run = first.request.partition("-")[0]
+    assert (first.session, second.session, other.session) == (f"{run}-s1", f"{run}-s1", "")
+    assert first.cached_tokens == 0
+    assert first.read_tokens == first.prompt_tokens
+    assert second.prompt_tokens is not None
+    assert second.cached_tokens is not None
+    assert second.cached_tokens >= (first.prompt_tokens or 0) - 10 > 200
+    assert second.read_tokens == second.prompt_tokens - second.cached_tokens
+    assert claimed.encode() not in contents(path)

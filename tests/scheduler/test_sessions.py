@@ -124,6 +124,17 @@ def test_a_question_waits_a_moment_for_a_session_that_it_would_evict() -> None:
     assert started(scheduler, 1.0 + USUAL_GAP_S + 0.01) == ["chat"]
 
 
+def test_a_prompt_that_is_repeated_at_once_is_no_agents() -> None:
+    scheduler, now = queue(), 0.0
+    for number, is_agents in ((0, False), (0, False), (1, True)):
+        job = turn("a", number, now, agentic=False)
+        scheduler.submit(job, now)
+        assert [each.agent for each in scheduler.sessions.known.values()] == [is_agents]
+        assert started(scheduler, now) == [job.id]
+        answer(scheduler, job, now + 1.0)
+        now += 2.0
+
+
 def test_a_session_that_never_comes_back_ends_its_turn() -> None:
     scheduler = queue(room=500.0)
     serve(scheduler, turn("a", 0), 0.0)

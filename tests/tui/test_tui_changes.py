@@ -11,6 +11,8 @@ from clairvoyant_cli.state.snapshot import (
     Percentiles,
     QueuedRequest,
     ServiceLevelState,
+    SessionsState,
+    SessionState,
     Snapshot,
     UrgencyState,
     WaitingState,
@@ -94,6 +96,20 @@ def promise_broken(state: Snapshot) -> Snapshot:
     return judged(replace(state, service_level=level, backends=(backend, other)))
 
 
+def in_turns(state: Snapshot) -> Snapshot:
+    """Return a state in which five sessions take turns, as the cache holds two of them."""
+    listed = (
+        SessionState("s12", "cursor", "running", 41, 31_400.0, 38_200.0, 592_000.0, 6.2),
+        SessionState("s14", "10.0.0.17 (opencode)", "held", 7, 9_800.0, 11_050.0, 40_400.0, 1.4, 0.21),
+        SessionState("s15", "cursor", "parked", 3, 22_000.0, 44_100.0, 6_300.0, 48.0),
+        SessionState("s9", "zed", "parked", 18, 17_300.0, 21_900.0, 188_000.0, 12.0),
+        SessionState("s2", "zed", "resting", 1, 2_400.0, 2_380.0, 0.0, 252.0),
+    )
+    sessions = SessionsState(2, 2, 117_630.0, 826_700.0, 44_000.0, listed)
+    parked = (replace(row, cause="session") for row in state.queue[:2])
+    return judged(replace(state, sessions=sessions, queue=(*parked, *state.queue[2:])))
+
+
 CHANGES: dict[str, Callable[[Snapshot], Snapshot]] = {
     "long_queue": long_queue,
     "draining": draining,
@@ -103,6 +119,7 @@ CHANGES: dict[str, Callable[[Snapshot], Snapshot]] = {
     "loading": loading,
     "urgent": urgent,
     "promise_broken": promise_broken,
+    "in_turns": in_turns,
 }
 
 
@@ -121,6 +138,22 @@ async def test_a_change_is_drawn_as_if_it_had_always_been_so(change: str, size: 
         await pilot.resize_terminal(size[0] + 1, size[1])
         await pilot.resize_terminal(*size)
         assert await settled(app, pilot) == text
+
+
+async def test_the_sessions_are_in_the_deck_of_a_small_screen_while_there_are_any() -> None:
+    snapshot, history, hardware = played("busy", 1)
+    app = still(Script())
+    async with app.run_test(size=(80, 24)) as pilot:
+        remember(app, history, hardware)
+        app.take(in_turns(snapshot))
+        await pilot.press("a")
+        same("deck_a_80x24", await settled(app, pilot))
+        app.take(snapshot)
+        assert "sessions" not in await settled(app, pilot)
+        assert app.focused is not None
+        assert app.focused.id == "queue"
+        await pilot.press("a")
+        assert "no session of an agent yet" in await settled(app, pilot)
 
 
 async def test_hardware_that_appears_later_gets_its_room() -> None:

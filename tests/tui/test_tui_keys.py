@@ -11,6 +11,7 @@ from clairvoyant_cli.state.source import Disconnected
 from tests.tui.bench import bench
 from tests.tui.board import Script, busy, settled
 from tests.tui.scene import held, judged
+from tests.tui.test_tui_changes import in_turns
 from tui.app import Top
 from tui.screens.dialogs import Ask, Choose, Confirm
 
@@ -54,6 +55,22 @@ async def test_what_has_ended_cannot_be_cancelled() -> None:
     async with bench() as it:
         await it.press("7", "x", "ctrl+k")
         assert it.source.asked == []
+
+
+async def test_the_keys_of_requests_do_nothing_to_a_session() -> None:
+    async with bench() as it:
+        it.app.take(in_turns(it.snapshot))
+        for key in ("x", "ctrl+k", "t", "h", "plus", "U", "enter"):
+            await it.press("a", key)
+            assert it.app.screen is it.app.board
+            assert "this key is for requests" in it.text
+            it.app._message = ""
+            it.app.draw()
+        assert it.source.asked == []
+        await it.press("slash", *"parked", "enter")
+        assert "2 of 5" in it.text
+        assert "s15" in it.text
+        assert "s12" not in it.text
 
 
 async def test_marked_requests_are_acted_on_together() -> None:

@@ -132,7 +132,7 @@ def test_columns_fill_the_width_and_rows_keep_to_it(width: int) -> None:
 
 @pytest.mark.parametrize("width", [20, 80, 107, 108, 120, 167, 168, 200, 300])
 @pytest.mark.parametrize(
-    "wish", [SizeHint(), SizeHint(deck="log", slots=16, gpus=4), SizeHint(maximised="plots")]
+    "wish", [SizeHint(), SizeHint(deck="log", slots=16, gpus=4, sessions=40), SizeHint(maximised="plots")]
 )
 def test_boxes_stay_on_the_screen_and_do_not_overlap(width: int, wish: SizeHint) -> None:
     for height in range(4, 70, 3):
@@ -148,13 +148,20 @@ def test_boxes_stay_on_the_screen_and_do_not_overlap(width: int, wish: SizeHint)
 
 @pytest.mark.parametrize(("width", "height"), [(120, 40), (200, 60)])
 def test_larger_screens_show_every_panel(width: int, height: int) -> None:
-    assert set(PANELS) <= set(plan(width, height, SizeHint()))
+    assert set(PANELS) <= set(plan(width, height, SizeHint(sessions=1)))
+    assert set(PANELS) - set(plan(width, height, SizeHint())) == {"sessions"}
     assert not has_deck(width, height)
 
 
 @pytest.mark.parametrize("name", DECK)
 def test_the_small_screen_shows_one_of_the_deck(name: str) -> None:
-    assert set(plan(80, 24, SizeHint(deck=name))) == {"header", "footer", "running", "queue", name}
+    assert set(plan(80, 24, SizeHint(deck=name, sessions=1))) == {
+        "header",
+        "footer",
+        "running",
+        "queue",
+        name,
+    }
 
 
 # -- panels -----------------------------------------------------------------------------------------------

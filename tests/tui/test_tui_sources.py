@@ -12,6 +12,7 @@ from clairvoyant_cli.state.snapshot import SCHEMA_VERSION
 from clairvoyant_cli.state.source import Disconnected
 from tests.tui.board import Script, busy, stage
 from tests.tui.scene import SCENARIOS
+from tests.tui.test_tui_changes import in_turns
 from tui.export import export
 from tui.print_tables import first_snapshot, state
 
@@ -39,6 +40,18 @@ def test_once_prints_what_there_is(scenario: str) -> None:
     assert all(row.id in text for row in snapshot.running)
     assert all(row.id in text for row in snapshot.queue[:50])
     assert ("the first 50 of" in text) == (len(snapshot.queue) > 50)
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_once_prints_the_sessions_of_agents(width: int) -> None:
+    lines = list(state(in_turns(busy()), width))
+    at = lines.index("sessions of agents")
+    assert [line.split()[:3] for line in lines[at + 2 : at + 5]] == [
+        ["s12", "running", "6.2s"],
+        ["s14", "held", "0.21s"],
+        ["s15", "parked", "48s"],
+    ]
+    assert max(map(len, lines)) <= width
 
 
 async def test_once_takes_the_first_word() -> None:

@@ -193,6 +193,8 @@ def _flag(row: QueuedRequest, view: ViewState, width: int) -> Line:
 def _eta(row: QueuedRequest, view: ViewState, width: int) -> Line:
     if row.held:
         return Line("held", "warn")
+    if row.cause == "session":
+        return Line("parked", "warn")
     if row.eta_s is None or (view.snapshot is not None and view.snapshot.mode == "paused"):
         return Line("–", "faint")
     left_s = row.eta_s - view.drift_s

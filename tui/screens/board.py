@@ -16,20 +16,21 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from clairvoyant_cli.errors import printable
-from clairvoyant_cli.state.snapshot import UrgencyState
-from tui.actions import Host, OperatorScreen
+from clairvoyant_cli.state.snapshot import SessionState, UrgencyState
+from tui.actions import NO_REQUEST, Host, OperatorScreen
 from tui.export import FORMATS, export
 from tui.formatting import CLASS_LETTER, class_tone, count
 from tui.keys import KEYS, rebound
 from tui.layout import DECK, PANELS, Box, SizeHint, has_deck, plan
-from tui.panels import footer, hardware, header, log, models, plots, stats, tau
+from tui.panels import footer, hardware, header, log, models, plots, sessions, stats, tau
 from tui.panels.requests import LEVELS, QUEUE, RECENT, RUNNING
+from tui.panels.sessions import SESSIONS
 from tui.screens.dialogs import Choose, Letters
 from tui.screens.pages import Detail
 from tui.styled_text import Line
 from tui.view_state import ViewState
 from tui.widgets.canvas import Canvas
-from tui.widgets.panel import Panel
+from tui.widgets.panel import Panel, key_of
 from tui.widgets.table import Table
 
 _NAME = 12
@@ -113,10 +114,7 @@ class BoardScreen(OperatorScreen):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(key.keys, key.action, key.help, show=False) for key in KEYS if key.action),
-        *(
-            Binding(str(at), f"go('{name}')", f"Go to {name}", show=False)
-            for at, name in enumerate(PANELS, 1)
-        ),
+        *(Binding(key_of(name), f"go('{name}')", f"Go to {name}", show=False) for name in PANELS[:-1]),
     ]
 
     def __init__(self, host: Host, folder: Path | None = None) -> None:
@@ -138,6 +136,7 @@ class BoardScreen(OperatorScreen):
             Panel("gpu", hardware.body, hardware.facts, fades=False, of=hardware.of),
             Panel("models", models.body, models.facts, of=models.of),
             Panel("stats", stats.body, stats.facts, of=stats.of),
+            Table("sessions", SESSIONS, sessions.facts),
             Table("recent", RECENT),
             Panel("plots", plots.body, of=plots.of),
             Panel("log", log.body, of=log.of),
@@ -154,11 +153,12 @@ class BoardScreen(OperatorScreen):
         self.query_one("#queue").focus()
 
     def show(self, view: ViewState) -> None:
-        """Draw every visible panel; make room for the slots and GPUs there are."""
+        """Draw every visible panel; make room for the slots, GPUs and sessions there are."""
         slots = sum(backend.slots for backend in view.snapshot.backends) if view.snapshot else 1
         gpus = len(view.hardware.gpus) if view.hardware else 1
-        if (slots, gpus) != (self._wish.slots, self._wish.gpus):
-            self._arrange(slots=slots, gpus=gpus)
+        listed = len(view.snapshot.sessions.listed) if view.snapshot else 0
+        if (slots, gpus, listed) != (self._wish.slots, self._wish.gpus, self._wish.sessions):
+            self._arrange(slots=slots, gpus=gpus, sessions=listed)
         for canvas in self._canvases:
             if canvas.display:
                 canvas.show(view)
@@ -176,10 +176,10 @@ class BoardScreen(OperatorScreen):
         self._wish = replace(self._wish, **changes)
         width, height = self.size
         boxes = self._boxes(width, height)
-        deck = has_deck(width, height) and not self._wish.maximised
+        deck = self._wish.in_deck if has_deck(width, height) and not self._wish.maximised else ()
         for panel in self.query(Panel):
             panel.display = panel.panel in boxes
-            panel.in_deck = deck and panel.panel in DECK
+            panel.deck = deck if panel.panel in deck else ()
         self.query_one("#header").refresh(layout=True)
         if self.focused is not None and not self.focused.display:
             self.query_one("#queue").focus()
@@ -195,6 +195,9 @@ class BoardScreen(OperatorScreen):
 
     def action_go(self, name: str) -> None:
         """Go to a panel; on a small terminal bring it into the deck."""
+        if name == "sessions" and not self._wish.sessions:
+            self.notify("no session of an agent yet", timeout=3)
+            return
         changes: dict[str, str] = {}
         if self._wish.maximised and self._wish.maximised != name:
             changes["maximised"] = name
@@ -207,8 +210,9 @@ class BoardScreen(OperatorScreen):
 
     def action_deck(self, step: int) -> None:
         """Show the next panel of the deck."""
-        at = DECK.index(self._wish.deck) if self._wish.deck in DECK else 0
-        self.action_go(DECK[(at + step) % len(DECK)])
+        deck = self._wish.in_deck
+        at = deck.index(self._wish.deck) if self._wish.deck in deck else 0
+        self.action_go(deck[(at + step) % len(deck)])
 
     def on_panel_chosen(self, event: Panel.Chosen) -> None:
         """Show the panel whose name was clicked."""
@@ -223,7 +227,9 @@ class BoardScreen(OperatorScreen):
     def action_detail(self) -> None:
         """Open the page of the request under the cursor."""
         current = self.table.current
-        if current is not None:
+        if isinstance(current, SessionState):
+            self.notify(NO_REQUEST, severity="warning", timeout=3)
+        elif current is not None:
             self.app.push_screen(Detail(self.table.grid.id(current)))
             self.call_after_refresh(self.host.draw)
 

@@ -1,11 +1,11 @@
-"""A canvas with a title rule: the panel's digit, its name and its main fact."""
+"""A canvas with a title rule: the panel's key, its name and its main fact."""
 
 from collections.abc import Callable
 
 from textual import events
 from textual.message import Message
 
-from tui.layout import DECK, PANELS
+from tui.layout import PANELS, SESSIONS
 from tui.styled_text import Line, Tone
 from tui.view_state import ViewState
 from tui.widgets.canvas import Canvas, Of, Painter
@@ -15,13 +15,13 @@ MARGIN = 1
 """Cells to the left and right of a panel's body."""
 
 
-def digit(name: str) -> str:
+def key_of(name: str) -> str:
     """The key that goes to a panel."""
-    return str(PANELS.index(name) + 1)
+    return "a" if name == SESSIONS else str(PANELS.index(name) + 1)
 
 
 class Panel(Canvas):
-    """One of the nine panels. On a small terminal its rule also lists its neighbours in the deck."""
+    """A panel. On a small terminal its rule lists all panels of the `deck` that it is in."""
 
     class Chosen(Message):
         """A neighbour's name in the rule was clicked."""
@@ -42,7 +42,7 @@ class Panel(Canvas):
         super().__init__(painter, name=name, focusable=True, of=of)
         self.fades = fades
         self.panel = name
-        self.in_deck = False
+        self.deck: tuple[str, ...] = ()
         self._facts = facts
 
     def paint(self, view: ViewState, width: int, height: int) -> list[Line]:
@@ -61,9 +61,8 @@ class Panel(Canvas):
 
     def rule(self, view: ViewState, width: int) -> Line:
         """Return the title line."""
-        names = DECK if self.in_deck else (self.panel,)
         line = Line("─", "track")
-        for name in names:
+        for name in self.deck or (self.panel,):
             line.join(self._label(name))
         facts = self.facts(view)
         if line.width + facts.width + 2 > width:
@@ -74,16 +73,16 @@ class Panel(Canvas):
 
     def _label(self, name: str) -> Line:
         if name != self.panel:
-            return Line(f" {digit(name)} {name}", "faint").add(" ", "faint")
+            return Line(f" {key_of(name)} {name}", "faint").add(" ", "faint")
         lit: Tone = "accent" if self.has_focus else "strong"
         sign = Line("▸", "accent") if self.has_focus else Line(" ")
-        return sign.add(digit(name), "accent" if self.has_focus else "faint").add(f" {name} ", lit)
+        return sign.add(key_of(name), "accent" if self.has_focus else "faint").add(f" {name} ", lit)
 
     def on_click(self, event: events.Click) -> None:
-        if event.y != 0 or not self.in_deck:
+        if event.y != 0:
             return
         x = 1
-        for name in DECK:
+        for name in self.deck:
             width = self._label(name).width
             if x <= event.x < x + width:
                 self.post_message(self.Chosen(name))

@@ -343,8 +343,11 @@ class StateSaver:
 
     def _record(self, exchange: Exchange, end: RequestEnd) -> Finished:
         asked, totals, now = exchange.asked, exchange.totals, end.at_s
-        prediction, view = asked.prediction, asked.parsed.view
+        prediction, view, session = asked.prediction, asked.parsed.view, exchange.job.session
         whole = totals.tokens if totals.complete else None
+        read, cached = totals.prefilled_tokens, totals.cached_tokens
+        if read is None or cached is None:  # after a cut, and where the server counts cached tokens as read
+            read = cached = None
         return Finished(
             finished_at=self._stats.journal.at(now),
             request=exchange.id,
@@ -372,6 +375,9 @@ class StateSaver:
             # A truncated prompt would teach a predictor a wrong length.
             cuts=len(exchange.cuts),
             repeats=exchange.repeats,
+            session=f"{exchange.id.rpartition('-')[0]}-{session}" if session else "",
+            read_tokens=read,
+            cached_tokens=cached,
             urgency=exchange.job.urgency,
             urgency_by=exchange.job.urgency_by,
             prompt=view.prompt if self._record_prompts and view is not None and not view.cut else None,

@@ -4,10 +4,12 @@ import asyncio
 import logging
 import os
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
-from itertools import islice
+from itertools import chain, islice
 from math import inf
+from operator import itemgetter
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.proxy.access.clients import EVERYBODY
@@ -27,6 +29,7 @@ from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.placement import left_s
 from clairvoyant_cli.scheduler.policy import POLICIES, SERVABLE
+from clairvoyant_cli.scheduler.queued_job import QueuedJob
 from clairvoyant_cli.scheduler.sessions import Session
 from clairvoyant_cli.state.encoding import WORDS
 from clairvoyant_cli.state.snapshot import (
@@ -52,29 +55,17 @@ RECORDED_ROWS = 30
 FIRINGS_SHOWN = 60
 SESSIONS_SHOWN = 32
 CLIENTS_SHOWN = 50
+RESTED_S = 300.0
+"""A session that has rested for longer is not shown."""
+
 EXPLAINED = 8
 EXPLAINED_AFTER_S = 0.25
 """Nobody reads the reasons of a request that is gone at once, and they take a millisecond."""
 
 
-def _session(session: Session) -> SessionState:
-    if session.running:
-        state = "running"
-    elif session.waiting:
-        state = "waiting" if session.active else "parked"
-    else:
-        state = "held" if session.active else "resting"
-    return SessionState(
-        session.id,
-        session.client,
-        state,
-        session.turns,
-        session.tokens,
-        session.read_tokens,
-        session.kept_tokens,
-        session.reread_tokens,
-        session.broken,
-    )
+def _earliest(since: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Return the earliest time of each session, from pairs of session id and time."""
+    return dict(sorted(since, key=itemgetter(1), reverse=True))
 
 
 @dataclass(slots=True)
@@ -135,7 +126,7 @@ class SnapshotBuilder:
             urgency=self._urgency(now),
             waiting=waiting.summed(),
             gain=self.gain.state(),
-            sessions=self._sessions(),
+            sessions=self._sessions(waiting.standings.entries, now),
             summaries=tuple(POLICIES[name].summary for name in SERVABLE),
             displaced_policy=operation.fallback.displaced or "",
         )
@@ -198,22 +189,50 @@ class SnapshotBuilder:
             shouter=None if loud is None else ShouterState(loud.client, loud.unbelieved, loud.share),
         )
 
-    def _sessions(self) -> SessionsState:
+    def _sessions(self, waiting: Sequence[QueuedJob], now: float) -> SessionsState:
         scheduler = self.operation.dispatcher.scheduler
         sessions = scheduler.sessions
-        parked = sessions.parked()
-        turns = sessions.with_turn(self.stats.journal.clock(), len(parked))
-        resting = (each for each in reversed(sessions.known.values()) if each.agent)
-        seen = dict.fromkeys((*turns, *parked, *islice(resting, SESSIONS_SHOWN)))
+        waiters = sum(each.parked for each in waiting)
+        turns, parked = sessions.with_turn(now, waiters), sessions.parked()
+        known = (each for each in reversed(sessions.known.values()) if each.agent)
+        seen = dict.fromkeys(
+            each
+            for each in chain(turns, parked, known)
+            if each.running or each.waiting or now - each.last_end_s < RESTED_S
+        )
         rooms = [station.cache.room_tokens for station in scheduler.fleet.stations.values()]
-        known = [room for room in rooms if room < inf]
+        rooms = [room for room in rooms if room < inf]
+        since = _earliest((each.job.session, each.job.arrival_s) for each in waiting)
+        since |= _earliest((each.job.session, each.started_s) for each in scheduler.running.values())
+
+        def told(session: Session) -> SessionState:
+            state, began_s, hold_left_s = "resting", session.last_end_s, None
+            if session.running or session.waiting:
+                state = "running" if session.running else "waiting" if session.active else "parked"
+                began_s = since.get(session.id, now)
+            elif session.active:
+                state, hold_left_s = "held", began_s + sessions.hold_s(session, waiters) - now
+            return SessionState(
+                session.id,
+                session.client,
+                state,
+                session.turns,
+                session.tokens,
+                session.read_tokens,
+                session.kept_tokens,
+                now - began_s,
+                hold_left_s,
+                session.reread_tokens,
+                session.broken,
+            )
+
         return SessionsState(
             turns=len(turns),
             parked=len(parked),
             read_tokens=sessions.read_tokens,
             cached_tokens=sessions.kept_tokens,
-            room_tokens=sum(known) if known else None,
-            listed=tuple(map(_session, islice(seen, SESSIONS_SHOWN))),
+            room_tokens=sum(rooms) if rooms else None,
+            listed=tuple(map(told, islice(seen, SESSIONS_SHOWN))),
         )
 
     def _predictor(self) -> PredictorState:

@@ -108,10 +108,8 @@ def _shouted(state: Snapshot) -> StatusLine | None:
 
 
 def _in_turns(state: Snapshot) -> StatusLine | None:
-    turns, parked = state.sessions.turns, state.sessions.parked
-    if not parked:
-        return None
-    return StatusLine("good", f"{turns + parked} sessions, the cache holds {turns}: the others take turns")
+    summary = state.sessions.summary
+    return StatusLine("good", summary) if summary else None
 
 
 def _well(state: Snapshot) -> StatusLine:

@@ -369,5 +369,5 @@ def has_no_side_effects(request: Request, route: Route) -> bool:
         return True
     try:
         return STORED.decode(b"".join(request.arrived)).store is False
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False

@@ -1,0 +1,101 @@
+"""What the state says of sessions that take turns, from a daemon before a server with a small cache."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.observing.snapshots import RESTED_S
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.bench.virtual_time import run_virtually
+from clairvoyant_cli.research.replay import Engine, Replay, Speed
+from clairvoyant_cli.research.replay.kv_cache import KvCache
+from clairvoyant_cli.scheduler.sessions import MAX_HOLD_S
+from clairvoyant_cli.state.snapshot import Snapshot
+from tests.fakes.raw_http import RawClient, post, raw_client
+from tests.fakes.serving import serving, until
+
+READ_TOKENS_PER_S = 100.0
+TOOL = {"type": "function", "function": {"name": "run", "parameters": {"type": "object"}}}
+
+
+def messages(name: str, turns: int) -> list[dict[str, str]]:
+    said = [
+        {"role": "system", "content": f"{name} works here. " * 150},
+        {"role": "user", "content": "Begin."},
+    ]
+    for turn in range(1, turns):
+        said.append({"role": "assistant", "content": f"call {turn}"})
+        said.append({"role": "tool", "tool_call_id": "1", "content": f"{name} found {turn}. " * 30})
+    return said
+
+
+def turn(name: str, number: int, tokens: int = 4) -> bytes:
+    """Return the request of a session's turn, counted from 1."""
+    asked = {"messages": messages(name, number), "tools": [TOOL], "max_tokens": tokens}
+    body = json.dumps({"model": "replay", **asked}).encode()
+    return post("/v1/chat/completions", body, f"X-Clairvoyant-Client: {name}")
+
+
+@asynccontextmanager
+async def small_cache() -> AsyncIterator[tuple[Daemon, RawClient, RawClient]]:
+    """Run a daemon before a server with one slot and nothing beside it; two clients have connected."""
+    speed = Speed(READ_TOKENS_PER_S, 50.0)
+    engine = Engine(speed=speed, answer_tokens=lambda prompt, rng: 10**6, cache=KvCache())
+    clock = asyncio.get_running_loop().time
+    async with (
+        serve_app(Replay(engine).app) as url,
+        serving(url, slots=1, clock=clock, policy="bounded") as daemon,
+        raw_client(daemon.base_url) as one,
+        raw_client(daemon.base_url) as other,
+    ):
+        yield daemon, one, other
+
+
+def states(state: Snapshot) -> dict[str, str]:
+    return {each.id: each.state for each in state.sessions.listed}
+
+
+def test_each_session_is_shown_with_its_state_and_for_how_long() -> None:
+    async def scene() -> tuple[Snapshot, ...]:
+        async with small_cache() as (daemon, one, other):
+            before = daemon.snapshot()
+            for client, name, number in ((one, "anna", 1), (other, "ben", 1), (one, "anna", 2)):
+                assert (await client.ask(turn(name, number))).status == 200
+            one.send(turn("anna", 3, tokens=500))
+            await until(daemon, lambda state: states(state)["s1"] == "running")
+            other.send(turn("ben", 2))
+            await until(daemon, lambda state: states(state)["s2"] == "parked")
+            await asyncio.sleep(2.0)
+            in_turns = daemon.snapshot()
+            assert (await one.response()).status == 200
+            assert (await other.response()).status == 200
+            await asyncio.sleep(1.0)
+            held = daemon.snapshot()
+            await asyncio.sleep(40.0)
+            rested = daemon.snapshot()
+            await asyncio.sleep(RESTED_S)
+            return before, in_turns, held, rested, daemon.snapshot()
+
+    before, in_turns, held, rested, gone = run_virtually(scene())
+    assert before.sessions.listed == ()
+    assert in_turns.verdict.text == in_turns.sessions.summary
+    assert in_turns.sessions.summary == "2 sessions, the cache holds 1: the others take turns"
+    assert [(each.state, round(each.since_s)) for each in in_turns.sessions.listed] == [
+        ("running", 2),
+        ("parked", 2),
+    ]
+    assert states(held) == {"s1": "resting", "s2": "held"}
+    s2, s1 = held.sessions.listed
+    assert s2.since_s == pytest.approx(1.0)
+    assert s2.hold_left_s is not None
+    assert 0.0 < s2.hold_left_s < MAX_HOLD_S
+    assert s1.hold_left_s is None
+    assert (s1.turns, s2.turns) == (3, 2)
+    assert s1.cached_tokens > s1.read_tokens / 2 > 10 * s2.cached_tokens
+    assert held.sessions.read_tokens == s1.read_tokens + s2.read_tokens
+    assert states(rested) == {"s1": "resting", "s2": "resting"}
+    assert gone.sessions.listed == ()

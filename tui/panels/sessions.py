@@ -1,0 +1,73 @@
+"""Draws the sessions of agents: whose turn it is, and how much of their prompts came from the cache."""
+
+from collections.abc import Callable
+
+from clairvoyant_cli.state.snapshot import SessionState
+from tui.formatting import count, duration, share
+from tui.styled_text import Line, Tone
+from tui.table_layout import Column, Grid
+from tui.view_state import ViewState
+
+_STATES: dict[str, tuple[int, Tone]] = {
+    "running": (0, "accent"),
+    "waiting": (1, "ink"),
+    "held": (2, "good"),
+    "parked": (3, "warn"),
+    "resting": (4, "faint"),
+}
+_LOW_SHARE = 0.5
+"""A session that has less than this of its later prompts from the cache is read again and again."""
+
+
+def facts(view: ViewState) -> Line:
+    """How the sessions take turns; if they do not, how much of all prompts came from the cache."""
+    if view.snapshot is None:
+        return Line()
+    sessions = view.snapshot.sessions
+    hit = hit_share(sessions.read_tokens, sessions.cached_tokens)
+    text = sessions.summary or (f"{share(hit)} from cache" if hit is not None else "")
+    return Line(f" {text} " if text else "", "soft")
+
+
+def hit_share(read_tokens: float, cached_tokens: float) -> float | None:
+    """Return the share of prompt tokens that came from the cache; None without any."""
+    prompts = read_tokens + cached_tokens
+    return cached_tokens / prompts if prompts else None
+
+
+def _hit(row: SessionState) -> float | None:
+    return hit_share(row.read_tokens, row.cached_tokens)
+
+
+def _state(row: SessionState, view: ViewState, width: int) -> Line:
+    line = Line(row.state, _STATES.get(row.state, (0, "ink"))[1])
+    if row.hold_left_s is not None:
+        return line.add(f" {duration(row.hold_left_s - view.drift_s)} left", "soft")
+    return line.add(f" {duration(row.since_s + view.drift_s)}", "soft")
+
+
+def _hit_share(row: SessionState, view: ViewState, width: int) -> Line:
+    hit = _hit(row)
+    return Line(share(hit), "warn" if row.turns > 1 and hit is not None and hit < _LOW_SHARE else "ink")
+
+
+def _number(name: str, of: Callable[[SessionState], float], width: int = 6) -> Column[SessionState]:
+    return Column(name, name, width, lambda row, view, w: Line(count(of(row))), of, right=True)
+
+
+SESSIONS: Grid[SessionState] = Grid(
+    columns=(
+        Column("id", "id", 5, lambda r, s, w: Line(r.id), lambda r: f"{r.id:>9}"),
+        Column("state", "state", 15, _state, lambda r: _STATES.get(r.state, (9, "ink"))[0]),
+        _number("turns", lambda r: r.turns),
+        _number("context", lambda r: r.context_tokens, 7),
+        _number("read", lambda r: r.read_tokens),
+        _number("cached", lambda r: r.cached_tokens),
+        Column("hit", "hit", 4, _hit_share, lambda r: _hit(r) or 0.0, right=True),
+        Column("client", "client", 10, lambda r, s, w: Line(r.client, "soft"), lambda r: r.client, flex=1),
+    ),
+    rows=lambda view: view.snapshot.sessions.listed if view.snapshot else (),
+    id=lambda row: row.id,
+    text=lambda row: f"{row.id} {row.client} {row.state}",
+    empty=lambda view: "No session of an agent.",
+)

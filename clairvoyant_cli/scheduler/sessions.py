@@ -53,8 +53,9 @@ GROWTH = 2.0
 TOLD_EVERY_S = 20.0
 """At most one broken prefix is logged in this time."""
 
-PATIENCE = 2.5
-"""A session is parked at most this many times as long as it would wait if every session were read again."""
+PATIENCE, MOST_PATIENCE = 2.5, 4.0
+"""A session is parked this many times as long as it would wait if every session were read again, or for tau,
+whichever is longer, but no longer than the second number says."""
 
 
 @dataclass(slots=True, eq=False)
@@ -356,7 +357,7 @@ class Sessions:
         fair_s = sum(
             self._read_s(each.worker, each.tokens) for each in others.values() if each is not session
         )
-        return now - job.arrival_s > max(tau_s, PATIENCE * fair_s)
+        return now - job.arrival_s > min(max(tau_s, PATIENCE * fair_s), MOST_PATIENCE * fair_s)
 
     def take_turn(self, job: Job, now: float) -> None:
         """Give a job's session the turn of the session that has had one longest."""

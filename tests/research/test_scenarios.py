@@ -63,7 +63,7 @@ def test_every_scenario_reports_finite_figures_beside_the_papers(name: str) -> N
 @pytest.fixture(scope="module")
 def frontier() -> Report:
     """Return what preemption buys, over a few seeds."""
-    return run_scenario("preemption", Options(seeds=3, requests=600))
+    return run_scenario("preemption", Options(seeds=2, requests=400))
 
 
 @pytest.mark.parametrize("said", ["", " @85%"])

@@ -236,6 +236,8 @@ def agents(**options: Any) -> None:
         raise ClairvoyantError(f"--virtual-time needs --backend {REPLAY}", ExitCode.USAGE)
     if options["backend"] != REPLAY:
         check_backend(options["backend"])
+    elif options["slot_save_path"] is not None:
+        raise ClairvoyantError("--slot-save-path needs a real server: give its --url", ExitCode.USAGE)
     report_options = {name: options.pop(name) for name in ("as_json", "report_file")}
     measure = _measure_agents(**options)
     findings = run_virtually(measure) if virtual else run(measure)

@@ -20,7 +20,7 @@ from clairvoyant_cli.protocols.routes import Work
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.slot_keeping import SlotKeeper
-from clairvoyant_cli.proxy.servers.saved_slots import MAX_FAILURES, REST_S, SavedSlots
+from clairvoyant_cli.proxy.servers.saved_slots import MAX_FAILURES, REST_S, UNUSED_S, SavedSlots
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.conversation_cache import Expected
 from tests.fakes.raw_http import RawClient, post, raw_client
@@ -140,6 +140,17 @@ async def test_the_least_recently_used_goes_when_the_budget_is_spent(llama: Slot
     assert len(llama.files()) == 3
     assert not await llama.keeps("e", 1001)
     assert len(llama.files()) == 3
+
+
+async def test_a_session_that_has_ended_leaves_no_file(llama: SlotServer) -> None:
+    for key in "ab":
+        assert await llama.keeps(key, 100)
+    llama.now += UNUSED_S
+    assert await llama.saved.bring_back("a", 0)
+    llama.now += 1.0
+    llama.saved.forget_unused()
+    assert list(llama.saved.files) == ["a"]
+    assert len(llama.files()) == 1
 
 
 async def test_a_file_that_turns_out_larger_than_the_budget_is_erased(llama: SlotServer) -> None:

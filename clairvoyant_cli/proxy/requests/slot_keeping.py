@@ -33,6 +33,7 @@ class SlotKeeper:
         saved, key = server.saved_slots, self._key(exchange)
         if saved is None or not server.adapter.REPORTS_SLOTS or saved.lock.locked():
             return
+        saved.forget_unused()
         async with saved.lock:
             if not saved.usable and not await saved.probe():
                 return

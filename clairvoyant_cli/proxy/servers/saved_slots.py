@@ -20,7 +20,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.system import create_for_owner, is_alive, remove
 
 TIMEOUT_S = 3.0
+UNUSED_S = 1800.0  # after which a file is erased: its session has ended
 REST_S = 60.0  # nothing is saved or restored for this long after a failure
 MAX_FAILURES = 3  # without a success between them; then nothing is for good
 
@@ -51,11 +52,12 @@ CACHED_SHARE = 0.5  # the next turn of a restored conversation has at least this
 
 @dataclass(frozen=True, slots=True)
 class SlotFile:
-    """A saved conversation."""
+    """A saved conversation, last used at `used_s`."""
 
     path: Path
     tokens: int
     size: int
+    used_s: float
 
 
 class SavedSlots:
@@ -141,7 +143,7 @@ class SavedSlots:
             return False
         self._sweep()
         if 0 < tokens == self.tokens_of(key):
-            self.files.move_to_end(key)
+            self._use(key)
             return True
         self.forget(key)
         path = self._create(tokens * self.bytes_a_token)
@@ -156,7 +158,7 @@ class SavedSlots:
             self._refuse(f"it does not save slots in {self._folder}")
         elif saved and saved >= SAME_SHARE * tokens:
             self.bytes_a_token = size / saved
-            self.files[key] = SlotFile(path, saved, size)
+            self.files[key] = SlotFile(path, saved, size, self._clock())
             self._make_room(0.0)
         self._sweep()
         return key in self.files
@@ -176,8 +178,17 @@ class SavedSlots:
             if answer is not None:
                 self._failed("a slot was not restored")
             return False
-        self.files.move_to_end(key)
+        self._use(key)
         return True
+
+    def _use(self, key: str) -> None:
+        self.files[key] = replace(self.files[key], used_s=self._clock())
+        self.files.move_to_end(key)
+
+    def forget_unused(self) -> None:
+        """Erase the files of sessions that have ended."""
+        while self.files and self._clock() - next(iter(self.files.values())).used_s > UNUSED_S:
+            self.forget(next(iter(self.files)))
 
     def told(self, key: str, cached_tokens: float) -> None:
         """Note how much of a restored conversation its next turn found in the cache."""

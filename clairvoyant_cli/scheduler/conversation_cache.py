@@ -2,9 +2,9 @@
 
 No server lists the contents of its cache, so they are derived: each answer leaves its conversation in its
 slot, what the slots no longer hold goes to a cache behind them, and the least recently used ones are evicted
-first. What servers report of an answer (tokens
-taken from the cache) corrects this: the size is learned from conversations that were still there or gone, and
-`reuse` from the most recent one, which a server with sliding windows or recurrent layers may drop whole.
+first. What servers report of an answer (tokens taken from the cache) corrects this: the size is learned from
+conversations that were still there or gone, and `reuse` from the most recent one, which a server with sliding
+windows or recurrent layers may drop whole.
 """
 
 from collections import OrderedDict
@@ -109,7 +109,7 @@ class ConversationCache:
 
     def expected(self, chain: Chain) -> Expected:
         """Return what should be cached of a prompt: of the conversation that shares most with it, or, if that
-        should be evicted, of the latest one that shares anything.
+        should be evicted, of another one that shares anything.
         """
         kept, at = self._most_shared(chain)
         if kept is None:
@@ -131,7 +131,7 @@ class ConversationCache:
             return 0.0
         if self.room_tokens < inf:
             return self.expected(chain).tokens
-        kept, at = self._most_shared(chain)
+        kept, at = self._most_shared(chain)  # nothing is evicted: no need to add up what is behind the slots
         return 0.0 if kept is None else kept.shares(chain, at) * self.reuse
 
     def started(self, job_id: str, chain: Chain, prompt_tokens: float, session: str = "") -> None:

@@ -6,11 +6,7 @@ from dataclasses import replace
 from itertools import count, islice
 
 from clairvoyant_cli.scheduler.fairness import EVERYBODY, Accounts, Tenant
-from clairvoyant_cli.scheduler.job import (
-    Job,
-    Move,
-    MoveKind,
-)
+from clairvoyant_cli.scheduler.job import Job, Move, MoveKind
 from clairvoyant_cli.scheduler.placement import Fleet
 from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.queue_drop import Crowds

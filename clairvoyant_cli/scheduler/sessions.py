@@ -7,8 +7,8 @@ it never joins what the prompts do not.
 Sessions take turns, because one that comes back after others were served may find its conversation evicted
 and has to have all of it read again. As many sessions have a turn at once as the KV cache of a server holds.
 The others are parked: their requests wait until a session rests, that is, until it has not come back for
-`hold_s` after its last answer. One that has been parked for longer than tau, and longer than it would wait if
-every session were read again in turn, takes the turn of the session that has had one longest.
+`hold_s` after its last answer. One that has been parked for too long (`overdue`) takes the turn of the
+session that has had one longest.
 """
 
 from collections import OrderedDict
@@ -64,7 +64,7 @@ class Session:
 
     It takes turns with others once it is an `agent`: it uses tools or went on at once. `active`: it has a
     turn on `worker`, since `turn_s`. `read_tokens` and `kept_tokens` sum what servers read of its prompts and
-    what they took from their caches. `returns` of `rests` answers were followed by another request.
+    what they took from their caches. `returns` of `answers` were followed by another request.
     `broken` is what changed last in its prompts so that `reread_tokens` were read again, "" if nothing did.
     `broke` and `again` are the change in its last prompt and its tokens, if it broke the prefix.
     """

@@ -363,7 +363,7 @@ def test_the_cost_of_a_decision_is_independent_of_the_queue() -> None:
 
 
 def reads(policy: str = "bounded", read_s: float = 5.0, again_s: float = 0.0, **more: float) -> Scheduler:
-    """Return a scheduler whose running job, of 20 s and 2,000 prompt tokens, has read for so many seconds."""
+    """Return a scheduler whose job of 20 s and 2,000 prompt tokens has read its prompt for `read_s`."""
     scheduler = Scheduler(POLICIES[policy], workers={"a": 1})
     scheduler.submit(job("long", 20.0, prompt_tokens=2000.0), 0.0)
     scheduler.next(0.0)

@@ -49,11 +49,12 @@ class ServiceTimes:
         """Return what the scheduler orders a request by, given the prediction of its length."""
         tokens = prediction.expected_tokens * parsed.choices
         tokens_q90 = prediction.q90_tokens * parsed.choices
+        prompt_tokens = self.prompt_tokens(parsed)
         return Estimates(
             p_long=prediction.p_long,
-            cost_s=self.fastest_s(self.prompt_tokens(parsed), tokens),
+            cost_s=self.fastest_s(prompt_tokens, tokens),
             cost_high_s=self.coverage.corrected(
-                prediction.length_class.value, self.fastest_s(self.prompt_tokens(parsed), tokens_q90)
+                prediction.length_class.value, self.fastest_s(prompt_tokens, tokens_q90)
             ),
             tokens=tokens,
             tokens_q90=tokens_q90,

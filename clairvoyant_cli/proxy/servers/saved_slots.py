@@ -208,7 +208,7 @@ class SavedSlots:
         self._sweep()
 
     def _create(self, size: float) -> Path | None:
-        """Create a file for a slot of so many bytes; None if there is no room."""
+        """Create a file of `size` bytes for a slot; return its path, or None if there is no room."""
         path = self._folder / f"clairvoyant-{os.getpid()}-{RUN}-{next(NUMBERS)}.bin"
         try:
             if size > self._budget_bytes or shutil.disk_usage(self._folder).free < size + SPARE_BYTES:
@@ -222,7 +222,7 @@ class SavedSlots:
         return path
 
     def _make_room(self, size: float) -> None:
-        """Erase the least recently used files until one of so many bytes fits into the budget."""
+        """Erase the least recently used files until one of `size` bytes fits into the budget."""
         while self.files and sum(each.size for each in self.files.values()) + size > self._budget_bytes:
             self.forget(next(iter(self.files)))
 

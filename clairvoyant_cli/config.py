@@ -55,6 +55,9 @@ MAX_SLOTS = 1024
 """Above any server's concurrency: llama.cpp has at most 256 sequences (LLAMA_MAX_SEQ)."""
 
 NAMES = ", ".join(BACKEND_NAMES)
+SILENT_S = 45.0
+"""How long a waiting client gets nothing by default: the shortest time-out of a common one is 60 s."""
+
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SLOTS = (AT_LEAST_1, (lambda slots: slots <= MAX_SLOTS, f"be at most {MAX_SLOTS}"))
 
@@ -65,6 +68,10 @@ SLO = re.compile(r"ttft-p([5-9]\d(?:\.\d+)?)=(\d{1,6}(?:\.\d+)?)(ms|s)")
 
 def _is_name(text: str) -> bool:
     return 0 < len(text) <= MAX_NAME_CHARS and one_word(text)
+
+
+def _is_keep_alive(text: str) -> bool:
+    return text in ("auto", "off") or (re.fullmatch(r"\d{1,6}(\.\d+)?", text) is not None and float(text) > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +142,19 @@ class ServeConfig:
     )
     max_wait: float | None = setting(
         None, "SECONDS", "Reject a request after this long in the queue. Unset: no limit.", ABOVE_0_S
+    )
+    keep_alive: str = setting(
+        "auto",
+        "auto|off|SECONDS",
+        "Send empty events to a waiting client so that it does not give up: auto (after 45 s, or half of a "
+        "shorter time-out that it announces), off, or after SECONDS.",
+        (_is_keep_alive, "be auto, off, or a number of seconds above 0"),
+    )
+    no_keep_place: bool = setting(
+        False,
+        None,
+        "Count a request as new that a client sends again within 60 s after it gave up waiting. Unset: it "
+        "keeps its age.",
     )
     slo: str | None = setting(
         None,
@@ -301,6 +321,13 @@ class ServeConfig:
             twin = next((each for each in given if given.count(each) > 1), None)
             _check(twin is None, f"backend names {twin} twice; give each its own {key}")
         return tuple(servers)
+
+    @property
+    def silent_s(self) -> float | None:
+        """How long a waiting client gets nothing, in seconds; None for `keep_alive` off."""
+        if self.keep_alive == "off":
+            return None
+        return SILENT_S if self.keep_alive == "auto" else float(self.keep_alive)
 
     def address(self) -> tuple[str, int]:
         """Return the listening host and port."""

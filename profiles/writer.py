@@ -55,6 +55,7 @@ UNWRITABLE = (
 COLUMNS = tuple(field.name for field in fields(Finished))
 CLIENT = COLUMNS.index("client")
 INSERT = f"INSERT INTO history ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608
+DELETE_EARLIER = "DELETE FROM history WHERE finished_at >= ?1 AND (request = ?2 OR request GLOB ?2 || '.*')"
 
 SCHEMA_CHECKS = (
     f"INSERT INTO history ({', '.join(COLUMNS)}) SELECT {', '.join(COLUMNS)} FROM history",  # noqa: S608
@@ -235,6 +236,9 @@ class Writer:
             values[CLIENT] = client_hash(self._salt, finished.client)
             if not all(abs(value) < LARGEST for value in values if isinstance(value, int | float)):
                 raise OverflowError
+            if "." in finished.request:  # its client left, and sent it again: one request
+                earlier = (finished.finished_at - finished.sojourn_s, finished.request.partition(".")[0])
+                self._connection.execute(DELETE_EARLIER, earlier)
             self._connection.execute(INSERT, values)
         except UNWRITABLE as error:
             return type(error).__name__

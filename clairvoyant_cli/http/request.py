@@ -94,6 +94,7 @@ class Request:
         self.trailers: list[Header] = []
         self.scheduled = False
         self.holds_slot = False
+        self.opened = False
         self._body = WaitingBody()
         self._charged = 0
         self._limit = READ_AHEAD_BYTES
@@ -107,6 +108,13 @@ class Request:
     def __repr__(self) -> str:
         state = "complete" if self.complete else f"{self._body.size} bytes waiting"
         return f"<Request {self.head.method.decode()} {self.head.path} ({state})>"
+
+    @property
+    def answered(self) -> bool:
+        """Whether the client has got anything of its answer: not if it was only `opened`, with a head of the
+        proxy's own, to keep it waiting.
+        """
+        return self.connection.head_sent and not self.opened
 
     @property
     def expects_continue(self) -> bool:

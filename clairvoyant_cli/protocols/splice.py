@@ -110,6 +110,17 @@ class Splice:
         self.read()
         return bool(self._like and not self.why_not and not self._sent_of_rest and not self._ended)
 
+    @property
+    def blank(self) -> bytes:
+        """An event like those of a streamed answer, without text: for its client while it waits to go on."""
+        if self._like is None or not self.asked.streamed:
+            return b""
+        return self._line % msgspec.json.encode(self._events.written(self._like, ""))
+
+    @property
+    def _line(self) -> bytes:
+        return b"data: %b\n\n" if self._events.sse else b"%b\n"
+
     def read(self) -> None:
         """Read what has passed so far."""
         if self.passes_untouched and not self.why_not:
@@ -268,8 +279,7 @@ class Splice:
             return b"" if was_closed else block
         if not event:  # a comment; in NDJSON an empty line, which some clients cannot read
             return block if self._events.sse else b""
-        line = b"data: %b\n\n" if self._events.sse else b"%b\n"
-        return b"".join(line % msgspec.json.encode(each) for each in self._as_ours(event, said))
+        return b"".join(self._line % msgspec.json.encode(each) for each in self._as_ours(event, said))
 
     def _as_ours(self, event: AnswerEvent, said: Said) -> list[AnswerEvent]:
         like = self._like

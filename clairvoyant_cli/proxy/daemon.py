@@ -38,9 +38,11 @@ from clairvoyant_cli.proxy.requests.cutting import Preemption
 from clairvoyant_cli.proxy.requests.encoder import Encode, SecondOpinions
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.gateway import Gateway
+from clairvoyant_cli.proxy.requests.keep_alive import KeepAlives
 from clairvoyant_cli.proxy.requests.new_exchange import ExchangeFactory
 from clairvoyant_cli.proxy.requests.passthrough import Passthrough
 from clairvoyant_cli.proxy.requests.refusals import Refusals
+from clairvoyant_cli.proxy.requests.resubmission import Resubmissions
 from clairvoyant_cli.proxy.requests.serving import Serving
 from clairvoyant_cli.proxy.requests.serving_rules import ServingRules
 from clairvoyant_cli.proxy.requests.slot_keeping import SlotKeeper
@@ -324,11 +326,12 @@ def _compose(
 
     # The way of a request.
     refusals = Refusals(pool, stats, config.overload_status)
+    resubmissions = Resubmissions(journal, not config.no_keep_place)
     preemption = Preemption(dispatcher, pool, operation, stats, spawn, enabled=not config.no_preempt)
     annotation = Annotation(pool, operation, journal.at, say)
     admission = Admission(
         AdmissionRules(access, pool, operation, stats, refusals, level),
-        ExchangeFactory(access, predictor, times, levels, journal, config.show_prompts),
+        ExchangeFactory(access, predictor, times, levels, journal, resubmissions, config.show_prompts),
         annotation,
         config.body_limit_mib * 1024 * 1024,
     )
@@ -342,6 +345,7 @@ def _compose(
         annotation,
         engines,
         stats,
+        KeepAlives(refusals, config.silent_s),
         SlotKeeper(
             conversation_key=lambda job: job.session if scheduler.sessions.is_worth_saving(job) else "",
             expected=lambda job: scheduler.running[job.id].expected,
@@ -355,7 +359,7 @@ def _compose(
     # Who listens to whom, in the order in which they are called.
     dispatcher.changed += [lifecycle.remove_idle, changes.note, preemption.look, annotation.tell]
     dispatcher.ended += [stats.ended, metrics.ended, lifecycle.ended, times.ended, learn_queue.ended]
-    dispatcher.ended += [urgency_stats.ended, preemption.ended]
+    dispatcher.ended += [urgency_stats.ended, preemption.ended, resubmissions.ended]
     dispatcher.reestimated.append(stats.reestimated)
     dispatcher.urgency_set.append(urgency_stats.watch)
     admission.admitted += [stats.arrived, urgency_stats.watch]

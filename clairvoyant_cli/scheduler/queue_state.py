@@ -122,7 +122,7 @@ class QueueState:
         return job_id in self._waiting or job_id in self._running
 
     def forecast(self, job: Job, now: float) -> tuple[float, float]:
-        """Return the predicted seconds until a job would start, were it submitted now, and of its prefill.
+        """Return the predicted seconds until a job would start, waiting or submitted now, and of its prefill.
 
         Jobs before it take the slots in order as they fall free; waiting for a better worker is ignored.
         O(n log n) in the waiting jobs.
@@ -131,7 +131,8 @@ class QueueState:
         entry = QueuedJob(job, next(self._seq), job.rank, job.arrival_s)
         entry.key = self.policy.key(entry)
         place = self._line.place_of(entry)
-        before = [e for e in self._waiting.values() if not e.held and self._line.place_of(e) < place]
+        others = (e for e in self._waiting.values() if not e.held and e.job.id != job.id)
+        before = [e for e in others if self._line.place_of(e) < place]
         before.sort(key=self._line.place_of)
         return self.fleet.forecast(entry, before, now)
 

@@ -26,6 +26,7 @@ from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome
 from clairvoyant_cli.proxy.requests.admission_rules import ReadBody
 from clairvoyant_cli.proxy.requests.cutting import Preemption
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
+from clairvoyant_cli.proxy.requests.keep_alive import KeepAlives
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.serving import Serving
 from clairvoyant_cli.proxy.requests.serving_rules import MAX_REPEATS
@@ -209,12 +210,13 @@ class CaseRunner:
             access,
             pool,
             parts.dispatcher,
-            Refusals(pool, parts.stats),
+            refusals := Refusals(pool, parts.stats),
             parts.rules,
             preemption,
             Annotation(pool, parts.operation, parts.stats.journal.at, parts.stats.journal.event),
             EngineQueues(parts.dispatcher, pool, parts.stats.journal.event),
             parts.stats,
+            KeepAlives(refusals, None),
         )
 
     async def settled(self, *_: object, **__: object) -> str:

@@ -30,6 +30,7 @@ from clairvoyant_cli.proxy.requests.admission_rules import AdmissionRules, PassO
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.new_exchange import ExchangeFactory
 from clairvoyant_cli.proxy.requests.refusals import Refusals
+from clairvoyant_cli.proxy.requests.resubmission import Resubmissions
 from clairvoyant_cli.proxy.requests.serving import carry_out
 from clairvoyant_cli.proxy.requests.serving_rules import Command, ServingEvent, ServingRules
 from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
@@ -138,7 +139,9 @@ def daemon_parts(
     annotation = Annotation(pool, operation, stats.journal.at, stats.journal.event)
     admission = Admission(
         AdmissionRules(access, pool, operation, stats, refusals),
-        ExchangeFactory(access, predictor, times, UrgencyLevels(access), stats.journal),
+        ExchangeFactory(
+            access, predictor, times, UrgencyLevels(access), stats.journal, Resubmissions(stats.journal)
+        ),
         annotation,
         admitted=[stats.arrived, urgency.watch],
     )

@@ -15,7 +15,7 @@ from profiles.history import Span, forget, newest, totals
 from profiles.records import Finished
 from profiles.states import client_hash, load_state, salt
 from profiles.writer import PRUNE_EVERY_ROWS, Bounds, Writer, prune
-from tests.fakes.remembered import FINISHED, record, recorded, traffic
+from tests.fakes.remembered import FINISHED, START, record, recorded, traffic
 
 ALL = Span()
 
@@ -52,6 +52,21 @@ def test_close_writes_the_rest(tmp_path: Path) -> None:
     with reading(path) as connection:
         assert {row.request for row in newest(connection, ALL, 5000)} == {row.request for row in rows}
         assert load_state(connection, "learned") == b"state 2"
+
+
+def test_a_request_that_was_sent_again_is_one(tmp_path: Path) -> None:
+    """The attempts that its client gave up are replaced; a like one of another run is not."""
+    path = tmp_path / "c.db"
+    for request, at in (
+        ("abc-1", -900.0),
+        ("abc-1", 0.0),
+        ("abc-10", 1.0),
+        ("abc-1.2", 30.0),
+        ("abc-1.3", 60.0),
+    ):
+        record(Writer(path), [replace(FINISHED, request=request, finished_at=START + at, sojourn_s=65.0)])
+    with reading(path) as connection:
+        assert [row.request for row in newest(connection, ALL, 9)] == ["abc-1.3", "abc-10", "abc-1"]
 
 
 def test_clients_are_stored_as_salted_hashes(tmp_path: Path) -> None:

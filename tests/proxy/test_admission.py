@@ -96,7 +96,8 @@ async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
     verdict = parts.ask("0.9 too much")
     assert refused(verdict) == (503, "clairvoyant: the queue is full")
     assert isinstance(verdict, Refused)
-    assert verdict.refusal.retry_after_s is not None
+    [station] = parts.pool.queue.fleet.stations.values()
+    assert verdict.refusal.retry_after_s == station.next_free_s(parts.now[0]) > 2.0
     assert parts.stats.counters().rejected == 1
 
 

@@ -12,6 +12,7 @@ import pytest
 from clairvoyant_cli.backends.ollama import Ollama
 from clairvoyant_cli.protocols.model_settings import ModelSettings
 from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.requests import keep_alive
 from clairvoyant_cli.research.bench.asgi_server import serve_app
 from clairvoyant_cli.research.bench.virtual_time import run_virtually
 from clairvoyant_cli.research.replay import DEFAULT_MODEL, Engine, Replay, Speed
@@ -126,6 +127,26 @@ async def test_who_asked_cannot_tell(path: str, stream: bool, way: str) -> None:
     assert [each.cuts for each in state.recent] == [0, 0, 1]
     assert [len(each.parts) for each in state.recent] == [0, 0, 2]
     assert state.recent[-1].tokens == TOKENS
+
+
+@pytest.mark.parametrize("path", ROUTES)
+async def test_a_stream_that_waits_to_go_on_brings_empty_events(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keep_alive, "SUSPENDED_EVERY_S", 0.001)
+    async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
+        uncut = objects((await client.ask(body(path, LONG, stream=True))).body)
+        cut = objects(await cut_once(daemon, client, path, stream=True))
+    assert len(cut) > len(uncut)
+    assert [each for each in cut if each in uncut] == uncut, "nothing is missing, and in order"
+    assert all(is_empty(each) for each in cut if each not in uncut)
+
+
+def is_empty(event: Any) -> bool:
+    if "choices" in event:
+        choice = event["choices"][0]
+        return not (choice.get("text") or choice.get("delta", {}).get("content"))
+    return not (event.get("response") or event.get("message", {}).get("content"))
 
 
 async def test_the_short_one_ends_first() -> None:

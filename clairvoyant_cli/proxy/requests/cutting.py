@@ -24,6 +24,7 @@ from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import Attempt, AttemptEnd, Exchange, Phase, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.requests.cut_prompts import learn_from, prefill_of, stop_reading
+from clairvoyant_cli.proxy.requests.side_effects import KEPT_RUNNING
 from clairvoyant_cli.proxy.requests.spliced_relay import UnfitError
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import ProvenWay, Server
@@ -33,9 +34,6 @@ from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, PREEMPTIV
 LOOK_EVERY_S = 0.1  # interval of checks whether a running answer has outgrown a waiting one
 ASIDE_S = 3.0  # limit on what is asked only to go on sooner or to count better: the slot is held meanwhile
 MAX_PLAIN = 1000
-
-KEPT_RUNNING = b"x-conversation-id"
-"""With it llama.cpp goes on with a stream whose client has left, and keeps it to be read again."""
 
 TELLING_S = 0.1  # a context that is read in less leaves no trace in when the first of an answer comes
 TEMPLATE_TOKENS = 48.0

@@ -14,6 +14,7 @@ from clairvoyant_cli.proxy.access.urgency_levels import UrgencyLevels
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.exchange import Asked, Exchange
 from clairvoyant_cli.proxy.requests.admission_rules import ReadBody
+from clairvoyant_cli.proxy.requests.resubmission import Resubmissions
 from clairvoyant_cli.proxy.servers.estimates import ServiceTimes
 from clairvoyant_cli.proxy.servers.matching import names
 from clairvoyant_cli.proxy.servers.server import Server
@@ -43,6 +44,7 @@ class ExchangeFactory:
     times: ServiceTimes
     levels: UrgencyLevels
     journal: Journal
+    resubmissions: Resubmissions
     show_prompts: bool = False
     _ids: int = 0
     _boot: str = field(default_factory=lambda: f"{int(time.time()) & 0xFFFFF:05x}")
@@ -60,12 +62,12 @@ class ExchangeFactory:
         prediction = self._predict(parsed)
         predicted_in_s = self.journal.clock() - now
         stands_back = 0 if chore is None or chore.waited_for else self.access.stands_back(asks.client)
-        self._ids += 1
         pool = self.times.pool
         claimed, parent = claims_of(request.head, parsed.conversation)
+        job_id, arrival_s = self._id_and_arrival(asks.client, claimed, parsed, now)
         job = Job(
-            id=f"{self._boot}-{self._ids}",
-            arrival_s=now,
+            id=job_id,
+            arrival_s=arrival_s,
             **self.times.estimates(parsed, prediction),
             prompt_tokens=self.times.prompt_tokens(parsed),
             client=asks.client,
@@ -88,6 +90,20 @@ class ExchangeFactory:
             granted=asyncio.get_running_loop().create_future(),
             task=asyncio.current_task(),
         )
+
+    def _id_and_arrival(
+        self, client: str, claimed: str, parsed: ParsedRequest, now: float
+    ) -> tuple[str, float]:
+        """Return a new id and now; of a request that is sent again, its next id and first arrival."""
+        left = self.resubmissions.take(client, claimed, parsed.conversation.chain, now)
+        if left is None:
+            self._ids += 1
+            return f"{self._boot}-{self._ids}", now
+        age_s = now - left.arrival_s
+        self.journal.event(
+            logging.INFO, f"{left.next_id}: {left.id} was sent again and keeps its age of {age_s:.0f} s"
+        )
+        return left.next_id, left.arrival_s
 
     def _predict(self, parsed: ParsedRequest) -> Prediction:
         view = parsed.view

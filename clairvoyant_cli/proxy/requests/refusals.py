@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from clairvoyant_cli.http.fields import Header
+from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.routes import Route
@@ -22,6 +24,7 @@ SHUTTING_DOWN = Refusal(503, "clairvoyant is shutting down; try again in a momen
 STOPPED = Refusal(499, "request canceled by the operator")
 AWAY_RETRY_S = 5.0
 UNREACHABLE_RETRY_S = 2.0
+MAX_RETRY_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +44,24 @@ class Refusals:
         message = f"clairvoyant: {client} has reached its queue limit; try again when a request is answered"
         return self._overload(message, busy=False)
 
-    def waited_too_long(self, max_wait_s: float) -> Refusal:
-        """No slot became free in the time that a request may wait."""
-        return self._overload(f"clairvoyant: no slot became free within {max_wait_s:g} s")
+    def waited_too_long(self, max_wait_s: float, exchange: Exchange) -> Refusal:
+        """No slot became free in the time that a request may wait: it may be tried when it would start."""
+        starts_s, _ = self.pool.queue.forecast(exchange.job, self.stats.journal.clock())
+        return self._overload(
+            f"clairvoyant: no slot became free within {max_wait_s:g} s", 0.0 if starts_s == inf else starts_s
+        )
 
     def too_late(self, objective: str, retry_after_s: float) -> Refusal:
         """Its predicted TTFT exceeds the service level."""
         message = f"clairvoyant: rejected: predicted TTFT exceeds the target ({objective}); try again later"
         return Refusal(self.overload_status, message, retry_after_s, busy=True)
 
-    def _overload(self, message: str, *, busy: bool = True) -> Refusal:
-        wait_s = self.stats.retry_after_s(len(self.pool.queue))
+    def _overload(self, message: str, least_s: float | None = None, *, busy: bool = True) -> Refusal:
+        """Return a refusal; by default it may be tried again when a slot falls free. Clients count tries."""
+        queue, now = self.pool.queue, self.stats.journal.clock()
+        if least_s is None:
+            least_s = min((each.next_free_s(now) for each in queue.fleet.stations.values()), default=0.0)
+        wait_s = min(max(least_s, self.stats.retry_after_s(len(queue))), MAX_RETRY_S)
         return Refusal(self.overload_status, message, wait_s, busy=busy)
 
     def away(self, server: Server | None = None) -> Refusal:
@@ -86,8 +96,12 @@ class Refusals:
         if request.connection.head_sent:
             request.connection.cut()
             return
-        head, body = speaker(self.pool, route.family).adapter.render(refusal, route)
+        head, body = self.rendered(refusal, route)
         request.connection.respond(head, body, *(() if exchange is None else self.about(exchange)))
+
+    def rendered(self, refusal: Refusal, route: Route) -> tuple[ResponseHead, bytes]:
+        """Return a refusal as a head and body in the route's dialect."""
+        return speaker(self.pool, route.family).adapter.render(refusal, route)
 
     def about(self, exchange: Exchange) -> tuple[Header, ...]:
         """Return the headers that report a request's prediction and its wait."""

@@ -7,7 +7,9 @@ from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, ResponseSink, UpstreamConnection, UpstreamError
+from clairvoyant_cli.protocols.keep_alive import Joint
 from clairvoyant_cli.protocols.usage import UsageReader, is_comment
+from clairvoyant_cli.proxy.requests.keep_alive import KeepAlive
 
 NOT_READY_BYTES = 4096  # the longest answer that may only mean "not ready": llama.cpp's has 80 bytes
 NOT_READY = b"Loading model"
@@ -23,7 +25,7 @@ class Relay(ResponseSink):
     `whole` and `broken` say how it ended even if `finished` was cancelled by a client that left at that
     moment. With `may_wait`, a "loading" answer is kept from the client and `finished` fails with
     `NotReadyError`. With `holds_head` the head is sent with the first of the body: until then the request can
-    be repeated.
+    be repeated. `keep_alive` keeps the client waiting until then.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class Relay(ResponseSink):
         on_first_byte: Callable[[], None] | None = None,
         may_wait: bool = False,
         holds_head: bool = False,
+        keep_alive: KeepAlive | None = None,
     ) -> None:
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.status = 0
@@ -51,6 +54,8 @@ class Relay(ResponseSink):
         self._held: tuple[ResponseHead, bytearray] | None = None
         self._holds_head = holds_head
         self._unsent_head: ResponseHead | None = None
+        self._keep_alive = keep_alive
+        self._joint: Joint | None = None
 
     def hold(self) -> None:
         """What came together leaves together."""
@@ -80,8 +85,7 @@ class Relay(ResponseSink):
             return
         if self.broken:
             return
-        self._send_head()
-        self._client.send_body(data)
+        self._send(data)
         self._note_first_byte(data)
         if self._usage is not None:
             self._usage.feed(data)
@@ -95,8 +99,7 @@ class Relay(ResponseSink):
             self._pass_on_held()
         if self.broken:
             return
-        self._send_head()
-        self._client.send_end(trailers)
+        self._send_end(trailers)
         self._ended()
 
     def _ended(self) -> None:
@@ -107,7 +110,7 @@ class Relay(ResponseSink):
 
     def cut(self) -> bool:
         """Drop the answer, so that `finished` fails with `CutError`; False if its head was passed on."""
-        if self._client.head_sent or self.finished.done():
+        if self._request.answered or self.finished.done():
             return False
         self._upstream.let_go()
         self._client.fed_by(None)
@@ -135,11 +138,29 @@ class Relay(ResponseSink):
         if not self._holds_head:
             self._send_head()
 
+    def _send(self, data: bytes) -> None:
+        """Pass on a piece of the body, after the head."""
+        self._send_head()
+        self._client.send_body(data if self._joint is None else self._joint.feed(data))
+
+    def _send_end(self, trailers: list[Header]) -> None:
+        self._send_head()
+        if self._joint is not None:
+            self._client.send_body(self._joint.end())
+        self._client.send_end(trailers)
+
     def _send_head(self) -> None:
         head, self._unsent_head = self._unsent_head, None
+        if self._keep_alive is not None:
+            self._keep_alive.stop()
+            self._joint = None if head is None else self._keep_alive.join(head)
+            self._keep_alive = None
         if head is None:
             return
         self._request.sent()
+        if self._request.opened:
+            self._request.opened = False
+            return
         self._client.send_head(head, *self._extra)
         if head.status == 101:
             self._client.tunnel(self._upstream.write)

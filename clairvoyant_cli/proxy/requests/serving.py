@@ -13,7 +13,7 @@ from clairvoyant_cli.backends.continuation import Onward
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import NotReadyError, UnreachableError, UpstreamConnection, UpstreamError
-from clairvoyant_cli.protocols.routes import Route, Shape, Work
+from clairvoyant_cli.protocols.routes import Route, Work
 from clairvoyant_cli.protocols.summed_totals import summed_totals
 from clairvoyant_cli.protocols.usage import Totals, UsageReader
 from clairvoyant_cli.proxy.access.keys import Access
@@ -30,9 +30,10 @@ from clairvoyant_cli.proxy.queue.exchange import (
     Outcome,
     Phase,
 )
-from clairvoyant_cli.proxy.requests.cutting import KEPT_RUNNING, Preemption
+from clairvoyant_cli.proxy.requests.cutting import Preemption
 from clairvoyant_cli.proxy.requests.engine_annotation import Annotation
 from clairvoyant_cli.proxy.requests.forwarding import forward, forward_continuation
+from clairvoyant_cli.proxy.requests.keep_alive import KeepAlive, KeepAlives
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.relay import CutError, Relay
 from clairvoyant_cli.proxy.requests.serving_rules import (
@@ -49,6 +50,7 @@ from clairvoyant_cli.proxy.requests.serving_rules import (
     ServingRules,
     WaitAgain,
 )
+from clairvoyant_cli.proxy.requests.side_effects import has_no_side_effects
 from clairvoyant_cli.proxy.requests.slot_keeping import SlotKeeper
 from clairvoyant_cli.proxy.requests.spliced_relay import SplicedRelay, UnfitError
 from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
@@ -57,15 +59,6 @@ from clairvoyant_cli.proxy.servers.server import Server
 
 HANG_UP_TIMEOUT_S = 5.0
 """How long a server may take to notice that its client left before the connection is reset."""
-
-
-class Stored(msgspec.Struct):
-    """Whether a server is asked to store its answer."""
-
-    store: bool | None = None
-
-
-STORED = msgspec.json.Decoder(Stored)
 
 
 @dataclass(slots=True)
@@ -81,25 +74,33 @@ class Serving:
     annotation: Annotation
     engines: EngineQueues
     stats: RequestStats
+    keep_alives: KeepAlives
     slot_keeper: SlotKeeper = field(default_factory=SlotKeeper)
 
     async def serve(self, exchange: Exchange, request: Request) -> None:
         """Serve an exchange to its end, in as many attempts as that takes."""
         dispatcher = self.dispatcher
         command: Command | None = None
+        keep_alive = self.keep_alives.of(exchange, request)
         try:
             while command is None or isinstance(command, WaitAgain):
-                event = await self._wait(exchange) or await self._attempt(exchange, request)
+                event = await self._wait(exchange) or await self._attempt(exchange, request, keep_alive)
                 command = self.rules.after(exchange, event)
                 if isinstance(event, BrokenOff) and isinstance(command, WaitAgain):
                     self.stats.repeated(exchange, event.why)
+                if isinstance(command, WaitAgain) and request.answered and exchange.splice is not None:
+                    keep_alive.suspend(exchange.splice.blank)
                 carry_out(command, exchange, dispatcher, self._released)
         except Exception:
             dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, 500)
             raise
-        if isinstance(event, ClientLeft) and (command.refusal is None or request.connection.head_sent):
+        finally:
+            keep_alive.stop()
+        if isinstance(event, ClientLeft) and (command.refusal is None or request.answered):
             raise asyncio.CancelledError
-        if command.refusal is not None:
+        if command.refusal is not None and request.opened:
+            keep_alive.fail(command.refusal)
+        elif command.refusal is not None:
             self.refusals.send(request, exchange.asked.route, command.refusal, exchange)
 
     async def _wait(self, exchange: Exchange) -> ServingEvent | None:
@@ -119,7 +120,7 @@ class Serving:
             return ClientLeft()
         return None
 
-    async def _attempt(self, exchange: Exchange, request: Request) -> ServingEvent:
+    async def _attempt(self, exchange: Exchange, request: Request, keep_alive: KeepAlive) -> ServingEvent:
         """Have a granted exchange answered; return how that ended."""
         attempt = exchange.attempt
         assert attempt is not None  # noqa: S101 - what has been granted is an attempt
@@ -133,7 +134,7 @@ class Serving:
             await self.slot_keeper.before_attempt(exchange, server)
             upstream = attempt.connection = await server.upstream.connect()
             request.holds_slot = True
-            relay = self._relay(exchange, attempt, upstream, request)
+            relay = self._relay(exchange, attempt, upstream, request, keep_alive)
             drop = self.access.consumed_headers
             if onward is None:
                 stamp = self.annotation.stamp(exchange, attempt, server)
@@ -249,7 +250,7 @@ class Serving:
     def _is_repeatable(self, exchange: Exchange, request: Request) -> bool:
         """Whether another attempt would go unnoticed by the client."""
         splice = exchange.splice
-        if request.connection.head_sent:
+        if request.answered:
             return splice is not None and splice.asked.streamed and splice.can_go_on
         if splice is not None and not splice.asked.streamed:
             exchange.only_as_asked = True
@@ -298,7 +299,12 @@ class Serving:
         attempt.totals = totals
 
     def _relay(
-        self, exchange: Exchange, attempt: Attempt, upstream: UpstreamConnection, request: Request
+        self,
+        exchange: Exchange,
+        attempt: Attempt,
+        upstream: UpstreamConnection,
+        request: Request,
+        keep_alive: KeepAlive,
     ) -> Relay:
         server = self.pool[attempt.worker]
         may_wait, resumes = self._may_wait(exchange, server, request), exchange.has_begun
@@ -328,6 +334,7 @@ class Serving:
                 on_head=on_head,
                 on_first_byte=on_first_byte,
                 may_wait=may_wait,
+                keep_alive=keep_alive,
             )
         return Relay(
             request,
@@ -337,6 +344,7 @@ class Serving:
             on_first_byte=on_first_byte,
             may_wait=may_wait,
             holds_head=request.complete,
+            keep_alive=keep_alive,
         )
 
     def _may_wait(self, exchange: Exchange, server: Server, request: Request) -> bool:
@@ -357,17 +365,3 @@ def carry_out(command: Command, exchange: Exchange, dispatcher: Dispatcher, rele
             dispatcher.end(exchange, outcome, status)
         case Abandon(outcome, status):
             dispatcher.abandon(exchange, outcome, status, release)
-
-
-def has_no_side_effects(request: Request, route: Route) -> bool:
-    """Whether a request may be repeated that a server has seen: not if the server stores the answer
-    (`store`), or keeps generating without its client (llama.cpp).
-    """
-    if route.work not in (Work.GENERATE, Work.EMBED) or request.head.get(KEPT_RUNNING) is not None:
-        return False
-    if route.shape not in (Shape.RESPONSES, Shape.LMSTUDIO_CHAT):
-        return True
-    try:
-        return STORED.decode(b"".join(request.arrived)).store is False
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False

@@ -161,7 +161,10 @@ class ServingRules:
         elif isinstance(why, OperatorCancelledError):
             outcome, refusal = Outcome.CLIENT_CANCELLED, STOPPED
         else:
-            outcome, refusal = Outcome.TIMEOUT, self.refusals.waited_too_long(self.max_wait_s or 0.0)
+            outcome, refusal = (
+                Outcome.TIMEOUT,
+                self.refusals.waited_too_long(self.max_wait_s or 0.0, exchange),
+            )
         return Finish(outcome, refusal.status, refusal)
 
     def _broken_off(self, exchange: Exchange, event: BrokenOff) -> WaitAgain | Finish:

@@ -8,6 +8,7 @@ from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.http.upstream import UpstreamConnection, UpstreamError
 from clairvoyant_cli.protocols.splice import PartError, Splice
 from clairvoyant_cli.protocols.usage import UsageReader
+from clairvoyant_cli.proxy.requests.keep_alive import KeepAlive
 from clairvoyant_cli.proxy.requests.relay import CutError, Relay
 
 OF_THE_STREAM = frozenset(
@@ -41,9 +42,16 @@ class SplicedRelay(Relay):
         on_head: Callable[[ResponseHead], UsageReader],
         on_first_byte: Callable[[], None],
         may_wait: bool,
+        keep_alive: KeepAlive | None,
     ) -> None:
         super().__init__(
-            request, upstream, *extra, on_first_byte=on_first_byte, may_wait=may_wait, holds_head=True
+            request,
+            upstream,
+            *extra,
+            on_first_byte=on_first_byte,
+            may_wait=may_wait,
+            holds_head=True,
+            keep_alive=keep_alive,
         )
         self._read_head = on_head
         self._splice = splice
@@ -63,12 +71,11 @@ class SplicedRelay(Relay):
             out = self._splice.feed(data)
         except PartError as error:
             if error.before:
-                self._client.send_body(error.before)
+                self._send(error.before)
             self._unfit(str(error))
             return
         if out:
-            self._send_head()
-            self._client.send_body(out)
+            self._send(out)
         self._note_first_byte(data)
         if self._splice.is_cut and not self.finished.done():
             self._upstream.let_go()
@@ -89,12 +96,16 @@ class SplicedRelay(Relay):
             stream = self._answer_head
             kept = [header for header in stream.headers if header[0].lower() not in OF_THE_STREAM]
             head = ResponseHead(200, stream.reason, [(b"Content-Type", self._content_type), *kept])
-            self._client.respond(head, last, *self._extra)
+            if self._request.opened:
+                self._unsent_head = head
+                self._send(last)
+                self._client.send_end([])
+            else:
+                self._client.respond(head, last, *self._extra)
             self._ended()
             return
         if last:
-            self._send_head()
-            self._client.send_body(last)
+            self._send(last)
         super().end(trailers)
 
     def _begin(self, head: ResponseHead) -> None:

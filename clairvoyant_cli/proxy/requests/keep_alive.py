@@ -1,0 +1,133 @@
+"""Keeps clients from giving up while they wait: in the queue, while the server reads the prompt, after a cut.
+
+Clients leave after 60 s (gemini-cli), 120 s (qwen-code), 300 s (Node's fetch) or 600 s (SDKs in Python) in
+which nothing comes; after a head without a body sooner. So a client gets nothing for a while, in which a
+refusal can still have a status. After that it gets the head of its answer and an event of its protocol every
+few seconds. What fails then ends as an error event.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from clairvoyant_cli.http.heads import ResponseHead, reason_of
+from clairvoyant_cli.http.request import Request
+from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.protocols.keep_alive import Joint, error_event, filler_of, joint_of
+from clairvoyant_cli.protocols.routes import Shape, Work
+from clairvoyant_cli.proxy.queue.exchange import Exchange
+from clairvoyant_cli.proxy.requests.refusals import Refusals
+from clairvoyant_cli.proxy.requests.side_effects import has_no_side_effects
+
+EVERY_S = 10.0
+SUSPENDED_EVERY_S = 4.0
+"""Interval of the events; after a cut it is shorter, as some clients allow 5 s between two pieces."""
+
+SHARE = 0.5
+"""Share of a client's announced time-out that passes at most without anything."""
+
+TIMEOUT_HEADERS = (b"x-stainless-read-timeout", b"x-stainless-timeout")
+"""Headers in which OpenAI's and Anthropic's SDKs announce their time-outs, in seconds."""
+
+SHORTEST_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAlives:
+    """Makes them. `silent_s` is how long a client gets nothing; None: it is never kept waiting."""
+
+    refusals: Refusals
+    silent_s: float | None
+
+    def of(self, exchange: Exchange, request: Request) -> "KeepAlive":
+        """Return what keeps the client of a request, which starts now."""
+        each = KeepAlive(exchange, request, self.refusals)
+        asked = exchange.asked
+        readable = request.complete and asked.parsed.view is not None and asked.route.work is not Work.OPAQUE
+        if self.silent_s is not None and readable:
+            timeout_s = _announced_s(request)
+            each.wait(min(self.silent_s, SHARE * timeout_s), min(EVERY_S, SHARE * timeout_s))
+        return each
+
+
+class KeepAlive:
+    """Keeps one client. `request.opened` tells that it has got a head and nothing of its answer."""
+
+    __slots__ = ("_every_s", "_exchange", "_refusals", "_request", "_timer")
+
+    def __init__(self, exchange: Exchange, request: Request, refusals: Refusals) -> None:
+        self._exchange = exchange
+        self._request = request
+        self._refusals = refusals
+        self._every_s = EVERY_S
+        self._timer: asyncio.TimerHandle | None = None
+
+    def wait(self, silent_s: float, every_s: float) -> None:
+        """Begin with the head after `silent_s`, and send an event every `every_s`."""
+        asked = self._exchange.asked
+        filler = filler_of(
+            asked.route.shape, asked.parsed.model, self._exchange.id, streamed=asked.parsed.stream
+        )
+        if filler is None:
+            return
+        self._every_s = every_s
+        head = ResponseHead(200, reason_of(200), [(b"Content-Type", filler.content_type)])
+
+        def begin() -> None:
+            if asked.route.shape is Shape.RESPONSES and not has_no_side_effects(self._request, asked.route):
+                return  # a server that stores the answer does so under its own id
+            self._request.opened = True
+            self._request.connection.send_head(head, *self._refusals.about(self._exchange))
+            self._request.connection.send_body(filler.first)
+            self._repeat(filler.again)
+
+        self._timer = asyncio.get_running_loop().call_later(silent_s, begin)
+
+    def suspend(self, event: bytes) -> None:
+        """Send an event again and again to the client of a streamed answer that was cut."""
+        self._every_s = min(self._every_s, SUSPENDED_EVERY_S)
+        self._repeat(event)
+
+    def _repeat(self, event: bytes) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._every_s, self._send, event)
+
+    def _send(self, event: bytes) -> None:
+        self._request.connection.send_body(event)
+        self._repeat(event)
+
+    def stop(self) -> None:
+        """The answer goes on, or has ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def join(self, head: ResponseHead) -> Joint | None:
+        """Return what joins a server's answer to what its client has got; None if that is nothing."""
+        if not self._request.opened:
+            return None
+        asked = self._exchange.asked
+        return joint_of(asked.route.shape, head, self._exchange.id, self._error, streamed=asked.parsed.stream)
+
+    def _error(self, body: bytes, refusal: Refusal) -> bytes:
+        asked = self._exchange.asked
+        body = body or self._refusals.rendered(refusal, asked.route)[1]
+        return error_event(body, asked.route.shape, refusal, self._exchange.id, streamed=asked.parsed.stream)
+
+    def fail(self, refusal: Refusal) -> None:
+        """End the answer of a client that has got a head with an error."""
+        self.stop()
+        self._request.opened = False
+        self._request.connection.send_body(self._error(b"", refusal))
+        self._request.connection.send_end([])
+
+
+def _announced_s(request: Request) -> float:
+    """Return the shortest time-out that a client announces, infinite if none."""
+    shortest_s = float("inf")
+    for name in TIMEOUT_HEADERS:
+        try:
+            told_s = float(request.head.get(name) or b"inf")
+        except ValueError:
+            continue
+        if told_s > 0:
+            shortest_s = min(shortest_s, max(told_s, SHORTEST_S))
+    return shortest_s

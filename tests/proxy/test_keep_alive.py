@@ -1,0 +1,251 @@
+"""A client that waits gets empty events of its protocol, then the answer that it would have got anyway."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anthropic
+import ollama
+import openai
+import pytest
+
+from clairvoyant_cli.proxy.daemon import Daemon
+from clairvoyant_cli.proxy.requests import keep_alive
+from clairvoyant_cli.research.bench.asgi_server import serve_app
+from clairvoyant_cli.research.replay import Engine, Replay, tabled
+from tests.fakes.raw_http import RawClient, post, raw_client
+from tests.fakes.serving import between, serving, until
+
+LENGTHS = tabled({"endless": 100_000, "short": 3})
+ASK: Any = [{"role": "user", "content": "short"}]
+STREAMED: dict[str, dict[str, object]] = {
+    "/api/chat": {"messages": ASK},
+    "/api/generate": {"prompt": "short"},
+    "/v1/chat/completions": {"messages": ASK},
+    "/v1/completions": {"prompt": "short"},
+    "/v1/responses": {"input": "short", "store": False},
+    "/v1/messages": {"messages": ASK, "max_tokens": 5},
+}
+PATIENCE = 60.0
+
+
+@pytest.fixture(autouse=True)
+def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keep_alive, "EVERY_S", 0.02)
+    monkeypatch.setattr(keep_alive, "SUSPENDED_EVERY_S", 0.02)
+
+
+def asks(path: str, *headers: str, stream: bool) -> bytes:
+    return post(path, json.dumps({"model": "replay", "stream": stream} | STREAMED[path]).encode(), *headers)
+
+
+@asynccontextmanager
+async def occupied(**settings: Any) -> AsyncIterator[tuple[Daemon, Engine, RawClient]]:
+    """A daemon whose one slot is taken, and who has it."""
+    backend = Replay(Engine(answer_tokens=LENGTHS))
+    async with (
+        serve_app(backend.app) as url,
+        serving(url, **({"keep_alive": "0.01"} | settings)) as daemon,
+        raw_client(daemon.base_url) as holder,
+    ):
+        backend.engine.freeze()
+        holder.send(post("/api/chat", b'{"model":"replay","messages":[{"role":"user","content":"endless"}]}'))
+        await backend.engine.wait_until(lambda c: c.started == 1)
+        yield daemon, backend.engine, holder
+
+
+def events(body: bytes) -> list[dict[str, Any]]:
+    lines = [line.removeprefix(b"data: ") for line in body.splitlines() if not line.startswith(b"event:")]
+    return [json.loads(line) for line in lines if line and line != b"[DONE]"]
+
+
+def text_of(path: str, body: bytes) -> str:
+    """Return the text in a stream's events."""
+    said = []
+    for event in events(body):
+        if path == "/api/chat":
+            said.append(event["message"]["content"])
+        elif path == "/api/generate":
+            said.append(event["response"])
+        elif path == "/v1/responses":
+            said.append(event.get("delta", ""))
+        elif path == "/v1/messages":
+            said.append(event["delta"].get("text", "") if event["type"] == "content_block_delta" else "")
+        elif event["choices"]:
+            choice = event["choices"][0]
+            said.append(choice.get("text") or choice.get("delta", {}).get("content") or "")
+    return "".join(said)
+
+
+def without_ids(body: bytes) -> str:
+    """Return a stream without what differs from answer to answer."""
+    kept = [
+        {name: value for name, value in event.items() if name not in ("id", "created", "created_at")}
+        for event in events(body)
+    ]
+    return json.dumps(
+        [{k: v for k, v in e.items() if k not in ("response", "message", "item")} for e in kept]
+    )
+
+
+@pytest.mark.parametrize("path", STREAMED)
+async def test_a_stream_begins_with_empty_events_and_goes_on_as_the_server_sends_it(path: str) -> None:
+    async with occupied() as (daemon, engine, holder), raw_client(daemon.base_url) as client:
+        client.send(asks(path, stream=True))
+        early = await client.receive(b"\r\n\r\n")
+        assert early.startswith(b"HTTP/1.1 200")
+        assert b"X-Clairvoyant-Request-Id" in early
+        holder.leave()
+        engine.thaw()
+        got = await chunked_rest(client)
+        direct = await client.ask(asks(path, stream=True))
+        assert text_of(path, got) == text_of(path, direct.body) != ""
+        kinds = [each.get("type") for each in events(got)]
+        if path == "/v1/responses":
+            assert kinds[:2] == ["response.created", "response.in_progress"]
+            assert kinds.count("response.created") == 1
+            assert kinds[-1] == "response.completed"
+        elif path == "/v1/messages":
+            assert kinds[0] == "ping"
+            assert [each for each in kinds if each != "ping"] == [e.get("type") for e in events(direct.body)]
+        else:
+            assert without_ids(got).endswith(without_ids(direct.body)[1:])
+        assert [each.status for each in daemon.snapshot().recent if each.outcome == "completed"] == [200, 200]
+        assert engine.counts.arrived == 3, "nothing is sent twice"
+
+
+async def chunked_rest(client: RawClient) -> bytes:
+    """Return the body of an answer whose head was read."""
+    body = bytearray()
+    async with asyncio.timeout(PATIENCE):
+        while size := int(await client.reader.readuntil(b"\r\n"), 16):
+            body += (await client.reader.readexactly(size + 2))[:-2]
+        assert await client.reader.readexactly(2) == b"\r\n"
+    return bytes(body)
+
+
+@pytest.mark.parametrize("path", [*STREAMED, "/api/embed"])
+async def test_an_answer_in_one_piece_comes_behind_line_feeds(path: str) -> None:
+    request = asks(path, stream=False) if path in STREAMED else post(path, b'{"model":"m","input":"short"}')
+    async with occupied() as (daemon, engine, holder), raw_client(daemon.base_url) as client:
+        client.send(request)
+        await client.receive(b"\r\n\r\n")
+        holder.leave()
+        engine.thaw()
+        got = await chunked_rest(client)
+        direct = await client.ask(request)
+        assert got.startswith(b"\n")
+        assert json.loads(got).keys() == json.loads(direct.body).keys()
+
+
+@pytest.mark.parametrize("path", STREAMED)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_fails_later_ends_as_an_error_of_the_protocol(path: str, stream: bool) -> None:
+    async with occupied(max_wait=0.15) as (daemon, engine, _), raw_client(daemon.base_url) as client:
+        client.send(asks(path, stream=stream))
+        assert (await client.receive(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        last = events(await chunked_rest(client))[-1]
+        if path == "/v1/responses" and stream:
+            assert last["type"] == "response.failed"
+            told = last["response"]["error"]
+            assert told["code"] == "server_is_overloaded"
+        else:
+            assert last.get("type", "error") == "error"
+            told = last["error"]
+        message = told if isinstance(told, str) else told["message"]
+        assert "no slot became free" in message or "server busy" in message
+        assert [each.status for each in daemon.snapshot().recent] == [503]
+        assert engine.counts.arrived == 1
+
+
+@pytest.mark.parametrize("body", [b'{"error":{"message":"no such model"}}', b"<html>no such model</html>"])
+async def test_a_servers_own_error_is_passed_on_as_an_event(body: bytes) -> None:
+    asked = asyncio.Event()
+
+    async def refuse(conversation: Any) -> None:
+        await conversation.request()
+        await asked.wait()
+        conversation.send(b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\n\r\n" % len(body), body)
+
+    async with between(refuse, keep_alive="0.01") as (daemon, client):
+        client.send(asks("/v1/chat/completions", stream=True))
+        await client.receive(b"\r\n\r\n")
+        asked.set()
+        last = events(await chunked_rest(client))[-1]
+        assert "no such model" in last["error"]["message"]
+        assert [each.status for each in daemon.snapshot().recent] == [404]
+
+
+async def test_nothing_comes_early_where_it_is_off_or_the_answer_is_soon() -> None:
+    async with occupied(keep_alive="off") as (daemon, engine, holder), raw_client(daemon.base_url) as client:
+        client.send(asks("/v1/chat/completions", stream=True))
+        await until(daemon, lambda s: len(s.queue) == 1 and s.queue[0].age_s > 0.1)
+        holder.leave()
+        engine.thaw()
+        assert len(events((await client.response()).body)) == len(
+            events((await client.ask(asks("/v1/chat/completions", stream=True))).body)
+        )
+
+
+async def test_a_client_that_announces_a_shorter_time_out_is_kept_sooner() -> None:
+    async with occupied(keep_alive="auto") as (daemon, _, _), raw_client(daemon.base_url) as client:
+        client.send(asks("/v1/chat/completions", "x-stainless-read-timeout: 1", stream=True))
+        assert (await client.receive(b"\n\n")).endswith(b"}\n\n")
+
+
+async def test_the_official_clients_read_the_answer_that_follows() -> None:
+    """Each accumulates the stream of its protocol, and has all of it in the end."""
+    async with occupied() as (daemon, engine, holder):
+        base = daemon.base_url
+        of_openai = openai.AsyncOpenAI(base_url=f"{base}/v1", api_key="none", max_retries=0)
+        of_anthropic = anthropic.AsyncAnthropic(base_url=base, api_key="none", max_retries=0)
+        of_ollama = ollama.AsyncClient(host=base)
+
+        async def chat() -> str:
+            async with of_openai.chat.completions.stream(model="replay", messages=ASK) as stream:
+                final = await stream.get_final_completion()
+            assert final.choices[0].finish_reason == "stop"
+            return final.choices[0].message.content or ""
+
+        async def plain() -> str:
+            whole = await of_openai.chat.completions.create(model="replay", messages=ASK)
+            return whole.choices[0].message.content or ""
+
+        async def responses() -> str:
+            async with of_openai.responses.stream(model="replay", input="short", store=False) as stream:
+                return (await stream.get_final_response()).output_text
+
+        async def messages() -> str:
+            async with of_anthropic.messages.stream(model="replay", messages=ASK, max_tokens=9) as stream:
+                final = await stream.get_final_message()
+            assert final.usage.input_tokens
+            return str(getattr(final.content[0], "text", ""))
+
+        async def native() -> str:
+            parts = [part async for part in await of_ollama.chat(model="replay", messages=ASK, stream=True)]
+            assert parts[-1].done
+            return "".join(part.message.content or "" for part in parts)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each()) for each in (chat, plain, responses, messages, native)]
+            await until(daemon, lambda s: len(s.queue) == len(tasks) and s.queue[-1].age_s > 0.1)
+            holder.leave()
+            engine.thaw()
+        said = [task.result() for task in tasks]
+        assert said[0], "an answer"
+        assert said == [said[0]] * len(said)
+        assert engine.counts.arrived == 1 + len(tasks)
+        for client in (of_openai, of_anthropic):
+            await client.close()
+        await of_ollama.close()  # type: ignore[no-untyped-call]
+
+
+async def test_a_client_gets_its_own_words_when_the_operator_stops_its_request() -> None:
+    async with occupied() as (daemon, _, _), raw_client(daemon.base_url) as client:
+        client.send(asks("/v1/chat/completions", stream=True))
+        await client.receive(b"\r\n\r\n")
+        state = await until(daemon, lambda s: len(s.queue) == 1)
+        daemon.dispatcher.cancel(state.queue[0].id)
+        assert "canceled by the operator" in str(events(await chunked_rest(client))[-1])

@@ -143,7 +143,8 @@ class _Chaining:
 
     def __init__(self, model: str) -> None:
         self._model = blake2b(model.encode("utf-8", "surrogatepass"), digest_size=8, key=_KEY)
-        self._state, self._alone = self._model.copy(), self._model.copy()
+        self._part = self._model.copy()
+        self._before = 0  # what stands for all parts before this one
         self._parts: list[int] = []
         self._ends: list[int] = []
         self._hashes: list[int] = []
@@ -152,20 +153,19 @@ class _Chaining:
 
     def add(self, cuts: Sequence[tuple[bytes, bool]]) -> None:
         for cut, ends in cuts:
-            self._alone.update(cut)
             at = 0
             while at < len(cut):
                 piece = cut[at : at + (FINE_BYTES if self._length < FINE_UNTIL else PIECE_BYTES)]
                 at += len(piece)
-                self._state.update(piece)
+                self._part.update(piece)
                 self._length += len(piece)
-                self._hashes.append(int.from_bytes(self._state.digest()))
+                self._hashes.append(hash((self._before, self._part.digest())))
                 self._characters.append(self._length)
             if ends:
-                self._state.update(b"\0")  # where one part ends and the next begins: no JSON contains it
-                self._parts.append(int.from_bytes(self._alone.digest()))
+                self._parts.append(int.from_bytes(self._part.digest()))
+                self._before = hash((self._before, self._parts[-1]))
                 self._ends.append(self._length)
-                self._alone = self._model.copy()
+                self._part = self._model.copy()
 
     def chain(self, tools: int, systems: int) -> Chain:
         few = len(self._parts) <= MAX_PARTS

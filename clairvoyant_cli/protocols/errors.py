@@ -27,6 +27,12 @@ ANTHROPIC_TYPES = {
 }
 
 
+MAX_RETRY_AFTER_S = 60.0
+"""The longest `Retry-After` of a queue: for a longer one, OpenAI's and Anthropic's SDKs try again at once, or
+never.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """An error answer of the proxy's own. `busy` ones mean a full queue."""

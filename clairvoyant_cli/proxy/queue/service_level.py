@@ -14,6 +14,7 @@ from math import ceil, inf
 from typing import NamedTuple
 
 from clairvoyant_cli.config import SLO
+from clairvoyant_cli.protocols.errors import MAX_RETRY_AFTER_S
 from clairvoyant_cli.protocols.routes import Work
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Outcome, RequestEnd
 from clairvoyant_cli.scheduler.client_counts import Tally
@@ -27,8 +28,6 @@ FIRST_TOKEN_S = 0.1
 RECENT = 200
 MIN_RECENT = 20
 """Requests that an alert is based on, and the least number needed."""
-
-MAX_RETRY_S = 600.0
 
 
 class Objective(NamedTuple):
@@ -86,7 +85,7 @@ class ServiceLevel:
             self._forecasts[exchange.id] = forecast_s
             return None
         self.refused += 1
-        return min(float(ceil((forecast_s - self.objective.ttft_s) / factor)), MAX_RETRY_S)
+        return min(float(ceil((forecast_s - self.objective.ttft_s) / factor)), MAX_RETRY_AFTER_S)
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> None:
         """Learn from the TTFT of an ended request."""

@@ -7,7 +7,7 @@ from math import inf
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
-from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.protocols.errors import MAX_RETRY_AFTER_S, Refusal
 from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.queue.exchange import Exchange
@@ -24,7 +24,6 @@ SHUTTING_DOWN = Refusal(503, "clairvoyant is shutting down; try again in a momen
 STOPPED = Refusal(499, "request canceled by the operator")
 AWAY_RETRY_S = 5.0
 UNREACHABLE_RETRY_S = 2.0
-MAX_RETRY_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class Refusals:
         queue, now = self.pool.queue, self.stats.journal.clock()
         if least_s is None:
             least_s = min((each.next_free_s(now) for each in queue.fleet.stations.values()), default=0.0)
-        wait_s = min(max(least_s, self.stats.retry_after_s(len(queue))), MAX_RETRY_S)
+        wait_s = min(max(least_s, self.stats.retry_after_s(len(queue))), MAX_RETRY_AFTER_S)
         return Refusal(self.overload_status, message, wait_s, busy=busy)
 
     def away(self, server: Server | None = None) -> Refusal:

@@ -1,5 +1,6 @@
 """What tests of more than one tree share."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,14 @@ from tests.fakes.tiny_gguf import write_tiny_model
 # On a busy machine an example may take any time; no test asserts how long something takes.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> Iterator[None]:
+    """Restore the level of the log, which commands set for the process that they run in."""
+    level = logging.getLogger("clairvoyant").level
+    yield
+    logging.getLogger("clairvoyant").setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -283,7 +283,7 @@ def preemption_of(text: str) -> "Preemption | None":
 
 
 def policies_of(names: tuple[str, ...]) -> list[str]:
-    """Return the policies to compare; a selection if none is named."""
+    """Return the policies to compare."""
     from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES
 
     for name in names:
@@ -292,4 +292,4 @@ def policies_of(names: tuple[str, ...]) -> list[str]:
             raise ClairvoyantError(
                 f"--policy {name!r} is none of {', '.join(POLICIES)}{hint}", ExitCode.USAGE
             )
-    return list(names) or [DEFAULT_POLICY, "sjf", "sjf-rationed", "aging", "hrrn"]
+    return list(names) or [DEFAULT_POLICY, "sjf"]

@@ -124,7 +124,7 @@ def findings(loads: tuple[str, ...] = ("burst",)) -> Findings:
 
 
 def test_a_report_begins_with_the_change_of_the_median() -> None:
-    scales = {"fcfs": (1.0, 1.0), "bounded": (0.4, 0.41), "sjf": (1.29, 1.31), "aging": (0.5, 1.6)}
+    scales = {"fcfs": (1.0, 1.0), "bounded": (0.4, 0.41), "sjf": (1.29, 1.31), "fair": (0.5, 1.6)}
     cells = [cell(arm, run, scale=scale) for arm, both in scales.items() for run, scale in enumerate(both)]
 
     def verdict(*arms: str) -> str:
@@ -136,7 +136,7 @@ def test_a_report_begins_with_the_change_of_the_median() -> None:
         "burst, bounded against fcfs, at the median: short answers 60%"
     )
     assert "short answers 30% later, long answers 30% later." in verdict("sjf")
-    assert "not significantly changed" in verdict("aging")
+    assert "not significantly changed" in verdict("fair")
     assert list(conclusions(replace(findings(), summaries=summarise(cells[:2], "fcfs")))) == []
 
 

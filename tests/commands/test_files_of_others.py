@@ -77,7 +77,6 @@ TAKERS = {
     "token": ("status", "--token-file"),
     "backend key": ("calibrate", "--backend", "http://127.0.0.1:9", "--backend-key-file"),
     "admin token": ("serve", "--backend", "http://127.0.0.1:9", "--admin-token-file"),
-    "resume": (*REPLAYED, "--resume"),
 }
 
 

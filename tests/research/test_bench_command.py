@@ -71,14 +71,6 @@ def test_a_trace_is_replayed_at_a_utilisation(tmp_path: Path) -> None:
     assert set(only["figures"]) == {"short", "medium", "long", "all"}
 
 
-def test_a_finished_resume_file_is_not_measured_again(tmp_path: Path) -> None:
-    words = ("burst", *REPLAY, "--requests", "4", "--arm", "fcfs", "--resume", str(tmp_path / "b.part"))
-    first = findings(*words)
-    before = (tmp_path / "b.part").read_bytes()
-    assert findings(*words)["arms"] == first["arms"]
-    assert (tmp_path / "b.part").read_bytes() == before
-
-
 async def test_real_answers_end_at_their_limit_and_the_oracle_knows_the_lengths(
     tmp_path: Path,
 ) -> None:

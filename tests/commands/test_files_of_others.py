@@ -32,7 +32,6 @@ READERS = {
     "trace": ("bench", "trace", "--quick", "--backend", "replay", "--virtual-time"),
     "prompts": (*REPLAYED, "--prompts"),
     "evaluate": ("evaluate",),
-    "profiles": ("profiles", "import"),
 }
 
 
@@ -98,7 +97,6 @@ def test_an_odd_file_is_refused_in_one_line(
 
 
 OUTPUTS = {
-    "export": ("profiles", "export", "x", "-o"),
     "csv": (*REPLAYED, "--csv"),
     "model": ("train", __file__, "--out"),
 }

@@ -23,7 +23,7 @@ def value(report: Report, title: str, row: str, column: str) -> float:
 @pytest.fixture(scope="module")
 def table9() -> Report:
     """Return the steady state of Clairvoyant's Table 9 over a few seeds."""
-    return run_scenario("clairvoyant-table9", Options(seeds=5, requests=1000))
+    return run_scenario("clairvoyant-table9", Options(seeds=3, requests=800))
 
 
 @pytest.mark.parametrize(
